@@ -60,7 +60,7 @@ pub fn ensure(tools: &[Tool]) -> Result<bool> {
         Ok(command.status()?.success())
     };
     let install = [&["install", "--no-install-recommends"], &packages[..]].concat();
-        // The package lists of a new machine are old or missing.
+    // The package lists of a new machine are old or missing.
     if !apt(&install)? {
         apt(&["update"])?;
         apt(&install)?;

@@ -229,6 +229,8 @@ pub enum Mutant {
     ForgetEverywhere,
     /// R6: a primary that repairs itself in a settle marks no block dirty. (The mirror's tests.)
     MendUnmarked,
+    /// R8: a retry of which only parts are missing is executed whole.
+    RetryWhole,
     /// Links: a hello that names another cluster is believed.
     AnyCluster,
     /// Links: a hello that is meant for another device is believed.
@@ -294,7 +296,7 @@ impl Mutant {
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
     /// simulator creates the situations in which they matter.
-    pub const MIRROR: &[Mutant] = &[Mutant::MendUnmarked, Mutant::AnswerAtOnce];
+    pub const MIRROR: &[Mutant] = &[Mutant::MendUnmarked, Mutant::AnswerAtOnce, Mutant::RetryWhole];
 
     /// The mutants that the simulator has to catch. Six of `STORE` are not among them.
     pub const ALL: &[Mutant] = &[

@@ -3,7 +3,7 @@
 use crate::replica::Members;
 use base::{Duration, GroupId, Incarnation, LinkId, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
 use seam::{Buf, ClientWrite};
-use wire::Header;
+use wire::{Header, Status};
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -93,6 +93,8 @@ pub(crate) struct Op {
     pub answered: bool,
     /// A retry of which a part is in the content: what is left of it is done.
     pub in_part: bool,
+    /// More of the write is missing than this operation covers.
+    pub more: bool,
     /// Members that need its blocks whole, and those that were, or are being, sent them.
     pub damaged: Members,
     pub amended: Members,
@@ -146,9 +148,15 @@ impl Op {
             alone: false,
             answered: false,
             in_part: false,
+            more: false,
             damaged: Members::default(),
             amended: Members::default(),
         }
+    }
+
+    /// The answer once this operation is done: with `Busy` the client asks for the rest.
+    pub fn status_when_done(&self) -> Status {
+        if self.more { Status::Busy } else { Status::Ok }
     }
 
     /// The operation that a frame asks for.

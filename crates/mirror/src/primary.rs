@@ -251,7 +251,12 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Whether a retried write is in the content already: what to answer then. If a part of it is, the rest is left to do.
+    /// What to answer to a retried write, if nothing of it is left to do now.
+    ///
+    /// If a part of the write is in the content, the operation becomes the first run of blocks that
+    /// are missing, and no more: other clients may have overwritten the blocks between two such runs.
+    /// A write with several missing runs is answered `Busy` after each but the last, so the client
+    /// asks again for the next one.
     fn is_executed(&mut self, key: u64) -> Option<Status> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         if mutant::on(Mutant::NoDedupe) {
@@ -260,14 +265,18 @@ impl<J: Journal> Mirror<J> {
         let done = self.replicas[op.group].record.executed.blocks(op.client);
         let mut left = BlockSet::touching(op.at, op.len);
         left.remove(done);
-        let Some(first) = left.first_run() else { return Some(Status::Ok) };
+        let Some(mut first) = left.first_run() else { return Some(op.status_when_done()) };
+        if mutant::on(Mutant::RetryWhole) {
+            first = 0..BLOCKS_PER_UNIT;
+        }
         // Neither "done" nor doing it is known to be right.
         if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
             return Some(Status::Forgotten);
         }
-        let last = (first.end..BLOCKS_PER_UNIT).rev().find(|b| left.contains(*b));
-        let end = last.map_or(first.end, |b| b + 1);
-        let (from, to) = ((first.start * BLOCK).max(op.at), (end * BLOCK).min(op.at + op.len));
+        let (from, to) =
+            ((first.start * BLOCK).max(op.at), (first.end * BLOCK).min(op.at + op.len));
+        left.remove(BlockSet::from_range(first));
+        op.more |= !left.is_empty();
         if op.kind == OpKind::Write && (from, to) != (op.at, op.at + op.len) {
             let whole = op.body.clone();
             op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
@@ -403,7 +412,7 @@ impl<J: Journal> Mirror<J> {
         self.load.end(op.counts.take());
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
-        let bytes = op.body.len() as u64;
+        let (bytes, status) = (op.body.len() as u64, op.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.is_solo();
         if missed && self.journal.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
@@ -413,7 +422,7 @@ impl<J: Journal> Mirror<J> {
         if let Asker::Client { link, op } = asker {
             self.stats.writes += 1;
             self.stats.written_bytes += bytes;
-            self.reply(Caller { link, op, group }, Status::Ok, Buf::EMPTY, out);
+            self.reply(Caller { link, op, group }, status, Buf::EMPTY, out);
         }
     }
 

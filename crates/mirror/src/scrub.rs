@@ -13,7 +13,8 @@
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, OpKind, fits};
-use crate::replica::{Members, Replica, Role};
+use crate::replica::{Members, Primary, Replica, Role};
+use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{BLOCK, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Journal, Note, Walk};
@@ -365,9 +366,11 @@ impl<J: Journal> Mirror<J> {
         let Some(replica) = self.replicas.get(group) else { return };
         let config = &replica.config;
         let present = config.epoch.0 == h.epoch.get() && replica.next.is_none();
+        // A joiner does not matter here, unless the group holds back all writes for its seal.
+        let holds = |p: &Primary| p.sync.as_ref().is_some_and(Sync::holds_writes);
         let serves = matches!(
             &replica.role,
-            Role::Primary(p) if p.active && p.sync.is_none() && p.has_room(&self.limits)
+            Role::Primary(p) if p.active && !holds(p) && p.has_room(&self.limits)
         );
         if !fits || !present || !serves || !config.in_sync.contains(&from) || from == self.me {
             return; // it asks again

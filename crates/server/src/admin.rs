@@ -1,4 +1,4 @@
-//! The command line's side of the wire: one question at a time to the MDM, over a blocking socket.
+//! The command line's side of the protocol: sends one request at a time over a blocking socket.
 
 use crate::exit::{Exit, coded};
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,20 +19,20 @@ use wire::header::HEADER;
 use wire::{Header, Kind, PeerFramer};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// Where there are others to be asked instead.
+/// Connect timeout when there are other MDMs to ask instead.
 const CONNECT_OTHERS: Duration = Duration::from_millis(500);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// A status of a large cluster fits; nothing larger is believed.
+/// A status of a large cluster fits in this many bytes; a larger answer is refused.
 const MAX_ANSWER: u32 = 64 << 20;
 
-/// How long an MDM may take before the next one is asked, too.
+/// Time that an MDM gets to answer before the next one is asked in parallel.
 const HEAD_START: Duration = Duration::from_millis(300);
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(50);
 
-/// How long it may take until one of several MDMs leads.
+/// Time that several MDMs get to elect a leader.
 const ELECTION: Duration = Duration::from_secs(5);
 
-/// An MDM that does not lead was asked.
+/// The error of an MDM that does not lead.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 struct NotLeader {
@@ -50,30 +50,32 @@ fn refused(mdm: SocketAddr, why: &Refusal) -> anyhow::Error {
     }
 }
 
-/// Why no MDM leads, although some of them answer.
+/// Explains why no MDM leads, although some of them answer.
 fn none_leads(answered: usize, asked: usize, error: &anyhow::Error) -> String {
     if asked == 1 {
         return format!("{error:#}");
     }
     let what = match answered * 2 > asked {
         true => {
-            "they have to reach each other and to be of one cluster. Their logs say what they miss"
+            "they have to reach each other and belong to one cluster. Their logs say what is wrong"
         }
         false => {
-            "more than half of all have to run. Start the others, or, if these are lost for good: `gabion mdm recover --help`"
+            "more than half of all have to run. Start the others, or, if these are lost for good: \
+             `gabion mdm recover --help`"
         }
     };
     format!(
-        "{answered} of the {asked} MDMs that were asked answer, and none of them leads: {what}. Volumes are served meanwhile"
+        "{answered} of the {asked} MDMs that were asked answer, and none of them leads: {what}. \
+         Volumes are served meanwhile"
     )
 }
 
-/// Asks MDMs side by side who of them leads.
+/// Searches for the leader by asking MDMs in parallel.
 struct Search {
     mdms: Vec<SocketAddr>,
     report: Sender<(SocketAddr, Result<Admin>)>,
     inbox: Receiver<(SocketAddr, Result<Admin>)>,
-    /// Those that were asked and have not answered yet.
+    /// MDMs that were asked and have not answered yet.
     asked: BTreeSet<SocketAddr>,
 }
 
@@ -89,12 +91,12 @@ impl Search {
         }
         let report = self.report.clone();
         let patience = if self.mdms.len() > 1 { CONNECT_OTHERS } else { CONNECT_TIMEOUT };
-        // Whoever has found another one meanwhile doesn't listen any more.
+        // After the search has found a leader, nobody receives the other answers.
         std::thread::spawn(move || drop(report.send((mdm, Admin::within(mdm, patience)))));
     }
 
-    /// Asks each one; those who name another one have that one asked. The first good answer wins. Otherwise: what one of
-    /// them said, and how many said that they don't lead.
+    /// Asks each MDM, and also the leader that a follower names. The first good answer wins. The
+    /// error is that of the last answer, with the number of MDMs that said they don't lead.
     fn round(&mut self, deadline: Instant) -> std::result::Result<Admin, (anyhow::Error, usize)> {
         let mut next: VecDeque<SocketAddr> = self.mdms.iter().copied().collect();
         let (mut followers, mut last) = (BTreeSet::new(), None);
@@ -102,7 +104,7 @@ impl Search {
             next.pop_front().into_iter().for_each(|mdm| self.ask(mdm));
             let patience = match next.is_empty() {
                 false => HEAD_START,
-                // Who is alone may take its time; others are waited for as long as there may be an election.
+                // A single MDM gets the full timeouts; several get the time of an election.
                 true if self.mdms.len() == 1 => ANSWER_TIMEOUT + CONNECT_TIMEOUT,
                 true => deadline.saturating_duration_since(Instant::now()),
             };
@@ -126,13 +128,13 @@ impl Search {
                 Err(_) => {}
             }
             if next.is_empty() && self.asked.is_empty() {
-                return Err((last.expect("somebody has answered"), followers.len()));
+                return Err((last.expect("an MDM has answered"), followers.len()));
             }
         }
     }
 }
 
-/// A connection to an MDM that has welcomed us.
+/// A connection to an MDM that has welcomed this client.
 #[derive(Debug)]
 pub struct Admin {
     stream: TcpStream,
@@ -141,8 +143,8 @@ pub struct Admin {
 }
 
 impl Admin {
-    /// Connects to the one of these MDMs that leads, or to the one that they name. While they elect another one,
-    /// that takes a moment. One that is frozen holds nothing up: the next one is asked beside it.
+    /// Connects to the leader: one of these MDMs, or the one that they name. This waits while they
+    /// elect a leader. A frozen MDM does not delay it, because the next one is asked in parallel.
     pub fn find(mdms: &[SocketAddr]) -> Result<Admin> {
         let deadline = Instant::now() + ELECTION;
         let mut search = Search::new(mdms);
@@ -164,7 +166,7 @@ impl Admin {
         }
     }
 
-    /// True when an MDM answers there, whether it leads or not.
+    /// Returns true when an MDM answers there, whether it leads or not.
     pub fn answers(mdm: SocketAddr) -> bool {
         match Admin::within(mdm, CONNECT_OTHERS) {
             Ok(_) => true,
@@ -172,22 +174,22 @@ impl Admin {
         }
     }
 
-    /// True for the error of [`Admin::direct`] at an MDM that runs, and belongs to no cluster.
+    /// Returns true if [`Admin::direct`] failed because the MDM runs but belongs to no cluster.
     pub fn is_of_none(error: &anyhow::Error) -> bool {
         error.is::<NotLeader>()
     }
 
-    /// Where the MDM listens.
+    /// Returns the MDM's address.
     pub fn mdm(&self) -> SocketAddr {
         self.mdm
     }
 
-    /// Connects to this very MDM, and greets.
+    /// Connects to this MDM and sends the hello. Fails if the MDM does not lead.
     pub fn connect(mdm: SocketAddr) -> Result<Admin> {
         Admin::within(mdm, CONNECT_TIMEOUT)
     }
 
-    /// Connects to this very MDM, also if it does not lead, and greets; the last entry of its log.
+    /// Connects to this MDM, even if it does not lead. Its welcome has the last entry of its log.
     pub fn direct(mdm: SocketAddr) -> Result<(Admin, Welcome)> {
         Admin::greet(mdm, CONNECT_OTHERS, true)
     }
@@ -201,8 +203,9 @@ impl Admin {
             coded(
                 Exit::Unreachable,
                 format!(
-                    "no MDM answers at {mdm} ({why}). Servers and clients that run serve volumes without it; \
-                     to change or see the cluster, start it again, or name another one with --mdm or --dir"
+                    "no MDM answers at {mdm} ({why}). Running servers and clients serve volumes \
+                     without it; to change or see the cluster, start it again, or name another one \
+                     with --mdm or --dir"
                 ),
             )
         };
@@ -227,26 +230,26 @@ impl Admin {
         match header.kind() {
             Some(Kind::Welcome) => match Welcome::decode(&body[..])? {
                 welcome if welcome.role() == Role::Mdm => Ok((admin, welcome)),
-                _ => bail!("{mdm} belongs to Gabion, but is no MDM"),
+                _ => bail!("{mdm} belongs to Gabion, but is not an MDM"),
             },
             Some(Kind::Refusal) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
             _ => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
         }
     }
 
-    /// How everything is.
+    /// Returns the cluster's status.
     pub fn status(&mut self) -> Result<StatusInfo> {
         let reply = self.ask(Ask::Status(StatusAsk {}))?;
         reply.status.ok_or_else(|| anyhow!("the MDM at {} sent a status without content", self.mdm))
     }
 
-    /// Makes a volume.
+    /// Creates a volume with default options.
     pub fn create_volume(&mut self, name: &str, size: u64) -> Result<VolumeStatus> {
         let plain = CreateVolume { name: name.into(), size, ..CreateVolume::default() };
         self.make_volume(plain)
     }
 
-    /// Makes a volume as it is described.
+    /// Creates a volume from its description.
     pub fn make_volume(&mut self, volume: CreateVolume) -> Result<VolumeStatus> {
         let reply = self.ask(Ask::CreateVolume(volume))?;
         reply.volume.ok_or_else(|| anyhow!("the MDM at {} did not say what it made", self.mdm))
@@ -258,39 +261,39 @@ impl Admin {
         reply.volume.ok_or_else(|| anyhow!("the MDM at {} did not say what it grew", self.mdm))
     }
 
-    /// Deletes a volume; with `unmap`, also if it is mapped to somebody by name, or in use.
+    /// Deletes a volume. With `unmap`, also if it is in use or mapped to a client by name.
     pub fn delete_volume(&mut self, name: &str, unmap: bool) -> Result<()> {
         self.ask(Ask::DeleteVolume(DeleteVolume { name: name.into(), unmap })).map(drop)
     }
 
-    /// Maps a volume, or takes that back; tells to whom it is mapped then.
+    /// Maps or unmaps a volume. The answer has its mappings afterwards.
     pub fn map_volume(&mut self, ask: Ask) -> Result<VolumeStatus> {
         let reply = self.ask(ask)?;
         reply.volume.ok_or_else(|| anyhow!("the MDM at {} did not say what it did", self.mdm))
     }
 
-    /// Gives an object another name.
+    /// Renames an object.
     pub fn rename(&mut self, kind: ObjectKind, name: &str, to: &str) -> Result<()> {
         let (name, to) = (name.to_owned(), to.to_owned());
         self.ask(Ask::Rename(RenameAsk { kind: kind as i32, name, to })).map(drop)
     }
 
-    /// Gives an order about a protection domain, a fault set or a storage pool.
+    /// Sends an order about a protection domain, a fault set or a storage pool.
     pub fn order(&mut self, ask: Ask) -> Result<()> {
         self.ask(ask).map(drop)
     }
 
-    /// Begins to scrub a device, or all.
+    /// Starts a scrub of a device, or of all devices.
     pub fn scrub(&mut self, device: Option<u32>) -> Result<()> {
         self.ask(Ask::Scrub(ScrubAsk { device: device.unwrap_or(0) })).map(drop)
     }
 
-    /// Has a device (or, 0, all of a server) removed; with `keep`, not any more.
+    /// Removes a device, or all devices of a server if `device` is 0. With `keep`, cancels that.
     pub fn remove(&mut self, device: u32, server: &str, keep: bool) -> Result<()> {
         self.ask(Ask::Remove(RemoveAsk { device, server: server.into(), keep })).map(drop)
     }
 
-    /// Lets a new device (or, 0, those of a server) have copies.
+    /// Admits a waiting device, or those of a server if `device` is 0, so that it gets copies.
     pub fn admit(&mut self, device: u32, server: &str) -> Result<()> {
         self.ask(Ask::Admit(AdmitAsk { device, server: server.into() })).map(drop)
     }
@@ -301,41 +304,42 @@ impl Admin {
         self.ask(Ask::Maintain(MaintainAsk { server, protected, end })).map(drop)
     }
 
-    /// Takes an MDM in.
+    /// Adds an MDM to the cluster.
     pub fn add_mdm(&mut self, name: &str, address: SocketAddr, tie_breaker: bool) -> Result<()> {
         let (name, address) = (name.to_owned(), address.to_string());
         self.ask(Ask::AddMdm(AddMdm { name, address, tie_breaker })).map(drop)
     }
 
-    /// Takes an MDM out; returns when the others don't need it any more.
+    /// Removes an MDM from the cluster. Returns when the others don't need it any more.
     pub fn remove_mdm(&mut self, name: &str) -> Result<()> {
         self.ask(Ask::RemoveMdm(RemoveMdm { name: name.into() })).map(drop)
     }
 
-    /// Lets another MDM lead: this one, or the best.
+    /// Transfers leadership to the named MDM, or to the best candidate.
     pub fn switch_mdm(&mut self, name: Option<&str>) -> Result<()> {
         let name = name.unwrap_or_default().to_owned();
         self.ask(Ask::SwitchMdm(SwitchMdm { name })).map(drop)
     }
 
-    /// Lets this MDM go on without the others; or, with `finish`, ends that.
+    /// Orders this MDM to recover without the others; with `finish`, ends the recovery.
     pub fn recover_mdm(&mut self, order: RecoverMdm) -> Result<()> {
         self.ask_this(Ask::RecoverMdm(order)).map(drop)
     }
 
-    /// What of a volume can't be served.
+    /// Returns which parts of a volume can't be served.
     pub fn damage(&mut self, volume: &str) -> Result<VolumeDamage> {
         let reply = self.ask(Ask::Damage(DamageAsk { volume: volume.into() }))?;
         reply.damage.ok_or_else(|| anyhow!("the MDM at {} did not say what is damaged", self.mdm))
     }
 
-    /// All that the MDMs know.
+    /// Returns a backup of everything that the MDMs know.
     pub fn backup(&mut self) -> Result<Vec<u8>> {
         Ok(self.ask(Ask::Backup(BackupAsk {}))?.backup)
     }
 
-    /// Asks; and asks who leads now, if this MDM stops leading meanwhile. What was asked first may be carried out all
-    /// the same: an error of the second time says so.
+    /// Sends a request to the leader. If this MDM stops leading meanwhile, finds the new leader and
+    /// asks again. The first request may have taken effect all the same; the second one's error
+    /// says so.
     fn ask(&mut self, ask: Ask) -> Result<AdminReply> {
         let deadline = Instant::now() + ELECTION;
         let mut again = false;
@@ -351,7 +355,8 @@ impl Admin {
                 }
                 _ if again => {
                     return Err(error.context(
-                        "asked again, as another MDM leads now; the first one may have done it already",
+                        "asked again, because another MDM leads now; the first request may have \
+                         taken effect already",
                     ));
                 }
                 _ => return Err(error),
@@ -409,7 +414,7 @@ mod tests {
     use std::net::TcpListener;
     use std::thread::{JoinHandle, spawn};
 
-    /// An MDM that welcomes one guest, and answers the first question with this.
+    /// Starts an MDM that welcomes one client and answers its first request with `answer`.
     fn mdm(
         answer: impl FnOnce(Header) -> (Header, Vec<u8>) + Send + 'static,
     ) -> (SocketAddr, JoinHandle<()>) {
@@ -428,7 +433,7 @@ mod tests {
         (address, spawn(serve))
     }
 
-    /// One that is frozen: the kernel takes the connection, and nobody answers.
+    /// A frozen MDM: the kernel accepts the connection, but nothing answers.
     fn frozen() -> (SocketAddr, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         (listener.local_addr().unwrap(), listener)
@@ -460,7 +465,7 @@ mod tests {
         drop(serves);
     }
 
-    /// One that runs, and has nobody who leads.
+    /// Starts an MDM that answers and knows no leader.
     fn follower() -> (SocketAddr, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

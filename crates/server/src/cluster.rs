@@ -1,9 +1,9 @@
-//! The processes of a cluster that `up` runs on this machine: started, found, killed one by one.
+//! The processes of a cluster that `up` runs on this machine: starts, finds, stops and kills them.
 //!
-//! Each is this very binary with `ROLE run --config FILE`, in a process group of its own, so that a
-//! Ctrl-C at the terminal reaches `up` only. Names: `mdm`, `mdm2` to `mdmN`, `sdc`, `sds1` to `sdsN`. Several SDSs may
-//! share a process (`cluster.toml` says how many): each has its own file and pid file, but they start
-//! and end together, and the log is the first one's.
+//! Each process is this very binary with `ROLE run --config FILE`, in a process group of its own,
+//! so that a Ctrl-C at the terminal reaches only `up`. Names: `mdm`, `mdm2` to `mdmN`, `sdc`,
+//! `sds1` to `sdsN`. Several SDSs may share a process (`cluster.toml` says how many): each has its
+//! own configuration and pid file, but they start and end together, and share the log of the first.
 
 use crate::config::{self, SdsConfig};
 use crate::files;
@@ -19,17 +19,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to stop when asked.
+/// Time that a process gets to stop on SIGTERM.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one that was killed a moment ago may still be there.
+/// Time for which a process that was just killed may still exist.
 pub const DYING: Duration = Duration::from_millis(500);
 
-/// The subcommand that runs this process.
+/// Returns the subcommand that runs this process.
 fn role(name: &str) -> &str {
     ["sds", "mdm"].into_iter().find(|role| name.starts_with(role)).unwrap_or(name)
 }
 
-/// What a command must know of `cluster.toml`.
+/// The part of `cluster.toml` that commands other than `up` need.
 #[derive(serde::Deserialize)]
 struct Shape {
     sds: u32,
@@ -41,7 +41,7 @@ fn one() -> u32 {
     1
 }
 
-/// Those that share the process of `name`, in order, and `name` itself.
+/// Returns the SDSs that share the process of `name`, itself included, in order.
 pub fn mates(dir: &StateDir, name: &str) -> Result<Vec<String>> {
     let number = name.strip_prefix("sds").and_then(|n| n.parse::<u32>().ok());
     let Some(index) = number.and_then(|n| n.checked_sub(1)) else {
@@ -53,20 +53,20 @@ pub fn mates(dir: &StateDir, name: &str) -> Result<Vec<String>> {
     Ok((first..first.saturating_add(size).min(shape.sds)).map(sds).collect())
 }
 
-/// `up` runs at most so many MDMs.
+/// The largest number of MDMs that `up` runs.
 pub const MAX_MDMS: u32 = 5;
 
-/// The name of the MDM with this index.
+/// Returns the name of the MDM with this index.
 pub fn mdm(index: u32) -> String {
     if index == 0 { "mdm".to_owned() } else { format!("mdm{}", index + 1) }
 }
 
-/// The name of the SDS with this index.
+/// Returns the name of the SDS with this index.
 pub fn sds(index: u32) -> String {
     format!("sds{}", index + 1)
 }
 
-/// Starts the process of `name` and its mates; returns once it runs, not yet when they serve.
+/// Starts the process of `name` and of the SDSs that share it. Does not wait until they serve.
 pub fn spawn(dir: &StateDir, name: &str) -> Result<Child> {
     let names = mates(dir, name)?;
     let output = dir.output_file(&names[0]);
@@ -93,8 +93,10 @@ pub fn spawn(dir: &StateDir, name: &str) -> Result<Child> {
         .with_context(|| format!("can't start {name}"))
 }
 
-/// Stops processes: asks, waits, kills. Returns those that had to be killed. MDMs end first: a server that ends before
-/// them would count as dead, and its copies as out of date.
+/// Stops processes with SIGTERM. Kills those that don't end in time, and returns their names.
+///
+/// MDMs end first. They would declare a server that ends before them dead, and take its copies for
+/// out of date.
 pub fn stop(processes: &[(String, Process)]) -> Result<Vec<String>> {
     let all = processes.iter();
     let (mdms, others): (Vec<_>, Vec<_>) = all.partition(|(name, _)| name.starts_with("mdm"));
@@ -106,7 +108,7 @@ pub fn stop(processes: &[(String, Process)]) -> Result<Vec<String>> {
 fn end(processes: &[&(String, Process)]) -> Result<Vec<String>> {
     for (_, process) in processes {
         process.signal(Signal::TERM)?;
-        // A stopped process (SIGSTOP) would sleep on.
+        // A process stopped by SIGSTOP would not act on SIGTERM.
         process.signal(Signal::CONT)?;
     }
     let deadline = Instant::now() + STOP_TIMEOUT;
@@ -121,7 +123,7 @@ fn end(processes: &[&(String, Process)]) -> Result<Vec<String>> {
     Ok(killed)
 }
 
-/// Forgets pid files and the socket of processes that are gone.
+/// Removes the pid files and the socket of processes that are gone.
 pub fn sweep(dir: &StateDir) -> Result<()> {
     for name in dir.recorded()? {
         if dir.process(&name).is_none() {
@@ -140,9 +142,8 @@ fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// The devices, as in `sds2.0`, of the directory's servers that the MDM doesn't know in their present process, or that
-/// have not told yet what they hold; `but` those
-/// of servers that have ended.
+/// Lists the devices, such as `sds2.0`, that the MDM does not know in their present process, or
+/// that have sent no heartbeat yet. `but` names servers that have ended, which are left out.
 pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<Vec<String>> {
     let shape: Shape = config::read(&dir.cluster_file())?;
     let ended: Vec<_> = but.iter().map(|name| mates(dir, name)).collect::<Result<_>>()?;
@@ -163,7 +164,8 @@ pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<V
     Ok(list)
 }
 
-/// What a server's devices were to replace is replaced: from now on an empty device in their place is refused again.
+/// Clears `replace` in a server's configuration once its devices are replaced, so that an empty
+/// device in their place is refused again.
 pub fn forget_replaced(file: &Path) -> Result<()> {
     let mut config: SdsConfig = config::read(file)?;
     if config.device.iter().all(|device| !device.replace) {
@@ -173,7 +175,7 @@ pub fn forget_replaced(file: &Path) -> Result<()> {
     config::write(file, &config)
 }
 
-/// The last lines that a process said, for an error message.
+/// Returns the last five lines of a process's log, for an error message.
 pub fn last_words(dir: &StateDir, name: &str) -> String {
     let file = dir.output_file(name);
     let text = fs::read_to_string(&file).unwrap_or_default();
@@ -182,7 +184,7 @@ pub fn last_words(dir: &StateDir, name: &str) -> String {
     format!("{}:\n  {}", file.display(), tail.join("\n  "))
 }
 
-/// The name of the data server that a person calls `2` or `sds2`.
+/// Returns the name of the data server that the user calls `2` or `sds2`.
 pub fn sds_name(dir: &StateDir, which: &str) -> Result<String> {
     let name = if which.parse::<u32>().is_ok() { format!("sds{which}") } else { which.to_owned() };
     if role(&name) != "sds" || !dir.config_file(&name).exists() {
@@ -191,7 +193,7 @@ pub fn sds_name(dir: &StateDir, which: &str) -> Result<String> {
     Ok(name)
 }
 
-/// The name of the MDM that a person calls `2` or `mdm2`; nothing: the first one.
+/// Returns the name of the MDM that the user calls `2` or `mdm2`; by default, the first one.
 pub fn mdm_name(dir: &StateDir, which: Option<&str>) -> Result<String> {
     let which = which.unwrap_or("1");
     let name = match which.parse::<u32>() {
@@ -204,7 +206,7 @@ pub fn mdm_name(dir: &StateDir, which: Option<&str>) -> Result<String> {
     Ok(name)
 }
 
-/// Kills a process as a power cut would: SIGKILL, without a word.
+/// Kills a process with SIGKILL, so that it ends as abruptly as in a power cut.
 pub fn kill(dir: &StateDir, name: &str) -> Result<u32> {
     let _lock = dir.lock()?;
     let Some(process) = dir.process(name) else { bail!("{name} does not run") };
@@ -215,7 +217,7 @@ pub fn kill(dir: &StateDir, name: &str) -> Result<u32> {
     Ok(process.pid)
 }
 
-/// Starts a process of the cluster that does not run now; `ready` says when it serves.
+/// Starts a process of the cluster that is not running. Waits until `ready` returns true.
 pub fn start(
     dir: &StateDir,
     name: &str,

@@ -1,4 +1,4 @@
-//! The files that `mdm run`, `sds run` and `sdc run` take.
+//! The configuration files of `mdm run`, `sds run` and `sdc run`.
 
 use crate::files;
 use crate::spec::DeviceSpec;
@@ -19,30 +19,30 @@ pub struct MdmConfig {
     pub name: String,
     /// Where it listens.
     pub listen: SocketAddr,
-    /// What others dial, when it is not `listen`.
+    /// The address that others dial, if it is not `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertise: Option<SocketAddr>,
     /// Its log: the cluster's configuration and map.
     pub log: PathBuf,
-    /// With an empty log it waits until a cluster takes it in (`gabion mdm add`); else it begins one.
+    /// With an empty log: wait until a cluster adds it (`gabion mdm add`), instead of starting one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub join: bool,
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
-    /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
+    /// Use TCP also with processes of this host; by default, they use unix sockets.
     #[serde(default)]
     pub tcp_only: bool,
-    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    /// Microseconds to poll before sleeping: saves latency, costs CPU time. By default, 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
-    /// Seconds that a device is away before its copies are made anew on others. By default, 60.
+    /// Seconds that a device is away before its copies are rebuilt on others. By default, 60.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild_after_seconds: Option<u32>,
-    /// Seconds for which a device that comes and goes too often is held out, the first time; 0: never. By default, 5.
+    /// Seconds of the first quarantine of a device that restarts often; 0: never. By default, 5.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_seconds: Option<u32>,
 }
@@ -62,22 +62,22 @@ pub struct SdsConfig {
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
-    /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
+    /// Use TCP also with processes of this host; by default, they use unix sockets.
     #[serde(default)]
     pub tcp_only: bool,
-    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    /// Microseconds to poll before sleeping: saves latency, costs CPU time. By default, 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
-    /// Its protection domain when it comes for the first time; by default, the only one.
+    /// Its protection domain when it first registers; by default, the only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Its fault set when it comes for the first time; by default, none.
+    /// Its fault set when it first registers; by default, none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault_set: Option<String>,
-    /// Its devices; each one is served by a thread of its own.
+    /// Its devices. Each one is served by a thread of its own.
     pub device: Vec<DeviceConfig>,
 }
 
@@ -85,23 +85,23 @@ pub struct SdsConfig {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceConfig {
-    /// Tells this server's devices apart; by default, its place in the list, from 0.
+    /// Identifies the device within this server; by default, its place in the list, from 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shard: Option<u32>,
     /// `file:PATH:SIZE`, `block:PATH`, `ram:SIZE` or `null:SIZE`.
     pub spec: DeviceSpec,
-    /// Its storage pool when it comes for the first time; by default, the only one of the server's domain.
+    /// Its storage pool when it first registers; by default, the only one of the server's domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// If it is empty: it takes the place of the device that was here, whose data is given up.
+    /// If it is empty, it takes the place of the previous device, whose data is given up.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replace: bool,
     /// Where this device's thread listens.
     pub listen: SocketAddr,
-    /// What others dial, when it is not `listen`.
+    /// The address that others dial, if it is not `listen`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub advertise: Option<SocketAddr>,
-    /// The processor core to stay on.
+    /// The processor core to pin the thread to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<usize>,
 }
@@ -119,27 +119,27 @@ pub struct SdcConfig {
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
-    /// Use TCP also with processes of this host, which talk by unix sockets otherwise.
+    /// Use TCP also with processes of this host; by default, they use unix sockets.
     #[serde(default)]
     pub tcp_only: bool,
-    /// Microseconds to poll for more work before sleeping: latency for processor time. By default, 30.
+    /// Microseconds to poll before sleeping: saves latency, costs CPU time. By default, 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spin_us: Option<u32>,
     /// Where to write its pid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pid_file: Option<PathBuf>,
-    /// Seconds after which a request that was not answered ends with an error, at least 1; by default, never.
+    /// Seconds after which an unanswered request ends with an error, at least 1; by default, never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_timeout_seconds: Option<std::num::NonZeroU32>,
-    /// The processor core to stay on.
+    /// The processor core to pin the thread to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pin: Option<usize>,
 }
 
-/// What `mdm run --example-config` prints.
+/// The output of `mdm run --example-config`.
 pub const MDM_EXAMPLE: &str = r#"# gabion mdm run --config /etc/gabion/mdm.toml
 
-# Names it among the MDMs of its cluster; must differ from every other one's.
+# The MDM's name, unique among the MDMs of its cluster.
 name = "mdm1"
 # Where other MDMs, data servers, data clients and the command line reach it.
 listen = "192.168.1.10:7001"
@@ -149,87 +149,90 @@ join = false
 log = "/var/lib/gabion/mdm.log"
 # auto, uring or epoll
 backend = "auto"
-# Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
+# Processes of one host talk to each other over unix sockets. true: over TCP, too.
 tcp_only = false
-# Microseconds to poll for more work before sleeping: latency for processor time.
+# Microseconds to poll for more work before sleeping: saves latency, costs processor time.
 # spin_us = 30
 # pid_file = "/run/gabion/mdm.pid"
-# Seconds that a device is away before its copies are made anew on others.
+# Seconds that a device is away before its copies are rebuilt on others.
 # rebuild_after_seconds = 60
-# Seconds for which a device that comes and goes again and again is held out, the first time; each further time doubles
-# them. 0: never.
+# Seconds for which a device that restarts again and again is held out, the first time; each further
+# time doubles them. 0: never.
 # quarantine_seconds = 5
 "#;
 
-/// What `sds run --example-config` prints.
+/// The output of `sds run --example-config`.
+
+/// The output of `sds run --example-config`.
 pub const SDS_EXAMPLE: &str = r#"# gabion sds run --config /etc/gabion/sds.toml
 
-# Names this server in the cluster; must differ from every other one's.
+# The server's name, unique in the cluster.
 name = "sds1"
 mdm = ["192.168.1.10:7001"]
 # auto, uring or epoll
 backend = "auto"
-# Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
+# Processes of one host talk to each other over unix sockets. true: over TCP, too.
 tcp_only = false
-# Microseconds to poll for more work before sleeping: latency for processor time.
+# Microseconds to poll for more work before sleeping: saves latency, costs processor time.
 # spin_us = 30
 # pid_file = "/run/gabion/sds1.pid"
-# Where the server belongs, when it comes for the first time (`gabion domain list`, `gabion fault-set list`).
+# Where the server belongs when it comes for the first time (`gabion domain list`,
+# `gabion fault-set list`).
 # domain = "default"
 # fault_set = "rack1"
 
-# One section per device; each one gets a thread. After a change, SIGHUP makes the process start those
-# that are new, stop those that are gone, and use those whole that have grown (`gabion device add`, `remove`
-# and `grow` do this).
+# One section per device. Each device gets a thread. After a change, SIGHUP makes the process start
+# the devices that are new, stop those that are gone, and use the whole of those that have grown
+# (`gabion device add`, `remove` and `grow` do this).
 [[device]]
-# Tells this server's devices apart.
+# Identifies the device within this server.
 shard = 0
-# file:PATH:SIZE (made, sparse, when it is not there, and enlarged when it is smaller), block:PATH (a disk
-# that `gabion device add` has formatted), ram:SIZE (empty after the process has died) or null:SIZE (keeps
-# no data: for measuring)
+# file:PATH:SIZE (a sparse file, created when it is not there and enlarged when it is smaller),
+# block:PATH (a disk that `gabion device add` has formatted), ram:SIZE (empty after the process has
+# died) or null:SIZE (keeps no data: for measuring)
 spec = "file:/var/lib/gabion/disk0:100GiB"
-# Its storage pool, when it comes for the first time (`gabion pool list`).
+# Its storage pool when it comes for the first time (`gabion pool list`).
 # pool = "default"
-# What clients and other servers dial. When it is 0.0.0.0, say so in `advertise`.
+# What clients and other servers dial. When it is 0.0.0.0, set `advertise` to the real address.
 listen = "192.168.1.11:7072"
 # advertise = "192.168.1.11:7072"
-# The processor core that the thread stays on.
+# The processor core that the thread is pinned to.
 # pin = 0
 "#;
 
-/// What `sdc run --example-config` prints.
+/// The output of `sdc run --example-config`.
 pub const SDC_EXAMPLE: &str = r#"# gabion sdc run --config /etc/gabion/sdc.toml
 
-# Names this client in the cluster.
+# The client's name, unique in the cluster.
 name = "sdc1"
 mdm = ["192.168.1.10:7001"]
 # Where volumes are served over NBD, one export per volume: unix:PATH or IP:PORT.
 nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 # auto, uring or epoll
 backend = "auto"
-# Processes of one host talk to each other by unix sockets, past TCP. true: by TCP, too.
+# Processes of one host talk to each other over unix sockets. true: over TCP, too.
 tcp_only = false
-# Microseconds to poll for more work before sleeping: latency for processor time.
+# Microseconds to poll for more work before sleeping: saves latency, costs processor time.
 # spin_us = 30
-# Seconds after which a request that was not answered ends with an I/O error; by default, never.
+# Seconds after which an unanswered request ends with an I/O error; by default, never.
 # io_timeout_seconds = 30
 # pid_file = "/run/gabion/sdc1.pid"
 # pin = 0
 "#;
 
 impl SdsConfig {
-    /// Each device with its number.
+    /// Iterates over the devices with their shard numbers.
     pub fn shards(&self) -> impl Iterator<Item = (u32, &DeviceConfig)> {
         self.device.iter().zip(0..).map(|(device, place)| (device.shard.unwrap_or(place), device))
     }
 }
 
-/// How long a shard polls, if its file says so.
+/// Returns how long a shard polls: the configured time or the default.
 pub fn spin(spin_us: Option<u32>) -> Duration {
     spin_us.map_or(rt::Config::default().spin, |us| Duration::from_micros(us.into()))
 }
 
-/// Reads a role's file.
+/// Reads a role's configuration.
 pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text =
         fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
@@ -237,26 +240,29 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
         return Err(files::emptied(file).into());
     }
     toml::from_str(&text).with_context(|| {
-        format!("{} is no configuration of this role (--example-config prints one)", file.display())
+        format!(
+            "{} is not a configuration of this role (--example-config prints one)",
+            file.display()
+        )
     })
 }
 
-/// Writes a role's file.
+/// Writes a role's configuration.
 pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
     files::write(file, toml::to_string(config)?)
         .with_context(|| format!("can't write {}", file.display()))
 }
 
-/// [`rt::Backend`] in a file.
+/// [`rt::Backend`] as text in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Backend(pub rt::Backend);
 
-/// [`rt::ListenAddr`] in a file.
+/// [`rt::ListenAddr`] as text in a file.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NbdAddress(pub rt::ListenAddr);
 
 impl NbdAddress {
-    /// The URI of what is served here, without an export name.
+    /// Returns the NBD URI of this address, without an export name.
     pub fn uri(&self) -> String {
         match &self.0 {
             rt::ListenAddr::Unix(path) => format!("nbd+unix:///?socket={}", percent(path)),
@@ -270,7 +276,7 @@ impl NbdAddress {
     }
 }
 
-/// The URI of one volume at an address that a data client has reported.
+/// Returns the URI of one volume at an address that a data client has reported.
 pub fn volume_uri(base: &str, volume: &str) -> String {
     let authority = base.find("://").map_or(0, |at| at + 3);
     match base[authority..].find('/') {
@@ -282,7 +288,7 @@ pub fn volume_uri(base: &str, volume: &str) -> String {
     }
 }
 
-/// Percent-encodes what a URI's query can't hold as it is.
+/// Percent-encodes the bytes that a URI's query can't contain literally.
 fn percent(path: &Path) -> String {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/-_.~".contains(b);
     path.as_os_str()

@@ -1,4 +1,4 @@
-//! Bytes of volumes that nobody serves: shown by ranges, and given up when somebody says so.
+//! Unserved bytes of volumes: lists them by ranges, and gives them up when an operator decides so.
 
 use crate::admin::Admin;
 use crate::decision::{Question, now, when, who};
@@ -15,17 +15,17 @@ use wire::control::{AcceptLoss, Ask, StatusInfo, Unserved, UnservedGroup, Volume
 
 const UNIT: u64 = base::UNIT as u64;
 
-/// So many ranges are printed for people.
+/// The number of ranges that are printed for people.
 const RANGES: usize = 20;
 
-/// Bytes in a row that nobody serves, for one reason.
+/// Consecutive bytes that no device serves, for one reason.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 struct Range {
     from: u64,
     length: u64,
     /// `lost`, `away` or `doubt`.
     why: &'static str,
-    /// Devices that have, or may have, everything.
+    /// Devices that have, or may have, every write.
     waits_for: Vec<u32>,
     /// Devices that are up and have an older copy.
     older_copies: Vec<u32>,
@@ -37,27 +37,27 @@ struct Accepted {
     by: String,
     at_seconds: u64,
     groups: usize,
-    /// With older copies; otherwise empty.
+    /// True if the groups went on with older copies; otherwise they started empty.
     used_stale: bool,
-    /// Empty blocks are errors to read; otherwise zeros.
+    /// True if blocks without data are errors to read; otherwise they read as zeros.
     errors: bool,
 }
 
-/// What `volume damage --json` prints.
+/// The output of `volume damage --json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 struct Damage {
     volume: String,
     size_bytes: u64,
     damaged_bytes: u64,
     ranges: Vec<Range>,
-    /// Served, with an error for each block that wasn't written since its loss was accepted.
+    /// Served ranges with an error for each block not written since its loss was accepted.
     error_ranges: Vec<Span>,
     accepted: Vec<Accepted>,
-    /// The MDMs recover, and still ask servers: what is served, and what not, is not known yet.
+    /// MDMs are being recovered and still ask the servers, so it is not yet known what is served.
     recovering: bool,
 }
 
-/// Bytes in a row.
+/// Consecutive bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 struct Span {
     from: u64,
@@ -72,8 +72,8 @@ fn why(group: &UnservedGroup) -> &'static str {
     }
 }
 
-/// The bytes of which `what` says something, by the group of their unit and the unit: neighbours of which it says the
-/// same are together.
+/// Returns the bytes for which `what` returns a value. Its arguments are the group of a unit and
+/// the unit's index. Neighbours with equal values are merged.
 fn runs<T: PartialEq>(
     damage: &VolumeDamage,
     what: impl Fn(u32, u64) -> Option<T>,
@@ -94,7 +94,7 @@ fn runs<T: PartialEq>(
     runs
 }
 
-/// Neighbours that nobody serves for the same reason are one range.
+/// Returns the unserved ranges. Neighbours with the same reason are merged.
 fn ranges(damage: &VolumeDamage) -> Vec<Range> {
     let groups: BTreeMap<u32, &UnservedGroup> =
         damage.groups.iter().map(|g| (g.group, g)).collect();
@@ -112,7 +112,7 @@ fn ranges(damage: &VolumeDamage) -> Vec<Range> {
     runs(damage, told).into_iter().map(range).collect()
 }
 
-/// Bytes that may be errors as their loss was accepted so.
+/// Returns the bytes whose loss was accepted with `--read-as errors`.
 fn error_ranges(damage: &VolumeDamage) -> Vec<Span> {
     let gaps: BTreeMap<u32, u32> = damage.gaps.iter().map(|g| (g.group, g.units)).collect();
     if gaps.is_empty() {
@@ -122,7 +122,7 @@ fn error_ranges(damage: &VolumeDamage) -> Vec<Span> {
     runs(damage, told).into_iter().map(|(span, ())| span).collect()
 }
 
-/// `gabion volume damage`.
+/// Runs `gabion volume damage`.
 pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
     let mut admin = target.connect()?;
     let told = admin.damage(name)?;
@@ -161,8 +161,9 @@ fn print(damage: &Damage, info: &StatusInfo) {
         |of: &[u32]| of.iter().map(|id| device_name(info, *id)).collect::<Vec<_>>().join(", ");
     if damage.recovering {
         println!(
-            "The MDM still asks servers what they know (`gabion status` shows whom it waits for): until then it is not known \
-             what of {} is served. Clients that ran go on as before, and new ones wait.",
+            "The MDM still asks the servers what they know (`gabion status` shows which ones it \
+             waits for): until then it is not known what of {} is served. Clients that ran go on \
+             as before, and new ones wait.",
             damage.volume
         );
     }
@@ -182,8 +183,9 @@ fn print(damage: &Damage, info: &StatusInfo) {
         }
         let are = if damage.recovering { "may not be served" } else { "are not served" };
         println!(
-            "{} of {} ({}) {are}. Lost: no copy is left. Away: it waits for those devices. Doubt: the MDMs were \
-             recovered, and don't know which copy has everything. To go on without: `gabion volume accept-loss --help`",
+            "{} of {} ({}) {are}. Lost: no copy is left. Away: it waits for those devices. Doubt: \
+             the MDMs were recovered, and don't know which copy has every write. To go on without: \
+             `gabion volume accept-loss --help`",
             Size(damage.damaged_bytes),
             damage.volume,
             Size(damage.size_bytes)
@@ -191,8 +193,9 @@ fn print(damage: &Damage, info: &StatusInfo) {
     }
     if !damage.error_ranges.is_empty() {
         println!(
-            "{} in {} ranges (--json lists them) are errors where nothing was written since their loss was accepted. To \
-             read zeros there: `gabion volume accept-loss {} --read-as zeros`",
+            "{} in {} ranges (--json lists them) are errors where nothing was written since their \
+             loss was accepted. To read zeros there: `gabion volume accept-loss {} --read-as \
+             zeros`",
             Size(damage.error_ranges.iter().map(|s| s.length).sum()),
             damage.error_ranges.len(),
             damage.volume
@@ -200,7 +203,7 @@ fn print(damage: &Damage, info: &StatusInfo) {
     }
     for a in &damage.accepted {
         if a.groups == 0 {
-            println!("What was an error reads as zeros: {}, {}.", a.by, when(a.at_seconds));
+            println!("Errors were turned into zeros: {}, {}.", a.by, when(a.at_seconds));
             continue;
         }
         let how = match (a.used_stale, a.errors) {
@@ -208,11 +211,11 @@ fn print(damage: &Damage, info: &StatusInfo) {
             (false, true) => "with errors",
             (false, false) => "with zeros",
         };
-        println!("{} groups began anew {how}: {}, {}.", a.groups, a.by, when(a.at_seconds));
+        println!("{} groups were started again {how}: {}, {}.", a.groups, a.by, when(a.at_seconds));
     }
 }
 
-/// `gabion volume accept-loss`: with an older copy if nothing says how what is lost reads.
+/// Runs `gabion volume accept-loss`. Without `read_as`, uses an older copy.
 pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: bool) -> Result<()> {
     let mut admin = target.connect()?;
     let stale = read_as.is_none();
@@ -243,7 +246,7 @@ pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: b
         let errors = read_as == Some(ReadAs::Errors);
         let order = AcceptLoss { volumes: names.to_vec(), by: who(), at: now(), stale, errors };
         target.connect()?.order(Ask::AcceptLoss(order))?;
-        // One order is for so many groups at most.
+        // One order covers a limited number of groups.
         let before = std::mem::replace(&mut left, sum(&look()?.0));
         if left == 0 || left >= before {
             break;
@@ -256,21 +259,19 @@ pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: b
     };
     let (names, served) = (names.join(", "), bytes.saturating_sub(left));
     if served > 0 {
-        println!(
-            "{} of {names} are served again, with {how}. Check what lies there.",
-            Size(served)
-        );
+        println!("{} of {names} are served again, with {how}. Check the data there.", Size(served));
     }
     if read_as == Some(ReadAs::Zeros) && errors > 0 {
-        println!("What was an error in {} of {names} reads as zeros.", Size(errors));
+        println!("{} of {names} that were errors read as zeros.", Size(errors));
     }
     if left > 0 {
-        println!("{} are not: `gabion volume damage` tells why.", Size(left));
+        println!("{} are not: `gabion volume damage` says why.", Size(left));
     }
     Ok(())
 }
 
-/// What the MDM would refuse is not asked: where there is nothing to give up, or other volumes would lose the same.
+/// Refuses, before the user is asked, what the MDM would refuse: there is nothing to give up, or
+/// other volumes would lose data, too.
 fn refuse_in_vain(
     admin: &mut Admin,
     names: &[String],
@@ -291,15 +292,16 @@ fn refuse_in_vain(
     }
     if !others.is_empty() {
         bail!(
-            "other volumes lie in the same groups, and would lose the same: {}. Name all of them, or delete those that are \
-             of no use any more",
+            "other volumes lie in the same groups, and would lose the same: {}. Name all of them, \
+             or delete those that are not needed any more",
             others.join(" ")
         );
     }
     if !any {
         bail!(
-            "nothing of {} can be given up so: --read-as is for what is lost, --use-stale for what waits for a device while \
-             an older copy is there. `gabion volume damage` shows what is not served, and why",
+            "nothing of {} can be given up like this: --read-as is for lost data, --use-stale for \
+             data that waits for a device while an older copy is there. `gabion volume damage` \
+             shows what is not served, and why",
             names.join(", ")
         );
     }
@@ -318,9 +320,10 @@ fn confirm(
         None => {
             let away: Vec<String> = away.iter().map(|id| device_name(info, *id)).collect();
             format!(
-                "{bytes} of {names} go on with an older copy. What only {} had is given up for good, also if they come \
-                 back. Stop their servers first if these may still run: one that is only cut off from the MDM may go on \
-                 answering clients, and all of that is given up, too.\n",
+                "{bytes} of {names} go on with an older copy. What only {} had is given up for \
+                 good, even if they come back. Stop their servers first if these may still run: \
+                 one that is only cut off from the MDM may go on answering clients, and all of \
+                 that is given up, too.\n",
                 away.join(", ")
             )
         }
@@ -328,7 +331,8 @@ fn confirm(
             format!("{bytes} of {names} are given up for good, and read as zeros from then on.\n")
         }
         Some(ReadAs::Errors) => format!(
-            "{bytes} of {names} are given up for good. Reading them is an error until they are written.\n"
+            "{bytes} of {names} are given up for good. Reading them is an error until they are \
+             written.\n"
         ),
     };
     let unasked = format!("this gives up data of {names} for good");

@@ -1,4 +1,4 @@
-//! Decisions of operators that can't be taken back: the question before one, and who took it, and when.
+//! Irreversible decisions of operators: the question before one, and the record of it.
 
 use anyhow::{Result, bail};
 use std::fs;
@@ -6,23 +6,23 @@ use std::io::{IsTerminal, Write, stdin, stdout};
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What is asked before a decision.
+/// A confirmation prompt.
 pub struct Question<'a> {
-    /// What it costs, in whole lines.
+    /// What the decision costs, as whole lines.
     pub warning: &'a str,
-    /// What is to be typed.
+    /// The word to type.
     pub word: &'a str,
-    /// Why nothing is done without a terminal to ask at, and without `--yes`.
+    /// The error when there is neither a terminal to ask at nor `--yes`.
     pub unasked: &'a str,
-    /// What is said when anything else is typed.
+    /// The error when the answer is another word.
     pub refused: &'a str,
 }
 
 impl Question<'_> {
-    /// Asks; an error unless the word is typed.
+    /// Asks. Fails unless the user types the word.
     pub fn ask(&self) -> Result<()> {
         if !stdin().is_terminal() {
-            bail!("{}: say so with --yes", self.unasked);
+            bail!("{}: confirm with --yes", self.unasked);
         }
         print!("{}Type `{}` to go on: ", self.warning, self.word);
         stdout().flush()?;
@@ -35,7 +35,7 @@ impl Question<'_> {
     }
 }
 
-/// Who decides, for the record.
+/// Returns `user@host`, for the record of a decision.
 pub fn who() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok().or_else(account);
     let user = user.unwrap_or_else(|| "?".to_owned());
@@ -43,7 +43,7 @@ pub fn who() -> String {
     format!("{user}@{}", host.trim())
 }
 
-/// The name of the account that this process runs as; a service has no `USER`.
+/// Returns the name of the account that this process runs as. A service has no `USER`.
 fn account() -> Option<String> {
     let id = fs::metadata("/proc/self").ok()?.uid().to_string();
     let accounts = fs::read_to_string("/etc/passwd").ok()?;
@@ -52,12 +52,12 @@ fn account() -> Option<String> {
     name.map(|(name, _)| name.to_owned())
 }
 
-/// Seconds since 1970, UTC.
+/// Returns the time in seconds since 1970, UTC.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-/// A time for people, of seconds since 1970.
+/// Formats a time in seconds since 1970.
 pub fn when(seconds: u64) -> impl std::fmt::Display {
     humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds))
 }

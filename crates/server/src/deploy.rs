@@ -1,7 +1,8 @@
-//! `gabion deploy`: a cluster on several hosts, from a list of them: looks at all, changes nothing unless all are as
-//! they have to be, installs and starts the roles, and waits until the cluster serves.
+//! `gabion deploy`: creates a cluster on several hosts.
 //!
-//! The same steps work on real hosts, over SSH, and with `--local` in network namespaces of this machine.
+//! It checks all hosts of a topology, changes nothing unless every host passes, installs and starts
+//! the roles, and waits until the cluster serves. The same steps work on real hosts over SSH, and
+//! with `--local` in network namespaces of this machine.
 
 mod ask;
 mod check;
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use topology::{EXAMPLE, Host, Topology};
 use wire::control::{Ask, CreateVolume, MdmStatus};
 
-/// How long the cluster may take until everybody is there.
+/// Time that the cluster gets until all its parts are up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options of `gabion deploy`.
@@ -42,25 +43,25 @@ Examples:
   gabion deploy cluster.toml --check         look at the hosts, change nothing
   gabion deploy cluster.toml                 install, start, wait until it serves
   gabion deploy                              the same, by question and answer
-  gabion deploy cluster.toml --local --dir try    on this machine, each host a network namespace (root)
+  gabion deploy cluster.toml --local --dir try    here, each host a network namespace (root)
   gabion deploy --down --dir try                  ends that one; its data stays in the directory
 
-The hosts need nothing but sshd, a shell and root's rights. It asks all of them first; if anything is wrong with any, \
-nothing is changed. GABION_SSH names another program than `ssh`. A table works as a topology, too: name,address,mdm,domain,fault_set,pool,sdc,devices in a file \
-NAME.csv.")]
+The hosts need only sshd, a shell and root's rights. It asks all of them first; if anything is \
+wrong with one of them, nothing is changed. GABION_SSH names another program than `ssh`. A table \
+works as a topology, too: name,address,mdm,domain,fault_set,pool,sdc,devices in a file NAME.csv.")]
 pub struct DeployArgs {
-    /// The hosts, and what each of them does: TOML, or CSV
+    /// The hosts and their roles: TOML, or CSV
     topology: Option<PathBuf>,
     /// Use network namespaces of this machine as hosts, with their files in --dir
     #[arg(long)]
     local: bool,
-    /// Only look at the hosts
+    /// Only check the hosts
     #[arg(long)]
     check: bool,
     /// End the cluster of --local that is in --dir
     #[arg(long, conflicts_with_all = ["topology", "check", "example"])]
     down: bool,
-    /// Print a topology to begin with
+    /// Print an example topology
     #[arg(long)]
     example: bool,
 }
@@ -76,7 +77,7 @@ pub fn run(target: &Target, args: &DeployArgs) -> Result<Exit> {
     }
     if args.down {
         let ended = down(&target.dir)?;
-        println!("It has ended; its data is in {}.", target.dir.display());
+        println!("The cluster has ended; its data is in {}.", target.dir.display());
         return Ok(ended);
     }
     let topology = match &args.topology {
@@ -103,8 +104,8 @@ fn deploy_here(folder: &Path, topology: Topology, only_check: bool) -> Result<Ex
     }
 }
 
-/// Makes a cluster in namespaces of this machine, with its files in a folder; none when that was only to be
-/// looked at. It `says` what it does, or only what is wrong.
+/// Creates a cluster in namespaces of this machine, with its files in a folder. Returns `None` if
+/// the hosts were only to be checked. With `says` it prints each step, else only what is wrong.
 pub fn here(
     folder: &Path,
     topology: Topology,
@@ -135,7 +136,7 @@ pub fn here(
     }
 }
 
-/// Starts a role of a host in a namespace again.
+/// Starts a role again on a host in a namespace.
 pub fn start_again(local: &Local, host: &Host, role: &str) -> Result<()> {
     let way = Way::Namespace { prefix: local.prefix() };
     let remote = Remote { host, way: &way };
@@ -155,7 +156,7 @@ fn down(folder: &Path) -> Result<Exit> {
 struct Deployment<'a> {
     topology: &'a Topology,
     way: &'a Way,
-    /// Tells each step.
+    /// Prints each step.
     says: bool,
 }
 
@@ -168,7 +169,7 @@ impl Deployment<'_> {
             println!("{}", self.table(&findings));
         }
         if wrong > 0 {
-            bail!("nothing was changed: first put right what the table says");
+            bail!("nothing was changed: first fix what the table shows");
         }
         if only_check {
             return Ok(Exit::Ok);
@@ -190,7 +191,7 @@ impl Deployment<'_> {
         let report = self.step("Waiting until all are there", || self.wait())?;
         let mut admin = self.admin()?;
         for volume in &self.topology.volumes {
-            // A cluster that was there before, in these files, has its volumes.
+            // A cluster that existed before, in these files, has its volumes.
             if !report.volumes.iter().any(|v| v.name == volume.spec.name) {
                 let named = self.topology.names_pools();
                 let pool = self.topology.pool_of_volume(volume).filter(|_| named);
@@ -208,7 +209,7 @@ impl Deployment<'_> {
         Ok(Exit::Ok)
     }
 
-    /// Does it on all hosts side by side; what came of it, in their order.
+    /// Runs `f` on all hosts in parallel. Returns the results in the order of the hosts.
     fn on_each<T: Send>(&self, f: impl Fn(&Remote<'_>) -> Result<T> + Sync) -> Result<Vec<T>> {
         thread::scope(|scope| {
             let f = &f;
@@ -243,7 +244,8 @@ impl Deployment<'_> {
         Admin::find(&self.topology.mdms_at())
     }
 
-    /// Makes the MDMs one cluster. From then on none of them would begin another one, even if it lost its log.
+    /// Forms one cluster from the MDMs. From then on none of them would begin another cluster, even
+    /// if it lost its log.
     fn gather(&self) -> Result<()> {
         let founder = self.topology.founder()?;
         let rest = self.topology.mdms().filter(|h| h.name != founder.name);
@@ -269,7 +271,7 @@ impl Deployment<'_> {
         mdm.configure(&remote).map(drop)
     }
 
-    /// What makes the domains, fault sets and pools that servers will name when they register.
+    /// Returns the orders that create the domains, fault sets and pools that the servers name.
     fn orders(&self) -> Result<Vec<Ask>> {
         self.until(|| {
             let mut admin = self.admin()?;
@@ -282,7 +284,7 @@ impl Deployment<'_> {
         orders.into_iter().try_for_each(|order| admin.order(order).map(drop))
     }
 
-    /// MDMs that lead different clusters don't become one.
+    /// Refuses MDMs that lead different clusters, which can't be merged.
     fn refuse_two(&self) -> Result<()> {
         let mut first = None;
         for host in self.topology.mdms() {
@@ -291,8 +293,8 @@ impl Deployment<'_> {
             let (name, known) = first.get_or_insert((&host.name, cluster));
             if *known != cluster {
                 bail!(
-                    "the MDMs of {name} and {} belong to different clusters ({known:016x} and {cluster:016x}): stop one of \
-                     them and remove its log, {}",
+                    "the MDMs of {name} and {} belong to different clusters ({known:016x} and \
+                     {cluster:016x}): stop one of them and remove its log, {}",
                     host.name,
                     host.path("var/lib/gabion/mdm.log").display()
                 );
@@ -301,7 +303,7 @@ impl Deployment<'_> {
         Ok(())
     }
 
-    /// An MDM that does not vote yet, or was not heard.
+    /// Returns a host whose MDM does not vote yet, or is not heard.
     fn missing_mdm(&self, admin: &mut Admin) -> Result<Option<&Host>> {
         let mdms = admin.status()?.mdms;
         let works = |host: &&Host| {
@@ -321,7 +323,8 @@ impl Deployment<'_> {
         })
     }
 
-    /// Waits for what is to come; meanwhile it is told whose role is missing. An error counts as the MDMs' absence.
+    /// Waits until `look` succeeds. Until then it returns the host and the role that are missing;
+    /// an error counts as a missing MDM.
     fn until<'h, T>(
         &'h self,
         look: impl Fn() -> Result<Result<T, (&'h Host, &'static str)>>,
@@ -345,7 +348,7 @@ impl Deployment<'_> {
         }
     }
 
-    /// The first one that is not there.
+    /// Returns the first role that is not up, with its host.
     fn missing(&self, report: &Report) -> Option<(&Host, &'static str)> {
         let devices_up = |host: &Host| {
             let devices = report.sds.iter().find(|s| s.name == host.name).map(|s| &s.devices);

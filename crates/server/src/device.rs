@@ -1,4 +1,4 @@
-//! `gabion device`: which devices servers have, and whether one can be trusted with data.
+//! `gabion device`: the devices of servers, and whether one can be trusted with data.
 
 pub mod content;
 mod grow;
@@ -20,21 +20,21 @@ use clap::Subcommand;
 use roster::Server;
 use std::path::PathBuf;
 
-/// What to do with devices.
+/// Subcommands of `gabion device`.
 #[derive(Subcommand, Debug)]
 pub enum DeviceCommand {
     /// List all devices
-    #[command(
-        after_help = "Example:\n  gabion device list --json | jq -r '.[] | select(.state == \"down\").id'"
-    )]
+    #[command(after_help = "\
+Example:
+  gabion device list --json | jq -r '.[] | select(.state == \"down\").id'")]
     List {
         /// Print a JSON array, with the fields of `sds[].devices` in docs/reference/status.md
         #[arg(long)]
         json: bool,
     },
-    /// Give a server one more device, while it runs
+    /// Add a device to a server, while it runs
     #[command(after_help = "\
-What is at the path must be empty, and its flushes must be true (see `gabion device probe`).
+The path must be empty, and the device's flushes must be real (see `gabion device probe`).
 
 Examples:
   gabion device add file:/mnt/ssd1/gabion:200GiB --sds 2
@@ -48,14 +48,14 @@ Examples:
         /// Its storage pool; needed where there are several
         #[arg(long)]
         pool: Option<String>,
-        /// It takes the place of this device, which is gone for good
+        /// Replace this device, which is gone for good
         #[arg(long, value_name = "ID", value_parser = id)]
         replace: Option<u32>,
-        /// DESTROY what is there, and trust flushes that can't be true
+        /// DESTROY what is there, and trust flushes that can't be real
         #[arg(long)]
         force: bool,
     },
-    /// Give a server a device that holds data of this cluster: what it holds counts again
+    /// Add a device that holds data of this cluster to a server, and use its data
     #[command(after_help = "\
 For a disk that was moved from another server, or comes back after `gabion device remove --now`.
 
@@ -68,19 +68,22 @@ Example:
         #[command(flatten)]
         server: Server,
     },
-    /// Let a new device have copies, in a pool whose new devices wait (`gabion pool set --new-devices wait`)
+    /// Let a new device get copies, in a pool whose new devices wait (`gabion pool set
+    /// --new-devices wait`)
     #[command(after_help = "Example:\n  gabion device admit 7")]
     Admit {
         /// Its number
         #[arg(value_name = "ID", value_parser = id)]
         id: u32,
     },
-    /// Remove a device: what it has moves to others first, while both copies stay
+    /// Remove a device; its data moves to others first, with two copies all the time
     #[command(after_help = "\
-Refused when the others have no room for it, or would be too few servers. Ctrl-C leaves it going on; --keep ends it.
+Refused when the others have no room for it, or would be too few servers. Ctrl-C does not stop the \
+removal; --keep cancels it.
 
-With --now it is taken out of its server at once, and its data stays on it: groups that it has a copy of go on with \
-the other one, degraded, until it is imported again, or made anew elsewhere after a minute.
+With --now it is taken out of its server at once, and its data stays on it: groups with a copy on \
+it go on with the other copy, degraded, until it is imported again, or rebuilt elsewhere after a \
+minute.
 
 Examples:
   gabion device remove 7 --sds 2
@@ -94,17 +97,18 @@ Examples:
         server: Server,
         #[command(flatten)]
         removal: Removal,
-        /// At once, with its data on it
+        /// Remove it at once, with its data on it
         #[arg(long, conflicts_with_all = ["keep", "detach"])]
         now: bool,
-        /// Also when data can't be used without it
+        /// Remove it even when data can't be used without it
         #[arg(long, requires = "now")]
         force: bool,
     },
-    /// Use more of a device, while its server runs: of a file that is made larger, or a disk that is larger now
+    /// Use more of a device, while its server runs: enlarge a file, or use a disk that has grown
     #[command(after_help = "\
-The server opens the device again, which takes a moment; the other copies serve meanwhile. Writes that wait for \
-space go on by themselves. A device grows by at least 16 MiB at a time, up to 16 times, and never shrinks.
+The server opens the device again, which takes a moment; the other copies serve meanwhile. Writes \
+that wait for space resume automatically. A device grows by at least 16 MiB at a time, up to 16 \
+times, and never shrinks.
 
 Examples:
   gabion device grow 7 40GiB --sds 2      a file: it gets that size
@@ -113,45 +117,47 @@ Examples:
         /// Its number
         #[arg(value_name = "ID", value_parser = id)]
         id: u32,
-        /// Its new size; for a block device, that is what the kernel tells
+        /// Its new size; leave it out for a block device, whose size the kernel knows
         #[arg(value_name = "SIZE")]
         size: Option<Size>,
         #[command(flatten)]
         server: Server,
-        /// Also when data can't be used while it is opened again
+        /// Do it even when data can't be used while the device is opened again
         #[arg(long)]
         force: bool,
     },
-    /// Read everything that is stored, compare it with its checksums, repair what is damaged
+    /// Read everything that is stored, compare it with its checksums, repair damage
     #[command(after_help = "\
-It happens now and then by itself. This begins a pass now, and shows how it goes; Ctrl-C leaves it running.
+Scrubbing runs regularly in the background. This starts a pass now, and shows its progress; Ctrl-C \
+leaves it running.
 
-Exit code 1 when something is damaged of which no other copy was there, or when a device went down before \
+Exit code 1 when something is damaged that has no other copy, or when a device went down before \
 all of it was read.
 
 Examples:
   gabion device scrub
   gabion device scrub 7 --detach")]
     Scrub {
-        /// Only this device
+        /// Scrub only this device
         #[arg(value_name = "ID", value_parser = id)]
         id: Option<u32>,
-        /// Don't wait for its end
+        /// Don't wait until it is done
         #[arg(long)]
         detach: bool,
     },
-    /// Find out what a device promises, how fast it is, and whether its flushes can be true
+    /// Find out what a device promises, how fast it is, and whether its flushes can be real
     #[command(after_help = "\
 Examples:
-  gabion device probe disk1      the file system that disk1 lies on, or would, with a scratch file beside it
+  gabion device probe disk1      the file system that disk1 lies on, or would, with a scratch file
+                                 beside it
   gabion device probe /dev/sdb   a block device; it is written to only when it is empty
 
-Exit code 1 when its flushes can't be true: data would not survive a power loss. \
+Exit code 1 when its flushes can't be real: data would not survive a power loss. \
 docs/reference/probe.md says what can be found out and what can't.")]
     Probe {
-        /// A file, there or yet to be made, a folder or a block device
+        /// A file, which need not exist, a folder, or a block device
         path: PathBuf,
-        /// Write to a block device that is not empty: what is overwritten is put back at the end
+        /// Write to a block device that is not empty; its content is restored at the end
         #[arg(long)]
         force: bool,
         /// Print one JSON document
@@ -161,7 +167,7 @@ docs/reference/probe.md says what can be found out and what can't.")]
 }
 
 impl DeviceCommand {
-    /// True when it is about a server that `gabion up` runs here.
+    /// Returns true when it is about a server that `gabion up` runs here.
     pub fn is_local(&self) -> bool {
         match self {
             DeviceCommand::Add { server, .. }
@@ -176,10 +182,10 @@ impl DeviceCommand {
     }
 }
 
-/// Reads `7` and `dev7`.
+/// Parses `7` or `dev7`.
 fn id(text: &str) -> Result<u32, String> {
     let number = text.strip_prefix("dev").unwrap_or(text);
-    number.parse().map_err(|_| format!("`{text}` is no device: write its number, as in 7 or dev7"))
+    number.parse().map_err(|_| format!("`{text}` is not a device: write a number, as in 7 or dev7"))
 }
 
 /// Runs `gabion device`.
@@ -198,7 +204,7 @@ pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
         }
         DeviceCommand::Admit { id } => {
             target.connect()?.admit(*id, "")?;
-            println!("dev{id} may have copies from now on.");
+            println!("dev{id} gets copies from now on.");
             Ok(Exit::Ok)
         }
         DeviceCommand::Grow { id, size, server, force } => {

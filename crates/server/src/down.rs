@@ -1,4 +1,4 @@
-//! `gabion down`: stops the cluster that `up` runs, also after `up` itself is gone.
+//! `gabion down`: stops the cluster that `up` started, also after `up` itself is gone.
 
 use crate::exit::Exit;
 use crate::target::Target;

@@ -1,4 +1,4 @@
-//! What the process's exit code says. Part of the interface: `docs/reference/exit-codes.md`.
+//! Exit codes of the process. They are part of the interface: `docs/reference/exit-codes.md`.
 
 use std::process::ExitCode;
 
@@ -6,20 +6,22 @@ use std::process::ExitCode;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done; for `status`: healthy.
+    /// The command is done; for `status`: healthy.
     Ok = 0,
-    /// It failed, or the cluster refused it. (2 is clap's: the command line was wrong.)
+    /// It failed, or the cluster refused it. (clap uses 2 for a wrong command line.)
     Failed = 1,
-    /// `status`: everything is served, some of it from fewer copies than wanted.
+    /// `status`: everything is served, some of it from fewer copies than wanted. `volume damage`:
+    /// MDMs are being recovered, so it is not known yet what is served.
     Degraded = 3,
-    /// `status`, `up --detach`: some data has no copy that may serve.
+    /// `status`, `up --detach`, `volume damage`, `mdm recover`, removals: some data has no copy
+    /// that may serve.
     Lost = 4,
     /// No MDM answers.
     Unreachable = 5,
     /// Something is in use: an address, or the directory by another cluster or command.
     Taken = 6,
-    /// `bench ratio`: a ratio misses what is promised, or could not be measured. `bench esg`: a size
-    /// could not.
+    /// `bench ratio`: a ratio misses its promise, or could not be measured. `bench esg`: a size
+    /// could not be measured.
     Missed = 7,
 }
 
@@ -29,7 +31,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An error that asks for an exit code of its own.
+/// An error with an exit code of its own.
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub struct Coded {
@@ -37,12 +39,12 @@ pub struct Coded {
     text: String,
 }
 
-/// An error for people that ends the process with this code.
+/// Makes an error for people that ends the process with this code.
 pub fn coded(exit: Exit, text: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Coded { exit, text: text.into() })
 }
 
-/// The code that an error asks for.
+/// Returns the exit code for an error.
 pub fn of(error: &anyhow::Error) -> Exit {
     error.chain().find_map(|e| e.downcast_ref::<Coded>()).map_or(Exit::Failed, |c| c.exit)
 }

@@ -1,24 +1,25 @@
-//! The only place that makes, replaces and renames files that are not devices.
+//! The only place that creates, replaces and renames files other than devices.
 //!
-//! A file system may keep a new name for half a minute in memory alone, and its content for longer: after a power cut
-//! a file is gone, empty, or as it was. So a file is written aside, flushed, and renamed, and then its folder is
-//! flushed: a reader finds the old content or the new one, and what a command has told is still there after the cut.
+//! A file system may keep a new name in memory alone for half a minute, and content for longer:
+//! after a power cut a file can be gone, empty, or in its earlier state. So a file is written
+//! aside, flushed, and renamed, and then its folder is flushed. A reader finds the old content or
+//! the new one, and what a command has reported as done survives the power cut.
 
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Result, Write};
 use std::path::{Path, PathBuf};
 
-/// How the name of a file ends that is being written. One that a power cut has left means nothing.
+/// Suffix of a file that is being written. Such a file is meaningless after a power cut.
 pub const DRAFT: &str = ".new";
 
-/// Writes a whole file, in the place of the one that was there. It is durable when this returns.
+/// Replaces a file as a whole. It is durable when this returns.
 pub fn write(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let draft = aside(file, content, File::sync_all)?;
     rename(&draft, file)
 }
 
-/// Writes a whole file that is of no use after a power cut, as one that names a process: it is replaced at once,
-/// and not flushed.
+/// Atomically replaces a file that is useless after a power cut, such as a pid file. It is not
+/// flushed.
 pub fn write_for_this_boot(file: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     let draft = aside(file, content, |_| Ok(()))?;
     fs::rename(draft, file)
@@ -33,7 +34,7 @@ fn aside(
     name.push(DRAFT);
     let draft = file.with_file_name(name);
     let mut to = File::create(&draft)?;
-    // A draft in a full file system would be in the way of what is to make room.
+    // A draft left on a full file system would take the space that cleaning up needs.
     if let Err(error) = to.write_all(content.as_ref()).and_then(|()| flush(&to)) {
         let _ = fs::remove_file(&draft);
         return Err(error);
@@ -41,23 +42,23 @@ fn aside(
     Ok(draft)
 }
 
-/// Makes a file that isn't there yet. Who has written it calls [`File::sync_all`] and [`settle`].
+/// Creates a file that must not exist. The caller flushes with [`File::sync_all`] and [`settle`].
 pub fn create(file: &Path) -> Result<File> {
     File::options().write(true).create_new(true).open(file)
 }
 
-/// Opens a file to be locked; it has no content.
+/// Opens a file that serves only as a lock.
 pub fn lock(file: &Path) -> Result<File> {
     File::options().create(true).truncate(false).write(true).open(file)
 }
 
-/// Opens a log to be continued. Its lines are not flushed: they are about what was, and nothing rests on them.
+/// Opens a log to append to. Its lines are not flushed, because nothing depends on them.
 pub fn log(file: &Path) -> Result<File> {
     File::options().create(true).append(true).open(file)
 }
 
-/// Takes room on the disk for ranges of a file, so that writing there does not fail for lack of it. Its length and its
-/// content stay as they are. An error is of no harm: then there is no such promise.
+/// Allocates disk space for ranges of a file, so that writes there can't fail for lack of space.
+/// Its length and its content stay the same. An error is harmless: then there is no such guarantee.
 pub fn reserve(file: &Path, ranges: &[std::ops::Range<u64>]) -> Result<()> {
     let file = File::options().create(true).truncate(false).write(true).open(file)?;
     for range in ranges {
@@ -67,14 +68,14 @@ pub fn reserve(file: &Path, ranges: &[std::ops::Range<u64>]) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that are free on the file system of a file, or of the folder that it is to lie in.
+/// Returns the free bytes on the file system of a file, or of the folder where it will lie.
 pub fn free(file: &Path) -> Option<u64> {
     let there = file.ancestors().find(|path| path.exists());
     let found = rustix::fs::statvfs(there.unwrap_or(Path::new("."))).ok()?;
     Some(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
-/// Bytes that a file has on the disk; 0: it is not there.
+/// Returns the bytes that a file has allocated on disk; 0 if it does not exist.
 pub fn allocated(file: &Path) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&match fs::metadata(file) {
         Ok(found) => found,
@@ -88,7 +89,7 @@ pub fn rename(from: &Path, to: &Path) -> Result<()> {
     settle(to)
 }
 
-/// Removes a file, if it is there. It stays away after a power cut.
+/// Removes a file, if it exists. It stays removed after a power cut.
 pub fn remove(file: &Path) -> Result<()> {
     match fs::remove_file(file) {
         Ok(()) => settle(file),
@@ -97,7 +98,7 @@ pub fn remove(file: &Path) -> Result<()> {
     }
 }
 
-/// Makes a folder and those that it lies in. They are durable when this returns.
+/// Makes a folder and its parents. They are durable when this returns.
 pub fn make_folder(folder: &Path) -> Result<()> {
     if folder.is_dir() {
         return Ok(());
@@ -112,16 +113,16 @@ pub fn make_folder(folder: &Path) -> Result<()> {
     }
 }
 
-/// Makes durable that there is something of this name, or nothing.
+/// Makes the creation, removal or renaming of this name durable.
 pub fn settle(file: &Path) -> Result<()> {
     match File::open(above(file))?.sync_all() {
-        // Some file systems have nothing to flush in a folder.
+        // Some file systems can't flush a folder.
         Err(e) if e.kind() == ErrorKind::InvalidInput => Ok(()),
         outcome => outcome,
     }
 }
 
-/// The folder in which something lies.
+/// Returns the parent folder.
 fn above(file: &Path) -> &Path {
     match file.parent() {
         Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
@@ -130,16 +131,17 @@ fn above(file: &Path) -> &Path {
     }
 }
 
-/// True when a file is there and has no content any more, as a power cut leaves one that was never flushed.
+/// Returns true when a file exists and is empty or all zeros, as a power cut leaves a file that was
+/// never flushed.
 pub fn is_emptied(file: &Path) -> bool {
     fs::read(file).is_ok_and(|content| content.iter().all(|byte| *byte == 0))
 }
 
-/// For a file that has been emptied: what to tell who wants to read it.
+/// Returns the error for reading an emptied file, which tells what to do.
 pub fn emptied(file: &Path) -> Error {
     Error::other(format!(
-        "{} is empty, as a power cut may leave a file: `gabion up` and `gabion deploy` write theirs anew, \
-         others have to be written again by hand",
+        "{} is empty, as a power cut may leave a file: `gabion up` and `gabion deploy` write \
+         theirs again, others have to be written again by hand",
         file.display()
     ))
 }

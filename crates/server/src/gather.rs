@@ -1,13 +1,13 @@
-//! How the MDMs of a new cluster come together: the first one begins it, and takes the others in.
+//! Formation of the MDM cluster: the first MDM begins a new cluster and adds the others.
 
 use crate::admin::Admin;
 use anyhow::Result;
 use std::net::SocketAddr;
 
-/// An MDM that is to belong to the cluster.
+/// An MDM that is to be part of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Member {
-    /// Its name among them.
+    /// Its name, unique among the MDMs.
     pub name: String,
     /// Where it listens.
     pub address: SocketAddr,
@@ -15,8 +15,9 @@ pub struct Member {
     pub tie_breaker: bool,
 }
 
-/// Takes those in that a new cluster lacks; true when it is new: then all of them are to vote. Once it has anything,
-/// whoever is not in it was removed, and stays out.
+/// Adds the MDMs that a new cluster lacks. Returns true if the cluster is new: then all of them are
+/// to vote. An MDM missing from a cluster that already has volumes or devices was removed on
+/// purpose, and stays out.
 pub fn take_in(connect: impl Fn() -> Result<Admin>, members: &[Member]) -> Result<bool> {
     let info = connect()?.status()?;
     if info.mdms.len() >= members.len() || info.volumes.len() + info.devices.len() > 0 {
@@ -30,7 +31,7 @@ pub fn take_in(connect: impl Fn() -> Result<Admin>, members: &[Member]) -> Resul
     Ok(true)
 }
 
-/// True when so many vote.
+/// Returns true when at least `count` MDMs vote.
 pub fn vote(admin: &mut Admin, count: usize) -> Result<bool> {
     Ok(admin.status()?.mdms.iter().filter(|m| m.voter).count() >= count)
 }

@@ -1,8 +1,8 @@
-//! `gabion inspect DEVICE`: what is on one device, without a cluster and without changing a byte of it.
+//! `gabion inspect DEVICE`: examines one device without a cluster, and without changing a byte.
 //!
-//! The device is opened for reading, and mounted like at a server's start, with the difference that what
-//! replay and checkpoint write stays in memory. So what is shown, verified and exported is what a server
-//! would serve from it.
+//! The device is opened for reading and mounted as at the start of a server, except that the writes
+//! of replay and checkpoint stay in memory. So the command shows, verifies and exports what a
+//! server would serve from it.
 
 mod export;
 mod page;
@@ -52,7 +52,7 @@ enum What {
         /// The volume's number, or its name if its cluster can be asked
         #[arg(long, value_name = "NAME|ID")]
         volume: String,
-        /// The file to be made
+        /// The file to create
         #[arg(long, value_name = "FILE")]
         out: PathBuf,
     },
@@ -99,7 +99,7 @@ fn show(
     }
 }
 
-/// Which volume is meant: by its name if its cluster can be asked, else by its number.
+/// Returns the id of a volume: by its name if its cluster can be asked, else by its number.
 fn volume_id(target: &Target, text: &str, device: &Offline) -> Result<VolumeId> {
     let cluster = format!("{:016x}", device.store().identity().cluster.0);
     let asked = crate::status::ask(target).ok().filter(|report| report.cluster == cluster);
@@ -115,13 +115,13 @@ fn volume_id(target: &Target, text: &str, device: &Offline) -> Result<VolumeId> 
     match asked {
         Some(_) => bail!("the cluster has no volume {text}; the device has data of number {here}"),
         None => bail!(
-            "a device knows volumes by number only, this one has {here}: give the number, or name its cluster \
-             with --dir or --mdm"
+            "a device knows volumes by number only, this one has {here}: give the number, or name \
+             its cluster with --dir or --mdm"
         ),
     }
 }
 
-/// How a device is called in a document.
+/// Returns the name of a device for a document.
 fn name(path: &Path) -> String {
     path.display().to_string()
 }
@@ -136,7 +136,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use store::durable::{Identity, MountError};
 
-    /// A folder that goes with the test.
+    /// A folder that is removed when the test ends.
     struct Dir(PathBuf);
 
     impl Dir {
@@ -159,7 +159,7 @@ mod tests {
         UnitKey { volume: VolumeId(3), index }
     }
 
-    /// A device with three units of volume 3, most of it in the log still.
+    /// Makes a device with three units of volume 3, most of it still in the log.
     fn device(path: &Path) -> Offline {
         let mut drive = Drive::open(&DiskSpec::file(path, Some(16 << 20)), Backend::Auto).unwrap();
         let identity = Identity { cluster: ClusterId(5), device: DeviceId(7), uuid: [1, 2] };
@@ -274,7 +274,7 @@ mod tests {
             }
         });
         assert!(matches!(half, MountError::Damaged { what: "every superblock", .. }));
-        // A half-written one beside whole ones does no harm.
+        // One damaged superblock is harmless while other copies are intact.
         let mut bytes = whole.clone();
         bytes[..512].fill(7);
         std::fs::write(&path, bytes).unwrap();

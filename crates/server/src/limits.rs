@@ -1,29 +1,29 @@
-//! What a process of an experiment may use of this machine: memory, and the disk's bytes per second, by control groups (version 1,
-//! or 2).
+//! Limits of a process in an experiment: memory, and bytes per second of its disk, by control
+//! groups (version 1 or 2).
 
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Where control groups are.
+/// Mount point of control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// What one server may use.
+/// The limits of one server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Bytes of memory.
     pub memory: u64,
-    /// Bytes per second that its disk reads, and writes.
+    /// Limit in bytes per second for reads of its disk, and the same for writes.
     pub disk: u64,
 }
 
-/// A control group, gone with this value.
+/// A control group, which is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Group(Vec<PathBuf>);
 
 impl Group {
-    /// Makes one for processes whose files are in `folder`.
+    /// Makes a group for processes whose files are in `folder`.
     pub fn new(name: &str, limits: Limits, folder: &Path) -> Result<Group> {
         let (major, minor) = disk(folder)?;
         let rate = |bytes: u64| format!("{major}:{minor} {bytes}");
@@ -58,7 +58,7 @@ impl Group {
         })
     }
 
-    /// Puts a process into it.
+    /// Puts a process into the group.
     pub fn add(&self, pid: u32) -> Result<()> {
         (0..self.0.len()).try_for_each(|part| self.set(part, "cgroup.procs", &pid.to_string()))
     }
@@ -66,12 +66,12 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group can be removed when its last process is gone.
+        // A group can be removed only after its last process is gone.
         self.0.iter().for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }
 
-/// The disk under a folder, as the kernel numbers it: the whole disk, not a partition.
+/// Returns the device number of the disk under a folder: of the whole disk, not of a partition.
 fn disk(folder: &Path) -> Result<(u32, u32)> {
     let device = fs::metadata(folder).with_context(|| format!("{}", folder.display()))?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -1,4 +1,4 @@
-//! What a foreground `gabion up` shows: how to use the cluster, then how it does, until Ctrl-C.
+//! The output of a foreground `gabion up`: how to use the cluster, then its state, until Ctrl-C.
 
 use crate::report::{Report, UpDown};
 use crate::target::Target;
@@ -15,7 +15,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// Servers and volumes that the view lists, so that it fits on a screen.
 const LISTED: usize = 8;
 
-/// How to attach what `up` has made. Every command in it works as printed.
+/// Describes how to attach the volumes. Every command in it works as printed.
 pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
     let gabion = own_name();
     let mut text = format!("\n{}\n", status::headline(report));
@@ -50,7 +50,7 @@ pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
     text
 }
 
-/// How this binary is called from here: `gabion` when the search path leads to it.
+/// Returns how to call this binary from here: `gabion` if it is in the search path.
 fn own_name() -> String {
     let Ok(binary) = std::env::current_exe() else { return "gabion".into() };
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -71,7 +71,7 @@ pub fn show(target: &Target, children: &mut [(String, Child)], stop: &AtomicBool
     while !stop.load(Ordering::Relaxed) {
         let mut running = 0;
         for (_, child) in children.iter_mut() {
-            // Reaps it too; one that was started again by `sds start` is not our child.
+            // This also reaps it. A process restarted by `sds start` is not our child.
             running += usize::from(child.try_wait()?.is_none());
         }
         if running == 0 && target.local()?.live()?.is_empty() {
@@ -98,7 +98,7 @@ pub fn show(target: &Target, children: &mut [(String, Child)], stop: &AtomicBool
     Ok(())
 }
 
-/// Draws over what was drawn before.
+/// Replaces what was drawn before.
 fn draw(view: &str, drawn: &mut usize) -> Result<()> {
     let mut out = stdout().lock();
     if *drawn > 0 {
@@ -110,7 +110,7 @@ fn draw(view: &str, drawn: &mut usize) -> Result<()> {
     Ok(())
 }
 
-/// What a line-by-line log shows: nothing that moves all the time.
+/// Formats the state for a log: without the figures that change all the time.
 fn changes(report: &Report) -> String {
     let down: Vec<&str> =
         report.sds.iter().filter(|s| s.state == UpDown::Down).map(|s| s.name.as_str()).collect();
@@ -141,7 +141,7 @@ fn view(report: &Report) -> String {
         let _ = writeln!(view, "  {:<31} {size:>10}  {}", volume.name, volume.state);
     }
     if report.volumes.len() > LISTED {
-        let _ = writeln!(view, "  and {} volumes more", report.volumes.len() - LISTED);
+        let _ = writeln!(view, "  and {} more volumes", report.volumes.len() - LISTED);
     }
     let _ = writeln!(view, "{}", status::capacity(report));
     let _ = writeln!(view, "{}", status::resync(&report.resync));

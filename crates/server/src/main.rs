@@ -1,9 +1,10 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
-//! One file per subcommand (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`, `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`); what
-//! they share is below them: `output` prints, `target` finds the cluster, `admin` talks to its MDM, `cluster`,
-//! `statedir` and `process` keep the processes of a cluster on this machine, `service` and the
-//! `role_*` files run a node. Nothing here decides about data: that is the nodes' work.
+//! Each subcommand has one file (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`,
+//! `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`). They share
+//! these modules: `output` prints, `target` finds the cluster, `admin` talks to its MDM, `cluster`,
+//! `statedir` and `process` manage the processes of a cluster on this machine, `service` and the
+//! `role_*` files run a node. This crate makes no decisions about data: the nodes do.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -71,8 +72,8 @@ Examples:
   gabion sds start 2       give it back; it is filled from the other copies
 
 Exit codes: 0 done (status: healthy), 1 failed or refused, 2 wrong usage, 3 status: degraded, \
-4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench: a must is missed, or \
-a figure could not be measured.")]
+4 status: failed, 5 no MDM answers, 6 an address or the directory is in use, 7 bench: a must is \
+missed, or a figure could not be measured.")]
 struct Cli {
     #[command(flatten)]
     target: target::Target,
@@ -84,16 +85,16 @@ struct Cli {
 enum Command {
     /// Start a whole cluster on this machine
     Up(up::UpArgs),
-    /// Stop the cluster that `up` started, also a detached or a crashed one
+    /// Stop the cluster that `up` started, even if it is detached or has crashed
     #[command(after_help = "Example:\n  gabion down")]
     Down,
-    /// Make a cluster on several hosts over SSH, or in network namespaces of this machine
+    /// Create a cluster on several hosts over SSH, or in network namespaces of this machine
     Deploy(deploy::DeployArgs),
     /// Show the cluster's state, servers, volumes, capacity and resync
     Status(status::StatusArgs),
-    /// Watch the cluster live: traffic of every server, space, and how resync gets on
+    /// Watch the cluster live: traffic of every server, space, and resync progress
     Top(top::TopArgs),
-    /// Make, list, grow, map and delete volumes
+    /// Create, list, grow, map and delete volumes
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
     /// Run a data server; list, kill and start those of a cluster on this machine
@@ -105,18 +106,18 @@ enum Command {
     /// List, add, remove, back up and recover metadata managers (MDMs); run one
     #[command(subcommand)]
     Mdm(mdm::MdmCommand),
-    /// List, add, import and remove devices; find out whether one can be trusted with data
+    /// List, add, import and remove devices; probe whether one can be trusted with data
     #[command(subcommand)]
     Device(device::DeviceCommand),
-    /// Look at one device without a cluster: what is on it, verify it, export a volume from it
+    /// Inspect one device without a cluster: show its content, verify it, export a volume
     Inspect(inspect::InspectArgs),
-    /// Make, list, rename and remove protection domains
+    /// Create, list, rename and remove protection domains
     #[command(subcommand)]
     Domain(objects::DomainCommand),
-    /// Make, list, rename and remove fault sets: servers that share their fate
+    /// Create, list, rename and remove fault sets: servers that fail together
     #[command(subcommand)]
     FaultSet(objects::FaultSetCommand),
-    /// Make, list, set, rename and remove storage pools
+    /// Create, list, set, rename and remove storage pools
     #[command(subcommand)]
     Pool(objects::PoolCommand),
     /// Name the cluster
@@ -141,8 +142,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line. Addresses that come from the environment don't count for commands that work on this machine's
-/// processes, nor beside a directory that the command line names.
+/// Parses the command line.
+///
+/// MDM addresses from the environment are ignored for commands that work on this machine's
+/// processes, and when the command line names a directory.
 fn parse() -> Cli {
     let matches = Cli::command().get_matches();
     let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -154,7 +157,7 @@ fn parse() -> Cli {
 }
 
 impl Command {
-    /// True when it is about processes and files of this machine.
+    /// Returns true for commands about processes and files of this machine.
     fn is_local(&self) -> bool {
         match self {
             Command::Up(_) | Command::Down | Command::Deploy(_) | Command::Demo(_) => true,
@@ -197,7 +200,7 @@ fn run(cli: &Cli) -> Result<Exit> {
     }
 }
 
-/// 64 bits that no other process has drawn.
+/// Returns 64 random bits from the kernel.
 fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
@@ -215,7 +218,7 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// Each command that does something, with its path.
+    /// Collects every command without subcommands, with its path.
     fn all_commands(of: &clap::Command, path: &str, all: &mut Vec<(String, clap::Command)>) {
         let own: Vec<_> =
             of.get_subcommands().filter(|c| c.get_name() != "help" && !c.is_hide_set()).collect();
@@ -227,16 +230,17 @@ mod tests {
         }
     }
 
-    /// The words of the first example of its own that a help text has, as the shell would give them.
+    /// Returns the words of the first example in a help text that is for this command, as the
+    /// shell would pass them.
     fn example(path: &str, help: &str) -> Option<Vec<String>> {
-        // What a command works on may stand between its words, as in `inspect DEVICE verify`.
+        // An argument may stand between the words of the command, as in `inspect DEVICE verify`.
         let own = |line: &&str| {
             let mut words = line.split_whitespace();
             path.split(' ').all(|part| words.any(|word| word == part))
         };
         let (_, examples) = help.split_once("Example")?;
         let line = examples.lines().find(own)?;
-        // Words behind two spaces explain it; what follows is for the shell.
+        // Text after two spaces is an explanation; text after these characters is for the shell.
         let line = line.trim_start().split("  ").next()?;
         let mut line = line.split(['|', '>', '#', ';', '&']).next()?.to_owned();
         while let Some((before, (_, after))) =
@@ -254,7 +258,7 @@ mod tests {
         assert!(all.len() > 30, "{}", all.len());
         let mut wrong = Vec::new();
         for (path, mut command) in all {
-            // The long form has no more than the short one.
+            // The long help is the same as the short one.
             match example(&path, &command.render_long_help().to_string()) {
                 None => wrong.push(format!("{path}: no example of its own")),
                 Some(words) => wrong.extend(

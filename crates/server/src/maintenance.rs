@@ -1,6 +1,6 @@
-//! Maintenance of a server: the order, and when it may be turned off.
+//! Maintenance of a server: gives the order and waits until the server may be turned off.
 //!
-//! The MDM does it, whoever watches: what is stopped here goes on there, until `--end`.
+//! The MDM carries it out. Stopping this command does not end the maintenance; `--end` does.
 
 use crate::bench::progress::Line;
 use crate::report::{Device, Report};
@@ -13,13 +13,13 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(200);
 
-/// How it is asked for.
+/// Options of maintenance.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Maintenance {
-    /// Move its data away first, so that two copies are there all the time
+    /// Move its data away first, so that there are two copies all the time
     #[arg(long)]
     protected: bool,
-    /// It is over: the server takes its part again
+    /// End the maintenance: the server serves its share again
     #[arg(long, conflicts_with_all = ["protected", "detach"])]
     end: bool,
     /// Don't wait until it may be turned off
@@ -28,11 +28,11 @@ pub struct Maintenance {
 }
 
 impl Maintenance {
-    /// Gives the order, and waits until the server may be turned off.
+    /// Gives the order and waits until the server may be turned off.
     pub fn run(self, target: &Target, server: &str) -> Result<()> {
         target.connect()?.maintain(server, self.protected, self.end)?;
         if self.end {
-            println!("{server} is back at work; if it misses something, it gets that now.");
+            println!("{server} is back at work; it now gets the writes that it missed, if any.");
             return Ok(());
         }
         if !self.detach {
@@ -41,8 +41,8 @@ impl Maintenance {
         let when =
             if self.detach { "`gabion sds list` shows when it leads nothing" } else { "now" };
         println!(
-            "{server} is in maintenance. Turn it off: {when}. `gabion sds maintain {server} --end` ends \
-             it."
+            "{server} is in maintenance. Turn it off: {when}. `gabion sds maintain {server} --end` \
+             ends the maintenance."
         );
         Ok(())
     }
@@ -53,7 +53,7 @@ impl Maintenance {
             let report = status::ask(target)?;
             let devices: Vec<&Device> = devices(&report, server).collect();
             if devices.iter().all(|d| d.maintenance.is_none()) {
-                anyhow::bail!("somebody has ended it: {server} is at work");
+                anyhow::bail!("another command has ended the maintenance: {server} is at work");
             }
             let left: u32 =
                 devices.iter().map(|d| if self.protected { d.groups } else { d.groups_led }).sum();

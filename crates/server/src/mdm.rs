@@ -18,7 +18,7 @@ use std::time::Duration;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What to do with metadata managers.
+/// Subcommands of `gabion mdm`.
 #[derive(Subcommand, Debug)]
 pub enum MdmCommand {
     /// Run a metadata manager (MDM) until SIGTERM
@@ -27,7 +27,7 @@ Examples:
   gabion mdm run --example-config > /etc/gabion/mdm.toml
   gabion mdm run --config /etc/gabion/mdm.toml")]
     Run(RunArgs),
-    /// List the MDMs of the cluster, as the leading one sees them
+    /// List the MDMs of the cluster, as the leader sees them
     #[command(
         after_help = "Example:\n  gabion mdm list --json | jq -r '.[] | select(.leads).name'"
     )]
@@ -36,65 +36,68 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Take an MDM into the cluster that runs with `join = true` and an empty log
+    /// Add an MDM to the cluster; it has to run with `join = true` and an empty log
     #[command(after_help = "\
 Examples:
   gabion mdm add mdm2 192.168.1.11:7001
   gabion mdm add mdm3 192.168.1.12:7001 --tie-breaker
 
-MDMs vote, and more than half of them have to work. Three bear the loss of one, five the loss of two; an \
-even number bears no more than one fewer. So the second one waits until there is a third.")]
+MDMs vote, and more than half of them have to work. Three survive the loss of one, five the loss \
+of two; an even number survives no more than one fewer. So the second one waits until there is a \
+third.")]
     Add {
         /// Its name
         name: String,
         /// Where it listens, as HOST:PORT
         #[arg(value_parser = crate::target::address)]
         address: SocketAddr,
-        /// It votes, and leads only while no other one can
+        /// Make it a tie-breaker: it votes, and leads only while no other one can
         #[arg(long)]
         tie_breaker: bool,
     },
-    /// Do without an MDM from now on, whether it works or not
+    /// Remove an MDM from the cluster, whether it works or not
     #[command(after_help = "Example:\n  gabion mdm remove mdm2")]
     Remove {
-        /// Which one
+        /// Its name
         name: String,
     },
-    /// Let another MDM lead
+    /// Transfer leadership to another MDM
     #[command(after_help = "Example:\n  gabion mdm switch mdm2")]
     Switch {
-        /// Which one [default: the best of the others]
+        /// Its name [default: the best of the others]
         name: Option<String>,
     },
-    /// Write all that the MDMs know into a file, while they serve
+    /// Write everything that the MDMs know into a file, while they serve
     #[command(after_help = "Example:\n  gabion mdm backup /backup/gabion-$(date +%F).mdm")]
     Backup {
-        /// The file; it must not be there yet
+        /// The file; it must not exist yet
         file: PathBuf,
     },
-    /// Let an MDM go on alone when most of them are lost for good
+    /// Let one MDM go on alone when most of them are lost for good
     #[command(after_help = "\
 Examples:
-  gabion mdm recover --mdm 192.168.1.11:7001     stop and clear the lost ones first, if anything is left of them
+  gabion mdm recover --mdm 192.168.1.11:7001     stop and clear the lost ones first, if anything is
+                                                 left of them
   gabion mdm recover --finish                    don't wait any more for servers that don't report
-  gabion mdm recover --delete-volumes 7,9        delete what servers hold of volumes that no MDM knows any more
+  gabion mdm recover --delete-volumes 7,9        delete what servers hold of volumes that no MDM
+                                                 knows any more
 
-Refused while most MDMs work. What the lost ones decided last may be unknown to this one; it asks all servers what \
-they know of that. Afterwards `gabion mdm add` brings the others back. docs/operate/managers.md tells which \
-way is right when.")]
+Refused while most MDMs work. This one may not know the last decisions of the lost ones; it asks \
+all servers what they know of them. Afterwards `gabion mdm add` brings the others back. \
+docs/operate/managers.md tells which way is right when.")]
     Recover {
         /// Don't ask
         #[arg(long)]
         yes: bool,
-        /// End a recovery that waits for servers, without them: groups of which only they can tell are not served
-        /// until they come, or are given up
+        /// End a recovery without the servers that it waits for: groups of which only they can tell
+        /// are not served until they come, or are given up
         #[arg(long)]
         finish: bool,
-        /// Delete the data of volumes that the MDM doesn't know, by their ids in `gabion status`
+        /// Delete the data of volumes that the MDM does not know, by their ids in `gabion status`
         #[arg(long, value_name = "ID", value_delimiter = ',', conflicts_with = "finish")]
         delete_volumes: Vec<u32>,
     },
-    /// Make the log of a new MDM from a backup, when all MDMs are lost for good
+    /// Create the log of a new MDM from a backup, when all MDMs are lost for good
     #[command(after_help = "\
 Example:
   gabion mdm restore /backup/gabion-2026-11-23.mdm --config /etc/gabion/mdm.toml
@@ -102,7 +105,8 @@ Example:
     Restore {
         /// The backup
         file: PathBuf,
-        /// The configuration of the MDM whose log it is to be [default: the first of a cluster started by `up`]
+        /// The configuration of the MDM that gets the log [default: that of the first MDM of a
+        /// cluster started by `up`]
         #[arg(long)]
         config: Option<PathBuf>,
         /// Don't ask
@@ -123,13 +127,13 @@ Example:
     },
 }
 
-/// `gabion mdm start`. One of several MDMs can't serve while most of them are missing: then it is said which ones.
+/// Runs `gabion mdm start`. If too few MDMs run for one to lead, prints which ones are missing.
 fn start(target: &Target, dir: &StateDir, name: &str) -> Result<()> {
     let all: Vec<String> = dir.configured()?.into_iter().filter(|n| n.starts_with("mdm")).collect();
     let own = config::read::<MdmConfig>(&dir.config_file(name))?.listen;
     let missing =
         || -> Vec<String> { all.iter().filter(|n| dir.process(n).is_none()).cloned().collect() };
-    // After a recovery or a restoration it may be the only one that there is.
+    // After a recovery or a restoration it may be the only MDM.
     let alone = || Admin::direct(own).is_ok_and(|(_, welcome)| welcome.mdms.len() == 1);
     let too_few = || (all.len() - missing().len()) * 2 <= all.len() && !alone();
     let serves = || match too_few() {
@@ -150,13 +154,14 @@ fn start(target: &Target, dir: &StateDir, name: &str) -> Result<()> {
     }
     if !gone.is_empty() {
         what += &format!(
-            " The logs of these are gone: {}. If too few are left without them: `gabion mdm recover{option}`.",
+            " The logs of these are gone: {}. If too few are left without them: `gabion mdm \
+             recover{option}`.",
             gone.join(", ")
         );
     }
     println!(
-        "{name} runs, pid {pid}, and waits for others: {} of {} MDMs have to run before one of them leads.{what} Servers \
-         that run serve volumes meanwhile.",
+        "{name} runs, pid {pid}, and waits for others: {} of {} MDMs have to run before one of \
+         them leads.{what} Running servers serve volumes meanwhile.",
         all.len() / 2 + 1,
         all.len(),
     );

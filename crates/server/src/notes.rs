@@ -1,8 +1,9 @@
-//! What a role's process says: one line per notable note, one line per second for the many.
+//! The log lines of a role's process: one line per notable note, one line per second for the
+//! frequent ones.
 //!
-//! A failure changes hundreds of groups at once. Such notes are counted and told once a second;
-//! the others are told as they come, up to a limit per second, so that no fault fills a disk. What may go on for days is
-//! told once a minute.
+//! A failure changes hundreds of groups at once. Notes about groups are counted and summed up once
+//! per second. Other notes are logged at once, up to a limit per second, so that no fault fills a
+//! disk. A condition that may last for days is logged once per minute.
 
 use crate::size::Size;
 use seam::Note;
@@ -10,31 +11,31 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 const WINDOW: Duration = Duration::from_secs(1);
-/// Lines of one sort in a window.
+/// Lines of one kind per window.
 const LINES: u32 = 10;
-/// How often it is said that something goes on.
+/// Interval at which a lasting condition is logged again.
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// How a note is told.
+/// How a note is logged.
 struct Telling {
-    /// Sorts notes; also the words of the count.
+    /// The kind of the note; also its label in the sum.
     sort: &'static str,
-    /// The line of its own, if it gets one.
+    /// Its own line, if it gets one.
     line: Option<String>,
     /// Bytes that it adds to the sum.
     bytes: u64,
-    /// How many things it counts for.
+    /// Number of events that it counts for.
     count: u64,
-    /// It goes on until somebody does something about it.
+    /// The condition lasts until an operator acts.
     lasts: bool,
 }
 
-/// Counts of the present second.
+/// The counts of the current second.
 #[derive(Debug, Default)]
 pub struct Notes {
     since: Option<Instant>,
     tally: Vec<Tally>,
-    /// When what lasts was told.
+    /// Lines about lasting conditions, and when they were logged.
     told: Vec<(String, Instant)>,
 }
 
@@ -47,7 +48,7 @@ struct Tally {
 }
 
 impl Notes {
-    /// Takes one note of a shard; returns the line to write at once, if any.
+    /// Takes a note. Returns the line to log at once, if any; otherwise counts the note.
     pub fn take(&mut self, note: Note) -> Option<String> {
         let telling = tell(note);
         if telling.lasts {
@@ -70,7 +71,7 @@ impl Notes {
         None
     }
 
-    /// True when this lasting thing is to be told (again).
+    /// Returns true if the line of a lasting condition is to be logged now, and records that.
     fn is_due(&mut self, line: &str, now: Instant) -> bool {
         self.told.retain(|(_, at)| now.duration_since(*at) < REMINDER);
         let due = self.told.iter().all(|(told, _)| told != line);
@@ -80,12 +81,12 @@ impl Notes {
         due
     }
 
-    /// How long until [`Notes::sum_up`] has something to say.
+    /// Returns the time until [`Notes::sum_up`] is to be called; `None` if there is nothing to sum.
     pub fn due_in(&self) -> Option<Duration> {
         Some(WINDOW.saturating_sub(self.since?.elapsed()))
     }
 
-    /// Ends the second: one line of counts, if there is anything untold.
+    /// Ends the second. Returns one line with the counts, if there are any.
     pub fn sum_up(&mut self) -> Option<String> {
         self.since = None;
         let mut line = String::new();
@@ -108,17 +109,17 @@ fn tell(note: Note) -> Telling {
         Note::Refused { link, why } => told("links refused", format!("{link} closed: {why}")),
         Note::Garbage { link, why } => told("links with garbage", format!("{link} closed: {why}")),
         Note::Silent { link } => {
-            told("links refused", format!("{link} closed: it did not say in time who is there"))
+            told("links refused", format!("{link} closed: it sent no hello in time"))
         }
         Note::Crowded => lasting(
             "links of strangers closed",
-            "many connections are open that did not say who is there: the oldest are closed. Who \
-             opens them? (`ss -tnp`)",
+            "many connections are open that sent no hello: the oldest are closed. `ss -tnp` shows \
+             who opens them",
         ),
         Note::NoDescriptors => lasting(
             "times without a file descriptor",
-            "no file descriptors are left: connections that did not say who is there are closed. \
-             Raise the limit on open files (`LimitNOFILE=`, `ulimit -n`)",
+            "no file descriptors are left: connections that sent no hello are closed. Raise the \
+             limit on open files (`LimitNOFILE=`, `ulimit -n`)",
         ),
         Note::Stuck { link, queued, peer } => {
             let who = peer.map_or_else(|| "the other side".to_owned(), |at| at.to_string());
@@ -130,7 +131,7 @@ fn tell(note: Note) -> Telling {
         Note::BadBody { link } => {
             told("damaged bodies", format!("{link}: a frame's body does not match its checksum"))
         }
-        Note::Map { version } => told("maps", format!("{version} taken over")),
+        Note::Map { version } => told("maps", format!("{version} is in use now")),
         Note::Primary { .. } => counted("became primary of groups"),
         Note::Active { alone: false, .. } => counted("serves groups"),
         Note::Active { alone: true, .. } => counted("serves groups alone"),
@@ -152,8 +153,8 @@ fn tell(note: Note) -> Telling {
             ..told(
                 "writes without space",
                 format!(
-                    "{device} is full, or has only its spare left: writes wait for space (`gabion status` says what \
-                     to do)"
+                    "{device} is full, or has only its spare left: writes wait for space (`gabion \
+                     status` says what to do)"
                 ),
             )
         },
@@ -167,38 +168,41 @@ fn tell(note: Note) -> Telling {
         ),
         Note::Dropped { volume, bytes } => {
             let mib = bytes.div_ceil(base::MIB);
-            told("volumes dropped", format!("{volume} is gone: gave back {mib} MiB"))
+            told("volumes dropped", format!("{volume} is gone: freed {mib} MiB"))
         }
         Note::Discarded { .. } => counted("replicas given up"),
         Note::Repaired { group, bytes } => Telling {
             bytes,
             ..told(
                 "repairs",
-                format!("{group}: {bytes} damaged bytes were written anew from the other copy"),
+                format!("{group}: {bytes} damaged bytes were rewritten from the other copy"),
             )
         },
         Note::BadMemory { group } => told(
             "bits changed in memory",
-            format!("{group}: a write's data had changed in this process's memory: check it"),
+            format!("{group}: a write's data changed in this process's memory: check the memory"),
         ),
         Note::Unreadable { group, unit, first, blocks } => told(
             "blocks lost",
             format!(
-                "{group}: {blocks} blocks from {first} of {} unit {} are damaged, and no other copy is in sync",
+                "{group}: {blocks} blocks from {first} of {} unit {} are damaged, and no other \
+                 copy is in sync",
                 unit.volume, unit.index
             ),
         ),
         Note::NotMended { group, unit, first, blocks } => told(
             "blocks that can't be repaired",
             format!(
-                "{group}: {blocks} blocks from {first} of {} unit {} can't be read although they were just written anew",
+                "{group}: {blocks} blocks from {first} of {} unit {} can't be read although they \
+                 were just rewritten",
                 unit.volume, unit.index
             ),
         ),
         Note::Lost { group, unit, first, blocks } => told(
             "blocks lost",
             format!(
-                "{group}: {blocks} blocks from {first} of {} unit {} are damaged in the copy that this one is made from: write them anew",
+                "{group}: {blocks} blocks from {first} of {} unit {} are damaged in the copy from \
+                 which this one is filled: write them again",
                 unit.volume, unit.index
             ),
         ),
@@ -210,7 +214,7 @@ fn tell(note: Note) -> Telling {
         }
         Note::MassSilence { over: false } => told(
             "alarms",
-            "many servers are silent at once: an overload, or the network; none is left out"
+            "many servers are silent at once: an overload, or the network; none is declared down"
                 .to_owned(),
         ),
         Note::MassSilence { over: true } => {
@@ -218,7 +222,9 @@ fn tell(note: Note) -> Telling {
         }
         Note::RebuildHeld { over: false } => told(
             "alarms",
-            "too many servers are away for one accident: their data is not rebuilt; bring them back".to_owned(),
+            "too many servers are away for a single failure: their data is not rebuilt; bring them \
+             back"
+            .to_owned(),
         ),
         Note::RebuildHeld { over: true } => {
             told("alarms", "few enough servers are away: lost copies are rebuilt".to_owned())
@@ -226,31 +232,34 @@ fn tell(note: Note) -> Telling {
         Note::Quarantined { device, long } => told(
             "quarantines",
             format!(
-                "{device} comes and goes: it gets nothing for {:.1} s. Look at its disk, host and network",
+                "{device} goes down again and again: it gets no groups for {:.1} s. Check its \
+                 disk, host and network",
                 long.as_secs_f64()
             ),
         ),
         Note::RefusesAlive { device } => told(
             "addresses that refuse",
             format!(
-                "{device} is heard, and the address that it gave refuses connections: compare `address` in its \
-                 configuration with its host's, and look for a firewall. Nobody can use it like that"
+                "{device} is heard, but the address that it gave refuses connections: compare \
+                 `listen` and `advertise` in its configuration with its host's addresses, and look \
+                 for a firewall. Nobody can use it like that"
             ),
         ),
         Note::CutOff { device, over: false } => told(
             "devices cut off",
             format!(
-                "the other servers do not reach {device}, and the MDM does: they do without it. Look at its data network"
+                "the MDM reaches {device}, but the other servers don't: they go on without it. \
+                 Check its data network"
             ),
         ),
         Note::CutOff { device, over: true } => {
-            told("devices cut off", format!("{device}: nobody says any more that it is out of reach"))
+            told("devices cut off", format!("{device} is not reported as out of reach any more"))
         }
         Note::Slow { device, took } => told(
             "slow devices",
             format!(
-                "{device} is slow: it, or its host, takes {} ms, and the others of its pool don't; they do without it. \
-                 Look at its disk, host and network",
+                "{device} is slow: it, or its host, takes {} ms, unlike the others of its pool; \
+                 they go on without it. Check its disk, host and network",
                 took.as_millis()
             ),
         ),
@@ -258,7 +267,7 @@ fn tell(note: Note) -> Telling {
         Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),
         Note::Waiting => told(
             "waits",
-            "belongs to no cluster yet: `gabion mdm add` takes it into one".to_owned(),
+            "belongs to no cluster yet: `gabion mdm add` adds it to one".to_owned(),
         ),
         Note::GroupsLost { groups: 0 } => {
             told("losses", "no group of this device is lost any more".to_owned())
@@ -266,8 +275,9 @@ fn tell(note: Note) -> Telling {
         Note::GroupsLost { groups } => told(
             "losses",
             format!(
-                "{groups} groups of this device are LOST, as every copy is gone: what lies there is an error. \
-                 `gabion volume damage NAME` tells which bytes, and `gabion volume accept-loss` serves them again"
+                "{groups} groups of this device are LOST, as every copy is gone: their I/O ends \
+                 with an error. `gabion volume damage NAME` shows the bytes, and `gabion volume \
+                 accept-loss` makes them usable again"
             ),
         ),
         Note::Unserved { lost: 0, away: 0 } => {
@@ -276,17 +286,20 @@ fn tell(note: Note) -> Telling {
         Note::Unserved { lost, away } => told(
             "unserved",
             format!(
-                "groups of volumes that nobody serves: {lost} are LOST, as every copy is gone; {away} wait for a device \
-                 that is away. `gabion volume damage NAME` tells what lies there"
+                "groups of volumes without service: {lost} are LOST, as every copy is gone; {away} \
+                 wait for a device that is away. `gabion volume damage NAME` shows the bytes"
             ),
         ),
         Note::Recovering { number } => told(
             "recoveries",
-            format!("goes on without the other MDMs, by order (recovery {number}): asks servers what they know"),
+            format!(
+                "continues without the other MDMs, by order (recovery {number}): asks the servers \
+                 what they know"
+            ),
         ),
         Note::Reconciled { groups } => told(
             "recoveries",
-            format!("servers' reports tell who has everything of {groups} groups"),
+            format!("the servers' reports decide who has every write of {groups} groups"),
         ),
         Note::Recovered { number } => told(
             "recoveries",
@@ -294,17 +307,20 @@ fn tell(note: Note) -> Telling {
         ),
         Note::Moved { from } => told(
             "moves",
-            format!("was at {from}, says its log: asks there whether an MDM with this log still serves"),
+            format!(
+                "its log says that it was at {from}: asks there whether an MDM with this log still \
+                 serves"
+            ),
         ),
-        Note::Leading { term } => told("offices", format!("leads the MDMs (term {term})")),
-        Note::Resigned => told("offices lost", "does not lead the MDMs any more".to_owned()),
+        Note::Leading { term } => told("elections won", format!("leads the MDMs (term {term})")),
+        Note::Resigned => told("leaderships lost", "does not lead the MDMs any more".to_owned()),
         Note::Decided { .. } => counted("entries decided"),
         Note::Superseded => told("ends", "a newer process serves in this one's name".to_owned()),
         Note::DeviceFailed => {
-            told("ends", "the device failed, and this process can't go on from that".to_owned())
+            told("ends", "the device failed, and this process can't continue".to_owned())
         }
         Note::DeviceRefused => told("ends", "the device can't be used".to_owned()),
-        Note::Stopped => told("ends", "everything is in order".to_owned()),
+        Note::Stopped => told("ends", "stopped in good order".to_owned()),
         Note::Retried { ops } => Telling { count: ops.into(), ..counted("operations retried") },
     }
 }

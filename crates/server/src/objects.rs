@@ -1,4 +1,5 @@
-//! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`, `gabion system rename`.
+//! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`,
+//! `gabion system rename`.
 
 use crate::exit::Exit;
 use crate::report::{Pool, Report};
@@ -13,10 +14,10 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use wire::control::{Ask, CreateObject, Media, ObjectKind, PolicyInfo, RemoveObject, SetPool};
 
-/// What to do with protection domains.
+/// Subcommands of `gabion domain`.
 #[derive(Subcommand, Debug)]
 pub enum DomainCommand {
-    /// Make a protection domain: servers that keep each other's copies
+    /// Create a protection domain: servers that keep each other's copies
     #[command(after_help = "Example:\n  gabion domain create east")]
     Create {
         /// Its name
@@ -26,12 +27,13 @@ pub enum DomainCommand {
     Other(Common),
 }
 
-/// What to do with fault sets.
+/// Subcommands of `gabion fault-set`.
 #[derive(Subcommand, Debug)]
 pub enum FaultSetCommand {
-    /// Make a fault set: servers that share their fate, as those of one rack; two copies never share one
+    /// Create a fault set: servers that fail together, such as those of one rack; two copies never
+    /// share one
     #[command(after_help = "\
-A server is in the fault set that its configuration names when it comes for the first time.
+A server is in the fault set that its configuration names when the server first registers.
 
 Example:
   gabion fault-set create rack1")]
@@ -46,13 +48,13 @@ Example:
     Other(Common),
 }
 
-/// What to do with storage pools.
+/// Subcommands of `gabion pool`.
 #[derive(Subcommand, Debug)]
 pub enum PoolCommand {
-    /// Make a storage pool: devices of one protection domain, on which volumes lie
+    /// Create a storage pool: devices of one protection domain, on which volumes lie
     #[command(after_help = "\
-A device is in the pool that its server's configuration (or `gabion device add --pool`) names when it comes for the \
-first time.
+A device is in the pool that its server's configuration (or `gabion device add --pool`) names when \
+the device first registers.
 
 Example:
   gabion pool create fast --media ssd --spare 20")]
@@ -65,16 +67,19 @@ Example:
         #[command(flatten)]
         settings: Settings,
     },
-    /// Set what can be set of a storage pool; copies that are being made follow at once
+    /// Change settings of a storage pool; copies that are being made follow at once
     #[command(after_help = "\
-How copies give way to applications (--rebuild: those that replace a lost one; --rebalance: those that only move):
+How copies give way to applications (--rebuild: copies that replace a lost one; --rebalance: those \
+that only move):
   unlimited             they don't
   concurrent:N          N copies at a time per device, whatever applications do
-  favour:TIMES:FLOOR    while applications do I/O: one at a time, and then a rest TIMES as long as a copy takes
-  latency:BOUND:FLOOR   while applications do I/O: one at a time, with rests that keep their requests within BOUND:
-                        20ms, 500us, or 200% of what requests take without copies
-FLOOR: what is copied whatever applications do: bytes per second and device, or the time in which a whole device is
-copied (10m to 7d); 2MiB, if it is left out.
+  favour:TIMES:FLOOR    while applications do I/O: one at a time, and then a rest TIMES as long as
+                        a copy takes
+  latency:BOUND:FLOOR   while applications do I/O: two at a time, with rests that keep the latency
+                        of applications within BOUND: 20ms, 500us, or 200% of what requests take
+                        without copies
+FLOOR: what is copied whatever applications do: bytes per second and device, or the time in which \
+a whole device is copied (10m to 7d); 2MiB by default.
 
 Examples:
   gabion pool set fast --spare 34
@@ -90,10 +95,10 @@ Examples:
     Other(Common),
 }
 
-/// What to do with the cluster itself.
+/// Subcommands of `gabion system`.
 #[derive(Subcommand, Debug)]
 pub enum SystemCommand {
-    /// Give the cluster a name
+    /// Name the cluster
     #[command(after_help = "Example:\n  gabion system rename lab")]
     Rename {
         /// Its new name
@@ -101,7 +106,7 @@ pub enum SystemCommand {
     },
 }
 
-/// What can be done with each of them.
+/// Subcommands that all kinds of objects have.
 #[derive(Subcommand, Debug)]
 pub enum Common {
     /// List them
@@ -115,7 +120,7 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Give one another name
+    /// Rename one
     #[command(after_help = "\
 Examples:
   gabion domain rename east west
@@ -127,7 +132,7 @@ Examples:
         /// Its new name
         to: String,
     },
-    /// Remove one to which nothing belongs any more
+    /// Remove an empty one
     #[command(after_help = "\
 Examples:
   gabion domain remove east
@@ -139,33 +144,34 @@ Examples:
     },
 }
 
-/// What can be set of a pool.
+/// Settings of a pool.
 #[derive(Args, Clone, Copy, PartialEq, Default, Debug)]
 pub struct Settings {
-    /// How much of it is kept for rebuilds: 0 to 90; 10, if nothing else is said
+    /// Percentage of it that is kept for rebuilds: 0 to 90; by default, 10
     #[arg(long, value_name = "PERCENT")]
     pub spare: Option<u32>,
-    /// What its devices are
+    /// The medium of its devices
     #[arg(long)]
     pub media: Option<MediaType>,
-    /// How copies that replace a lost one give way: unlimited, concurrent:N, favour:TIMES or latency:BOUND
+    /// How copies that replace a lost one give way: unlimited, concurrent:N, favour:TIMES or
+    /// latency:BOUND
     #[arg(long, value_name = "POLICY")]
     pub rebuild: Option<Policy>,
     /// The same for copies that only move
     #[arg(long, value_name = "POLICY")]
     pub rebalance: Option<Policy>,
-    /// What becomes of devices that come into it for the first time; they join, if nothing else is said
+    /// What happens to devices that first register in it; by default, join
     #[arg(long, value_name = "WHAT")]
     pub new_devices: Option<NewDevices>,
 }
 
 impl Settings {
-    /// Nothing is to be set.
+    /// Returns true if no setting is given.
     pub fn is_empty(&self) -> bool {
         *self == Settings::default()
     }
 
-    /// The order to make an object; what isn't a pool has nothing that could be set.
+    /// Makes the order to create an object. The settings apply only to a pool.
     pub fn create(&self, kind: ObjectKind, name: &str, domain: &str) -> Ask {
         Ask::CreateObject(CreateObject {
             kind: kind as i32,
@@ -179,7 +185,7 @@ impl Settings {
         })
     }
 
-    /// The order to set a pool that is there.
+    /// Makes the order to change an existing pool.
     pub fn set(&self, pool: &str) -> Ask {
         Ask::SetPool(SetPool {
             pool: pool.to_owned(),
@@ -192,7 +198,7 @@ impl Settings {
     }
 }
 
-/// What becomes of devices that come into a pool for the first time.
+/// What happens to devices that first register in a pool.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NewDevices {
     /// They get copies at once
@@ -201,7 +207,7 @@ pub enum NewDevices {
     Wait,
 }
 
-/// What devices are.
+/// The medium of devices.
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MediaType {
@@ -253,8 +259,8 @@ pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
         PoolCommand::Set { name, settings } => {
             if settings.is_empty() {
                 bail!(
-                    "say what to set: --spare PERCENT, --media TYPE, --rebuild POLICY, --rebalance POLICY, \
-                     --new-devices join|wait"
+                    "say what to set: --spare PERCENT, --media TYPE, --rebuild POLICY, --rebalance \
+                     POLICY, --new-devices join|wait"
                 );
             }
             target.connect()?.order(settings.set(name))?;
@@ -281,7 +287,7 @@ fn create(
     settings: Settings,
 ) -> Result<Exit> {
     target.connect()?.order(settings.create(kind, name, domain))?;
-    println!("{name} is there.");
+    println!("{name} is created.");
     Ok(Exit::Ok)
 }
 
@@ -383,7 +389,7 @@ fn list(report: &Report, kind: ObjectKind) -> String {
     page
 }
 
-/// What to do about a pool that keeps less than its largest fault unit has.
+/// Warns about a pool whose spare is smaller than its share on its largest fault unit.
 fn short_spare(report: &Report, pool: &Pool) -> Option<String> {
     let mut units: BTreeMap<&str, u64> = BTreeMap::new();
     for sds in &report.sds {
@@ -396,11 +402,12 @@ fn short_spare(report: &Report, pool: &Pool) -> Option<String> {
     let part = 100 * most / units.values().sum::<u64>().max(1);
     let enough = part + 1;
     let (name, spare) = (&pool.name, pool.spare_percent);
-    // With two units there is no third one to make copies anew on.
+    // With two units there is no third one on which lost copies could be rebuilt.
     (units.len() > 2 && u64::from(spare) < enough && enough <= 90).then(|| {
         format!(
-            "\n`{name}` keeps {spare} % of its devices for copies of what is lost, and `{unit}` has {part} % of it: \
-             filled up, it could not make good the loss of that. `gabion pool set {name} --spare {enough}` keeps enough."
+            "\n`{name}` keeps {spare} % of its devices for lost copies, and `{unit}` has {part} % \
+             of it: a full pool could not rebuild what `{unit}` holds. `gabion pool set {name} \
+             --spare {enough}` keeps enough."
         )
     })
 }

@@ -1,8 +1,8 @@
-//! A durable store on one device, without a cluster and without a reactor: its caller starts jobs and waits
-//! for their ends.
+//! A durable store on one device, without a cluster and without a reactor. The caller starts jobs
+//! and waits for their ends.
 //!
-//! For tools that look at a device, and for measuring one. Not done here: what the store decides, and how
-//! the kernel is asked ([`Drive`]).
+//! It serves tools that examine or measure a device. Decisions are the store's, and the kernel
+//! interface is [`Drive`]'s.
 
 use anyhow::{Context, Result, anyhow, bail};
 use base::{GroupId, Prng, UnitKey};
@@ -15,20 +15,20 @@ use store::durable::{
 
 const DISK: DiskId = DiskId(0);
 
-/// Any device of any cluster.
+/// Matches any device of any cluster.
 pub const ANY: Expected = Expected { cluster: None, device: None };
 
 fn effects(drive: &Drive) -> Effects {
     Effects::new(drive.pool().clone(), Prng::new(0), None)
 }
 
-/// The end of the next operation of something that waits for one.
+/// Returns the next operation that ends. Fails if the store waits and none is in flight.
 fn next(drive: &mut Drive, out: &mut Effects) -> Result<Ended> {
     drive.begin_all(out);
     drive.wait()?.ok_or_else(|| anyhow!("the store waits, and the device has nothing to do"))
 }
 
-/// Makes a device. One that holds something of ours is left alone, unless `force`.
+/// Formats a device. Refuses one that holds Gabion data, unless `force`.
 pub fn format(drive: &mut Drive, identity: Identity, force: bool) -> Result<()> {
     let mut format = Format::new(DISK, drive.bytes(), identity, force)?;
     let mut out = effects(drive);
@@ -51,7 +51,8 @@ pub struct Offline {
 }
 
 impl Offline {
-    /// Mounts what is on a drive; on one that is read-only, replay and the first checkpoint stay in memory.
+    /// Mounts the store on a drive. If the drive is read-only, the replay and the first checkpoint
+    /// stay in memory.
     pub fn mount(mut drive: Drive, tuning: Tuning) -> Result<Offline, MountFailure> {
         let mut out = effects(&drive);
         let mut mount = Mount::new(DISK, drive.bytes(), ANY, tuning);
@@ -67,31 +68,31 @@ impl Offline {
         }
     }
 
-    /// What is mounted.
+    /// Returns the mounted store.
     pub fn store(&self) -> &Durable {
         &self.store
     }
 
-    /// A buffer of `len` bytes with arbitrary content, for a job.
+    /// Allocates a buffer of `len` bytes with arbitrary content, for a job.
     pub fn alloc(&self, len: usize) -> Buf {
         self.drive.pool().alloc(len)
     }
 
-    /// Starts a job that doesn't overlap one that runs. Its end comes out of [`Offline::finished`], if it
-    /// isn't [`Started::Done`] at once.
+    /// Starts a job, which must not overlap a running one. Unless the result is [`Started::Done`],
+    /// its end comes out of [`Offline::finished`].
     pub fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job) -> Started {
         let started = self.store.start(token, group, unit, job, Marks::default(), &mut self.out);
         self.drive.begin_all(&mut self.out);
         started
     }
 
-    /// The end of a job; waits for one. `None`: nothing is under way.
+    /// Waits for the end of a job. Returns `None` if none is in flight.
     pub fn finished(&mut self) -> Result<Option<Finished>> {
         loop {
             if let Some(finished) = self.store.finished() {
                 return Ok(Some(finished));
             }
-            // All that has ended comes first, so that a batch of the log is as long as it can be.
+            // Takes what has ended first, so that a batch of the log is as long as possible.
             if let Some((op, result)) = self.drive.poll()? {
                 self.store.disk_done(op, result, &mut self.out);
                 continue;
@@ -105,13 +106,13 @@ impl Offline {
         }
     }
 
-    /// Ends a batch of calls.
+    /// Flushes the store, and starts the operations that it emits.
     fn settle(&mut self) {
         self.store.flush(&mut self.out);
         self.drive.begin_all(&mut self.out);
     }
 
-    /// Puts everything in its place, so that the next mount has nothing to replay. No job may run.
+    /// Writes a checkpoint, so that the next mount has nothing to replay. No job may be running.
     pub fn checkpoint(&mut self) -> Result<()> {
         self.store.request_checkpoint();
         while self.store.is_checkpointing() {
@@ -125,7 +126,7 @@ impl Offline {
         Ok(())
     }
 
-    /// Reads a range of a unit, in bytes, while no other job runs.
+    /// Reads a range of a unit, in bytes, while no other job is running.
     pub fn read(
         &mut self,
         group: GroupId,
@@ -144,10 +145,10 @@ impl Offline {
     }
 }
 
-/// Why a device is not mounted.
+/// Why a device could not be mounted.
 #[derive(Debug, thiserror::Error)]
 pub enum MountFailure {
-    /// What is on it can't be used.
+    /// The content of the device can't be used.
     #[error(transparent)]
     Refused(#[from] MountError),
     /// The machine failed, not the device.
@@ -155,7 +156,7 @@ pub enum MountFailure {
     Failed(#[from] anyhow::Error),
 }
 
-/// Opens a device that must not change, and that no server uses.
+/// Opens a device for reading only. Fails if a server uses it, or it is mounted.
 pub fn read_only(path: &Path) -> Result<Drive> {
     Drive::read_only(path).map_err(|e| match e {
         rt::RtError::Locked { .. } | rt::RtError::Mounted { .. } => anyhow!(

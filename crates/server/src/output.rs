@@ -1,9 +1,9 @@
-//! What commands print: `print!`, `println!` and `eprintln!` of this crate, as those of the standard library panic when
-//! nobody reads any more.
+//! Output of commands: this crate's own `print!`, `println!` and `eprintln!`. Those of the standard
+//! library panic when stdout is closed.
 //!
-//! A print that fails unwinds without a word, so that all that was begun is put away; `run` then ends the process as
-//! SIGPIPE ends others. The signal itself stays ignored: a role must not end of a link that broke. A message to stderr
-//! that nobody can read is no reason to end at all.
+//! A failed print unwinds silently, so that destructors clean up. `run` then ends the process with
+//! SIGPIPE, as other programs end. Until then the signal is ignored, because a broken link must not
+//! end a role. A message to stderr that can't be written is dropped, and the command goes on.
 
 use crate::exit::Exit;
 use anyhow::{Context, Result};
@@ -24,10 +24,10 @@ macro_rules! eprintln {
     ($($what:tt)*) => { $crate::output::complain(format_args!("{}\n", format_args!($($what)*))) };
 }
 
-/// What a failed print unwinds with.
+/// The payload with which a failed print unwinds.
 struct Unprinted(Error);
 
-/// Prints at once, or unwinds up to [`run`].
+/// Prints and flushes, or unwinds up to [`run`].
 pub fn print(what: Arguments<'_>) {
     let mut out = stdout().lock();
     if let Err(error) = out.write_fmt(what).and_then(|()| out.flush()) {
@@ -40,7 +40,7 @@ pub fn complain(what: Arguments<'_>) {
     let _ = stderr().lock().write_fmt(what);
 }
 
-/// Runs a command; does not return if nobody reads what it prints.
+/// Runs a command. Does not return if its stdout is closed by the reader.
 pub fn run(command: impl FnOnce() -> Result<Exit>) -> Result<Exit> {
     let payload = match catch_unwind(AssertUnwindSafe(command)) {
         Ok(done) => return done,
@@ -50,5 +50,5 @@ pub fn run(command: impl FnOnce() -> Result<Exit>) -> Result<Exit> {
     if error.kind() == ErrorKind::BrokenPipe {
         signal_hook::low_level::emulate_default_handler(SIGPIPE)?;
     }
-    Err(error).context("can't write to stdout, so not all was said")
+    Err(error).context("can't write to stdout, so the output is incomplete")
 }

@@ -1,8 +1,8 @@
 //! Free TCP ports on the loopback address for the roles of a cluster that `up` starts.
 //!
-//! Taken from below the kernel's range for outgoing connections: a role that dials the port of a
-//! dead one from that range could otherwise be given the very port that it dials, and be connected
-//! with itself; and a dead role's port could be gone when it comes back.
+//! The ports lie below the kernel's range for outgoing connections, for two reasons. A role that
+//! dials a dead role's port within that range could be given this very port as its own, and connect
+//! to itself. And another program could take a dead role's port before the role is back.
 
 use anyhow::{Context, Result, bail};
 use std::fs;
@@ -12,12 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const LOWEST: u16 = 10_000;
-/// How long the address of a process that was killed may still be in use: the kernel takes down its
-/// io_uring, and the listening socket with it, some time after the process.
+/// How long the address of a killed process may stay in use: the kernel tears down its io_uring,
+/// and the listening socket with it, some time after the process.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// An address for each: the earlier one, unless somebody else has it by now. Clients that know an address
-/// find the cluster again.
+/// Returns one address for each entry: the earlier one, unless another process has taken it. So
+/// clients that know an address find the cluster again.
 pub fn again(earlier: &[Option<SocketAddr>]) -> Result<Vec<SocketAddr>> {
     let deadline = Instant::now() + PATIENCE;
     let kept: Vec<_> = earlier.iter().map(|at| at.filter(|at| frees(*at, deadline))).collect();
@@ -26,7 +26,7 @@ pub fn again(earlier: &[Option<SocketAddr>]) -> Result<Vec<SocketAddr>> {
     kept.iter().map(|at| at.or_else(|| fresh.next()).context("ran out of ports")).collect()
 }
 
-/// Whether nobody listens there, now or before the deadline.
+/// Returns whether the address is free, now or before the deadline.
 fn frees(at: SocketAddr, deadline: Instant) -> bool {
     loop {
         if is_free(at) {
@@ -43,7 +43,7 @@ fn is_free(at: SocketAddr) -> bool {
     TcpListener::bind(at).is_ok()
 }
 
-/// `count` different addresses on 127.0.0.1 that nobody listens at now.
+/// Returns `count` different addresses on 127.0.0.1 that are free now.
 pub fn free(count: usize) -> Result<Vec<SocketAddr>> {
     let range = usable();
     let size = range.len();

@@ -1,7 +1,7 @@
-//! Processes that another command started: found again by pid file, never by name.
+//! Processes started by another command, which are found again by pid file, never by name.
 //!
-//! A pid file holds `PID START BOOT`: the process's start time in clock ticks and the boot's id tell
-//! a process from a later one with a recycled pid, which is never signalled.
+//! A pid file holds `PID START BOOT`. The process's start time in clock ticks and the boot id
+//! distinguish it from a later process with the same pid, so that one never gets a signal.
 
 use crate::files;
 use anyhow::{Context, Result};
@@ -10,24 +10,24 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// One life of one process.
+/// One process, identified across reuse of its pid.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Process {
-    /// Its number.
+    /// Its pid.
     pub pid: u32,
     start: u64,
     boot: String,
 }
 
 impl Process {
-    /// This very process.
+    /// Returns this process.
     pub fn this() -> Result<Process> {
         let pid = std::process::id();
         let start = start_time(pid).context("/proc/self/stat can't be read")?;
         Ok(Process { pid, start, boot: boot_id() })
     }
 
-    /// The process that a pid file names; `None` when there is no such file, or nothing in it.
+    /// Reads a pid file. Returns `None` if it does not exist or can't be parsed.
     pub fn read(file: &Path) -> Option<Process> {
         let text = fs::read_to_string(file).ok()?;
         let mut words = text.split_whitespace();
@@ -38,22 +38,22 @@ impl Process {
         })
     }
 
-    /// Writes the pid file, at once and whole.
+    /// Writes the pid file atomically.
     pub fn write(&self, file: &Path) -> Result<()> {
         let content = format!("{} {} {}\n", self.pid, self.start, self.boot);
         files::write_for_this_boot(file, content)
             .with_context(|| format!("can't write {}", file.display()))
     }
 
-    /// True while it runs, or is stopped; false for a zombie.
+    /// Returns true while it runs or is stopped by a signal, and false for a zombie.
     pub fn is_alive(&self) -> bool {
         self.boot == boot_id() && start_time(self.pid) == Some(self.start)
     }
 
-    /// Sends a signal; false when the process is gone.
+    /// Sends a signal. Returns false when the process is gone.
     pub fn signal(&self, signal: Signal) -> Result<bool> {
         let Some(pid) = Pid::from_raw(self.pid as i32) else { return Ok(false) };
-        // The descriptor names the process itself, so it can't become another one between the check
+        // The descriptor refers to this very process, so the pid can't be reused between the check
         // and the signal.
         let Ok(fd) = rustix::process::pidfd_open(pid, PidfdFlags::empty()) else {
             return Ok(false);
@@ -68,7 +68,7 @@ impl Process {
         }
     }
 
-    /// Waits until it is gone; false when it is still there after `timeout`.
+    /// Waits until it is gone. Returns false if it is still there after `timeout`.
     pub fn wait_gone(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         while self.is_alive() {
@@ -81,10 +81,10 @@ impl Process {
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` when it is gone, or a zombie.
+/// Returns the start of a process in clock ticks since boot; `None` if it is gone or a zombie.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; behind it the fields from the third on.
+    // The name, in parentheses, may contain anything. The third field follows it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if state == "Z" || state == "X" {

@@ -1,6 +1,6 @@
-//! Removal of devices and servers: the order, and how far it is.
+//! Removal of devices and servers: gives the order and shows its progress.
 //!
-//! The MDM does it, whoever watches: what is stopped here goes on there, until it is taken back.
+//! The MDM carries the removal out, also after this command is stopped; only `--keep` cancels it.
 
 use crate::bench::progress::Line;
 use crate::exit::{Exit, coded};
@@ -13,26 +13,26 @@ use clap::Args;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(200);
-/// When nothing but what nobody serves is left for so long, that is said.
+/// The command fails when only groups that no device serves were left for this long.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a removal is asked for.
+/// Options of a removal.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Removal {
-    /// Take the order back: what has moved away comes back as it fits
+    /// Cancel the removal; rebalancing may move data back
     #[arg(long, conflicts_with = "detach")]
     keep: bool,
-    /// Don't wait for its end
+    /// Don't wait until it is done
     #[arg(long)]
     detach: bool,
 }
 
-/// What is to go.
+/// The devices to remove.
 #[derive(Clone, Copy, Debug)]
 pub enum What<'a> {
     /// One device.
     Device(u32),
-    /// All of a server's.
+    /// All devices of a server.
     Server(&'a str),
 }
 
@@ -53,7 +53,7 @@ impl What<'_> {
 }
 
 impl Removal {
-    /// Gives the order, and follows it; true when all is gone.
+    /// Gives the order and waits for its end. Returns true when everything is gone.
     pub fn run(self, target: &Target, what: What<'_>) -> Result<bool> {
         let (device, server) = match what {
             What::Device(id) => (id, ""),
@@ -65,7 +65,7 @@ impl Removal {
             return Ok(false);
         }
         if self.detach {
-            println!("{} empties itself: `gabion status` shows how far it is.", what.name());
+            println!("{} is being emptied: `gabion status` shows the progress.", what.name());
             return Ok(false);
         }
         let line = Line::new("emptying");
@@ -77,7 +77,7 @@ impl Removal {
                 return Ok(true);
             }
             if left.iter().all(|d| !d.leaving) {
-                anyhow::bail!("somebody has taken the order back: {} stays", what.name());
+                anyhow::bail!("another command cancelled the removal: {} stays", what.name());
             }
             let groups: u32 = left.iter().map(|d| d.groups).sum();
             let used: u64 = left.iter().map(|d| d.used_bytes).sum();
@@ -93,14 +93,15 @@ impl Removal {
     }
 }
 
-/// Why a removal does not go on, and what to do.
+/// Explains why a removal does not go on, and what to do.
 fn waits(what: What<'_>, groups: u32) -> String {
     let name = what.name();
     format!(
-        "{name} can't be emptied now: {groups} of its groups have no copy that may serve. The order stays, and goes on by \
-         itself when they are served again. `gabion volume damage NAME` shows which data that is and which devices have \
-         it: start those. If they are gone for good, `gabion volume accept-loss` gives up what only they had. To take \
-         the order back, give it again with --keep"
+        "{name} can't be emptied now: {groups} of its groups have no copy that may serve. The \
+         order stays, and the removal goes on when they are served again. `gabion volume damage \
+         NAME` shows which data that is and which devices have it: start those. If they are gone \
+         for good, `gabion volume accept-loss` gives up what only they had. To cancel the removal, \
+         repeat the order with --keep"
     )
 }
 

@@ -1,5 +1,7 @@
-//! The cluster's state as `gabion status --json` publishes it. An interface: fields are only added,
-//! never changed or taken away. Described in `docs/reference/status.md`.
+//! The cluster's state as `gabion status --json` publishes it.
+//!
+//! This is an interface: fields are only added, never changed or removed. It is described in
+//! `docs/reference/status.md`.
 
 mod objects;
 mod recovery;
@@ -25,7 +27,7 @@ pub const SCHEMA: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Every copy is there.
+    /// Every copy is present.
     Healthy,
     /// All data is served; some copies are missing.
     Degraded,
@@ -33,17 +35,17 @@ pub enum State {
     Failed,
 }
 
-/// A process or a device.
+/// The state of a process or a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum UpDown {
     /// The MDM hears from it.
     Up,
-    /// It does not.
+    /// The MDM does not hear from it.
     Down,
 }
 
-/// What `status --json` prints.
+/// The document that `status --json` prints.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
     pub schema: u32,
@@ -58,53 +60,53 @@ pub struct Report {
     pub capacity: Capacity,
     pub resync: Resync,
     pub moves: Moves,
-    /// The cluster's name; empty: it has none.
+    /// The cluster's name; empty if it has none.
     pub name: String,
     pub protection_domains: Vec<Domain>,
     pub fault_sets: Vec<FaultSet>,
     pub storage_pools: Vec<Pool>,
-    /// Nothing, unless writes wait for space.
+    /// Present only while writes wait for space.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full: Option<Full>,
-    /// The last recovery of the MDMs; nothing when there was none.
+    /// The last recovery of the MDMs; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
-    /// Servers that were not taken in lately.
+    /// Servers that the MDM refused lately.
     pub turned_away: Vec<TurnedAway>,
 }
 
-/// The scrubber of a device: its pass, or the last one.
+/// The scrubber of a device: the current pass, or the last one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Scrub {
     pub running: bool,
-    /// What it has read.
+    /// Bytes read in this pass.
     pub done_bytes: u64,
-    /// What it has to read.
+    /// Bytes to read in this pass.
     pub held_bytes: u64,
-    /// That ended since the process started.
+    /// Passes completed since the process started.
     pub passes: u64,
-    /// Since the last pass ended.
+    /// Time since the last pass ended.
     pub ended_seconds_ago: Option<u64>,
     pub damaged_bytes: u64,
     pub repaired_bytes: u64,
-    /// Damaged, and no other copy was there.
+    /// Damaged bytes without another copy.
     pub unrepairable_bytes: u64,
-    /// What it has not read, as this copy is not up to date.
+    /// Bytes not read because this device's copy is not up to date.
     pub skipped_bytes: u64,
-    /// How often a pass was asked for, ever.
+    /// Number of passes requested so far.
     pub asked: u32,
-    /// The last of these that the device knows of: it runs, or has ended.
+    /// The latest requested pass that the device knows of. It is running or has ended.
     pub begun: u32,
 }
 
-/// Space has run out.
+/// Lack of space.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Full {
-    /// Devices that found none for a write lately.
+    /// Devices that had no space for a write lately.
     pub devices: Vec<u32>,
-    /// Operations that wait for some.
+    /// Operations that wait for space.
     pub held: u64,
-    /// Those of the devices that have their spare left, and keep it for copies that replace lost ones.
+    /// Those of the devices that have only their spare left, which is reserved for rebuilds.
     pub only_spare: Vec<u32>,
 }
 
@@ -112,18 +114,18 @@ pub struct Full {
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Mdm {
     pub address: String,
-    /// Of the one that leads; 0: not known.
+    /// Process id of the leader; 0 for the others.
     pub pid: u32,
-    /// Down: the one that leads has not heard it lately.
+    /// Down when the leader has not heard from it lately.
     pub state: UpDown,
     pub name: String,
     pub id: u32,
     /// `manager` or `tie-breaker`.
     pub role: &'static str,
     pub leads: bool,
-    /// It counts; one that was taken in a moment ago doesn't yet.
+    /// True if it votes. A newly added MDM does not vote yet.
     pub votes: bool,
-    /// Entries of the log that it lacks, as far as is known.
+    /// Entries missing from its log, as far as the leader knows.
     pub entries_behind: u64,
 }
 
@@ -136,7 +138,7 @@ pub struct Sdc {
     pub pid: u32,
     pub nbd_uris: Vec<String>,
     pub nbd_connections: u32,
-    /// Devices that refuse it: its I/O to what they lead waits.
+    /// Devices that refuse this client. Its I/O to groups that they lead waits.
     pub refused_by: Vec<u32>,
 }
 
@@ -150,15 +152,15 @@ pub struct Volume {
     pub nbd_uris: Vec<String>,
     pub groups: Groups,
     pub storage_pool: String,
-    /// Space for all of it is reserved.
+    /// Space for the whole volume is reserved.
     pub thick: bool,
-    /// Nobody, if it is empty.
+    /// Clients that may use the volume; empty if none may.
     pub mapped: Vec<Mapped>,
-    /// It is mapped to clients that have served NBD, and none of them is up.
+    /// The volume is mapped to clients that have served NBD, and none of them is up.
     pub unserved: bool,
 }
 
-/// Placement groups, counted.
+/// Counts of placement groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Groups {
     pub total: u32,
@@ -166,7 +168,7 @@ pub struct Groups {
     pub failed: u32,
 }
 
-/// Raw bytes: all copies.
+/// Raw bytes, over all copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Capacity {
     pub total_bytes: u64,
@@ -175,7 +177,7 @@ pub struct Capacity {
     pub failed_bytes: u64,
 }
 
-/// Copies being brought up to date.
+/// Bytes to copy to replicas that are out of date.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Resync {
     pub remaining_bytes: u64,
@@ -183,18 +185,19 @@ pub struct Resync {
     pub moved_bytes: u64,
 }
 
-/// Copies that are made anew, move off devices that are to be removed, or to new ones.
+/// Groups whose replicas move: lost copies that are rebuilt, copies that leave devices to be
+/// removed, and copies that go to new devices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Moves {
-    /// Groups on the move.
+    /// Groups that are moving.
     pub groups: u32,
-    /// Groups that wait for it.
+    /// Groups that wait to move.
     pub waiting_groups: u32,
-    /// About what is still to be copied, with what resyncs have to.
+    /// Approximate bytes still to copy, resyncs included.
     pub remaining_bytes: u64,
-    /// Until all is copied at the present rate; nothing while there is none.
+    /// Time until everything is copied at the present rate; `None` while nothing is copied.
     pub eta_seconds: Option<u64>,
-    /// So many servers are away that no lost copy is made anew.
+    /// True if so many servers are away that lost copies are not rebuilt.
     pub held_back: bool,
 }
 
@@ -213,7 +216,7 @@ impl Moves {
     }
 }
 
-/// A device for people: with the name of its server, if it is known.
+/// Returns a device's name for messages, with its server's name if that is known.
 pub fn device_name(info: &StatusInfo, id: u32) -> String {
     let device = info.devices.iter().find(|d| d.info.as_ref().is_some_and(|i| i.id == id));
     device.map_or_else(|| format!("dev{id}"), |d| format!("dev{id} of {}", d.sds))
@@ -255,7 +258,7 @@ impl std::fmt::Display for UpDown {
 }
 
 impl Report {
-    /// What an MDM told.
+    /// Makes the report from an MDM's status.
     pub fn new(info: &StatusInfo, mdm: SocketAddr) -> Report {
         let groups = Groups {
             total: info.groups,
@@ -263,9 +266,10 @@ impl Report {
             failed: info.groups_failed,
         };
         let sds = servers(&info.devices);
-        // Whether a device lives that has no session is not known: so it goes for a moment after a new MDM leads.
+        // Without a session the MDM can't tell whether a device is alive. This is so for a moment
+        // after a change of leader.
         let unheard = |d: &Device| d.state == UpDown::Up && !d.connected;
-        // Nor is anything known of what it holds before it has told.
+        // Until its first heartbeat, the content of a device is unknown, too.
         let untold = |d: &Device| d.state == UpDown::Up && !d.told;
         let missing =
             |s: &Sds| s.state == UpDown::Down || s.devices.iter().any(|d| unheard(d) || untold(d));
@@ -291,7 +295,7 @@ impl Report {
         let missing = missing || volumes.iter().any(|v| v.unserved);
         let mut state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
         if recovers {
-            // The MDM doesn't know yet what has failed, and I/O goes on as before.
+            // The MDM does not know yet what has failed, and I/O goes on as before.
             state = State::Degraded;
             volumes.iter_mut().for_each(|v| v.state = v.state.min(State::Degraded));
         }
@@ -331,7 +335,7 @@ impl Report {
         }
     }
 
-    /// The exit code of `gabion status`.
+    /// Returns the exit code of `gabion status`.
     pub fn exit(&self) -> Exit {
         match self.state {
             State::Healthy => Exit::Ok,
@@ -340,7 +344,7 @@ impl Report {
         }
     }
 
-    /// How many data servers are up.
+    /// Returns the number of data servers that are up.
     pub fn sds_up(&self) -> usize {
         self.sds.iter().filter(|s| s.state == UpDown::Up).count()
     }
@@ -368,7 +372,7 @@ fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
     }
 }
 
-/// All MDMs, the one that leads first; one that knows no others is alone.
+/// Returns all MDMs, the leader first. An MDM whose map lists no MDMs is the only one.
 fn managers(info: &StatusInfo, leader: SocketAddr) -> Vec<Mdm> {
     let one = |m: &MdmStatus| {
         let info_of = m.info.clone().unwrap_or_default();
@@ -516,7 +520,7 @@ mod tests {
         info.sdcs[0].connected = false;
         let told = report(&info);
         assert_eq!((told.volumes[0].unserved, told.exit()), (true, Exit::Degraded));
-        // Programs that link the library come and go.
+        // Programs that link the library come and go, so their absence is not a fault.
         info.sdcs[0].nbd.clear();
         assert_eq!(report(&info).exit(), Exit::Ok);
         info.sdcs.push(SdcStatus {
@@ -528,7 +532,7 @@ mod tests {
         assert_eq!(report(&info).exit(), Exit::Ok, "another one serves it");
     }
 
-    /// The published shape. Only additions may change this test.
+    /// The published fields. This test may only get additions.
     #[test]
     fn the_published_fields_are_all_there() {
         let json = serde_json::to_value(report(&sample())).unwrap();

@@ -14,19 +14,19 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the log's image may need at least, beside what comes after it, in bytes.
+/// Minimum room for the log's image, in addition to the log that follows it, in bytes.
 const IMAGE: u64 = 8 << 20;
-/// An area's header.
+/// Length of an area's header in bytes.
 const HEADER: usize = 4 << 10;
 
-/// Runs until it is told to stop.
+/// Runs until the process is told to stop.
 pub fn run(config: &MdmConfig) -> Result<()> {
     let again = |_: Running<'_>| Ok(vec![job(config)?]);
     let jobs = vec![job(config)?];
     service::run("mdm", config.pid_file.as_slice(), jobs, Some(Box::new(again)))
 }
 
-/// The one shard.
+/// Makes the one shard.
 fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
     if let Some(folder) = config.log.parent() {
         files::make_folder(folder).with_context(|| format!("can't make {}", folder.display()))?;
@@ -48,7 +48,7 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
     if let Some(seconds) = config.quarantine_seconds {
         limits.quarantine = Duration::from_secs(seconds.into());
     }
-    // A file system that others fill leaves the MDM its room: orders and status go on.
+    // The reservation keeps orders and the status working when others fill the file system.
     let areas = [LOG_AREAS[0], LOG_AREAS[1]];
     let area = limits.mdm_log + room_for(image(&config.log, areas));
     let reserved = files::reserve(&config.log, &areas.map(|at| at..at + area));
@@ -75,7 +75,7 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
     Ok(Job { notices, file, ..job })
 }
 
-/// Bytes of the longest image in these areas of a log; 0: there is none that can be read.
+/// Returns the length in bytes of the longest image in these areas of a log; 0 if there is none.
 fn image(log: &Path, areas: [u64; 2]) -> u64 {
     let Ok(log) = File::open(log) else { return 0 };
     let image = |at| {
@@ -85,7 +85,7 @@ fn image(log: &Path, areas: [u64; 2]) -> u64 {
     areas.map(image).into_iter().max().unwrap_or(0)
 }
 
-/// Bytes to reserve for an image, if the present one has so many: it may grow to twice that until the next start.
+/// Returns the bytes to reserve for an image of this length: it may double until the next start.
 fn room_for(image: u64) -> u64 {
     image.saturating_mul(2).clamp(IMAGE, LOG_IMAGE_MAX)
 }

@@ -10,7 +10,7 @@ use seam::Port;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// Runs until it is told to stop.
+/// Runs until the process is told to stop.
 pub fn run(config: SdcConfig) -> Result<()> {
     let listeners =
         config.nbd.iter().map(|a| Listener { port: Port::Nbd, at: a.0.clone() }).collect();
@@ -26,7 +26,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
     let (name, mdm) = (config.name.clone(), config.mdm);
     let seconds = config.io_timeout_seconds.map_or(0, NonZeroU32::get);
     let answer_within = Duration::from_secs(seconds.into());
-    // With the ports that the kernel has chosen, where it was left the choice.
+    // These addresses have the real ports, also where the kernel chose them.
     let node = move |place: &Place| {
         Sdc::new(sdc::SdcConfig {
             name,

@@ -1,7 +1,7 @@
 //! Runs a data server with one shard per device, or several data servers on one shard.
 //!
 //! Servers that share a shard have sockets, devices and an identity of their own, as if each had a
-//! process; what they share is the loop, and its end.
+//! process. They share only the event loop, and they stop together.
 
 use crate::config::{self, DeviceConfig, SdsConfig};
 use crate::device::content::{self, Content};
@@ -18,8 +18,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use store::durable::Tuning;
 
-/// Runs until it is told to stop: the server of each file, one alone or several on one shard. A SIGHUP
-/// makes a server that is alone read its file again.
+/// Runs the server of each file until the process is told to stop: one server alone, or several on
+/// one shard. A SIGHUP makes a server that runs alone read its file again.
 pub fn run(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<()> {
     let configs = read(files, backend)?;
     let Some((first, others)) = configs.split_first() else {
@@ -40,7 +40,7 @@ pub fn run(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<()> {
     service::run(&job.name.clone(), &pid_files, vec![job], None)
 }
 
-/// What to say about a file that names another place for what runs than it did.
+/// Returns a warning if the new file places a running server or device elsewhere.
 fn elsewhere(before: &SdsConfig, now: &SdsConfig) -> Option<String> {
     let pools = |config: &SdsConfig| -> BTreeMap<u32, Option<String>> {
         config.shards().map(|(shard, device)| (shard, device.pool.clone())).collect()
@@ -53,9 +53,9 @@ fn elsewhere(before: &SdsConfig, now: &SdsConfig) -> Option<String> {
     what.extend(had.iter().any(pool).then_some("the `pool` of a device"));
     (!what.is_empty()).then(|| {
         format!(
-            "the file names another {}: that counts when a server or device comes for the first time, and what is there \
-             stays where it is. To move it, have it removed (`gabion sds remove`, `gabion device remove`), and add it \
-             again",
+            "the file names another {}: that counts only when a server or device comes for the \
+             first time, and what is there stays where it is. To move it, remove it (`gabion sds \
+             remove`, `gabion device remove`) and add it again",
             what.join(", ")
         )
     })
@@ -70,14 +70,14 @@ fn read(files: &[PathBuf], backend: Option<rt::Backend>) -> Result<Vec<SdsConfig
     files.iter().map(read).collect()
 }
 
-/// A shard for each device of a server.
+/// Makes one shard for each device of a server.
 fn jobs(config: &SdsConfig, runs: Running<'_>) -> Result<Vec<Job<Sds>>> {
     let name = |shard: u32| format!("{}.{shard}", config.name);
     let parts = parts(config, |shard| runs(&name(shard)))?;
     parts.into_iter().map(|(shard, part)| job(name(shard), config, vec![part])).collect()
 }
 
-/// One shard for all devices of several servers.
+/// Makes one shard for all devices of several servers.
 fn shared(configs: &[SdsConfig]) -> Result<Job<Sds>> {
     let (first, others) = configs.split_first().context("there is a server")?;
     if let Some(other) =
@@ -98,7 +98,7 @@ fn shared(configs: &[SdsConfig]) -> Result<Job<Sds>> {
     job(format!("{}+{}", first.name, others.len()), first, all)
 }
 
-/// What each device of a server gives to a shard.
+/// Returns the parts of a shard for each device of a server.
 fn parts(config: &SdsConfig, runs: impl Fn(u32) -> Option<u64>) -> Result<Vec<(u32, Part)>> {
     if config.device.is_empty() {
         bail!("{}: a data server needs at least one [[device]]", config.name);
@@ -113,7 +113,7 @@ fn parts(config: &SdsConfig, runs: impl Fn(u32) -> Option<u64>) -> Result<Vec<(u
     Ok(parts)
 }
 
-/// What one device gives to a shard.
+/// The parts of a shard that come from one device.
 struct Part {
     seat: Seat,
     node: MakeNode<Sds>,
@@ -133,7 +133,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     let grown = parts.iter().any(|p| p.grown);
     let notices = parts.iter().filter_map(|p| p.notice.clone()).collect();
     let file = parts.iter().find_map(|p| p.file.clone());
-    // Of several servers on one shard none ends alone.
+    // A server that shares a shard can't end alone, so only a single device is watched.
     let presence = file.clone().filter(|_| parts.len() == 1).map(Presence::new);
     let (seats, nodes) = parts.into_iter().map(|p| (p.seat, p.node)).unzip();
     let config = rt::Config {
@@ -148,11 +148,11 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     Ok(Job { notices, grown, file, presence, ..Job::new(name, config, nodes) })
 }
 
-/// What a device gives to a shard; `runs`: bytes that it was opened with, if it is in use.
+/// Prepares one device. `runs` is the size in bytes with which it was opened, if it is in use.
 fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>) -> Result<Part> {
     if device.listen.ip().is_unspecified() && device.advertise.is_none() {
         bail!(
-            "device {shard} listens on {}: say with `advertise` which address others dial",
+            "device {shard} listens on {}: set `advertise` to the address that others dial",
             device.listen
         );
     }
@@ -162,11 +162,11 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
         Ok(bytes) => (None, runs.is_some_and(|had| had > 0 && bytes > had)),
         Err(error) => (Some(format!("{spec} is used with the size that it has: {error:#}")), false),
     };
-    // What is there may become a device only if it is nothing: nobody else's data is ever formatted. One that
-    // runs is not looked at: it is locked, and that would be waited for.
+    // Only an empty path may be formatted, so that no data is destroyed. A device in use is not
+    // examined: it is locked, and the check would wait for the lock.
     let path = spec.path().filter(|_| runs.is_none());
     let format = path.is_some_and(|path| matches!(content::of(path), Ok(Content::Nothing)));
-    // Drawn anew: tells this life of the shard from others, and a device that is formatted by it.
+    // The nonce identifies this start of the shard; a newly formatted device gets the uuid.
     let (nonce, uuid) = (crate::random()?, [crate::random()?, crate::random()?]);
     let disk = match &spec {
         DeviceSpec::File(path, size) => DiskSpec::file(path, size.map(|s| s.0)),
@@ -207,11 +207,11 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
     Ok(Part { seat, node: Box::new(node), pin: device.pin, notice, grown, file })
 }
 
-/// Makes a file as large as the configuration says, if it is smaller; tells how large the device is.
+/// Enlarges a file to its configured size, if it is smaller. Returns the size of the device.
 fn enlarged(spec: &DeviceSpec) -> Result<u64> {
     match spec {
         DeviceSpec::File(path, Some(size)) => content::enlarge(path, size.0),
-        // What is wrong with it tells who opens it.
+        // Whatever is wrong with it is reported when the device is opened.
         DeviceSpec::File(path, None) | DeviceSpec::Block(path) => {
             Ok(content::bytes(path).unwrap_or_default())
         }
@@ -219,7 +219,7 @@ fn enlarged(spec: &DeviceSpec) -> Result<u64> {
     }
 }
 
-/// The real address, when the kernel has chosen the port.
+/// Returns the bound address, which has the real port when the kernel chose it.
 fn bound(at: &[ListenAddr]) -> Option<SocketAddr> {
     at.first().and_then(ListenAddr::tcp)
 }
@@ -240,7 +240,7 @@ mod tests {
         assert!(text.contains("the `pool` of a device") && !text.contains("fault_set"), "{text}");
         now.fault_set = Some("rack2".into());
         assert!(elsewhere(&before, &now).unwrap().contains("`fault_set`, the `pool`"));
-        // A device that is new in the file goes where the file says.
+        // A device that is new in the file goes to the place that the file names.
         let mut more = before.clone();
         more.device.push(DeviceConfig { shard: Some(7), ..now.device[0].clone() });
         assert_eq!(elsewhere(&before, &more), None);

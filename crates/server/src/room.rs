@@ -1,4 +1,4 @@
-//! Whether sparse devices have room on the file systems that they lie on.
+//! Checks whether sparse devices have enough space on their file systems.
 
 use crate::files;
 use crate::size::Size;
@@ -7,8 +7,8 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// What to tell people whose file devices may take more than their file systems have: one line for each of these. A
-/// device is its path and its size in bytes.
+/// Returns a warning for each file system that has less free space than its file devices may still
+/// take. A device is its path and its size in bytes.
 pub fn warnings(devices: &[(PathBuf, u64)]) -> Vec<String> {
     let mut systems: BTreeMap<u64, (&Path, u64)> = BTreeMap::new();
     for (file, bytes) in devices {
@@ -26,8 +26,8 @@ pub fn warnings(devices: &[(PathBuf, u64)]) -> Vec<String> {
 
 fn warning(file: &Path, wanted: u64, free: u64) -> String {
     format!(
-        "WARNING: devices on the file system of {} may still take {}, and {} are free there. When it is full, their \
-         servers wait until there is room.",
+        "WARNING: devices on the file system of {} may still take {}, and {} are free there. When \
+         it is full, their servers wait until there is space.",
         file.display(),
         Size(wanted),
         Size(free)

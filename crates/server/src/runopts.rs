@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use std::path::{Path, PathBuf};
 
-/// What the three have in common.
+/// Options that the three commands share.
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// The role's configuration
@@ -21,7 +21,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The file to run with; `None` when the example was asked for, and printed.
+    /// Returns the file to run with; `None` if the example was requested, and printed.
     pub fn config_or_example(&self, example: &str) -> Result<Option<&Path>> {
         match self.configs_or_example(example) {
             None => Ok(None),
@@ -30,7 +30,7 @@ impl RunArgs {
         }
     }
 
-    /// The files to run with, for a role of which several share a process.
+    /// Returns the files to run with, for a role that can share its process with others.
     pub fn configs_or_example(&self, example: &str) -> Option<&[PathBuf]> {
         if self.example_config {
             print!("{example}");

@@ -1,7 +1,8 @@
-//! What is left of a cluster's directory when a power cut has emptied the files that `up` wrote.
+//! Salvage of a cluster's directory after a power cut has emptied files that `up` wrote.
 //!
-//! Builds before `files` flushed none of them. The devices and the MDMs' logs were flushed, and they are all that
-//! counts: from their names and sizes, and from the files that are whole, the rest is made anew.
+//! Builds before the module `files` did not flush these files. The devices and the MDMs' logs were
+//! flushed, and only they matter: everything else is made again from their names and sizes, and
+//! from the files that are intact.
 
 use crate::config::{self, SdcConfig, SdsConfig};
 use crate::device::content::{self, Content};
@@ -14,20 +15,20 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-/// The files that have no content any more.
+/// Returns the configuration files that are empty.
 pub fn emptied(dir: &StateDir) -> Result<Vec<PathBuf>> {
     let configs = dir.configured()?.into_iter().map(|name| dir.config_file(&name));
     let all = std::iter::once(dir.cluster_file()).chain(configs);
     Ok(all.filter(|file| files::is_emptied(file)).collect())
 }
 
-/// How many MDMs the directory has logs of, with those between them.
+/// Returns the number of MDMs with logs in the directory, counting those missing in between.
 pub fn mdms(dir: &StateDir) -> u32 {
     let there = |i: &u32| dir.mdm_log(&cluster::mdm(*i)).exists();
     (0..cluster::MAX_MDMS).filter(there).max().map_or(0, |last| last + 1)
 }
 
-/// How many servers it has files of.
+/// Returns the number of servers with devices or configurations in the directory.
 pub fn servers(dir: &StateDir) -> Result<u32> {
     let number = |name: &str| name.strip_prefix("sds")?.parse::<u32>().ok();
     let devices = file_names(dir)?;
@@ -36,7 +37,7 @@ pub fn servers(dir: &StateDir) -> Result<u32> {
     Ok(devices.chain(configs).max().unwrap_or(0))
 }
 
-/// The devices of a server that lie in the directory: their numbers and sizes.
+/// Returns the shards and sizes of a server's devices in the directory.
 pub fn devices(dir: &StateDir, name: &str) -> Result<Vec<(u32, Size)>> {
     let shard = |file: &String| file.strip_prefix(name)?.strip_prefix('.')?.parse().ok();
     let mut found = Vec::new();
@@ -47,7 +48,7 @@ pub fn devices(dir: &StateDir, name: &str) -> Result<Vec<(u32, Size)>> {
     Ok(found)
 }
 
-/// True when a file in the directory's `devices` holds a device of a cluster.
+/// Returns true when a file in the directory's `devices` holds a device of a cluster.
 pub fn has_devices(dir: &StateDir) -> Result<bool> {
     for name in file_names(dir)? {
         let path = dir.root().join("devices").join(name);
@@ -58,7 +59,7 @@ pub fn has_devices(dir: &StateDir) -> Result<bool> {
     Ok(false)
 }
 
-/// True when a server's configuration names a device that survives its process: it may lie anywhere.
+/// Returns true when a server has a device, in any place, that survives its process.
 pub fn names_devices(dir: &StateDir) -> Result<bool> {
     let files = dir.configured()?.into_iter().map(|name| dir.config_file(&name));
     let servers = files.filter_map(|file| config::read::<SdsConfig>(&file).ok());
@@ -70,7 +71,8 @@ fn file_names(dir: &StateDir) -> Result<Vec<String>> {
     entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect()
 }
 
-/// Where an MDM listened: its own file says so, or that of a server or client, which names all MDMs in their order.
+/// Returns where an MDM listened, from its own file, or from that of a server or client, which
+/// names all MDMs in their order.
 pub fn listened(dir: &StateDir, index: u32) -> Result<Option<SocketAddr>> {
     let own = config::read::<MdmConfig>(&dir.config_file(&cluster::mdm(index)));
     if let Ok(own) = own {
@@ -88,9 +90,10 @@ pub fn listened(dir: &StateDir, index: u32) -> Result<Option<SocketAddr>> {
         return Ok(None);
     }
     bail!(
-        "a power cut has emptied the files in {}, and with them the addresses of the MDMs, at which they look for each \
-         other. Write the last lines that say `listens on` in {} and in those of the other MDMs into their files, as \
-         in `name = \"{}\"`, `listen = \"127.0.0.1:7001\"`, `log = \"{}\"`, and start it again",
+        "a power cut has emptied the files in {}, and with them the addresses at which the MDMs \
+         look for each other. Find the last lines with `listens on` in {} and in the logs of the \
+         other MDMs, write their addresses into the MDMs' files, as in `name = \"{}\"`, `listen = \
+         \"127.0.0.1:7001\"`, `log = \"{}\"`, and start it again",
         dir.root().join("config").display(),
         dir.output_file(&cluster::mdm(index)).display(),
         cluster::mdm(index),

@@ -13,7 +13,7 @@ use wire::control::{Ask, ObjectKind, RemoveObject};
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What to do with the data client.
+/// Subcommands of `gabion sdc`.
 #[derive(Subcommand, Debug)]
 pub enum SdcCommand {
     /// Run a data client (SDC) that serves volumes over NBD, until SIGTERM
@@ -32,9 +32,9 @@ Examples:
         #[arg(long)]
         json: bool,
     },
-    /// Give a data client another name, for people
+    /// Rename a data client, for people
     #[command(after_help = "\
-Its configuration keeps the old one: that is how it is recognised.
+Its configuration keeps the old name, which identifies it.
 
 Example:
   gabion sdc rename sdc web1")]
@@ -46,9 +46,9 @@ Example:
     },
     /// Remove a data client that is gone for good
     #[command(after_help = "\
-It has to be off, and no volume may be mapped to it by name. If its process runs all the same, cut off from the MDM, the data
-servers do nothing for it any more, and it ends when it reaches the MDM. One that is started anew with its configuration
-is a new client.
+It has to be off, and no volume may be mapped to it by name. If its process does run, cut off from \
+the MDM, the data servers do nothing for it any more, and it ends when it reaches the MDM. A \
+process that is started with its configuration later is a new client.
 
 Example:
   gabion sdc remove web1")]

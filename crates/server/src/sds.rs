@@ -14,7 +14,7 @@ use wire::control::ObjectKind;
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What to do with data servers.
+/// Subcommands of `gabion sds`.
 #[derive(Subcommand, Debug)]
 pub enum SdsCommand {
     /// Run a data server (SDS) until SIGTERM; with several --config, several on one thread
@@ -25,15 +25,15 @@ Examples:
   gabion sds run --config a.toml --config b.toml     two servers that share a process and its end")]
     Run(RunArgs),
     /// List the data servers and their devices
-    #[command(
-        after_help = "Example:\n  gabion sds list --json | jq -r '.[] | select(.state == \"down\").name'"
-    )]
+    #[command(after_help = "\
+Example:
+  gabion sds list --json | jq -r '.[] | select(.state == \"down\").name'")]
     List {
         /// Print a JSON array, with the fields of `sds` in docs/reference/status.md
         #[arg(long)]
         json: bool,
     },
-    /// Kill an SDS of a cluster started by `up`, with SIGKILL: what its RAM held is gone
+    /// Kill an SDS of a cluster started by `up`, with SIGKILL: its RAM devices are lost
     #[command(after_help = "\
 With `up --sds-per-process` this kills the process, and every SDS that shares it.
 
@@ -44,11 +44,12 @@ Example:
         #[arg(value_name = "N")]
         which: String,
     },
-    /// Put a server into maintenance before it is turned off for a while, or end that
+    /// Put a server into maintenance before it is turned off for a while, or end the maintenance
     #[command(after_help = "\
-Others lead what it led, so turning it off disturbs nobody. Nothing is made anew in its place however long it is \
-off; when it is back it gets what it has missed. Until then what it holds is there once, unless --protected has moved \
-it to others first. One server at a time; refused when something would not be served without it.
+Others take over the groups that it leads, so turning it off disturbs no client. Its copies are \
+not rebuilt elsewhere, however long it is off; when it is back it gets the writes that it has \
+missed. Until then there is one copy of what it holds, unless --protected has moved its data to \
+others first. One server at a time; refused when something would not be served without it.
 
 Examples:
   gabion sds maintain 2                 then turn it off, work on it, turn it on
@@ -61,17 +62,18 @@ Examples:
         #[command(flatten)]
         maintenance: Maintenance,
     },
-    /// Let the new devices of a server have copies, in pools whose new devices wait
+    /// Let the new devices of a server get copies, in pools whose new devices wait
     #[command(after_help = "Example:\n  gabion sds admit 4")]
     Admit {
         /// Its number or name
         #[arg(value_name = "N")]
         which: String,
     },
-    /// Remove a server: what it has moves to others first, while both copies stay
+    /// Remove a server; its data moves to others first, with two copies all the time
     #[command(after_help = "\
-Refused when the others have no room for it, or would be too few. Ctrl-C leaves it going on; --keep ends it. At its \
-end the server's process can be stopped; it belongs to the cluster no more.
+Refused when the others have no room for it, or would be too few. Ctrl-C does not stop the \
+removal; --keep cancels it. After it the server's process can be stopped; it is not part of the \
+cluster any more.
 
 Examples:
   gabion sds remove 2
@@ -83,9 +85,9 @@ Examples:
         #[command(flatten)]
         removal: Removal,
     },
-    /// Give a data server another name, for people
+    /// Rename a data server, for people
     #[command(after_help = "\
-Its configuration keeps the old one: that is how it is recognised.
+Its configuration keeps the old name, which identifies it.
 
 Example:
   gabion sds rename sds1 rack1-node1")]
@@ -130,15 +132,15 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
             let name = named(which);
             if removal.run(target, What::Server(&name))? {
                 println!(
-                    "{name} is removed, and holds nothing that is needed any more: stop it (`gabion sds kill \
-                     {which}`, if `gabion up` runs it)."
+                    "{name} is removed, and holds nothing that is needed any more: stop it \
+                     (`gabion sds kill {which}`, if `gabion up` runs it)."
                 );
             }
         }
         SdsCommand::Admit { which } => {
             let name = named(which);
             target.connect()?.admit(0, &name)?;
-            println!("The new devices of {name} may have copies from now on.");
+            println!("The new devices of {name} get copies from now on.");
         }
         SdsCommand::Rename { name, to } => {
             target.connect()?.rename(ObjectKind::Sds, name, to)?;
@@ -157,12 +159,12 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// The name of a server, which may be one that `up` doesn't know.
+/// Returns the name of a server, which need not be one that `up` runs.
 fn named(which: &str) -> String {
     which.parse::<u32>().map_or_else(|_| which.to_owned(), |n| format!("sds{n}"))
 }
 
-/// What has happened to those that share a server's process.
+/// Returns a sentence about the servers that share a server's process, if there are any.
 fn shared(dir: &crate::statedir::StateDir, name: &str, what: &str) -> Result<String> {
     let others: Vec<String> =
         cluster::mates(dir, name)?.into_iter().filter(|other| other != name).collect();
@@ -172,7 +174,7 @@ fn shared(dir: &crate::statedir::StateDir, name: &str, what: &str) -> Result<Str
     Ok(format!(" Sharing its process, these {what}: {}.", others.join(", ")))
 }
 
-/// True when the MDM knows the process that runs under this name now.
+/// Returns true when the MDM knows the process that runs under this name now.
 fn is_up(target: &Target, dir: &crate::statedir::StateDir, name: &str) -> bool {
     let (Some(process), Ok(report)) = (dir.process(name), status::ask(target)) else {
         return false;

@@ -1,13 +1,14 @@
-//! What `mdm run`, `sds run` and `sdc run` have in common: shard threads, signals, the log.
+//! The common part of `mdm run`, `sds run` and `sdc run`: shard threads, signals, the log.
 //!
-//! The main thread sleeps on one channel. Shards report notes and their end on it, a thread that
-//! waits for signals reports those. A shard never waits for the log: what does not fit is counted.
+//! The main thread waits on one channel. Shards send their notes and their end to it, and a thread
+//! that waits for signals sends those. A shard never waits for the log: notes that don't fit into
+//! the channel are only counted.
 //!
-//! A shard whose file system is full ends, and is started again when there is room; meanwhile the process waits.
+//! A shard whose file system is full ends, and starts again when there is space. The process stays.
 //!
-//! Invariants: a shard that wants to end, as one does whose device failed, ends alone; the process ends
-//! with its last shard, or when one fails. SIGHUP makes the shards those that the configuration names now, and
-//! starts those again whose device has grown.
+//! Invariants: a shard whose device has failed ends alone. The process ends with its last shard, or
+//! when a shard panics or ends unasked. On SIGHUP the shards become those that the configuration
+//! names now, and a shard whose device has grown is restarted.
 
 use crate::device::presence::{self, Presence};
 use crate::exit::{Exit, coded};
@@ -28,49 +29,49 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Notes that may wait for the log.
+/// Capacity of the channel, in messages.
 const BACKLOG: usize = 4096;
-/// How a line ends that says why one device's shard has ended.
+/// The end of the log line about a single shard that has ended.
 pub const OTHERS_GO_ON: &str = ". The other devices go on";
 /// How long an address may be in use before that is an error.
 const BIND_PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a shard has got for a node.
+/// The resources that a shard has for a node.
 pub struct Place {
-    /// Where it listens.
+    /// The addresses where it listens.
     pub at: Vec<ListenAddr>,
     /// Bytes of its device, if it has one.
     pub disk_bytes: u64,
 }
 
-/// Makes a node, once its shard has what it needs.
+/// Makes a node when its shard has its sockets and devices.
 pub type MakeNode<N> = Box<dyn FnOnce(&Place) -> N + Send>;
 
-/// Bytes that have to be free before a device is opened again whose file system was full.
+/// Bytes that must be free before a device on a full file system is opened again.
 const ROOM: u64 = 64 << 20;
-/// How often that is looked at.
+/// Interval of that check.
 const ROOM_PAUSE: Duration = Duration::from_secs(2);
 
-/// One shard to be run.
+/// The description of one shard to run.
 pub struct Job<N> {
-    /// Names its thread.
+    /// The name of its thread.
     pub name: String,
-    /// What it is made of.
+    /// Its sockets and devices.
     pub config: rt::Config,
-    /// One per seat, called on the shard's own thread.
+    /// One per seat. They are called on the shard's own thread.
     pub nodes: Vec<MakeNode<N>>,
-    /// What people should know about it before it starts.
+    /// Messages for people, logged before it starts.
     pub notices: Vec<String>,
-    /// Of one that runs: its device has grown, so that it is to be opened again.
+    /// For a running shard: its device has grown, so it must be reopened.
     pub grown: bool,
     /// The file that is its disk.
     pub file: Option<PathBuf>,
-    /// What others may have done to that file. It is looked at every [`presence::EVERY`].
+    /// Watches for damage to that file by others, every [`presence::EVERY`].
     pub presence: Option<Presence>,
 }
 
 impl<N> Job<N> {
-    /// With nothing to say.
+    /// A job without notices or a watched file.
     pub fn new(name: String, config: rt::Config, nodes: Vec<MakeNode<N>>) -> Job<N> {
         Job { name, config, nodes, notices: Vec::new(), grown: false, file: None, presence: None }
     }
@@ -96,16 +97,19 @@ enum Message {
     Signal(i32),
 }
 
-/// Tells which shards the configuration names now. It is told which run: their jobs are not used, unless their
-/// device has grown.
+/// Returns a job for each shard that the configuration names now. Its argument tells which shards
+/// run: a job for one of these is used only if its device has grown.
 pub type Reload<'a, N> = Box<dyn FnMut(Running<'_>) -> Result<Vec<Job<N>>> + 'a>;
 
-/// By the name of a shard that runs: bytes of its device, as it was opened; 0 while nobody knows.
+/// Returns the size in bytes with which the device of a running shard was opened; 0 until that is
+/// known, `None` if the shard does not run.
 pub type Running<'a> = &'a dyn Fn(&str) -> Option<u64>;
 
-/// Runs the shards until a signal asks for the end, or one of them fails. Roles that share the process
-/// have a pid file each. With `reload`, a SIGHUP starts the shards that it names and that don't run, ends those
-/// that it doesn't name, and ends and starts those whose device has grown; they are told apart by name.
+/// Runs the shards until a signal stops them, the last one ends, or one panics. Roles that share
+/// the process have a pid file each.
+///
+/// With `reload`, a SIGHUP starts the shards that it names and that don't run, stops those that it
+/// does not name, and restarts those whose device has grown. Shards are identified by name.
 pub fn run<N: Node + Watch + 'static>(
     role: &str,
     pid_files: &[PathBuf],
@@ -129,7 +133,7 @@ pub fn run<N: Node + Watch + 'static>(
     }
     let outcome = follow(&log, &inbox, &mut shards, reload);
     shards.stop_all();
-    // A shard that ends needs room for its last report.
+    // Without the receiver, a shard that ends can't block on its last report.
     drop(inbox);
     for (_, shard) in shards.running {
         if shard.thread.join().is_err() {
@@ -140,15 +144,15 @@ pub fn run<N: Node + Watch + 'static>(
     outcome
 }
 
-/// The shards that run.
+/// The running shards.
 struct Shards<N> {
     report: SyncSender<Message>,
-    /// Notes that found no room.
+    /// Notes dropped because the channel was full.
     lost: Arc<AtomicU64>,
     running: BTreeMap<String, Shard>,
-    /// To be started when those of the same name have ended.
+    /// Shards that start when the running ones of the same name have ended.
     waiting: BTreeMap<String, Job<N>>,
-    /// Those that have ended, or do, as their file system is full; and their files.
+    /// Shards that have ended, or are ending, because their file system is full; and their files.
     starved: BTreeMap<String, Option<PathBuf>>,
 }
 
@@ -174,14 +178,15 @@ impl<N: Node + Watch + 'static> Shards<N> {
         Ok(())
     }
 
-    /// They end in order, and nothing comes after them.
+    /// Stops all shards, and cancels all waiting starts.
     fn stop_all(&mut self) {
         self.waiting.clear();
         self.starved.clear();
         self.running.values().for_each(|shard| shard.stop.stop());
     }
 
-    /// Follows a configuration that was read again. What is wrong with it must not harm what runs, or waits for room.
+    /// Applies a configuration that was read again. If that fails, the running shards, and those
+    /// that wait for space, stay as they are.
     fn reread(&mut self, log: &Log, named: Result<Vec<Job<N>>>) {
         let followed = named.and_then(|jobs| {
             self.starved.clear();
@@ -192,7 +197,7 @@ impl<N: Node + Watch + 'static> Shards<N> {
         }
     }
 
-    /// Runs these, and no others.
+    /// Changes the set of shards to exactly these.
     fn become_those(&mut self, log: &Log, jobs: Vec<Job<N>>) -> Result<()> {
         self.waiting.clear();
         for (name, shard) in &self.running {
@@ -220,15 +225,15 @@ impl<N: Node + Watch + 'static> Shards<N> {
         Ok(())
     }
 
-    /// A shard's file system is full: it ends until there is room.
+    /// Stops a shard whose file system is full, until there is space.
     fn starve(&mut self, log: &Log, name: &str, why: &str) {
         let Some(shard) = self.running.get(name) else { return };
-        log.line(&format!("{name}: {why}. It is opened again by itself then{OTHERS_GO_ON}"));
+        log.line(&format!("{name}: {why}. It is opened again when there is space{OTHERS_GO_ON}"));
         shard.stop.stop();
         self.starved.insert(name.to_owned(), shard.file.clone());
     }
 
-    /// Those that have ended for lack of room, where there is some now.
+    /// Returns the shards that ended for lack of space and now have it.
     fn fed(&self) -> Vec<String> {
         let free = |file: &PathBuf| files::free(file).unwrap_or(u64::MAX);
         let has_room = |file: &Option<PathBuf>| file.as_ref().is_none_or(|f| free(f) >= ROOM);
@@ -236,7 +241,7 @@ impl<N: Node + Watch + 'static> Shards<N> {
         fed.filter(|name| !self.running.contains_key(*name)).cloned().collect()
     }
 
-    /// Opens those again.
+    /// Starts these shards again.
     fn feed(&mut self, log: &Log, names: &[String], jobs: Vec<Job<N>>) -> Result<()> {
         self.starved.retain(|name, _| !names.contains(name));
         for job in jobs.into_iter().filter(|job| names.contains(&job.name)) {
@@ -246,7 +251,8 @@ impl<N: Node + Watch + 'static> Shards<N> {
         Ok(())
     }
 
-    /// A shard has ended; true when it was asked to. Starts what has waited for that.
+    /// Handles the end of a shard, and starts the job that waits for it. Returns true if the shard
+    /// was asked to end.
     fn ended(&mut self, log: &Log, name: &str) -> Result<bool> {
         let Some(shard) = self.running.remove(name) else { return Ok(true) };
         if shard.thread.join().is_err() {
@@ -266,7 +272,7 @@ fn run_shard<N: Node + Watch>(
     report: &SyncSender<Message>,
     lost: &AtomicU64,
 ) {
-    // Reports the end in any case, so that a panic of one shard ends the process.
+    // Reports the end also on a panic, so that a panic of one shard ends the process.
     let mut end = End { report: report.clone(), shard: job.name.clone(), why: None };
     let shard = match bind(job.config, stop) {
         Ok(shard) => shard,
@@ -293,7 +299,7 @@ fn run_shard<N: Node + Watch>(
     end.why = outcome.err();
 }
 
-/// Binds a shard. An address that is in use is tried again for a moment: the kernel takes down the
+/// Binds a shard. Retries for a moment when an address is in use: the kernel tears down the
 /// io_uring of a killed process, and the listening socket with it, some time after the process.
 fn bind(config: rt::Config, stop: &Stop) -> Result<rt::Shard, RtError> {
     let deadline = Instant::now() + BIND_PATIENCE;
@@ -320,7 +326,7 @@ impl Drop for End {
     }
 }
 
-/// Writes the log, and starts and stops shards, until the process should end.
+/// Writes the log, and starts and stops shards, until the process has to end.
 fn follow<N: Node + Watch + 'static>(
     log: &Log,
     inbox: &Receiver<Message>,
@@ -372,7 +378,7 @@ fn follow<N: Node + Watch + 'static>(
                         return Err(failed(&shard, why));
                     }
                     Some(why) => log.line(&format!("{shard}: {why}{OTHERS_GO_ON}")),
-                    None if !asked => bail!("{shard} ended although nobody asked it to"),
+                    None if !asked => bail!("{shard} ended without being asked to"),
                     None => {}
                 }
             }
@@ -385,12 +391,12 @@ fn follow<N: Node + Watch + 'static>(
                     let runs = |name: &str| shards.running.get(name).map(|s| s.disk_bytes);
                     let named = reload(&runs);
                     if let Err(why) = named.and_then(|jobs| shards.feed(log, &fed, jobs)) {
-                        log.line(&format!("what was full was not opened again: {why:#}"));
+                        log.line(&format!("shards without space were not reopened: {why:#}"));
                     }
                 }
                 let lost = shards.lost.swap(0, Ordering::Relaxed);
                 if lost > 0 {
-                    log.line(&format!("{lost} notes more came than could be told"));
+                    log.line(&format!("{lost} further notes were dropped"));
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -409,8 +415,8 @@ fn failed(shard: &str, why: RtError) -> anyhow::Error {
     }
 }
 
-/// Looks at a shard's device now and then, on a thread of its own: a read of a disk that fails may
-/// take long.
+/// Checks a shard's device regularly, on a thread of its own, because a read from a failing disk
+/// may take long.
 fn watch_presence(
     mut presence: Presence,
     shard: String,
@@ -434,7 +440,7 @@ fn watch_presence(
     Ok(())
 }
 
-/// Reports SIGTERM and SIGINT, and SIGHUP, which asks to read the configuration again.
+/// Reports SIGTERM, SIGINT and SIGHUP. The last one asks to read the configuration again.
 fn watch_signals(report: SyncSender<Message>) -> Result<()> {
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP])
         .context("can't handle signals")?;
@@ -450,7 +456,7 @@ fn watch_signals(report: SyncSender<Message>) -> Result<()> {
 
 struct Log {
     role: String,
-    /// The file that standard error was when the process began, if it was one.
+    /// The file that standard error was when the process started, if it was one.
     file: Option<PathBuf>,
 }
 
@@ -460,7 +466,7 @@ impl Log {
         Log { role: role.to_owned(), file: said }
     }
 
-    /// Goes on in the file of the same name, which is another one when the former was renamed.
+    /// Opens the file of the same name again. It is a new file if the former was renamed.
     fn reopen(&self) {
         let Some(file) = &self.file else { return };
         let outcome = files::log(file).and_then(|to| {
@@ -476,12 +482,13 @@ impl Log {
 
     fn line(&self, text: &str) {
         let now = humantime::format_rfc3339_millis(SystemTime::now());
-        // A log that finds no room on its disk must not end what it tells of.
+        // A failed write, such as on a full disk, must not end the process.
         let _ = writeln!(std::io::stderr(), "{now} {} {text}", self.role);
     }
 }
 
-/// Removed when the process ends as it should; stays after a crash, for `process` to judge.
+/// A pid file. It is removed when the process ends in good order. After a crash it stays, and
+/// `process` tells whether the pid is still valid.
 struct PidFile(PathBuf);
 
 impl PidFile {
@@ -502,7 +509,7 @@ mod tests {
     use super::*;
     use node::mdm::Mdm;
 
-    /// A process that waits for room ends when nothing waits any more.
+    /// A process whose shards all wait for space must not end while one waits.
     #[test]
     fn what_waits_for_room_does_so_when_the_configuration_can_not_be_read() {
         let (report, _inbox) = sync_channel(BACKLOG);

@@ -3,7 +3,7 @@
 //! `K M G T P` and `KiB MiB ...` are powers of 1024, as in `qemu-img` and `fio`; `KB MB ...` are
 //! powers of 1000.
 
-/// Bytes.
+/// A size in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Size(pub u64);
 
@@ -15,8 +15,8 @@ impl std::str::FromStr for Size {
     fn from_str(text: &str) -> Result<Size, String> {
         let wrong = || {
             format!(
-                "`{text}` is not a size: write it as 1GiB, 64M, 1.5T or 4096 (K, M, G, T and P are powers of \
-                 1024, and so are KiB, MiB, ...; KB, MB, ... are powers of 1000)"
+                "`{text}` is not a size: write it as 1GiB, 64M, 1.5T or 4096 (K, M, G, T and P are \
+                 powers of 1024, and so are KiB, MiB, ...; KB, MB, ... are powers of 1000)"
             )
         };
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -43,7 +43,7 @@ impl std::str::FromStr for Size {
 }
 
 impl Size {
-    /// Exact and in one word, as command lines and files have it: `1GiB`, `1536MiB`, `1000`.
+    /// Formats exactly and as one word, as in command lines and files: `1GiB`, `1536MiB`, `1000`.
     pub fn word(self) -> String {
         let power = (self.0.trailing_zeros() / 10).min(UNITS.len() as u32);
         match UNITS.as_bytes()[..power as usize].last() {
@@ -56,7 +56,7 @@ impl Size {
 }
 
 impl std::fmt::Display for Size {
-    /// Exact where it is a whole number of a unit, else with two digits.
+    /// Formats exactly if it is a whole number of a unit, else with two decimals.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let power = (self.0.max(1).ilog2() / 10).min(UNITS.len() as u32);
         if power == 0 {

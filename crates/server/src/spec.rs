@@ -1,5 +1,5 @@
-//! What `--device` and `--volume` say, and the files of roles: `file:disk1:1GiB`, `block:/dev/sdb`,
-//! `ram:1GiB`, `null:1TiB`, `vol1:1GiB`.
+//! Devices and volumes as text, in `--device`, `--volume` and the files of roles:
+//! `file:disk1:1GiB`, `block:/dev/sdb`, `ram:1GiB`, `null:1TiB`, `vol1:1GiB`.
 
 use crate::size::Size;
 use serde::de::Error as _;
@@ -13,13 +13,13 @@ pub const NAME_MAX: usize = 31;
 /// A device of a data server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DeviceSpec {
-    /// A file. With a size it is made, sparse, when it is not there.
+    /// A file. If it does not exist and a size is given, it is created as a sparse file.
     File(PathBuf, Option<Size>),
     /// A block device.
     Block(PathBuf),
-    /// Memory: empty once the process has died.
+    /// Memory. It is empty after its process has died.
     Ram(Size),
-    /// Keeps nothing: for measuring.
+    /// A device that keeps no data, for measuring.
     Null(Size),
 }
 
@@ -27,7 +27,7 @@ pub enum DeviceSpec {
 const SMALLEST_MEMORY: u64 = base::MIB;
 
 impl DeviceSpec {
-    /// Where a device lies that survives its process.
+    /// Returns the path of a device that survives its process.
     pub fn path(&self) -> Option<&Path> {
         match self {
             DeviceSpec::File(path, _) | DeviceSpec::Block(path) => Some(path),
@@ -35,7 +35,7 @@ impl DeviceSpec {
         }
     }
 
-    /// The same device, by a path that means the same in any directory.
+    /// Returns the same device with an absolute path.
     pub fn absolute(self) -> std::io::Result<DeviceSpec> {
         Ok(match self {
             DeviceSpec::File(path, size) => DeviceSpec::File(std::path::absolute(path)?, size),
@@ -50,8 +50,8 @@ impl FromStr for DeviceSpec {
     fn from_str(text: &str) -> Result<DeviceSpec, String> {
         let wrong = || {
             format!(
-                "`{text}` is not a device: write file:PATH:SIZE, block:PATH, ram:SIZE or null:SIZE, as \
-                 in file:disk1:100GiB, block:/dev/sdb, ram:1GiB"
+                "`{text}` is not a device: write file:PATH:SIZE, block:PATH, ram:SIZE or \
+                 null:SIZE, as in file:disk1:100GiB, block:/dev/sdb, ram:1GiB"
             )
         };
         let (kind, rest) = text.split_once(':').filter(|(_, r)| !r.is_empty()).ok_or_else(wrong)?;
@@ -65,7 +65,7 @@ impl FromStr for DeviceSpec {
     }
 }
 
-/// `PATH` or `PATH:SIZE`; what is behind the last colon is a size if it looks like one.
+/// Parses `PATH` or `PATH:SIZE`. The part after the last colon is a size if it parses as one.
 fn file(rest: &str) -> Option<DeviceSpec> {
     let sized = rest.rsplit_once(':').and_then(|(path, size)| Some((path, size.parse().ok()?)));
     match sized {
@@ -125,7 +125,7 @@ pub enum UpDevice {
 }
 
 impl UpDevice {
-    /// True when it outlives its process.
+    /// Returns true if it survives its process.
     pub fn survives(&self) -> bool {
         matches!(self, UpDevice::File(_))
     }
@@ -137,8 +137,8 @@ impl FromStr for UpDevice {
         if let Some(size) = text.strip_prefix("file:") {
             return size.parse().map(UpDevice::File).map_err(|_| {
                 format!(
-                    "`{text}`: here, write file:SIZE, as in file:10GiB; the file lies in the cluster's \
-                     directory. `gabion device add` takes any path"
+                    "`{text}`: here, write file:SIZE, as in file:10GiB; the file lies in the \
+                     cluster's directory. `gabion device add` takes any path"
                 )
             });
         }
@@ -161,7 +161,7 @@ impl fmt::Display for UpDevice {
     }
 }
 
-/// A volume to be made.
+/// A volume to create.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VolumeSpec {
     /// Its name.
@@ -191,13 +191,13 @@ pub fn volume_name(name: &str) -> Result<String, String> {
     let fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(fine) {
         return Err(format!(
-            "`{name}` is no volume name: 1 to {NAME_MAX} of the characters a-z A-Z 0-9 - _ ."
+            "`{name}` is not a volume name: use 1 to {NAME_MAX} of the characters a-z A-Z 0-9 - _ ."
         ));
     }
     Ok(name.to_owned())
 }
 
-/// Reads a volume's size.
+/// Parses and checks a volume's size.
 pub fn volume_size(text: &str) -> Result<Size, String> {
     let size: Size = text.parse()?;
     match size.0 {

@@ -1,14 +1,14 @@
 //! The directory of a cluster that `up` runs on this machine.
 //!
 //! ```text
-//! format        which layout this is: "gabion-up 1"
+//! format        the version of this layout: "gabion-up 1"
 //! lock          held by a command that starts or stops something
-//! cluster.toml  what `up` was asked for; how many SDSs share a process
-//! devices/      NAME.SHARD  the file devices that `up` has made
-//! config/       NAME.toml   the file that `gabion ROLE run --config` gets
+//! cluster.toml  the arguments of `up`, such as the number of SDSs that share a process
+//! devices/      NAME.SHARD  the file devices that `up` has created
+//! config/       NAME.toml   the configuration for `gabion ROLE run --config`
 //! run/          NAME.pid    see `process`
-//! logs/         NAME.log    what the process says; of SDSs that share one, a link to the first's
-//! NAME.log      an MDM's log; NAME.log.1 is the one of the run before
+//! logs/         NAME.log    the process's output; a link for each further SDS of a process
+//! NAME.log      an MDM's log; NAME.log.1 and so on are those of earlier clusters
 //! nbd.sock      where volumes are served
 //! ```
 
@@ -30,18 +30,18 @@ pub struct StateDir {
     root: PathBuf,
 }
 
-/// What the file `format` says.
+/// The state of the file `format`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {
     /// This build reads the directory.
     Ours,
     /// There is no such file.
     Missing,
-    /// It has no content any more: a power cut came before it was flushed.
+    /// It is empty: a power cut came before it was flushed.
     Emptied,
 }
 
-/// Held by one command at a time.
+/// The directory's lock, held by one command at a time.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
@@ -65,14 +65,14 @@ impl StateDir {
                 bail!("{place} is not the directory of a cluster that `gabion up` made");
             }
             Format::Emptied => bail!(
-                "a power cut has emptied the file `format` in {place}: `gabion up --dir {place}` writes it anew, \
-                 and starts the cluster with its data"
+                "a power cut has emptied the file `format` in {place}: `gabion up --dir {place}` \
+                 writes it again, and starts the cluster with its data"
             ),
         }
         Ok(dir)
     }
 
-    /// Opens the directory, or makes a new one.
+    /// Opens the directory, or creates a new one.
     pub fn create(path: &Path) -> Result<StateDir> {
         let failed = || format!("can't make the directory {}", path.display());
         files::make_folder(path).with_context(failed)?;
@@ -80,7 +80,7 @@ impl StateDir {
         let format = dir.read_format()?;
         if format == Format::Missing && !dir.is_unused()? {
             bail!(
-                "{} holds something else than a Gabion cluster: choose another --dir",
+                "{} holds something else, not a Gabion cluster: choose another --dir",
                 dir.root.display()
             );
         }
@@ -101,13 +101,13 @@ impl StateDir {
         Ok(dir)
     }
 
-    /// No cluster was started in it yet, or none came to its end.
+    /// Returns true while the directory has neither `cluster.toml` nor devices.
     pub fn is_blank(&self) -> Result<bool> {
         let mut devices = fs::read_dir(self.root.join("devices"))?;
         Ok(!self.cluster_file().exists() && devices.next().is_none())
     }
 
-    /// Takes away what the first start of a cluster has made, if that failed; the logs stay, as they say why.
+    /// Removes what the failed first start of a cluster created. The logs stay, as they say why.
     pub fn make_blank(&self) -> Result<()> {
         let mut all = vec![self.cluster_file()];
         for name in self.configured()? {
@@ -122,7 +122,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// Nothing is in it, or what a power cut has left of its very first file.
+    /// Returns true if it is empty, or has only what a power cut left of the very first file.
     fn is_unused(&self) -> Result<bool> {
         for entry in fs::read_dir(&self.root)? {
             if entry?.file_name() != *format!("format{}", files::DRAFT) {
@@ -132,7 +132,7 @@ impl StateDir {
         Ok(true)
     }
 
-    /// An error when it is another build's.
+    /// Reads the file `format`. Fails if another build's format is in it.
     fn read_format(&self) -> Result<Format> {
         let file = self.root.join("format");
         if files::is_emptied(&file) {
@@ -151,7 +151,7 @@ impl StateDir {
         }
     }
 
-    /// Waits for nobody: two commands that change the same cluster are a mistake.
+    /// Takes the lock, or fails at once: two commands that change the same cluster are a mistake.
     pub fn lock(&self) -> Result<Lock> {
         let file = files::lock(&self.root.join("lock"))
             .with_context(|| format!("can't open the lock in {}", self.root.display()))?;
@@ -168,57 +168,57 @@ impl StateDir {
         }
     }
 
-    /// The directory.
+    /// Returns the directory's path.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What `up` was asked for.
+    /// Path of the arguments of `up`.
     pub fn cluster_file(&self) -> PathBuf {
         self.root.join("cluster.toml")
     }
 
-    /// A role's configuration.
+    /// Path of a role's configuration.
     pub fn config_file(&self, name: &str) -> PathBuf {
         self.root.join("config").join(format!("{name}.toml"))
     }
 
-    /// A role's pid file.
+    /// Path of a role's pid file.
     pub fn pid_file(&self, name: &str) -> PathBuf {
         self.root.join("run").join(format!("{name}.pid"))
     }
 
-    /// What a role's process says.
+    /// Path of the output of a role's process.
     pub fn output_file(&self, name: &str) -> PathBuf {
         self.root.join("logs").join(format!("{name}.log"))
     }
 
-    /// A device that `up` makes.
+    /// Path of a device that `up` creates.
     pub fn device_file(&self, name: &str, shard: u32) -> PathBuf {
         self.root.join("devices").join(format!("{name}.{shard}"))
     }
 
-    /// An MDM's log.
+    /// Path of an MDM's log.
     pub fn mdm_log(&self, name: &str) -> PathBuf {
         self.root.join(format!("{name}.log"))
     }
 
-    /// Where volumes are served.
+    /// Path of the socket where volumes are served.
     pub fn nbd_socket(&self) -> PathBuf {
         self.root.join("nbd.sock")
     }
 
-    /// Names with a pid file, whether the process lives or not.
+    /// Returns the names with a pid file, whether the process is alive or not.
     pub fn recorded(&self) -> Result<Vec<String>> {
         self.names("run", "pid")
     }
 
-    /// Names with a configuration: all that `up` runs.
+    /// Returns the names with a configuration: all that `up` runs.
     pub fn configured(&self) -> Result<Vec<String>> {
         self.names("config", "toml")
     }
 
-    /// Names that have a file of a kind.
+    /// Returns the names that have a file with this extension.
     fn names(&self, part: &str, kind: &str) -> Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in fs::read_dir(self.root.join(part))? {
@@ -233,12 +233,12 @@ impl StateDir {
         Ok(names)
     }
 
-    /// The live process of this name.
+    /// Returns the live process of this name.
     pub fn process(&self, name: &str) -> Option<Process> {
         Process::read(&self.pid_file(name)).filter(Process::is_alive)
     }
 
-    /// All live processes of the cluster.
+    /// Returns all live processes of the cluster.
     pub fn live(&self) -> Result<Vec<(String, Process)>> {
         let named = |name: String| self.process(&name).map(|p| (name, p));
         Ok(self.recorded()?.into_iter().filter_map(named).collect())

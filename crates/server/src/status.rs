@@ -1,4 +1,4 @@
-//! `gabion status`: how everything is, for people and for programs.
+//! `gabion status`: the state of the cluster, for people and for programs.
 
 use crate::exit::Exit;
 use crate::report::{Device, Mapped, Mdm, Moves, Recovery, Report, Resync, Sdc, State, UpDown};
@@ -37,7 +37,7 @@ pub fn run(target: &Target, args: &StatusArgs) -> Result<Exit> {
     Ok(report.exit())
 }
 
-/// Asks the MDM.
+/// Asks the MDM for its status and makes a report of it.
 pub fn ask(target: &Target) -> Result<Report> {
     let mut admin = target.connect()?;
     Ok(Report::new(&admin.status()?, admin.mdm()))
@@ -70,12 +70,13 @@ fn page(report: &Report) -> String {
     page
 }
 
-/// So many volumes are named that have failed.
+/// Number of failed volumes that get a line each.
 const VOLUMES: usize = 8;
-/// Of so many clients each has a line; of more, those that are refused.
+/// Up to this many clients get a line each; beyond it, only those that a device refuses.
 const CLIENTS: usize = 8;
 
-/// The clients. Many would push the servers off the screen: then one line counts them.
+/// Formats the clients. More than [`CLIENTS`] of them are summed up in one line, so that they don't
+/// push the servers off the screen.
 fn clients(sdcs: &[Sdc]) -> String {
     let mut page = String::new();
     let many = sdcs.len() > CLIENTS;
@@ -85,7 +86,8 @@ fn clients(sdcs: &[Sdc]) -> String {
         let down = sdcs.len() - up;
         let _ = writeln!(
             page,
-            "SDC  {up} up, {down} down  {connections} NBD connections  (`gabion sdc list` names them)"
+            "SDC  {up} up, {down} down  {connections} NBD connections  \
+             (`gabion sdc list` names them)"
         );
     }
     for sdc in sdcs.iter().filter(|sdc| !many || !sdc.refused_by.is_empty()) {
@@ -106,7 +108,7 @@ fn clients(sdcs: &[Sdc]) -> String {
     page
 }
 
-/// One line: an MDM.
+/// Formats an MDM as one line.
 fn manager(mdm: &Mdm) -> String {
     let name = if mdm.name.is_empty() { "mdm" } else { &mdm.name };
     let state = match (mdm.state, mdm.votes) {
@@ -124,7 +126,7 @@ fn manager(mdm: &Mdm) -> String {
     line
 }
 
-/// One line: state, servers, groups.
+/// Formats the cluster's state, servers and groups as one line.
 pub fn headline(report: &Report) -> String {
     let groups = report.groups;
     let cluster = match report.name.as_str() {
@@ -157,11 +159,12 @@ pub fn headline(report: &Report) -> String {
     line
 }
 
-/// One line: groups that get other devices, if there are any.
+/// Formats the groups that move to other devices as one line, if there are any.
 pub fn moves(moves: &Moves) -> Option<String> {
     if moves.held_back {
         return Some(
-            "Moves     ALARM: too many servers are away for one accident; nothing is rebuilt until they are back"
+            "Moves     ALARM: too many servers are away for a single failure; \
+             nothing is rebuilt until they are back"
                 .into(),
         );
     }
@@ -179,7 +182,7 @@ pub fn moves(moves: &Moves) -> Option<String> {
     })
 }
 
-/// One line: damage that was found since the servers started, if there was any.
+/// Formats the damage found since the servers started as one line, if there was any.
 fn repairs(report: &Report) -> Option<String> {
     let sum = |of: fn(&Device) -> u64| -> u64 {
         report.sds.iter().flat_map(|sds| &sds.devices).map(of).sum()
@@ -194,12 +197,13 @@ fn repairs(report: &Report) -> Option<String> {
     })
 }
 
-/// What to do when space has run out.
+/// Explains what to do when space has run out.
 pub fn space(report: &Report) -> Option<String> {
     let full = report.full.as_ref()?;
     let devices: Vec<String> = full.devices.iter().map(|id| format!("dev{id}")).collect();
     let mut line = format!(
-        "FULL      {} writes wait for space on {}: delete volumes, discard (fstrim), `gabion device add` or `gabion device grow`",
+        "FULL      {} writes wait for space on {}: delete volumes, discard (fstrim), \
+         `gabion device add` or `gabion device grow`",
         full.held,
         if devices.is_empty() { "the devices".to_owned() } else { devices.join(", ") }
     );
@@ -211,13 +215,14 @@ pub fn space(report: &Report) -> Option<String> {
         let percent = spare.map_or(0, |p| p.spare_percent);
         let _ = write!(
             line,
-            "\n          {percent} % are kept for lost copies; to use that: `gabion pool set {pool} --spare PERCENT`"
+            "\n          {percent} % are kept for lost copies; to use that: \
+             `gabion pool set {pool} --spare PERCENT`"
         );
     }
     Some(line)
 }
 
-/// The data servers.
+/// Formats the table of data servers.
 pub fn servers(report: &Report) -> String {
     let mut t =
         table(&["sds", "state", "pid", "address", "device", "used", "of", "groups", "leads"]);
@@ -227,7 +232,7 @@ pub fn servers(report: &Report) -> String {
             let state = match (device.state, device.full) {
                 (up, _) if device.maintenance.is_some() => format!("{up}, maintenance"),
                 (UpDown::Up, _) if !device.connected => "up, not heard".to_owned(),
-                (UpDown::Up, _) if !device.told => "up, has not told yet".to_owned(),
+                (UpDown::Up, _) if !device.told => "up, no report yet".to_owned(),
                 (UpDown::Up, _) if device.cut_off => "up, other servers do not reach it".to_owned(),
                 (UpDown::Up, _) if device.quarantine_seconds > 0.0 => {
                     format!("up, held out for {:.0} s", device.quarantine_seconds.ceil())
@@ -257,7 +262,7 @@ pub fn servers(report: &Report) -> String {
     t.to_string()
 }
 
-/// The volumes.
+/// Formats the table of volumes.
 pub fn volumes(report: &Report) -> String {
     if report.volumes.is_empty() {
         return "No volumes: `gabion volume create NAME SIZE` makes one.".into();
@@ -272,7 +277,7 @@ pub fn volumes(report: &Report) -> String {
     t.to_string()
 }
 
-/// To whom a volume is mapped.
+/// Formats the clients that a volume is mapped to.
 pub fn mapping(mapped: &[Mapped]) -> String {
     let one = |m: &Mapped| match m.access {
         "read-only" => format!("{} (read-only)", m.sdc),
@@ -284,19 +289,19 @@ pub fn mapping(mapped: &[Mapped]) -> String {
     mapped.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// What is allocated on a device, if that is known.
+/// Formats the allocated bytes of a device; `?` until it has reported.
 pub fn used(device: &Device) -> String {
     if device.told { Size(device.used_bytes).to_string() } else { "?".into() }
 }
 
-/// One line: bytes by state.
+/// Formats the bytes by state as one line.
 pub fn capacity(report: &Report) -> String {
     let c = report.capacity;
     let devices = report.sds.iter().flat_map(|s| &s.devices);
     let untold = devices.filter(|d| d.state == UpDown::Up && !d.told).count();
     if untold > 0 {
         let total = Size(c.total_bytes);
-        return format!("Capacity  {total} raw; {untold} devices have not told yet what they hold");
+        return format!("Capacity  {total} raw; {untold} devices have not reported what they hold");
     }
     format!(
         "Capacity  {} raw: {} protected, {} degraded, {} failed",
@@ -307,7 +312,7 @@ pub fn capacity(report: &Report) -> String {
     )
 }
 
-/// One line: what is still to be copied.
+/// Formats what is still to be copied as one line.
 pub fn resync(resync: &Resync) -> String {
     format!(
         "Resync    {} remaining, {} per second, {} moved so far",

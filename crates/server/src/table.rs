@@ -3,7 +3,7 @@
 use comfy_table::presets::UTF8_FULL_CONDENSED;
 use comfy_table::{CellAlignment, ContentArrangement, Table};
 
-/// An empty table with these column titles.
+/// Makes an empty table with these column titles.
 pub fn table(titles: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(UTF8_FULL_CONDENSED);
@@ -12,7 +12,7 @@ pub fn table(titles: &[&str]) -> Table {
     table
 }
 
-/// Aligns columns with numbers to the right.
+/// Aligns these columns to the right, for numbers.
 pub fn right(table: &mut Table, columns: &[usize]) {
     for column in columns {
         if let Some(column) = table.column_mut(*column) {

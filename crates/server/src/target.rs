@@ -1,4 +1,5 @@
-//! Which cluster a command is about: `--mdm ADDR,ADDR` names any, `--dir DIR` one that `up` runs here.
+//! The cluster that a command is about: `--mdm ADDR,ADDR` names any, `--dir DIR` one that `up` runs
+//! on this machine.
 
 use crate::admin::Admin;
 use crate::cluster;
@@ -19,18 +20,25 @@ pub struct Target {
     #[arg(long, global = true, env = "GABION_DIR", default_value = DEFAULT_DIR, value_name = "DIR")]
     pub dir: PathBuf,
 
-    /// The addresses of its MDMs, or of some of them, with commas: talk to that cluster, wherever it runs
-    #[arg(long, global = true, env = "GABION_MDM", value_name = "HOST:PORT", value_delimiter = ',', value_parser = address)]
+    /// Addresses of all or some MDMs, separated by commas: use that cluster, wherever it runs
+    #[arg(
+        long,
+        global = true,
+        env = "GABION_MDM",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        value_parser = address
+    )]
     pub mdm: Vec<SocketAddr>,
 }
 
 impl Target {
-    /// True when the command line or the environment names a cluster.
+    /// Returns true when the command line or the environment names a cluster.
     pub fn is_named(&self) -> bool {
         !self.mdm.is_empty() || self.dir != Path::new(DEFAULT_DIR)
     }
 
-    /// The addresses of all MDMs that are known here.
+    /// Returns the addresses of all MDMs that are known here.
     pub fn mdms(&self) -> Result<Vec<SocketAddr>> {
         if !self.mdm.is_empty() {
             return Ok(self.mdm.clone());
@@ -42,7 +50,7 @@ impl Target {
         std::iter::once(mdm_of(&dir)).chain(listens).collect()
     }
 
-    /// A connection to the MDM that leads.
+    /// Connects to the leader.
     pub fn connect(&self) -> Result<Admin> {
         Admin::find(&self.mdms()?).map_err(|error| match self.absent() {
             Ok(Some(text)) if exit::of(&error) == Exit::Unreachable => {
@@ -52,8 +60,8 @@ impl Target {
         })
     }
 
-    /// What doesn't run of a cluster whose processes are known here, and what to do about that, if it is why no MDM
-    /// answers.
+    /// Explains which processes of a local cluster don't run and what to do, if that is why no MDM
+    /// answers. Returns `None` if the cluster is not local, or all its MDMs run.
     fn absent(&self) -> Result<Option<String>> {
         if !self.mdm.is_empty() {
             return Ok(None);
@@ -64,8 +72,8 @@ impl Target {
             dir.configured()?.into_iter().partition(|name| dir.process(name).is_some());
         if runs.is_empty() {
             return Ok(Some(format!(
-                "no MDM answers, as nothing of the cluster in {place} runs, and no volume is served: \
-                 `gabion up{option}` starts it"
+                "no MDM answers, because nothing of the cluster in {place} runs, and no volume is \
+                 served: `gabion up{option}` starts it"
             )));
         }
         let mut mdms = absent.iter().filter(|name| name.starts_with("mdm")).peekable();
@@ -74,19 +82,19 @@ impl Target {
         }
         let back = match mdms.find(|name| dir.mdm_log(name).exists()) {
             Some(mdm) => format!("bring an MDM back: `gabion mdm start {mdm}{option}`"),
-            None => "put their MDMs' logs back, which are gone too, or, if these are lost for good, see \
-                     `gabion mdm recover --help` and `gabion mdm restore --help`"
+            None => "put their MDMs' logs back, which are gone too, or, if these are lost for \
+                     good, see `gabion mdm recover --help` and `gabion mdm restore --help`"
                 .to_owned(),
         };
         Ok(Some(format!(
-            "no MDM answers, as these of the cluster in {place} don't run: {}. Those that do serve volumes \
-             meanwhile: {}. To change or see the cluster, {back}",
+            "no MDM answers, because these processes of the cluster in {place} don't run: {}. \
+             Those that do serve volumes meanwhile: {}. To change or see the cluster, {back}",
             absent.join(", "),
             runs.join(", ")
         )))
     }
 
-    /// The directory, for commands that need processes on this machine.
+    /// Opens the directory, for commands that need processes on this machine.
     pub fn local(&self) -> Result<StateDir> {
         if let Some(mdm) = self.mdm.first() {
             anyhow::bail!(
@@ -97,7 +105,7 @@ impl Target {
         StateDir::open(&self.dir)
     }
 
-    /// How to name this directory on a command line: ` --dir DIR`, or nothing when it is the default.
+    /// Returns the option that names this directory: ` --dir DIR`, or nothing for the default.
     pub fn dir_option(&self) -> String {
         if self.dir == Path::new(DEFAULT_DIR) {
             return String::new();
@@ -106,7 +114,7 @@ impl Target {
     }
 }
 
-/// An address, or the first one of a host's name.
+/// Parses an address, or resolves a host name to its first address.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().map(|mut all| all.next());
     match found {
@@ -118,7 +126,7 @@ pub fn address(text: &str) -> Result<SocketAddr, String> {
     }
 }
 
-/// The address of the MDM of a cluster that `up` started.
+/// Returns the address of the first MDM of a cluster that `up` started.
 fn mdm_of(dir: &StateDir) -> Result<SocketAddr> {
     let file = dir.config_file("mdm");
     if !file.exists() {

@@ -1,7 +1,7 @@
 //! `gabion top`: the cluster live, for an operator's screen, or as lines for a log or a program.
 //!
-//! It asks the MDM for its status again and again, and shows the differences: `rates` computes them, `screen` draws
-//! them. An MDM that does not answer is shown as such, and asked again; I/O goes on without it.
+//! It asks the MDM for its status repeatedly, and shows the differences: `rates` computes them, and
+//! `screen` draws them. If no MDM answers, it shows that and asks again; I/O goes on meanwhile.
 
 mod rates;
 mod screen;
@@ -29,16 +29,16 @@ Examples:
   gabion top --json --count 60    one line per second for a minute, for a program or a plot
   gabion top --plain | tee log    lines for a log")]
 pub struct TopArgs {
-    /// How often
+    /// Time between two samples
     #[arg(long, value_name = "TIME", default_value = "1s")]
     every: humantime::Duration,
-    /// Stop after so many samples
+    /// Stop after this many samples
     #[arg(long, value_name = "N")]
     count: Option<u64>,
-    /// One line of text per sample instead of a screen; so without a terminal, too
+    /// Print one line of text per sample instead of a screen; the default without a terminal
     #[arg(long)]
     plain: bool,
-    /// One JSON object per line and sample; docs/reference/top.md describes it
+    /// Print one JSON object per line and sample; docs/reference/top.md describes it
     #[arg(long, conflicts_with = "plain")]
     json: bool,
 }
@@ -49,7 +49,7 @@ pub fn run(target: &Target, args: &TopArgs) -> Result<Exit> {
     if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&every) {
         bail!("--every takes 100ms to 1h: the servers report five times a second");
     }
-    // A mistake in the address is told now, not shown for ever.
+    // Fail now if the address is wrong, instead of showing an error for ever.
     let first = status::ask(target)?;
     let watch = Watch { target, every, left: args.count };
     if args.json || args.plain || !stdout().is_terminal() {
@@ -68,7 +68,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// One line per sample.
+    /// Prints one line per sample.
     fn lines(mut self, first: Report, json: bool) -> Result<Exit> {
         let mut history = History::new(Instant::now(), first);
         while goes_on(&mut self.left) {
@@ -82,7 +82,7 @@ impl Watch<'_> {
         Ok(Exit::Ok)
     }
 
-    /// A screen until somebody leaves.
+    /// Shows a screen until the user leaves.
     fn screen(mut self, first: Report, terminal: &mut ratatui::DefaultTerminal) -> Result<Exit> {
         let mut history = History::new(Instant::now(), first);
         let mut view = screen::View::default();
@@ -105,14 +105,14 @@ impl Watch<'_> {
     }
 }
 
-/// Counts samples down, if somebody wants so many; true: another one is due.
+/// Counts down the samples, if their number is limited. Returns true if another one is due.
 fn goes_on(left: &mut Option<u64>) -> bool {
     let due = *left != Some(0);
     *left = left.map(|n| n.saturating_sub(1));
     due
 }
 
-/// A sample as a line for people.
+/// Formats a sample as one line.
 fn line(sample: &Sample) -> String {
     let at = format!("{:>7.1}s", sample.seconds);
     let Some(seen) = &sample.seen else {

@@ -23,10 +23,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What `up` makes when nobody says what.
+/// Data servers of a new cluster, by default.
 const SDS_DEFAULT: u32 = 3;
 const FILE_DEFAULT: Size = Size(base::GIB);
-/// More processes than that are no use on one machine.
+/// More processes than this are useless on one machine.
 const MAX_SDS: u32 = 512;
 
 /// Options of `gabion up`.
@@ -41,22 +41,27 @@ Examples:
   gabion up --sds 16 --device null:1TiB --volume bench:1TiB    to measure: keeps no data
   gabion up --sds 16 --sds-per-process 8                       the same servers in two processes
 
-Devices are sparse files in the directory (--dir): the same command starts the same cluster again, with \
-its data, also after a crash of everything. RAM and NULL devices are empty once their process has died: \
-a cluster that has only those starts anew, empty.")]
+Devices are sparse files in the directory (--dir): the same command starts the same cluster again, \
+with its data, even after all processes have crashed. RAM and NULL devices are empty once their \
+process has died: a cluster that has only those starts again empty.")]
 pub struct UpArgs {
-    /// How many data servers (SDSs) to run, at least 2; more than the directory's cluster has: it grows
-    /// [default: 3, or as many as that one has]
+    /// Number of data servers (SDSs) to run, at least 2; a larger number than the directory's
+    /// cluster has makes it grow [default: 3, or that of the directory's cluster]
     #[arg(long, value_name = "N", value_parser = servers)]
     sds: Option<u32>,
 
-    /// How many metadata managers (MDMs) to run: 1; 3, of which one is a tie-breaker; or 5, of which two are
-    /// [default: 1, or as many as the directory's cluster began with]
+    /// Number of metadata managers (MDMs) to run: 1; 3, one of them a tie-breaker; or 5, two of
+    /// them tie-breakers [default: 1, or that of the directory's cluster at its beginning]
     #[arg(long, value_name = "N", value_parser = ["1", "3", "5"])]
     mdms: Option<String>,
 
-    /// SDSs that share a process and its one thread; they end together when it is killed
-    #[arg(long, default_value_t = 1, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SDS)))]
+    /// Number of SDSs that share a process with one thread; they end together when it is killed
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "P",
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_SDS))
+    )]
     sds_per_process: u32,
 
     /// A device of each SDS: file:SIZE, ram:SIZE or null:SIZE; may be given several times [default:
@@ -64,7 +69,8 @@ pub struct UpArgs {
     #[arg(long = "device", value_name = "SPEC")]
     devices: Vec<UpDevice>,
 
-    /// A volume to make, NAME:SIZE; may be given several times [default: vol1:1GiB for a new cluster]
+    /// A volume to create, NAME:SIZE; may be given several times [default: vol1:1GiB for a new
+    /// cluster]
     #[arg(long = "volume", value_name = "NAME:SIZE")]
     volumes: Vec<VolumeSpec>,
 
@@ -76,7 +82,7 @@ pub struct UpArgs {
     #[arg(long, default_value = "auto")]
     backend: rt::Backend,
 
-    /// Let the processes talk TCP to each other, as they do across hosts, instead of unix sockets
+    /// Let the processes talk to each other over TCP, as across hosts, instead of unix sockets
     #[arg(long)]
     tcp_only: bool,
 
@@ -84,15 +90,16 @@ pub struct UpArgs {
     #[arg(long, value_name = "US")]
     spin: Option<u32>,
 
-    /// Seconds that an SDS is away before its copies are made anew on others [default: 60]
+    /// Seconds that an SDS is away before its copies are rebuilt on others [default: 60]
     #[arg(long, value_name = "S")]
     rebuild_after: Option<u32>,
 
-    /// Seconds for which an SDS that comes and goes too often is held out, the first time; 0: never [default: 5]
+    /// Seconds for which an SDS that restarts too often is held out, the first time; 0: never
+    /// [default: 5]
     #[arg(long, value_name = "S")]
     quarantine: Option<u32>,
 
-    /// Seconds after which a request that was not answered ends with an I/O error; 0: never [default: never]
+    /// Seconds after which an unanswered request ends with an I/O error; 0: never [default: never]
     #[arg(long, value_name = "S")]
     io_timeout: Option<u32>,
 
@@ -101,13 +108,13 @@ pub struct UpArgs {
     nbd_tcp: Option<SocketAddr>,
 }
 
-/// Reads a number of servers.
+/// Parses a number of servers.
 fn servers(text: &str) -> Result<u32, String> {
     let number = text.parse().ok().filter(|n| (2..=MAX_SDS).contains(n));
     number.ok_or_else(|| format!("two copies need two servers: write a number from 2 to {MAX_SDS}"))
 }
 
-/// What `cluster.toml` records: what was asked for, so that the next `up` finds the same cluster.
+/// The content of `cluster.toml`: the arguments of `up`, from which the next `up` continues.
 #[derive(Serialize, Deserialize)]
 struct Asked {
     #[serde(default = "one")]
@@ -117,7 +124,7 @@ struct Asked {
     devices: Vec<UpDevice>,
     backend: Backend,
     tcp_only: bool,
-    /// Its first start came to its end.
+    /// Its first start was completed.
     #[serde(default)]
     served: bool,
 }
@@ -127,7 +134,7 @@ fn one() -> u32 {
 }
 
 impl Asked {
-    /// What was asked for, as far as the files that are left tell.
+    /// Reconstructs the arguments, as far as the files that are left tell them.
     fn left(dir: &StateDir) -> Result<Asked> {
         let devices = salvage::devices(dir, &cluster::sds(0))?;
         Ok(Asked {
@@ -137,24 +144,24 @@ impl Asked {
             devices: devices.into_iter().map(|(_, size)| UpDevice::File(size)).collect(),
             backend: Backend::default(),
             tcp_only: false,
-            // Nobody knows whether its first volume was made, or deleted since.
+            // It is unknown whether its first volume was made, or deleted since.
             served: true,
         })
     }
 }
 
-/// What is to be run.
+/// The cluster to run.
 struct Plan {
     asked: Asked,
     /// The directory holds this cluster's data.
     again: bool,
-    /// MDMs of that cluster that have no log any more.
+    /// MDMs of that cluster whose logs are gone.
     lost: Vec<String>,
     volumes: Vec<VolumeSpec>,
 }
 
 impl Plan {
-    /// What the command line asks for, on top of what the directory has.
+    /// Combines the command line with what the directory has.
     fn new(dir: &StateDir, target: &Target, args: &UpArgs) -> Result<Plan> {
         let (backend, tcp_only, sds_per_process) =
             (Backend(args.backend), args.tcp_only, args.sds_per_process);
@@ -167,8 +174,8 @@ impl Plan {
                 refuse_other(dir, &before, args)?;
                 if wanted.is_some_and(|n| n != before.mdms) {
                     bail!(
-                        "{} holds the data of a cluster that began with {} MDMs: leave out --mdms, and use \
-                         `gabion mdm add` and `gabion mdm remove`",
+                        "{} holds the data of a cluster that began with {} MDMs: leave out --mdms, \
+                         and use `gabion mdm add` and `gabion mdm remove`",
                         dir.root().display(),
                         before.mdms
                     );
@@ -188,7 +195,7 @@ impl Plan {
     }
 }
 
-/// The cluster whose data is in the directory.
+/// Returns the cluster whose data is in the directory.
 fn kept(dir: &StateDir, target: &Target) -> Result<Option<Asked>> {
     if managers::with_log(dir).is_empty() {
         managers::refuse_without_log(dir, target)?;
@@ -209,23 +216,23 @@ fn kept(dir: &StateDir, target: &Target) -> Result<Option<Asked>> {
     Ok(before)
 }
 
-/// A cluster grows by this command, but doesn't become another one.
+/// Refuses arguments that would turn the directory's cluster into another one. It may only grow.
 fn refuse_other(dir: &StateDir, before: &Asked, args: &UpArgs) -> Result<()> {
     let list = |devices: &[UpDevice]| {
         devices.iter().map(|d| format!("--device {d}")).collect::<Vec<_>>().join(" ")
     };
     if !args.devices.is_empty() && args.devices != before.devices {
         bail!(
-            "{} holds the data of a cluster whose servers have {}: leave out --device, choose another --dir, \
-             or see `gabion device add --help`",
+            "{} holds the data of a cluster whose servers have {}: leave out --device, choose \
+             another --dir, or see `gabion device add --help`",
             dir.root().display(),
             list(&before.devices)
         );
     }
     if let Some(sds) = args.sds.filter(|sds| *sds < before.sds) {
         bail!(
-            "{} holds the data of a cluster of {} servers: {sds} are too few for it. Leave out --sds, or choose \
-             another --dir",
+            "{} holds the data of a cluster of {} servers: {sds} are too few for it. Leave out \
+             --sds, or choose another --dir",
             dir.root().display(),
             before.sds
         );
@@ -286,7 +293,7 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// The file devices of the cluster, and their sizes.
+/// Returns the file devices of the cluster, and their sizes.
 fn sparse(dir: &StateDir, servers: u32) -> Vec<(std::path::PathBuf, u64)> {
     let config = |i| config::read::<SdsConfig>(&dir.config_file(&cluster::sds(i))).ok();
     let devices = (0..servers).filter_map(config).flat_map(|server| server.device);
@@ -297,7 +304,7 @@ fn sparse(dir: &StateDir, servers: u32) -> Vec<(std::path::PathBuf, u64)> {
     devices.filter_map(file).collect()
 }
 
-/// Stops everything that runs in the directory and says so.
+/// Stops everything that runs in the directory, and reports it.
 pub fn stop_all(dir: &StateDir) -> Result<usize> {
     let live = dir.live()?;
     let killed = cluster::stop(&live)?;
@@ -325,10 +332,10 @@ fn check_names(volumes: &[VolumeSpec]) -> Result<()> {
 
 fn refuse_second(dir: &StateDir, target: &Target) -> Result<()> {
     let mut live = dir.live()?;
-    // One that was killed a moment ago may still be there.
+    // A process that was killed a moment ago may still exist.
     live.retain(|(_, process): &(String, Process)| !process.wait_gone(cluster::DYING));
     if live.iter().all(|(name, _)| name.starts_with("mdm")) {
-        // After a recovery without servers only an MDM runs: it starts anew with the rest.
+        // After a recovery without servers only an MDM runs: it is started again with the rest.
         return cluster::stop(&live).map(drop);
     }
     let option = target.dir_option();
@@ -345,8 +352,8 @@ fn refuse_second(dir: &StateDir, target: &Target) -> Result<()> {
     ))
 }
 
-/// Forgets what is of no use any more. RAM and NULL devices died with their processes, so that a log of a
-/// cluster of these would describe lost data only.
+/// Removes what is left of the run before, unless the cluster goes on. RAM and NULL devices died
+/// with their processes, so an MDM's log of a cluster of these would describe only lost data.
 fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     cluster::sweep(dir)?;
     if again {
@@ -376,7 +383,7 @@ fn clear_earlier_run(dir: &StateDir, again: bool) -> Result<()> {
     Ok(())
 }
 
-/// Says which files a power cut has emptied, and what can't be found out any more.
+/// Reports which files a power cut has emptied, and what can't be restored.
 fn tell_what_was_emptied(dir: &StateDir) -> Result<()> {
     let emptied = salvage::emptied(dir)?;
     if emptied.is_empty() {
@@ -384,17 +391,17 @@ fn tell_what_was_emptied(dir: &StateDir) -> Result<()> {
     }
     let names: Vec<String> = emptied.iter().map(|file| file.display().to_string()).collect();
     println!(
-        "A power cut has emptied these files, which are written anew: {}. Devices that `gabion device add` has put \
-         elsewhere than into {} come back with `gabion device import`.",
+        "A power cut has emptied these files, which are written again: {}. Devices that `gabion \
+         device add` has put elsewhere than into {} come back with `gabion device import`.",
         names.join(", "),
         dir.root().join("devices").display()
     );
     Ok(())
 }
 
-/// Writes every role's file; returns one name per process, the MDMs' first and the SDC's last. Servers that
-/// were there keep their devices, also those that were added since; addresses stay what they were where
-/// that is possible.
+/// Writes every role's file. Returns one name per process, the MDMs' first and the SDC's last.
+/// Existing servers keep their devices, also those that were added since. Addresses stay the same
+/// if possible.
 fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<String>> {
     let Asked { backend, tcp_only, sds_per_process, .. } = plan.asked;
     let servers: Vec<(String, Vec<DeviceConfig>)> =
@@ -415,7 +422,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     let spin_us = args.spin;
     config::write(&dir.cluster_file(), &plan.asked)?;
     for (name, listen) in managers.iter().zip(&mdm) {
-        // What was said once holds until something else is said.
+        // A setting holds until another one is given.
         let kept: Option<MdmConfig> = config::read(&dir.config_file(name)).ok();
         let manager = MdmConfig {
             name: name.clone(),
@@ -479,7 +486,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
     Ok(names)
 }
 
-/// The devices of a server: those of its file, if it has one already.
+/// Returns the devices of a server: those of its file, if it has one already.
 fn devices(dir: &StateDir, plan: &Plan, name: String) -> Result<(String, Vec<DeviceConfig>)> {
     let file = dir.config_file(&name);
     if plan.again && file.exists() && !files::is_emptied(&file) {
@@ -538,7 +545,8 @@ mod tests {
 
     fn server(dir: &StateDir, device: &str) {
         let text = format!(
-            "name = \"sds1\"\nmdm = [\"127.0.0.1:1\"]\n[[device]]\nspec = \"{device}\"\nlisten = \"127.0.0.1:2\"\n"
+            "name = \"sds1\"\nmdm = [\"127.0.0.1:1\"]\n[[device]]\nspec = \"{device}\"\n\
+             listen = \"127.0.0.1:2\"\n"
         );
         files::write(&dir.config_file("sds1"), text).unwrap();
     }

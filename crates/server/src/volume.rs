@@ -11,10 +11,10 @@ use anyhow::Result;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
 
-/// What to do with volumes.
+/// Subcommands of `gabion volume`.
 #[derive(Subcommand, Debug)]
 pub enum VolumeCommand {
-    /// Make a volume; it takes space only as it is written, unless it is thick
+    /// Create a volume; it takes space only as it is written, unless it is thick
     #[command(after_help = "\
 Examples:
   gabion volume create db1 20GiB
@@ -24,15 +24,15 @@ Examples:
         /// 1 to 31 of the characters a-z A-Z 0-9 - _ .
         #[arg(value_parser = spec::volume_name)]
         name: String,
-        /// As in 20GiB; rounded up to 1 MiB
+        /// Its size, as in 20GiB; rounded up to 1 MiB
         #[arg(value_parser = spec::volume_size)]
         size: Size,
         #[command(flatten)]
         kind: Kind,
-        /// Map it to this SDC alone, and the others that are named; by default it is mapped to all
+        /// Map it only to this SDC; can be repeated; by default it is mapped to all
         #[arg(long = "map", value_name = "SDC[:read-only]", value_parser = map_to)]
         map: Vec<MapTo>,
-        /// Map it to nobody yet
+        /// Don't map it to any SDC yet
         #[arg(long, conflicts_with = "map")]
         unmapped: bool,
     },
@@ -46,59 +46,59 @@ Examples:
     /// Grow a volume while it is in use; clients see the new size when they connect again
     #[command(after_help = "Example:\n  gabion volume resize db1 40GiB")]
     Resize {
-        /// Which volume
+        /// Its name
         name: String,
-        /// Its new size, not below the present one; rounded up to 1 MiB
+        /// Its new size, not less than the present one; rounded up to 1 MiB
         #[arg(value_parser = spec::volume_size)]
         size: Size,
     },
-    /// Let SDCs use a volume, beside those that may already
+    /// Let SDCs use a volume, in addition to those that already may
     #[command(after_help = "\
-A volume is mapped to all SDCs, or to those that are named. Who may only read from now on, and who may not use it \
-any more (--only), is cut off before this command ends.
+A volume is mapped to all SDCs, or to those that are named. SDCs that may only read from now on, \
+or may not use it any more (--only), are cut off before this command ends.
 
 Examples:
   gabion volume map db1 --sdc web1 --only                 to web1 alone
   gabion volume map db1 --sdc backup --access read-only   and to backup, for reading
   gabion volume map db1 --all                             to all again")]
     Map {
-        /// Which volume
+        /// Its name
         name: String,
-        /// To this one; can be repeated
+        /// Map it to this SDC; can be repeated
         #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
         sdc: Vec<String>,
-        /// To all
+        /// Map it to all SDCs
         #[arg(long)]
         all: bool,
-        /// What they may do
+        /// What these SDCs may do
         #[arg(long, default_value = "read-write")]
         access: Mode,
-        /// And to nobody else any more
+        /// Unmap it from all other SDCs
         #[arg(long)]
         only: bool,
     },
-    /// Don't let SDCs use a volume any more
+    /// Stop SDCs from using a volume
     #[command(after_help = "\
-When this command has ended, nothing that an unmapped SDC sends is done any more. If a server that may serve it does \
-not confirm that, the command fails and says which one.
+When this command has ended, nothing that an unmapped SDC sends takes effect any more. If a server \
+that may serve it does not confirm that, the command fails and names the server.
 
 Examples:
   gabion volume unmap db1 --sdc web1
   gabion volume unmap db1 --all")]
     Unmap {
-        /// Which volume
+        /// Its name
         name: String,
-        /// This one; can be repeated
+        /// Unmap it from this SDC; can be repeated
         #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
         sdc: Vec<String>,
-        /// All
+        /// Unmap it from all SDCs
         #[arg(long)]
         all: bool,
     },
-    /// Give a volume another name; clients that have it attached keep it
+    /// Rename a volume; clients that have it attached keep it
     #[command(after_help = "Example:\n  gabion volume rename db1 db1-old")]
     Rename {
-        /// Which volume
+        /// Its name
         name: String,
         /// Its new name
         #[arg(value_parser = spec::volume_name)]
@@ -110,7 +110,7 @@ Examples:
   gabion volume damage db1
   gabion volume damage db1 --json | jq '.ranges[] | select(.why == \"lost\")'
 
-Exit code 4 when there is any; 3 while MDMs are recovered, and it is not known yet.")]
+Exit code 4 when there are any; 3 while MDMs are recovered and it is not known yet.")]
     Damage {
         /// Its name
         name: String,
@@ -118,24 +118,26 @@ Exit code 4 when there is any; 3 while MDMs are recovered, and it is not known y
         #[arg(long)]
         json: bool,
     },
-    /// Serve volumes again without what is lost: those bytes read as zeros or as errors, and can be written
+    /// Serve volumes again without lost data: it reads as zeros or errors, and can be written
     #[command(group(ArgGroup::new("how").required(true)), after_help = "\
 Examples:
   gabion volume accept-loss db1 --read-as zeros
   gabion volume accept-loss db1 --read-as errors  each block is an error until it is written whole
-  gabion volume accept-loss db1 --use-stale     where the device with the last writes won't come back, go on with an
-                                                older copy: what only that device had is given up
+  gabion volume accept-loss db1 --use-stale     where the device with the last writes won't come
+                                                back, go on with an older copy: what only that
+                                                device had is given up
 
-Volumes share groups: all that lost the same are named together. Afterwards check the file systems. The order is \
-recorded: `gabion volume damage` shows who gave it, and when.")]
+Volumes share groups: volumes that lose data in the same groups are named together. Afterwards \
+check the file systems. The order is recorded: `gabion volume damage` shows who gave it, and \
+when.")]
     AcceptLoss {
         /// Their names
         #[arg(required = true, value_name = "NAME")]
         names: Vec<String>,
-        /// How what is lost reads from then on
+        /// How lost data reads from then on
         #[arg(long, value_enum, group = "how")]
         read_as: Option<ReadAs>,
-        /// Go on with older copies of what waits for a device that won't come back
+        /// Go on with older copies of data that waits for a device that won't come back
         #[arg(long, group = "how")]
         use_stale: bool,
         /// Don't ask
@@ -146,30 +148,30 @@ recorded: `gabion volume damage` shows who gave it, and when.")]
     #[command(
         alias = "remove",
         after_help = "\
-Refused while it is mapped to SDCs by name, or attached somewhere: unmap it first, or say --unmap.
+Refused while it is mapped to SDCs by name, or attached anywhere: unmap it first, or use --unmap.
 
 Example:
   gabion volume delete db1 --yes"
     )]
     Delete {
-        /// Which volume
+        /// Its name
         name: String,
-        /// Don't ask; needed where there is no terminal to ask at
+        /// Don't ask; needed without a terminal
         #[arg(long)]
         yes: bool,
-        /// Also if it is mapped to SDCs by name, or attached somewhere
+        /// Delete it even if it is mapped to SDCs by name, or attached anywhere
         #[arg(long)]
         unmap: bool,
     },
 }
 
-/// What a new volume is.
+/// Options of a new volume.
 #[derive(Args, Clone, Debug)]
 pub struct Kind {
-    /// Reserve space for all of it: refused where the pool has not that much
+    /// Reserve space for all of it; refused if the pool has too little
     #[arg(long, conflicts_with = "thin")]
     thick: bool,
-    /// Take space as it is written; the default
+    /// Take space as it is written (the default)
     #[arg(long)]
     thin: bool,
     /// Its storage pool; needed where there are several
@@ -177,12 +179,12 @@ pub struct Kind {
     pool: String,
 }
 
-/// What an SDC may do.
+/// The access of an SDC.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub enum Mode {
-    /// Everything
+    /// Read and write
     ReadWrite,
-    /// Read
+    /// Read only
     ReadOnly,
 }
 
@@ -195,7 +197,7 @@ impl Mode {
     }
 }
 
-/// `SDC`, `SDC:read-only` or `SDC:read-write`.
+/// Parses `SDC`, `SDC:read-only` or `SDC:read-write`.
 fn map_to(text: &str) -> Result<MapTo, String> {
     let (sdc, mode) = match text.rsplit_once(':') {
         Some((sdc, mode)) if mode.starts_with("read-") => (sdc, mode),
@@ -209,7 +211,7 @@ fn map_to(text: &str) -> Result<MapTo, String> {
     Ok(MapTo { sdc: sdc.to_owned(), access: mode.access() })
 }
 
-/// What to know about a pool whose volumes may become larger than it is.
+/// Returns a note if the volumes of a pool may become larger than the pool.
 fn overcommitted(report: &Report, pool: &str) -> Option<String> {
     let pool = report.storage_pools.iter().find(|p| p.name == pool)?;
     let volumes = report.volumes.iter().filter(|v| v.storage_pool == pool.name);
@@ -218,8 +220,8 @@ fn overcommitted(report: &Report, pool: &str) -> Option<String> {
     let room = pool.capacity_bytes / 100 * spare;
     (wanted > room).then(|| {
         format!(
-            "Note: the volumes of pool {} may take {} with both copies, and it has {} beside its spare. When it is full, \
-             writes wait: `gabion device add` gives it more.",
+            "Note: the volumes of pool {} may take {} with both copies, and it has {} beside its \
+             spare. When it is full, writes wait: `gabion device add` gives it more space.",
             pool.name,
             Size(wanted),
             Size(room)
@@ -227,12 +229,12 @@ fn overcommitted(report: &Report, pool: &str) -> Option<String> {
     })
 }
 
-/// How what is lost reads when the loss is accepted.
+/// How lost data reads after the loss is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReadAs {
-    /// As zeros, like what was never written. Also what an earlier order made errors.
+    /// As zeros, like space that was never written; this also ends errors of an earlier order
     Zeros,
-    /// As errors, until it is written: no program takes it for data.
+    /// As errors, until it is written: no program takes it for data
     Errors,
 }
 
@@ -248,7 +250,7 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
                 to: map.clone(),
                 unmapped: *unmapped,
             })?;
-            println!("Volume {} of {} is there.", made.name, Size(made.size));
+            println!("Volume {} of {} is created.", made.name, Size(made.size));
             let report = status::ask(target)?;
             overcommitted(&report, &made.pool).iter().for_each(|line| println!("{line}"));
             let volumes = report.volumes;

@@ -1,36 +1,36 @@
-//! A node with an eye on it: tells the process when the node wants to say something or to end.
+//! A wrapper around a node: it tells the process when the node has a message or must end.
 //!
-//! Nodes can't log or exit. What a role wants beyond its notes shows in its state; this wrapper looks
-//! at it after each batch, on the shard's thread, and otherwise hands everything through.
+//! Nodes can't log or exit. Beyond its notes, a node shows what it needs in its state. The wrapper
+//! checks that state after each batch, on the shard's thread, and passes everything else through.
 
 use base::Time;
 use node::sds::Trouble;
 use seam::{DiskError, Effects, Event, Journal, Node, Port, Strangers, Unsent};
 use store::durable::MountError;
 
-/// What a node's state asks of its process.
+/// What a node's state requires of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// Tell this to people, once.
     Say(String),
     /// End the process, for this reason.
     End(String),
-    /// End until the file system that its disk lies on has room again.
+    /// End until the file system under its disk has space again.
     Starve(String),
 }
 
-/// A role as its process sees it.
+/// A node whose state the process watches.
 pub trait Watch {
-    /// What its state asks for now.
+    /// Returns what its state requires now.
     fn verdict(&self) -> Option<Verdict>;
 }
 
-/// The wrapper.
+/// A node, and the wrapper around it.
 pub struct Watched<N, F> {
     /// The node.
     pub node: N,
     last: Option<Verdict>,
-    /// It was asked to end: that it does is no news.
+    /// The node was asked to end, so its end is not reported.
     stopping: bool,
     tell: F,
 }
@@ -109,7 +109,7 @@ impl Watch for node::sds::Sds {
     }
 }
 
-/// What is done about a device that could not be opened, or that the MDM refuses.
+/// Returns the verdict for a device that could not be opened, or that the MDM refuses.
 fn of_trouble(trouble: &Trouble) -> Verdict {
     match trouble {
         Trouble::Device(MountError::Device { error: DiskError::NoSpace, .. }) => {
@@ -120,18 +120,19 @@ fn of_trouble(trouble: &Trouble) -> Verdict {
 }
 
 const SUPERSEDED: &str = "it must end: a newer process serves in its name";
-const UNRELIABLE: &str = "the device can't read what was just written to it, or bits change in this machine's memory: what \
-                          was said before tells which, and `dmesg` perhaps more. Start the server again when that is \
-                          mended; a device that stays like this is to be replaced: `gabion device add --replace`";
+const UNRELIABLE: &str = "the device can't read what was just written to it, or bits change in \
+                          this machine's memory: the messages before this one tell which, and \
+                          perhaps `dmesg`. Start the server again when that is repaired; if the \
+                          device stays like this, replace it: `gabion device add --replace`";
 
-/// What to do about a device that failed to write or to flush.
+/// Says what to do about a device that failed to write or to flush.
 fn broken(how: DiskError) -> &'static str {
     match how {
         DiskError::NoSpace => "the file system that the device lies on is full: make room",
         _ => {
-            "the device failed to write or to flush: see `dmesg`. When it works again, start the server again \
-             (while it runs for other devices: send it SIGHUP); else give it another one: `gabion device add \
-             --replace`"
+            "the device failed to write or to flush: see `dmesg`. When it works again, start the \
+             server again (while it runs for other devices: send it SIGHUP); else give it another \
+             one: `gabion device add --replace`"
         }
     }
 }

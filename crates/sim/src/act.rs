@@ -17,17 +17,17 @@ use std::time::Duration;
 
 const UNIT_SECTORS: u32 = UNIT / SECTOR;
 
-/// A block that damage may strike.
+/// A block that can be damaged.
 struct Spot {
     block: (UnitKey, u32),
-    /// Where it lies.
+    /// Its byte offset on the device.
     at: u64,
-    /// Where blocks may lie; superblocks are among them.
+    /// Byte ranges of the device that hold blocks, superblocks included.
     data: Vec<Range<u64>>,
 }
 
 impl Stage {
-    /// Does one thing.
+    /// Carries out one action.
     pub fn act(&mut self, action: Action) {
         if action.is_fault() {
             self.fault(action);
@@ -148,7 +148,7 @@ impl Stage {
         }
     }
 
-    /// True when such an order about this volume waits.
+    /// Returns true when an order of this kind about this volume is waiting.
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
             Order::Create(of, ..)
@@ -181,7 +181,8 @@ impl Stage {
         self.world.set_blocked(from, to, blocked);
     }
 
-    /// A fault while a wiped server is not replaced, or is yet to die, may take the last copy away.
+    /// Notes a fault. While a wiped server has no full copy yet, or is about to die, the fault may
+    /// destroy a last copy: then losses are excused.
     pub(crate) fn fault(&mut self, what: impl std::fmt::Display) {
         if !self.exposure.exposed {
             return;
@@ -193,7 +194,8 @@ impl Stage {
         }
     }
 
-    /// One server's device at a time, and none while a copy is missing: the other one has everything.
+    /// Damages a block of a server's device. Only one device at a time is damaged, and none while a
+    /// copy is missing, so the other copy has everything.
     fn damage(&mut self, i: u8, damage: Damage) {
         let who = Who::Sds(i);
         let others: Vec<Who> = (0..self.plan.sds).filter(|j| *j != i).map(Who::Sds).collect();
@@ -215,7 +217,7 @@ impl Stage {
         }
     }
 
-    /// A server's device becomes larger; this life of the server goes on with what it was.
+    /// Grows a server's device. The server uses the former size until it restarts.
     pub(crate) fn grow(&mut self, i: u8, mib: u32) {
         let who = Who::Sds(i);
         if self.plan.keeps(who) && !self.tampered.contains_key(&i) {
@@ -226,7 +228,7 @@ impl Stage {
         }
     }
 
-    /// A block that lies at rest on this device.
+    /// Picks a block of this device that rests in its slot.
     fn some_block(&mut self, i: u8) -> Option<Spot> {
         let id = self.server_place(i);
         let prng = &mut self.damage_prng;
@@ -248,7 +250,7 @@ impl Stage {
         Some(Spot { block: (unit, block), at: durable.place(group, unit, block)?, data })
     }
 
-    /// Takes back all damage.
+    /// Undoes all damage.
     pub fn heal(&mut self) {
         if self.plan.allow_loss {
             return;
@@ -259,8 +261,8 @@ impl Stage {
         }
     }
 
-    /// Takes back the damage of these blocks, whoever has it; of a server that doesn't run, all of it: where its blocks
-    /// are nobody can tell.
+    /// Undoes the damage of these blocks on all servers. On a server that does not run, undoes all
+    /// damage, as the places of its blocks are unknown.
     pub(crate) fn heal_blocks(&mut self, group: GroupId, unit: UnitKey, blocks: Range<u32>) {
         for i in (0..self.plan.sds).filter(|_| !self.plan.allow_loss) {
             let id = self.proc(Who::Sds(i));
@@ -277,7 +279,7 @@ impl Stage {
         }
     }
 
-    /// No more writes go wrong.
+    /// Cancels all damage that waits for a later write.
     pub fn disarm(&mut self) {
         for i in 0..self.plan.sds {
             let id = self.proc(Who::Sds(i));
@@ -285,7 +287,7 @@ impl Stage {
         }
     }
 
-    /// An MDM whose disk has failed ends, and its host starts it again.
+    /// Restarts an MDM whose disk has failed, as its host would.
     pub(crate) fn restart_mdm(&mut self, i: u8) {
         let failed = self.mdm_at(i).and_then(node::mdm::Mdm::failed);
         if !failed.is_some_and(|why| why.contains("could not be")) {
@@ -304,8 +306,8 @@ impl Stage {
             _ => vec![who],
         };
         those.retain(|who| self.world.state(self.proc(*who)) != ProcState::Dead);
-        // Whoever puts a device right does nothing else to its server meanwhile. An empty device would get the
-        // name of the one that was there before the exchange.
+        // A tampered server is left alone until its device is repaired. A swapped server is not
+        // wiped: its empty device would be taken for the one that was there before the swap.
         let waits = |who: &Who| {
             matches!(who, Who::Sds(i) if self.tampered.contains_key(i)
                 || !death.keep && self.written.contains_key(i))
@@ -327,10 +329,11 @@ impl Stage {
         those.into_iter().for_each(|who| self.kill(who, death));
     }
 
-    /// These servers are about to lose what they have; false: that may not be, as this death is careful.
+    /// Prepares the loss of all content of these servers. Returns false if the death is careful and
+    /// must not happen, as a last copy may be among them.
     pub(crate) fn may_empty(&mut self, those: &[Who], death: Death) -> bool {
         self.heal();
-        // An exchange may have brought two copies to one server.
+        // A swap may have brought two copies to one server.
         let apart = those.len() == 1 || self.written.is_empty();
         let whole = self.is_whole() && self.is_calm() && self.lost_copies.is_empty() && apart;
         if death.careful && !whole {
@@ -365,7 +368,8 @@ impl Stage {
         {
             return;
         }
-        // A client that has not heard of the volume is told so at once; now and then is enough.
+        // A client that does not know the volume answers with an error at once. A few of these
+        // requests are enough.
         let known = self.sdc(client).is_some_and(|s| {
             let map = s.map();
             map.volumes.get(&id).is_some_and(|v| map.my_grant(v).is_some())
@@ -380,7 +384,7 @@ impl Stage {
         }
     }
 
-    /// A client asks for an operation.
+    /// Sends a request to a client.
     pub fn issue(&mut self, client: u8, volume: VolumeId, kind: IoKind, sector: u32, sectors: u32) {
         let proc = self.proc(Who::Sdc(client));
         if self.world.state(proc) == ProcState::Dead {
@@ -399,7 +403,7 @@ impl Stage {
         self.world.request(proc, RequestId(index as u64), request, &body);
     }
 
-    /// Writes down that an operation is asked for: its index, and the data of a write.
+    /// Records a request in the history. Returns its index, and the data of a write.
     pub(crate) fn record(
         &mut self,
         client: u8,

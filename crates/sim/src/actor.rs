@@ -1,10 +1,10 @@
-//! Any [`Node`] as a trait object, so that one world runs all roles.
+//! [`Node`]s as trait objects, so that one world runs all roles.
 
 use base::Time;
 use seam::{Effects, Event, Framer, Node, Port, Strangers};
 use std::any::Any;
 
-/// A [`Node`] whose type is forgotten, and can be asked for again.
+/// A [`Node`] behind a trait object, which can be downcast to its type.
 pub trait Actor: Any {
     /// See [`Node::framer`].
     fn framer(&mut self, port: Port) -> Box<dyn Framer>;
@@ -16,9 +16,9 @@ pub trait Actor: Any {
     fn flush(&mut self, now: Time, out: &mut Effects);
     /// See [`Node::wake_at`].
     fn wake_at(&self) -> Option<Time>;
-    /// For looking into it.
+    /// Returns the node as `Any`, to look into it.
     fn as_any(&self) -> &dyn Any;
-    /// For taking it apart.
+    /// Returns the node as `Any`, to take it over.
     fn into_any(self: Box<Self>) -> Box<dyn Any>;
 }
 

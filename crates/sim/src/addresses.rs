@@ -1,5 +1,5 @@
-//! Addresses that change hands: servers that end come back at other addresses. Whoever knows an old
-//! one finds another server there, or nobody.
+//! Addresses that change hands: servers stop, and come back at other addresses. A process that
+//! knows an old address finds another server there, or none.
 
 use crate::plan::{Death, Who};
 use crate::stage::{MDM_PORT, Stage};
@@ -7,12 +7,12 @@ use crate::world::{ProcId, ProcState, World};
 use std::net::SocketAddr;
 
 impl World {
-    /// Where a process listens, if it has an address.
+    /// Returns the address at which a process listens, if it has one.
     pub fn address(&self, id: ProcId) -> Option<SocketAddr> {
         self.addresses.iter().find(|(_, of)| **of == id).map(|(address, _)| *address)
     }
 
-    /// Two processes that don't run exchange their addresses.
+    /// Exchanges the addresses of two processes that don't run.
     fn exchange_addresses(&mut self, a: ProcId, b: ProcId) {
         for of in self.addresses.values_mut() {
             *of = if *of == a {
@@ -25,7 +25,8 @@ impl World {
         }
     }
 
-    /// A process that doesn't run will listen at another address. Nobody is at its former one.
+    /// Gives another address to a process that does not run. Its former address
+    /// belongs to no process.
     fn readdress(&mut self, id: ProcId, address: SocketAddr) {
         self.addresses.retain(|_, of| *of != id);
         self.addresses.insert(address, id);
@@ -33,7 +34,8 @@ impl World {
 }
 
 impl Stage {
-    /// Two servers end, and exchange their addresses. One alone gets a new address.
+    /// Stops two servers, and exchanges their addresses. If both are the same one, it
+    /// gets a new address.
     pub(crate) fn readdress(&mut self, i: u8, j: u8) {
         let both = [i, j].map(Who::Sds);
         let free = |i: u8| !self.tampered.contains_key(&i) && self.plan.keeps(Who::Sds(i));
@@ -43,7 +45,7 @@ impl Stage {
         let death = Death { keep: true, ..Death::default() };
         both.into_iter().for_each(|who| self.crash(who, death));
         let [a, b] = both.map(|who| self.proc(who));
-        // One that is about to die in the middle of its effects still has its address.
+        // A server that is about to die in the middle of its effects still has its address.
         if [a, b].into_iter().any(|id| self.world.state(id) != ProcState::Dead) {
             return;
         }

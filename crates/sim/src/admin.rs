@@ -1,5 +1,5 @@
-//! The one who makes, grows and deletes volumes: a node that speaks the wire protocol as a command
-//! line would, one order after the other, each repeated until its outcome is known.
+//! The administrator of a run: a node that speaks the wire protocol as a command line would. It
+//! carries out one order after the other, and repeats each until the outcome is known.
 
 use crate::plan::pools::pool_name;
 use base::{DeviceId, Limits, Policy, Time, UNIT, VolumeId};
@@ -21,84 +21,85 @@ use wire::{Header, Kind, PeerFramer};
 /// An order. Volumes have the names `v0`, `v1`...
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Order {
-    /// Make volume `v` of so many units, in this pool.
+    /// Create volume `v` of this many units, in this pool.
     Create(u8, u32, u8),
-    /// Grow it.
+    /// Grow the volume to this many units.
     Resize(u8, u32),
-    /// Delete it.
+    /// Delete the volume.
     Delete(u8),
-    /// Map it to these clients alone, a bit each; `ALL`: to all.
+    /// Map the volume to these clients only, one bit each; `ALL`: to all clients.
     Map(u8, u8),
-    /// Make this fault set.
+    /// Create this fault set.
     FaultSet(u8),
-    /// Make this storage pool.
+    /// Create this storage pool.
     Pool(u8),
     /// Scrub all devices.
     Scrub,
-    /// Remove this server; true: keep it after all.
+    /// Remove this server; true: cancel its removal.
     Remove(u8, bool),
     /// Remove this device.
     RemoveDevice(DeviceId),
-    /// Put this server into maintenance, if it may be off now; true: protected.
+    /// Put this server into maintenance, if it may be off now; true: protected maintenance.
     Maintain(u8, bool),
-    /// Its maintenance is over.
+    /// End the maintenance of this server.
     Return(u8),
-    /// Take this MDM in.
+    /// Add this MDM to the cluster.
     AddMdm(u8),
-    /// Take it out, if the others can do without it.
+    /// Remove this MDM from the cluster, if the others can do without it.
     RemoveMdm(u8),
-    /// Let another MDM lead, if one can.
+    /// Make another MDM the leader, if one can lead.
     SwitchMdm,
-    /// Tell this storage pool how copies give way to clients: those that replace a lost one, and those that move.
+    /// Set this storage pool's policies for rebuilds and for moves.
     Policies(u8, Policy, Policy),
-    /// Let volumes have the spare of this storage pool.
+    /// Let volumes use the spare of this storage pool.
     GiveUpSpare(u8),
-    /// Let this MDM, which has its log yet, go on alone.
+    /// Let this MDM, which still has its log, continue alone.
     Recover(u8),
     /// End a recovery.
     Finish,
-    /// Delete the data of this volume, which no MDM knows.
+    /// Delete the data of this volume, which is unknown to all MDMs.
     Forget(VolumeId),
-    /// Serve what is lost of these volumes, a bit each, as zeros.
+    /// Accept the losses of these volumes, one bit each: lost data reads as zeros.
     Accept(u8),
-    /// Serve what waits for devices that don't come back from older copies, of these volumes, a bit each.
+    /// Serve groups of these volumes, one bit each, from older copies, if they wait for devices
+    /// that don't come back.
     UseStale(u8),
 }
 
-/// All clients.
+/// Bits of all clients.
 pub const ALL: u8 = u8::MAX;
 
-/// What came of an order.
+/// Outcome of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Done {
-    /// The volume exists under this id.
+    /// The volume exists: (volume, id, units).
     Created(u8, u32, u32),
-    /// It has so many units, or is gone.
+    /// The volume has this many units, or more, or is gone.
     Resized(u8, u32),
-    /// It is gone.
+    /// The volume is gone.
     Deleted(u8),
-    /// These clients may use it; for sure no others, if that is confirmed.
+    /// These clients may use the volume. If true (confirmed), surely no others can.
     Mapped(u8, u8, bool),
-    /// The MDM is out.
+    /// The MDM is removed.
     RemovedMdm(u8),
-    /// What was lost is zeros.
+    /// Lost data reads as zeros.
     Accepted,
-    /// It is done, or can't be.
+    /// The order is done, or can't be done.
     Other,
 }
 
 /// Orders and outcomes, shared between the world's owner and the node.
 #[derive(Default, Debug)]
 pub struct Desk {
-    /// To do, the first one first.
+    /// Waiting orders in sequence.
     pub orders: VecDeque<Order>,
-    /// Done, not taken yet.
+    /// Outcomes that the owner has not taken yet.
     pub done: Vec<Done>,
-    /// The last status that came.
+    /// The last status that was received.
     pub status: Option<StatusInfo>,
-    /// The newest term and command that answers told of.
+    /// The newest term and command that answers contained.
     pub applied: (u64, u64),
-    /// An answer knew less than one before.
+    /// Set when an answer knew less than an earlier one.
     pub forgotten: Option<String>,
 }
 
@@ -111,29 +112,29 @@ enum State {
     Greeting(base::LinkId),
     Idle(base::LinkId),
     Asking(base::LinkId, bool),
-    /// Asked how everything is, out of curiosity, at this time.
+    /// A status request without an order behind it, sent at this time.
     Looking(base::LinkId, Time),
 }
 
-/// The node.
+/// The administrator's node.
 pub struct Admin {
     desk: Rc<RefCell<Desk>>,
     mdms: Vec<SocketAddr>,
-    /// The one that is tried, or used.
+    /// Index of the MDM that is dialled or used.
     current: usize,
     state: State,
     dials: u64,
-    /// An earlier try's outcome is unknown: look before trying again.
+    /// The outcome of an earlier try is unknown: look before the next try.
     unsure: bool,
     pause_until: Time,
     limits: Limits,
 }
 
 const RETRY: Duration = Duration::from_millis(50);
-/// When there is nothing to order, one of several MDMs after the other is asked how everything is: all that they
-/// answer has to fit together.
+/// Interval between status requests while there are no orders. With several MDMs, one after the
+/// other is asked, and their answers must be consistent.
 const LOOK: Duration = Duration::from_millis(15);
-/// An answer that takes longer is not waited for.
+/// Longest wait for the answer to such a request.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 fn name(v: u8) -> String {
@@ -141,7 +142,7 @@ fn name(v: u8) -> String {
 }
 
 impl Admin {
-    /// Works off `desk`'s orders at the leading one of the MDMs at these addresses.
+    /// Creates an administrator that carries out `desk`'s orders with the leader of these MDMs.
     pub fn new(desk: Rc<RefCell<Desk>>, mdms: Vec<SocketAddr>, limits: Limits) -> Admin {
         let (state, current) = (State::Down { retry_at: Time::ZERO }, 0);
         let pause_until = Time::ZERO;
@@ -243,11 +244,11 @@ impl Admin {
         self.state = State::Asking(link, look);
     }
 
-    /// Each question was asked after the answer before: what that one told of is not forgotten.
+    /// Checks that an answer knows no less than the answer before, as it was requested later.
     fn compare(&self, reply: &AdminReply) {
         let mut desk = self.desk.borrow_mut();
-        // Who hands over doesn't ask the others whether it still leads.
-        // Nor does who goes on alone.
+        // An MDM that hands over its leadership does not ask the others whether it still leads. An
+        // MDM that continues alone does not, either.
         let sure = !matches!(desk.orders.front(), Some(Order::SwitchMdm | Order::Recover(_)));
         let (now, before) = ((reply.term, reply.applied), desk.applied);
         if reply.error() != AdminError::Log && sure && (now.0 < before.0 || now.1 < before.1) {
@@ -257,7 +258,7 @@ impl Admin {
         desk.applied = (now.0.max(before.0), now.1.max(before.1));
     }
 
-    /// The MDM that an order is for, whether it leads or not.
+    /// Returns the MDM that an order is for, whether it leads or not.
     fn meant(&self) -> Option<usize> {
         match self.desk.borrow().orders.front() {
             Some(Order::Recover(i)) => Some(usize::from(*i)),
@@ -269,7 +270,7 @@ impl Admin {
         self.mdms.len() > 1 && self.desk.borrow().orders.is_empty()
     }
 
-    /// Leaves this MDM for the next one.
+    /// Closes the link to this MDM, and moves on to the next one.
     fn leave(&mut self, now: Time, link: base::LinkId, out: &mut Effects) {
         out.push(Effect::Close { link });
         self.state = State::Down { retry_at: now + LOOK };
@@ -280,7 +281,8 @@ impl Admin {
         let mut desk = self.desk.borrow_mut();
         desk.orders.pop_front();
         if let Done::RemovedMdm(i) = done {
-            // Before all else: servers that know only this one can't find the others until it belongs to them.
+            // Add it before all else: servers that know only this MDM can't find the others until
+            // it belongs to them.
             desk.orders.push_front(Order::AddMdm(i));
         }
         desk.done.push(done);
@@ -306,12 +308,12 @@ impl Admin {
             }
             (Order::Create(..), AdminError::NameTaken, _) => self.unsure = true,
             (Order::Create(..), AdminError::TooFewServers, _) => {
-                // What is ordered after it may bring servers back.
+                // Later orders may bring servers back.
                 self.desk.borrow_mut().orders.rotate_left(1);
                 self.pause_until = now + RETRY;
             }
             (Order::Resize(v, units), AdminError::None, _) => self.finish(Done::Resized(v, units)),
-            // Smaller than it is already, or gone.
+            // The volume is larger already, or gone.
             (Order::Resize(v, _), AdminError::Invalid | AdminError::NotFound, _) => {
                 self.finish(Done::Resized(v, 0));
             }
@@ -402,7 +404,7 @@ impl Node for Admin {
                     (Some(Kind::Refusal), _) => {
                         let leader = Refusal::decode(&body[..]).map(|r| r.leader);
                         if self.is_curious() {
-                            // It asks also those who are said not to lead: do they know it?
+                            // A status request also goes to MDMs that refuse as they don't lead.
                             return self.leave(now, link, out);
                         }
                         out.push(Effect::Close { link });

@@ -1,4 +1,4 @@
-//! What clients are told, and whether it may be: each answer is looked at when it comes.
+//! Judges each answer to a client when it comes.
 
 use crate::admin::Order;
 use crate::check::errors::{self, Case};
@@ -36,7 +36,7 @@ impl Stage {
         self.answered(index, reply.result.as_deref().map_err(|e| *e))
     }
 
-    /// A client is told what came of an operation.
+    /// Processes the answer to an operation.
     pub(crate) fn answered(
         &mut self,
         index: usize,
@@ -49,7 +49,7 @@ impl Stage {
             Err(_) => Vec::new(),
         };
         let result = result.map(|_| ());
-        // A recovery may bring back a volume that was deleted: that is empty, and is deleted again.
+        // A recovery may bring back a deleted volume, which is empty, and is deleted again.
         let op = &self.history.ops[index];
         if op.answer.is_none() && self.rescue.deleted.contains(&op.volume) {
             self.history.ops[index].left = true;
@@ -98,11 +98,12 @@ impl Stage {
         Err(Failure::new(name, text))
     }
 
-    /// True when the operation may end in this error now.
+    /// Returns true when the operation may end in this error now.
     pub(crate) fn is_in_order(&self, index: usize, error: BlockError) -> bool {
         let op = &self.history.ops[index];
         let volume = self.volumes.iter().find(|v| v.id == Some(op.volume));
-        // A copy was damaged, and the other one was away: that is told, and no wrong data given.
+        // A copy was damaged while the other one was away: the error is right, and no
+        // wrong data is returned.
         let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
         let case = Case {
             op,
@@ -123,7 +124,8 @@ impl Stage {
         errors::in_order(error, case, &self.leaves)
     }
 
-    /// The blocks that an operation touches, and their groups, as far as its client knows them.
+    /// Returns the blocks that an operation touches, with their groups as far as its
+    /// client knows them.
     fn blocks(&self, op: &Record) -> Vec<(Option<GroupId>, UnitKey, u32)> {
         let map = self.sdc(op.client).map(Sdc::map);
         let (first, end) = (op.sector / BLOCK_SECTORS, op.sector + op.sectors);
@@ -134,13 +136,13 @@ impl Stage {
         (first..end.div_ceil(BLOCK_SECTORS)).map(block).collect()
     }
 
-    /// True when the operation touches a group that was lost.
+    /// Returns true when the operation touches a group that was lost.
     fn is_in_loss(&self, op: &Record) -> bool {
         self.blocks(op).iter().any(|(group, ..)| group.is_none_or(|g| self.losses.has(g)))
     }
 
-    /// A server can't read these blocks. What is damaged there is remembered: by the time a client hears of it, another one may
-    /// have written the blocks anew, elsewhere on the device.
+    /// Records which of these blocks are damaged on a server that can't read them. By the time a
+    /// client hears of it, the blocks may have been rewritten elsewhere on the device.
     pub(crate) fn met_damage(
         &mut self,
         id: ProcId,
@@ -159,8 +161,9 @@ impl Stage {
         self.harmed.extend(met.into_iter().map(|b| (unit, b)));
     }
 
-    /// True when the operation touches a block that is or was damaged on some server: by the plan, as its copy was made
-    /// from one that was, or as that server's device failed to read it, or something that isn't data.
+    /// Returns true when the operation touches a block that may be unreadable on some server: the
+    /// plan damaged it, its copy was made from a damaged one, or the server's device failed to read
+    /// it or something that is not data.
     fn may_be_damaged(&self, op: &Record) -> bool {
         if !self.plan.damages() {
             return false;
@@ -182,8 +185,8 @@ impl Stage {
             || (0..self.plan.sds).filter(|i| self.plan.keeps(Who::Sds(*i))).any(there)
     }
 
-    /// True when the operation touches a block that two servers were told is lost: who had it in the end got all anew
-    /// from one who had not.
+    /// Returns true when the operation touches a block that two servers were told is lost. The last
+    /// server that had it may have got a full copy from one that had lost it.
     fn is_lost_twice(&self, record: &Record) -> bool {
         let sectors = record.sector..record.sector + record.sectors;
         let touched = |(_, unit, block): &(u8, UnitKey, u32)| {
@@ -194,13 +197,14 @@ impl Stage {
         self.lost_copies.iter().any(|copy| touched(copy) && self.has_twin(copy))
     }
 
-    /// True when another server was told that this block is lost, too.
+    /// Returns true when another server was also told that this block is lost.
     pub(crate) fn has_twin(&self, (i, unit, block): &(u8, UnitKey, u32)) -> bool {
         let told = |other: u8| self.lost_copies.contains(&(other, *unit, *block));
         (0..self.plan.sds).any(|other| other != *i && told(other))
     }
 
-    /// A volume was mapped to these clients alone. What others had asked for and is not done never will be.
+    /// Processes the answer to a mapping order. If it is confirmed, unfinished operations of all
+    /// other clients never take effect.
     pub(crate) fn mapped(&mut self, v: u8, clients: u8, confirmed: bool) {
         self.given_back(v, clients);
         self.unconfirmed += u32::from(!confirmed);
@@ -211,13 +215,14 @@ impl Stage {
         let Some(id) = self.volumes[v as usize].id.filter(|_| confirmed) else { return };
         let moment = self.history.tick();
         let out = |client: u8| clients >> client & 1 == 0;
-        // Who gets it back by an order that waits already may have it at any time from now on.
+        // A client to which a waiting order gives the volume back may have it any time from now on.
         let back = |client: u8| {
             self.is_ordered(v, |o| matches!(o, Order::Map(_, to) if to >> client & 1 == 1))
         };
         let cut: Vec<u8> = (0..self.plan.clients).filter(|c| out(*c) && !back(*c)).collect();
         self.cuts.extend(cut.into_iter().map(|client| ((client, id), moment)));
-        // Who has no map yet has asked nobody: what waits there may be done under a later leave.
+        // A client without a map has sent nothing: its waiting requests may be done
+        // under a later mapping.
         let waits = |i: &u8| self.sdc(*i).is_some_and(|s| s.map().version.0 == 0);
         let waiting: BTreeSet<u8> = (0..self.plan.clients).filter(waits).collect();
         let cut =
@@ -230,7 +235,8 @@ impl Stage {
         }
     }
 
-    /// These clients have a volume, by the newest map that any MDM has, unless it is to be taken from them again.
+    /// Records that these clients may use a volume, by the newest map of any MDM, unless a waiting
+    /// order takes it from them.
     pub(crate) fn given_back(&mut self, v: u8, clients: u8) {
         let Some(id) = self.volumes[v as usize].id else { return };
         let version = self.mdm().map(|m| m.state().version);
@@ -244,7 +250,7 @@ impl Stage {
         }
     }
 
-    /// Who has no leave to use a volume is not served.
+    /// Fails if the volume was surely not mapped to the client of this operation.
     fn may_use(&self, index: usize) -> Result<(), Failure> {
         let record = &self.history.ops[index];
         let cut = self.cuts.get(&(record.client, record.volume));
@@ -267,15 +273,15 @@ mod tests {
     use std::time::Duration;
     use target::nbd::proto::NBD_EIO;
 
-    /// Sectors of the first block, and of one that nothing happens to.
+    /// First sector of the block that is damaged, and of a block that is not.
     const STRUCK: u32 = 0;
     const OTHER: u32 = 8 * 100;
-    /// A plan in which blocks may be damaged, and no other one.
+    /// A plan in which blocks may be damaged. The tests cause the damage themselves.
     const DAMAGES: &str = "at 0.5 damage 0 rot";
-    /// An alarm that is nobody's.
+    /// Token of the tests' own alarms.
     const OVER: u64 = 77;
 
-    /// Two servers whose only volume has data in two blocks.
+    /// Returns a stage with two servers, and one volume with data in two blocks.
     fn stage(step: &str) -> Stage {
         let text = format!(
             "gabion-plan 1\nsds 2\nclients 1\nvolume 1\ndurable 1\ncapacity 8\ndepth 4\nlength 1.0\n{step}"
@@ -293,7 +299,7 @@ mod tests {
         stage
     }
 
-    /// Where a server has a block, and what the block's name is.
+    /// Returns the group, unit and byte offset of a block on a server.
     fn place(stage: &Stage, i: u8, sector: u32) -> (GroupId, UnitKey, u64) {
         let unit = UnitKey { volume: stage.volumes[0].id.unwrap(), index: 0 };
         let group = stage.sdc(0).unwrap().map().group_of(unit).unwrap();
@@ -313,7 +319,7 @@ mod tests {
         disk.is_damaged(place(stage, i, sector).2)
     }
 
-    /// Whether reads of the two blocks may end in `Media`.
+    /// Returns whether reads of the two blocks may end in `Media`.
     fn may_fail(stage: &mut Stage) -> [bool; 2] {
         let volume = stage.volumes[0].id.unwrap();
         [STRUCK, OTHER].map(|sector| {
@@ -383,7 +389,7 @@ mod tests {
         stage.copied_loss(joiner, group, unit, 0..1);
         assert_eq!([STRUCK, OTHER].map(|s| is_damaged(&stage, 0, s)), [false, true]);
         assert!(stage.lost_copies.contains(&(1, unit, 0)) && stage.has_to_mend());
-        // Where losses are allowed, nothing is taken back.
+        // Where losses are allowed, damage is not undone.
         stage.plan.allow_loss = true;
         stage.copied_loss(joiner, group, unit, 100..101);
         assert!(is_damaged(&stage, 0, OTHER));

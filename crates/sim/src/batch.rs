@@ -1,4 +1,4 @@
-//! What a process does when it wakes up: a batch of events, `flush`, and the effects.
+//! A wake-up of a process: a batch of events, then `flush`, then the effects.
 
 use crate::actor::Actor;
 use crate::disk::{Disk, DiskKind};
@@ -73,8 +73,8 @@ impl World {
         Step::Ran
     }
 
-    /// Collects what the node has emitted. A link that it closes is silent from then on, although
-    /// effects are carried out at the end of the batch.
+    /// Collects the effects that the node has emitted. Nothing more arrives on a link that it
+    /// closes, although effects are carried out at the end of the batch.
     fn note_closed(&mut self, id: ProcId) {
         for effect in self.procs[id.0].out.drain() {
             if let Effect::Close { link } = &effect {
@@ -122,7 +122,7 @@ impl World {
             _ => true,
         };
         if !known {
-            return; // the node has closed it
+            return; // the node has closed the link
         }
         let peer = match &item {
             Item::LinkUp { link, .. } | Item::LinkDown { link, .. } | Item::Frame { link, .. } => {
@@ -164,7 +164,8 @@ impl World {
         actor.on(now, event, &mut proc.out);
     }
 
-    /// A device operation ends. A file's takes place now; a memory's when the node hears of it.
+    /// Ends a device operation. On a file it takes effect now, on other devices when
+    /// the node hears of it.
     pub(crate) fn disk_ended(&mut self, id: ProcId, op: u32) {
         let proc = &mut self.procs[id.0];
         let pending = proc.pending.get_mut(&op).expect("a device operation ends once");
@@ -258,8 +259,8 @@ impl World {
     }
 }
 
-/// What a failed operation does all the same: a write may have landed, in part or whole, and a flush may have dropped
-/// what it should have made durable.
+/// Applies the side effects of a failed operation: a write may have reached the disk, partly or
+/// fully, and a flush may have dropped what it should have made durable.
 fn fail(disk: &mut Disk, what: &PendingKind, prng: &mut Prng) {
     let log = disk.kind() == DiskKind::Log;
     match what {

@@ -1,4 +1,4 @@
-//! Many runs: over a range of seeds, or for a while, on a few threads.
+//! Campaigns: many runs on a few threads, over a range of seeds or for a while.
 
 use crate::marks::{ENOUGH, Marks};
 use crate::panics;
@@ -10,24 +10,24 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What a campaign came to.
+/// Result of a campaign.
 #[derive(Clone, Default, Debug)]
 pub struct Totals {
     /// Runs without a failure.
     pub passed: u64,
-    /// Failed seeds, and why.
+    /// Seeds that failed, and why.
     pub failed: Vec<(u64, String)>,
-    /// Runs in which data was lost, rightly so.
+    /// Seeds whose runs lost data with an accepted reason.
     pub excused: Vec<u64>,
-    /// Virtual time.
+    /// Virtual time of all runs.
     pub took: Duration,
-    /// Steps.
+    /// Steps of all worlds.
     pub steps: u64,
-    /// Client operations.
+    /// Operations of clients.
     pub ops: u64,
-    /// Sectors that could not be judged.
+    /// Sectors whose history could not be judged.
     pub unclear: u64,
-    /// Rare paths met.
+    /// Rare paths that were met, with counts.
     pub marks: BTreeMap<String, u64>,
 }
 
@@ -49,20 +49,21 @@ impl Totals {
         }
     }
 
-    /// What no run met.
+    /// Returns the marks that no run met.
     pub fn missing(&self) -> Vec<&'static str> {
         Marks::missing(&self.marks)
     }
 
-    /// True when no run failed, and, if there were enough of them, everything was met that judges need.
+    /// Returns true when no run failed and, if there were enough runs, all marks that
+    /// judges need were met.
     pub fn is_good(&self) -> bool {
         let few = self.passed < ENOUGH;
         self.failed.is_empty() && (few || self.missing().is_empty())
     }
 }
 
-/// Runs seeds from `from` on until `stop` says so, on `jobs` threads. `stop` is asked before each
-/// seed; `make` makes its plan; `each` hears of each outcome.
+/// Runs seeds from `from` on until `stop` returns true, on `jobs` threads. Calls `stop` before each
+/// seed, `make` for the seed's plan, and `each` with each outcome.
 pub fn campaign(
     from: u64,
     jobs: usize,

@@ -1,4 +1,4 @@
-//! The judges: one file per invariant, plus what they share.
+//! The judges, one file per invariant, and what they share.
 
 pub mod agreement;
 pub mod bounds;
@@ -25,17 +25,17 @@ pub mod upkeep;
 
 use std::fmt;
 
-/// A broken promise.
+/// A violation that a judge has found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// Which invariant, or what else went wrong.
+    /// The violated invariant, or what else went wrong.
     pub name: &'static str,
-    /// What was seen.
+    /// What the judge saw.
     pub text: String,
 }
 
 impl Failure {
-    /// A failure of this invariant.
+    /// Creates a failure of this invariant.
     pub fn new(name: &'static str, text: impl Into<String>) -> Failure {
         Failure { name, text: text.into() }
     }

@@ -1,35 +1,35 @@
-//! A process's own clock: it starts anywhere and runs a little fast or slow. In a virtual machine that is stopped it
-//! stands still, and it may jump ahead.
+//! The clock of one process: it has a random offset and a drift. It stands still while the
+//! process's virtual machine is stopped, and may jump ahead.
 
 use base::Time;
 use std::time::Duration;
 
 const MILLION: i128 = 1_000_000;
 
-/// Translates between the world's time and one process's.
+/// Translates between the world's time and the time of one process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// From this moment of the world on it goes.
+    /// The clock runs from this moment of the world's time on.
     from: Time,
-    /// What it shows until then, in nanoseconds.
+    /// Its reading at that moment and before, in ns.
     shows: u64,
-    /// Local nanoseconds per million of the world's.
+    /// Local ns per million ns of the world's time.
     rate: i128,
 }
 
 impl Clock {
-    /// A clock that is `offset` ahead and gains `drift_ppm` millionths.
+    /// Creates a clock that is `offset` ns ahead and gains `drift_ppm` millionths.
     pub fn new(offset: u64, drift_ppm: i64) -> Clock {
         Clock { from: Time::ZERO, shows: offset, rate: rate(drift_ppm) }
     }
 
-    /// What this clock shows when the world's shows `at`.
+    /// Returns the reading of this clock at the world's time `at`.
     pub fn local(&self, at: Time) -> Time {
         let gone = i128::from(at.0.saturating_sub(self.from.0));
         Time(self.shows + (gone * self.rate / MILLION) as u64)
     }
 
-    /// The first moment at which this clock shows `local` or more.
+    /// Returns the first moment of the world's time at which this clock reads `local` or more.
     pub fn world(&self, local: Time) -> Time {
         let ahead = i128::from(local.0.saturating_sub(self.shows));
         let gone = u64::try_from(ahead * MILLION / self.rate).unwrap_or(u64::MAX / 2);
@@ -40,25 +40,25 @@ impl Clock {
         at
     }
 
-    /// From `now` on it gains `drift_ppm` millionths.
+    /// Sets the drift from `now` on.
     pub fn drift(&mut self, now: Time, drift_ppm: i64) {
         self.anchor(now);
         self.rate = rate(drift_ppm);
     }
 
-    /// From `now` on it stands still for so long. What stands still already stands for the longer of both times.
+    /// Stops the clock at `now` for `time`. If it stands still already, the later end counts.
     pub fn stand(&mut self, now: Time, time: Duration) {
         let until = self.from.max(now + time);
         self.anchor(now);
         self.from = until;
     }
 
-    /// If it stands still, it goes on.
+    /// Ends a stop at `now`.
     pub fn go_on(&mut self, now: Time) {
         self.from = self.from.min(now);
     }
 
-    /// It jumps ahead by so much.
+    /// Advances the clock by `by`.
     pub fn leap(&mut self, now: Time, by: Duration) {
         self.anchor(now);
         self.shows += by.as_nanos() as u64;
@@ -105,7 +105,8 @@ mod tests {
         assert_eq!([25, 35].map(|n| clock.local(ms(n))), [ms(120), ms(131)]);
         clock.drift(ms(35), -100_000);
         assert_eq!([35, 45].map(|n| clock.local(ms(n))), [ms(131), ms(140)]);
-        // Two stops at once are one, and what goes on sooner has its clock run.
+        // Overlapping stops end with the later one. A clock that resumes early
+        // runs from that moment.
         let mut clock = Clock::new(0, 0);
         clock.stand(ms(10), time(20));
         clock.stand(ms(15), time(5));

@@ -1,14 +1,16 @@
 //! Simulated devices.
 //!
-//! Fault model: what a *log* or a *file* has not been told to flush is, at a power loss, kept, lost or torn,
-//! per write and per sector; a file's sectors may turn to garbage as well. A mere death of the process keeps
-//! what had ended. A *memory* device is wiped with its process.
+//! Fault model: at a power loss, each write to a *log* or a *file* that was not flushed is kept,
+//! lost or torn. A torn write keeps some of its sectors; on a file it may instead keep some of its
+//! pages, or leave garbage in some sectors. When only the process dies, all finished operations are
+//! kept. A *memory* device is wiped with its process.
 //!
-//! On demand a file is damaged: bits of a page rot, its sectors can't be read any more, a write is lost, or
-//! goes astray over another page. The *atlas* knows each damaged page and what it should hold, until it is
-//! written anew, so that what nobody has found can be taken back before the other copy goes.
+//! On demand a file is damaged: bits of a page rot, its sectors become unreadable, a write is
+//! lost, or a write lands on another page. The *atlas* holds each damaged page and its correct
+//! content until the page is rewritten, so that damage nobody has found can be undone before
+//! the other copy goes.
 //!
-//! Fresh bytes are no zeros: what a node shows without having written it must stand out.
+//! Fresh bytes are not zeros, so that a node's reads of bytes that it has never written stand out.
 
 use base::{Map, Prng};
 use seam::{Buf, BufPool, DiskError};
@@ -18,48 +20,48 @@ use std::ops::Range;
 const PAGE: u64 = 4096;
 const SECTOR: usize = 512;
 
-/// What a device keeps, and when.
+/// Kind of a device: what it keeps, and when.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DiskKind {
     /// Memory of a data server.
     Memory,
-    /// A file of a data server, under a cache that needs flushes.
+    /// A file of a data server, with a cache that needs flushes.
     File,
-    /// Nothing is kept; reads are zeros.
+    /// Keeps nothing; reads return zeros.
     Null,
-    /// The MDM's file: like `File`, and its sectors are old or new.
+    /// The log file of an MDM: like `File`, but sectors never turn to garbage.
     Log,
 }
 
-/// How a page is damaged.
+/// Kind of damage to a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Damage {
-    /// Some of its bits are flipped.
+    /// Some bits are flipped.
     Rot,
-    /// It can't be read.
+    /// The page can't be read.
     Sector,
-    /// The next write to the slots is lost, although it ends well.
+    /// The next write to the slots is lost, although it is reported as done.
     Lost,
-    /// The next write to the slots lands on this page.
+    /// The next write to the slots lands on this page instead of its own place.
     Astray,
 }
 
-/// A damaged page: what it should hold.
+/// A damaged page, with its correct content.
 #[derive(Debug)]
 struct Wrong {
     right: Box<[u8; PAGE as usize]>,
     unreadable: bool,
-    /// Writes that had ended before.
+    /// Number of writes that had ended before.
     since: u64,
-    /// The device has said that it had written it.
+    /// The device has reported a write of this page as done.
     lie: bool,
 }
 
-/// After so many more writes a log has another batch: data in the last one that is damaged looks like a write
-/// that was never finished, and a store can't tell.
+/// After this many more writes a log has another batch. Before, damage to the data of the last
+/// batch looks like an unfinished write, and a store can't tell the two apart.
 const SETTLED: u64 = 20;
 
-/// Sparse bytes.
+/// Sparse bytes of a device.
 #[derive(Clone, Debug)]
 struct Pages {
     map: Map<u64, Box<[u8; PAGE as usize]>>,
@@ -107,47 +109,49 @@ struct Unflushed {
     number: u64,
     at: u64,
     data: Vec<u8>,
-    /// It was durable when it ended, and is here only since an older one must not land later.
+    /// The write was durable when it ended. It is listed only because an older write
+    /// must not land later.
     durable: bool,
-    /// Its write-back failed: its pages read well, count as clean, and no flush writes them.
+    /// The write-back of its pages failed: reads return them, they count as clean, and no
+    /// flush writes them.
     given_up: bool,
 }
 
 impl Unflushed {
-    /// It wrote some of these bytes.
+    /// Returns true when it wrote any of these bytes.
     fn touches(&self, at: u64, len: u64) -> bool {
         self.at < at + len && at < self.at + self.data.len() as u64
     }
 }
 
-/// One device.
+/// A simulated device.
 #[derive(Debug)]
 pub struct Disk {
     kind: DiskKind,
     size: u64,
-    /// What reads see.
+    /// Content that reads return.
     seen: Pages,
-    /// Log: what survives a power loss.
+    /// Content that survives a power loss.
     durable: Pages,
     unflushed: Vec<Unflushed>,
     ended: u64,
-    /// Damaged pages by number.
+    /// Damaged pages by page number.
     atlas: BTreeMap<u64, Wrong>,
     /// Pages that are or were damaged.
     harmed: BTreeSet<u64>,
-    /// Pages of reads that have failed although nothing was damaged.
+    /// Pages of reads that failed although nothing was damaged.
     failed: BTreeSet<u64>,
-    /// What becomes of the next write of data.
+    /// Damage that waits for the next write of data.
     trap: Option<Trap>,
 }
 
-/// Something that happens to a later write.
+/// Damage that a later write triggers.
 #[derive(Clone, Debug)]
 struct Trap {
     damage: Damage,
-    /// The page that was meant.
+    /// The page that was chosen.
     page: u64,
-    /// Where data is.
+    /// Byte ranges that hold data.
     data: Vec<Range<u64>>,
 }
 
@@ -158,7 +162,7 @@ impl Trap {
 }
 
 impl Disk {
-    /// An empty device.
+    /// Creates an empty device.
     pub fn new(kind: DiskKind, size: u64) -> Disk {
         let fill = if matches!(kind, DiskKind::Memory | DiskKind::File) { 0xdb } else { 0 };
         let pages = Pages::new(fill);
@@ -176,14 +180,14 @@ impl Disk {
         }
     }
 
-    /// Another device with the same content, as somebody copies it who reads it from its beginning
-    /// to its end.
+    /// Returns a device with the same content, as a program that copies it from
+    /// start to end reads it.
     pub fn copy(&self) -> Disk {
         let (seen, durable) = (self.seen.clone(), self.seen.clone());
         Disk { seen, durable, ..Disk::new(self.kind, self.size) }
     }
 
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
@@ -192,7 +196,7 @@ impl Disk {
         matches!(self.kind, DiskKind::File | DiskKind::Log)
     }
 
-    /// Its kind.
+    /// Returns the kind.
     pub fn kind(&self) -> DiskKind {
         self.kind
     }
@@ -204,7 +208,7 @@ impl Disk {
         }
     }
 
-    /// The bytes at `at`.
+    /// Returns the bytes at `at`.
     pub fn read(&self, at: u64, len: usize, pool: &BufPool) -> Result<Buf, DiskError> {
         self.check(at, len)?;
         let pages = at / PAGE..(at + len as u64).div_ceil(PAGE);
@@ -220,7 +224,7 @@ impl Disk {
         Ok(buf)
     }
 
-    /// The bytes at `at`, for the oracle, without damage.
+    /// Returns the bytes at `at` without damage, for judges.
     pub fn peek(&self, at: u64, into: &mut [u8]) {
         self.seen.read(at, into);
         Pages::each(at, into.len(), |page, start, part| {
@@ -231,7 +235,7 @@ impl Disk {
         });
     }
 
-    /// A write ended, durably or not: reads see it.
+    /// Applies a finished write, durable or not: reads see it.
     pub fn write(&mut self, at: u64, data: &[u8], durable: bool) -> Result<(), DiskError> {
         self.check(at, data.len())?;
         if self.kind == DiskKind::Null {
@@ -263,8 +267,8 @@ impl Disk {
 
     // ---- damage ----
 
-    /// Damages a page that is at rest and whole; false when it is neither, or the damage has to wait for a
-    /// write to where data is.
+    /// Damages a page that is at rest and intact. Returns false if it is not, or if the damage
+    /// waits for a later write of data.
     pub fn damage(
         &mut self,
         damage: Damage,
@@ -304,7 +308,7 @@ impl Disk {
         }
     }
 
-    /// Inverts a byte, for good; once more undoes it. The device is at rest.
+    /// Inverts a byte permanently; a second call undoes it. The device must be at rest.
     pub fn flip(&mut self, at: u64) {
         for pages in [&mut self.seen, &mut self.durable] {
             let mut byte = [0];
@@ -313,7 +317,7 @@ impl Disk {
         }
     }
 
-    /// The device has so many bytes from now on; what is behind them stays, and is out of reach.
+    /// Changes the size. Bytes beyond the new size are kept, but can't be reached.
     pub fn resize(&mut self, bytes: u64) {
         self.size = bytes;
     }
@@ -332,7 +336,7 @@ impl Disk {
         self.harmed.insert(page);
     }
 
-    /// A write whose end is a lie.
+    /// Loses a write, or sends it astray, and reports it as done.
     fn go_wrong(&mut self, trap: &Trap, at: u64, data: &[u8], durable: bool) {
         let whole = at.is_multiple_of(PAGE) && data.len().is_multiple_of(PAGE as usize);
         let page = trap.page;
@@ -354,7 +358,7 @@ impl Disk {
         }
     }
 
-    /// These bytes are about to be written: what is wrong with them is over.
+    /// Removes damage from bytes that are about to be written.
     fn mend(&mut self, at: u64, len: usize) {
         let pages = at / PAGE..(at + len as u64).div_ceil(PAGE);
         let wrong: Vec<u64> = self.atlas.range(pages).map(|(page, _)| *page).collect();
@@ -368,7 +372,7 @@ impl Disk {
         }
     }
 
-    /// Takes all damage back that was not written over; tells how many pages.
+    /// Undoes all damage that was not overwritten. Returns the number of pages.
     pub fn heal_all(&mut self) -> usize {
         self.trap = None;
         let pages: Vec<u64> = self.atlas.keys().copied().collect();
@@ -376,18 +380,19 @@ impl Disk {
         pages.len()
     }
 
-    /// The next writes go where they should.
+    /// Cancels damage that waits for a later write.
     pub fn disarm(&mut self) {
         self.trap = None;
     }
 
-    /// Takes back the damage of this byte's page.
+    /// Undoes the damage of the page at this byte.
     pub fn heal_at(&mut self, at: u64) {
         self.heal(at / PAGE);
     }
 
-    /// The process dies: takes back what its next life could not tell from a write that was never finished. If it `rests`,
-    /// its log tells that all writes are finished: damage stays, however young the write is.
+    /// Handles the death of the process: undoes damage that its next start could take for an
+    /// unfinished write. If it `rests`, its log says that all writes are finished, and damage stays
+    /// even if the write is recent.
     pub fn forget_lies(&mut self, rests: bool) {
         self.trap = None;
         let recent = |w: &Wrong| !rests && (w.lie || self.ended - w.since < SETTLED);
@@ -396,46 +401,48 @@ impl Disk {
         pages.into_iter().for_each(|page| self.heal(page));
     }
 
-    /// True while something on it is damaged, or is about to be.
+    /// Returns true while a page is damaged, or damage waits for a later write.
     pub fn is_wrong(&self) -> bool {
         self.trap.is_some() || !self.atlas.is_empty()
     }
 
-    /// True when the page of this byte is damaged. A write that was lost, and would have changed nothing, has
-    /// done no harm.
+    /// Returns true when the page at this byte is damaged. A lost write that would have changed
+    /// nothing does not count.
     pub fn is_damaged(&self, at: u64) -> bool {
         let harmed = |w: &Wrong| w.unreadable || w.right != self.page(at / PAGE);
         self.atlas.get(&(at / PAGE)).is_some_and(harmed)
     }
 
-    /// A read fails, whatever is there.
+    /// Records a failed read of these bytes.
     pub fn fail(&mut self, at: u64, len: usize) {
         self.failed.extend(at / PAGE..(at + len as u64).div_ceil(PAGE));
     }
 
-    /// True when a read of something else than these bytes has failed although nothing was damaged: checksums, for example.
+    /// Returns true when a read of other bytes than these has failed although nothing was damaged:
+    /// of checksums, for example.
     pub fn has_failed_outside(&self, data: &[Range<u64>]) -> bool {
         let within = |page: &u64| data.iter().any(|range| range.contains(&(page * PAGE)));
         self.failed.iter().any(|page| !within(page))
     }
 
-    /// True when the page of this byte is damaged, or was, or a read of it has failed.
+    /// Returns true when the page at this byte is or was damaged, or a read of it has failed.
     pub fn is_or_was_damaged(&self, at: u64) -> bool {
         let page = at / PAGE;
         self.harmed.contains(&page) || self.failed.contains(&page)
     }
 
-    /// True when any of it is damaged, or was, or could not be read.
+    /// Returns true when any page is or was damaged, or any read has failed.
     pub fn was_harmed(&self) -> bool {
         !self.failed.is_empty() || !self.harmed.is_empty()
     }
 
-    /// A flush begins: it will cover the writes that have ended, i.e. those below this number.
+    /// Begins a flush. It covers the writes that have ended, which are those with numbers
+    /// below the returned one.
     pub fn flush_begins(&self) -> u64 {
         self.ended
     }
 
-    /// That flush ended.
+    /// Ends that flush.
     pub fn flush_ends(&mut self, covers: u64) {
         let durable = &mut self.durable;
         self.unflushed.retain(|w| {
@@ -447,7 +454,8 @@ impl Disk {
         });
     }
 
-    /// That flush failed: what it covers is on the disk, or in the page cache only, for as long as the power lasts.
+    /// Fails that flush on a device with a page cache: each write that it covers is on the disk, or
+    /// only in the page cache until the power fails.
     pub fn flush_fails(&mut self, covers: u64, prng: &mut Prng) {
         let durable = &mut self.durable;
         self.unflushed.retain_mut(|w| {
@@ -462,8 +470,8 @@ impl Disk {
         });
     }
 
-    /// That flush failed, of a device without a page cache: what it should have made durable may be lost, in part or whole, and the device tells nobody
-    /// which.
+    /// Fails that flush on a device without a page cache: the writes that it covers may be lost,
+    /// partly or fully, and the device does not report which.
     pub fn flush_drops(&mut self, covers: u64, prng: &mut Prng) {
         let older = |w: &Unflushed| w.number < covers && !w.durable;
         let (dropped, kept) = std::mem::take(&mut self.unflushed).into_iter().partition(older);
@@ -482,7 +490,8 @@ impl Disk {
         }
     }
 
-    /// A write that was in flight when the process died: it may have happened, in part or whole.
+    /// Applies a write that was in flight when the process died: it may have happened partly, fully
+    /// or not at all.
     pub fn write_torn(&mut self, at: u64, data: &[u8], prng: &mut Prng) {
         if self.is_cached() && self.check(at, data.len()).is_ok() {
             self.mend(at, data.len());
@@ -501,7 +510,7 @@ impl Disk {
         }
     }
 
-    /// The power fails: each write that no flush covered is kept, lost, or torn.
+    /// Applies a power loss: each write that no flush covered is kept, lost, or torn.
     pub fn power_loss(&mut self, prng: &mut Prng) {
         for w in std::mem::take(&mut self.unflushed) {
             if w.given_up {
@@ -519,13 +528,14 @@ impl Disk {
         }
     }
 
-    /// Everything on it is gone.
+    /// Deletes all content.
     pub fn wipe(&mut self) {
         *self = Disk::new(self.kind, self.size);
     }
 }
 
-/// Keeps all, nothing, some pages, or some sectors; others become garbage, if that may be.
+/// Keeps all, nothing, some pages, or some sectors of a write; with `garbage`, other sectors may
+/// turn to garbage.
 fn tear(at: u64, data: &[u8], garbage: bool, prng: &mut Prng, mut keep: impl FnMut(u64, &[u8])) {
     match prng.below(if garbage { 5 } else { 3 }) {
         0 => {}
@@ -644,7 +654,7 @@ mod tests {
             d.damage(Damage::Lost, 4096, page(4096), &mut prng);
             d.write(4096, &[2; 4096], true).unwrap();
             (0..later).for_each(|_| d.write(65536, &[3; 4096], true).unwrap());
-            // And one more would be lost.
+            // One more write would be lost, if the death did not cancel that.
             d.damage(Damage::Lost, 8192, page(8192), &mut prng);
             d.forget_lies(rests);
             d.write(8192, &[4; 4096], true).unwrap();

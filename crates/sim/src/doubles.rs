@@ -1,5 +1,6 @@
-//! Two processes of one client's name: the first one stands still while another one is started elsewhere, and goes on
-//! beside it. Each client has a second place for that, in plans that need it.
+//! Two processes under one client's name: the first one is frozen while another one is
+//! started elsewhere, and then resumes beside it. In plans that need it, each client has a
+//! second place for that.
 
 use crate::plan::Who;
 use crate::stage::Stage;
@@ -7,7 +8,8 @@ use crate::world::ProcId;
 use node::sdc::Sdc;
 
 impl Stage {
-    /// Makes the second places. They come behind all others, so that those are the same without them.
+    /// Adds the second places. They come after all other processes, so that these are the
+    /// same in other plans.
     pub(crate) fn add_doubles(&mut self) {
         if self.plan.has_doubles() {
             for i in 0..self.plan.clients {
@@ -16,32 +18,33 @@ impl Stage {
         }
     }
 
-    /// The client's first place, and its second one.
+    /// Returns the client's first and second place.
     fn places(&self, client: u8) -> [ProcId; 2] {
         let (sds, clients) = (usize::from(self.plan.sds), usize::from(self.plan.clients));
         let behind = 1 + sds + clients + usize::from(self.plan.mdms);
         [ProcId(1 + sds + usize::from(client)), ProcId(behind + usize::from(client))]
     }
 
-    /// The place at which the client's newest life is.
+    /// Returns the place of the client's newest incarnation.
     pub(crate) fn place(&self, client: u8) -> ProcId {
         self.places(client)[usize::from(self.elsewhere[usize::from(client)])]
     }
 
-    /// The place at which a former life may still be.
+    /// Returns the place at which a former incarnation may still be.
     fn former_place(&self, client: u8) -> ProcId {
         self.places(client)[usize::from(!self.elsewhere[usize::from(client)])]
     }
 
-    /// True for an answer to a former life of the client.
+    /// Returns true if this process is the place of a former incarnation of the client.
     pub(crate) fn is_former(&self, client: u8, proc: ProcId) -> bool {
         self.plan.has_doubles() && self.former_place(client) == proc
     }
 
-    /// The client's process stands still from now on, and another one is started in its name.
+    /// Freezes the client's process, and starts another one under its name.
     pub(crate) fn start_elsewhere(&mut self, client: u8) {
         let (who, old, new) = (Who::Sdc(client), self.place(client), self.former_place(client));
-        // Lives follow each other in the order in which the MDM hears of them.
+        // Only a registered process is followed: incarnations count in the order in which the MDM
+        // hears of them.
         let registered = self.sdc(client).is_some_and(Sdc::is_ready);
         if !registered || self.dying[old.0].is_some() {
             return;
@@ -56,7 +59,7 @@ impl Stage {
         self.start(who);
     }
 
-    /// The process that stands still goes on.
+    /// Lets the frozen process run again.
     pub(crate) fn thaw(&mut self, client: u8) {
         if self.plan.has_doubles() {
             self.world.resume(self.former_place(client));

@@ -1,7 +1,8 @@
-//! Somebody who has a socket, hears what is said, and has no part in the cluster: it says hello in the name of
-//! others, and nothing more.
+//! Forged hellos: a stranger with a socket that overhears frames, and sends hellos in the names of
+//! other processes. It sends nothing else.
 //!
-//! Its connections come from nowhere: what is sent back on them is lost, and nothing in the world breaks them.
+//! Its connections have no real other end: frames sent back on them are lost, and no
+//! fault breaks them.
 
 use crate::inbox::ProcState;
 use crate::net::{Cargo, Conn, End, EndState, Lane};
@@ -13,17 +14,17 @@ use wire::control::{Hello, Role};
 use wire::header::HEADER;
 use wire::{Header, Kind, control_frame};
 
-/// Hellos that are remembered.
+/// Number of overheard hellos that are remembered.
 const REMEMBERED: usize = 64;
 
-/// What is done to a hello that was overheard.
+/// Change to an overheard hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Forgery {
-    /// It is said again as it was.
+    /// No change: the hello is repeated.
     Replay,
-    /// It is of a later life.
+    /// A later incarnation.
     Life,
-    /// It is of a later connection, with a newer map.
+    /// A later session, and a newer map.
     Session,
 }
 
@@ -43,7 +44,7 @@ impl fmt::Display for Forgery {
 }
 
 impl World {
-    /// A frame is sent to this process: somebody hears it.
+    /// Lets strangers overhear a frame that is sent to this process.
     pub(crate) fn overhear(&mut self, to: ProcId, head: &Head, body: &[u8]) {
         if let Some(liar) = &mut self.liar {
             liar.hear(to, head, body);
@@ -61,7 +62,7 @@ impl World {
         }
     }
 
-    /// Says hello to this process in the name of somebody who has.
+    /// Sends this process a hello in the name of a process that it has heard of.
     pub fn forge(&mut self, to: ProcId, how: Forgery) {
         let heard: Vec<usize> =
             (0..self.overheard.len()).filter(|i| self.overheard[*i].0 == to).collect();
@@ -85,7 +86,7 @@ impl World {
         self.say_from_nowhere(to, vec![(head, body)]);
     }
 
-    /// Somebody dials this process, and says this, or nothing.
+    /// Dials this process as a stranger, and sends these frames, or none.
     pub(crate) fn say_from_nowhere(&mut self, to: ProcId, frames: Vec<(Head, Buf)>) {
         let life = self.procs[to.0].life;
         let nowhere = End { state: EndState::Gone, ..End::new(to, life, None) };
@@ -106,7 +107,7 @@ impl World {
         self.arm(index, 0);
     }
 
-    /// So many strangers dial this process, and say nothing.
+    /// Dials this process as this many strangers that send nothing.
     pub fn dial_idly(&mut self, to: ProcId, count: u32) {
         if self.procs[to.0].state != ProcState::Dead {
             (0..count).for_each(|_| self.say_from_nowhere(to, Vec::new()));

@@ -1,6 +1,6 @@
-//! Who comes and goes too often gets nothing for a while (rule R12): 640 s at most, with the limits
-//! that ship. What that explains is waited for as long. All else is not, nor what others can take
-//! in its place.
+//! Devices that come and go too often: the MDM gives them nothing for a while (rule R12), for at
+//! most 640 s with the shipped limits. Phase 2 waits as long for what depends on such a device, but
+//! not for anything else, nor for copies that others can take over.
 
 use crate::stage::Stage;
 use base::DeviceId;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use wire::control::GroupInfo;
 
 impl Stage {
-    /// Devices that the leading MDM holds out, and how long it will do so, by its clock.
+    /// Returns the devices that the leading MDM holds out, and for how long, by its clock.
     pub(crate) fn held_out(&self) -> BTreeMap<DeviceId, Duration> {
         let Some((who, mdm)) = self.leading_mdm() else { return BTreeMap::new() };
         let (now, seen) = (self.world.local_now(self.proc(who)), mdm.observed());
@@ -18,8 +18,8 @@ impl Stage {
         left.filter(|(_, left)| *left > Duration::ZERO).collect()
     }
 
-    /// True when all copies that these devices have are to be made anew on others: in each of their
-    /// pools two fault units are left, and one accident explains that they are gone.
+    /// Returns true when all copies of these devices are to be rebuilt on others: each of their
+    /// pools has two fault units left, and one accident explains their absence.
     pub(crate) fn are_replaced(&self, held: &BTreeMap<DeviceId, Duration>) -> bool {
         let plan = &self.plan;
         let is_held = |i: &u8| self.sds(*i).is_some_and(|sds| held.contains_key(&sds.id()));
@@ -38,7 +38,7 @@ impl Stage {
     }
 }
 
-/// True when a group lacks only copies on these devices, which get nothing yet.
+/// Returns true when a group lacks only copies on these devices, which get nothing yet.
 pub(crate) fn waits_for(g: &GroupInfo, held: &BTreeSet<DeviceId>) -> bool {
     let mut missing = g.replicas.iter().filter(|d| !g.in_sync.contains(d)).peekable();
     missing.peek().is_some() && missing.all(|d| held.contains(&DeviceId(*d)))

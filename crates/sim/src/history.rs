@@ -1,4 +1,4 @@
-//! What the clients asked, what they were told, and in which order.
+//! The history of a run: requests of clients, their answers, and the order of both.
 
 use crate::check::register::Value;
 use crate::plan::IoKind;
@@ -6,68 +6,71 @@ use base::{MapVersion, Time, VolumeId};
 use seam::BlockError;
 use std::fmt;
 
-/// A sector about which an operation says nothing.
+/// Value of a sector that an operation did not reveal.
 pub const SILENT: Value = Value::MAX;
 
-/// An answer.
+/// The answer to an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Answer {
-    /// Its place in the order of everything that clients saw.
+    /// Its position in the order of all requests and answers.
     pub moment: u64,
-    /// When.
+    /// Virtual time.
     pub at: Time,
-    /// What.
+    /// Success, or the error.
     pub result: Result<(), BlockError>,
 }
 
 /// One operation of the workload. Its index plus one is the value that it writes.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// By which client.
+    /// The client.
     pub client: u8,
-    /// In which life of the client.
+    /// The client's incarnation, as counted by the world.
     pub life: u32,
-    /// On which volume.
+    /// The volume.
     pub volume: VolumeId,
-    /// What.
+    /// Kind of operation.
     pub kind: IoKind,
-    /// From this sector.
+    /// First sector.
     pub sector: u32,
-    /// So many.
+    /// Number of sectors.
     pub sectors: u32,
-    /// When, in the order of everything that clients saw.
+    /// Position of the request in the order of all requests and answers.
     pub invoked: u64,
-    /// When.
+    /// Virtual time of the request.
     pub at: Time,
-    /// When, by its client's clock.
+    /// The same time on the client's clock.
     pub clock: Time,
     /// The answer.
     pub answer: Option<Answer>,
-    /// What a read saw, sector by sector.
+    /// Values that a read returned, by sector.
     pub seen: Vec<Value>,
-    /// The version of its client's map, if that had the volume, mapped to the client and large enough.
+    /// Version of the client's map, if the volume was in it, mapped to the client and large enough.
     pub knew: Option<MapVersion>,
-    /// When its client could not use the volume any more, for sure: what was not done by then never is.
+    /// The moment from which the client surely could not use the volume. If the operation was not
+    /// done by then, it never is.
     pub cut: Option<u64>,
-    /// It was asked over an NBD connection that is gone: no answer will come. Or its volume was deleted before the answer,
-    /// and is there again after a recovery: nothing is promised of what it saw.
+    /// The operation was sent over an NBD connection that is gone, so no answer will come. Or its
+    /// volume was deleted before the answer and is back after a recovery, so a read of it may
+    /// return anything.
     pub left: bool,
-    /// When its client knew that, for sure: it comes before whatever is asked there later.
+    /// The moment at which the client surely knew that the connection is gone: the operation takes
+    /// effect before any later request to the same place.
     pub gone: Option<u64>,
 }
 
 impl Record {
-    /// True when the client was told that it is done.
+    /// Returns true when the client was told that the operation is done.
     pub fn is_ok(&self) -> bool {
         self.answer.is_some_and(|a| a.result.is_ok())
     }
 
-    /// True for what changes sectors.
+    /// Returns true for operations that change sectors.
     pub fn is_write(&self) -> bool {
         matches!(self.kind, IoKind::Write | IoKind::Zero | IoKind::Discard)
     }
 
-    /// True when the answer says that nothing was even tried.
+    /// Returns true when the answer says that nothing was tried.
     pub fn is_refused(&self) -> bool {
         use BlockError::{Busy, Misaligned, OutOfRange, TooBig};
         let refused = |a: Answer| matches!(a.result, Err(Busy | Misaligned | OutOfRange | TooBig));
@@ -92,19 +95,19 @@ impl fmt::Display for Record {
 /// All operations of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// In the order in which they were asked.
+    /// In the order of the requests.
     pub ops: Vec<Record>,
     moment: u64,
 }
 
 impl History {
-    /// The next moment.
+    /// Returns the next position in the order of requests and answers.
     pub fn tick(&mut self) -> u64 {
         self.moment += 1;
         self.moment
     }
 
-    /// The operation that wrote this value.
+    /// Returns the operation that wrote this value.
     pub fn writer(&self, value: Value) -> Option<&Record> {
         self.ops.get((value as usize).checked_sub(1)?)
     }

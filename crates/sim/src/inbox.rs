@@ -1,4 +1,4 @@
-//! What waits to be delivered to a process, and the process itself.
+//! Processes, and the events that wait for delivery to them.
 
 use crate::actor::Actor;
 use crate::clock::Clock;
@@ -11,7 +11,7 @@ use seam::{
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// An event that is ready for a node.
+/// An event that is ready for delivery to a node.
 #[derive(Debug)]
 pub(crate) enum Item {
     LinkUp { link: LinkId, port: Port, dial: Option<DialId> },
@@ -45,22 +45,22 @@ pub(crate) enum PendingKind {
     Flush {
         covers: u64,
     },
-    /// A log's operation that has taken place; the node doesn't know yet.
+    /// An operation of a log or a file that has taken effect. The node does not know yet.
     Ended(Result<Buf, seam::DiskError>),
 }
 
-/// Whether a process runs.
+/// State of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProcState {
-    /// Not started, or dead.
+    /// Not started yet, or dead.
     Dead,
-    /// Runs.
+    /// Running.
     Running,
-    /// Keeps its memory and loses time.
+    /// Stopped: it keeps its memory and loses time.
     Paused,
 }
 
-/// How a process is to be struck in the middle of its next batch's effects.
+/// A pending strike in the middle of the effects of a process's next batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Strike {
     None,
@@ -68,20 +68,20 @@ pub(crate) enum Strike {
     Pause,
 }
 
-/// A link that somebody dialled whom the node may not know.
+/// A link on which the other side dialled, and which the node has not welcomed yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stranger {
     pub link: LinkId,
-    /// The longest body, in bytes.
+    /// Highest length in bytes of a frame body.
     pub body: usize,
-    /// A frame has come.
+    /// A frame has arrived.
     pub spoke: bool,
 }
 
 pub(crate) struct Process {
     pub name: String,
     pub state: ProcState,
-    /// True while its host is without power.
+    /// Its host is without power.
     pub host_down: bool,
     pub life: u32,
     pub actor: Option<Box<dyn Actor>>,
@@ -90,25 +90,25 @@ pub(crate) struct Process {
     pub inbox: VecDeque<Item>,
     pub links: BTreeMap<LinkId, (u32, u8)>,
     pub next_link: u64,
-    /// Links that its node has not welcomed, the oldest first.
+    /// Links that the node has not welcomed yet, oldest first.
     pub strangers: VecDeque<Stranger>,
     pub disks: Vec<Disk>,
-    /// How much longer than usual its frames travel, and operations of its disks take.
+    /// Extra delay of its frames, and of the operations of its disks.
     pub slow: (Duration, Duration),
-    /// Until then its host refuses dials, also while it runs.
+    /// Its host refuses dials until this time, even while the process runs.
     pub refuses_until: Time,
     pub pending: BTreeMap<u32, PendingDisk>,
     pub next_pending: u32,
-    /// So many frames came to it that copy something, or are to, in all its lives.
+    /// Number of frames that carried or announced resync copies to it, over all incarnations.
     pub copies_asked: u32,
-    /// So many writes came to it, in all its lives.
+    /// Number of frames with writes that reached it, over all incarnations.
     pub writes_asked: u32,
-    /// True while a run is in the world's queue.
+    /// A run of the process is in the world's queue.
     pub scheduled: bool,
     pub wake: Option<Time>,
     pub wake_number: u32,
     pub strike: Strike,
-    /// Effects that a pause holds back.
+    /// Effects that wait until the pause ends.
     pub held: Vec<Effect>,
     pub prng: Prng,
 }

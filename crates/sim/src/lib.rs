@@ -1,4 +1,8 @@
 //! The driver that runs nodes in virtual time under faults, and judges them.
+//!
+//! The nodes are the shipped ones, in one thread: the same seed gives the same run, bit for bit.
+//! The simulator does not cover kernels, threads, real clients or speed
+//! (`docs/internals/simulator.md`).
 
 #![forbid(unsafe_code)]
 

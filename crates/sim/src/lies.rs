@@ -1,9 +1,9 @@
-//! A stranger that lies: it has heard what members say, and says it again with other numbers, from
-//! a connection of its own.
+//! Lies: a stranger that overhears frames of accepted peers, and repeats them with other numbers on
+//! its own connections.
 //!
-//! It draws only lies that must not be believed, whatever else is true: it never has all that a
-//! member is known by (`docs/internals/simulator.md`). What it says is well-formed: checksums fit.
-//! What is sent back to it is lost.
+//! It draws only lies that must never be believed: it never has everything that identifies a peer
+//! (`docs/internals/simulator.md`). Its frames are well-formed, and their checksums match. Frames
+//! sent back to it are lost.
 
 use crate::inbox::ProcState;
 use crate::plan::Who;
@@ -19,24 +19,24 @@ use wire::control::{Hello, Register, Role};
 use wire::header::HEADER;
 use wire::{Header, Kind};
 
-/// How a stranger begins to lie.
+/// How a stranger introduces itself before it lies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lie {
-    /// It says no hello.
+    /// It sends no hello.
     Mute,
-    /// It says to be of another cluster.
+    /// Its hello names another cluster.
     Cluster,
-    /// It says to be a member in an earlier life.
+    /// Its hello names a peer in an earlier incarnation.
     Past,
-    /// It says to be a member in a life that nobody has given out.
+    /// Its hello names a peer in an incarnation that no MDM has given out.
     Future,
-    /// To a server: it means another device. To an MDM: it says to be a member, and doesn't
-    /// register.
+    /// To a server: its hello is meant for another device. To an MDM: its hello copies a peer's,
+    /// and it does not register.
     Guest,
-    /// To an MDM: it says to be a server with a device that this one doesn't have. To a server: as
-    /// `Guest`.
+    /// To an MDM: it registers a server with a device that this server does not have. To a server:
+    /// the same as `Guest`.
     Device,
-    /// It says to be an MDM, with a secret or an office that nobody has drawn.
+    /// It pretends to be an MDM, with an invented secret or leadership number.
     Mdm,
 }
 
@@ -70,18 +70,18 @@ impl FromStr for Lie {
     }
 }
 
-/// A frame.
+/// Header and body of a frame.
 type Frame = (Header, Vec<u8>);
 
-/// What the stranger has heard, and what it draws from.
+/// The stranger: its memory of frames, and its random numbers.
 pub(crate) struct Liar {
-    /// The newest frame of each kind to each process. Of hellos: of each role.
+    /// The newest frame of each kind to each process; for hellos, of each role.
     heard: BTreeMap<(ProcId, u8, i32), Frame>,
     prng: Prng,
 }
 
-/// Who has all that a member says when it registers is the member: these are not said again as they
-/// are.
+/// Kinds that are never repeated unchanged: a stranger with everything that a peer sends when it
+/// registers can't be told from the peer.
 const NEVER: [Kind; 3] = [Kind::Hello, Kind::Register, Kind::RegisterSdc];
 
 impl Liar {
@@ -89,7 +89,7 @@ impl Liar {
         Liar { heard: BTreeMap::new(), prng }
     }
 
-    /// A frame is sent to this process.
+    /// Remembers a frame that is sent to this process.
     pub fn hear(&mut self, to: ProcId, head: &Head, body: &[u8]) {
         if head.as_slice().len() != HEADER {
             return;
@@ -107,7 +107,7 @@ impl Liar {
         Hello::decode(&body[..]).ok()
     }
 
-    /// The hello of a server or a client that this process has heard.
+    /// Picks the hello of a server or a client that was sent to this process.
     fn members_hello(&mut self, to: ProcId) -> Option<Hello> {
         let roles = [Role::Sds, Role::Sdc];
         let mut all: Vec<Hello> = roles.into_iter().filter_map(|r| self.hello(to, r)).collect();
@@ -115,7 +115,7 @@ impl Liar {
         (!all.is_empty()).then(|| self.prng.pick(&all).clone())
     }
 
-    /// Some frames that this process has heard, with other numbers.
+    /// Picks some frames that were sent to this process, and changes numbers in them.
     fn frames(&mut self, to: ProcId, kind: Option<Kind>) -> Vec<Frame> {
         let never = |k: u8| NEVER.into_iter().any(|kind| kind as u8 == k);
         let fits = |k: u8| kind.map_or(!never(k), |kind| kind as u8 == k);
@@ -130,7 +130,7 @@ impl Liar {
             .collect()
     }
 
-    /// The frame with some other numbers, and some other bytes.
+    /// Changes some numbers and some bytes of a frame.
     fn altered(&mut self, (mut header, mut body): Frame) -> Frame {
         let r = &mut self.prng;
         for _ in 0..r.below(4) {
@@ -161,8 +161,8 @@ impl Liar {
         (header, body)
     }
 
-    /// What the stranger says to a process; nothing if it has not heard enough. True: the process
-    /// is an MDM.
+    /// Returns the frames of a lie to a process; none if the stranger has not heard enough. `mdm`
+    /// is true if the process is an MDM.
     fn story(&mut self, to: ProcId, lie: Lie, mdm: bool) -> Vec<Frame> {
         if lie == Lie::Mute {
             return self.frames(to, None);
@@ -171,20 +171,20 @@ impl Liar {
             return self.as_mdm(to, mdm);
         }
         let Some(mut hello) = self.members_hello(to) else { return Vec::new() };
-        // No older session is in its way.
+        // A later session, so that no older one is in its way.
         hello.session += self.prng.range(1, 1000);
         let mut kind = None;
         match lie {
             Lie::Cluster => hello.cluster ^= 1 << self.prng.below(64),
             Lie::Past => hello.incarnation -= 1 + self.prng.below(hello.incarnation),
-            // Far enough that nobody gets this life in the run.
+            // Too far ahead for any process to get this incarnation in the run.
             Lie::Future => hello.incarnation += 1 << self.prng.range(32, 62),
             Lie::Guest | Lie::Device if !mdm => hello.to = hello.to.wrapping_add(1000),
             Lie::Device => return self.with_device(to),
             _ => kind = Some(*self.prng.pick(&[Kind::Heartbeat, Kind::Proposal, Kind::MapPull])),
         }
         if lie == Lie::Cluster && hello.cluster == 0 {
-            return Vec::new(); // it says that it doesn't know
+            return Vec::new(); // 0 stands for an unknown cluster, which is allowed
         }
         let mut story = vec![self.hello_frame(&hello)];
         story.extend(self.frames(to, kind));
@@ -195,8 +195,8 @@ impl Liar {
         (Header::new(Kind::Hello), hello.encode_to_vec())
     }
 
-    /// To an MDM: messages of the consensus that don't begin with its secret. To a server: "ask
-    /// me".
+    /// Returns frames of a false MDM. To an MDM: messages of the consensus with a wrong secret. To
+    /// a server: a hello with an address to dial.
     fn as_mdm(&mut self, to: ProcId, mdm: bool) -> Vec<Frame> {
         let Some(mut hello) = self.hello(to, Role::Mdm) else { return Vec::new() };
         if !mdm {
@@ -213,15 +213,15 @@ impl Liar {
         story
     }
 
-    /// To an MDM: a server with a device that it doesn't have, or that says to have acted when
-    /// nobody has.
+    /// Returns the registration of a false server with a device that it does not have, or whose
+    /// epochs no group ever had.
     fn with_device(&mut self, to: ProcId) -> Vec<Frame> {
         let register = self.heard.get(&(to, Kind::Register as u8, 0));
         let register = register.and_then(|(_, body)| Register::decode(&body[..]).ok());
         let hello = self.hello(to, Role::Sds);
         let (Some(mut m), Some(mut hello)) = (register, hello) else { return Vec::new() };
         if m.device == 0 {
-            return Vec::new(); // an empty device may come in another one's place
+            return Vec::new(); // an empty device may take another one's place
         }
         (hello.id, hello.incarnation) = (0, 0);
         m.nonce = self.prng.next_u64();
@@ -235,12 +235,12 @@ impl Liar {
 }
 
 impl World {
-    /// Somebody listens from now on, who may lie later.
+    /// Adds a stranger that listens from now on, and may lie later.
     pub fn expect_lies(&mut self, prng: Prng) {
         self.liar = Some(Liar::new(prng));
     }
 
-    /// A stranger lies to this process. False when it has not heard enough.
+    /// Sends a lie to this process. Returns false when the stranger has not heard enough.
     fn lie(&mut self, to: ProcId, lie: Lie, mdm: bool) -> bool {
         if self.procs[to.0].state == ProcState::Dead {
             return false;
@@ -263,7 +263,7 @@ impl World {
 }
 
 impl Stage {
-    /// A stranger lies to this process, if it has heard enough.
+    /// Sends a lie to this process, if the stranger has heard enough.
     pub(crate) fn lie(&mut self, who: Who, lie: Lie) {
         if self.world.lie(self.proc(who), lie, matches!(who, Who::Mdm(_))) {
             self.marks.meet("sim: a stranger lied");

@@ -1,5 +1,5 @@
 //! I8: when faults stop, the system becomes active, then mirrored, in bounded time. If it does not,
-//! the first unmet condition is told.
+//! the failure names the first unmet condition.
 
 use crate::check::i03_mirrors;
 use crate::held_out::waits_for;
@@ -13,11 +13,11 @@ use std::time::Duration;
 use wire::control::GroupInfo;
 
 impl Stage {
-    /// True when nothing is stopped, cut off or about to die, and the MDM has heard everybody since it
-    /// started: who fails now fails alone.
+    /// Returns true when nothing is stopped, cut off or about to die, and the MDM has heard every
+    /// server since it started. A server that fails now fails alone.
     pub fn is_calm(&self) -> bool {
         let everybody = self.everybody().into_iter();
-        // While the MDMs' logs are lost, servers hold what they have without them.
+        // While the logs of all MDMs are lost, servers keep their content without them.
         let lost = self.has_no_mdm();
         let counts = |w: &Who| match w {
             Who::Sdc(_) => false,
@@ -31,7 +31,7 @@ impl Stage {
             && (lost || self.mdm().is_some_and(Mdm::hears_all))
     }
 
-    /// True when every group has all its copies in sync and an active primary.
+    /// Returns true when every group has all its copies in sync and an active primary.
     pub fn is_whole(&self) -> bool {
         self.servers_unmet().or_else(|| self.groups_unmet(false, &BTreeSet::new())).is_none()
     }
@@ -54,7 +54,7 @@ impl Stage {
         None
     }
 
-    /// True when the servers have no space for two copies of everything.
+    /// Returns true when the servers lack space for two copies of everything.
     pub fn is_tight(&self) -> bool {
         self.plan.capacity < 2 * self.volumes.iter().map(|v| v.units).sum::<u32>()
     }
@@ -63,7 +63,8 @@ impl Stage {
         self.observer.volumes.values().any(|(slots, _)| slots.contains(&group.0))
     }
 
-    /// A device that is to be removed and is not. What is lost or in doubt can't move away; all else does.
+    /// Returns a device that is to be removed and is still there. Devices that only keep groups
+    /// that are lost or in doubt are excepted, as these can't move.
     fn removals_unmet(&self) -> Option<String> {
         let (groups, doubtful) = (&self.observer.groups, self.doubtful());
         let stays = |id: &GroupId, g: &GroupInfo| g.lost || doubtful.contains(id);
@@ -81,8 +82,8 @@ impl Stage {
         })
     }
 
-    /// A device that has much more or less than its share, by capacity: of what the groups may hold, or of those that
-    /// hold nothing.
+    /// Returns a device whose share of the groups does not match its capacity. Groups count by the
+    /// units that they may hold; empty groups count by their number.
     fn share_unmet(&self) -> Option<String> {
         let groups = &self.observer.groups;
         let there = || self.observer.devices.iter().filter(|(_, d)| !d.removed);
@@ -109,7 +110,7 @@ impl Stage {
         let all: f64 = units.values().sum();
         let most = units.values().copied().fold(0.0, f64::max);
         there().find_map(|(id, d)| {
-            // No fault unit has more than half of all copies; the others share the rest.
+            // No fault unit has more than half of all copies. The others share the rest.
             let own = units[&unit(id)];
             let part = match own {
                 _ if most * 2.0 < all => own / all,
@@ -132,9 +133,10 @@ impl Stage {
         })
     }
 
-    /// The first group that is not whole. At last, what can't be helped is excepted: groups in
-    /// doubt, groups whose loss is excused or hurts nobody, and copies for which there is no space.
-    /// So are copies on these devices, which get nothing yet.
+    /// Returns the first group that is not fully mirrored and active. With `at_last`, three
+    /// kinds of groups are excepted: groups in doubt, groups whose loss is excused or affects
+    /// no volume, and copies without space. Copies on `held` devices, which get nothing yet,
+    /// are always excepted.
     pub fn groups_unmet(&self, at_last: bool, held: &BTreeSet<DeviceId>) -> Option<String> {
         let (groups, doubtful) = (&self.observer.groups, self.doubtful());
         for (id, g) in groups {
@@ -172,13 +174,13 @@ impl Stage {
         None
     }
 
-    /// What still has to happen before the system is as it should be; `None`: it is.
+    /// Returns the first condition that is unmet before the cluster is healthy; `None`: it is.
     pub fn unmet(&self) -> Option<String> {
         self.unmet_beside(&BTreeSet::new())
     }
 
-    /// The same without what has to wait for these devices, which get nothing yet: copies that they
-    /// lack, and moves, as nothing moves for balance before all is whole.
+    /// The same, except for what waits for `held` devices, which get nothing yet: copies that they
+    /// lack, and moves, as nothing is rebalanced while a copy is missing.
     pub fn unmet_beside(&self, held: &BTreeSet<DeviceId>) -> Option<String> {
         for who in self.everybody() {
             if self.world.state(self.proc(who)) != ProcState::Running {
@@ -201,15 +203,15 @@ impl Stage {
         moves.or_else(|| self.answers_unmet())
     }
 
-    /// What still has to move from one device to another one.
+    /// Returns data that still has to move from one device to another.
     fn moves_unmet(&self) -> Option<String> {
-        // Devices that were exchanged may bring two copies to one server, for a while.
+        // Swapped devices may bring two copies to one server for a while.
         let twins = !self.plan.mates.is_empty() && self.plan.swaps();
         let together = || twins.then(|| i03_mirrors::together(self)).flatten();
         self.removals_unmet().or_else(|| self.share_unmet()).or_else(together)
     }
 
-    /// What a client has still to hear before it may use all of every volume.
+    /// Returns a volume that the client, by its map, may not use in full yet.
     pub fn volumes_unmet(&self, client: u8) -> Option<String> {
         let map = self.sdc(client)?.map();
         let usable = |id: VolumeId| {
@@ -222,7 +224,7 @@ impl Stage {
         Some(format!("sdc{client} may use {} bytes of {id}, which has {size}", usable(id)))
     }
 
-    /// What still has to happen before all MDMs belong together, and one leads.
+    /// Returns what is missing before all MDMs belong to one cluster and one of them leads.
     pub fn mdms_unmet(&self) -> Option<String> {
         for i in 0..self.plan.mdms {
             let Some(mdm) = self.mdm_at(i) else { return Some(format!("mdm{i} does not run")) };
@@ -253,9 +255,9 @@ impl Stage {
         None
     }
 
-    /// The first request of a client that is not answered.
+    /// Returns the first unanswered request of a client.
     pub fn answers_unmet(&self) -> Option<String> {
-        // What was asked of a group in doubt is not answered, and what waits behind it isn't either.
+        // Requests to a group in doubt are not answered, nor requests that wait behind them.
         let doubt = !self.scanning && !self.doubtful().is_empty();
         for i in (0..self.plan.clients).filter(|_| !doubt) {
             if self.outstanding[i as usize] > 0 {
@@ -274,38 +276,38 @@ impl Stage {
         None
     }
 
-    /// True for a device that is the outcast's.
+    /// Returns true for a device of the outcast.
     pub fn is_out(&self, device: u32) -> bool {
         self.outcasts.values().any(|out| *out == device)
     }
 
-    /// True when the others are to make the copies anew that a server has which stays away, in some pool.
+    /// Returns true when the copies of the outcast are to be rebuilt in at least one pool.
     pub fn rebuilds(&self) -> bool {
         (0..self.plan.sds).any(|i| self.rebuilds_in(self.plan.pool(i)))
     }
 
-    /// True when they are to in this pool: two fault units of it are left.
+    /// Returns true when they are to be rebuilt in this pool, as two fault units of it are left.
     pub fn rebuilds_in(&self, pool: u8) -> bool {
         let plan = &self.plan;
         let here =
             (0..plan.sds).filter(|i| plan.pool(*i) == pool && !self.outcasts.contains_key(i));
         let units: BTreeSet<u8> = here.map(|i| plan.unit(i)).collect();
-        // One that is to be removed, and can't be because something is lost, takes nothing any more.
+        // A device that is to be removed takes no copies, and a loss may block its removal.
         let all = !self.observer.devices.values().any(|d| d.leaves);
         all && units.len() > 1
             && !self.is_tight()
             && self.plan.limits.rebuild_after < Duration::from_secs(10)
     }
 
-    /// True when this group's lost copy is to be made anew.
+    /// Returns true when this group's lost copy is to be rebuilt.
     fn comes_anew(&self, group: GroupId) -> bool {
-        // Pools have their numbers in the order in which they were made.
+        // The MDM numbers pools in the order of their creation.
         let pool = self.observer.places.pool_of(group).unwrap_or_default() as u8;
         self.rebuilds_in(if self.plan.pools() == 1 { 0 } else { pool })
     }
 
-    /// True when it has to be seen that this server is slow: by its disk, if it gets work, or else by two others at
-    /// least that need its leases.
+    /// Returns true when the others must notice that this server is slow: by its disk, if that gets
+    /// work, or by at least two servers that need its leases.
     pub fn can_be_found_slow(&self, i: u8, disk: bool) -> bool {
         let Some(sds) = self.sds(i) else { return false };
         let device = sds.id().0;
@@ -322,8 +324,9 @@ impl Stage {
         self.rebuilds() && if disk { used } else { leaders.len() > 1 }
     }
 
-    /// True when it has to be seen that the others don't reach these: each shares groups with two other servers at least.
-    /// Nobody watches over the members of a group that is lost.
+    /// Returns true when the others must notice that they don't reach these devices: each
+    /// shares groups with at least two other servers. Lost groups don't count, as nobody
+    /// watches their replicas.
     pub fn can_be_found_cut_off(&self, away: &[u8]) -> bool {
         let servers = (0..self.plan.sds).filter(|j| !away.contains(j));
         let servers: BTreeMap<u32, u8> =
@@ -338,7 +341,7 @@ impl Stage {
         })
     }
 
-    /// What still has to happen before everything that this server had has two copies again.
+    /// Returns the first group of the outcast that does not have two copies again.
     pub fn copies_unmet_without(&self) -> Option<String> {
         if self.outcasts.is_empty() {
             return None;
@@ -351,8 +354,8 @@ impl Stage {
         })
     }
 
-    /// What still has to happen before everything is served without this server, with two copies again if
-    /// there are servers for them.
+    /// Returns the first group that is not served without the outcast, or not with two copies again
+    /// if there are servers for that.
     pub fn unmet_without(&self, outcast: u8) -> Option<String> {
         if self.outcasts.is_empty() {
             return None;
@@ -382,8 +385,9 @@ impl Stage {
     }
 }
 
-/// Units that each group may come to hold: those of a volume spread evenly over its groups, and
-/// whole ones. A volume that has fewer units than groups may have one in each of them.
+/// Returns how many units each group may come to hold: a volume's units are spread evenly
+/// over its groups, and rounded up, as a volume with fewer units than groups may have one
+/// unit in any of them.
 fn weights<'a>(volumes: impl Iterator<Item = &'a (Vec<u32>, u64)>) -> BTreeMap<GroupId, u64> {
     let mut units: BTreeMap<GroupId, u64> = BTreeMap::new();
     for (slots, size) in volumes {
@@ -393,7 +397,7 @@ fn weights<'a>(volumes: impl Iterator<Item = &'a (Vec<u32>, u64)>) -> BTreeMap<G
     units
 }
 
-/// What a group lacks before it has its two copies, and nobody comes or goes.
+/// Returns what a group lacks before it has its two copies and no replica comes or goes.
 fn copies_unmet(id: GroupId, g: &GroupInfo) -> Option<String> {
     if g.in_sync.len() < g.replicas.len() {
         return Some(format!("{id} lacks a copy: {g:?}"));

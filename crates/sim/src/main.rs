@@ -1,4 +1,4 @@
-//! `gabion-sim`: runs plans, hunts for bugs, shrinks what it finds.
+//! `gabion-sim`: runs plans, hunts for bugs, and shrinks plans that fail.
 
 #![forbid(unsafe_code)]
 
@@ -25,16 +25,16 @@ struct Cli {
     one: One,
 }
 
-/// One run.
+/// Arguments of a single run.
 #[derive(Args)]
 struct One {
-    /// Play the plan of this seed.
+    /// Run the plan of this seed.
     #[arg(long)]
     seed: Option<u64>,
-    /// Play a plan from a file.
+    /// Run a plan from a file.
     #[arg(long, conflicts_with = "seed")]
     plan: Option<PathBuf>,
-    /// Damage strikes anywhere, also the last good copy: the loss has to be told.
+    /// Let damage strike any copy, also the last intact one: losses must be reported as errors.
     #[arg(long)]
     allow_loss: bool,
     /// Print one line per event and effect.
@@ -43,13 +43,14 @@ struct One {
     /// Print the plan.
     #[arg(long)]
     show: bool,
-    /// If it fails, look for a smaller plan that fails in the same way, for so long, and write it.
+    /// If the run fails, look for a smaller plan that fails in the same way for this
+    /// long, and write it.
     #[arg(long, value_parser = span)]
     shrink: Option<Duration>,
     /// Where to write the smaller plan.
     #[arg(long, default_value = "shrunk.plan")]
     out: PathBuf,
-    /// Take out the rule that this mutant is named after.
+    /// Remove the rule that this mutant stands for.
     #[arg(long)]
     mutant: Option<String>,
 }
@@ -58,67 +59,68 @@ struct One {
 enum Command {
     /// Run a range of seeds.
     Run {
-        /// Which: FROM..TO, TO excluded.
+        /// Seeds as FROM..TO, TO excluded.
         #[arg(long, value_parser = range)]
         seeds: (u64, u64),
-        /// Damage strikes anywhere, also the last good copy: the loss has to be told.
+        /// Let damage strike any copy, also the last intact one: losses must be reported as errors.
         #[arg(long)]
         allow_loss: bool,
-        /// Threads.
+        /// Number of threads.
         #[arg(long, default_value_t = 2)]
         jobs: usize,
     },
     /// Run new seeds for a while.
     Hunt {
-        /// How long: 90s, 30m, 2h.
+        /// Run time: 90s, 30m, 2h.
         #[arg(long, value_parser = span)]
         budget: Duration,
-        /// Damage strikes anywhere, also the last good copy: the loss has to be told.
+        /// Let damage strike any copy, also the last intact one: losses must be reported as errors.
         #[arg(long)]
         allow_loss: bool,
-        /// The first seed; taken from the clock if it is not given.
+        /// The first seed; by default taken from the clock.
         #[arg(long)]
         from: Option<u64>,
-        /// Threads.
+        /// Number of threads.
         #[arg(long, default_value_t = 2)]
         jobs: usize,
     },
-    /// Take out one rule of the protocol after the other, and see how soon a judge notices.
+    /// Remove one rule of the protocol at a time, and count the seeds until a judge notices.
     Mutants {
-        /// How many seeds each of them gets.
+        /// Highest number of seeds per mutant.
         #[arg(long, default_value_t = 20_000)]
         max_seeds: u64,
         /// The first seed.
         #[arg(long, default_value_t = 0)]
         from: u64,
-        /// Only these.
+        /// Names of the mutants to hunt; by default all.
         #[arg(long)]
         only: Vec<String>,
-        /// Threads.
+        /// Number of threads.
         #[arg(long, default_value_t = 2)]
         jobs: usize,
     },
-    /// Many servers: do they all register, is a failure noticed in time, and at what cost is it mended?
+    /// Run large domains: do all servers register, is a failure noticed in time, and what
+    /// does the repair cost?
     Scale {
-        /// Data servers.
+        /// Number of data servers.
         #[arg(long, default_value_t = 128)]
         servers: u32,
-        /// Devices of each.
+        /// Devices per server.
         #[arg(long, default_value_t = 10)]
         devices: u32,
-        /// Protection domains that they are in.
+        /// Number of protection domains that share the servers.
         #[arg(long, default_value_t = 1)]
         domains: u32,
         /// Print the figures as JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Run a sample of seeds twice: the fingerprints must be the same.
+    /// Run a sample of seeds twice, and compare the fingerprints.
     Fingerprint {
-        /// Which: FROM..TO, TO excluded.
+        /// Seeds as FROM..TO, TO excluded.
         #[arg(long, value_parser = range, default_value = "0..20")]
         seeds: (u64, u64),
-        /// Print each fingerprint instead, for comparing processes and machines.
+        /// Print each fingerprint instead, to compare processes and machines.
         #[arg(long)]
         print: bool,
     },
@@ -241,7 +243,7 @@ fn fingerprint(seeds: (u64, u64), print: bool) -> ExitCode {
             println!("{seed} {first:016x}");
             continue;
         }
-        // With a trace, too: looking must not change anything.
+        // The second run is traced, as a trace must not change anything.
         let second = run(&plan, Sink::Keep(Vec::new())).fingerprint;
         if first != second {
             different += 1;
@@ -358,7 +360,7 @@ fn summary(t: &Totals, elapsed: Duration, allow_loss: bool) -> ExitCode {
         println!("failures by kind: {kinds:?}");
     }
     println!("{} passed, {} failed", t.passed, t.failed.len());
-    // Where losses are allowed no server stays away at last.
+    // Where losses are allowed, plans have no outcast, so some marks can't be met.
     let good = if allow_loss { t.failed.is_empty() } else { t.is_good() };
     if t.failed.is_empty() && !good {
         println!("FAILED: so many runs have to meet all of that, or judges have nothing to judge");

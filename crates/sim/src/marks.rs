@@ -1,4 +1,5 @@
-//! Which rare paths a campaign has met: kinds of notes, and what the simulator itself saw happen.
+//! Marks: counts of rare paths that a campaign has met, which are kinds of notes and observations
+//! of the simulator.
 
 use seam::Note;
 use std::collections::BTreeMap;
@@ -30,7 +31,8 @@ pub const NOTES: &[&str] = &[
     "Retried",
 ];
 
-/// What the simulator itself has to see, too: where it never happens, a judge has nothing to judge.
+/// Other notes and observations that a campaign should meet. Without them some judge
+/// has nothing to judge.
 pub const SEEN: &[&str] = &[
     "Recovered",
     "Repaired",
@@ -54,10 +56,10 @@ pub const SEEN: &[&str] = &[
     "sim: the limits are those that ship",
 ];
 
-/// After so many runs everything should have been met.
+/// Number of runs after which everything should have been met.
 pub const ENOUGH: u64 = 1000;
 
-/// Counts by name.
+/// Counts by mark.
 #[derive(Clone, Default, Debug)]
 pub struct Marks {
     counts: BTreeMap<String, u64>,
@@ -78,7 +80,7 @@ impl Marks {
         }
     }
 
-    /// Counts something else.
+    /// Counts another mark.
     pub fn meet(&mut self, what: &str) {
         match self.counts.get_mut(what) {
             Some(n) => *n += 1,
@@ -88,14 +90,14 @@ impl Marks {
         }
     }
 
-    /// All counts.
+    /// Returns all counts.
     pub fn counts(&self) -> BTreeMap<String, u64> {
         let mut all = self.counts.clone();
         self.kinds.iter().for_each(|(_, n, name)| *all.entry(name.to_string()).or_default() += n);
         all
     }
 
-    /// What was never met.
+    /// Returns the marks that were never met.
     pub fn missing(counts: &BTreeMap<String, u64>) -> Vec<&'static str> {
         NOTES.iter().chain(SEEN).copied().filter(|n| !counts.contains_key(*n)).collect()
     }

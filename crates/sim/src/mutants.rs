@@ -1,8 +1,9 @@
-//! The test of the tester: with one rule of the protocol taken out, how many seeds does it take until
-//! a judge notices, and which one?
+//! Tests the judges: with one rule of the protocol removed, how many seeds does it take until a
+//! judge notices, and which judge is it?
 //!
-//! A mutant is switched on for the whole process, so mutants are hunted one after the other. A seed
-//! counts only if it passes without the mutant. Those that seeds meet too rarely have a plan that catches them.
+//! A mutant is active for the whole process, so mutants are hunted one after the other. A
+//! seed counts only if it passes without the mutant. A mutant that seeds meet too rarely has
+//! a plan that catches it.
 
 use crate::campaign::campaign;
 use crate::plan::Plan;
@@ -14,7 +15,7 @@ use std::fmt::{self, Write};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
+/// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
 const PLANS: [(Mutant, &str, &str); 18] = [
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
@@ -88,12 +89,12 @@ const PLANS: [(Mutant, &str, &str); 18] = [
     ),
 ];
 
-/// Which plan it was.
+/// The plan that caught a mutant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Found {
-    /// That of a seed.
+    /// The plan of this seed.
     Seed(u64),
-    /// A committed one.
+    /// The committed plan of this name.
     Plan(&'static str),
 }
 
@@ -106,20 +107,20 @@ impl fmt::Display for Found {
     }
 }
 
-/// What it took to catch one mutant.
+/// Result of the hunt for one mutant.
 #[derive(Clone, Debug)]
 pub struct Catch {
-    /// Which rule was removed.
+    /// The mutant.
     pub mutant: Mutant,
-    /// Runs until it was caught, or until the budget was spent.
+    /// Number of runs until it was caught, or until the budget was spent.
     pub runs: u64,
-    /// The plan and what the judge said.
+    /// The plan that caught it, and the judge's message.
     pub caught: Option<(Found, String)>,
-    /// How long that took.
+    /// Real time of the hunt.
     pub took: Duration,
 }
 
-/// The mutant with this name.
+/// Returns the mutant with this name; the case of letters does not matter.
 pub fn by_name(name: &str) -> Option<Mutant> {
     Mutant::ALL.iter().copied().find(|m| format!("{m:?}").eq_ignore_ascii_case(name))
 }
@@ -164,7 +165,8 @@ pub fn hunt(mutant: Mutant, from: u64, max_seeds: u64, jobs: usize) -> Catch {
     }
 }
 
-/// What the mutant's own plan says, if it has one.
+/// Runs the mutant's own plan, if there is one. Returns the failure, if the plan passes
+/// without the mutant.
 fn by_plan(mutant: Mutant) -> Option<(Found, String)> {
     let (_, name, text) = PLANS.iter().find(|(of, ..)| *of == mutant)?;
     let plan: Plan = text.parse().expect("a committed plan can be read");
@@ -175,7 +177,7 @@ fn by_plan(mutant: Mutant) -> Option<(Found, String)> {
     failure.filter(|_| passes).map(|failure| (Found::Plan(name), failure.to_string()))
 }
 
-/// The figures as a table for `docs/internals/simulator.md`.
+/// Formats the results as a table for `docs/internals/simulator.md`.
 pub fn markdown(catches: &[Catch]) -> String {
     let mut s = String::from(
         "| rule removed | seeds until caught | seed | caught by |\n|---|---|---|---|\n",

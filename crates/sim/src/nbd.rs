@@ -1,7 +1,7 @@
 //! Programs with NBD connections to a client: a node beside each SDC that speaks the protocol as a
-//! kernel or qemu would. It connects, attaches a volume, asks what it is told to, and connects again
-//! when a connection is gone. Connection i attaches volume i of the plan, modulo their number; so
-//! several may have attached the same.
+//! kernel or QEMU would. It connects, attaches a volume, sends the requests that it is told to, and
+//! reconnects when a connection is gone. Connection i attaches volume i of the plan modulo their
+//! number, so several connections may have the same volume.
 
 mod framer;
 mod play;
@@ -19,50 +19,50 @@ use std::rc::Rc;
 use std::time::Duration;
 use target::nbd::proto::*;
 
-/// How long until a connection that is gone is dialled again.
+/// Delay before a lost connection is dialled again.
 const AGAIN: Duration = Duration::from_millis(3);
 
-/// What a connection is to do.
+/// An order to a connection.
 #[derive(Debug)]
 pub enum Order {
-    /// Ask this; the cookie is the operation's index.
+    /// Send this request, with the operation's index as the cookie.
     Ask {
-        /// Its index in the history.
+        /// Index of the operation in the history.
         index: u64,
-        /// The command.
+        /// The NBD command.
         command: u16,
-        /// From this byte.
+        /// First byte.
         at: u64,
-        /// So many.
+        /// Number of bytes.
         len: u32,
         /// The data of a write.
         body: Vec<u8>,
     },
     /// Close the connection.
     Hang,
-    /// Read nothing for so long.
+    /// Stop reading for this long.
     Deaf(Duration),
 }
 
-/// What a connection has seen.
+/// An event on a connection.
 #[derive(Debug)]
 pub enum Seen {
-    /// It is there, with its volume attached.
+    /// The connection is up, and its volume is attached.
     Attached,
-    /// An answer: the error value, and the data of a read.
+    /// An answer arrived: cookie, error value, and the data of a read.
     Answered(u64, u32, Vec<u8>),
-    /// It is gone, with these operations unanswered.
+    /// The connection is gone, and these operations are unanswered.
     Gone(Vec<u64>),
     /// The server broke the protocol.
     Wrong(String),
 }
 
-/// Orders and news, shared between the world's owner and the node, by connection.
+/// Orders and events by connection, shared between the world's owner and the node.
 #[derive(Default, Debug)]
 pub struct Shared {
-    /// To do, the first one first.
+    /// Waiting orders in sequence.
     pub orders: VecDeque<(u8, Order)>,
-    /// Not taken yet.
+    /// Events that the owner has not taken yet.
     pub seen: Vec<(u8, Seen)>,
     /// The link of each connection that is up.
     pub links: BTreeMap<u8, LinkId>,
@@ -81,7 +81,7 @@ struct Connection {
     volume: u8,
     state: State,
     deaf_until: Option<Time>,
-    /// Cookies without an answer.
+    /// Cookies of unanswered requests.
     asked: Vec<u64>,
 }
 
@@ -94,18 +94,18 @@ impl Connection {
     }
 }
 
-/// The node.
+/// The node with all connections to one SDC.
 pub struct Host {
     shared: Rc<RefCell<Shared>>,
     to: SocketAddr,
     connections: Vec<Connection>,
-    /// How much data the answer to each cookie has.
+    /// Length of the data in a successful answer, by cookie.
     lens: framer::Lens,
     dials: u64,
 }
 
 impl Host {
-    /// So many connections to the SDC at this address, which attach these volumes.
+    /// Creates one connection to the SDC at this address for each of these volumes.
     pub fn new(shared: Rc<RefCell<Shared>>, to: SocketAddr, volumes: Vec<u8>) -> Host {
         let connection = |volume| Connection {
             volume,
@@ -147,7 +147,7 @@ impl Host {
                     self.tell(i, Seen::Attached);
                 }
                 NBD_REP_INFO => {}
-                // The volume isn't there, or not for this client: it tries again.
+                // The volume is missing, or not mapped to this client: try again later.
                 _ => {
                     out.push(Effect::Close { link });
                     self.gone(i, now);

@@ -1,24 +1,26 @@
-//! Connections as TCP gives them: bytes in order per direction, and no word about what arrived.
+//! Connections as TCP provides them: bytes in order per direction, and no report of what arrived.
 //!
-//! Fault model: a frame takes a random time, a few take long; a path between two hosts may be blocked
-//! or clogged in one direction (what was sent waits; after a while the sender gives the connection
-//! up); a connection may break, each side sees a prefix of what was sent and notices at its own time;
-//! a frame may arrive damaged. A dial is refused only when the process does not exist at the moment
-//! at which the packet gets to its host, or while that host refuses dials whoever listens; the answer travels like everything else. This file holds the
-//! state; [`crate::wires`] moves it.
+//! Fault model: A frame travels for a random time, and a few take long. A path between two hosts
+//! may be blocked or clogged in one direction; data waits, and after a while the sender gives up
+//! the connection. A connection may break: each side sees a prefix of what was sent, and notices at
+//! a different time. A frame may arrive damaged. A dial is refused only when the process does not
+//! exist at the moment when the packet reaches its host, or while that host refuses all dials; the
+//! refusal travels like everything else.
+//!
+//! This file holds the state; [`crate::wires`] moves it.
 
 use crate::world::ProcId;
 use base::{LinkId, Time};
 use seam::{Buf, BufPool, DialId, DownReason, FrameError, Framer, Framing, Head, Port};
 use std::collections::VecDeque;
 
-/// What travels along a lane.
+/// Content of a piece on a lane.
 pub(crate) enum Cargo {
-    /// The connection is there.
+    /// The connection is established.
     Up,
-    /// A frame, or a part of one.
+    /// A frame, or part of one.
     Data { head: Head, body: Buf },
-    /// The connection is gone; the last thing on a lane.
+    /// The connection is gone. This is the last piece on a lane.
     Down(DownReason),
 }
 
@@ -31,15 +33,15 @@ pub(crate) struct Piece {
 #[derive(Default)]
 pub(crate) struct Lane {
     pub pieces: VecDeque<Piece>,
-    /// When the last piece arrives: nothing overtakes.
+    /// Arrival time of the last piece; later pieces do not overtake it.
     pub last: Time,
-    /// True while the arrival of the first piece is in the world's queue.
+    /// The arrival of the first piece is in the world's queue.
     pub armed: bool,
-    /// Counts the times that it stalled; names the time-out that is running.
+    /// Number of stalls so far; identifies the running time-out.
     pub stall: u32,
-    /// True while that time-out runs.
+    /// That time-out is running.
     pub timing: bool,
-    /// Bytes that were sent and that the receiving node has not consumed.
+    /// Bytes that were sent and not yet consumed by the receiving node.
     pub bytes: u64,
     pub assembler: Assembler,
 }
@@ -51,17 +53,17 @@ impl Lane {
         self.pieces.push_back(Piece { at: self.last, cargo });
     }
 
-    /// True when something should have arrived by now.
+    /// Returns true when a piece should have arrived by now.
     pub fn is_late(&self, now: Time) -> bool {
         self.pieces.front().is_some_and(|p| p.at < now)
     }
 
-    /// True when the connection is gone at this lane's source, and its end is on the way.
+    /// Returns true when the connection is gone at this lane's source, and the news is on its way.
     pub fn is_ending(&self) -> bool {
         self.pieces.back().is_some_and(|p| matches!(p.cargo, Cargo::Down(_)))
     }
 
-    /// Forgets all but the first `keep` pieces.
+    /// Drops all pieces but the first `keep`.
     pub fn truncate(&mut self, keep: usize) {
         self.pieces.truncate(keep);
     }
@@ -69,9 +71,9 @@ impl Lane {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum EndState {
-    /// The node has not heard of it yet.
+    /// The node has not heard of the connection yet.
     Waiting,
-    /// The node knows it by this name.
+    /// The node knows the connection by this link id.
     Up(LinkId),
     /// Closed, broken, or its process is dead.
     Gone,
@@ -82,12 +84,12 @@ pub(crate) struct End {
     pub proc: ProcId,
     pub life: u32,
     pub state: EndState,
-    /// The dial that it answers.
+    /// The dial that this end has made.
     pub dial: Option<DialId>,
     pub framer: Option<Box<dyn Framer>>,
-    /// False while the node has paused the link.
+    /// False while the node has paused reading.
     pub reading: bool,
-    /// Gone without a word, because its host lost power.
+    /// The host lost power, so the other side got no notice.
     pub silent: bool,
 }
 
@@ -98,16 +100,16 @@ impl End {
     }
 }
 
-/// A connection; lane `i` leads from end `i` to end `1 - i`. End 0 dialled.
+/// A connection. Lane `i` leads from end `i` to end `1 - i`. End 0 dialled.
 pub(crate) struct Conn {
     pub port: Port,
     pub ends: [End; 2],
     pub lanes: [Lane; 2],
-    /// Nobody's: see [`crate::forge`].
+    /// A stranger's; see [`crate::forge`].
     pub forged: bool,
 }
 
-/// Which paths between hosts are blocked or clogged.
+/// Blocked and clogged paths between hosts.
 pub(crate) struct Paths {
     n: usize,
     blocked: Vec<bool>,
@@ -155,7 +157,7 @@ impl Paths {
     }
 }
 
-/// Turns what came into frames.
+/// Turns arriving pieces into frames.
 #[derive(Default)]
 pub(crate) struct Assembler {
     bytes: Vec<u8>,
@@ -163,12 +165,12 @@ pub(crate) struct Assembler {
 }
 
 impl Assembler {
-    /// Bytes of the body of the frame that is not here whole, if they are known.
+    /// Returns the body length of the frame that is arriving, or 0 if it is unknown.
     pub fn announced(&self) -> usize {
         self.cut.map_or(0, |(_, body)| body)
     }
 
-    /// Takes one piece as it was sent. Most pieces are a frame each and go through untouched.
+    /// Takes one piece as it was sent. Most pieces are one frame each, and are passed on unchanged.
     pub fn piece(
         &mut self,
         framer: &mut dyn Framer,
@@ -194,7 +196,7 @@ impl Assembler {
         self.cut(framer, pool, frames)
     }
 
-    /// Takes a few bytes.
+    /// Takes a few bytes of the stream.
     pub fn bytes(
         &mut self,
         framer: &mut dyn Framer,

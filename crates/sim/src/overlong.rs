@@ -1,4 +1,5 @@
-//! Frames of which nobody takes the body: it is longer than a process takes from a stranger, or from a member.
+//! Frames that announce a longer body than a process accepts from a stranger, or
+//! from an accepted peer.
 
 use crate::inbox::ProcState;
 use crate::net::{Cargo, EndState};
@@ -8,7 +9,8 @@ use seam::{Buf, Port};
 use wire::{Header, Kind};
 
 impl World {
-    /// The head of such a frame comes to this process: from a stranger, or on a connection of a member. Its checksum fits.
+    /// Sends this process the head of such a frame, with a valid checksum: from a stranger, or on
+    /// the connection of an accepted peer.
     pub fn say_too_much(&mut self, to: ProcId, member: bool, limits: &Limits) {
         if self.procs[to.0].state == ProcState::Dead {
             return;
@@ -29,7 +31,8 @@ impl World {
         self.push_cargo(index, lane, at, Cargo::Data { head, body: Buf::EMPTY });
     }
 
-    /// A connection between members that leads to this process, and which of its lanes does.
+    /// Picks a connection between accepted peers that leads to this process, and its lane
+    /// in this direction.
     fn some_lane(&mut self, to: ProcId) -> Option<(u32, usize)> {
         let mut lanes = Vec::new();
         for (index, conn) in self.conns.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Panics are verdicts here: their place is kept for the report instead of being printed.
+//! Panics as verdicts: the place of a panic is kept for the report instead of being printed.
 
 use std::cell::RefCell;
 use std::sync::Once;
@@ -7,7 +7,7 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// From now on panics are silent, and their places are kept.
+/// Silences panics from now on, and keeps their places.
 pub fn hook() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -18,7 +18,7 @@ pub fn hook() {
     });
 }
 
-/// The place of this thread's last panic.
+/// Returns and clears the place of this thread's last panic.
 pub fn take() -> Option<String> {
     LAST.with(|last| last.borrow_mut().take())
 }

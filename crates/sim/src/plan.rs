@@ -1,7 +1,8 @@
-//! A run, before it runs: the cluster's shape, its limits, the weather, and a list of timed actions.
+//! Plans: everything that defines a run before it starts, which is the shape of the cluster, its
+//! limits, the weather, and a list of timed actions.
 //!
 //! Everything that shrinking may want to remove is an explicit action, faults and workload alike.
-//! What remains random at run time (delays, ties, batches) comes from the plan's seed.
+//! All other random choices at run time (delays, ties, batches) come from the plan's seed.
 
 mod addresses;
 pub mod clocks;
@@ -39,7 +40,7 @@ use base::{Limits, Policy};
 use std::fmt;
 use std::time::Duration;
 
-/// A process, by its part in the play.
+/// A process, named by its role and number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Who {
     /// A metadata manager.
@@ -48,7 +49,7 @@ pub enum Who {
     Sds(u8),
     /// A client.
     Sdc(u8),
-    /// The one who makes and deletes volumes.
+    /// The administrator, which creates and deletes volumes.
     Admin,
 }
 
@@ -64,160 +65,164 @@ impl fmt::Display for Who {
     }
 }
 
-/// What a client asks for.
+/// Kind of a client operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IoKind {
     /// Read.
     Read,
-    /// Write stamped sectors.
+    /// Write sectors with a stamp in each (`crate::stamp`).
     Write,
-    /// Zero, and keep the space.
+    /// Zero the range, and keep its space allocated.
     Zero,
-    /// Zero, and give the space back.
+    /// Zero the range, and free its space.
     Discard,
-    /// Ask which blocks hold data.
+    /// Query which blocks hold data.
     Extents,
 }
 
 /// How a process dies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Death {
-    /// An SDS: its store survives (a MDM's always does).
+    /// For an SDS: its content survives. (The log of an MDM always does.)
     pub keep: bool,
-    /// Its host loses power, too.
+    /// The host loses power as well.
     pub power: bool,
-    /// In the middle of a batch's effects, not between two batches.
+    /// The process dies while it carries out the effects of a batch, and not between two batches.
     pub midway: bool,
-    /// Not at all, when a copy could be the last one.
+    /// The death does not happen if a copy on this process might be the last one.
     pub careful: bool,
-    /// A data server: with all its devices' processes.
+    /// For an SDS: the processes of all devices of its server die together.
     pub server: bool,
 }
 
-/// One thing to do.
+/// One action of a plan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// A client issues an operation on a volume, in sectors.
     Io {
-        /// Which client.
+        /// Index of the client.
         client: u8,
-        /// Which of the plan's volumes.
+        /// Index of the volume in the plan.
         volume: u8,
-        /// What.
+        /// Kind of operation.
         kind: IoKind,
-        /// From this sector.
+        /// First sector.
         sector: u32,
-        /// So many.
+        /// Number of sectors.
         sectors: u32,
     },
     /// Kill a process.
     Crash(Who, Death),
-    /// Start it again.
+    /// Start a process again.
     Start(Who),
-    /// Stop it for a while; true: with the effects of a batch in hand.
+    /// Stop a process for a while; true: while it carries out the effects of a batch.
     Pause(Who, bool),
-    /// Let it go on.
+    /// Let a stopped process run again.
     Resume(Who),
-    /// Block the path from one to the other.
+    /// Block the path from the first process to the second.
     Block(Who, Who),
-    /// Open it again.
+    /// Open that path again.
     Open(Who, Who),
-    /// Hold back what travels from one to the other for so many milliseconds.
+    /// Hold back everything that travels from the first to the second process, for this many ms.
     Clog(Who, Who, u32),
-    /// Break the connections between two.
+    /// Break all connections between two processes.
     Reset(Who, Who),
-    /// Make a volume of so many units; again after it was deleted.
+    /// Create a volume of this many units, or create it again after its deletion.
     Create(u8, u32),
-    /// Grow it to so many units.
+    /// Grow a volume to this many units.
     Resize(u8, u32),
-    /// Delete it.
+    /// Delete a volume.
     Delete(u8),
-    /// Map it to these clients alone, a bit each; with all of them: to all.
+    /// Map a volume to these clients only, one bit each. All bits set: to all clients.
     Map(u8, u8),
-    /// Have another metadata manager lead.
+    /// Make another MDM the leader.
     Switch,
-    /// Take this metadata manager out of the cluster, if the others can do without it, and its file away;
-    /// then take it in anew.
+    /// Remove this MDM from the cluster, if the others can do without it, delete its file, and then
+    /// add it as a new member.
     Replace(u8),
-    /// Have the MDM that leads write a backup.
+    /// Let the leading MDM write a backup.
     Backup,
-    /// The metadata managers die and lose their logs; but for this one, if there are several.
+    /// Kill all MDMs and delete their logs, except the log of this one if there are several.
     Lose(Option<u8>),
-    /// The one that has its log yet is told to go on alone, and the others are taken in anew.
+    /// Let the MDM that still has its log continue alone, and add the others as new members.
     Recover,
-    /// This one begins with the backup, if no log is left.
+    /// Start this MDM from the backup, if no log is left.
     Restore(u8),
-    /// Whoever recovers is told that nobody else comes.
+    /// End the open recovery: the operator declares that no other server will report.
     Finish,
-    /// What is lost of all volumes is accepted: it reads as zeros.
+    /// Accept the losses of all volumes: lost blocks read as zeros.
     Accept,
-    /// Have all devices scrubbed.
+    /// Scrub all devices.
     Scrub,
-    /// Damage a block of this server's device, if all copies are whole; which one is drawn.
+    /// Damage a random block of this server's device, if all copies are intact.
     Damage(u8, Damage),
-    /// Turn this server off, do this to its device, and turn it on again.
+    /// Stop this server, tamper with its device in this way, and start the server again.
     Tamper(u8, Tamper),
-    /// Copy this server's device while it serves.
+    /// Copy this server's device while the server runs.
     Snapshot(u8),
-    /// Make this server's device so many MiB larger, as its next life will find.
+    /// Grow this server's device by this many MiB. The server sees it at its next start.
     Grow(u8, u32),
-    /// Remove the server of this device; when it is empty, another one is added in its place, with an empty device.
+    /// Remove the server of this device. When it is empty, another server with an empty device
+    /// takes its place.
     Remove(u8),
-    /// Remove this device alone; another one comes in its place.
+    /// Remove only this device. Another device takes its place.
     RemoveDevice(u8),
-    /// Or not: the server and its devices stay.
+    /// Cancel the removal of the server of this device.
     Keep(u8),
-    /// Close this NBD connection of this client.
+    /// Close this NBD connection of this client: (client, connection).
     Hang(u8, u8),
-    /// Don't read it for so many milliseconds.
+    /// Stop reading this NBD connection of this client, for this many ms.
     Deaf(u8, u8, u32),
-    /// Put the server of this device into maintenance; true: with its data moved away first.
+    /// Put the server of this device into maintenance; true: protected, so its
+    /// data moves away first.
     Maintain(u8, bool),
-    /// Its maintenance is over.
+    /// End the maintenance of the server of this device.
     Return(u8),
-    /// Wait for a leader of three or more members in sync that hears of the first one that is equal, kill it so many
-    /// microseconds later, and start it again after so many milliseconds.
+    /// Wait for a primary of a group with three or more in-sync replicas to hear that the first of
+    /// them is sealed. Kill it this many µs later, and start it again this many ms after that.
     Ambush(u32, u32),
-    /// Tell the storage pool how copies give way to clients: those that replace a lost one, and those that move.
+    /// Set the storage pool's policies for rebuilds and for moves.
     Policies(Policy, Policy),
-    /// Somebody sends this server a hello in the name of another process.
+    /// A stranger sends this server a hello in the name of another process.
     Forge(u8, Forgery),
-    /// A stranger says to an MDM or a server what only members may say.
+    /// A stranger sends an MDM or a server messages that only accepted peers may send.
     Lie(Who, Lie),
-    /// So many strangers dial an MDM or a server, and say nothing.
+    /// This many strangers dial an MDM or a server, and send nothing.
     Idle(Who, u32),
-    /// A frame comes to a process whose head announces a body that is longer than it takes: from a stranger; true: on a
-    /// connection of a member.
+    /// Send a process a frame head that announces a longer body than the process accepts; true: on
+    /// the connection of an accepted peer, else from a stranger.
     Overlong(Who, bool),
-    /// Two servers end, and exchange their addresses; one alone gets a new one. Their devices keep
-    /// their content.
+    /// Stop two servers, and exchange their addresses; if both are the same one, give it a new
+    /// address. Their devices keep their content.
     Readdress(u8, u8),
-    /// The host of this server refuses dials for so many milliseconds, whether it runs or not.
+    /// The host of this server refuses dials for this many ms, whether the server runs or not.
     Reject(u8, u32),
-    /// Stop the virtual machine of a process; its clock stands still for so many microseconds.
+    /// Stop the virtual machine of a process. Its clock stands still for this many µs.
     Halt(Who, u32),
-    /// A process's clock jumps ahead by so many milliseconds.
+    /// Advance the clock of a process by this many ms.
     Leap(Who, u32),
-    /// A process's clock gains so many millionths from now on.
+    /// Set the drift of the clock of a process, in ppm.
     Drift(Who, i32),
-    /// A client's process stands still, and another one is started in its name elsewhere.
+    /// Freeze the process of a client, and start another process under its name elsewhere.
     Elsewhere(u8),
-    /// The process that was frozen at that goes on, beside the other one.
+    /// Let the client process that was frozen by `Elsewhere` run beside the new one.
     Thaw(u8),
-    /// The process of a server with memory stands still, and another one is started in its name at another address.
+    /// Freeze the process of a server with RAM devices, and start another process under its name at
+    /// another address.
     Double(u8),
-    /// The process that was frozen at that goes on, beside the other one.
+    /// Let the server process that was frozen by `Double` run beside the new one.
     Wake(u8),
-    /// A server's disk is exchanged for an empty one, if all copies are whole, and kept.
+    /// Replace a server's disk with an empty one, if all copies are intact, and
+    /// keep the older disk.
     NewDisk(u8),
-    /// While all MDMs' logs are lost: that older disk stands in its place again.
+    /// While the logs of all MDMs are lost: put the older disk back into the server.
     OlderDisk(u8),
-    /// The disk that had replaced it does.
+    /// Put the disk back that had replaced the older one.
     NewerDisk(u8),
 }
 
 impl Action {
-    /// True for what makes life hard.
+    /// Returns true for actions that disturb the cluster.
     pub fn is_fault(&self) -> bool {
         !matches!(
             self,
@@ -255,98 +260,102 @@ impl Action {
     }
 }
 
-/// An action and when it is due, counted from the moment at which the cluster is whole.
+/// An action and its time, counted from the moment at which the cluster is set up.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Timed {
-    /// When.
+    /// Time of the action.
     pub at: Duration,
-    /// What.
+    /// The action.
     pub action: Action,
 }
 
-/// What becomes of one server after the storm, once everything is whole: the others must serve
-/// everything without it, however long it stays so.
+/// Fault of one server after phase 1, when everything is healthy. It lasts until the run ends it;
+/// the other servers must serve everything meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcast {
-    /// It is dead; its store survives.
+    /// The process is dead; its content survives.
     Dead,
-    /// Nobody reaches it.
+    /// No other process reaches it.
     Cut,
-    /// Only the MDM does not reach it.
+    /// The MDMs do not reach it; all others do.
     Unheard,
-    /// Nobody but the MDMs reaches it.
+    /// Only the MDMs reach it.
     Heard,
-    /// Its host has lost power; its store survives.
+    /// Its host has lost power; its content survives.
     Dark,
-    /// Its process stands still.
+    /// Its process is frozen.
     Frozen,
-    /// Every frame to it and from it takes long.
+    /// Every frame that it sends or receives is delayed.
     SlowLinks,
-    /// Every operation of its disk takes long.
+    /// Every operation of its disk is delayed.
     SlowDisk,
-    /// No operation of its disk ends that begins after the first copies have come to it; its process lives.
+    /// Its disk hangs once the first resync copies have reached it, and no operation that begins
+    /// later ends. Its process lives.
     HungDisk,
 }
 
-/// A run, before it runs.
+/// Everything that defines a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// What random choices at run time start from.
+    /// Seed of the random choices at run time.
     pub seed: u64,
-    /// Metadata managers: 1, 3 or 5, with the last ones as tie-breakers.
+    /// Number of MDMs: 1, 3 or 5. The last ones are tie-breakers.
     pub mdms: u8,
-    /// Data servers' processes, with a device each.
+    /// Number of data server processes, each with one device.
     pub sds: u8,
-    /// The last ones of them are second devices of these servers.
+    /// The last processes are second devices: the server that each of them belongs to.
     pub mates: Vec<u8>,
-    /// These devices, a bit each, are in a second storage pool; 0: there is one pool.
+    /// Devices in the second storage pool, one bit each; 0: there is one pool.
     pub second_pool: u16,
-    /// So are these volumes.
+    /// Volumes in the second storage pool, one bit each.
     pub second_pool_volumes: u8,
-    /// Fault sets: server i is in set i % this; 0: there are none.
+    /// Number of fault sets: server i is in set i % `fault_sets`; 0: there are none.
     pub fault_sets: u8,
-    /// Clients.
+    /// Number of clients.
     pub clients: u8,
-    /// Sizes of the volumes that are there at the start, in units.
+    /// Initial sizes of the volumes, in units.
     pub volumes: Vec<u32>,
-    /// The servers' devices are files, and survive their processes' deaths; else they are memory.
+    /// The servers' devices are files, which survive the death of the process;
+    /// else they are memory.
     pub durable: bool,
-    /// Of these servers, a bit each, they are memory all the same.
+    /// Servers whose devices are memory although `durable` is set, one bit each.
     pub memory: u16,
-    /// Damage strikes anywhere, also the last good copy: what is lost must be told, and nothing else shown.
+    /// Damage may strike any copy, also the last intact one. The loss must be reported as an error.
     pub allow_loss: bool,
     /// Units that one server has space for.
     pub capacity: u32,
-    /// MiB by which devices grow when writes wait for space at last; 0: not at all, and data is given back.
+    /// MiB by which each device grows in phase 2 while writes wait for space; 0: devices do not
+    /// grow, and clients discard data instead.
     pub growth: u32,
-    /// Operations that a client of the workload has outstanding at most.
+    /// Highest number of operations that the workload keeps outstanding at one client.
     pub depth: u32,
-    /// NBD connections to each client.
+    /// Number of NBD connections to each client.
     pub nbd: u8,
-    /// The bounds are those that ship, and so is the tuning of devices; else they are as small as may be.
+    /// The limits and the tuning of devices are the shipped ones; else they are minimal.
     pub shipped: bool,
-    /// The processes' bounds.
+    /// Limits of all processes.
     pub limits: Limits,
-    /// How the hardware behaves.
+    /// Behaviour of the simulated hardware.
     pub weather: Weather,
-    /// A server without which the others have to get along at last, named by its first device; or a second device alone.
+    /// The server that fails after phase 1, named by its first device, and its fault; or a second
+    /// device that fails alone.
     pub outcast: Option<(u8, Outcast)>,
-    /// Clients go on asking while that server's copies are made anew.
+    /// Clients keep sending requests while the copies of that server are rebuilt.
     pub busy: bool,
-    /// How long phase 1 takes.
+    /// Length of phase 1.
     pub length: Duration,
-    /// What happens in it, in order of time.
+    /// Actions of phase 1, in order of time.
     pub steps: Vec<Timed>,
 }
 
 impl Plan {
-    /// The same plan, with damage that may ruin every copy.
+    /// Returns the same plan with damage that may strike every copy.
     pub fn with_loss(mut self, seed: u64) -> Plan {
         let mut r = base::Prng::new(seed).fork("loss");
         self.allow_loss = true;
-        self.outcast = None; // it may have the last copy
+        self.outcast = None; // it might have the last copy
         (self.durable, self.memory) = (true, 0);
-        // Only servers with memory have two processes.
+        // Twin processes need servers with memory.
         let twin = |a: &Action| matches!(a, Action::Double(_) | Action::Wake(_));
         self.steps.retain(|s| !twin(&s.action));
         for _ in 0..r.range(5, 60) {
@@ -359,36 +368,37 @@ impl Plan {
         self
     }
 
-    /// True when a client's name has two processes at some time.
+    /// Returns true when a client's name has two processes at some time.
     pub fn has_doubles(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.action, Action::Elsewhere(_)))
     }
 
-    /// True when a server's name has two processes at some time.
+    /// Returns true when a server's name has two processes at some time.
     pub fn has_twins(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.action, Action::Double(_)))
     }
 
-    /// True when it is the story of a recovery, or of a server that refuses dials: such a plan has no
-    /// other faults.
+    /// Returns true when the plan is about a recovery or about a server that refuses dials. Such a
+    /// plan has no other faults.
     pub fn is_one_story(&self) -> bool {
         let story = |a: &Action| matches!(a, Action::Reject(..) | Action::Lose(..));
         self.steps.iter().any(|s| story(&s.action))
     }
 
-    /// True when copies of devices are started: such a plan has no other faults but strangers.
+    /// Returns true when copies of devices are started. Such a plan has no other
+    /// faults but strangers.
     pub fn copies_devices(&self) -> bool {
         use Tamper::{CopyOf, SetBack};
         let copy = |a: &Action| matches!(a, Action::Tamper(_, CopyOf(_) | SetBack));
         self.steps.iter().any(|s| copy(&s.action))
     }
 
-    /// True when a stranger lies at some time.
+    /// Returns true when a stranger lies at some time.
     pub fn has_lies(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.action, Action::Lie(..)))
     }
 
-    /// True when a process's data survives its death.
+    /// Returns true when a process's data survives its death.
     pub fn keeps(&self, who: Who) -> bool {
         match who {
             Who::Sds(i) => self.durable && u32::from(self.memory) >> i & 1 == 0,
@@ -397,12 +407,12 @@ impl Plan {
         }
     }
 
-    /// True for a metadata manager that is to lead only while no other one can.
+    /// Returns true for an MDM that leads only while no other one can.
     pub fn is_tie_breaker(&self, mdm: u8) -> bool {
         self.mdms > 1 && mdm > self.mdms / 2
     }
 
-    /// True when blocks may be damaged, or can't be read for a while.
+    /// Returns true when blocks may be damaged, or may be unreadable for a while.
     pub fn damages(&self) -> bool {
         let damage = |s: &Timed| matches!(s.action, Action::Damage(..));
         self.weather.disk_read_ppm > 0 || self.steps.iter().any(damage)

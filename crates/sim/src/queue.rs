@@ -1,5 +1,5 @@
-//! What will happen: a heap ordered by (time, a tie drawn at push, sequence), so that simultaneous
-//! events interleave at random yet reproducibly.
+//! Future events: a heap ordered by (time, a tie number drawn at push, sequence), so that
+//! simultaneous events interleave at random and yet reproducibly.
 
 use base::{Prng, Time};
 use std::cmp::Ordering;
@@ -33,13 +33,13 @@ impl<T> PartialOrd for Entry<T> {
 }
 
 impl<T> Ord for Entry<T> {
-    /// Reversed: the heap's greatest is the earliest.
+    /// Reversed: the greatest entry of the heap is the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         other.key().cmp(&self.key())
     }
 }
 
-/// Future events.
+/// Future events in order of time.
 pub struct Queue<T> {
     heap: BinaryHeap<Entry<T>>,
     sequence: u64,
@@ -47,19 +47,19 @@ pub struct Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// An empty queue; `prng` breaks ties.
+    /// Creates an empty queue; `prng` breaks ties.
     pub fn new(prng: Prng) -> Queue<T> {
         Queue { heap: BinaryHeap::new(), sequence: 0, prng }
     }
 
-    /// Lets `what` happen at `at`.
+    /// Schedules `what` at time `at`.
     pub fn push(&mut self, at: Time, what: T) {
         self.sequence += 1;
         let tie = self.prng.next_u64();
         self.heap.push(Entry { at, tie, sequence: self.sequence, what });
     }
 
-    /// The next event.
+    /// Removes and returns the next event.
     pub fn pop(&mut self) -> Option<(Time, T)> {
         self.heap.pop().map(|e| (e.at, e.what))
     }

@@ -1,10 +1,10 @@
-//! Space for the writes that wait for it: when some have waited for a while, the servers' devices grow, one
-//! after the other, if the plan says so; else the clients give back what they have written. The waiting
-//! writes must end.
+//! Space for writes that wait for it. When some have waited for a while, the servers' devices grow
+//! one after the other, if the plan says so; else the clients discard what they have written. The
+//! waiting writes must end.
 //!
-//! One discard of everything may not be enough: what gets in takes the space again. So this goes on as
-//! long as writes are held. What is lost can't be discarded, and may leave nothing but the spare of a device: that is
-//! given up at last.
+//! One discard of everything may not be enough, as the next writes take the space again. So this is
+//! repeated while writes are waiting. Lost groups can't be discarded, and may leave nothing but the
+//! spare of a device: in the end the spare is given up.
 
 use crate::admin::Order;
 use crate::plan::{Death, IoKind, Who};
@@ -12,24 +12,25 @@ use crate::stage::Stage;
 use base::{SECTOR, Time, UNIT};
 use std::time::Duration;
 
-/// How long writes wait until space is made for them; longer than a client waits to ask again.
+/// Time that writes wait before space is made. Longer than the interval at which a client retries.
 const PATIENCE: Duration = Duration::from_millis(600);
-/// How often everything is discarded before the spare is given up.
+/// Number of discards of everything before the spare is given up.
 const ROUNDS: u32 = 8;
 
-/// Since when writes are held without a break, or since when space was made.
+/// State of the relief. `since` is the time since which writes wait without a break, or at which
+/// space was last made.
 #[derive(Debug, Default)]
 pub struct Relief {
     since: Option<Time>,
     first: usize,
-    /// Servers whose devices have grown.
+    /// Number of servers whose devices were grown, or were passed over.
     grown: u8,
-    /// How often everything was discarded.
+    /// Number of discards of everything.
     rounds: u32,
 }
 
 impl Relief {
-    /// Looks, and makes space when it is time to.
+    /// Checks for waiting writes, and makes space when they have waited long enough.
     pub fn look(&mut self, stage: &mut Stage) {
         let holds = |i: &u8| stage.sdc(*i).is_some_and(|s| s.held() > 0);
         let Some(client) = (0..stage.plan.clients).find(holds) else {
@@ -50,7 +51,8 @@ impl Relief {
             stage.plan.all_pools().for_each(|pool| stage.order(Order::GiveUpSpare(pool)));
         }
         stage.marks.meet("sim: space was made for held writes");
-        // Unit by unit, as some may be lost; others first each time, as not all may get in at once.
+        // Unit by unit, as some may be lost; in another order each time, as not
+        // all may be accepted.
         let volumes = stage.volumes.clone();
         let there = volumes.iter().filter(|v| !v.doomed).filter_map(|v| Some((v.id?, v.units)));
         let mut units: Vec<_> = there.flat_map(|(id, n)| (0..n).map(move |u| (id, u))).collect();
@@ -63,7 +65,7 @@ impl Relief {
         }
     }
 
-    /// Lets the next server's device grow; false: all of them have.
+    /// Grows the next server's device; returns false when all of them have grown.
     fn grow(&mut self, stage: &mut Stage) -> bool {
         let growth = stage.plan.growth;
         while growth > 0 && self.grown < stage.plan.sds {

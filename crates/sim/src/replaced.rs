@@ -1,23 +1,24 @@
-//! A server's disk is replaced by an empty one, which is filled and may go on alone. When all MDMs' logs are lost, the older
-//! one stands in its place again: a backup of before knows it, and nothing that it has tells that it is not the newest one.
-//! Later somebody puts the newer one back.
+//! Replaced disks: a server's disk is replaced by an empty one, which is filled and may
+//! continue alone. When all MDMs' logs are lost, the older disk comes back into its place: an
+//! earlier backup knows it, and nothing on it shows that it is not the newest one. Later the
+//! newer disk is put back.
 
 use crate::disk::Disk;
 use crate::plan::{Death, Who};
 use crate::stage::Stage;
 
-/// A disk that was replaced.
+/// A server's two disks.
 #[derive(Debug)]
 pub(crate) struct Replaced {
-    /// The one that is not in its server.
+    /// The disk that is not in the server.
     aside: Disk,
-    /// Which content the older one has.
+    /// Content id of the older disk.
     older: u64,
-    /// The older one is in the server.
+    /// The older disk is in the server.
     back: bool,
 }
 
-/// It keeps what it has.
+/// A death that keeps the content.
 const KEEPS: Death =
     Death { keep: true, power: false, midway: false, careful: false, server: false };
 
@@ -54,12 +55,12 @@ impl Stage {
         }
     }
 
-    /// Its disk was replaced, and is back: it may be refused.
+    /// Returns true when the older disk is in the server, so that it may be refused.
     pub(crate) fn has_older_disk(&self, i: u8) -> bool {
         self.replaced.get(&i).is_some_and(|r| r.back)
     }
 
-    /// The disk that is aside comes into the server, and the other one goes.
+    /// Swaps the two disks of a server.
     pub(crate) fn exchange(&mut self, i: u8) {
         let who = Who::Sds(i);
         self.spare(who);

@@ -1,7 +1,9 @@
-//! The MDMs' logs are lost, and one of them goes on: with its own log, or with a backup. What is judged of that: a volume that
-//! the map of a running server has is known afterwards, if nobody knew that it is deleted; data of a volume that nobody
-//! knows any more is kept until somebody orders that it goes; and a group is left in doubt only if a server was down, or
-//! emptied, meanwhile.
+//! Loss of the MDMs' logs, and the recovery, in which one MDM continues with its own log or with a
+//! backup. Judges that:
+//!
+//! - a volume on the map of a running server is known afterwards, unless its deletion was known;
+//! - data of a volume that is unknown to the MDMs is kept until an order deletes it;
+//! - a group is left in doubt only if a server was down or emptied meanwhile.
 
 mod known;
 mod mappings;
@@ -28,22 +30,22 @@ use std::time::Duration;
 use store::durable::Identity;
 use wire::control::{GroupInfo, Intent};
 
-/// What the orders say of the time, at least: seconds since 1970.
+/// Time at the start of the world in seconds since 1970, for backups and orders.
 const SECONDS: u64 = 60_000;
-/// How many times the time in which somebody is suspected a recovery stays open before somebody ends it.
+/// How long a recovery stays open before the operator ends it, as a multiple of `suspect_after`.
 const PATIENCE: u32 = 10;
 
-/// How far it is.
+/// Progress of loss and recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Phase {
     /// Nothing is lost.
     #[default]
     Whole,
-    /// This MDM has its log yet; or none has.
+    /// The logs are lost. Only this MDM still has its log; `None`: no MDM has.
     Lost(Option<u8>),
-    /// This one was told to go on, or begins with the backup.
+    /// This MDM was told to continue alone, or has started from the backup.
     Begun(u8),
-    /// It hands out maps again.
+    /// The recovery is over: maps are handed out again.
     Over,
 }
 
@@ -52,48 +54,51 @@ enum Phase {
 pub struct Rescue {
     phase: Phase,
     backup: Option<Vec<u8>>,
-    /// What the backup has.
+    /// Content of the backup.
     backed_up: Has,
     /// What was known of volumes at the loss.
     known: Known,
-    /// The servers' lives at the loss, if they had a map.
+    /// By server: its incarnation at the loss, if it had a map.
     lives: Vec<Option<u32>>,
-    /// Volumes that nobody knows any more.
+    /// Volumes that are unknown since the recovery.
     unknown: Vec<VolumeId>,
-    /// Since when everything runs, and the recovery is open.
+    /// Since when all processes run while the recovery is open.
     open_since: Option<Time>,
-    /// Places in the history: what becomes zeros as a loss was accepted, for all that is known so far.
+    /// Indexes in the history of zero operations that stand for an accepted loss whose
+    /// order is not done yet.
     accepting: Vec<usize>,
-    /// Which content devices have by the log that goes on.
+    /// Content id of each device, by the log that the recovery begins with.
     stores: BTreeMap<DeviceId, u64>,
-    /// Groups that are lost by the log that goes on.
+    /// Groups that are lost, by the log that the recovery begins with.
     lost_groups: BTreeSet<GroupId>,
-    /// A server was emptied since what the backup knows, or the log that goes on.
+    /// A server was emptied and the backup, or the log that the recovery begins
+    /// with, does not know it.
     pub emptied: bool,
     /// The last recovery whose mappings were judged.
     judged: u32,
-    /// Volumes that it didn't know.
+    /// Volumes that this recovery did not know.
     lost: Vec<VolumeId>,
     /// Groups that were in doubt when the logs were lost again.
     doubted: BTreeSet<GroupId>,
-    /// Volumes of which it was answered that they are deleted.
+    /// Volumes whose deletion was confirmed.
     pub deleted: BTreeSet<VolumeId>,
-    /// Groups of which older copies may be served, and the devices that had all of each once.
+    /// Groups that may be served from older copies, and the devices that once had all of each.
     older: BTreeMap<GroupId, BTreeSet<DeviceId>>,
-    /// Those that were served from them.
+    /// Groups that were served from older copies.
     served: BTreeSet<GroupId>,
 }
 
 impl Rescue {
-    /// No log is lost, or the MDMs hand out maps again.
+    /// Returns true when no log is lost, or maps are handed out again.
     fn is_whole(&self) -> bool {
         matches!(self.phase, Phase::Whole | Phase::Over)
     }
 
-    /// An MDM has taken in an entry: a group that is served from an older copy from now on has one that was whole once.
+    /// Checks the state after an entry: a group that is now served from an older copy uses one that
+    /// was once complete.
     ///
     /// # Errors
-    /// It has none.
+    /// No in-sync device of the group ever had all of it.
     pub fn judge_older(&mut self, state: &State) -> Result<(), Failure> {
         let is_served = |id: &GroupId| {
             let group = state.groups.get(id);
@@ -112,23 +117,23 @@ impl Rescue {
     }
 }
 
-/// Who writes zeros when a loss is accepted: no client.
+/// Client number of the operations that write zeros for an accepted loss; no client has it.
 const NOBODY: u8 = 7;
 
 impl Stage {
-    /// The MDM that leads writes a backup.
+    /// Lets the leading MDM write a backup.
     pub(crate) fn back_up(&mut self) {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
         let backup = pack(&mdm.state().to_bytes(), self.seconds());
         let backed_up = has(mdm.state());
         let knows_all = (0..self.plan.sds).all(|i| self.is_content(i, &backed_up) == Some(true));
         self.rescue.backup = Some(backup);
-        // What an open recovery waits for is of before.
+        // The mark stays while a recovery is open, which waits for reports from before the backup.
         self.rescue.emptied &= !knows_all || !self.rescue.is_whole();
         self.rescue.backed_up = backed_up;
     }
 
-    /// The MDMs die, and lose their logs, but for this one.
+    /// Kills the MDMs and deletes their logs, except the survivor's.
     pub(crate) fn lose_mdms(&mut self, survivor: Option<u8>) {
         let has_log = |i: u8| {
             let consensus = self.mdm_at(i).and_then(|m| m.consensus());
@@ -154,14 +159,14 @@ impl Stage {
                 self.world.disk(id, DiskId(0)).wipe();
             }
         }
-        // Entries and terms begin anew, and so does whoever compares answers.
+        // Entries and terms start over, so the administrator that compares answers restarts, too.
         self.agreement = Agreement::default();
         self.kill(Who::Admin, Death::default());
         let of_mdms =
             |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_) | Order::SwitchMdm);
         let mut desk = self.desk.borrow_mut();
         desk.applied = (0, 0);
-        // What was lost is judged by what the order was for: it isn't given again for anything else.
+        // An order to accept losses is dropped: it must not apply to other losses than before.
         desk.orders.retain(|o| !of_mdms(o) && !matches!(o, Order::Accept(_)));
         drop(desk);
         self.start(Who::Admin);
@@ -203,19 +208,20 @@ impl Stage {
         (self.rescue.stores, self.rescue.lost_groups) = (log.stores, log.lost);
     }
 
-    /// What is written on a server's device of which one it is; nothing if nobody can read it now.
+    /// Returns the identity that is written on a server's device; `None` if it can't be read now.
     fn identity(&self, i: u8) -> Option<Identity> {
         Some(self.sds(i)?.device()?.durable()?.identity())
     }
 
-    /// Whether a server's device has the content that a log knows. Nothing if it can't be read now, or the log does not
-    /// have it.
+    /// Returns whether a server's device has the content that a log knows for it; `None` if the
+    /// device can't be read now, or the log does not have it.
     fn is_content(&self, i: u8, log: &Has) -> Option<bool> {
         let Identity { device, uuid, .. } = self.identity(i)?;
         log.stores.get(&device).map(|store| *store == uuid[0])
     }
 
-    /// Volumes that devices have to hold data of: something was written, and nothing was taken back.
+    /// Returns volumes that devices must hold data of: they were written, and never
+    /// zeroed or discarded.
     fn written(&self) -> BTreeSet<VolumeId> {
         let ops = || self.history.ops.iter();
         let back = |r: &&Record| matches!(r.kind, IoKind::Zero | IoKind::Discard);
@@ -228,7 +234,7 @@ impl Stage {
         SECONDS + self.world.now().0 / 1_000_000_000
     }
 
-    /// The MDM that has its log yet is told to go on alone.
+    /// Lets the MDM that still has its log continue alone.
     pub(crate) fn recover_mdms(&mut self) {
         let Phase::Lost(Some(i)) = self.rescue.phase else { return };
         self.rescue.phase = Phase::Begun(i);
@@ -237,7 +243,7 @@ impl Stage {
         self.desk.borrow_mut().orders.push_front(Order::Recover(i));
     }
 
-    /// The backup becomes an MDM's log.
+    /// Makes the backup the log of an MDM, and starts it.
     pub(crate) fn restore_mdms(&mut self, i: u8) {
         let (Phase::Lost(None), Some(bytes)) = (self.rescue.phase, &self.rescue.backup) else {
             return;
@@ -257,7 +263,7 @@ impl Stage {
         self.start(Who::Mdm(i));
     }
 
-    /// The others come anew, with empty logs.
+    /// Adds the other MDMs again, with empty logs.
     fn add_others(&mut self, i: u8) {
         for j in (0..self.plan.mdms).filter(|j| *j != i) {
             self.start(Who::Mdm(j));
@@ -265,7 +271,7 @@ impl Stage {
         }
     }
 
-    /// An MDM without a log stays away until the recovery is over.
+    /// Returns true for an MDM without a log, which stays away until the recovery is over.
     pub(crate) fn stays_away(&self, who: Who) -> bool {
         match (who, self.rescue.phase) {
             (Who::Mdm(_), Phase::Lost(_)) => true,
@@ -274,12 +280,12 @@ impl Stage {
         }
     }
 
-    /// The MDMs' logs are lost, and nobody has begun to go on.
+    /// Returns true while the logs are lost and the recovery has not begun.
     pub(crate) fn has_no_mdm(&self) -> bool {
         matches!(self.rescue.phase, Phase::Lost(_))
     }
 
-    /// Somebody says that nobody else comes.
+    /// Ends an open recovery by order of the operator: no other server will report.
     pub(crate) fn finish_recovery(&mut self) {
         if matches!(self.rescue.phase, Phase::Begun(_)) {
             self.desk.borrow_mut().orders.push_front(Order::Finish);
@@ -288,7 +294,7 @@ impl Stage {
         }
     }
 
-    /// What is lost is to be served again, as zeros.
+    /// Orders lost groups to be served again, as zeros.
     pub(crate) fn accept_loss(&mut self) {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
         let state = mdm.state();
@@ -335,7 +341,7 @@ impl Stage {
         self.order(Order::Accept(there.iter().fold(0, |bits, v| bits | 1 << v)));
     }
 
-    /// That is done.
+    /// Processes the answer to an order that accepts losses.
     pub(crate) fn loss_accepted(&mut self) {
         let at = self.world.now();
         for index in std::mem::take(&mut self.rescue.accepting) {
@@ -344,12 +350,13 @@ impl Stage {
         }
     }
 
-    /// The recovery is over: other content of devices is relied on.
+    /// Returns true when a recovery is over and no group is in doubt: the cluster now relies on the
+    /// present content of the devices.
     pub(crate) fn is_rescued(&self) -> bool {
         self.rescue.phase == Phase::Over && self.doubtful().is_empty()
     }
 
-    /// Looks whether the recovery is over, and what came of it.
+    /// Checks whether the recovery is over, and judges the result.
     pub(crate) fn look_at_rescue(&mut self) -> Result<(), Failure> {
         let Phase::Begun(chosen) = self.rescue.phase else { return Ok(()) };
         let Some(mdm) = self.mdm() else { return Ok(()) };
@@ -358,7 +365,7 @@ impl Stage {
             return Ok(());
         }
         if self.rescue.judged < number {
-            // Orders that have waited may change them by the time at which the end is decided.
+            // Judge mappings now: waiting orders may change them before the end is decided.
             self.judge_mappings(state)?;
             let lost = |id: &VolumeId| !state.volumes.contains_key(id);
             let lost = self.volumes.iter().filter_map(|v| v.id).filter(lost).collect();
@@ -390,22 +397,24 @@ impl Stage {
         Ok(())
     }
 
-    /// A group that was made after the backup may be unknown now.
+    /// Forgets groups that are unknown since the recovery, as they were made after the backup.
     fn forget_groups(&mut self) {
         let groups = self.mdm().map(|m| m.state().groups.keys().copied());
         let known: BTreeSet<GroupId> = groups.into_iter().flatten().collect();
         self.observer.groups.retain(|id, _| known.contains(id));
     }
 
-    /// A backup has brought back a volume that was deleted, and has no data any more: it is deleted again, and made anew.
+    /// Deletes a volume that a backup has brought back without its data, and creates it again.
     pub(crate) fn bury_again(&mut self, v: u8, units: u32) {
         self.marks.meet("sim: a deleted volume came back with a backup");
         self.order(Order::Delete(v));
         self.order(Order::Create(v, units, self.plan.volume_pool(v)));
     }
 
-    /// The MDM believes yet that a device has the content that the log had there. It was emptied since, and may have done less
-    /// than what was there. It may be refused if it has nothing that counts, and no MDM has named its process yet.
+    /// Returns true when a device is rightly refused after a recovery. The MDM expects the content
+    /// that its log knows, but the device was emptied since, and may have done less than the former
+    /// content. The refusal is right if the device has no newest copy of a group in doubt, and no
+    /// MDM has named its process yet.
     pub(crate) fn is_taken_for_older(&self, i: u8, why: &str) -> bool {
         let begun = matches!(self.rescue.phase, Phase::Begun(_) | Phase::Over);
         let (Some(own), Some(mdm)) = (self.identity(i), self.mdm()) else { return false };
@@ -420,7 +429,7 @@ impl Stage {
         begun && emptied && why.contains("was replaced since") && !counts
     }
 
-    /// Somebody does what the refusal says: the device is emptied, and comes as a new one.
+    /// Follows the advice of that refusal: empties the device, and lets it come back as a new one.
     pub(crate) fn add_anew(&mut self, id: ProcId) {
         self.marks.meet("sim: a recovery took an emptied device for an older one");
         self.spare(self.who(id));
@@ -429,7 +438,7 @@ impl Stage {
         self.start_soon(id);
     }
 
-    /// What was removed since the backup is gone, and an MDM that doesn't know that is told so.
+    /// Removes devices again that were removed since the backup.
     fn remove_again(&mut self) {
         let Some(state) = self.mdm().map(|m| m.state()) else { return };
         let there = |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent == Intent::Normal);
@@ -440,7 +449,8 @@ impl Stage {
         }
     }
 
-    /// Everything runs again: whoever has a log or a backup goes on, and if nothing else comes, that is said.
+    /// Begins the recovery in phase 2 if it has not begun: with the log that is
+    /// left, or the backup.
     pub(crate) fn end_rescue(&mut self) {
         match self.rescue.phase {
             Phase::Lost(Some(_)) => self.recover_mdms(),
@@ -449,13 +459,14 @@ impl Stage {
         }
     }
 
-    /// The MDMs don't hand out maps again yet.
+    /// Returns why maps are not handed out again yet.
     pub(crate) fn rescue_unmet(&self) -> Option<String> {
         let phase = self.rescue.phase;
         (!self.rescue.is_whole()).then(|| format!("the recovery is not over: {phase:?}"))
     }
 
-    /// While everything runs: a recovery that stays open for long is ended by a person.
+    /// Ends a recovery that stays open for long, as the operator would. Called while
+    /// all processes run.
     pub(crate) fn be_patient(&mut self) {
         let open = matches!(self.rescue.phase, Phase::Begun(_))
             && self.mdm().is_some_and(|m| m.state().recovery.open);
@@ -472,7 +483,8 @@ impl Stage {
         }
     }
 
-    /// True for a volume whose content counts. A backup may bring one back whose data was deleted since: that has none.
+    /// Returns true for a volume whose content is judged. A volume that a backup brought back after
+    /// its deletion has no content.
     pub(crate) fn is_there(&self, id: VolumeId) -> bool {
         let ours = self.volumes.iter().any(|v| v.id == Some(id));
         ours && self.observer.volumes.contains_key(&id.0)
@@ -484,12 +496,13 @@ impl Stage {
         groups.filter(|(_, g)| g.doubt != Doubt::None)
     }
 
-    /// After a recovery: the groups of which nobody can tell who has everything.
+    /// Returns the groups that a recovery has left in doubt: it is unknown which replica has every
+    /// acknowledged write.
     pub(crate) fn doubtful(&self) -> BTreeSet<GroupId> {
         self.in_doubt().map(|(id, _)| *id).collect()
     }
 
-    /// The groups in doubt wait for a person. That is in order only if nothing else can be done.
+    /// Checks that groups in doubt wait for the operator only if nothing else is possible.
     pub(crate) fn judge_doubts(&self) -> Result<(), Failure> {
         for (id, group) in self.in_doubt() {
             let what = match () {
@@ -506,7 +519,7 @@ impl Stage {
         Ok(())
     }
 
-    /// True when what devices remember tells who has everything of this group.
+    /// Returns true when the devices' records show which replica has every acknowledged write.
     fn is_known(&self, id: GroupId, group: &Group) -> bool {
         let servers = || (0..self.plan.sds).filter_map(|i| self.sds(i));
         let devices: BTreeSet<DeviceId> =
@@ -523,8 +536,9 @@ impl Stage {
         doubt::is_known(&copies, &in_sync)
     }
 
-    /// A group is lost after a recovery, and nothing with it. Its log has it as lost, and what was decided since is as if it
-    /// had never been, if no device took part in it. Or it was in doubt, and its last volume was deleted.
+    /// Returns true when a group is published as lost after a recovery, and no data is lost with
+    /// it. Either the log has it as lost, and no device took part in later epochs, so decisions
+    /// since then have no effect. Or the group was in doubt, and its last volume was deleted.
     pub(crate) fn loses_nothing(&self, info: &GroupInfo) -> bool {
         let id = GroupId(info.id);
         let (true, Some(epoch)) = (info.lost, info.epoch.checked_sub(JUMP)) else { return false };
@@ -534,7 +548,7 @@ impl Stage {
             || !volumes.flat_map(|v| &v.slots).any(|g| *g == id)
     }
 
-    /// What devices remember of this group.
+    /// Returns what devices remember of this group.
     fn copies(&self, id: GroupId) -> Vec<Copy> {
         let devices =
             (0..self.plan.sds).filter_map(|i| Some((self.device_of(i)?, self.sds(i)?.device()?)));
@@ -550,7 +564,7 @@ impl Stage {
         copies.collect()
     }
 
-    /// Somebody has groups that wait for devices served from older copies.
+    /// Orders groups that wait for devices to be served from older copies.
     pub(crate) fn use_older(&mut self) {
         let whole = |id: &GroupId| {
             let copies = self.copies(*id).into_iter().filter(|c| c.base > 0);
@@ -562,13 +576,13 @@ impl Stage {
         self.order(Order::UseStale(volumes));
     }
 
-    /// The groups that were served from older copies since that order.
+    /// Returns the groups that were served from older copies since that order.
     pub(crate) fn served_from_older(&self) -> BTreeSet<GroupId> {
         self.rescue.served.clone()
     }
 
-    /// A group may be in doubt when a server was down since the loss, or had just started then: its map is forgotten, and its
-    /// memory.
+    /// Returns true when a group may be in doubt: a server was down since the loss, or had no map
+    /// yet at the loss. Then its map and its memory are lost.
     fn may_doubt(&self) -> bool {
         let same = |(i, life): (usize, &Option<u32>)| {
             *life == Some(self.world.life(self.proc(Who::Sds(i as u8))))
@@ -576,7 +590,7 @@ impl Stage {
         self.rescue.emptied || !self.rescue.lives.iter().enumerate().all(same)
     }
 
-    /// Data of volumes that nobody knows is there, until somebody orders that it goes.
+    /// Checks that data of unknown volumes is still there, and orders its deletion.
     pub(crate) fn forget_unknown(&mut self) -> Result<(), Failure> {
         let unknown = std::mem::take(&mut self.rescue.unknown);
         let devices = (0..self.plan.sds).filter_map(|i| self.sds(i).and_then(Sds::device));
@@ -588,7 +602,7 @@ impl Stage {
                 format!("nobody knows what became of {id}, and its data was deleted unasked");
             return Err(Failure::new("recovery", text));
         }
-        // One that was deleted before the loss may be unknown, too.
+        // A volume that was deleted before the loss may be unknown, too.
         let recovery = self.mdm().map(|mdm| &mdm.state().recovery);
         let deleted = held.into_iter().filter(|id| recovery.is_some_and(|r| r.is_unknown(*id)));
         let all: BTreeSet<VolumeId> = unknown.into_iter().chain(deleted).collect();
@@ -597,7 +611,7 @@ impl Stage {
     }
 }
 
-/// What an MDM's state has.
+/// Returns the content of an MDM's state.
 fn has(state: &State) -> Has {
     let volumes = state.volumes.iter().map(|(id, v)| (*id, v.slots.clone())).collect();
     let groups = state.groups.keys().copied().collect();
@@ -606,7 +620,7 @@ fn has(state: &State) -> Has {
     Has { volumes, next: state.next_volume, groups, lost, stores, ..Has::default() }
 }
 
-/// The same of its log, with entries that may not be decided.
+/// Returns the content of an MDM's log, including entries that may not be decided.
 fn has_log(mdm: &Mdm) -> Has {
     let mut state = mdm.state().clone();
     for entry in mdm.consensus().map_or_else(Vec::new, |c| c.undecided()) {

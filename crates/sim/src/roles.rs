@@ -1,4 +1,4 @@
-//! Who plays which part: the process, address and node of each member of the cast.
+//! Mapping between roles, processes, addresses and nodes.
 
 use crate::plan::Who;
 use crate::stage::{MDM_PORT, Stage};
@@ -9,7 +9,7 @@ use node::sds::Sds;
 use std::net::{Ipv4Addr, SocketAddr};
 
 impl Stage {
-    /// Where somebody listens.
+    /// Returns the address of a role.
     pub fn address(who: Who) -> SocketAddr {
         let ip = match who {
             Who::Mdm(i) => Ipv4Addr::new(10, 0, 0, i + 1),
@@ -20,7 +20,7 @@ impl Stage {
         (ip, MDM_PORT).into()
     }
 
-    /// Whose process.
+    /// Returns the process of a role.
     pub fn proc(&self, who: Who) -> ProcId {
         let sds = self.plan.sds as usize;
         ProcId(match who {
@@ -32,7 +32,7 @@ impl Stage {
         })
     }
 
-    /// Who a process is.
+    /// Returns the role of a process.
     pub fn who(&self, id: ProcId) -> Who {
         if let Some(twin) = self.twin_at(id) {
             return Who::Sds(twin);
@@ -50,34 +50,34 @@ impl Stage {
         }
     }
 
-    /// Everybody but the administrator.
+    /// Returns all roles but the administrator.
     pub fn everybody(&self) -> Vec<Who> {
         let sds = (0..self.plan.sds).map(Who::Sds);
         let clients = (0..self.plan.clients).map(Who::Sdc);
         (0..self.plan.mdms).map(Who::Mdm).chain(sds).chain(clients).collect()
     }
 
-    /// The node of a data server.
+    /// Returns the node of a data server.
     pub fn sds(&self, i: u8) -> Option<&Sds> {
         self.world.actor(self.proc(Who::Sds(i)))
     }
 
-    /// The node of a client.
+    /// Returns the node of a client.
     pub fn sdc(&self, i: u8) -> Option<&Sdc> {
         self.world.actor(self.proc(Who::Sdc(i)))
     }
 
-    /// The node of an MDM.
+    /// Returns the node of an MDM.
     pub fn mdm_at(&self, i: u8) -> Option<&Mdm> {
         self.world.actor(self.proc(Who::Mdm(i)))
     }
 
-    /// The node of the MDM that leads in the newest term.
+    /// Returns the node of the MDM that leads in the newest term.
     pub fn mdm(&self) -> Option<&Mdm> {
         self.leading_mdm().map(|(_, mdm)| mdm)
     }
 
-    /// The same, and which one it is.
+    /// The same, with its role.
     pub(crate) fn leading_mdm(&self) -> Option<(Who, &Mdm)> {
         let all = (0..self.plan.mdms).filter_map(|i| Some((Who::Mdm(i), self.mdm_at(i)?)));
         let leaders = all.filter(|(_, m)| m.is_ready());

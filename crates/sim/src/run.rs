@@ -1,5 +1,5 @@
-//! One run: set up, phase 1 (the plan), phase 2 (calm: everything must become whole), the last reads,
-//! and the verdict.
+//! One run: setup, phase 1 (the plan), phase 2 (all faults end, and the cluster must recover), the
+//! final reads, and the verdict.
 
 use crate::admin::{ALL, Order};
 use crate::check::first_success::{self, Probes};
@@ -18,28 +18,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// The verdict.
+    /// The failure, if a judge found one.
     pub failure: Option<Failure>,
-    /// The hash of everything that happened.
+    /// Hash of everything that happened.
     pub fingerprint: u64,
-    /// Virtual time that passed.
+    /// Virtual time of the run.
     pub took: Duration,
     /// Steps of the world.
     pub steps: u64,
-    /// Operations that clients asked for.
+    /// Number of operations that clients requested.
     pub ops: usize,
-    /// The longest time that a client waited for the answer to a read or write that ended well.
+    /// The longest time from a request of a client to its successful answer.
     pub longest: Duration,
-    /// Rare paths that were met.
+    /// Rare paths that were met, with counts.
     pub marks: BTreeMap<String, u64>,
-    /// Data was lost, rightly so, and for this reason.
+    /// Why losing data was acceptable, if data was lost.
     pub excused: Option<String>,
     /// Sectors whose history could not be judged.
     pub unclear: u32,
-    /// The trace, when it was kept.
+    /// Lines of the trace, if it was kept.
     pub lines: Vec<String>,
 }
 
@@ -48,22 +48,23 @@ const LOOK: u64 = 2;
 const END: u64 = 3;
 const ASK: u64 = 4;
 const SETUP: Duration = Duration::from_secs(30);
-/// How long the system may take to become whole.
+/// Longest time until the cluster is healthy again.
 const CALM: Duration = Duration::from_secs(60);
-/// So many times `suspect_after` clients may wait for a joiner whose disk hangs.
+/// Longest wait of clients for a joiner whose disk hangs, as a multiple of `suspect_after`.
 const HANG: u32 = 8;
-/// How often it is looked at.
+/// How often `wait` checks its condition.
 const EVERY: Duration = Duration::from_millis(20);
-/// How often clients ask that never stop: a shard takes them for gone after 100 ms.
+/// Interval between the requests of clients that never pause: a shard counts clients as
+/// gone after 100 ms.
 const ASK_EVERY: Duration = Duration::from_millis(30);
-/// How often the copies of a group are compared while the plan runs.
+/// How often the copies of a group are compared in phase 1.
 const COMPARE_EVERY: Duration = Duration::from_millis(100);
-/// More steps than this are a loop.
+/// A run with more steps than this is a loop.
 const MAX_STEPS: u64 = 20_000_000;
-/// Bytes of one read of the last scan, in sectors.
+/// Sectors of one read of the final scan.
 const SCAN: u32 = 512;
 
-/// Plays a plan.
+/// Runs a plan.
 pub fn run(plan: &Plan, sink: Sink) -> Outcome {
     let mut stage = Stage::new(plan, sink);
     let mut unclear = 0;
@@ -115,7 +116,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     }
     stage.scanning = true;
     scan(stage)?;
-    // A scrub waits long for a group that nobody leads.
+    // A scrub would wait long for a group that has no primary.
     if stage.doubtful().is_empty() {
         scrub_well(stage)?;
     }
@@ -142,7 +143,7 @@ fn step(stage: &mut Stage) -> Result<Option<u64>, Failure> {
     stage.step()
 }
 
-/// Runs until `unmet` has nothing to say.
+/// Runs until `unmet` returns nothing. Fails if that takes longer than `bound`.
 fn wait(
     stage: &mut Stage,
     name: &'static str,
@@ -162,7 +163,7 @@ fn wait(
         relief.look(stage);
         stage.be_patient();
         match unmet(stage) {
-            // Twice in a row with the same map: it is stable.
+            // All conditions are met for the second time with the same map: the state is stable.
             None if seen == Some(stage.observer.version) => return Ok(()),
             None => seen = Some(stage.observer.version),
             Some(text) if stage.world.now() > end => {
@@ -174,7 +175,7 @@ fn wait(
     }
 }
 
-/// Everybody starts, the volumes are made, and clients know them.
+/// Starts all processes, creates the volumes, and waits until clients know them.
 pub(crate) fn set_up(stage: &mut Stage) -> Result<(), Failure> {
     let weather = stage.plan.weather.calmed();
     stage.world.set_weather(weather);
@@ -200,7 +201,7 @@ pub(crate) fn set_up(stage: &mut Stage) -> Result<(), Failure> {
         stage.order(Order::Create(v as u8, units, stage.plan.volume_pool(v as u8)));
     }
     wait(stage, "setup", SETUP, Stage::unmet)?;
-    // Clients learn of volumes at their start.
+    // Clients restart to learn of the volumes.
     for i in 0..stage.plan.clients {
         stage.kill(Who::Sdc(i), Default::default());
         stage.start(Who::Sdc(i));
@@ -209,7 +210,7 @@ pub(crate) fn set_up(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why a client can't reach all volumes yet.
+/// Returns why a client can't reach all volumes yet.
 fn unready(stage: &Stage, client: u8) -> Option<String> {
     match stage.sdc(client).is_some_and(Sdc::is_ready) {
         true => stage.volumes_unmet(client),
@@ -259,15 +260,16 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     }
 }
 
-/// Everything becomes whole. Who came and went too often gets nothing for a while: all else becomes
-/// whole without it, and what it lacks when that is over, unless others take it before.
+/// Waits until everything is healthy. A device that came and went too often gets nothing for a
+/// while (rule R12): everything else must recover without it, and what it lacks must recover when
+/// its quarantine is over, unless others take its place before.
 fn become_whole(stage: &mut Stage) -> Result<(), Failure> {
     wait(stage, "I8", CALM, |s| s.unmet_beside(&s.held_out().into_keys().collect()))?;
     if stage.unmet().is_none() {
         return Ok(());
     }
     stage.marks.meet("sim: the end of a quarantine was waited for");
-    // A clock may run slow by a tenth.
+    // A clock may be slow by a tenth.
     let late = |time: Duration| time * 11 / 10 + CALM;
     if stage.are_replaced(&stage.held_out()) {
         let bound = late(stage.plan.limits.rebuild_after);
@@ -277,7 +279,7 @@ fn become_whole(stage: &mut Stage) -> Result<(), Failure> {
     wait(stage, "I8", late(longest), Stage::unmet)
 }
 
-/// Everything becomes whole, but for groups that nobody can serve.
+/// Ends all faults, and waits until everything is healthy, except groups that nobody can serve.
 fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || "calm".into());
@@ -289,26 +291,28 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);
     wait(stage, "recovery", CALM, Stage::rescue_unmet)?;
     become_whole(stage)?;
-    // A device that hangs since the storm may do so for longer than clients wait for an answer.
+    // A device operation may be stuck since phase 1 for longer than clients wait for an answer.
     let hangs = || "a device hangs since the storm".into();
     wait(stage, "I8", CALM, |s| s.world.awaits_disk(now).then(hangs))?;
     if !stage.doubtful().is_empty() {
-        // Whoever reports late may know more.
+        // A server that reports late may know more.
         let until = stage.world.now() + patience;
         wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
         become_whole(stage)?;
     }
     stage.judge_doubts()?;
     stage.forget_unknown()?;
-    // Whoever was silent till now may still be suspected, and left out for a moment: that must be over, too.
+    // A device that was silent until now may still be suspected, and dropped for a moment. That
+    // must be over as well.
     let limits = &stage.plan.limits;
     let until = stage.world.now() + limits.suspect_after * 3 + limits.grace;
     wait(stage, "I8", CALM, |s| (s.world.now() < until).then(|| "time must pass".into()))?;
     become_whole(stage)
 }
 
-/// Nobody can serve a group, and whoever goes on by an order gives up what nobody can tell: so clients ask for nothing
-/// of it any more. All that doesn't need it goes on, and is judged.
+/// Leaves groups in doubt aside. Nobody can serve them, and an order to serve them may give up
+/// acknowledged writes. So clients send no more requests to these groups. Everything that does not
+/// need them continues, and is judged.
 fn leave_doubt(stage: &mut Stage) {
     stage.marks.meet("sim: a group stayed in doubt after a recovery");
     let (now, groups) = (stage.world.now(), stage.doubtful());
@@ -319,7 +323,7 @@ fn leave_doubt(stage: &mut Stage) {
     }
 }
 
-/// Whoever was put into maintenance comes back to work.
+/// Ends the maintenance of all servers.
 fn end_maintenance(stage: &mut Stage) {
     let meant = |a: &Action| if let Action::Maintain(i, _) = a { Some(*i) } else { None };
     let those: BTreeSet<u8> = stage.plan.steps.iter().filter_map(|s| meant(&s.action)).collect();
@@ -349,15 +353,16 @@ fn mend(stage: &mut Stage) {
     }
 }
 
-/// In some runs all MDMs are away at once: each group answers all the same. Then they come back.
+/// In a third of the runs, takes all MDMs away at once: each group must answer nevertheless. Then
+/// they come back.
 fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     let within = stage.plan.limits.answer_within;
-    // A user who allows less time than is promised gets an error where others get an answer.
+    // With a shorter time limit than the promise, clients get errors, so these runs are skipped.
     let too_soon = !within.is_zero() && within < first_success::WITHOUT_MDM;
     if !stage.plan.seed.is_multiple_of(3) || stage.is_tight() || too_soon {
         return Ok(());
     }
-    // Who has not asked a group for long may not know where its servers are by now.
+    // A client that has not used a group lately may not know where its servers are by now.
     probe(stage, first_success::WITHOUT_MDM)?;
     become_whole(stage)?;
     stage.marks.meet("sim: all MDMs were away");
@@ -374,7 +379,8 @@ fn without_mdms(stage: &mut Stage) -> Result<(), Failure> {
     become_whole(stage)
 }
 
-/// In some runs a volume is taken from all clients when nothing is wrong: that is confirmed. I9 judges by what is.
+/// In a quarter of the runs, unmaps a volume from all clients while nothing is wrong: the unmap
+/// must be confirmed. I9 is judged by confirmed unmaps.
 fn unmap(stage: &mut Stage) -> Result<(), Failure> {
     let there = stage.volumes.iter().position(|v| v.id.is_some() && !v.doomed);
     let Some(v) = there.filter(|_| stage.plan.seed.is_multiple_of(4)) else { return Ok(()) };
@@ -389,7 +395,7 @@ fn unmap(stage: &mut Stage) -> Result<(), Failure> {
     become_whole(stage)
 }
 
-/// Asks each group now, and lets this much time pass.
+/// Sends a request to each group now, and runs for this long.
 fn probe(stage: &mut Stage, time: Duration) -> Result<Probes, Failure> {
     let turn = stage.plan.seed as usize;
     let probes = Probes::ask(stage, turn);
@@ -398,7 +404,8 @@ fn probe(stage: &mut Stage, time: Duration) -> Result<Probes, Failure> {
     Ok(probes)
 }
 
-/// One server, or one of its devices, stays away, or is half cut off: the others serve everything. Then it comes back.
+/// Takes one server or one of its devices away, or cuts it off partly: the others must serve
+/// everything. Then it comes back.
 fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
     if stage.has_to_mend() {
@@ -453,7 +460,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     become_whole(stage)
 }
 
-/// Each group is asked at the moment of the fault, and has to answer in time.
+/// Sends a request to each group at the moment of the fault. Each has to answer in time.
 fn first_success(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
     let Some(bound) = first_success::bound(how, &stage.plan.limits).filter(|_| !stage.is_tight())
     else {
@@ -471,14 +478,15 @@ fn first_success(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
     probes.check(&stage.history.ops, &format!("{how:?}"), bound)
 }
 
-/// These devices are away from now on.
+/// Records that these devices are away from now on.
 fn casts_out(stage: &mut Stage, away: &[u8]) {
     let ids = away.iter().filter_map(|i| Some((*i, stage.sds(*i)?.id().0)));
     let ids: Vec<(u8, u32)> = ids.collect();
     stage.outcasts.extend(ids);
 }
 
-/// The server is slow, and under load: the others do without it, and without nobody else.
+/// Slows the server down under load. The others must do without it, and must not
+/// drop any other server.
 fn without_slow(
     stage: &mut Stage,
     i: u8,
@@ -490,10 +498,10 @@ fn without_slow(
     let id = stage.proc(Who::Sds(i));
     stage.world.slow_down(id, net, disk);
     stage.marks.meet("sim: a server was slow");
-    // What is seen of it is forgotten after ten heartbeats: it has something to do twice in that time.
+    // Observations of the server expire after ten heartbeats, so it gets work twice in that time.
     let turn = stage.plan.limits.heartbeat_every * 5;
     let end = stage.world.now() + CALM;
-    // Since when it has something to do in each turn.
+    // `busy_since` is the time since which the server has got work in every turn.
     let (mut asked, mut busy_since) = (stage.world.writes_asked(id), stage.world.now());
     for n in 0.. {
         ask_everything(stage, n);
@@ -506,14 +514,14 @@ fn without_slow(
             busy_since = now;
         }
         match over {
-            // Groups have other leaders by now.
+            // By now the groups have other primaries.
             Err(failure)
                 if failure.name == "R12" && !stage.can_be_found_slow(i, disk > Duration::ZERO) =>
             {
                 return Ok(());
             }
             Err(failure) if failure.name == "R12" && now < end => {}
-            // Nobody has asked it for anything to speak of: so nobody waits for it.
+            // The server has got too little work, so nobody waits for it.
             Err(failure)
                 if failure.name == "R12"
                     && disk > Duration::ZERO
@@ -527,8 +535,9 @@ fn without_slow(
     unreachable!("time passes")
 }
 
-/// The server has missed something, and its disk hangs as it gets that: clients don't wait for it, and nothing else is
-/// needed for that. (The MDM does without it after a time that is longer.)
+/// Lets the server miss some writes, and hangs its disk while it gets these: clients must not
+/// wait for it, and that must not depend on the MDM. (The MDM does without the server only
+/// after a longer time.)
 fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
     let (who, id) = (Who::Sds(i), stage.proc(Who::Sds(i)));
     let death = Death { keep: true, ..Death::default() };
@@ -555,7 +564,8 @@ fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
     become_whole(stage)
 }
 
-/// Whoever the MDM can't hear for sure is replaced in time. (It may hear others again, now and then.)
+/// Checks that copies of a server are rebuilt in time when the MDM surely does not hear it. (With
+/// other faults the MDM may hear the server now and then.)
 fn rebuilt_in_time(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
     let gone = matches!(how, Outcast::Dead | Outcast::Dark | Outcast::Frozen | Outcast::Cut);
     if !gone || !stage.rebuilds() {
@@ -566,12 +576,13 @@ fn rebuilt_in_time(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
     stage.outcasts.values().try_for_each(|d| stage.pace.check(DeviceId(*d), limits))
 }
 
-/// One more dies, when the first one's copies are made anew and there are servers for that once more.
+/// Kills one more server when the copies of the first one are rebuilt, if enough servers are left
+/// to rebuild once more.
 fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
     let plan = &stage.plan;
     let i = (plan.server(first) + 1) % plan.servers();
     let away: Vec<u8> = plan.together(i).collect();
-    // All that it has there are two copies of again.
+    // True when all groups on this device have two copies again.
     let whole = |i: &u8| {
         let pool = plan.pool(*i);
         let touched = stage.outcasts.keys().any(|o| plan.pool(*o) == pool);
@@ -592,7 +603,8 @@ fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
     wait(stage, "I8", CALM, |s| s.unmet_without(first))
 }
 
-/// Copies give way to clients, who never stop asking, and are made anew all the same.
+/// Sends requests without a pause until the copies are rebuilt: they yield to clients, and must be
+/// completed nevertheless.
 fn ask_until_rebuilt(stage: &mut Stage) -> Result<(), Failure> {
     if !stage.plan.busy || !stage.rebuilds() {
         return Ok(());
@@ -615,8 +627,8 @@ fn ask_until_rebuilt(stage: &mut Stage) -> Result<(), Failure> {
     }
 }
 
-/// Every client writes or reads a little in every unit. A client that may have only few requests outstanding comes to
-/// all of them in turns.
+/// Lets each client write or read a little in every unit. A client that may have only few requests
+/// outstanding reaches all units in turns.
 fn ask_everything(stage: &mut Stage, turn: u32) {
     let count = stage.volumes.len();
     for v in (0..count).map(|v| (v + turn as usize) % count) {
@@ -633,9 +645,9 @@ fn ask_everything(stage: &mut Stage, turn: u32) {
     }
 }
 
-/// A client that is born anew reads everything.
+/// Restarts a client and lets it read everything.
 fn scan(stage: &mut Stage) -> Result<(), Failure> {
-    // A copy for which there is no space never comes: what is damaged may be in no other one.
+    // Without space, some copies are never made, so a damaged block may have no other copy.
     if !stage.is_whole() {
         stage.heal();
     }
@@ -648,7 +660,7 @@ fn scan(stage: &mut Stage) -> Result<(), Failure> {
     become_whole(stage)
 }
 
-/// Reads everything in these groups.
+/// Reads all units of the wanted groups.
 fn read_all(
     stage: &mut Stage,
     reader: u8,
@@ -673,7 +685,8 @@ fn read_all(
     Ok(())
 }
 
-/// A person has groups that wait for devices served from older copies. What is judged before doesn't see that.
+/// Serves groups that wait for missing devices from older copies, by order of the operator. Earlier
+/// judges don't cover that.
 fn older_copies(stage: &mut Stage) -> Result<(), Failure> {
     if stage.doubtful().is_empty() || stage.plan.allow_loss {
         return Ok(());
@@ -694,9 +707,9 @@ fn older_copies(stage: &mut Stage) -> Result<(), Failure> {
     i03_mirrors::check(stage)
 }
 
-/// Every device is scrubbed, and everything is mended.
+/// Scrubs every device, and checks that all damage is repaired.
 fn scrub_well(stage: &mut Stage) -> Result<(), Failure> {
-    // What was on its way from the log to its slot was read from memory: once more finds that.
+    // The first pass may have read blocks from memory, on their way from the log to their slots.
     scrub(stage)?;
     if i03_mirrors::mended(stage).is_err() {
         scrub(stage)?;
@@ -704,8 +717,8 @@ fn scrub_well(stage: &mut Stage) -> Result<(), Failure> {
     i03_mirrors::mended(stage)
 }
 
-/// Every device that keeps its content is scrubbed once. A server that dies meanwhile forgets its pass: then the
-/// order is given again.
+/// Scrubs every device that keeps its content. A server that dies meanwhile forgets its pass, so
+/// the order is repeated then.
 fn scrub(stage: &mut Stage) -> Result<(), Failure> {
     loop {
         let (asked, lives) = (stage.observer.version, server_lives(stage));
@@ -726,7 +739,7 @@ fn server_lives(s: &Stage) -> Vec<u32> {
     (0..s.plan.sds).map(|i| s.world.life(s.proc(Who::Sds(i)))).collect()
 }
 
-/// Who has not done the scrub that was ordered when the map was this old.
+/// Returns a server that has not finished the scrub that was ordered at map version `asked`.
 fn unscrubbed(s: &Stage, asked: MapVersion) -> Option<String> {
     if !s.desk.borrow().orders.is_empty() {
         return Some("the MDM has not heard of the scrub".into());
@@ -734,7 +747,7 @@ fn unscrubbed(s: &Stage, asked: MapVersion) -> Option<String> {
     (0..s.plan.sds).find_map(|i| {
         let sds = s.sds(i)?;
         let stats = sds.scrub_stats()?;
-        // The order is carried out, so the newest map has it.
+        // The order was carried out, so the newest map contains it.
         let over = sds.map().version >= s.observer.version && !stats.running;
         (!(over && s.observer.version > asked && stats.passes > 0))
             .then(|| format!("sds{i} was not scrubbed: {stats:?}"))

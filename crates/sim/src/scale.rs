@@ -1,10 +1,12 @@
-//! Large domains: does what holds for three servers hold for a hundred, and for a thousand?
+//! Large domains: does everything that holds for three servers also hold for a hundred,
+//! and for a thousand?
 //!
-//! The shipped nodes with shipped limits (but for [`REBUILD_AFTER`]), a good day, one MDM, one client. All servers register,
-//! each domain gets a volume, some units are written; then a server dies with all its devices, another one falls silent, and
-//! what they held is made anew. What it took, and may take, is in `figures`.
+//! The shipped nodes run with the shipped limits (except for [`REBUILD_AFTER`]), in fair weather,
+//! with one MDM and one client. All servers register, each domain gets a volume, and some units are
+//! written. Then a server dies with all its devices, another one falls silent, and their copies are
+//! rebuilt. The cost of all that, and its bounds, are in `figures`.
 //!
-//! It looks for no races and damages nothing: that is for the plans.
+//! These runs look for no races and cause no damage: that is up to the plans.
 
 mod asker;
 mod figures;
@@ -28,34 +30,34 @@ use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{Ask, CreateObject, CreateVolume, ObjectKind};
 
-/// Nobody wants to wait for a minute; how long it is doesn't change what follows.
+/// Shorter than shipped, to save time. The length does not change later events.
 pub const REBUILD_AFTER: Duration = Duration::from_secs(5);
-/// The MDM has nothing to do when it has decided nothing for so long.
+/// The MDM is idle when it has decided nothing for this long.
 const LEVEL: Duration = Duration::from_secs(1);
-/// A crash must be noticed within this time.
+/// Longest time until a crash is noticed.
 const CRASH: Duration = Duration::from_secs(1);
-/// A silence must.
+/// Longest time until a silence is noticed.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Bytes of a device for data.
+/// Bytes for data on a device.
 const CAPACITY: u64 = 1 << 30;
-/// Units that are written in each volume, a block in each.
+/// Number of units that are written in each volume, one block in each.
 const WRITTEN: u32 = 128;
-/// Where the MDM listens.
+/// Address of the MDM.
 const MDM: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), 7000);
 
-/// How large.
+/// Size of a cluster.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
-    /// Data servers, of all domains together.
+    /// Number of data servers in all domains.
     pub servers: u32,
-    /// Devices of each.
+    /// Devices per server.
     pub devices: u32,
-    /// Protection domains; the servers are dealt out to them in turn.
+    /// Number of protection domains; the servers are distributed over them in turn.
     pub domains: u32,
 }
 
 impl Shape {
-    /// Plays it, and looks whether everything is as it should be.
+    /// Runs a cluster of this size, and checks the figures.
     pub fn run(self) -> Result<Figures> {
         ensure!(
             self.servers >= 8 * self.domains && self.devices > 0,
@@ -75,16 +77,16 @@ impl Shape {
     }
 }
 
-/// A run.
+/// State of a run.
 struct Scale {
     shape: Shape,
     world: World,
     desk: Rc<RefCell<Desk>>,
-    /// The newest map that each process has told of.
+    /// By process: the newest map that it has reported.
     maps: Vec<MapVersion>,
-    /// Entries that the MDM has told of.
+    /// Number of entries that the MDM has reported.
     entries: u64,
-    /// Answers of the client's.
+    /// Answers to the client, by request: true for success.
     answers: BTreeMap<u64, bool>,
     volumes: Vec<VolumeId>,
     gone: BTreeSet<ProcId>,
@@ -135,12 +137,13 @@ impl Scale {
         self.world.actor(ProcId(0)).expect("the MDM runs")
     }
 
-    /// Devices' processes that are there. (Clients ask for a newer map when they need one.)
+    /// Returns the processes of devices that are left. (A client asks for a newer map
+    /// when it needs one.)
     fn nodes(&self) -> impl Iterator<Item = ProcId> {
         (3..self.maps.len()).map(ProcId).filter(|id| !self.gone.contains(id))
     }
 
-    /// Lets things happen until it is so; an error if it isn't after this time.
+    /// Runs until `so` returns true. Fails if that takes longer than `within`.
     fn until(
         &mut self,
         what: &str,
@@ -150,7 +153,7 @@ impl Scale {
         let begin = self.world.now();
         let mut look = begin;
         loop {
-            // Looking costs more than a step.
+            // A check costs more than a step.
             if self.world.now() >= look {
                 if so(self) {
                     return Ok(self.world.now().since(begin));
@@ -188,7 +191,7 @@ impl Scale {
         Ok(took)
     }
 
-    /// Everybody comes, all at once.
+    /// Starts all servers at once, and waits until they are registered.
     fn register(&mut self) -> Result<()> {
         let object = |kind: ObjectKind, name: String, domain: String| {
             let kind = kind as i32;
@@ -218,7 +221,7 @@ impl Scale {
         Ok(())
     }
 
-    /// Until every node that is left has the MDM's map.
+    /// Waits until every device process that is left has the MDM's map.
     fn until_known(&mut self, what: &str) -> Result<Duration> {
         let version = self.mdm().state().version;
         let known = |s: &Scale| s.nodes().all(|id| s.maps[id.0] >= version);
@@ -228,7 +231,7 @@ impl Scale {
         took.with_context(|| format!("waiting for {late:?} to have {version}"))
     }
 
-    /// Each domain gets a volume, with a block in some of its units.
+    /// Creates a volume in each domain, and writes a block in some of its units.
     fn volumes(&mut self) -> Result<()> {
         for n in 0..self.shape.domains {
             let size = u64::from(WRITTEN) * 16 * u64::from(UNIT);
@@ -276,7 +279,7 @@ impl Scale {
         self.ask_all(BlockKind::Read)
     }
 
-    /// Until every group has two copies on servers that are there, and nothing is on the move.
+    /// Waits until every group has two copies on servers that are up, and nothing moves.
     fn until_whole(&mut self) -> Result<Duration> {
         self.until("to be whole", Duration::from_secs(60), |s| {
             let state = s.mdm().state();
@@ -288,7 +291,8 @@ impl Scale {
         })
     }
 
-    /// Until nothing was decided for a while: what was made anew is levelled, too, and that is nobody's failure.
+    /// Waits until nothing was decided for a while: rebuilt copies are balanced afterwards, which
+    /// is not part of a failure.
     fn until_level(&mut self) -> Result<()> {
         for _ in 0..60 {
             let (before, end) = (self.entries, self.world.now() + LEVEL);
@@ -300,7 +304,7 @@ impl Scale {
         bail!("levelling never ends")
     }
 
-    /// A server dies, or is cut off, and what it held is made anew elsewhere.
+    /// Kills a server or cuts it off, and waits until its copies are rebuilt elsewhere.
     fn fails(&mut self, server: u32, silent: bool) -> Result<Failure> {
         let places = self.shape.devices * server..self.shape.devices * (server + 1);
         let procs: Vec<ProcId> = places.map(|place| ProcId(3 + place as usize)).collect();
@@ -361,7 +365,7 @@ fn pool(n: u32) -> String {
 }
 
 impl Shape {
-    /// Where the device at this place listens, counted through all servers.
+    /// Returns the address of a device; `place` is its number, counted over all servers.
     fn address(self, place: u32) -> SocketAddr {
         let server = place / self.devices;
         let ip = Ipv4Addr::new(10, 1, (server / 250) as u8, (server % 250 + 1) as u8);
@@ -374,7 +378,7 @@ impl Shape {
             0 => Home::default(),
             n => Home { domain: domain(n), pool: pool(n), ..Home::default() },
         };
-        // With several domains there is no only one.
+        // With several domains, the default one has to be named.
         let home = match (server % self.domains, self.domains) {
             (0, 2..) => Home { domain: "default".into(), pool: "default".into(), ..home },
             _ => home,

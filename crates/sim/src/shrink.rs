@@ -1,5 +1,5 @@
-//! Makes a failing plan smaller while it goes on failing in the same way: cuts the tail, drops
-//! actions in ever smaller groups, calms the weather, drops clients, servers and volumes.
+//! Makes a failing plan smaller as long as it fails in the same way: cuts the tail, removes actions
+//! in ever smaller groups, calms the weather, and removes clients, servers and volumes.
 
 use crate::check::Failure;
 use crate::plan::{Action, Plan, Who};
@@ -10,16 +10,16 @@ use crate::weather::Weather;
 use base::Limits;
 use std::time::{Duration, Instant};
 
-/// Shrinks plans.
+/// Shrinks plans that fail.
 pub struct Shrinker<F> {
-    /// True when a plan still fails as the first one did.
+    /// Returns true when a plan still fails as the first one did.
     fails: F,
     until: Instant,
-    /// Plans tried.
+    /// Number of plans tried.
     pub tries: u32,
 }
 
-/// True for the same kind of failure; of panics, for those in the same place.
+/// Returns a test for failures of the same kind; for panics, of the same place.
 pub fn fails_like(failure: &Failure) -> impl Fn(&Plan) -> bool {
     let place = |f: &Failure| match f.name {
         "panic" => f.text.rsplit(" at ").next().map(String::from),
@@ -30,12 +30,12 @@ pub fn fails_like(failure: &Failure) -> impl Fn(&Plan) -> bool {
 }
 
 impl<F: Fn(&Plan) -> bool> Shrinker<F> {
-    /// Shrinks for at most `budget` of real time.
+    /// Creates a shrinker that runs for at most `budget` of real time.
     pub fn new(fails: F, budget: Duration) -> Shrinker<F> {
         Shrinker { fails, until: Instant::now() + budget, tries: 0 }
     }
 
-    /// The smallest plan found.
+    /// Returns the smallest failing plan found.
     pub fn shrink(&mut self, plan: &Plan) -> Plan {
         let mut best = plan.clone();
         loop {
@@ -64,7 +64,8 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
         fails
     }
 
-    /// Halves what comes last, as long as it helps; then ends phase 1 right after the last action.
+    /// Finds by bisection how many of the first actions are needed, and ends phase 1 100 ms after
+    /// the last of them.
     fn cut_tail(&mut self, best: &mut Plan) {
         let mut keep = best.steps.len() / 2;
         let mut end = best.steps.len();
@@ -86,7 +87,7 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
         }
     }
 
-    /// Whole kinds of actions at once.
+    /// Removes all actions of one kind at once.
     fn drop_kinds(&mut self, best: &mut Plan) {
         let kind = |a: &Action| {
             let text = a.to_string();
@@ -102,7 +103,7 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
         }
     }
 
-    /// Groups of actions, from large to single ones.
+    /// Removes groups of actions, from large groups down to single actions.
     fn drop_steps(&mut self, best: &mut Plan) {
         let mut group = (best.steps.len() / 2).max(1);
         loop {
@@ -122,7 +123,7 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
         }
     }
 
-    /// Each knob of the weather back to fair.
+    /// Sets each parameter of the weather back to fair.
     fn calm(&mut self, best: &mut Plan) {
         let mut candidate = best.clone();
         candidate.weather = Weather::FAIR;
@@ -136,7 +137,7 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
         }
     }
 
-    /// Clients, servers and volumes that are not needed.
+    /// Removes clients, servers and volumes that are not needed.
     fn drop_parts(&mut self, best: &mut Plan) {
         while best.clients > 1 {
             let mut candidate = best.clone();
@@ -222,7 +223,7 @@ mod tests {
 
     #[test]
     fn an_artificial_failure_shrinks_to_its_core() {
-        // "Fails" when a discard comes some time after a crash of sds1.
+        // The plan "fails" when a discard comes some time after a crash of sds1.
         let guilty = |plan: &Plan| {
             let crash =
                 plan.steps.iter().position(|s| matches!(s.action, Action::Crash(Who::Sds(1), _)));

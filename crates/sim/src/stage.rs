@@ -1,5 +1,5 @@
-//! The cast of a run: the MDM, the data servers, the clients and the administrator, all of them the
-//! shipped nodes; and everything that is known about them from outside.
+//! The processes of a run, which are the MDMs, data servers, clients and the administrator, all
+//! with the shipped nodes; and everything that the simulator knows about them from outside.
 
 use crate::admin::{Admin, Desk, Done, Order};
 use crate::check::Failure;
@@ -39,116 +39,118 @@ use std::time::Duration;
 use store::durable::{Durability, Tuning};
 use wire::control::{Intent, MapPage};
 
-/// One of the plan's volumes.
+/// State of one of the plan's volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Volume {
-    /// Its id, while it exists for sure.
+    /// Id, while the volume surely exists.
     pub id: Option<VolumeId>,
-    /// Its size in units, as far as it is known to have grown.
+    /// Size in units, as far as the volume has surely grown.
     pub units: u32,
-    /// Its deletion was ordered.
+    /// Deletion of the volume was ordered.
     pub doomed: bool,
-    /// It was mapped to some clients alone: others, and those whose leave had ended, are told so.
+    /// The volume was mapped to some clients only. Other clients, and those that lost the mapping,
+    /// may get errors.
     pub mapped: bool,
 }
 
-/// Whether a copy may be the last one.
+/// Whether some copy may be the last one.
 #[derive(Default, Debug)]
 pub struct Exposure {
-    /// A wiped server is not yet replaced by a whole copy.
+    /// A wiped server may not have a full copy yet.
     pub exposed: bool,
-    /// Why the loss of everything has to be accepted, if so.
+    /// Reason why the loss of all data is acceptable, if there is one.
     pub excuse: Option<String>,
 }
 
 /// A run in progress.
 pub struct Stage {
-    /// What it plays.
+    /// The plan of the run.
     pub plan: Plan,
-    /// Where it plays.
+    /// The world in which the processes run.
     pub world: World,
-    /// Orders to the administrator.
+    /// Orders for the administrator.
     pub desk: Rc<RefCell<Desk>>,
-    /// The map, watched from outside.
+    /// The map as seen in pages of the MDMs.
     pub observer: Observer,
-    /// What devices keep for copies of what was lost, in percent.
+    /// Percentage of each device that is kept for rebuilding lost copies.
     pub spare_percent: u32,
-    /// What the MDMs agree on.
+    /// Judge: the MDMs agree.
     pub agreement: Agreement,
-    /// How soon lost copies are made anew.
+    /// Judge: lost copies are rebuilt soon.
     pub pace: Pace,
-    /// What became of servers in maintenance.
+    /// Judge: nothing is rebuilt in place of servers in maintenance.
     pub upkeep: Upkeep,
-    /// Devices that were removed, for good.
+    /// Devices whose removal is final.
     pub removed: BTreeSet<DeviceId>,
-    /// What clients saw.
+    /// Operations and answers of clients.
     pub history: History,
-    /// The plan's volumes.
+    /// State of the plan's volumes.
     pub volumes: Vec<Volume>,
     /// Rare paths that were met.
     pub marks: Marks,
-    /// What may be lost.
+    /// Which losses are acceptable.
     pub exposure: Exposure,
-    /// What was lost.
+    /// Judge: which groups are really lost.
     pub losses: Losses,
-    /// The devices of the servers' processes, as they are or were named.
+    /// Device id of each server process, as far as it was ever named.
     ids: Vec<DeviceId>,
-    /// Blocks that were damaged somewhere, or told to be lost, at some time.
+    /// Blocks that were damaged somewhere at some time, or were reported lost.
     pub(crate) harmed: BTreeSet<(UnitKey, u32)>,
-    /// Volumes that clients may be told they don't have.
+    /// Volumes that clients may be told they can't use.
     pub leaves: Leaves,
-    /// Orders that took a volume from clients, and were answered without a word from a server that may serve them yet.
+    /// Number of unmap orders that were answered without the confirmation of a server
+    /// that may still serve.
     pub unconfirmed: u32,
-    /// Since when a client can't use a volume, for sure.
+    /// The moment since which a client surely can't use a volume.
     pub cuts: BTreeMap<(u8, VolumeId), u64>,
-    /// Operations without an answer, by client, of its present life.
+    /// Unanswered operations of each client in its present incarnation.
     pub outstanding: Vec<u32>,
-    /// The plan's outcast's devices, by process, while it is one; and those of a second one that died after the first
-    /// one's copies were made anew.
+    /// Devices of the plan's outcast by process, while it is away; also those of a second server
+    /// that died when the first one's copies were rebuilt.
     pub outcasts: BTreeMap<u8, u32>,
-    /// A slow device that the MDM does without.
+    /// The slow device that the MDM has ejected.
     pub sent_away: Option<DeviceId>,
     /// Groups that were sealed and whose copies have not been compared since.
     pub sealed: BTreeSet<GroupId>,
-    /// Reads of the final scan that ended in an error that is accepted.
+    /// Number of operations that ended in the error `Lost`.
     pub lost: u32,
-    /// Blocks that a server has learned to be unreadable where its copy was made from, until the last scrub: that
-    /// their bytes are equal says nothing, as no checksum of theirs fits.
+    /// Blocks that a server has learned to be unreadable at the source of its copy, until the final
+    /// scrub. Their bytes may differ from other copies, as no checksum matches them.
     pub lost_copies: BTreeSet<(u8, UnitKey, u32)>,
-    /// Blocks of reads of the final scan that were told to be unreadable.
+    /// Blocks of the final scan that were reported unreadable.
     pub(crate) unread: BTreeSet<(UnitKey, u32)>,
-    /// Servers whose devices must be refused, and what was done to them.
+    /// Servers that must refuse their devices, and the tampering.
     pub(crate) tampered: BTreeMap<u8, Harm>,
-    /// Copies of servers' devices that somebody keeps.
+    /// Copies of servers' devices that were set aside.
     pub(crate) snapshots: BTreeMap<u8, Snapshot>,
     /// Servers whose disks were replaced.
     pub(crate) replaced: BTreeMap<u8, Replaced>,
-    /// Servers that have another one's device, and which one that is.
+    /// Servers that hold another server's device, and the id of that device.
     pub(crate) written: BTreeMap<u8, DeviceId>,
-    /// What damage strikes.
+    /// Random numbers for damage.
     pub(crate) damage_prng: Prng,
-    /// The next leader that begins to seal three or more is killed so many microseconds later, for so many
-    /// milliseconds.
+    /// Ambush: the next primary that begins to seal three or more replicas is killed this many µs
+    /// later, and starts again after this many ms.
     pub(crate) ambush: Option<(u32, u32)>,
-    /// Everything is read for the last time: no error is accepted any more.
+    /// The final scan runs: errors are no longer accepted.
     pub scanning: bool,
-    /// Deaths that are to happen in the middle of effects, and whether to start again at once.
+    /// By process: a pending death in the middle of effects, and whether to start again at once.
     pub(crate) dying: Vec<Option<(Death, bool)>>,
-    /// The loss of the MDMs' logs, and what came of it.
+    /// The loss of the MDMs' logs, and the recovery.
     pub(crate) rescue: Rescue,
-    /// NBD connections, by client; empty when the plan has none.
+    /// NBD connections, by client; empty if the plan has none.
     pub(crate) outlets: Vec<Outlet>,
-    /// Clients whose newest life is at their second place.
+    /// By client: whether its newest incarnation is at its second place.
     pub(crate) elsewhere: Vec<bool>,
-    /// Where the lives of servers are.
+    /// Where the incarnations of servers are.
     pub(crate) twins: Twins,
-    /// How many fresh addresses were given to servers.
+    /// Number of new addresses that servers were given.
     pub(crate) readdressed: u8,
 }
 
-/// Where everybody listens.
+/// Port of all processes.
 pub(crate) const MDM_PORT: u16 = 7000;
-/// As small as possible, so that a short run meets every bound.
+/// Tuning of devices, as small as possible, so that a short run meets every bound.
 const TUNING: Tuning = Tuning {
     durability: Durability::Flush,
     overlay_bytes: 1200 << 10,
@@ -159,17 +161,17 @@ const TUNING: Tuning = Tuning {
     executed: 96,
     sweep: 8,
 };
-/// How long until somebody starts a server again that has given up its device, in ms.
+/// Delay in ms before a server that gave up its device starts again: (lowest, highest).
 const AGAIN_MS: (u64, u64) = (1, 300);
-/// Alarms for that: this, and whose.
+/// First alarm token for these restarts; the process id is added.
 const AGAIN: u64 = 1 << 32;
-/// How late a leader hears that a third member is in sync, in an ambush.
+/// Delay of the MDMs' frames to a primary in an ambush, so that it hears late of a third replica.
 const LATE: Duration = Duration::from_millis(5);
-/// Alarms for who was waited for in an ambush: this, and whose.
+/// First alarm token for strikes of ambushes; the process id is added.
 const STRIKE: u64 = 2 << 32;
 
 impl Stage {
-    /// Everybody in place, nobody started.
+    /// Creates the stage with all processes in place and none started.
     pub fn new(plan: &Plan, sink: Sink) -> Stage {
         let mut world = World::new(plan.seed, plan.weather.clone(), plan.limits.link_queue, sink);
         let mdm = Some(Stage::address(Who::Mdm(0)));
@@ -177,7 +179,7 @@ impl Stage {
         world.tap.push(id);
         for i in 0..plan.sds {
             let disk = if plan.keeps(Who::Sds(i)) {
-                // What a store needs besides; the smallest has 16 MiB.
+                // A store needs 12 MiB besides its data, and 16 MiB at least.
                 Disk::new(DiskKind::File, u64::from(plan.capacity + 12).max(16) * MIB)
             } else {
                 Disk::new(DiskKind::Memory, u64::from(plan.capacity) * MIB)
@@ -188,7 +190,7 @@ impl Stage {
             world.add(&format!("sdc{i}"), Some(Stage::address(Who::Sdc(i))), Vec::new());
         }
         world.add("admin", None, Vec::new());
-        // Behind the others, so that those are the same whether there is one MDM or several.
+        // The other MDMs come last, so that all other processes are the same in plans with one MDM.
         for i in 1..plan.mdms {
             let at = Some(Stage::address(Who::Mdm(i)));
             let id = world.add(&format!("mdm{i}"), at, vec![Disk::new(DiskKind::Log, 4 * TIB)]);
@@ -259,7 +261,7 @@ impl Stage {
             return;
         }
         let limits = self.plan.limits.clone();
-        // Some know them all, some only one.
+        // Some processes know all MDMs, some only one.
         let all: Vec<SocketAddr> =
             (0..self.plan.mdms).map(|i| Stage::address(Who::Mdm(i))).collect();
         let known = match who {
@@ -317,7 +319,7 @@ impl Stage {
                 self.world.boot(id, Box::new(Sds::new(config)));
             }
             Who::Sdc(i) => {
-                // Whoever reads everything at the end waits for every answer.
+                // The client of the final scan waits for every answer.
                 let limits = match self.scanning {
                     true => Limits { answer_within: Duration::ZERO, ..limits },
                     false => limits,
@@ -334,7 +336,7 @@ impl Stage {
         }
     }
 
-    /// Kills a process, if it lives.
+    /// Kills a process, unless it is dead.
     pub fn kill(&mut self, who: Who, death: Death) {
         let id = self.proc(who);
         if self.world.state(id) == ProcState::Dead || self.dying[id.0].is_some() {
@@ -350,7 +352,7 @@ impl Stage {
         self.bury(who, death);
     }
 
-    /// Takes back a death that has not happened yet.
+    /// Cancels a pending death.
     pub fn spare(&mut self, who: Who) {
         let id = self.proc(who);
         self.dying[id.0] = None;
@@ -362,8 +364,8 @@ impl Stage {
             Who::Sds(_) if death.keep && self.plan.keeps(who) => {}
             Who::Sds(i) => {
                 let id = self.proc(who);
-                // It was careful when it was ordered; since then another one may have gone down.
-                // Two copies of anything are in two servers, unless devices were exchanged.
+                // The death was careful when it was ordered, but another server may have gone down
+                // since. Two copies of a group are on two servers, unless devices were swapped.
                 let down = |j: u8| self.world.state(self.proc(Who::Sds(j))) != ProcState::Running;
                 let mate =
                     |j: u8| self.plan.server(j) == self.plan.server(i) && self.written.is_empty();
@@ -379,7 +381,7 @@ impl Stage {
         }
     }
 
-    /// Lets the next thing happen, and takes in what it shows. Gives the token of an alarm.
+    /// Runs the next step of the world, and processes its results. Returns the token of an alarm.
     pub fn step(&mut self) -> Result<Option<u64>, Failure> {
         let alarm = match self.world.step() {
             Step::Idle => return Err(Failure::new("world", "nothing is left to happen")),
@@ -394,9 +396,9 @@ impl Stage {
             }
             Step::Alarm(token) => Some(token),
             Step::Died(id, _) => {
-                self.take_in()?; // what it still did
+                self.take_in()?; // effects from before the death
                 let who = self.who(id);
-                // Nothing is left to do if it gave up at that very moment: it is buried, and comes again.
+                // If it gave up its device at that very moment, its death is already handled.
                 if let Some((death, again)) = self.dying[id.0].take() {
                     self.bury(who, death);
                     if again {
@@ -410,7 +412,7 @@ impl Stage {
         Ok(alarm)
     }
 
-    /// Takes in what the world has shown.
+    /// Processes the map pages, notes and replies of the last step.
     fn take_in(&mut self) -> Result<(), Failure> {
         for (_, body) in std::mem::take(&mut self.world.tapped) {
             let page = MapPage::decode(&body[..])
@@ -443,7 +445,8 @@ impl Stage {
         Ok(())
     }
 
-    /// What is given up as lost is lost. Who is whose, if devices change their places, is not known here.
+    /// Checks that a group is really lost when an MDM gives it up as lost. If the plan swaps
+    /// devices, failures are ignored, as it is not known here which server has which device.
     fn losses(&mut self, page: &MapPage) -> Result<(), Failure> {
         let moment = self.world.steps();
         let nothing = page.groups.iter().filter(|g| self.loses_nothing(g));
@@ -455,7 +458,8 @@ impl Stage {
 
     fn note(&mut self, id: ProcId, note: Note) -> Result<(), Failure> {
         self.marks.note(&note);
-        // A former life may be active until it is told; nothing else that it does is of interest.
+        // A former incarnation may be active until it learns of the newer one. Its other
+        // notes don't matter.
         let former = self.former_of(id).is_some();
         if former && !matches!(note, Note::Active { .. } | Note::Refused { .. }) {
             return Ok(());
@@ -492,7 +496,7 @@ impl Stage {
                 let life = self.world.life(id);
                 self.agreement.leading(id, life, term)?;
             }
-            // Links keep order, and what was not answered is sent again in order.
+            // A gap is a bug: links keep order, and unanswered frames are resent in order.
             Note::Refused { why, .. } if why == mirror::GAP => {
                 return Err(Failure::new("stream", format!("{}: {why}", self.world.name(id))));
             }
@@ -535,11 +539,13 @@ impl Stage {
         Ok(())
     }
 
-    /// An MDM knows that this device's address refuses dials though it lives: the link between the two breaks.
+    /// Breaks the link between an MDM and a device, when the MDM knows that the device's address
+    /// refuses dials although the device lives.
     fn cut_from_mdm(&mut self, mdm: ProcId, device: DeviceId) {
         let is_it = |i: &u8| self.sds(*i).is_some_and(|s| s.id() == device);
         let Some(i) = (0..self.plan.sds).find(is_it) else { return };
-        // If it takes dials again before the link breaks, and then refuses them once more, nobody can tell that it lives.
+        // If the address accepts dials before the link breaks, and refuses again after that, the
+        // MDM can't know that the device lives.
         if !self.world.refuses_for(self.proc(Who::Sds(i)), Duration::from_secs(2)) {
             return;
         }
@@ -547,8 +553,9 @@ impl Stage {
         self.world.reset(mdm, self.proc(Who::Sds(i)));
     }
 
-    /// A joiner was told that blocks can't be read any more. Unless losses are allowed, two copies of a block
-    /// are never damaged: the first one becomes readable again, and has to mend the joiner's.
+    /// Records that a joiner was told of unreadable blocks. Unless losses are allowed, two copies
+    /// of a block are never damaged at once: the source becomes readable again, and has to repair
+    /// the joiner's copy.
     pub(crate) fn copied_loss(
         &mut self,
         id: ProcId,
@@ -564,14 +571,14 @@ impl Stage {
         self.heal_blocks(group, unit, blocks);
     }
 
-    /// True while somebody has told a joiner that blocks can't be read: who is left when one more server goes might
-    /// be the one that has to be mended.
+    /// Returns true while a copy has blocks that were reported unreadable. If one more server
+    /// failed, the server that is left might be the one that needs the repair.
     pub fn has_to_mend(&self) -> bool {
         !self.plan.allow_loss && !self.lost_copies.is_empty()
     }
 
-    /// A server can't go on with its device: it dies, and somebody starts it again. A device that is no
-    /// device any more is replaced.
+    /// Handles a server that gave up its device: kills it and starts it again soon. A device whose
+    /// removal is complete is replaced.
     fn gave_up(&mut self, id: ProcId) -> Result<(), Failure> {
         use store::durable::MountError::Device;
         let who = self.who(id);
@@ -616,26 +623,27 @@ impl Stage {
         self.world.alarm(at, AGAIN + id.0 as u64);
     }
 
-    /// The device that a server has, or had.
+    /// Returns the device that a server has or had.
     pub(crate) fn id_of(&self, i: u8) -> DeviceId {
         self.sds(i).map(Sds::id).filter(|id| id.0 != 0).unwrap_or(self.ids[usize::from(i)])
     }
 
-    /// The device that a server has: as it was named, or as is written on it.
+    /// Returns the device that a server has: as an MDM named it, or as is written on it.
     pub(crate) fn device_of(&self, i: u8) -> Option<DeviceId> {
         let sds = self.sds(i)?;
         let written = || Some(sds.device()?.durable()?.identity().device);
         Some(sds.id()).filter(|id| id.0 != 0).or_else(written)
     }
 
-    /// True when the removal of its device is complete: an MDM decided so, or told a map of it and died with that.
+    /// Returns true when the removal of the server's device is complete: an MDM decided that, or
+    /// published a map with it and died.
     fn is_removed(&self, i: u8) -> bool {
         let told = |d: DeviceId| self.observer.devices.get(&d).is_some_and(|entry| entry.removed);
         self.device_of(i).is_some_and(|device| self.removed.contains(&device) || told(device))
     }
 
-    /// A server whose removal is complete ends; what it had is thrown away, and nobody may miss it. Another one
-    /// comes with an empty device.
+    /// Ends a server whose removal is complete, and deletes all its content, which nobody may need
+    /// any more. Another server with an empty device takes its place.
     fn replace_removed(&mut self, i: u8) {
         let Some(device) = self.sds(i).map(Sds::id) else { return };
         if device.0 != 0 {
@@ -660,8 +668,9 @@ impl Stage {
         self.sds(i).is_some_and(Sds::ended)
     }
 
-    /// A leader has heard of one that is equal. If that was a joiner, a third member will be in sync: the leader hears of
-    /// it late, so that what it takes meanwhile is refused by the others. If three are, the ambush was for this leader.
+    /// Acts on a seal while an ambush waits. With two replicas in sync, a third one is about to
+    /// join: the MDMs' frames to the primary are delayed, so that others refuse what it accepts
+    /// meanwhile. With three or more, the primary is killed soon.
     fn spring(&mut self, id: ProcId, group: GroupId) {
         let Some((after_us, away_ms)) = self.ambush else { return };
         let Who::Sds(i) = self.who(id) else { return };
@@ -684,7 +693,7 @@ impl Stage {
         self.world.alarm(again, AGAIN + id.0 as u64);
     }
 
-    /// True when this process leads the group, by the newest map.
+    /// Returns true when this process is primary of the group, by the newest map.
     fn leads(&self, id: ProcId, group: GroupId) -> bool {
         let Who::Sds(i) = self.who(id) else { return false };
         let group = self.observer.groups.get(&group);
@@ -696,7 +705,7 @@ impl Stage {
         self.act(Action::Crash(self.who(id), death));
     }
 
-    /// The alarm for a server that gave up.
+    /// Handles the alarm that restarts a process.
     fn comes_again(&mut self, id: ProcId) {
         if self.world.state(id) == ProcState::Dead {
             let who = self.who(id);
@@ -725,7 +734,8 @@ impl Stage {
         }
     }
 
-    /// An MDM was taken out: its process ends, its file goes, and it is about to be taken in as a new one.
+    /// Restarts an MDM that was removed: its process ends, its file is deleted, and it will be
+    /// added as a new one.
     fn begin_anew(&mut self, i: u8) {
         self.marks.meet("sim: an MDM was replaced");
         let (who, id) = (Who::Mdm(i), self.proc(Who::Mdm(i)));

@@ -1,5 +1,5 @@
-//! What the workload writes: each 512 B sector names its writer and its own address, 32 times over,
-//! so that a read tells who wrote what it sees, and tearing or misplacement shows.
+//! Content of the workload's writes: each 512-byte sector repeats its writer and its own address 32
+//! times, so that a read shows who wrote a sector, and whether it is torn or misplaced.
 
 use crate::check::register::Value;
 use base::{SECTOR, VolumeId};
@@ -7,20 +7,20 @@ use std::fmt;
 
 const RECORD: usize = 16;
 
-/// A sector that no write of the workload can have left behind.
+/// A defect of a sector that no write of the workload can have left behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Damage {
-    /// Parts of it are of different origin.
+    /// Its parts are of different origin.
     Torn,
-    /// Nobody writes such bytes.
+    /// It holds bytes that no write contains.
     Garbage,
-    /// It was written to another place.
+    /// It holds a sector that was written to another address.
     Misplaced {
-        /// By whom.
+        /// The write that it is from.
         writer: Value,
-        /// Where to.
+        /// The volume of that write.
         volume: VolumeId,
-        /// Which sector.
+        /// The sector's address in that volume.
         sector: u32,
     },
 }
@@ -51,7 +51,7 @@ fn check(writer: Value, volume: VolumeId, sector: u32) -> u32 {
     base::prng::mix(key ^ u64::from(volume.0) << 48) as u32
 }
 
-/// The body of a write that starts at `sector`.
+/// Fills the body of a write that starts at `sector`.
 pub fn fill(writer: Value, volume: VolumeId, sector: u32, body: &mut [u8]) {
     for (i, part) in body.chunks_exact_mut(SECTOR as usize).enumerate() {
         let record = record(writer, volume, sector + i as u32);
@@ -59,7 +59,7 @@ pub fn fill(writer: Value, volume: VolumeId, sector: u32, body: &mut [u8]) {
     }
 }
 
-/// Who wrote this sector; 0 for zeros.
+/// Returns the writer of a sector; 0 for zeros.
 pub fn writer(data: &[u8], volume: VolumeId, sector: u32) -> Result<Value, Damage> {
     if data[RECORD..] != data[..data.len() - RECORD] {
         return Err(Damage::Torn);

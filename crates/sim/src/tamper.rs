@@ -1,13 +1,14 @@
-//! What is done to a data server's device while the server is off: its superblock is damaged, the device is
-//! shorter than it was, or it stands in another server's place.
+//! Tampering with a data server's device while the server is off: its superblocks are damaged, its
+//! end is cut off, or it is put into another server's place.
 //!
-//! One damaged superblock must not matter. All four of them, or a missing end, must be refused and told; then
-//! somebody puts it right, and it serves with all that it had. A device that stands elsewhere is refused as long
-//! as the MDM takes it for up; then it counts again, there, as what is written on it and as nothing else.
-//! A copy of a device that serves is refused wherever it is started. So is an older copy of a device
-//! in its own place.
+//! One damaged superblock must not matter. If all four are damaged, or the end is missing, the
+//! device must be refused, and the refusal reported; then the device is repaired, and it serves
+//! with its former content. A device in another server's place is refused as long as the MDM
+//! believes that this device, or the one whose place it took, is up. Then it serves there under the
+//! identity that is written on it. A copy of a device that is in service is refused wherever it is
+//! started, and so is an older copy of a device in its own place.
 //!
-//! Not done here: damage of other metadata. What a mount does about that is in the store's own tests
+//! This file does not damage other metadata. The store's own tests show how a mount handles that
 //! (`crates/store/tests/damage.rs`).
 
 use crate::check::Failure;
@@ -21,50 +22,51 @@ use seam::DiskId;
 use store::durable::layout::SLOT;
 use store::durable::{Durable, MountError};
 
-/// What is done to the device.
+/// Kinds of tampering with a device.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tamper {
-    /// One copy of the superblock is damaged.
+    /// Damage one copy of the superblock.
     Superblock,
-    /// All copies are.
+    /// Damage all copies of the superblock.
     Superblocks,
-    /// Its end is missing.
+    /// Cut off its end.
     Shrunk,
-    /// It is exchanged with this server's.
+    /// Swap it with the device of this server.
     Swapped(u8),
-    /// A copy of this server's, which serves, takes its place.
+    /// Put a copy of the device of this server, which stays in service, into its place.
     CopyOf(u8),
-    /// It is as it was when it was copied last.
+    /// Put its own last snapshot into its place.
     SetBack,
 }
 
-/// A copy of a device.
+/// A copy of a device at an earlier time.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     disk: Disk,
-    /// Which device it is, and with which content.
+    /// Id and content id of the device.
     of: (DeviceId, u64),
-    /// Records that its log may have.
+    /// Number of records that its log may have.
     records: u64,
 }
 
-/// What was done to a device.
+/// Tampering that was done to a device.
 #[derive(Debug)]
 pub(crate) struct Harm {
     how: Tamper,
-    /// Its bytes before.
+    /// Size before, in bytes.
     size: u64,
-    /// The superblocks that were damaged, if it was that.
+    /// Offsets of the damaged superblocks, if any are damaged.
     places: Vec<u64>,
-    /// The device itself, if a copy of another one is in its place.
+    /// The device itself, if a copy is in its place.
     aside: Option<Disk>,
 }
 
-/// A byte of a superblock that its checksum covers, and nothing is looked at before that.
+/// Offset in a superblock of a byte that its checksum covers, and that is not used before the
+/// checksum is compared.
 const INSIDE: u64 = 100;
 
 impl Stage {
-    /// Turns servers off, does that to their devices, and turns them on again.
+    /// Stops servers, tampers with their devices, and starts the servers again.
     pub(crate) fn tamper(&mut self, i: u8, how: Tamper) {
         let those = match how {
             Tamper::Swapped(j) if j != i => vec![i, j],
@@ -73,7 +75,8 @@ impl Stage {
             Tamper::Swapped(_) | Tamper::CopyOf(_) => return,
             _ => vec![i],
         };
-        // Only while the first one serves is its copy refused: when that goes, the copy is the device, which has moved.
+        // A copy is refused only while the original is in service. Without the original, the copy
+        // counts as the device itself, which has moved.
         if !those.iter().all(|i| self.can_be_tampered(*i) && !self.is_copied(*i)) {
             return;
         }
@@ -110,7 +113,7 @@ impl Stage {
         those.iter().for_each(|i| self.start(Who::Sds(*i)));
     }
 
-    /// Somebody copies this server's device while it serves.
+    /// Copies this server's device while it is in service.
     pub(crate) fn snapshot(&mut self, i: u8) {
         if !self.can_be_tampered(i) {
             return;
@@ -122,14 +125,15 @@ impl Stage {
         self.snapshots.insert(i, Snapshot { disk, of, records });
     }
 
-    /// The copy of this server's device is older than what the MDM that leads has heard of it.
+    /// Returns true when the snapshot of this server's device is older than what the leading MDM
+    /// has heard of the device.
     fn is_older(&self, i: u8) -> bool {
         let Some((old, mdm)) = self.snapshots.get(&i).zip(self.mdm()) else { return false };
         let heard = mdm.observed().devices.get(&old.of.0).map_or(0, |seen| seen.settled(old.of.1));
         heard > old.records
     }
 
-    /// It has a device that keeps its content and is in use.
+    /// Returns true when the server runs, and its device keeps its content and is in use.
     pub(crate) fn can_be_tampered(&self, i: u8) -> bool {
         let who = Who::Sds(i);
         let id = self.proc(who);
@@ -138,7 +142,7 @@ impl Stage {
         self.plan.keeps(who) && runs && used && !self.tampered.contains_key(&i)
     }
 
-    /// A copy of its device stands in another server's place.
+    /// Returns true when a copy of this server's device is in another server's place.
     fn is_copied(&self, i: u8) -> bool {
         self.tampered.values().any(|harm| harm.how == Tamper::CopyOf(i))
     }
@@ -152,7 +156,7 @@ impl Stage {
         self.world.disk(id, DiskId(0))
     }
 
-    /// Does it. Once more undoes it, except for the size.
+    /// Applies the tampering. A second call undoes it, except for the size.
     fn do_to(&mut self, i: u8, harm: &Harm) {
         match harm.how {
             Tamper::Superblock | Tamper::Superblocks => {
@@ -172,7 +176,7 @@ impl Stage {
         }
     }
 
-    /// Why a server gives up its device was to be expected.
+    /// Returns true when a server's reason to give up its device is expected.
     pub(crate) fn is_refused_rightly(&self, i: u8, trouble: &Trouble) -> bool {
         use MountError::{Damaged, Shrunk, TooSmall};
         match (self.tampered.get(&i).map(|harm| harm.how), trouble) {
@@ -184,7 +188,7 @@ impl Stage {
         }
     }
 
-    /// The server has refused its device, and is off: puts that right, if something was done to it.
+    /// Repairs a device that its server has refused, if it was tampered with. The server is off.
     pub(crate) fn put_right(&mut self, i: u8) {
         let Some(mut harm) = self.tampered.remove(&i) else { return };
         self.do_to(i, &harm);
@@ -195,7 +199,8 @@ impl Stage {
         self.marks.meet("sim: a device was refused and put right");
     }
 
-    /// Nobody leads a group from a device that has to be refused, or as another one than it is.
+    /// Fails if a server is primary with a device that it has to refuse, or under another identity
+    /// than its device's.
     pub(crate) fn may_lead(&self, id: ProcId) -> Result<(), Failure> {
         let Who::Sds(i) = self.who(id) else { return Ok(()) };
         let text = match (self.tampered.get(&i), self.written.get(&i), self.sds(i).map(Sds::id)) {
@@ -210,7 +215,7 @@ impl Stage {
         Err(Failure::new("device", text))
     }
 
-    /// A server that has not refused its device yet.
+    /// Returns a server that has not refused its device yet.
     pub(crate) fn unrefused(&self) -> Option<String> {
         let (i, Harm { how, .. }) = self.tampered.iter().next()?;
         Some(format!("sds{i} has not refused a device that was {how:?}"))

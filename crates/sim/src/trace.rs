@@ -1,12 +1,12 @@
-//! What happened: a running hash of every event and effect (the run's fingerprint), and on demand one
-//! line for each.
+//! The trace of a run: a running hash of all events and effects (the fingerprint), and on demand
+//! one line for each.
 
 use crate::inbox::Item;
 use base::{Time, prng};
 use seam::{Effect, Head, Port};
 use std::fmt::Write;
 
-/// Where trace lines go.
+/// Destination of trace lines.
 #[derive(Debug, Default)]
 pub enum Sink {
     /// Nowhere.
@@ -18,7 +18,7 @@ pub enum Sink {
     Keep(Vec<String>),
 }
 
-/// The fingerprint, and the trace.
+/// The fingerprint and the trace lines of a run.
 #[derive(Debug, Default)]
 pub struct Trace {
     hash: u64,
@@ -26,17 +26,17 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// A trace that goes to `sink`.
+    /// Creates a trace that goes to `sink`.
     pub fn new(sink: Sink) -> Trace {
         Trace { hash: 0, sink }
     }
 
-    /// The fingerprint so far.
+    /// Returns the fingerprint so far.
     pub fn fingerprint(&self) -> u64 {
         self.hash
     }
 
-    /// The lines that were kept.
+    /// Takes the lines that were kept.
     pub fn take_lines(&mut self) -> Vec<String> {
         match &mut self.sink {
             Sink::Keep(lines) => std::mem::take(lines),
@@ -62,12 +62,12 @@ impl Trace {
         self.words(&[rest]);
     }
 
-    /// True when lines are wanted.
+    /// Returns true when lines are wanted.
     pub fn is_on(&self) -> bool {
         !matches!(self.sink, Sink::Off)
     }
 
-    /// Adds a line; made only when wanted.
+    /// Adds a line. Calls `text` only when lines are wanted.
     pub fn line(&mut self, now: Time, who: &str, text: impl FnOnce() -> String) {
         match &mut self.sink {
             Sink::Off => {}
@@ -145,7 +145,7 @@ impl Trace {
     }
 }
 
-/// A frame in a line: its kind and the fields that aren't zero.
+/// Describes a frame in a line: its kind, and all fields that are not zero.
 pub fn describe(head: &Head, body: &[u8], port: Port) -> String {
     if port != Port::Peer || head.as_slice().len() != wire::header::HEADER {
         return format!("{} + {} bytes", head.as_slice().len(), body.len());

@@ -1,5 +1,6 @@
-//! Two processes of one server's name: the first one stands still while another one is started elsewhere with an empty
-//! memory, and goes on beside it until it is told. Each server has a second place for that, in plans that need it.
+//! Two processes under one server's name: the first one is frozen while another one is started
+//! elsewhere with empty memory, and then resumes beside it until it is told of the newer one. In
+//! plans that need it, each server has a second place for that.
 
 use crate::disk::{Disk, DiskKind};
 use crate::plan::{Death, Who};
@@ -10,17 +11,19 @@ use node::sds::Sds;
 use seam::DiskId;
 use std::net::SocketAddr;
 
-/// Where the lives of servers are.
+/// Places of the servers' incarnations.
 #[derive(Debug, Default)]
 pub struct Twins {
-    /// Servers whose newest life is at their second place; empty: no server has one.
+    /// By server: whether its newest incarnation is at its second place. Empty: no server
+    /// has a second place.
     moved: Vec<bool>,
-    /// The first one's second place.
+    /// Process number of the first server's second place.
     first: usize,
 }
 
 impl Stage {
-    /// Makes the second places. They come behind all others, so that those are the same without them.
+    /// Adds the second places. They come after all other processes, so that these are the
+    /// same in other plans.
     pub(crate) fn add_twins(&mut self) {
         if !self.plan.has_twins() {
             return;
@@ -34,42 +37,42 @@ impl Stage {
         }
     }
 
-    /// The server's first place, and its second one.
+    /// Returns the server's first and second place.
     fn server_places(&self, i: u8) -> [ProcId; 2] {
         [ProcId(1 + usize::from(i)), ProcId(self.twins.first + usize::from(i))]
     }
 
-    /// The place at which the server's newest life is.
+    /// Returns the place of the server's newest incarnation.
     pub(crate) fn server_place(&self, i: u8) -> ProcId {
         let moved = self.twins.moved.get(usize::from(i)).copied().unwrap_or(false);
         self.server_places(i)[usize::from(moved)]
     }
 
-    /// The place at which a former life may still be.
+    /// Returns the place at which a former incarnation may still be.
     fn former_server(&self, i: u8) -> Option<ProcId> {
         let moved = *self.twins.moved.get(usize::from(i))?;
         Some(self.server_places(i)[usize::from(!moved)])
     }
 
-    /// Whose second place this is.
+    /// Returns the server whose second place this is.
     pub(crate) fn twin_at(&self, id: ProcId) -> Option<u8> {
         let i = id.0.checked_sub(self.twins.first)?;
         (i < self.twins.moved.len()).then_some(i as u8)
     }
 
-    /// Whose former place this is.
+    /// Returns the server whose former place this is.
     pub(crate) fn former_of(&self, id: ProcId) -> Option<u8> {
         (0..self.twins.moved.len() as u8).find(|i| self.former_server(*i) == Some(id))
     }
 
-    /// All lives of a server that run.
+    /// Returns the nodes of all running incarnations of a server.
     pub(crate) fn lives_of(&self, i: u8) -> impl Iterator<Item = &Sds> {
         let former = self.former_server(i).and_then(|id| self.world.actor::<Sds>(id));
         self.sds(i).into_iter().chain(former)
     }
 
-    /// The server's process stands still from now on, and another one is started in its name. What the first one has is lost,
-    /// so all copies have to be whole.
+    /// Freezes the server's process, and starts another one under its name. The content of the
+    /// first one is lost, so all copies have to be intact.
     pub(crate) fn double(&mut self, i: u8) {
         let (who, old) = (Who::Sds(i), self.server_place(i));
         let Some(new) = self.former_server(i) else { return };
@@ -89,14 +92,14 @@ impl Stage {
         self.start(who);
     }
 
-    /// The process that stands still goes on.
+    /// Lets the frozen process run again.
     pub(crate) fn wake(&mut self, i: u8) {
         if let Some(id) = self.former_server(i) {
             self.world.resume(id);
         }
     }
 
-    /// Former lives that were told that there is a newer one end, as their processes do.
+    /// Ends former incarnations that were told of a newer one, as their processes would end.
     pub(crate) fn end_told(&mut self) {
         for i in 0..self.twins.moved.len() as u8 {
             let former = self.former_server(i).and_then(|id| self.world.actor::<Sds>(id));
@@ -107,7 +110,7 @@ impl Stage {
         }
     }
 
-    /// A former life ends, whatever it does.
+    /// Ends a former incarnation in any state.
     pub(crate) fn end_former(&mut self, i: u8) {
         if let Some(id) = self.former_server(i) {
             self.world.resume(id);

@@ -1,68 +1,69 @@
-//! How the simulated hardware behaves: delays, batches, and the faults that need no action of their
-//! own because they may strike at any frame. Part of a plan.
+//! Behaviour of the simulated hardware: delays, batch sizes, and faults that need no action of
+//! their own because they may strike any frame or operation. Part of a plan.
 
 use base::Prng;
 use seam::DiskError;
 use std::time::Duration;
 
-/// The knobs. Times are in the named unit, chances in millionths.
+/// Parameters of the hardware. The suffix is the unit; ppm are chances in millionths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weather {
-    /// Every frame travels at least this long.
+    /// Lowest travel time of a frame.
     pub net_us: u32,
-    /// More, up to this.
+    /// Largest random addition to the travel time.
     pub net_jitter_us: u32,
-    /// How many frames take a slow way,
+    /// Share of frames with an extra delay.
     pub net_tail_ppm: u32,
-    /// of up to this.
+    /// Largest extra delay of these frames.
     pub net_tail_ms: u32,
-    /// Every device operation takes at least this long.
+    /// Lowest duration of a device operation.
     pub disk_us: u32,
-    /// More, up to this.
+    /// Largest random addition to that duration.
     pub disk_jitter_us: u32,
-    /// How many device operations are slow,
+    /// Share of device operations with an extra delay.
     pub disk_tail_ppm: u32,
-    /// up to this.
+    /// Largest extra delay of these operations.
     pub disk_tail_ms: u32,
-    /// How many operations of a data server's file get stuck: for 2 to 6 seconds.
+    /// Share of operations on data servers' files that hang for 2 to 6 s.
     pub disk_stuck_ppm: u32,
-    /// How many reads of a data server's file fail.
+    /// Share of reads from data servers' files that fail.
     pub disk_read_ppm: u32,
-    /// How many writes and flushes of a data server's file fail.
+    /// Share of writes and flushes of data servers' files that fail.
     pub disk_write_ppm: u32,
-    /// How many operations of an MDM's log get stuck: for 0.2 to 3 seconds.
+    /// Share of operations on MDMs' logs that hang for 0.2 to 3 s.
     pub log_stuck_ppm: u32,
-    /// How many writes and flushes of an MDM's log fail.
+    /// Share of writes and flushes of MDMs' logs that fail.
     pub log_fail_ppm: u32,
-    /// How long a process takes to wake up, at most.
+    /// Longest delay of a wake-up of a process.
     pub run_us: u32,
-    /// How many wake-ups are slow,
+    /// Share of wake-ups with an extra delay.
     pub run_tail_ppm: u32,
-    /// up to this.
+    /// Largest extra delay of these wake-ups.
     pub run_tail_ms: u32,
-    /// Events per batch, at most.
+    /// Highest number of events in a batch.
     pub batch: u32,
-    /// How many frames arrive in pieces.
+    /// Share of frames that arrive in pieces.
     pub split_ppm: u32,
-    /// How many frames arrive damaged.
+    /// Share of frames that arrive damaged.
     pub flip_ppm: u32,
-    /// How many frames are the last ones of their connection.
+    /// Share of frames after which their connection breaks.
     pub reset_ppm: u32,
-    /// How far clocks run fast or slow, at most.
+    /// Highest initial drift of clocks, fast or slow.
     pub drift_ppm: u32,
-    /// How long TCP waits for a peer that does not acknowledge, at least; at most three times that.
+    /// Shortest time after which TCP gives up a peer that does not acknowledge; at
+    /// most three times this.
     pub tcp_ms: u32,
-    /// 1: the nodes' own fault sites are live.
+    /// 1: the nodes' own fault sites are active.
     pub chaos: u32,
 }
 
 macro_rules! fields {
     ($($field:ident),*) => {
-        /// Names and values, for plan files.
+        /// Returns names and values, for plan files.
         pub fn fields(&self) -> Vec<(&'static str, u32)> {
             vec![$((stringify!($field), self.$field)),*]
         }
-        /// Sets a field by its name; false when there is none.
+        /// Sets a field by name; returns false when there is no such field.
         pub fn set(&mut self, name: &str, value: u32) -> bool {
             match name {
                 $(stringify!($field) => self.$field = value,)*
@@ -100,7 +101,7 @@ impl Weather {
         chaos
     );
 
-    /// A good day.
+    /// Fair weather: no faults, short delays, exact clocks.
     pub const FAIR: Weather = Weather {
         net_us: 30,
         net_jitter_us: 50,
@@ -127,7 +128,7 @@ impl Weather {
         chaos: 0,
     };
 
-    /// The same place after the storm: no faults, and delays that let things settle.
+    /// Returns the weather of phase 2: no faults, and delays that let the cluster settle.
     pub fn calmed(&self) -> Weather {
         Weather {
             net_tail_ppm: self.net_tail_ppm.min(1000),
@@ -147,46 +148,46 @@ impl Weather {
         }
     }
 
-    /// How long a frame travels.
+    /// Draws the travel time of a frame.
     pub fn net(&self, prng: &mut Prng) -> Duration {
         delay(prng, self.net_us, self.net_jitter_us, self.net_tail_ppm, self.net_tail_ms)
     }
 
-    /// How long a device operation takes.
+    /// Draws the duration of a device operation.
     pub fn disk(&self, prng: &mut Prng) -> Duration {
         delay(prng, self.disk_us, self.disk_jitter_us, self.disk_tail_ppm, self.disk_tail_ms)
     }
 
-    /// How long an operation of a data server's file is stuck besides.
+    /// Draws the time that an operation on a data server's file hangs in addition.
     pub fn stuck(&self, prng: &mut Prng) -> Duration {
         let ms = if hit(prng, self.disk_stuck_ppm) { prng.range(2000, 6000) } else { 0 };
         Duration::from_millis(ms)
     }
 
-    /// How a read of a data server's file fails, if it does.
+    /// Draws whether and how a read of a data server's file fails.
     pub fn read_fails(&self, prng: &mut Prng) -> Option<DiskError> {
         hit(prng, self.disk_read_ppm).then_some(DiskError::Io)
     }
 
-    /// How a write or flush of a data server's file fails, if it does.
+    /// Draws whether and how a write or flush of a data server's file fails.
     pub fn write_fails(&self, prng: &mut Prng) -> Option<DiskError> {
         let error =
             |prng: &mut Prng| *prng.pick(&[DiskError::Io, DiskError::Io, DiskError::NoSpace]);
         hit(prng, self.disk_write_ppm).then(|| error(prng))
     }
 
-    /// How long an operation of an MDM's log is stuck besides.
+    /// Draws the time that an operation on an MDM's log hangs in addition.
     pub fn log_stuck(&self, prng: &mut Prng) -> Duration {
         let ms = if hit(prng, self.log_stuck_ppm) { prng.range(200, 3000) } else { 0 };
         Duration::from_millis(ms)
     }
 
-    /// How a write or flush of an MDM's log fails, if it does.
+    /// Draws whether and how a write or flush of an MDM's log fails.
     pub fn log_fails(&self, prng: &mut Prng) -> Option<DiskError> {
         hit(prng, self.log_fail_ppm).then_some(DiskError::Io)
     }
 
-    /// How long a process takes to wake up.
+    /// Draws the delay of a wake-up of a process.
     pub fn run(&self, prng: &mut Prng) -> Duration {
         delay(prng, 0, self.run_us, self.run_tail_ppm, self.run_tail_ms)
     }
@@ -200,7 +201,7 @@ fn delay(prng: &mut Prng, base_us: u32, jitter_us: u32, tail_ppm: u32, tail_ms: 
     Duration::from_nanos(ns)
 }
 
-/// True with a chance of `ppm` millionths. Draws nothing when that is 0.
+/// Returns true with a chance of `ppm` millionths. Draws nothing when `ppm` is 0.
 pub fn hit(prng: &mut Prng, ppm: u32) -> bool {
     ppm > 0 && prng.below(1_000_000) < u64::from(ppm)
 }

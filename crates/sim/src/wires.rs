@@ -1,4 +1,4 @@
-//! How connections live and die in the world; the fault model is in [`crate::net`].
+//! Life and death of connections in the world. The fault model is in [`crate::net`].
 
 use crate::inbox::{Item, ProcState, Stranger};
 use crate::net::{Cargo, Conn, End, EndState, Lane, Piece};
@@ -13,9 +13,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use wire::{Header, Kind, flag};
 
-/// How long a dial tries.
+/// Time-out of a dial.
 const DIAL_TIME: Duration = Duration::from_secs(2);
-/// What the kernels at both ends hold beyond the limit of the sender's own queue.
+/// Bytes that the kernels on both sides hold beyond the limit of the sender's own queue.
 const KERNEL: u64 = 1 << 20;
 
 impl World {
@@ -33,12 +33,12 @@ impl World {
         }
     }
 
-    /// Holds back what travels from one host to another until then.
+    /// Holds back everything that travels from one host to another until this time.
     pub fn clog(&mut self, from: ProcId, to: ProcId, until: Time) {
         self.paths.clog(from, to, until);
     }
 
-    /// Opens every path.
+    /// Opens all paths, and ends delays and refusals.
     pub fn heal(&mut self) {
         let n = self.procs.len();
         for process in &mut self.procs {
@@ -53,7 +53,7 @@ impl World {
         self.let_go();
     }
 
-    /// What was held back by a path that is clear now arrives.
+    /// Lets everything arrive that was held back by a path that is clear now.
     fn let_go(&mut self) {
         for index in 0..self.conns.len() {
             let Some(conn) = &self.conns[index] else { continue };
@@ -64,29 +64,29 @@ impl World {
         }
     }
 
-    /// From now on each frame from and to this process travels so much longer, and each operation of its disks takes so
-    /// much longer.
+    /// Delays each frame from and to this process, and each operation of its disks, by
+    /// this much from now on.
     pub fn slow_down(&mut self, id: ProcId, net: Duration, disk: Duration) {
         self.procs[id.0].slow = (net, disk);
     }
 
-    /// How many writes this process was asked for, by clients and by primaries.
+    /// Returns how many frames with writes reached this process, from clients and from primaries.
     pub fn writes_asked(&self, id: ProcId) -> u32 {
         self.procs[id.0].writes_asked
     }
 
-    /// How many frames came to this process that copy something, or are to.
+    /// Returns how many frames carried or announced resync copies to this process.
     pub fn copies_asked(&self, id: ProcId) -> u32 {
         self.procs[id.0].copies_asked
     }
 
-    /// True when a frame came to this process, in any of its lives, that copies something, or is to.
+    /// Returns true when such a frame reached this process in any of its incarnations.
     pub fn took_copies(&self, id: ProcId) -> bool {
         self.copies_asked(id) > 0
     }
 
-    /// True when no path is blocked or clogged, and between these processes nothing is late, no connection is
-    /// half gone, and none is about to break.
+    /// Returns true when all paths are open and not clogged, and between these processes nothing is
+    /// late, no connection is half gone, and none is about to break.
     pub fn flows(&self, among: &[ProcId]) -> bool {
         let of_these = |c: &&Conn| !c.forged && c.ends.iter().all(|e| among.contains(&e.proc));
         let fine = |c: &Conn| {
@@ -97,12 +97,13 @@ impl World {
             && self.conns.iter().flatten().map(|c| &**c).filter(of_these).all(fine)
     }
 
-    /// This process's host refuses dials until then, as a firewall does: connections that are there go on.
+    /// Lets the host of this process refuse dials until this time, as a firewall does. Existing
+    /// connections stay.
     pub fn refuse_dials(&mut self, id: ProcId, until: Time) {
         self.procs[id.0].refuses_until = until;
     }
 
-    /// True if the host's address refuses dials for as long as this.
+    /// Returns true if the host refuses dials for at least this long.
     pub fn refuses_for(&self, id: ProcId, time: Duration) -> bool {
         self.procs[id.0].refuses_until >= self.now + time
     }
@@ -140,7 +141,7 @@ impl World {
             return;
         }
         if self.paths.is_blocked(dial.from, to) || self.procs[to.0].host_down {
-            // TCP tries once more after a second.
+            // TCP tries once more after one second.
             if self.now < dial.since + DIAL_TIME / 2 {
                 let at = (dial.since + Duration::from_millis(1001)).max(self.now);
                 self.queue.push(at, What::Syn(dial));
@@ -186,7 +187,7 @@ impl World {
             .push(at, What::DialFailed { proc: dial.from, life: dial.life, dial: dial.dial, why });
     }
 
-    /// Two seconds after a dial that reached its host: if the answer did not get back, it failed.
+    /// Fails a dial that reached its host, if no answer came back within two seconds.
     pub(crate) fn dial_timeout(&mut self, index: u32) {
         let Some(conn) = &mut self.conns[index as usize] else { return };
         let end = &mut conn.ends[0];
@@ -198,7 +199,7 @@ impl World {
         if self.procs[proc.0].life == life {
             self.deliver(proc, Item::DialFailed { dial, why: DialError::Unreachable });
         }
-        self.conns[index as usize] = None; // the other side never heard of it
+        self.conns[index as usize] = None; // the other side never learned of it
     }
 
     // ---- what travels
@@ -220,14 +221,14 @@ impl World {
         }
     }
 
-    /// Where a link leads, while its end is up.
+    /// Returns the connection and side of a link, while its end is up.
     fn link(&self, id: ProcId, link: LinkId) -> Option<(u32, usize)> {
         let &(index, side) = self.procs[id.0].links.get(&link)?;
         let end = &self.conns[index as usize].as_ref()?.ends[side as usize];
         (end.state == EndState::Up(link)).then_some((index, side as usize))
     }
 
-    /// What the process at the other end calls this link, while both ends are up.
+    /// Returns the id that the process at the other end uses for this link, while both ends are up.
     pub(crate) fn far_end(&self, id: ProcId, link: LinkId) -> Option<LinkId> {
         let (index, side) = self.link(id, link)?;
         match self.conns[index as usize].as_ref()?.ends[1 - side].state {
@@ -236,7 +237,7 @@ impl World {
         }
     }
 
-    /// Keeps what judges want to know of a frame.
+    /// Copies what judges need from a frame.
     fn look_at(&mut self, from: ProcId, head: &Head, body: &Buf) {
         if head.as_slice().len() != wire::header::HEADER {
             return;
@@ -288,14 +289,15 @@ impl World {
         }
     }
 
-    /// A frame that may overtake: it takes the place of any whole frame that has not arrived, or none.
+    /// Sends a frame that may overtake others: it takes the place of a random whole frame that has
+    /// not arrived, or its own.
     pub(crate) fn send_first(&mut self, id: ProcId, link: LinkId, head: Head) {
         self.send(id, link, head, Buf::EMPTY);
         let Some((index, side)) = self.link(id, link) else { return };
         let lane = &mut self.conns[index as usize].as_mut().expect("the link is up").lanes[side];
         let whole =
             |p: &Piece| matches!(&p.cargo, Cargo::Data { head, .. } if !head.as_slice().is_empty());
-        // The first piece may be arriving.
+        // The first piece may be about to arrive.
         let free = lane.pieces.iter().skip(1).rev().skip(1).take_while(|p| whole(p)).count() as u64;
         let ahead = self.net_prng.below(free + 1) as usize;
         if ahead > 0 && lane.pieces.back().is_some_and(whole) {
@@ -306,7 +308,7 @@ impl World {
         }
     }
 
-    /// Maybe flips a bit: one that a checksum guards.
+    /// Flips a bit now and then, but only one that a checksum covers.
     fn damage(&mut self, head: Head, body: Buf) -> (Head, Buf) {
         if !hit(&mut self.net_prng, self.weather.flip_ppm)
             || head.as_slice().len() != wire::header::HEADER
@@ -361,7 +363,8 @@ impl World {
         self.arm(index, lane);
     }
 
-    /// What comes waits until the node reads again. That the other side is gone doesn't wait.
+    /// Keeps arriving pieces on the lane until the node reads again. Only the end of the connection
+    /// is reported at once.
     fn arrive_unread(&mut self, index: u32, lane: usize) {
         let pieces = &mut self.conns[index as usize].as_mut().expect("still there").lanes[lane];
         let Some(&Piece { at, cargo: Cargo::Down(why) }) = pieces.pieces.back() else { return };
@@ -398,7 +401,8 @@ impl World {
         self.deliver(id, Item::LinkUp { link, port, dial });
     }
 
-    /// Somebody has dialled whom the node may not know: the oldest such link goes if there are too many.
+    /// Counts a new incoming link as a stranger's. If there are too many of these,
+    /// the oldest is closed.
     fn take_stranger(&mut self, id: ProcId, link: LinkId, bounds: Strangers) {
         let strangers = &mut self.procs[id.0].strangers;
         if strangers.len() >= bounds.most as usize
@@ -421,7 +425,7 @@ impl World {
         self.push_cargo(index, side, at, Cargo::Down(DownReason::Closed));
     }
 
-    /// The time is over in which a stranger has to say something.
+    /// Closes a stranger's link, if its time to send a first frame is over.
     pub(crate) fn hello_due(&mut self, id: ProcId, link: LinkId, patience: Duration) {
         let proc = &mut self.procs[id.0];
         let silent = |s: &Stranger| s.link == link && !s.spoke;
@@ -429,7 +433,7 @@ impl World {
             return;
         }
         if proc.state == ProcState::Paused {
-            // It looks at what has come before it looks at the time.
+            // When it resumes, it looks at arrived frames before it looks at the time.
             let what = What::Hello { proc: id, life: proc.life, link, patience };
             return self.queue.push(self.now + patience, what);
         }
@@ -508,7 +512,7 @@ impl World {
         self.queue.push(at, What::Expire { conn: index, lane: lane as u8, stall: l.stall });
     }
 
-    /// TCP has waited long enough for an acknowledgement: the sender's side is gone.
+    /// Ends the sender's side, when TCP has waited long enough for an acknowledgement.
     pub(crate) fn expire(&mut self, index: u32, lane: usize, stall: u32) {
         let Some(conn) = &mut self.conns[index as usize] else { return };
         let l = &mut conn.lanes[lane];
@@ -529,7 +533,7 @@ impl World {
         self.arm(index, lane);
     }
 
-    /// The path is open again; TCP tries at its next retransmission.
+    /// Lets TCP try again at its next retransmission, as the path is open again.
     fn unstall_path(&mut self, from: ProcId, to: ProcId) {
         for index in 0..self.conns.len() {
             let Some(conn) = &self.conns[index] else { continue };
@@ -555,7 +559,7 @@ impl World {
 
     // ---- ends
 
-    /// The end is gone; its node hears of it, if it knew the link.
+    /// Ends one side of a connection. The node learns of it, if it knew the link.
     pub(crate) fn end_down(&mut self, index: u32, side: usize, why: DownReason) {
         let Some(conn) = &mut self.conns[index as usize] else { return };
         let end = &mut conn.ends[side];
@@ -567,7 +571,7 @@ impl World {
             }
             match (was, dial) {
                 (EndState::Up(link), _) => self.deliver(id, Item::LinkDown { link, why }),
-                // It broke before the answer to the dial came.
+                // The connection broke before the answer to the dial came.
                 (EndState::Waiting, Some(dial)) => {
                     self.deliver(id, Item::DialFailed { dial, why: DialError::Unreachable });
                 }
@@ -577,7 +581,7 @@ impl World {
         self.free(index);
     }
 
-    /// Forgets a connection that nobody knows any more.
+    /// Drops a connection that neither side knows any more.
     fn free(&mut self, index: u32) {
         let over = self.conns[index as usize]
             .as_ref()
@@ -600,7 +604,8 @@ impl World {
         self.free(index);
     }
 
-    /// Both sides still get a part of what was sent, and notice at times of their own.
+    /// Breaks a connection: both sides still get a part of what was sent, and notice the break at
+    /// different times.
     fn break_conn(&mut self, index: u32) {
         for lane in 0..2 {
             let notice = Duration::from_micros(match self.net_prng.below(3) {
@@ -620,7 +625,8 @@ impl World {
         }
     }
 
-    /// A process is dead: its kernel still sends what was given to it, or a part of it.
+    /// Ends the connections of a dead process. Its kernel still sends the data that it
+    /// holds, or a part of it.
     pub(crate) fn drop_links(&mut self, id: ProcId, power: bool) {
         self.procs[id.0].links.clear();
         for index in 0..self.conns.len() as u32 {
@@ -646,7 +652,8 @@ impl World {
         }
     }
 
-    /// A host has power again: it knows nothing of its old connections and says so when asked.
+    /// Resets the old connections of a host that has power again: it knows nothing of them, and
+    /// says so when asked.
     pub(crate) fn host_is_back(&mut self, id: ProcId) {
         for index in 0..self.conns.len() as u32 {
             let Some(conn) = &mut self.conns[index as usize] else { continue };
@@ -664,7 +671,8 @@ impl World {
     }
 }
 
-/// Part of a copy, or the beginning of one: who joins is sent what its primary took alone.
+/// Returns true for a part of a resync copy, and for the start of a join, after which the primary
+/// sends its dirty blocks.
 fn is_copy(head: &Head) -> bool {
     header(head).is_some_and(|h| match h.kind() {
         Some(Kind::Replicate) => h.has(flag::COPY),
@@ -687,7 +695,7 @@ fn is_write(head: &Head) -> bool {
     matches!(kind, Some(Kind::Write | Kind::Replicate))
 }
 
-/// The header of a data frame.
+/// Returns the header of a frame between Gabion's processes; `None` for other frames.
 fn header(head: &Head) -> Option<Header> {
     let head = head.as_slice();
     (head.len() == wire::header::HEADER).then(|| wire::parse(head))

@@ -1,9 +1,9 @@
 //! The world: processes, hosts, paths and devices in virtual time, moved by one queue of events.
 //!
 //! It is a driver like `rt`: it delivers events to nodes in batches of random size, ends each batch
-//! with `flush`, carries the effects out, and promises what [`seam::contract`] demands. It knows no
-//! protocol of ours, except that the trace can name frames. Who starts, kills or judges what is
-//! decided by its owner between two steps.
+//! with `flush`, carries out the effects, and keeps the promises of [`seam::contract`]. It looks
+//! into frames only for the trace, for judges and for strangers. Its owner decides between two
+//! steps which processes start and die.
 
 use crate::actor::Actor;
 use crate::check::executed::Writes;
@@ -28,11 +28,11 @@ use wire::control::Hello;
 
 pub use crate::inbox::ProcState;
 
-/// Names a process (and its host: one each).
+/// Identifies a process and its host, which has only this process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ProcId(pub usize);
 
-/// A dial on its way.
+/// A dial in flight.
 #[derive(Debug)]
 pub(crate) struct Dial {
     pub from: ProcId,
@@ -43,7 +43,7 @@ pub(crate) struct Dial {
     pub since: Time,
 }
 
-/// What the queue holds.
+/// Events in the queue.
 pub(crate) enum What {
     Arrive {
         conn: u32,
@@ -84,7 +84,7 @@ pub(crate) enum What {
         op: u32,
     },
     Alarm(u64),
-    /// A stranger's first frame has to be there.
+    /// The time is over in which a stranger has to send its first frame.
     Hello {
         proc: ProcId,
         life: u32,
@@ -93,32 +93,32 @@ pub(crate) enum What {
     },
 }
 
-/// What a step came to, as far as the owner has to know.
+/// Result of a step.
 pub enum Step {
-    /// Nothing is left to happen.
+    /// No event is left.
     Idle,
-    /// Something happened; look at `replies` and `notes`.
+    /// Something happened; see `replies` and `notes`.
     Ran,
-    /// The owner's own alarm.
+    /// An alarm that the owner has set.
     Alarm(u64),
-    /// A process was struck in the middle of its effects and is dead.
+    /// A process died in the middle of its effects.
     Died(ProcId, Box<dyn Actor>),
 }
 
 /// An answer to a block request.
 #[derive(Debug)]
 pub struct Reply {
-    /// Who answered.
+    /// The process that answered.
     pub proc: ProcId,
-    /// In which life.
+    /// Its incarnation; see [`World::life`].
     pub life: u32,
-    /// Which request.
+    /// The request.
     pub id: RequestId,
-    /// The data, or why not.
+    /// The data, or the error.
     pub result: Result<Buf, BlockError>,
 }
 
-/// The world.
+/// The simulated world.
 pub struct World {
     pub(crate) now: Time,
     pub(crate) queue: Queue<What>,
@@ -143,23 +143,23 @@ pub struct World {
     pub notes: Vec<(ProcId, Note)>,
     /// Frames and bytes that each process has sent.
     pub(crate) sent: Vec<[u64; 2]>,
-    /// Whose sent map pages are copied to `tapped`.
+    /// Processes whose outgoing map pages are copied to `tapped`.
     pub tap: Vec<ProcId>,
-    /// Map pages, as they were sent.
+    /// Copied map pages, in the order in which they were sent.
     pub tapped: Vec<(Head, Buf)>,
-    /// The longest body that somebody waits for, or has waited for.
+    /// Length in bytes of the longest frame body that any process has waited for.
     pub longest_body: usize,
-    /// Writes that clients have sent.
+    /// Writes that clients have sent and that have arrived; for judges.
     pub(crate) writes: Writes,
-    /// Hellos that somebody has overheard, with whom they were for; and what that one makes of them.
+    /// The newest hellos that a stranger has overheard, each with its receiver.
     pub(crate) overheard: VecDeque<(ProcId, Hello)>,
     pub(crate) forge_prng: Prng,
-    /// Who has overheard more than hellos, in plans that have lies.
+    /// A stranger that overhears all frames, in plans with lies.
     pub(crate) liar: Option<Liar>,
 }
 
 impl World {
-    /// An empty world. `link_queue` is the limit of the same name.
+    /// Creates an empty world. `link_queue` is the limit of the same name.
     pub fn new(seed: u64, weather: Weather, link_queue: u64, sink: Sink) -> World {
         let root = Prng::new(seed).fork("world");
         World {
@@ -192,12 +192,12 @@ impl World {
         }
     }
 
-    /// How many processes were added.
+    /// Returns the number of processes.
     pub fn processes(&self) -> usize {
         self.procs.len()
     }
 
-    /// Adds a process that is not started yet.
+    /// Adds a process without starting it.
     pub fn add(&mut self, name: &str, address: Option<SocketAddr>, disks: Vec<Disk>) -> ProcId {
         let id = ProcId(self.procs.len());
         let mut prng = self.seed_prng.fork(name);
@@ -213,94 +213,96 @@ impl World {
         id
     }
 
-    /// Gives a process another clock; before its start.
+    /// Replaces the clock of a process. Must be called before its start.
     pub fn set_clock(&mut self, proc: ProcId, clock: Clock) {
         self.procs[proc.0].clock = clock;
     }
 
-    /// The world's time.
+    /// Returns the world's time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// What `proc`'s clock shows.
+    /// Returns the time on the clock of `proc`.
     pub fn local_now(&self, proc: ProcId) -> Time {
         self.procs[proc.0].clock.local(self.now)
     }
 
-    /// How many steps were taken.
+    /// Returns the number of steps so far.
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The fingerprint, and the trace.
+    /// Returns the trace, which contains the fingerprint.
     pub fn trace(&mut self) -> &mut Trace {
         &mut self.trace
     }
 
-    /// Frames, and bytes of them, that a process has sent on links that were up.
+    /// Returns the frames and bytes that a process has sent on links that were up.
     pub fn sent(&self, proc: ProcId) -> [u64; 2] {
         self.sent[proc.0]
     }
 
-    /// The name of a process.
+    /// Returns the name of a process.
     pub fn name(&self, proc: ProcId) -> &str {
         &self.procs[proc.0].name
     }
 
-    /// Whether it runs.
+    /// Returns whether a process runs.
     pub fn state(&self, proc: ProcId) -> ProcState {
         self.procs[proc.0].state
     }
 
-    /// How many times it was started or died; names a life.
+    /// Returns how many times a process has started or died. The number identifies an incarnation
+    /// within the simulator; the MDM gives incarnations other numbers.
     pub fn life(&self, proc: ProcId) -> u32 {
         self.procs[proc.0].life
     }
 
-    /// Changes how the hardware behaves from now on.
+    /// Changes the behaviour of the hardware from now on.
     pub fn set_weather(&mut self, weather: Weather) {
         self.weather = weather;
     }
 
-    /// The hardware's behaviour.
+    /// Returns the behaviour of the hardware.
     pub fn weather(&self) -> &Weather {
         &self.weather
     }
 
-    /// The node of a running process.
+    /// Returns the node of a running process.
     pub fn actor<T: 'static>(&self, proc: ProcId) -> Option<&T> {
         self.procs[proc.0].actor.as_ref()?.as_any().downcast_ref()
     }
 
-    /// The buffer pool that a process's next life will get is new; this one's bytes are out.
+    /// Returns the bytes that a process has allocated from its buffer pool. Each
+    /// start gets a new pool.
     pub fn pool_used(&self, proc: ProcId) -> usize {
         self.procs[proc.0].out.pool().used()
     }
 
-    /// A process's device.
+    /// Returns a device of a process.
     pub fn disk(&mut self, proc: ProcId, disk: DiskId) -> &mut Disk {
         &mut self.procs[proc.0].disks[disk.0 as usize]
     }
 
-    /// A process's device, to look at.
+    /// Returns a device of a process, for reading.
     pub fn disk_at(&self, proc: ProcId, disk: DiskId) -> &Disk {
         &self.procs[proc.0].disks[disk.0 as usize]
     }
 
-    /// True while an operation of a device is under way that began before this moment.
+    /// Returns true while a device operation is in flight that began before this time.
     pub fn awaits_disk(&self, since: Time) -> bool {
         let mut pending = self.procs.iter().flat_map(|p| p.pending.values());
         pending.any(|op| op.since < since)
     }
 
-    /// Takes a device out of a process that is dead, for another world.
+    /// Takes a device out of a dead process, for use in another world.
     pub fn take_disk(&mut self, proc: ProcId, disk: DiskId) -> Disk {
         let place = &mut self.procs[proc.0].disks[disk.0 as usize];
         std::mem::replace(place, Disk::new(place.kind(), 0))
     }
 
-    /// Lets the owner hear of `token` at `at`.
+    /// Sets an alarm: `step` returns `token` at time `at`.
     pub fn alarm(&mut self, at: Time, token: u64) {
         self.queue.push(at, What::Alarm(token));
     }
@@ -325,26 +327,27 @@ impl World {
         self.poke(id);
     }
 
-    /// The lives of a process that is dead are later ones than those of another one.
+    /// Numbers the incarnations of a dead process behind those of another process.
     pub fn begin_after(&mut self, id: ProcId, other: ProcId) {
         let lives = self.procs[other.0].life;
         self.procs[id.0].life = self.procs[id.0].life.max(lives + 1);
     }
 
-    /// Connections to a process whose other sides have not said who they are.
+    /// Returns the number of connections to a process that are still a stranger's.
     pub fn strangers(&self, id: ProcId) -> usize {
         self.procs[id.0].strangers.len()
     }
 
-    /// A number from the process's own stream, for nonces and the like.
+    /// Draws a number from the process's own random stream, for nonces and the like.
     pub fn draw(&mut self, id: ProcId) -> u64 {
         self.procs[id.0].prng.next_u64()
     }
 
-    /// Kills a process now, between two batches; with `power` its host goes dark as well. Gives the
-    /// node's memory back.
+    /// Kills a process now, between two batches; with `power`, its host loses power as well.
+    /// Returns the node with its memory.
     pub fn crash(&mut self, id: ProcId, power: bool) -> Option<Box<dyn Actor>> {
-        // A device that has rested tells damage from a write that was cut short.
+        // Once the log says that all writes are finished, damage can't be taken for
+        // an unfinished write.
         let device = self.actor::<Sds>(id).and_then(Sds::device);
         let rests = device.and_then(|d| d.durable()).is_none_or(|d| d.has_told_all());
         let proc = &mut self.procs[id.0];
@@ -377,18 +380,19 @@ impl World {
         Some(actor)
     }
 
-    /// Kills a process in the middle of its next batch's effects; `step` tells when it happened.
+    /// Kills a process in the middle of its next batch's effects. `step` reports
+    /// when that happened.
     pub fn crash_in_effects(&mut self, id: ProcId, power: bool) {
         self.procs[id.0].strike = Strike::Crash { power };
     }
 
-    /// Takes back what was to strike a process in the middle of its effects.
+    /// Cancels a strike in the middle of effects.
     pub fn spare(&mut self, id: ProcId) {
         self.procs[id.0].strike = Strike::None;
     }
 
-    /// Stops a process: it keeps its memory and loses time. `in_effects`: it stops with the effects
-    /// of its next batch in hand.
+    /// Stops a process, which keeps its memory and loses time. `in_effects`: it stops in the middle
+    /// of its next batch's effects.
     pub fn pause(&mut self, id: ProcId, in_effects: bool) {
         let proc = &mut self.procs[id.0];
         if proc.state == ProcState::Running {
@@ -402,7 +406,7 @@ impl World {
         }
     }
 
-    /// Lets a paused process go on.
+    /// Lets a paused process run again.
     pub fn resume(&mut self, id: ProcId) {
         let proc = &mut self.procs[id.0];
         if proc.strike == Strike::Pause {
@@ -423,31 +427,32 @@ impl World {
         self.poke(id);
     }
 
-    /// Stops the virtual machine of a process: its clock stands still for so long. Until it is resumed it does nothing.
+    /// Stops the virtual machine of a process. Its clock stands still for `time`, and the process
+    /// does nothing until it is resumed.
     pub fn halt(&mut self, id: ProcId, time: Duration) {
         self.procs[id.0].clock.stand(self.now, time);
         self.pause(id, false);
     }
 
-    /// A process's clock jumps ahead.
+    /// Advances the clock of a process.
     pub fn leap(&mut self, id: ProcId, by: Duration) {
         self.procs[id.0].clock.leap(self.now, by);
         self.wake_anew(id);
     }
 
-    /// A process's clock gains so many millionths from now on.
+    /// Sets the drift of the clock of a process, in ppm.
     pub fn drift(&mut self, id: ProcId, ppm: i64) {
         self.procs[id.0].clock.drift(self.now, ppm);
         self.wake_anew(id);
     }
 
-    /// The moment at which a process wants to wake up is another one by the world's time.
+    /// Computes again when a process wakes up by the world's time, after a change of its clock.
     fn wake_anew(&mut self, id: ProcId) {
         self.procs[id.0].wake = None;
         self.ask_wake(id);
     }
 
-    /// Hands a block request to a process. False when it does not run.
+    /// Hands a block request to a process. Returns false when the process is dead.
     pub fn request(
         &mut self,
         id: ProcId,
@@ -464,7 +469,7 @@ impl World {
         true
     }
 
-    /// Lets the next thing happen.
+    /// Handles the next event.
     pub fn step(&mut self) -> Step {
         let Some((at, what)) = self.queue.pop() else { return Step::Idle };
         assert!(at >= self.now, "time runs backwards");

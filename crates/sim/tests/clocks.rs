@@ -1,7 +1,8 @@
-//! Which clocks break the rules of leases, and that the simulator sees it: `docs/operate/hosts.md` allows the others.
+//! Clock faults that break leases, and proof that the simulator notices them.
+//! `docs/operate/hosts.md` allows all smaller ones.
 //!
-//! The story of each run: a server loses the paths to all but one client, which reads from it without a pause,
-//! while another client writes the same blocks to those who took over.
+//! In each run, a server loses the paths to all but one client, which reads from it without a
+//! pause, while another client writes the same blocks at the servers that took over.
 
 use base::Limits;
 use base::mutant::{Mutant, choose};
@@ -14,14 +15,14 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 const SEEDS: u64 = 12;
-/// When the paths break, in milliseconds.
+/// Time at which the paths break, in ms.
 const CUT: u64 = 1500;
 
-/// The story of one server, with this fault of a clock.
+/// Returns the plan in which server `alone` is cut off, with this clock fault.
 fn story(seed: u64, alone: u8, fault: &str) -> Plan {
     let other = 1 - alone;
     let mut text = format!("gabion-plan 1\nseed {seed}\nsds 2\nclients 2\nvolume 4\ncapacity 16\n");
-    // Others take over soon, and then only the leases keep reads apart.
+    // Others take over soon, so that only the leases order the reads.
     text += "depth 8\nlength 6.0\nlimit suspect_after 500000\nweather tcp_ms 30000\n";
     let mut steps: Vec<(u64, String)> = Vec::new();
     let pairs = [
@@ -54,10 +55,11 @@ fn story(seed: u64, alone: u8, fault: &str) -> Plan {
     text.parse().expect("the story can be read")
 }
 
-/// Mutants are chosen for the whole process: one test runs at a time.
+/// Mutants apply to the whole process, so only one test runs at a time.
 static MUTANTS: Mutex<()> = Mutex::new(());
 
-/// What the judges say of the runs with a fault. `fault` gets the server that is alone, and the other one.
+/// Returns the failures of the runs with a fault. `fault` gets the server that is cut off,
+/// and the other one.
 fn verdicts(fault: impl Fn(Who, Who) -> String) -> Vec<String> {
     let _none = MUTANTS.lock().unwrap();
     play(fault)
@@ -72,7 +74,8 @@ fn play(fault: impl Fn(Who, Who) -> String) -> Vec<String> {
     outcomes.filter_map(|o| o.failure).map(|f| f.to_string()).collect()
 }
 
-/// Both clocks drift as much as they may, from before the beacons on whose leases everything depends.
+/// Lets both clocks drift as far as allowed, from before the beacons on whose
+/// leases the reads depend.
 fn most_drift(alone: Who, other: Who) -> String {
     format!("100 drift {alone} -{MOST_DRIFT_PPM}\n100 drift {other} {MOST_DRIFT_PPM}\n")
 }
@@ -86,7 +89,7 @@ fn halt(ms: u64, who: Who, time: Duration) -> String {
 fn leases_hold_whatever_clocks_do_within_the_bounds() {
     let none = verdicts(|_, _| String::new());
     assert!(none.is_empty(), "{none:?}");
-    // A suspended host: its clock counts the time.
+    // A suspended host: its clock runs on.
     let suspend = verdicts(|alone, _| format!("1600 pause {alone}\n4000 resume {alone}\n"));
     assert!(suspend.is_empty(), "{suspend:?}");
     let drift = verdicts(|alone, other| {
@@ -95,13 +98,13 @@ fn leases_hold_whatever_clocks_do_within_the_bounds() {
     assert!(drift.is_empty(), "{drift:?}");
     let apart = verdicts(most_drift);
     assert!(apart.is_empty(), "{apart:?}");
-    // A stop as long as an operator may allow, at any moment of the lease.
+    // A stop as long as an operator may allow, at several moments of the lease.
     for ms in [1400, 1700, 2000, 2300] {
         let short = may_stand(&Limits::TEST_MIN, 0);
         let stop = verdicts(|alone, _| halt(ms, alone, short));
         assert!(stop.is_empty(), "at {ms}: {stop:?}");
     }
-    // Those that hold no leases may have any clock.
+    // Processes that hold no leases may have any clock.
     let others = verdicts(|_, other| {
         let stop = halt(1600, other, Duration::from_secs(2));
         format!(

@@ -1,5 +1,5 @@
-//! The driver contract, in virtual time: in fair weather, and with every delay, batch and cut at
-//! random.
+//! The driver contract in virtual time: in fair weather, and with random delays,
+//! batches and frame splits.
 
 use base::Time;
 use seam::DiskId;

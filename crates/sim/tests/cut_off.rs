@@ -1,5 +1,6 @@
-//! Servers that the MDM doesn't reach, and everybody else does: who asks them is answered in about the time that a
-//! silence takes to be noticed, however many they are (rules R4 and R12).
+//! Servers that the MDM does not reach, and all others do: clients' requests to them are
+//! answered in about the time that it takes to notice a silence, however many servers there are
+//! (rules R4 and R12).
 
 mod common;
 
@@ -10,8 +11,9 @@ use sim::run::run;
 use sim::trace::Sink;
 use std::time::Duration;
 
-/// Twelve servers of which the MDM doesn't reach `silent` for ten seconds: more than a fifth, so that not all of them are
-/// left out. Meanwhile another volume is made, and each unit of the first one is read and written.
+/// Returns a plan with twelve servers of which the MDM does not reach `silent` for 10 s: more than
+/// a fifth, so that not all of them are declared lost. Meanwhile another volume is created, and
+/// each unit of the first one is read and written.
 fn plan(seed: u64, silent: u8) -> Plan {
     let text = format!(
         "gabion-plan 1\nseed {seed}\nsds 12\nclients 1\nvolume {UNITS}\nvolume 1\ndurable 1\ncapacity 80\ndepth 64\n\
@@ -20,7 +22,7 @@ fn plan(seed: u64, silent: u8) -> Plan {
     let mut plan: Plan = text.parse().unwrap();
     for i in 0..silent {
         for (from, to) in [(Who::Mdm(0), Who::Sds(i)), (Who::Sds(i), Who::Mdm(0))] {
-            let late = u64::from(i) * 150; // the first ones are left out before the rest is silent
+            let late = u64::from(i) * 150; // the first ones are lost before the rest is silent
             plan.steps.push(Timed { at: ms(2000 + late), action: Action::Block(from, to) });
             plan.steps.push(Timed { at: ms(12_000), action: Action::Open(from, to) });
         }
@@ -31,10 +33,11 @@ fn plan(seed: u64, silent: u8) -> Plan {
     plan
 }
 
-/// `suspect_after`, `grace`, and 750 ms for the rest; and a tenth, as much as the servers' clocks may drift.
+/// `suspect_after`, `grace`, and 750 ms for the rest; and a tenth, as the
+/// servers' clocks may drift.
 const PROMISE: Duration = Duration::from_millis(3300);
 
-/// One test: the switch is one for the process.
+/// One test only, as the mutant applies to the whole process.
 #[test]
 fn many_servers_that_only_the_mdm_does_not_reach_go_on_serving() {
     let stories = [5, 8].iter().flat_map(|silent| (1..=8).map(|seed| (seed, *silent)));
@@ -49,7 +52,7 @@ fn many_servers_that_only_the_mdm_does_not_reach_go_on_serving() {
     let without = run(&plan(2, 5), Sink::Off).longest;
     choose(None);
     assert!(without > Duration::from_secs(5), "they wait for the MDM: {without:?}");
-    // All that are silent are declared lost: some groups have nobody left who may serve.
+    // All silent servers are declared lost, so some groups have no server left that may serve.
     choose(Some(Mutant::NoLossLimit));
     let without = (1..=8).map(|seed| run(&plan(seed, 8), Sink::Off).longest).max();
     choose(None);

@@ -1,5 +1,5 @@
-//! The same seed gives the same run: twice in a process, with and without a trace, and in two
-//! processes.
+//! The same seed gives the same run: twice in a process, with and without a trace,
+//! and in two processes.
 
 use sim::plan::Plan;
 use sim::run::run;

@@ -1,5 +1,5 @@
-//! A server that the MDM reaches, and nobody else does: the others go on without it, whatever it says of them, and it comes
-//! back when they reach it again (rule R12).
+//! A server that only the MDM reaches: the others continue without it, whatever it reports about
+//! them, and it returns when they reach it again (rule R12).
 
 mod common;
 
@@ -10,8 +10,8 @@ use sim::run::run;
 use sim::trace::Sink;
 use std::time::Duration;
 
-/// Of so many servers one is cut off from all the others and from the client for ten seconds. Meanwhile each unit is read and
-/// written.
+/// Returns a plan in which one of `servers` servers is cut off from all others and from the client
+/// for 10 s. Meanwhile each unit is read and written.
 fn plan(seed: u64, servers: u8) -> Plan {
     let text = format!(
         "gabion-plan 1\nseed {seed}\nsds {servers}\nclients 1\nvolume {UNITS}\ndurable 1\ncapacity 80\ndepth 64\n\
@@ -29,10 +29,10 @@ fn plan(seed: u64, servers: u8) -> Plan {
     plan
 }
 
-/// The 4.1 s of `SPEC.md`, and a tenth, as much as the servers' clocks may drift.
+/// The 4.1 s of `SPEC.md`, and a tenth, as the servers' clocks may drift.
 const PROMISE: Duration = Duration::from_millis(4455);
 
-/// One test: the switch is one for the process.
+/// One test only, as the mutant applies to the whole process.
 #[test]
 fn a_server_that_only_the_mdm_reaches_is_done_without() {
     for (seed, servers) in [3, 4, 5, 12].iter().flat_map(|n| (1..=4).map(move |seed| (seed, *n))) {

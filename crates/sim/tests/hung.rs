@@ -1,5 +1,5 @@
-//! An MDM that hangs while its host takes connections: a client or a server that starts then, and asks it first, goes to
-//! another MDM in time.
+//! An MDM that hangs while its host accepts connections: a client or a server that starts at that
+//! time, and dials it first, moves on to another MDM in time.
 
 use base::mutant::{Mutant, choose};
 use sim::plan::Plan;
@@ -7,7 +7,8 @@ use sim::run::run;
 use sim::trace::Sink;
 use std::time::Duration;
 
-/// The first MDM of all lists hangs for 27 seconds, and somebody is restarted meanwhile.
+/// Returns a plan in which the first MDM of all lists hangs for 27 s, and another process is
+/// restarted meanwhile.
 fn plan(seed: u64, restarted: &str) -> Plan {
     let text = format!(
         "gabion-plan 1\nseed {seed}\nsds 2\nclients 2\nmdms 3\nvolume 2\ndurable 0\ncapacity 24\ndepth 8\nlength 30\n\
@@ -22,10 +23,10 @@ fn plan(seed: u64, restarted: &str) -> Plan {
     text.parse().unwrap()
 }
 
-/// `hello_within`, from the dial on, and what it takes to find the leader.
+/// `hello_within` from the dial on, and the time to find the leader.
 const PROMISE: Duration = Duration::from_secs(7);
 
-/// One test: the switch is one for the process.
+/// One test only, as the mutant applies to the whole process.
 #[test]
 fn an_mdm_that_hangs_keeps_nobody_waiting() {
     for (seed, who) in (1..=4).flat_map(|seed| [(seed, "sdc0"), (seed, "sds0")]) {

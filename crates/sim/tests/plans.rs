@@ -1,4 +1,4 @@
-//! Regressions: every committed plan passes. A new bug becomes a plan file with its fix.
+//! Regressions: every committed plan passes. A fix of a new bug comes with a plan file.
 
 use sim::plan::Plan;
 use sim::run::run;
@@ -16,7 +16,8 @@ fn committed_plans_pass() {
     }
 }
 
-/// Nobody asks for more than a link's queue holds, unless the limits say so: no seed fills one.
+/// No seed fills the queue of a link, as requests are limited to less than it holds. This
+/// plan has other limits.
 #[test]
 fn a_link_whose_queue_is_full_is_given_up_and_its_client_served() {
     let text = include_str!("../plans/answers-that-nobody-reads.plan");

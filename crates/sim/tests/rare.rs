@@ -1,9 +1,10 @@
-//! Mutants that random plans meet too rarely to be hunted: the plan with which they were found catches them.
+//! Mutants that random plans meet too rarely for a hunt: each is caught by the plan
+//! that first found it.
 
 use base::mutant::Mutant;
 use sim::mutants::{Found, hunt};
 
-/// One test: the switch is one for the process.
+/// One test only, as the mutant applies to the whole process.
 #[test]
 fn rare_mutants_are_caught_by_their_plans() {
     let all = [

@@ -1,9 +1,10 @@
-//! What holds for three servers holds for many: small ones of the shapes that `gabion-sim scale` plays.
+//! Small clusters of the kinds that `gabion-sim scale` runs: what holds for three
+//! servers holds for many.
 
 use base::mutant::{Mutant, choose};
 use sim::scale::Shape;
 
-/// One test: the switch is one for the process.
+/// One test only, as the mutant applies to the whole process.
 #[test]
 fn a_server_is_lost_and_made_anew_in_large_domains() {
     let shapes = [(20, 10, 1), (160, 1, 8)];

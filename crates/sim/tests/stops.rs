@@ -1,4 +1,5 @@
-//! A process that stands still for a second keeps its copies: its host answers, so it may be back at any moment.
+//! A process that is stopped for 1 s keeps its copies: its host answers, so it may be
+//! back at any moment.
 
 mod common;
 
@@ -8,7 +9,8 @@ use sim::plan::{Action, Plan, Timed, Who};
 use sim::run::run;
 use sim::trace::Sink;
 
-/// One of so many servers stands still for so long, and each unit is read and written meanwhile. How many devices went down.
+/// Stops one of `servers` servers for `stop` ms while each unit is read and written. Returns how
+/// many times a device went down.
 fn downs(seed: u64, servers: u8, stop: u64) -> u64 {
     let text = format!(
         "gabion-plan 1\nseed {seed}\nsds {servers}\nclients 1\nvolume {UNITS}\ndurable 1\ncapacity 80\ndepth 64\n\
@@ -25,7 +27,7 @@ fn downs(seed: u64, servers: u8, stop: u64) -> u64 {
     outcome.marks.get("DeviceDown").copied().unwrap_or(0)
 }
 
-/// One test: the switch is one for the process.
+/// One test only, as the mutant applies to the whole process.
 #[test]
 fn who_stands_still_for_a_second_keeps_its_copies() {
     let stories: Vec<(u64, u8)> =

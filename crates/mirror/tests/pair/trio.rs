@@ -34,9 +34,14 @@ struct Trio {
 impl Trio {
     /// Devices 1 and 2 are in sync; device 3 is empty.
     fn new(limits: &Limits) -> Trio {
+        Trio::on(limits, false)
+    }
+
+    /// The same; the devices keep their content beyond their processes if `kept` says so.
+    fn on(limits: &Limits, kept: bool) -> Trio {
         let pool = BufPool::new(1 << 24);
         let mirror = |i: u32| {
-            let media = Memory::room(4);
+            let media = Memory { kept, ..Memory::room(4) };
             Mirror::new(DeviceId(i), Incarnation(7), limits.clone(), media, Time::ZERO)
         };
         let mut trio = Trio {
@@ -440,4 +445,27 @@ fn copies_wait_behind_a_write_that_one_member_does_not_answer() {
     trio.pass(100);
     trio.pass(100);
     assert_eq!(trio.admissions().len(), 1);
+}
+
+/// While a group moves, it has a joiner for hours: damage at a secondary must not wait for the end.
+#[test]
+fn what_a_secondary_scrubs_is_repaired_while_a_joiner_is_being_filled() {
+    let mut trio = Trio::on(&Limits::TEST_MIN, true);
+    (0..BLOCKS).for_each(|block| trio.write(0, block, 1, 0));
+    trio.run(usize::MAX);
+    trio.configure(1, &[1, 2], &[3]);
+    trio.stalled.insert((0, 2));
+    trio.pass(100);
+    let now = trio.now;
+    let secondary = trio.mirrors[1].as_mut().unwrap();
+    secondary.journal_mut().bad.insert(BlockSet::from_range(1..2));
+    secondary.begin_scrub(now);
+    (0..100).for_each(|_| trio.pass(50));
+    let secondary = trio.mirrors[1].as_ref().unwrap();
+    let stats = secondary.scrub_stats().unwrap();
+    assert_eq!((stats.unrepairable, stats.repaired), (0, u64::from(BLOCK)), "{stats:?}");
+    assert!(secondary.journal().bad.is_empty());
+    trio.stalled.clear();
+    trio.pass(3000);
+    assert_eq!(trio.admissions().len(), 1, "the joiner is filled all the same");
 }

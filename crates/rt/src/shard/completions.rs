@@ -23,13 +23,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             Token::Connect(i) => self.connected(*now, i, done.result),
             Token::Disk(i) => self.file_done(*now, i, done.result),
             // Another thread asks the shard to look at its stop flag.
-    /// Returns the link with this id and its index, if it is still in the table.
             Token::Wake => self.waker.clear(),
             Token::Cancel => {}
         }
     }
 
-    /// The link with this name, if it is still in the table.
+    /// Returns the link with this id and its index, if it is still in the table.
     pub(super) fn link(&mut self, id: LinkId) -> Option<(u32, &mut Link<N::Framer>)> {
         let key = id.0.checked_sub(1)?;
         let (index, generation) = (key as u32, (key >> 32) as u32);
@@ -324,8 +323,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if !matches!(link.state, State::Closing(_)) || !link.output.is_empty() {
             return;
         }
-            // If the other side has sent data that was not read, closing at once would discard data
-            // in transit. So the other side closes first, if it does so within [`LINGER`].
+        // If the other side has sent data that was not read, closing at once would discard data
+        // in transit. So the other side closes first, if it does so within [`LINGER`].
         link.state = State::Finished(now + super::LINGER);
         if link.ended.is_some() || shutdown(&*link, Shutdown::Write).is_err() {
             self.kill(index);

@@ -1,4 +1,4 @@
-//! A topology by question and answer.
+//! Builds a topology from questions and answers.
 
 use super::topology::{Host, InPool, MdmRole, Topology};
 use crate::spec::{DeviceSpec, VolumeSpec};
@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use std::io::{BufRead, Write};
 use std::str::FromStr;
 
-/// Asks for what a small cluster needs: hosts that are servers, the first of which manage it. With `local` there are no
-/// addresses to be known.
+/// Asks for what a small cluster needs: hosts that are servers, the first of which also run MDMs.
+/// With `local` it does not ask for addresses.
 pub fn topology(
     input: &mut impl BufRead,
     output: &mut impl Write,
@@ -75,7 +75,7 @@ struct Asking<'a, R, W> {
 }
 
 impl<R: BufRead, W: Write> Asking<'_, R, W> {
-    /// Asks until there is an answer that can be read; nothing is the default.
+    /// Repeats a question until the answer can be parsed. An empty answer means the default.
     fn ask<T: FromStr<Err: std::fmt::Display>>(
         &mut self,
         question: &str,
@@ -103,7 +103,8 @@ mod tests {
 
     #[test]
     fn answers_become_a_topology_and_mistakes_are_asked_again() {
-        let answers = "2\n\n\n10.0.0\n10.0.0.1\nb\n10.0.0.2\n\nblock:/dev/sdb disk\nblock:/dev/sdb\n\n\nvol:1GiB\n";
+        let answers = "2\n\n\n10.0.0\n10.0.0.1\nb\n10.0.0.2\n\nblock:/dev/sdb disk\n\
+                       block:/dev/sdb\n\n\nvol:1GiB\n";
         let (mut said, mut answers) = (Vec::new(), answers.as_bytes());
         let topology = topology(&mut answers, &mut said, false).unwrap();
         topology.check(false).unwrap();

@@ -1,5 +1,4 @@
-//! What a host has to be before anything is changed on it. What only shows beside the other hosts is for
-//! `compare`.
+//! Checks of a single host before anything is changed on it. `compare` checks across hosts.
 
 use super::host::Remote;
 use super::topology::{MDM_PORT, SDS_PORT};
@@ -13,27 +12,27 @@ use std::time::SystemTime;
 use store::durable::Identity;
 use store::durable::survey::Search;
 
-/// Of a device's superblock.
+/// Length of a device's superblock.
 const PAGE: usize = store::durable::layout::PAGE as usize;
 
-/// What a host said about itself, and what is wrong with it.
+/// The facts about a host, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
     pub kernel: String,
     pub arch: String,
     pub cores: String,
     pub memory: u64,
-    /// Services are kept by systemd.
+    /// The host runs systemd.
     pub systemd: bool,
-    /// Tells machines apart; two hosts with one are the same.
+    /// Identifies the machine: two hosts with the same value are one machine.
     pub machine: String,
-    /// Seconds that its clock is ahead of this machine's, as far as is sure.
+    /// Seconds by which its clock is certainly ahead of this machine's; negative if it is behind.
     pub ahead: i64,
-    /// An MDM's log is there.
+    /// The host has an MDM's log.
     pub has_log: bool,
     /// Devices that hold data of a cluster.
     pub held: Vec<Held>,
-    /// Each one ends the deployment.
+    /// Problems; any of them prevents the deployment.
     pub wrong: Vec<String>,
 }
 
@@ -44,7 +43,7 @@ pub struct Held {
     pub identity: Identity,
 }
 
-/// Looks at one host.
+/// Checks one host.
 pub fn check(remote: &Remote<'_>) -> Findings {
     let before = SystemTime::now();
     match remote.run(&script(remote)) {
@@ -58,7 +57,7 @@ pub fn check(remote: &Remote<'_>) -> Findings {
     }
 }
 
-/// Prints `word=value` lines; several lines may have the same word.
+/// Returns the script for the host. It prints `word=value` lines; a word may occur several times.
 fn script(remote: &Remote<'_>) -> String {
     let host = remote.host;
     let mut script = String::from(
@@ -71,7 +70,7 @@ fn script(remote: &Remote<'_>) -> String {
         "echo \"machine=$(cat /proc/sys/kernel/random/boot_id) $(stat -c %d:%i /) {}\"",
         host.root.display()
     );
-    // The addresses that its interfaces have, by the kernel's own list.
+    // The addresses of its interfaces, as the kernel lists them.
     script +=
         "awk '/32 host LOCAL/ {print \"has=\" f} {f=$2}' /proc/net/fib_trie 2>/dev/null || true\n";
     if host.mdm.is_some() {
@@ -83,20 +82,22 @@ fn script(remote: &Remote<'_>) -> String {
     ports.extend(host.sdc.map(|at| at.port()));
     for role in ["mdm", "sds", "sdc"] {
         let pid = host.path(&format!("run/gabion/{role}.pid"));
-        // The process that the file names, not a later one with its number: its start time is in the file, too.
+        // The start time in the file shows that the pid still belongs to the same process.
         let _ = writeln!(
             script,
-            "if read -r pid start _ 2>/dev/null <'{0}' && stat=$(cat \"/proc/$pid/stat\" 2>/dev/null); then\n\
-             set -- ${{stat##*) }}; if [ \"$1\" != Z ] && [ \"${{20}}\" = \"$start\" ]; then echo runs={role}; fi; fi",
+            "if read -r pid start _ 2>/dev/null <'{0}' && \
+             stat=$(cat \"/proc/$pid/stat\" 2>/dev/null); then\n\
+             set -- ${{stat##*) }}; if [ \"$1\" != Z ] && [ \"${{20}}\" = \"$start\" ]; \
+             then echo runs={role}; fi; fi",
             pid.display()
         );
     }
     for port in ports {
-        // Listening sockets, by the kernel's own list: state 0A.
+        // Listening sockets, as the kernel lists them: state 0A.
         let _ = writeln!(
             script,
-            "if cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '$4 == \"0A\" {{print $2}}' | grep -qi ':{port:04X}$'; \
-             then echo busy={port}; fi"
+            "if cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | awk '$4 == \"0A\" {{print $2}}' | \
+             grep -qi ':{port:04X}$'; then echo busy={port}; fi"
         );
     }
     for device in &host.devices {
@@ -104,8 +105,8 @@ fn script(remote: &Remote<'_>) -> String {
         if let Some(path) = device.spec.path() {
             let _ = writeln!(
                 script,
-                "if [ -r '{0}' ]; then echo \"held=$(dd if='{0}' bs={PAGE} count=1 2>/dev/null | od -An -v -tx1 | \
-                 tr -d ' \\n') {0}\"; fi",
+                "if [ -r '{0}' ]; then echo \"held=$(dd if='{0}' bs={PAGE} count=1 2>/dev/null | \
+                 od -An -v -tx1 | tr -d ' \\n') {0}\"; fi",
                 path.display()
             );
         }
@@ -113,10 +114,10 @@ fn script(remote: &Remote<'_>) -> String {
     script
 }
 
-/// What is wrong with an address at which a host is to serve, but that none of its interfaces has.
+/// Returns a problem if the SDC's address belongs to none of the host's interfaces.
 fn absent(ip: IpAddr, said: &str) -> Option<String> {
     let mut has = said.lines().filter_map(|l| l.strip_prefix("has=")).peekable();
-    // A host that can't tell is believed.
+    // A host without such a list passes.
     has.peek()?;
     let local = ip.is_unspecified() || ip.is_loopback() || ip.is_ipv6();
     let there = has.any(|at| at.parse() == Ok(ip));
@@ -129,7 +130,8 @@ fn device_script(device: &DeviceSpec) -> String {
             let path = path.display();
             format!(
                 "if [ ! -b '{path}' ]; then echo 'missing={path}'; \
-                 elif grep -q \"^$(readlink -f '{path}')[0-9p]* \" /proc/mounts; then echo 'mounted={path}'; fi\n"
+                 elif grep -q \"^$(readlink -f '{path}')[0-9p]* \" /proc/mounts; \
+                 then echo 'mounted={path}'; fi\n"
             )
         }
         DeviceSpec::File(path, Some(size)) => {
@@ -137,7 +139,8 @@ fn device_script(device: &DeviceSpec) -> String {
             format!(
                 "at='{folder}'; while [ ! -d \"$at\" ]; do at=$(dirname \"$at\"); done\n\
                  free=$(($(df -Pk \"$at\" | awk 'NR == 2 {{print $4}}') * 1024))\n\
-                 if [ ! -e '{0}' ] && [ \"$free\" -lt {bytes} ]; then echo \"small={0} $free {bytes}\"; fi\n",
+                 if [ ! -e '{0}' ] && [ \"$free\" -lt {bytes} ]; \
+                 then echo \"small={0} $free {bytes}\"; fi\n",
                 path.display()
             )
         }
@@ -148,7 +151,7 @@ fn device_script(device: &DeviceSpec) -> String {
     }
 }
 
-/// What the script printed between two moments of this machine.
+/// Parses the script's output. It ran between two moments of this machine's clock.
 fn read(said: &str, before: SystemTime, after: SystemTime) -> Findings {
     let mut words: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (word, value) in said.lines().filter_map(|l| l.split_once('=')) {
@@ -199,7 +202,7 @@ fn read(said: &str, before: SystemTime, after: SystemTime) -> Findings {
     }
 }
 
-/// A device, of the first bytes of it and its path.
+/// Parses a device's path and the superblock in its first bytes.
 fn held(line: &str) -> Option<Held> {
     let (bytes, path) = line.split_once(' ')?;
     let digits = bytes.as_bytes().chunks(2);

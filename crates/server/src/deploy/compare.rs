@@ -1,13 +1,13 @@
-//! What is wrong with hosts beside each other: each may be fine by itself.
+//! Checks across hosts: each host may be fine by itself.
 
 use super::check::{Findings, Held};
 use super::topology::Topology;
 use base::ClusterId;
 
-/// Clocks may differ by so many seconds.
+/// Largest difference between clocks, in seconds.
 const CLOCKS_APART: i64 = 60;
 
-/// Adds to what is wrong with each host. Who could not be asked has said nothing, and is left out.
+/// Adds problems to the findings of each host. Hosts that could not be asked are left out.
 pub fn compare(topology: &Topology, findings: &mut [Findings]) {
     let names: Vec<&str> = topology.hosts.iter().map(|h| h.name.as_str()).collect();
     let answered: Vec<usize> =
@@ -19,7 +19,7 @@ pub fn compare(topology: &Topology, findings: &mut [Findings]) {
     wrong.into_iter().for_each(|(host, why)| findings[host].wrong.push(why));
 }
 
-/// A place among the hosts, and what is wrong there.
+/// Indexes of hosts, and what is wrong with them.
 type Wrong = Vec<(usize, String)>;
 
 fn machines(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
@@ -32,7 +32,8 @@ fn machines(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     again.map(|(host, first)| (host, why(first))).collect()
 }
 
-/// Nothing that Gabion decides depends on the time of day; but who looks for what happened compares logs.
+/// Checks the clocks. No decision of Gabion depends on the time of day, but operators compare logs
+/// after an incident.
 fn clocks(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     let mut order = all.to_vec();
     order.sort_by_key(|host| findings[*host].ahead);
@@ -43,7 +44,7 @@ fn clocks(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
         let apart = apart(&host);
         let way = if apart > 0 { "ahead of" } else { "behind" };
         format!(
-            "its clock is {} s {way} {}'s: what their logs tell could not be put in order. Start chrony or \
+            "its clock is {} s {way} {}'s: their logs could not be put in order. Start chrony or \
              another NTP client on both",
             apart.abs(),
             names[*middle]
@@ -52,7 +53,7 @@ fn clocks(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     off.map(|host| (*host, why(*host))).collect()
 }
 
-/// The MDMs begin a cluster together, or go on with one.
+/// Checks that the MDMs either all begin a cluster, or all go on with one.
 fn logs(topology: &Topology, findings: &[Findings], all: &[usize]) -> Wrong {
     let managers = || all.iter().filter(|host| topology.hosts[**host].mdm.is_some());
     let Some(without) = managers().find(|host| !findings[**host].has_log) else {
@@ -62,8 +63,9 @@ fn logs(topology: &Topology, findings: &[Findings], all: &[usize]) -> Wrong {
     let why = |host: usize| {
         let host = &topology.hosts[host];
         format!(
-            "has an MDM's log ({}), and {} has none: if that cluster is to go on, start its MDMs by hand and take the \
-             new ones in with `gabion mdm add`; if a new one is to begin, remove the log",
+            "has an MDM's log ({}), and {} has none: if that cluster is to go on, start its MDMs \
+             by hand and add the new ones with `gabion mdm add`; if a new one is to begin, remove \
+             the log",
             host.path("var/lib/gabion/mdm.log").display(),
             topology.hosts[*without].name
         )
@@ -71,7 +73,7 @@ fn logs(topology: &Topology, findings: &[Findings], all: &[usize]) -> Wrong {
     with.map(|host| (*host, why(*host))).collect()
 }
 
-/// Devices with data belong to the cluster that goes on, and none of them is there twice.
+/// Checks that devices with data belong to the cluster that goes on, and that none is a copy.
 fn devices(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
     let each = || all.iter().flat_map(|host| findings[*host].held.iter().map(|held| (*host, held)));
     let goes_on = all.iter().any(|host| findings[*host].has_log);
@@ -88,10 +90,14 @@ fn devices(names: &[&str], findings: &[Findings], all: &[usize]) -> Wrong {
         }
         let stranger = !goes_on || Some(id.cluster) != ours;
         stranger.then(|| {
-            let whose = if goes_on { "another cluster" } else { "a cluster whose MDM is on none of these hosts" };
+            let whose = if goes_on {
+                "another cluster"
+            } else {
+                "a cluster whose MDM is on none of these hosts"
+            };
             format!(
-                "{path} holds data of {whose} ({:016x}): use it there; to give that data up, remove the file, or \
-                 clear the disk with `blkdiscard`",
+                "{path} holds data of {whose} ({:016x}): use it there; to give that data up, \
+                 remove the file, or clear the disk with `blkdiscard`",
                 id.cluster.0,
             )
         })
@@ -114,7 +120,7 @@ mod tests {
         }
     }
 
-    /// What is wrong with the three hosts of the example, after a change.
+    /// Returns the problems with the three hosts of the example after a change.
     fn wrong(change: impl Fn(&mut [Findings])) -> Vec<(usize, String)> {
         let topology: Topology = toml::from_str(EXAMPLE).unwrap();
         let host = |n: u32| Findings { machine: n.to_string(), ..Findings::default() };

@@ -1,6 +1,7 @@
-//! A host that commands run on: over SSH, or in a network namespace of this machine.
+//! A host that runs commands: over SSH, or in a network namespace of this machine.
 //!
-//! A command is a shell script on standard input, so that nothing has to be quoted twice; a file is what comes there.
+//! A command is a shell script on standard input, so that nothing has to be quoted twice. The
+//! content of a file comes on standard input, too.
 
 use super::topology::Host;
 use anyhow::{Context, Result, bail};
@@ -8,25 +9,26 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How long a host may take to answer at all, in seconds.
+/// Connect timeout of SSH in seconds.
 const SSH_PATIENCE: u32 = 10;
 
-/// A command that makes a folder durable, and all that it lies in. An old `sync` takes no names, and flushes everything.
+/// Returns a command that makes a folder and its parents durable. An old `sync` takes no arguments,
+/// and then everything is flushed.
 pub fn flush_above(folder: &Path) -> String {
     let all: Vec<String> = folder.ancestors().map(|f| format!("'{}'", f.display())).collect();
     format!("(sync {} || sync)", all.join(" "))
 }
 
-/// How a host is reached.
+/// How to reach a host.
 #[derive(Clone, Debug)]
 pub enum Way {
-    /// Logs in as this user.
+    /// Log in as this user.
     Ssh { user: String },
-    /// Runs in a namespace of this cluster's, which begins with this.
+    /// Run in one of this cluster's namespaces, whose names begin with this prefix.
     Namespace { prefix: String },
 }
 
-/// A host, and how it is reached.
+/// A host, and how to reach it.
 #[derive(Debug)]
 pub struct Remote<'a> {
     pub host: &'a Host,
@@ -34,12 +36,13 @@ pub struct Remote<'a> {
 }
 
 impl Remote<'_> {
-    /// Runs a script; what it printed. An error has what it complained about.
+    /// Runs a script and returns its output. An error has the last line of its stderr.
     pub fn run(&self, script: &str) -> Result<String> {
         self.pipe("sh -eu -s", script.as_bytes())
     }
 
-    /// Writes a file, at once and whole, with its folder. It survives a power cut of the host when this returns.
+    /// Writes a file atomically, and makes its folder. The file survives a power cut of the host
+    /// when this returns.
     pub fn put(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
         let (folder, path) = (path.parent().unwrap_or(Path::new("/")), path.display());
         let command = format!(
@@ -56,7 +59,7 @@ impl Remote<'_> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let program = command.get_program().to_string_lossy().into_owned();
         let mut child = command.spawn().with_context(|| format!("can't start `{program}`"))?;
-        // Who does not read on has failed, and says why.
+        // A failed write means that the command has ended early; its stderr says why.
         let _ = child.stdin.take().context("it has a standard input")?.write_all(input);
         let ended = child.wait_with_output()?;
         if !ended.status.success() {
@@ -86,7 +89,7 @@ impl Remote<'_> {
         }
     }
 
-    /// What to try when it could not be reached.
+    /// Returns advice for a host that could not be reached.
     fn hint(&self, code: Option<i32>) -> String {
         match self.way {
             Way::Ssh { user } if code == Some(255) => format!(

@@ -1,6 +1,6 @@
-//! Hosts that are network namespaces of this machine, each with an address of its own, on a bridge.
+//! Hosts that are network namespaces of this machine, each with its own address on a bridge.
 //!
-//! What was made is written down before it is made, so that it can be taken away whatever happened.
+//! The plan is written to a file before anything is created, so that all of it can be removed.
 
 use super::topology::{Host, Topology};
 use crate::files;
@@ -15,20 +15,21 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Networks to choose from: 10.199.N.0/24.
+/// The networks to choose from: 10.199.N.0/24.
 const NETWORK: [u8; 2] = [10, 199];
-/// How long a process may take to end before it is killed.
+/// Time that a process gets to end before it is killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A cluster in namespaces, as it is written down in its folder.
+/// A cluster in namespaces, as its folder records it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Local {
-    /// The third part of its addresses.
+    /// The third byte of its addresses.
     network: u8,
     pub topology: Topology,
 }
 
-/// Held while a network is chosen and made: two deployments at once would choose the same.
+/// Takes the lock under which a network is chosen and created: two deployments at the same time
+/// would choose the same one.
 pub fn lock() -> Result<File> {
     let path = std::env::temp_dir().join("gabion-deploy.lock");
     let file = files::lock(&path);
@@ -37,18 +38,18 @@ pub fn lock() -> Result<File> {
     Ok(file)
 }
 
-/// The first network from this one on that nobody uses.
+/// Returns the first unused network, starting at `first`.
 fn choose(first: u8) -> Result<u8> {
     let taken = ip(&["-o", "-4", "addr"])?;
     let used = |n: &u8| taken.contains(&format!("{}.{}.{n}.", NETWORK[0], NETWORK[1]));
     let network = (0..=255).map(|n| first.wrapping_add(n)).find(|n| !used(n));
     let network = network.context("all networks 10.199.N.0/24 are in use")?;
-    // A cable is there for a moment longer than the namespace that it led to.
+    // A cable exists for a moment longer than the namespace at its far end.
     let deadline = Instant::now() + PATIENCE;
     let left = |n: u8| ip(&["-o", "link"]).map(|links| links.contains(&format!(" gab{n}.")));
     while left(network)? {
         if Instant::now() > deadline {
-            bail!("a link called gab{network}.0 or so was left by somebody: `ip link del` it");
+            bail!("a link called gab{network}.0 or so was left behind: `ip link del` it");
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -56,14 +57,15 @@ fn choose(first: u8) -> Result<u8> {
 }
 
 impl Local {
-    /// Chooses a network that nobody uses, and gives every host its address and its folder.
+    /// Chooses an unused network, and gives each host its address and its folder.
     pub fn new(folder: &Path, mut topology: Topology) -> Result<Local> {
         if topology.hosts.len() > 200 {
             bail!("at most 200 hosts fit into one network");
         }
         files::make_folder(folder).with_context(|| format!("can't make {}", folder.display()))?;
         let folder = folder.canonicalize()?;
-        // The same folder gets the same network, unless somebody has it: several MDMs find each other only where they were.
+        // The same folder gets the same network if possible, because several MDMs find each other
+        // only at their earlier addresses.
         let first = base::crc::crc32c(folder.as_os_str().as_encoded_bytes()) as u8;
         let network = choose(first)?;
         for (number, host) in (11..).zip(&mut topology.hosts) {
@@ -74,7 +76,7 @@ impl Local {
         Ok(Local { network, topology })
     }
 
-    /// Reads what is in a folder.
+    /// Reads the record in a folder; `None` if there is no cluster.
     pub fn open(folder: &Path) -> Result<Option<Local>> {
         let file = file(folder);
         match file.exists() {
@@ -83,12 +85,12 @@ impl Local {
         }
     }
 
-    /// How the names of its namespaces begin.
+    /// Returns the prefix of its namespaces' names.
     pub fn prefix(&self) -> String {
         format!("gabion{}-", self.network)
     }
 
-    /// The namespace of a host.
+    /// Returns the name of a host's namespace.
     pub fn space(&self, host: &Host) -> String {
         format!("{}{}", self.prefix(), host.name)
     }
@@ -97,12 +99,12 @@ impl Local {
         format!("gabion{}", self.network)
     }
 
-    /// The near end of a host's cable.
+    /// Returns the name of the near end of a host's cable.
     fn cable(&self, number: usize) -> String {
         format!("gab{}.{number}", self.network)
     }
 
-    /// Makes the namespaces.
+    /// Creates the namespaces.
     pub fn make(&self, folder: &Path) -> Result<()> {
         if !rustix::process::geteuid().is_root() {
             bail!(
@@ -133,7 +135,7 @@ impl Local {
         Ok(())
     }
 
-    /// Ends the processes, and takes the namespaces away; the data stays.
+    /// Ends the processes and removes the namespaces. The data stays.
     pub fn remove(&self, folder: &Path) -> Result<()> {
         let pid_file = |host: &Host, role| host.path(&format!("run/gabion/{role}.pid"));
         let pid_files = self.topology.hosts.iter().flat_map(|host| {
@@ -151,17 +153,17 @@ impl Local {
             }
         }
         for (number, host) in self.topology.hosts.iter().enumerate() {
-            // What isn't there any more needs not be taken away. The kernel takes its time to clear a namespace
-            // away after it is gone by name: a cable left to that would be there for as long.
+            // Errors mean that it does not exist any more. The cable is deleted first, because the
+            // kernel destroys a namespace some time after its name is gone, and its cable with it.
             let _ = ip(&["link", "del", &self.cable(number)]);
             let _ = ip(&["netns", "del", &self.space(host)]);
         }
         let _ = ip(&["link", "del", &self.bridge()]);
-        fs::remove_file(file(folder)).context("can't remove what was written down")
+        fs::remove_file(file(folder)).context("can't remove the record of the cluster")
     }
 }
 
-/// The hosts share the file system of this machine: the files of each are in its own folder.
+/// Moves a file device into its host's own folder. The hosts share this machine's file system.
 fn below(root: &Path, device: &mut DeviceSpec) {
     if let DeviceSpec::File(path, _) = device {
         *path = root.join(path.strip_prefix("/").unwrap_or(path));
@@ -176,7 +178,7 @@ fn address(network: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(NETWORK[0], NETWORK[1], network, host)
 }
 
-/// Runs `ip`.
+/// Runs `ip`, and returns its output.
 pub fn ip(arguments: &[&str]) -> Result<String> {
     let ran = Command::new("ip").args(arguments).output().context("can't start `ip` (iproute2)")?;
     if !ran.status.success() {

@@ -1,4 +1,4 @@
-//! The protection domains, fault sets and storage pools of a topology: they are those that its hosts name.
+//! The protection domains, fault sets and storage pools of a topology: those that its hosts name.
 
 use super::topology::{Host, InPool, Text, Topology};
 use crate::objects::{MediaType, Settings};
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{Ask, ObjectKind, ObjectStatus};
 
-/// The name of the domain, and of its pool, that every cluster has from the start.
+/// The name of the domain and of the pool that every cluster has from the start.
 const DEFAULT: &str = "default";
 
-/// How a pool is to be.
+/// The settings of a pool.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PoolPlan {
     pub name: String,
-    /// What its devices are.
+    /// The medium of its devices.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub media: Option<MediaType>,
-    /// How many percent of it are for rebuilds only: 0 to 90.
+    /// Percentage of it that is reserved for rebuilds: 0 to 90.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spare_percent: Option<u32>,
     /// How copies that replace a lost one give way to applications.
@@ -31,7 +31,7 @@ pub struct PoolPlan {
     pub rebalance: Option<Text<Policy>>,
 }
 
-/// Fault sets or pools, and the hosts that are, or have devices, in them.
+/// Fault sets or pools, and the hosts in them, or with devices in them.
 type Homes<'a> = BTreeMap<&'a str, Vec<&'a Host>>;
 
 impl PoolPlan {
@@ -43,7 +43,7 @@ impl PoolPlan {
 }
 
 impl Topology {
-    /// It names pools or domains; else all is left to what a cluster has from the start.
+    /// Returns true if it names pools or domains; else the cluster's default ones are used.
     pub fn names_pools(&self) -> bool {
         let named = |h: &Host| {
             h.domain.is_some() || h.pool.is_some() || h.devices.iter().any(|d| d.pool.is_some())
@@ -51,7 +51,7 @@ impl Topology {
         !self.pools.is_empty() || self.servers().any(named)
     }
 
-    /// Its pools, and who has devices in them.
+    /// Returns its pools, and the hosts with devices in them.
     fn pools_of_hosts(&self) -> Homes<'_> {
         let mut pools = Homes::new();
         for host in self.servers() {
@@ -62,7 +62,7 @@ impl Topology {
         pools
     }
 
-    /// Its fault sets, and who is in them.
+    /// Returns its fault sets, and the hosts in them.
     fn fault_sets(&self) -> Homes<'_> {
         let mut sets = Homes::new();
         for (set, host) in self.servers().filter_map(|h| Some((h.fault_set.as_deref()?, h))) {
@@ -71,7 +71,7 @@ impl Topology {
         sets
     }
 
-    /// The pool of a volume, which is the only one if it names none.
+    /// Returns the pool that a volume names, or the only pool.
     pub fn pool_of_volume<T>(&self, volume: &InPool<T>) -> Option<String> {
         let only = || {
             let pools = self.pools_of_hosts();
@@ -82,25 +82,25 @@ impl Topology {
 }
 
 impl Host {
-    /// Its protection domain.
+    /// Returns its protection domain.
     pub fn domain(&self) -> &str {
         self.domain.as_deref().unwrap_or(DEFAULT)
     }
 
-    /// The storage pool of one of its devices.
+    /// Returns the storage pool of one of its devices.
     pub fn pool_of<'a, T>(&'a self, device: &'a InPool<T>) -> &'a str {
         device.pool.as_deref().or(self.pool.as_deref()).unwrap_or(DEFAULT)
     }
 }
 
-/// What is wrong with them.
+/// Checks the domains, fault sets and pools of a topology.
 pub fn check(topology: &Topology) -> Result<()> {
     let pools = topology.pools_of_hosts();
     for host in topology.servers().filter(|h| h.domain() != DEFAULT) {
         if host.devices.iter().any(|d| host.pool_of(d) == DEFAULT) {
             bail!(
-                "{} is in the protection domain `{}`, and the storage pool `default` is in another one, `default`: name a \
-                 `pool` for its devices",
+                "{} is in the protection domain `{}`, and the storage pool `default` is in another \
+                 one, `default`: name a `pool` for its devices",
                 host.name,
                 host.domain()
             );
@@ -115,7 +115,8 @@ pub fn check(topology: &Topology) -> Result<()> {
         let unit = |h: &&Host| (h.fault_set.clone(), h.fault_set.is_none().then(|| h.name.clone()));
         if hosts.iter().map(unit).collect::<BTreeSet<_>>().len() < 2 {
             bail!(
-                "two copies need two fault sets (or hosts in none), and all devices of the storage pool `{pool}` are in one"
+                "two copies need two fault sets (or hosts in none), and all devices of the storage \
+                 pool `{pool}` are in one"
             );
         }
     }
@@ -128,8 +129,8 @@ fn in_one_domain(what: &str, field: &str, name: &str, hosts: &[&Host]) -> Result
     match hosts.iter().find(|h| h.domain() != domain) {
         None => Ok(()),
         Some(other) => bail!(
-            "the {what} `{name}` is in the protection domains {domain} ({}) and {} ({}), and can be in one only: give the \
-             hosts of one of them another `{field}`",
+            "the {what} `{name}` is in the protection domains {domain} ({}) and {} ({}), and can \
+             be in one only: give the hosts of one of them another `{field}`",
             hosts[0].name,
             other.domain(),
             other.name
@@ -161,14 +162,15 @@ fn check_volume(topology: &Topology, volume: &InPool<VolumeSpec>, pools: &Homes<
             bail!("no device is in the storage pool `{pool}` of the volume {}", spec.name)
         }
         None => bail!(
-            "there are several storage pools: say where the volume {} is to be, as in {{ spec = \"{spec}\", pool = \"{}\" }}",
+            "there are several storage pools: say where the volume {} is to be, as in \
+             {{ spec = \"{spec}\", pool = \"{}\" }}",
             spec.name,
             pools.keys().next().unwrap_or(&DEFAULT)
         ),
     }
 }
 
-/// The orders that make what is not there yet, and set the pools that are described.
+/// Returns the orders that create missing objects, and apply the settings of the described pools.
 pub fn orders(topology: &Topology, there: &[ObjectStatus]) -> Vec<Ask> {
     let is_there = |kind, name: &str| there.iter().any(|o| o.kind() == kind && o.name == name);
     let mut orders = Vec::new();

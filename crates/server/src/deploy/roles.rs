@@ -1,4 +1,4 @@
-//! The roles of a host: their files, and how they are started.
+//! The roles of a host: their configurations, and how to start them.
 
 use super::check::Findings;
 use super::host::{Remote, Way, flush_above};
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// One process to be kept running on a host.
+/// A process to keep running on a host.
 pub struct Role {
     /// `mdm`, `sds` or `sdc`.
     pub name: &'static str,
@@ -17,8 +17,11 @@ pub struct Role {
     config: String,
 }
 
-/// The roles that a host has. With `founding` there is no cluster yet, and the first manager begins one; else an MDM
-/// that has lost its log waits to be taken in, and never begins another cluster in the place of this one.
+/// Returns the roles of a host.
+///
+/// With `founding` there is no cluster yet, and the first manager begins one. Otherwise an MDM
+/// without a log waits to be added, so that it does not begin another cluster in place of this one.
+/// A single MDM never waits.
 pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>> {
     let mdm = topology.mdms_at();
     let alone = mdm.len() == 1;
@@ -87,7 +90,7 @@ fn role(name: &'static str, config: &impl Serialize) -> Result<Role> {
     Ok(Role { name, config: format!("# Written by `gabion deploy`.\n{text}") })
 }
 
-/// Where the binary is on the host.
+/// Returns the path of the binary on the host.
 pub fn binary(remote: &Remote<'_>) -> Result<PathBuf> {
     match remote.way {
         Way::Ssh { .. } => Ok(remote.host.path("usr/local/bin/gabion")),
@@ -95,7 +98,7 @@ pub fn binary(remote: &Remote<'_>) -> Result<PathBuf> {
     }
 }
 
-/// Copies this binary there, unless it is there.
+/// Copies this binary to the host, unless it is there already.
 pub fn install(remote: &Remote<'_>) -> Result<()> {
     let there = binary(remote)?;
     if matches!(remote.way, Way::Namespace { .. }) {
@@ -120,7 +123,7 @@ pub fn install(remote: &Remote<'_>) -> Result<()> {
 }
 
 impl Role {
-    /// Writes its configuration; where that is.
+    /// Writes its configuration, and returns the path.
     pub fn configure(&self, remote: &Remote<'_>) -> Result<PathBuf> {
         let file = remote.host.path(&format!("etc/gabion/{}.toml", self.name));
         remote.put(&file, self.config.as_bytes(), 0o644)?;
@@ -157,11 +160,12 @@ impl Role {
     }
 }
 
-/// The last words of a role on a host.
+/// Returns the last log line of a role on a host.
 pub fn last_words(remote: &Remote<'_>, role: &str) -> String {
     let log = remote.host.path(&format!("var/log/gabion/{role}.log"));
     let tell = format!(
-        "if [ -f '{0}' ]; then tail -n 1 '{0}'; else journalctl -q -n 1 -o cat -u gabion-{role}; fi",
+        "if [ -f '{0}' ]; then tail -n 1 '{0}'; \
+         else journalctl -q -n 1 -o cat -u gabion-{role}; fi",
         log.display()
     );
     let said = remote.run(&tell).map(|said| said.trim().to_owned());
@@ -171,8 +175,10 @@ pub fn last_words(remote: &Remote<'_>, role: &str) -> String {
 fn unit_file(role: &str, command: &str) -> String {
     format!(
         "# Written by `gabion deploy`.\n\
-         [Unit]\nDescription=Gabion {role}\nAfter=network-online.target\nWants=network-online.target\n\n\
-         [Service]\nExecStart={command}\nExecReload=/bin/kill -HUP $MAINPID\nRestart=always\nRestartSec=1\n\
+         [Unit]\nDescription=Gabion {role}\n\
+         After=network-online.target\nWants=network-online.target\n\n\
+         [Service]\nExecStart={command}\nExecReload=/bin/kill -HUP $MAINPID\n\
+         Restart=always\nRestartSec=1\n\
          RuntimeDirectory=gabion\nRuntimeDirectoryPreserve=yes\nStateDirectory=gabion\n\
          LimitNOFILE=65536\nLimitMEMLOCK=infinity\nOOMScoreAdjust=-900\n\n\
          [Install]\nWantedBy=multi-user.target\n"

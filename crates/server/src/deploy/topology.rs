@@ -1,4 +1,4 @@
-//! Which hosts there are, and what each of them does: a TOML or CSV file, or answers to questions.
+//! The hosts of a cluster and their roles, from a TOML or CSV file, or from answers to questions.
 
 use super::objects::{self, PoolPlan};
 use crate::config::NbdAddress;
@@ -14,33 +14,33 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Where an MDM listens.
+/// The port of an MDM.
 pub const MDM_PORT: u16 = 7001;
-/// Where the first device of a server listens; the others above it.
+/// The port of a server's first device; the others follow.
 pub const SDS_PORT: u16 = 7072;
 
-/// What `--example` prints.
+/// The output of `--example`.
 pub const EXAMPLE: &str = r#"# gabion deploy cluster.toml
 
-# Who logs in; keys, jump hosts and the like are what `ssh` is configured for.
+# The user for SSH; keys, jump hosts and the like are those of the configuration of `ssh`.
 user = "root"
-# Made when everything runs; leave it out to make volumes later.
+# Volumes to create when everything runs; leave it out to create them later.
 volumes = ["db:20GiB"]
-# A server that is away for longer has its copies made anew on the others. By default, 60.
+# When a server is away for longer, its copies are rebuilt on the others. By default, 60.
 # rebuild_after_seconds = 60
-# One that comes and goes again and again is held out for so long, the first time; 0: never. By default, 5.
+# A device that restarts too often is held out for this time at first; 0: never. By default, 5.
 # quarantine_seconds = 5
-# A request of a client that was not answered for so long ends with an I/O error. By default, none does.
+# A request of a client that is not answered in this time ends with an I/O error. By default, never.
 # io_timeout_seconds = 30
 
 [[host]]
 name = "node1"
 address = "192.168.1.11"
-# It manages the cluster: 1, 3 or 5 hosts do, and any minority of them may fail.
+# This host runs an MDM: 1, 3 or 5 hosts do, and any minority of them may fail.
 mdm = "manager"
-# It serves volumes over NBD, at a unix socket and at this address.
+# This host serves volumes over NBD, at a unix socket and at this address.
 sdc = "127.0.0.1:10809"
-# What it gives to the cluster: whole disks, or files that are made.
+# The devices of this host: whole disks, or files that are created.
 devices = ["block:/dev/sdb", "file:/var/lib/gabion/disk0:100GiB"]
 
 [[host]]
@@ -52,22 +52,23 @@ devices = ["block:/dev/sdb"]
 [[host]]
 name = "node3"
 address = "192.168.1.13"
-# It votes, and leads only while no manager can: a small host without devices will do.
+# This MDM votes, and leads only while no manager can: a small host without devices will do.
 mdm = "tie-breaker"
-# Its rack: where hosts name some, the two copies of anything lie in two of them.
+# Its rack. If hosts name racks, the two copies of anything lie in two of them.
 # fault_set = "rack1"
-# The storage pool of its devices, and its protection domain; both are `default` where nothing is said. A volume lies in
-# one pool; servers of two domains keep no copies for each other. One device in another pool, or a volume in one:
+# The storage pool of its devices, and its protection domain; by default, both are `default`.
+# A volume lies in one pool; servers of two domains keep no copies for each other. A device or a
+# volume may name a pool of its own:
 #   devices = ["block:/dev/sdb", { spec = "block:/dev/nvme0n1", pool = "fast" }]
 #   volumes = [{ spec = "db:20GiB", pool = "fast" }]
 # pool = "bulk"
 # domain = "east"
 # ssh_port = 22
-# Everything goes below this folder, by default /; without systemd, if it is another one.
+# All files go below this folder, by default /; if it is another one, systemd is not used.
 # root = "/opt/gabion"
 devices = ["block:/dev/sdb"]
 
-# How a pool is to be that hosts name; each line may be left out (`gabion pool set --help`).
+# The settings of a pool that hosts name; each line may be left out (`gabion pool set --help`).
 # [[pool]]
 # name = "fast"
 # media = "ssd"
@@ -76,7 +77,7 @@ devices = ["block:/dev/sdb"]
 # rebalance = "favour:10:4MiB"
 "#;
 
-/// Of a table.
+/// The columns of a table.
 const COLUMNS: [&str; 8] =
     ["name", "address", "mdm", "domain", "fault_set", "pool", "sdc", "devices"];
 
@@ -84,24 +85,24 @@ const COLUMNS: [&str; 8] =
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
-    /// Who logs in.
+    /// The user for SSH.
     #[serde(default = "root")]
     pub user: String,
-    /// Volumes to make.
+    /// Volumes to create.
     #[serde(default)]
     pub volumes: Vec<InPool<VolumeSpec>>,
-    /// How long a server may be away before its copies are made anew on others.
+    /// How long a server may be away before its copies are rebuilt on others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuild_after_seconds: Option<u32>,
-    /// How long a device that comes and goes too often is held out, the first time.
+    /// The first quarantine of a device that restarts too often.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quarantine_seconds: Option<u32>,
-    /// How long a request of a client may stay without an answer.
+    /// How long a request of a client may remain unanswered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_timeout_seconds: Option<NonZeroU32>,
     #[serde(rename = "host")]
     pub hosts: Vec<Host>,
-    /// How pools are to be that hosts name.
+    /// Settings of pools that hosts name.
     #[serde(default, rename = "pool", skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<PoolPlan>,
 }
@@ -110,19 +111,19 @@ pub struct Topology {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Names its server and its client in the cluster.
+    /// The name of its server and its client in the cluster.
     pub name: String,
-    /// Where the others reach it; with `--local` it gets one.
+    /// The address where others reach it; `--local` assigns one.
     #[serde(default = "nowhere")]
     pub address: IpAddr,
     #[serde(default = "ssh_port")]
     pub ssh_port: u16,
     #[serde(default = "slash")]
     pub root: PathBuf,
-    /// Manages the cluster. In a file also `true`, a manager, and `false`.
+    /// The role of its MDM, if it has one. In a file, `true` is a manager, and `false` means none.
     #[serde(default, deserialize_with = "mdm_role", skip_serializing_if = "Option::is_none")]
     pub mdm: Option<MdmRole>,
-    /// The rack, or what else it shares its fate with; two copies never lie in one.
+    /// The rack or other cause of failure that it shares; two copies never lie in one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault_set: Option<String>,
     /// Its protection domain; by default, `default`.
@@ -131,25 +132,25 @@ pub struct Host {
     /// The storage pool of its devices that name none; by default, `default`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<String>,
-    /// Serves volumes, at this address, too.
+    /// It serves volumes over NBD, also at this address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sdc: Option<SocketAddr>,
     #[serde(default)]
     pub devices: Vec<InPool<DeviceSpec>>,
 }
 
-/// What a metadata manager may do.
+/// The role of a metadata manager.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum MdmRole {
-    /// It votes, and leads.
+    /// It votes and may lead.
     Manager,
     /// It votes, and leads only while no manager can.
     TieBreaker,
 }
 
 impl MdmRole {
-    /// Of what stands in a file; `None`: there is no MDM.
+    /// Parses the word in a file; `None` means no MDM.
     fn of_word(word: &str) -> Result<Option<MdmRole>> {
         match word {
             "manager" | "yes" | "true" => Ok(Some(MdmRole::Manager)),
@@ -173,7 +174,7 @@ fn mdm_role<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MdmRole>, D::Er
     }
 }
 
-/// What is written as one word.
+/// A value that is one string in a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Text<T>(pub T);
 
@@ -189,7 +190,8 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
     }
 }
 
-/// A device or a volume, and the storage pool that it names: `"db:20GiB"`, or `{ spec = "db:20GiB", pool = "fast" }`.
+/// A device or a volume, and the storage pool that it names. In a file it is `"db:20GiB"`, or
+/// `{ spec = "db:20GiB", pool = "fast" }`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InPool<T> {
     pub spec: T,
@@ -251,7 +253,7 @@ fn nowhere() -> IpAddr {
 }
 
 impl Host {
-    /// With this name and address, and nothing to do.
+    /// Makes a host with this name and address, without any role.
     pub fn new(name: &str, address: IpAddr) -> Host {
         let (ssh_port, root) = (ssh_port(), slash());
         Host {
@@ -268,27 +270,27 @@ impl Host {
         }
     }
 
-    /// A file or folder of it.
+    /// Returns the path of a file or folder of the host.
     pub fn path(&self, below_root: &str) -> PathBuf {
         self.root.join(below_root)
     }
 
-    /// It has an MDM that leads only while no manager can.
+    /// Returns true if its MDM leads only while no manager can.
     pub fn is_tie_breaker(&self) -> bool {
         self.mdm == Some(MdmRole::TieBreaker)
     }
 
-    /// Where its MDM listens.
+    /// Returns the address of its MDM.
     pub fn mdm_at(&self) -> SocketAddr {
         SocketAddr::new(self.address, MDM_PORT)
     }
 
-    /// Where its devices listen.
+    /// Returns the address of one of its devices.
     pub fn sds_at(&self, shard: usize) -> SocketAddr {
         SocketAddr::new(self.address, SDS_PORT + shard as u16)
     }
 
-    /// Where it serves volumes.
+    /// Returns the addresses where it serves volumes.
     pub fn nbd_at(&self) -> Vec<NbdAddress> {
         let socket = rt::ListenAddr::Unix(self.path("run/gabion/nbd.sock"));
         let tcp = self.sdc.map(rt::ListenAddr::from);
@@ -297,18 +299,18 @@ impl Host {
 }
 
 impl Topology {
-    /// Of a file; one whose name ends in `.csv` is a table.
+    /// Reads a file. If its name ends in `.csv`, it is a table.
     pub fn read(file: &Path) -> Result<Topology> {
         let text =
             fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
         let is_table = file.extension().is_some_and(|e| e == "csv");
         let read = if is_table { Topology::of_table(&text) } else { Ok(toml::from_str(&text)?) };
         read.with_context(|| {
-            format!("{} is no topology (`gabion deploy --example` prints one)", file.display())
+            format!("{} is not a topology (`gabion deploy --example` prints one)", file.display())
         })
     }
 
-    /// A table with these columns, in any order and number, the devices with spaces between them.
+    /// Parses a table with these columns, in any order and number. Spaces separate the devices.
     fn of_table(text: &str) -> Result<Topology> {
         let mut lines = (1..).zip(text.lines()).filter(|(_, l)| {
             let line = l.trim();
@@ -331,7 +333,7 @@ impl Topology {
         Ok(Topology { user: root(), hosts, ..Topology::default() })
     }
 
-    /// What is wrong with it, before anybody is asked. With `local`, addresses are given later.
+    /// Checks the topology before any host is asked. With `local`, addresses are assigned later.
     pub fn check(&self, local: bool) -> Result<()> {
         let mut names = BTreeSet::new();
         let mut addresses = BTreeSet::new();
@@ -373,30 +375,30 @@ impl Topology {
         Ok(())
     }
 
-    /// Whether its MDMs can bear what they are several for.
+    /// Checks that the number and roles of the MDMs make sense.
     fn check_mdms(&self) -> Result<()> {
         let tie_breakers = self.mdms().filter(|h| h.is_tie_breaker()).count();
         let managers = self.mdms().count() - tie_breakers;
         let s = |n: usize| if n == 1 { "" } else { "s" };
         match (managers, tie_breakers) {
             (0, 0) => bail!(
-                "no host has an MDM: give one `mdm = \"manager\"`, or better three: two managers and a \
-                 tie-breaker"
+                "no host has an MDM: give one `mdm = \"manager\"`, or better three: two managers \
+                 and a tie-breaker"
             ),
             (0, _) => bail!(
-                "all MDMs are tie-breakers, which lead only while no manager can: make the first ones \
-                 `mdm = \"manager\"`"
+                "all MDMs are tie-breakers, which lead only while no manager can: make the first \
+                 ones `mdm = \"manager\"`"
             ),
             (m, t) if m + t > 5 => bail!("{} MDMs are too many: 1, 3 or 5 hosts have one", m + t),
             (m, t) if (m + t).is_multiple_of(2) => bail!(
-                "{} MDMs bear the loss of no more than {} would: leave one out, or add one, perhaps a \
-                 tie-breaker",
+                "{} MDMs bear the loss of no more than {} would: leave one out, or add one, \
+                 perhaps a tie-breaker",
                 m + t,
                 m + t - 1
             ),
             (m, t) if t >= m => bail!(
-                "{m} manager{} and {t} tie-breaker{}: with {} lost, a tie-breaker would lead for good. Make \
-                 more of them managers than tie-breakers",
+                "{m} manager{} and {t} tie-breaker{}: with {} lost, a tie-breaker would lead for \
+                 good. Make more of them managers than tie-breakers",
                 s(m),
                 s(t),
                 if m == 1 { "the one" } else { "the managers" },
@@ -405,22 +407,22 @@ impl Topology {
         }
     }
 
-    /// Hosts with a metadata manager.
+    /// Returns the hosts with a metadata manager.
     pub fn mdms(&self) -> impl Iterator<Item = &Host> {
         self.hosts.iter().filter(|h| h.mdm.is_some())
     }
 
-    /// Where they listen.
+    /// Returns the addresses of the MDMs.
     pub fn mdms_at(&self) -> Vec<SocketAddr> {
         self.mdms().map(Host::mdm_at).collect()
     }
 
-    /// The manager that begins the cluster, and takes the others in; there is one once the topology is checked.
+    /// Returns the manager that begins the cluster and adds the others. A checked topology has one.
     pub fn founder(&self) -> Result<&Host> {
         self.mdms().find(|h| !h.is_tie_breaker()).context("no host is a manager")
     }
 
-    /// Hosts with a data server.
+    /// Returns the hosts with a data server.
     pub fn servers(&self) -> impl Iterator<Item = &Host> {
         self.hosts.iter().filter(|h| !h.devices.is_empty())
     }
@@ -453,7 +455,7 @@ mod tests {
         example.check(false).unwrap();
         assert_eq!((example.hosts.len(), example.servers().count()), (3, 3));
         assert_eq!(toml::from_str(&toml::to_string(&example).unwrap()), Ok(example));
-        // With all that is only a remark.
+        // Also with all settings that are commented out.
         let setting = |l: &str| l.contains(" = ") && !l.contains("  ") || l == "# [[pool]]";
         let rest = |l: &'static str| l.strip_prefix("# ").filter(|_| setting(l)).unwrap_or(l);
         let whole = EXAMPLE.lines().map(rest).collect::<Vec<_>>().join("\n");

@@ -1,4 +1,4 @@
-//! What is on a device before it is given to a server, and how a file becomes larger.
+//! The content of a device before it is given to a server, and the enlarging of files.
 
 use crate::inspect::report::Copies;
 use crate::offline;
@@ -14,15 +14,15 @@ use store::durable::Content as Superblock;
 use store::durable::layout::{Layout, PAGE, SMALLEST};
 use store::durable::survey::Search;
 
-/// How much of the beginning and the end is looked at, and overwritten by [`erase`].
+/// Bytes at the beginning and at the end that are examined, and overwritten by [`erase`].
 const EDGE: u64 = 1 << 20;
 
-/// What is there.
+/// What is at a path.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Content {
     /// Zeros, or no file at all.
     Nothing,
-    /// A device of a cluster, whole or not.
+    /// A device of a cluster, intact or not.
     Device {
         /// The cluster, as `gabion status` shows it, if it can be read.
         cluster: Option<String>,
@@ -31,7 +31,7 @@ pub enum Content {
     Foreign,
 }
 
-/// What is at this path.
+/// Finds out what is at a path.
 pub fn of(path: &Path) -> Result<Content> {
     let file = match File::open(path) {
         Ok(file) => file,
@@ -56,7 +56,7 @@ pub fn of(path: &Path) -> Result<Content> {
     Ok(if blank { Content::Nothing } else { Content::Foreign })
 }
 
-/// Refuses a place in which no device can be made.
+/// Refuses a place where no device can be made.
 pub fn check_place(spec: &DeviceSpec) -> Result<()> {
     let Some(path) = spec.path() else { return Ok(()) };
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -64,7 +64,7 @@ pub fn check_place(spec: &DeviceSpec) -> Result<()> {
         bail!("there is no folder {}: make it, or mount what belongs there", folder.display());
     }
     let there = match File::open(path) {
-        // A folder has no size, and is refused by who opens it as a device.
+        // A folder has no size. Opening it as a device will fail.
         Ok(file) if file.metadata()?.is_dir() => return Ok(()),
         Ok(file) => size(&file)?,
         Err(_) => 0,
@@ -77,7 +77,7 @@ pub fn check_place(spec: &DeviceSpec) -> Result<()> {
                 bail!("there is no file {}, and {why}", path.display());
             }
             bail!(
-                "there is no file {0}: give it a size, as in file:{0}:100GiB, and it is made",
+                "there is no file {0}: give it a size, as in file:{0}:100GiB, and it is created",
                 path.display()
             )
         }
@@ -94,14 +94,14 @@ pub fn check_place(spec: &DeviceSpec) -> Result<()> {
     Ok(())
 }
 
-/// What was probably meant as a size, at the end of a path, and why it is none.
+/// Returns why the end of a path, after a colon, is not a size, if it was probably meant as one.
 fn no_size(path: &Path) -> Option<String> {
     let (_, size) = path.file_name()?.to_str()?.rsplit_once(':')?;
     size.parse::<Size>().err()
 }
 
-/// The device that is there, as its superblocks tell of it, also while a server uses it; `None`: there is none
-/// that could be used.
+/// Returns the superblock of the device at a path, also while a server uses it; `None` if there is
+/// no usable device.
 pub fn superblock(path: &Path) -> Result<Option<Superblock>> {
     let file = File::open(path).with_context(|| format!("can't open {}", path.display()))?;
     let mut search = Search::new(size(&file)?);
@@ -113,7 +113,7 @@ pub fn superblock(path: &Path) -> Result<Option<Superblock>> {
     Ok(search.choose().ok())
 }
 
-/// Bytes of what is there; 0: nothing.
+/// Returns the size in bytes of what is at a path; 0 if there is nothing.
 pub fn bytes(path: &Path) -> Result<u64> {
     match File::open(path) {
         Ok(file) => size(&file),
@@ -122,9 +122,11 @@ pub fn bytes(path: &Path) -> Result<u64> {
     }
 }
 
-/// Gives a file at least so many bytes, sparse, if what is there may grow: a device that is whole, or nothing.
-/// One that has shrunk is left alone: what was behind its end is missing, and that has to be told. Tells how
-/// many it has. What is not there, or can't be read, is for who opens it.
+/// Enlarges a file to at least `to` bytes, sparse, if it holds an intact device, or nothing.
+/// Returns its size.
+///
+/// A device that has shrunk stays as it is: the data behind its end is missing, and opening it
+/// reports that. A missing or unreadable file is also left to the code that opens it.
 pub fn enlarge(path: &Path, to: u64) -> Result<u64> {
     let now = bytes(path).unwrap_or_default();
     let whole = || matches!(superblock(path), Ok(Some(_)));
@@ -138,7 +140,8 @@ pub fn enlarge(path: &Path, to: u64) -> Result<u64> {
     Ok(to)
 }
 
-/// Makes what is there unrecognisable: its beginning, its end and its superblocks become zeros.
+/// Overwrites the beginning, the end and the superblocks with zeros, so that nothing recognises the
+/// content any more.
 pub fn erase(path: &Path) -> Result<()> {
     let failed = || format!("can't overwrite {}", path.display());
     let told = superblock(path)?.map(|s| s.layout.places());
@@ -155,7 +158,7 @@ pub fn erase(path: &Path) -> Result<()> {
     file.sync_all().with_context(failed)
 }
 
-/// Bytes of a file or block device.
+/// Returns the size in bytes of a file or block device.
 fn size(mut file: &File) -> Result<u64> {
     file.seek(SeekFrom::End(0)).context("its size can't be found out")
 }

@@ -1,8 +1,8 @@
-//! `gabion device grow`: more of a file or block device is used, while its server runs.
+//! `gabion device grow`: makes a running server use more of a file or block device.
 //!
-//! The server opens that one device again, in order, and uses what it has then; groups that have a copy on it
-//! go on with the other one meanwhile. What it makes of its size is decided there; what it would refuse is
-//! refused here, before anything is changed.
+//! The server closes that one device cleanly, opens it again and uses its new size; meanwhile
+//! groups with a copy on it go on with the other copy. The server decides how much it uses. This
+//! command refuses in advance what the server would refuse, before anything is changed.
 
 use super::content;
 use super::roster::{self, Found, Server};
@@ -16,11 +16,11 @@ use crate::target::Target;
 use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};
 
-/// How long a resync may take whose end is waited for.
+/// How long to wait for the end of a resync.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(100);
 
-/// Runs it.
+/// Runs `gabion device grow`.
 pub fn run(
     target: &Target,
     server: &Server,
@@ -60,22 +60,22 @@ pub fn run(
     Ok(Exit::Ok)
 }
 
-/// How many bytes of a device are used, and will be.
+/// The bytes of a device that are used, before and after.
 struct Sizes {
     from: u64,
     to: u64,
 }
 
 impl Sizes {
-    /// Refuses what would change nothing, or can't be.
+    /// Refuses a size that would change nothing, or is impossible.
     fn of(spec: &DeviceSpec, size: Option<Size>) -> Result<Sizes> {
         let (path, to) = match (spec, size) {
             (DeviceSpec::Ram(_) | DeviceSpec::Null(_), _) => {
                 bail!("{spec} is memory: only files and block devices grow")
             }
             (DeviceSpec::Block(path), Some(_)) => bail!(
-                "{0} has the size that the kernel tells: enlarge it there (as with `lvextend`), then leave out \
-                 the size here",
+                "{0} has the size that the kernel reports: enlarge it there (as with `lvextend`), \
+                 then leave out the size here",
                 path.display()
             ),
             (DeviceSpec::File(path, _) | DeviceSpec::Block(path), size) => {
@@ -108,8 +108,8 @@ impl Sizes {
     }
 }
 
-/// Waits for a resync, while this device has the only good copy of something: that could not be used while it
-/// is opened again.
+/// Waits for a resync while this device has the only good copy of something, which could not be
+/// used while the device is opened again.
 fn await_others(found: &Found, id: u32) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let line = Line::new("growing");
@@ -121,8 +121,9 @@ fn await_others(found: &Found, id: u32) -> Result<()> {
         }
         if Instant::now() > deadline {
             bail!(
-                "dev{id} has the only good copy of {last} groups: their I/O would wait while it is opened again. \
-                 Bring the other copies back (`gabion status`), or insist with --force"
+                "dev{id} has the only good copy of {last} groups: their I/O would wait while it is \
+                 opened again. Bring the other copies back (`gabion status`), or insist with \
+                 --force"
             );
         }
         line.say(&format!("waits for the resync of {}", Size(report.resync.remaining_bytes)));

@@ -1,6 +1,6 @@
-//! What the kernel says about the device beneath a path.
+//! The kernel's description of the device under a path.
 //!
-//! It repeats what the device claims. Nothing here measures.
+//! The kernel repeats what the device claims. Nothing here measures.
 
 use anyhow::{Context, Result};
 use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, major, minor, stat, statfs, statx};
@@ -13,48 +13,48 @@ const MEMORY_FS: [i64; 2] = [0x0102_1994, 0x8584_58f6];
 /// `STATX_WRITE_ATOMIC`.
 const WRITE_ATOMIC: u32 = 0x1_0000;
 
-/// What data lies on.
+/// The kind of medium under a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Memory: gone with the power.
+    /// Memory, which is lost with the power.
     Memory,
     /// Platters.
     Rotating,
-    /// Flash, or something that says it is.
+    /// Flash, or something that claims to be.
     Solid,
-    /// What a host makes of something: nobody tells of what.
+    /// A disk that a host provides. The medium under it is unknown.
     Virtual,
-    /// The kernel doesn't say.
+    /// The kernel does not say.
     Unknown,
 }
 
-/// What a device does with a write before it ends.
+/// Where a write is when the device completes it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cache {
-    /// It may be in a volatile cache: a flush makes it durable.
+    /// Possibly in a volatile cache: a flush makes it durable.
     WriteBack,
-    /// It is durable; or so the device says.
+    /// On durable media, or so the device claims.
     WriteThrough,
 }
 
-/// A device, as the kernel knows it.
+/// A device, as the kernel describes it.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Medium {
-    /// The kernel's name, as in `sda`.
+    /// The kernel's name, such as `sda`.
     pub name: Option<String>,
     pub kind: Kind,
     pub cache: Option<Cache>,
-    /// Single writes can be made durable without a flush of everything.
+    /// True if a single write can be made durable without a flush of everything.
     pub fua: Option<bool>,
     pub logical_block: Option<u32>,
     pub physical_block: Option<u32>,
-    /// The largest write that is never torn; 0: none is promised.
+    /// The largest write that is never torn, in bytes; 0 if none is promised.
     pub atomic_write: Option<u32>,
 }
 
-/// The device beneath a file, a folder or a block device.
+/// Returns the device under a file, a folder or a block device.
 pub fn beneath(path: &Path) -> Result<Medium> {
     let found = stat(path).with_context(|| path.display().to_string())?;
     let is_block = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
@@ -74,18 +74,19 @@ pub fn beneath(path: &Path) -> Result<Medium> {
     Ok(medium)
 }
 
-/// What the file system promises, which may be less than what the device does.
+/// Returns the atomic write size of the file system, which may be less than the device's.
 fn atomic_of_file(path: &Path) -> Option<u32> {
     let wanted = StatxFlags::from_bits_retain(WRITE_ATOMIC);
     let told = statx(CWD, path, AtFlags::empty(), wanted).ok()?;
     (told.stx_mask & WRITE_ATOMIC != 0).then_some(told.stx_atomic_write_unit_max)
 }
 
-/// The folder of a device's disk in sysfs.
+/// Returns the sysfs folder of a device's disk.
 fn sysfs(major: u32, minor: u32) -> Option<PathBuf> {
     let folder = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok();
     let folder = folder.or_else(|| {
-        // A file system with a number of its own (btrfs): what it is mounted from is a device.
+        // A file system with a device number of its own (btrfs): find the device it is mounted
+        // from.
         let source = mounted_from(&fs::read_to_string("/proc/self/mountinfo").ok()?, major, minor)?;
         let device = stat(source.as_str()).ok()?.st_rdev;
         let at =
@@ -95,7 +96,7 @@ fn sysfs(major: u32, minor: u32) -> Option<PathBuf> {
     whole_disk(&folder)
 }
 
-/// The disk of a partition; or itself.
+/// Returns the disk of a partition, or the folder itself if it is not a partition.
 fn whole_disk(folder: &Path) -> Option<PathBuf> {
     match folder.join("partition").exists() {
         true => folder.parent().map(Path::to_owned),
@@ -103,7 +104,7 @@ fn whole_disk(folder: &Path) -> Option<PathBuf> {
     }
 }
 
-/// The device that a file system with this number is mounted from.
+/// Returns the device from which the file system with this device number is mounted.
 fn mounted_from(mounts: &str, major: u32, minor: u32) -> Option<String> {
     let number = format!("{major}:{minor}");
     let line = mounts.lines().find(|l| l.split(' ').nth(2) == Some(&number))?;
@@ -121,7 +122,7 @@ fn read(disk: &Path) -> Medium {
     let in_memory = name.as_deref().is_some_and(|n| n.starts_with("ram") || n.starts_with("zram"));
     let kind = match number("rotational") {
         _ if in_memory => Kind::Memory,
-        // These count as rotating unless the host says otherwise, which it seldom does.
+        // Virtual disks count as rotating unless the host says otherwise, which it seldom does.
         _ if is_virtual(disk) => Kind::Virtual,
         Some(0) => Kind::Solid,
         Some(_) => Kind::Rotating,
@@ -142,7 +143,8 @@ fn read(disk: &Path) -> Medium {
     }
 }
 
-/// Itself, or something that it is made of: a volume of LVM on a virtual disk claims what that one claims.
+/// Returns true for a virtual disk, or one made of virtual disks: an LVM volume on a virtual disk
+/// repeats the claims of that disk.
 fn is_virtual(disk: &Path) -> bool {
     let name = disk.file_name().unwrap_or_default().to_string_lossy();
     if ["loop", "nbd", "rbd"].iter().any(|v| name.starts_with(v)) {

@@ -1,7 +1,7 @@
-//! Whether the device that a server uses is still what lies at its path.
+//! Checks that a device in use is still the one at its path.
 //!
-//! Files are emptied or deleted, and disks are overwritten. A server that has them open notices
-//! nothing of that by itself, until it is started again.
+//! A file may be emptied or deleted, and a disk overwritten. A server that has the device open does
+//! not notice that by itself until it is started again.
 
 use super::content;
 use crate::watched::Verdict;
@@ -12,37 +12,39 @@ use std::path::PathBuf;
 use std::time::Duration;
 use store::durable::layout::PAGE;
 
-/// How often a device is looked at. Its superblocks are in the page cache: no disk is disturbed.
+/// Interval of the checks. They read superblocks from the page cache, and don't disturb the disk.
 pub const EVERY: Duration = Duration::from_secs(3);
 
 /// A device in use.
 pub struct Presence {
     path: PathBuf,
-    /// It has been seen; a new one is formatted only when the cluster has taken it in.
+    /// The uuid of the device, once it was seen. A new device is formatted only after the cluster
+    /// has accepted it.
     seen: Option<[u64; 2]>,
-    /// It was missed at the last look. One look is not enough: when a device grows, its
-    /// superblocks are written again.
+    /// It was missing at the last check. One check is not enough, because a device that grows
+    /// rewrites its superblocks.
     missed: bool,
 }
 
-/// What is at the device's path.
+/// What a check finds at the path.
 enum Found {
     Device([u64; 2]),
     /// No file.
     Nothing,
-    /// Something that is no device, in these words.
+    /// Something other than a device, described by these words.
     Other(&'static str),
-    /// It can't be read now. That is an error of the device, which its server meets itself.
+    /// It can't be read now. The server itself will notice that error of the device.
     Unknown,
 }
 
 impl Presence {
-    /// Nothing is known of it yet.
+    /// Starts without any knowledge about the device.
     pub fn new(path: PathBuf) -> Presence {
         Presence { path, seen: None, missed: false }
     }
 
-    /// What its server is to do, if the device was here and was missed twice in a row.
+    /// Returns what the server has to do if the device was there, and two checks in a row missed
+    /// it.
     pub fn look(&mut self) -> Option<Verdict> {
         let verdict = self.compare();
         let before = std::mem::replace(&mut self.missed, verdict.is_some());
@@ -60,16 +62,16 @@ impl Presence {
             (_, Found::Device(_) | Found::Unknown) => return None,
             (_, Found::Nothing) => {
                 return Some(Verdict::Say(format!(
-                    "{path} was deleted while it is in use. What it holds is there until this process ends: have it moved \
-                     to others first (`gabion device remove`)"
+                    "{path} was deleted while it is in use. What it holds is there until this \
+                     process ends: have it moved to others first (`gabion device remove`)"
                 )));
             }
             (_, Found::Other(what)) => what,
         };
         Some(Verdict::End(format!(
-            "{path} {what}, by somebody else: what this server wrote there is lost. It is not used any more, so that \
-             nobody relies on it; the other copies serve. See to it that nothing else writes there, then replace it: \
-             `gabion device add --replace`"
+            "{path} {what} by another program: what this server wrote there is lost. It is not \
+             used any more, so that nobody relies on it; the other copies serve. Make sure that \
+             nothing else writes there, then replace it: `gabion device add --replace`"
         )))
     }
 
@@ -84,7 +86,7 @@ impl Presence {
         }
         let mut page = [0; PAGE as usize];
         match file.read_exact_at(&mut page, 0) {
-            // What its server writes next makes a file that was emptied longer.
+            // A file that was emptied becomes longer again with the server's next write.
             Ok(()) if page.iter().all(|byte| *byte == 0) => Found::Other("was emptied"),
             Ok(()) => Found::Other("was overwritten"),
             Err(e) if e.kind() == ErrorKind::UnexpectedEof => Found::Other("was emptied"),
@@ -108,7 +110,7 @@ mod tests {
         offline::format(&mut drive, Identity { cluster, device, uuid }, true).unwrap();
     }
 
-    /// However it falls between two looks.
+    /// This holds for any moment between two checks.
     #[test]
     fn who_is_emptied_is_missed_within_ten_seconds() {
         let dir = std::env::temp_dir().join(format!("gabion-emptied-{}", std::process::id()));

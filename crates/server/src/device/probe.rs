@@ -1,4 +1,4 @@
-//! Measures a device for about a second, and says what is to be thought of it.
+//! Measures a device for about a second, and judges it.
 
 use super::medium::{self, Cache, Kind, Medium};
 use super::scratch::{BYTES, Scratch, folder};
@@ -13,30 +13,30 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// How long each kind of operation is measured, and how many are enough.
+/// Time for which each kind of operation is measured, and the number of operations that suffices.
 const STRETCH: Duration = Duration::from_millis(250);
 const ENOUGH: usize = 2000;
-/// Latencies above are counted as this one: a minute.
+/// Longer latencies are counted as this one, a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
 const BLOCK: usize = 4096;
 const LARGE: usize = 4 << 20;
 
-/// What `gabion device probe --json` prints.
+/// The output of `gabion device probe --json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Found {
     pub schema: u32,
     pub path: String,
-    /// Nothing is at the path if not: what was measured is the file system that a file there would lie on.
+    /// False if nothing is at the path. Then the file system around it was measured.
     pub exists: bool,
     pub medium: Medium,
-    /// The file system allows I/O past the page cache.
+    /// The file system allows direct I/O.
     pub direct: bool,
-    /// By kind of operation.
+    /// One entry per kind of operation.
     pub latencies: Vec<Latency>,
     pub verdict: Verdict,
 }
 
-/// How long one kind of operation takes, one at a time, in microseconds.
+/// Latencies of one kind of operation at queue depth 1, in microseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
     pub what: &'static str,
@@ -59,7 +59,7 @@ impl Latency {
     }
 }
 
-/// Looks at what is beneath a path, and measures it.
+/// Examines and measures the device under a path.
 pub fn probe(path: &Path, force: bool) -> Result<Found> {
     let scratch = Scratch::new(path, force)?;
     let exists = path.exists();
@@ -85,7 +85,7 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("fixed, valid bounds")
 }
 
-/// Times something until there is enough; each call gives the nanoseconds that count.
+/// Repeats an operation until the time or the count suffices.
 fn repeat(mut each: impl FnMut() -> Result<()>) -> Result<()> {
     let until = Instant::now() + STRETCH;
     for _ in 0..ENOUGH {
@@ -129,7 +129,7 @@ fn writes(scratch: &Scratch) -> Result<(Timings, Vec<Latency>)> {
         Latency::of("flush behind 4 MiB", &behind),
         Latency::of("flush of nothing", &idle),
     ];
-    // The quick ones: a busy machine makes any of them slow, and nothing makes them quicker than they are.
+    // Uses the quick ones: a busy machine slows operations down, but nothing speeds them up.
     let quick = |times: &Histogram<u64>| times.value_at_quantile(0.1) as f64 / 1000.0;
     let (write_us, flush_us) = (quick(&write), quick(&flush));
     Ok((Timings { flush_us, write_us }, latencies))
@@ -148,7 +148,7 @@ fn reads(scratch: &Scratch) -> Result<Histogram<u64>> {
 }
 
 impl Found {
-    /// For people.
+    /// Formats the result for people.
     pub fn text(&self) -> String {
         let m = &self.medium;
         let kind = match m.kind {
@@ -180,8 +180,9 @@ impl Found {
             ),
         };
         let mut text = format!(
-            "{path}, on {}\n\nMedium          {kind}\nWrite cache     {cache}\nDurable writes  {fua} (FUA)\n\
-             Blocks          {} logical, {} physical\nAtomic writes   {atomic}\nDirect I/O      {direct}\n\n",
+            "{path}, on {}\n\nMedium          {kind}\nWrite cache     {cache}\n\
+             Durable writes  {fua} (FUA)\nBlocks          {} logical, {} physical\n\
+             Atomic writes   {atomic}\nDirect I/O      {direct}\n\n",
             m.name.as_deref().unwrap_or("a device that the kernel doesn't name"),
             bytes(m.logical_block),
             bytes(m.physical_block),

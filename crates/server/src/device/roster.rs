@@ -1,7 +1,7 @@
-//! Which devices a data server has: list, add, import, remove.
+//! The devices of a data server: list, add, import, remove.
 //!
-//! The server's configuration is the truth. A command changes the file and asks the process to read it again
-//! (SIGHUP); what came of that, the MDM tells.
+//! The server's configuration is authoritative. A command changes the file and makes the process
+//! read it again with SIGHUP. The MDM's status then shows the result.
 
 use super::content::{self, Content};
 use super::probe;
@@ -25,41 +25,41 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use store::durable::Tuning;
 
-/// How long a device may take to be mounted, or to end.
+/// Time that a device gets to be mounted, or to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whose devices are changed.
+/// The server whose devices are changed.
 #[derive(Args, Debug)]
 pub struct Server {
-    /// The server, of a cluster that `gabion up` runs here: its number or name
+    /// The server's number or name, in a cluster that `gabion up` runs here
     #[arg(long, value_name = "N", required_unless_present = "config")]
     sds: Option<String>,
     /// The server's configuration, on its own host
     #[arg(long, value_name = "FILE", conflicts_with = "sds")]
     config: Option<PathBuf>,
-    /// Where the new device's thread listens, when it is not a free port on the address of the others
+    /// Where the new device's thread listens [default: a free port on the address of the others]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<SocketAddr>,
 }
 
-/// A server's file, and how to reach its process and its cluster.
+/// A server's configuration, its process and its cluster.
 pub(super) struct Found {
     pub file: PathBuf,
     pub config: SdsConfig,
     pub target: Target,
-    /// None: it doesn't run.
+    /// `None` if it does not run.
     process: Option<Process>,
-    /// Its log, and where that ended when the command began, if we may know.
+    /// Its log, and the length of the log when the command began; `None` if the log is not known.
     log: Option<(PathBuf, u64)>,
 }
 
 impl Server {
-    /// True for one that `gabion up` runs here.
+    /// Returns true for a server that `gabion up` runs here.
     pub(super) fn is_local(&self) -> bool {
         self.sds.is_some()
     }
 
-    /// A server that runs.
+    /// Finds a server that runs.
     pub(super) fn find(&self, target: &Target) -> Result<Found> {
         let found = self.find_file(target)?;
         if found.process.is_none() {
@@ -68,7 +68,7 @@ impl Server {
         Ok(found)
     }
 
-    /// A server, whether it runs or not.
+    /// Finds a server, whether it runs or not.
     fn find_file(&self, target: &Target) -> Result<Found> {
         let mut log = None;
         let file = match (&self.config, &self.sds) {
@@ -78,7 +78,8 @@ impl Server {
                 let name = cluster::sds_name(&dir, which)?;
                 if cluster::mates(&dir, &name)?.len() > 1 {
                     bail!(
-                        "{name} shares its process with others: start the cluster without --sds-per-process"
+                        "{name} shares its process with others: start the cluster without \
+                         --sds-per-process"
                     );
                 }
                 let file = dir.output_file(&name);
@@ -101,7 +102,7 @@ impl Server {
 }
 
 impl Found {
-    /// Writes the file, and has it read by the server, if it runs.
+    /// Writes the configuration, and makes the server read it, if it runs.
     pub fn change(&self) -> Result<()> {
         config::write(&self.file, &self.config)?;
         let Some(process) = &self.process else { return Ok(()) };
@@ -115,14 +116,14 @@ impl Found {
         Ok(())
     }
 
-    /// Waits until the MDM shows this device as up, or not any more.
+    /// Waits until the MDM shows this device in this state.
     fn wait(&self, shard: u32, state: UpDown) -> Result<Device> {
         let refusable = state == UpDown::Up;
         self.wait_for(shard, &format!("is not {state}"), refusable, |d| d.state == state)
     }
 
-    /// Waits until the MDM shows this device as it is wanted; `yet` says what it is not. With `refusable`, not
-    /// longer than until the server says why it can't be.
+    /// Waits until the MDM shows this device as `wanted`. `yet` says in an error what is not
+    /// true yet. With `refusable`, fails as soon as the server's log says why it can't be.
     pub fn wait_for(
         &self,
         shard: u32,
@@ -150,14 +151,14 @@ impl Found {
         }
     }
 
-    /// Where the file names a device, in its list.
+    /// Returns the index of a device in the configuration's list.
     pub fn place(&self, device: &Device) -> Result<usize> {
         let at = self.config.shards().position(|(shard, _)| shard == device.shard);
         let (file, Device { id, shard, .. }) = (self.file.display(), device);
         at.with_context(|| format!("{file} doesn't name dev{id} (device {shard})"))
     }
 
-    /// Why the server let go of this device, if its log tells since the command began.
+    /// Returns why the server gave up this device, if its log has said so since the command began.
     fn refusal(&self, shard: u32) -> Option<String> {
         let (file, from) = self.log.as_ref()?;
         let text = std::fs::read(file).ok()?;
@@ -167,7 +168,7 @@ impl Found {
         told.find_map(|(_, why)| Some(why.strip_suffix(service::OTHERS_GO_ON)?.to_owned()))
     }
 
-    /// Enters a device into the file, and waits for it; takes it out again if it doesn't come up.
+    /// Adds a device to the configuration and waits until it is up. Otherwise removes it again.
     fn enter(
         &mut self,
         spec: DeviceSpec,
@@ -184,7 +185,7 @@ impl Found {
         })
     }
 
-    /// Enters a device into the file, in the place of `replaced` if there is one; tells its place.
+    /// Adds a device to the configuration, in place of `replaced` if given. Returns its shard.
     fn note(
         &mut self,
         spec: DeviceSpec,
@@ -193,7 +194,7 @@ impl Found {
         pool: Option<String>,
     ) -> Result<u32> {
         number(&mut self.config);
-        // Numbers of devices that were here aren't given away: they may come back.
+        // Shard numbers of earlier devices are not reused, because these may come back.
         let report = status::ask(&self.target)?;
         let known = devices(&report, &self.config.name).iter().map(|d| d.shard);
         let used = self.config.shards().map(|(shard, _)| shard).chain(known);
@@ -221,26 +222,27 @@ impl Found {
     }
 }
 
-/// Gives every device its number, so that they keep it whatever is put in or taken out.
+/// Writes each device's shard number into the configuration, so that it stays the same when devices
+/// are added or removed.
 pub(super) fn number(config: &mut SdsConfig) {
     for (place, device) in (0..).zip(&mut config.device) {
         device.shard.get_or_insert(place);
     }
 }
 
-/// A server's devices, as far as the MDM knows them.
+/// Returns a server's devices that the MDM knows.
 fn devices<'a>(report: &'a Report, sds: &str) -> &'a [Device] {
     report.sds.iter().find(|s| s.process_name == sds).map_or(&[], |s| &s.devices)
 }
 
-/// A server's device with this id.
+/// Returns a server's device with this id.
 pub(super) fn device<'a>(report: &'a Report, sds: &str, id: u32) -> Result<&'a Device> {
     let device = devices(report, sds).iter().find(|d| d.id == id);
     device.with_context(|| format!("{sds} has no device {id}: `gabion device list` names them"))
 }
 
-/// A new device's storage pool is there, and is said where there are several; one that takes another one's place is of
-/// that one's.
+/// Checks that a new device's storage pool exists, and that it is given if there are several. A
+/// replacement is in the pool of the device that it replaces.
 fn check_pool(report: &Report, sds: &str, pool: Option<&str>, replaces: bool) -> Result<()> {
     if let Some(pool) = pool.filter(|name| report.storage_pools.iter().all(|p| p.name != *name)) {
         bail!("there is no storage pool `{pool}`: `gabion pool list` shows those that exist");
@@ -256,7 +258,7 @@ fn check_pool(report: &Report, sds: &str, pool: Option<&str>, replaces: bool) ->
     Ok(())
 }
 
-/// `gabion device add`.
+/// Runs `gabion device add`.
 pub fn add(
     target: &Target,
     server: &Server,
@@ -265,7 +267,7 @@ pub fn add(
     replace: Option<u32>,
     force: bool,
 ) -> Result<Exit> {
-    // The only device of a server may be the one that is lost: then it can't run.
+    // If the lost device is the server's only one, the server can't run.
     let mut found = match replace {
         Some(_) => server.find_file(target)?,
         None => server.find(target)?,
@@ -286,12 +288,13 @@ pub fn add(
         match content {
             Content::Nothing => {}
             Content::Device { cluster: None } if !force => bail!(
-                "{} holds a device that can't be read (`gabion inspect` says why): --force would destroy it",
+                "{} holds a device that can't be read (`gabion inspect` says why): --force would \
+                 destroy it",
                 path.display()
             ),
             Content::Device { cluster: Some(of) } if of == cluster && !force => bail!(
-                "{} holds a device of this cluster: `gabion device import` brings it back with its data; \
-                 --force would destroy that",
+                "{} holds a device of this cluster: `gabion device import` brings it back with its \
+                 data; --force would destroy that",
                 path.display()
             ),
             Content::Device { cluster: Some(of) } if !force => bail!(
@@ -344,7 +347,7 @@ pub fn add(
     Ok(Exit::Ok)
 }
 
-/// The place of a device that is to be replaced.
+/// Returns the shard of a device that is to be replaced.
 fn given_up(report: &Report, sds: &str, id: u32, force: bool) -> Result<u32> {
     let device = device(report, sds, id)?;
     if device.state == UpDown::Up {
@@ -352,15 +355,15 @@ fn given_up(report: &Report, sds: &str, id: u32, force: bool) -> Result<u32> {
     }
     if device.last_copies > 0 && !force {
         bail!(
-            "dev{id} has the only good copy of {} groups: their data would be lost. Bring it back with \
-             `gabion device import`, or insist with --force",
+            "dev{id} has the only good copy of {} groups: their data would be lost. Bring it back \
+             with `gabion device import`, or insist with --force",
             device.last_copies
         );
     }
     Ok(device.shard)
 }
 
-/// `gabion device import`.
+/// Runs `gabion device import`.
 pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exit> {
     let mut found = server.find(target)?;
     let spec = match spec.clone().absolute()? {
@@ -376,7 +379,7 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
         Content::Device { cluster: Some(of) } if of != cluster => {
             bail!("{} belongs to cluster {of}, this is {cluster}: import it there", path.display())
         }
-        // What the server would refuse is refused here, where somebody waits for the answer.
+        // Checks here what the server would refuse, so that the user gets the reason.
         Content::Device { .. } => {
             Offline::mount(offline::read_only(path)?, Tuning::SHIPPED)
                 .with_context(|| path.display().to_string())?;
@@ -407,7 +410,7 @@ fn refuse_twice(config: &SdsConfig, spec: &DeviceSpec, replaced: Option<u32>) ->
     Ok(())
 }
 
-/// `gabion device remove`.
+/// Runs `gabion device remove`.
 pub fn remove(target: &Target, server: &Server, id: u32, removal: Removal) -> Result<Exit> {
     let mut found = server.find(target)?;
     let report = status::ask(&found.target)?;
@@ -427,7 +430,7 @@ pub fn remove(target: &Target, server: &Server, id: u32, removal: Removal) -> Re
     Ok(Exit::Ok)
 }
 
-/// `gabion device remove --now`.
+/// Runs `gabion device remove --now`.
 pub fn take_out(target: &Target, server: &Server, id: u32, force: bool) -> Result<Exit> {
     let mut found = server.find(target)?;
     let report = status::ask(&found.target)?;
@@ -435,8 +438,8 @@ pub fn take_out(target: &Target, server: &Server, id: u32, force: bool) -> Resul
     let device = device(&report, &name, id)?;
     if device.last_copies > 0 && !force {
         bail!(
-            "dev{id} has the only good copy of {} groups: their data could not be used without it. Wait for \
-             the resync (`gabion status`), or insist with --force",
+            "dev{id} has the only good copy of {} groups: their data could not be used without it. \
+             Wait for the resync (`gabion status`), or insist with --force",
             device.last_copies
         );
     }
@@ -458,19 +461,19 @@ pub fn take_out(target: &Target, server: &Server, id: u32, force: bool) -> Resul
     Ok(Exit::Ok)
 }
 
-/// One line of `gabion device list`.
+/// A line of `gabion device list`.
 #[derive(Serialize)]
 struct Line<'a> {
     sds: &'a str,
     protection_domain: &'a str,
     fault_set: Option<&'a str>,
-    /// What the server's file says; only for a cluster that `up` runs here.
+    /// The device in the server's configuration; only for a cluster that `up` runs here.
     spec: Option<String>,
     #[serde(flatten)]
     device: &'a Device,
 }
 
-/// `gabion device list`.
+/// Runs `gabion device list`.
 pub fn list(target: &Target, json: bool) -> Result<Exit> {
     let report = status::ask(target)?;
     let dir = target.mdm.is_empty().then(|| target.local()).transpose()?;

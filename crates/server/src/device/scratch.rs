@@ -1,5 +1,5 @@
-//! A place to write to without destroying anything: a file that nobody sees, or a stretch of a block device
-//! whose content is put back.
+//! An area to write to without destroying anything: an unlinked file, or a range of a block device
+//! whose content is restored afterwards.
 
 use anyhow::{Context, Result, bail};
 use rt::{Backend, DiskSpec, Drive};
@@ -9,30 +9,31 @@ use seam::{Buf, BufPool};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-/// Bytes of it.
+/// Length of the area in bytes.
 pub const BYTES: u64 = 16 << 20;
-/// At the beginning and the end of an empty block device there is nothing for so long.
+/// An empty block device has this many zero bytes at its beginning and its end.
 const EDGE: u64 = 1 << 20;
 const PIECE: usize = 1 << 20;
 
-/// The place.
+/// The scratch area.
 pub struct Scratch {
     fd: OwnedFd,
     pool: BufPool,
-    /// Where it begins, and how much may be read, in bytes.
+    /// Start of the area on the device, in bytes.
     at: u64,
     readable: (u64, u64),
     /// It may be written.
     pub writable: bool,
-    /// Past the page cache.
+    /// I/O bypasses the page cache.
     pub direct: bool,
-    /// What to put back.
+    /// The content to restore.
     saved: Vec<u8>,
 }
 
 impl Scratch {
-    /// For a file, there or yet to be made, or a folder: a file beside or in it. For a block device: itself; to be written only if it is
-    /// empty, or with `force`.
+    /// Makes a scratch area. For a file, which need not exist, or a folder, it is an unlinked file
+    /// beside the file or in the folder. For a block device it is a range of the device, which is
+    /// written only if the device is empty, or with `force`.
     pub fn new(path: &Path, force: bool) -> Result<Scratch> {
         let kind = stat(path).map(|s| FileType::from_raw_mode(s.st_mode));
         match kind {
@@ -73,7 +74,7 @@ impl Scratch {
     }
 
     fn block(path: &Path, force: bool) -> Result<Scratch> {
-        // Says who has it, if somebody does.
+        // This reports who uses the device, if it is in use.
         let bytes = Drive::read_only(path)?.bytes();
         let look = OFlags::RDONLY | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
         let open_as = |flags| open(path, flags, Mode::empty());
@@ -93,7 +94,7 @@ impl Scratch {
             return Ok(scratch);
         }
         scratch.saved = scratch.save()?;
-        // Refuses what is read-only.
+        // This refuses a read-only device.
         drop(std::mem::replace(&mut scratch.fd, open_as(OFlags::RDONLY)?));
         drop(Drive::open(&DiskSpec::block(path), Backend::Epoll)?);
         scratch.fd = open_as(OFlags::RDWR | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC)?;
@@ -102,7 +103,7 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// Nothing is at the beginning, at the end, or where it would be written.
+    /// Returns true if the beginning, the end and the area itself are all zeros.
     fn is_empty(&self) -> Result<bool> {
         let end = self.readable.1;
         for (at, bytes) in [(0, EDGE), (self.at, BYTES), (end - EDGE.min(end), EDGE)] {
@@ -127,7 +128,7 @@ impl Scratch {
         Ok(all)
     }
 
-    /// Writes all of it, so that what is measured later is no allocation.
+    /// Writes the whole area, so that later measurements include no allocation.
     fn fill(&mut self, with: impl Fn(usize) -> u8) -> Result<()> {
         let mut buf = self.pool.alloc(PIECE);
         for piece in (0..BYTES).step_by(PIECE) {
@@ -138,14 +139,14 @@ impl Scratch {
         self.flush()
     }
 
-    /// A buffer for direct I/O, whose content no device could shorten.
+    /// Returns a buffer for direct I/O with content that no device can compress.
     pub fn buffer(&self, len: usize) -> Buf {
         let mut buf = self.pool.alloc(len);
         buf.as_mut().iter_mut().enumerate().for_each(|(i, b)| *b = mixed(i as u64 + 77));
         buf
     }
 
-    /// Writes at a place in it, in bytes: a multiple of 4 KiB.
+    /// Writes at an offset in the area, in bytes: a multiple of 4 KiB.
     pub fn put(&self, at: u64, data: &[u8]) -> Result<()> {
         assert!(self.writable, "it may be written");
         assert!(at + data.len() as u64 <= BYTES, "within the scratch area");
@@ -156,17 +157,17 @@ impl Scratch {
         }
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     pub fn flush(&self) -> Result<()> {
         fdatasync(&self.fd).context("flushing")
     }
 
-    /// Where reads may begin: the first byte, and the one behind the last.
+    /// Returns the readable range of the device: the first byte, and the one after the last.
     pub fn readable(&self) -> (u64, u64) {
         self.readable
     }
 
-    /// Reads from a place on the device, in bytes.
+    /// Reads at an offset on the device, in bytes.
     pub fn get(&self, at: u64, into: &mut Buf) -> Result<()> {
         let read = pread(&self.fd, into.as_mut(), at).context("reading")?;
         match read == into.len() {
@@ -182,14 +183,14 @@ impl Drop for Scratch {
         for (i, piece) in saved.chunks(PIECE).enumerate() {
             let buf = self.pool.copy(piece);
             if let Err(error) = self.put((i * PIECE) as u64, &buf) {
-                eprintln!("error: what was on the device could not be put back: {error:#}");
+                eprintln!("error: the content of the device could not be restored: {error:#}");
             }
         }
         let _ = self.flush();
     }
 }
 
-/// The folder that a path lies in.
+/// Returns the folder in which a path lies.
 pub fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),

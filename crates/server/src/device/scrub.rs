@@ -1,4 +1,4 @@
-//! `gabion device scrub`: begins a pass, and follows it to its end.
+//! `gabion device scrub`: starts a pass, and waits for its end.
 
 use crate::bench::progress::Line;
 use crate::exit::Exit;
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(200);
 
-/// Runs it; `id` names one device.
+/// Runs `gabion device scrub`, for one device or for all.
 pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
     let before = lives(&status::ask(target)?, id);
     if before.is_empty() {
@@ -20,7 +20,7 @@ pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
     }
     target.connect()?.scrub(id)?;
     if detach {
-        println!("Scrubbing: `gabion device list --json` shows how it goes.");
+        println!("Scrubbing: `gabion device list --json` shows the progress.");
         return Ok(Exit::Ok);
     }
     let line = Line::new("scrubbing");
@@ -32,7 +32,7 @@ pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
         let percent = done * 100 / held.max(1);
         line.say(&format!("{percent:3} %, {} of {}", Size(done), Size(held)));
         let now = lives(&report, id);
-        // A device that went down, or whose process is another one now, is not waited for.
+        // A device that went down, or whose process was restarted, is not waited for.
         let left: Vec<u32> = before
             .iter()
             .filter(|(id, life)| now.get(id) != Some(life))
@@ -61,42 +61,44 @@ fn tell(report: &Report, id: Option<u32>, left: &[u32]) -> Result<Exit> {
     );
     if lost > 0 {
         bail!(
-            "{} stay damaged, as no other good copy was there. With the device's server stopped, `gabion inspect \
-             DEVICE verify` tells where; what clients write there anew is whole again",
+            "{} stay damaged, because there was no other good copy. With the device's server \
+             stopped, `gabion inspect DEVICE verify` shows the places; blocks that clients write \
+             again are whole again",
             Size(lost)
         );
     }
     if let Some(first) = left.first() {
         let names: Vec<String> = left.iter().map(|id| format!("dev{id}")).collect();
         bail!(
-            "not all was read: {} went down meanwhile. When it is up again: `gabion device scrub {first}`",
+            "not everything was read: {} went down meanwhile. When it is up again: `gabion device \
+             scrub {first}`",
             names.join(", ")
         );
     }
     let skipped = sum(|s| s.skipped_bytes);
     if skipped > 0 {
         bail!(
-            "not all was read: copies of {} are not up to date yet. When `gabion status` says healthy: \
-             `gabion device scrub`",
+            "not everything was read: copies of {} are not up to date yet. When `gabion status` \
+             says healthy: `gabion device scrub`",
             Size(skipped)
         );
     }
     Ok(Exit::Ok)
 }
 
-/// Those of the devices that are up.
+/// Returns the chosen devices that are up.
 fn up(report: &Report, id: Option<u32>) -> impl Iterator<Item = &Device> {
     let devices = report.sds.iter().flat_map(|s| &s.devices);
     let asked = devices.filter(move |d| id.is_none_or(|id| d.id == id));
     asked.filter(|d| d.state == UpDown::Up)
 }
 
-/// The devices that are up and are scrubbed.
+/// Returns the chosen devices that are up and have a scrubber.
 fn scrubbed(report: &Report, id: Option<u32>) -> impl Iterator<Item = (&Device, &Scrub)> {
     up(report, id).filter_map(|d| Some((d, d.scrub.as_ref()?)))
 }
 
-/// The lives of the devices that are up and keep checksums.
+/// Returns the incarnations of the chosen devices that are up and keep checksums.
 fn lives(report: &Report, id: Option<u32>) -> BTreeMap<u32, u64> {
     let durable = up(report, id).filter(|d| d.kind == "durable");
     durable.map(|d| (d.id, d.incarnation)).collect()

@@ -1,18 +1,18 @@
-//! From what a device claims and what was measured to whether it can be trusted: a pure function.
+//! Judges from a device's claims and from measurements whether it can be trusted. A pure function.
 //!
-//! What no measurement can tell: whether a cache that the device calls safe is safe, and whether a flush that
-//! is quick is quick because the cache needs no power. Only cutting the power can. What can be told:
-//! flushes that are quicker than the medium could be.
+//! Measurements can't tell whether a cache that the device calls safe is safe, or whether a quick
+//! flush is quick because the cache keeps its data without power. Only cutting the power can.
+//! Measurements can tell that a flush is quicker than the medium could be.
 
 use super::medium::{Cache, Kind, Medium};
 use serde::Serialize;
 
-/// The quickest tenth, in microseconds: a busy machine makes any operation slow.
+/// The quickest tenth, in microseconds, because a busy machine makes any operation slow.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub struct Timings {
-    /// Of a flush behind one write of 4 KiB.
+    /// A flush after one write of 4 KiB.
     pub flush_us: f64,
-    /// Of a write of 4 KiB, without the flush.
+    /// A write of 4 KiB, without the flush.
     pub write_us: f64,
 }
 
@@ -22,15 +22,15 @@ pub struct Timings {
 pub enum Trust {
     /// Nothing speaks against it.
     Sound,
-    /// It may be as good as it says, or not: nobody can tell from here.
+    /// It may be as good as it claims, or not: measurements can't tell.
     Doubtful,
-    /// What it says can't be true.
+    /// Its claims can't be true.
     Lying,
     /// It was not measured.
     Unknown,
 }
 
-/// The outcome.
+/// The judgement of a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Verdict {
     pub trust: Trust,
@@ -38,20 +38,21 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Not to be used unless somebody insists.
+    /// Returns true if the device must not be used without `--force`.
     pub fn is_refused(&self) -> bool {
         self.trust == Trust::Lying
     }
 }
 
-/// A platter turns once in 4 ms at least; half of that is the mean way to a place.
+/// A platter takes at least 4 ms per turn, and half a turn to a place on average, so no real flush
+/// is quicker than this.
 const TURN_US: f64 = 1000.0;
-/// No command gets to a device and back in less.
+/// No command travels to a device and back in less time.
 const COMMAND_US: f64 = 3.0;
-/// Flash needs about so long to take in a page.
+/// Flash needs about this time to program a page.
 const PROGRAM_US: f64 = 150.0;
 
-/// Judges a device. `timings`: as far as it could be written to.
+/// Judges a device. `timings` is `None` if it could not be written to.
 pub fn judge(medium: &Medium, timings: Option<Timings>) -> Verdict {
     let verdict = |trust, why: String| Verdict { trust, why };
     if medium.kind == Kind::Memory {
@@ -67,22 +68,23 @@ pub fn judge(medium: &Medium, timings: Option<Timings>) -> Verdict {
         (Some(Cache::WriteBack), Kind::Rotating) if t.flush_us < TURN_US => verdict(
             Trust::Lying,
             format!(
-                "it has platters and a volatile cache, and flushes in {:.0} us, which is less than a \
-                 part of a turn; if a controller's battery keeps its cache, use --force",
+                "it has platters and a volatile cache, and flushes in {:.0} us, which is less than \
+                 a part of a turn; if a controller's battery keeps its cache, use --force",
                 t.flush_us
             ),
         ),
         (Some(Cache::WriteThrough), Kind::Rotating) if quick < TURN_US => verdict(
             Trust::Doubtful,
             format!(
-                "it has platters and says that it has no volatile cache, and writes in {quick:.0} us: \
-                 that takes a controller whose cache is kept by a battery. Make sure there is one"
+                "it has platters and says that it has no volatile cache, and writes in {quick:.0} \
+                 us: that takes a controller whose cache is kept by a battery. Make sure there is \
+                 one"
             ),
         ),
         (Some(Cache::WriteThrough), _) => verdict(
             Trust::Sound,
-            "it says that it has no volatile cache, so it needs no flush. Whether that is true shows \
-             only when the power is cut"
+            "it says that it has no volatile cache, so it needs no flush. Whether that is true \
+             shows only when the power is cut"
                 .into(),
         ),
         _ if t.flush_us < COMMAND_US => verdict(
@@ -92,10 +94,10 @@ pub fn judge(medium: &Medium, timings: Option<Timings>) -> Verdict {
         _ if t.flush_us < PROGRAM_US => verdict(
             Trust::Doubtful,
             format!(
-                "it has a volatile cache, as far as is known, and flushes in {:.0} us, in which no flash \
-                 takes in a page: either its cache is kept when the power fails (as in drives for \
-                 servers), or flushes are ignored, by it or by the host of a virtual disk. Which, shows \
-                 only when the power is cut",
+                "it has a volatile cache, as far as is known, and flushes in {:.0} us, in which no \
+                 flash takes in a page: either its cache is kept when the power fails (as in \
+                 drives for servers), or flushes are ignored, by it or by the host of a virtual \
+                 disk. Only a power cut shows which",
                 t.flush_us
             ),
         ),
@@ -128,17 +130,17 @@ mod tests {
     fn what_can_be_true_is_told_from_what_cannot() {
         let (back, through) = (Some(Cache::WriteBack), Some(Cache::WriteThrough));
         for (kind, cache, flush_us, expected) in [
-            // A disk that turns, one that only says so, and one behind a battery.
+            // A rotating disk, one that ignores flushes, one behind a battery, one without a cache.
             (Kind::Rotating, back, 8000.0, Trust::Sound),
             (Kind::Rotating, back, 60.0, Trust::Lying),
             (Kind::Rotating, through, 60.0, Trust::Doubtful),
             (Kind::Rotating, through, 8000.0, Trust::Sound),
-            // Flash: a drive for desktops, one for servers, one that nobody asks.
+            // Flash: a desktop drive, a server drive, one that ignores flushes, one with no cache.
             (Kind::Solid, back, 900.0, Trust::Sound),
             (Kind::Solid, back, 32.0, Trust::Doubtful),
             (Kind::Solid, back, 1.0, Trust::Lying),
             (Kind::Solid, through, 5.0, Trust::Sound),
-            // A virtual disk says nothing of what is beneath; a file system may hide its device.
+            // A virtual disk hides the medium under it; a file system may hide its device.
             (Kind::Virtual, back, 2000.0, Trust::Sound),
             (Kind::Virtual, back, 15.0, Trust::Doubtful),
             (Kind::Unknown, None, 900.0, Trust::Sound),

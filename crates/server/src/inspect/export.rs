@@ -1,7 +1,7 @@
-//! `gabion inspect DEVICE export`: what a device holds of one volume, as a sparse file.
+//! `gabion inspect DEVICE export`: writes a device's part of one volume into a sparse file.
 //!
-//! A device has some units of a volume, the other ones are on other devices; and its copy may lack the
-//! newest writes. Both are said.
+//! A device has some units of a volume; the others are on other devices. Its copy may also lack the
+//! newest writes. The command reports both.
 
 use super::report::{set_bytes, volumes};
 use super::slots;
@@ -20,23 +20,23 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use store::durable::survey::HeldSlot;
 
-/// Ranges that are listed for people: `--json` lists all.
+/// Number of ranges that are listed for people: `--json` lists all.
 const LISTED: usize = 20;
 
-/// What `export --json` prints.
+/// The output of `export --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Exported {
     pub schema: u32,
     pub volume: u32,
     pub out: String,
     pub written_bytes: u64,
-    /// The file's length: the end of the last unit that is here. The volume may be longer.
+    /// The file's length: the end of the last unit on this device. The volume may be longer.
     pub length_bytes: u64,
-    /// Units that are not on this device: on others, or never written.
+    /// Units that are not on this device: they are on others, or were never written.
     pub missing: Vec<Range>,
-    /// What is damaged here, and left out.
+    /// Damaged ranges, which are left out of the file.
     pub damaged: Vec<Range>,
-    /// Bytes that may be older than another copy's.
+    /// Bytes that may be older than those of another copy.
     pub uncertain_bytes: u64,
 }
 
@@ -91,7 +91,7 @@ fn create(out: &Path) -> Result<File> {
     })
 }
 
-/// Copies the blocks that hold data; tells how many bytes, and what is damaged.
+/// Copies the blocks that hold data. Returns the number of bytes copied, and the damaged ranges.
 fn copy(device: &mut Offline, volume: VolumeId, file: &File) -> Result<(u64, Vec<Range>)> {
     let (mut written, mut damaged) = (0, Vec::new());
     let wanted = |held: &HeldSlot| held.unit.volume == volume;
@@ -110,7 +110,7 @@ fn copy(device: &mut Offline, volume: VolumeId, file: &File) -> Result<(u64, Vec
     Ok((written, join(damaged)))
 }
 
-/// The units that are missing before the last one that is here, as ranges of the volume.
+/// Returns the units missing before the last unit on this device, as ranges of the volume.
 fn gaps(units: &BTreeSet<u32>) -> Vec<Range> {
     let unit = u64::from(UNIT);
     let mut next = 0;
@@ -124,7 +124,7 @@ fn gaps(units: &BTreeSet<u32>) -> Vec<Range> {
     gaps
 }
 
-/// Neighbours as one.
+/// Merges adjacent ranges.
 fn join(ranges: Vec<Range>) -> Vec<Range> {
     let mut joined: Vec<Range> = Vec::new();
     for range in ranges {
@@ -136,7 +136,7 @@ fn join(ranges: Vec<Range>) -> Vec<Range> {
     joined
 }
 
-/// Bytes of the volume that its groups' records call dirty here.
+/// Returns the bytes of the volume that the groups' records on this device mark dirty.
 fn uncertain(device: &Offline, volume: VolumeId) -> u64 {
     let records = device.store().records();
     let dirty = records.iter().flat_map(|(_, record)| &record.dirty);
@@ -160,7 +160,7 @@ fn text(e: &Exported) -> String {
         &e.missing,
     );
     text += &ranges("Damaged here, and left out (zeros in the file):", &e.damaged);
-    text += "What lies behind the file's end is not on this device either.\n";
+    text += "Data beyond the file's end is not on this device either.\n";
     text
 }
 

@@ -1,14 +1,14 @@
-//! What `gabion inspect` shows to people.
+//! The page that `gabion inspect` prints for people.
 
 use super::report::{Growth, Report, Superblock};
 use crate::size::Size;
 use crate::table::{right, table};
 use std::fmt::Write as _;
 
-/// More groups than this are summed up: `--json` lists all.
+/// More groups than this are only summed up: `--json` lists all.
 const GROUPS: usize = 24;
 
-/// The whole page.
+/// Formats the whole page.
 pub fn of(report: &Report) -> String {
     let mut page = format!("{}, {}\n\n", report.device, Size(report.bytes));
     if let Some(id) = &report.identity {
@@ -28,7 +28,8 @@ pub fn of(report: &Report) -> String {
     if let Some(log) = &report.log {
         let _ = writeln!(
             page,
-            "Log    {} to replay, in {} batches with {} records, from position {} to {} of a ring of {}",
+            "Log    {} to replay, in {} batches with {} records, from position {} to {} of a ring \
+             of {}",
             Size(log.replay_bytes),
             log.batches,
             log.records,
@@ -39,7 +40,7 @@ pub fn of(report: &Report) -> String {
         if log.dropped > 0 {
             let _ = writeln!(
                 page,
-                "       {} records lack their data: nobody was told of them, and they don't count",
+                "       {} records lack their data: they were never acknowledged, and don't count",
                 log.dropped
             );
         }
@@ -63,7 +64,7 @@ pub fn of(report: &Report) -> String {
     page
 }
 
-/// The copies of the superblock.
+/// Formats the copies of the superblock.
 pub fn superblocks(copies: &[Superblock]) -> String {
     let mut rows = table(&["superblock", "at byte", "state", "checkpoint", "life"]);
     let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
@@ -94,16 +95,16 @@ fn areas(report: &Report) -> String {
     rows.to_string()
 }
 
-/// What is to be known of a device that has become larger.
+/// Formats what a device that has become larger uses now and later.
 fn growth(growth: &Growth) -> String {
     let Growth { from_bytes, to_bytes, refused } = *growth;
     match refused {
         None => format!(
-            "Growth {} are used; {} will be, with the next start of its server",
+            "Growth {} are used; {} will be used after the next start of its server",
             Size(from_bytes),
             Size(to_bytes)
         ),
-        Some(why) => format!("Growth {} are used, and no more will be: {why}", Size(from_bytes)),
+        Some(why) => format!("Growth {} are used, and that stays so: {why}", Size(from_bytes)),
     }
 }
 

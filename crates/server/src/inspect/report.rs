@@ -1,5 +1,7 @@
-//! What `gabion inspect --json` prints. An interface: fields are only added, never changed or taken away.
-//! Described in `docs/reference/inspect.md`.
+//! The output of `gabion inspect --json`.
+//!
+//! This is an interface: fields are only added, never changed or removed. It is described in
+//! `docs/reference/inspect.md`.
 
 use super::name;
 use anyhow::Result;
@@ -16,11 +18,11 @@ use store::durable::{Content, Durable};
 /// The version of this document's shape.
 const SCHEMA: u32 = 1;
 
-/// The four copies of the superblock: where each should be, and what is there.
+/// The four copies of the superblock: where each one should be, and what is there.
 pub struct Copies(Search);
 
 impl Copies {
-    /// Reads them; a copy that can't be read counts as not there.
+    /// Reads the copies. One that can't be read is recorded as unreadable.
     pub fn read(drive: &mut Drive) -> Result<Copies> {
         let mut search = Search::new(drive.bytes());
         while let Some(at) = search.next() {
@@ -30,17 +32,17 @@ impl Copies {
         Ok(Copies(search))
     }
 
-    /// What the newest whole one says.
+    /// Returns the content of the newest intact copy.
     pub fn newest(&self) -> Option<&Content> {
         self.0.newest()
     }
 
-    /// True when there is none, not even a damaged one.
+    /// Returns true when there is no copy, not even a damaged one.
     pub fn are_missing(&self) -> bool {
         self.0.copies().all(|(_, state)| matches!(state, CopyState::Nothing))
     }
 
-    /// Copies that should be whole and are not: number and place.
+    /// Returns the copies that are not valid.
     pub fn damaged(&self) -> Vec<Superblock> {
         self.list().into_iter().filter(|c| c.state != "valid").collect()
     }
@@ -77,7 +79,7 @@ fn page(drive: &mut Drive, at: u64) -> Result<Result<Buf, DiskError>> {
     Ok(drive.wait()?.map_or(Err(DiskError::Io), |(_, result)| result))
 }
 
-/// What is on a device.
+/// The content of a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     pub schema: u32,
@@ -85,14 +87,14 @@ pub struct Report {
     pub bytes: u64,
     pub superblocks: Vec<Superblock>,
     pub identity: Option<Id>,
-    /// Of a device that is larger than what is used of it.
+    /// Present if the device is larger than what is used of it.
     pub growth: Option<Growth>,
     pub areas: Vec<Area>,
     pub log: Option<Log>,
     pub space: Option<Space>,
     pub volumes: Vec<Volume>,
     pub groups: Vec<Group>,
-    /// Why a server would refuse it.
+    /// Why a server would refuse the device.
     pub error: Option<String>,
 }
 
@@ -106,7 +108,7 @@ pub struct Superblock {
     pub life: Option<u64>,
 }
 
-/// Which device it is.
+/// The identity of a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Id {
     pub cluster: String,
@@ -114,26 +116,26 @@ pub struct Id {
     pub uuid: String,
     pub format: u32,
     pub features: Vec<String>,
-    /// Mounts so far.
+    /// Number of mounts so far.
     pub life: u64,
 }
 
-/// What a server's start would make of the device's size.
+/// How the next start of a server would use the device's size.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Growth {
-    /// What is used.
+    /// Bytes used now.
     pub from_bytes: u64,
-    /// What will be used.
+    /// Bytes used after the next start.
     pub to_bytes: u64,
-    /// Why it stays as it is, if it does.
+    /// Why the used size stays the same, if it does.
     pub refused: Option<&'static str>,
 }
 
-/// A stretch of the device.
+/// A range of the device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Area {
     pub name: &'static str,
-    /// 0: what it got when it was formatted; else the number of the growth.
+    /// 0 for an area from the format; else the number of the growth that added it.
     pub extent: usize,
     pub at: u64,
     pub bytes: u64,
@@ -143,30 +145,30 @@ pub struct Area {
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Log {
     pub bytes: u64,
-    /// Positions, which only rise.
+    /// Positions in the log, which only rise.
     pub tail: u64,
     pub head: u64,
     pub batches: u64,
     pub records: u64,
-    /// What a mount reads.
+    /// Bytes that a mount reads.
     pub replay_bytes: u64,
     /// Data in the log that is not in its place yet.
     pub waiting_bytes: u64,
-    /// Records without their data: never acknowledged, and dropped.
+    /// Records without their data. They were never acknowledged, and are ignored.
     pub dropped: u64,
 }
 
-/// What is taken.
+/// The use of space.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Space {
     pub capacity_bytes: u64,
     pub used_bytes: u64,
     pub free_bytes: u64,
-    /// Blocks that hold data; the rest of `used_bytes` is in slots that are not full.
+    /// Bytes in blocks that hold data; the rest of `used_bytes` is in partly filled slots.
     pub data_bytes: u64,
 }
 
-/// What is here of a volume.
+/// A device's part of a volume.
 #[derive(Clone, Debug, Serialize)]
 pub struct Volume {
     pub id: u32,
@@ -175,7 +177,7 @@ pub struct Volume {
     pub data_bytes: u64,
 }
 
-/// What is here of a group, and what the replication remembers of it.
+/// A device's part of a group, and its replication record.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Group {
     pub id: u32,
@@ -189,7 +191,7 @@ pub struct Group {
 }
 
 impl Report {
-    /// What is known of a device; without a store, what its superblocks say.
+    /// Makes the report. Without a store, it has only what the superblocks say.
     pub fn new(
         path: &Path,
         bytes: u64,
@@ -237,7 +239,7 @@ fn growth(store: &Durable) -> Option<Growth> {
     })
 }
 
-/// In the order of the device.
+/// Returns the areas in the order of their position.
 fn areas(l: &Layout) -> Vec<Area> {
     let last = l.extents.len() - 1;
     let [root0, root1] = [("root 0", last, l.root[0]), ("root 1", last, l.root[1])];
@@ -278,7 +280,7 @@ fn space(store: &Durable) -> Space {
     Space { capacity_bytes, used_bytes, free_bytes: capacity_bytes - used_bytes, data_bytes }
 }
 
-/// What is here of each volume, in order.
+/// Returns the device's part of each volume, in the order of ids.
 pub fn volumes(store: &Durable) -> Vec<Volume> {
     let mut all: BTreeMap<VolumeId, (BTreeSet<u32>, u64, u64)> = BTreeMap::new();
     for held in store.slots() {
@@ -308,7 +310,7 @@ fn groups(store: &Durable) -> Vec<Group> {
     all.into_iter().map(|(id, group)| Group { id: id.0, ..group }).collect()
 }
 
-/// Bytes of the blocks in a set.
+/// Returns the bytes of the blocks in a set.
 pub fn set_bytes(set: &BlockSet) -> u64 {
     let blocks: u32 = set.0.iter().map(|word| word.count_ones()).sum();
     u64::from(blocks) * u64::from(BLOCK)

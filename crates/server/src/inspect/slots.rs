@@ -1,4 +1,4 @@
-//! Reading what a device holds, many slots at a time.
+//! Reads the content of a device, many slots at a time.
 
 use crate::bench::progress::Line;
 use crate::offline::Offline;
@@ -9,11 +9,12 @@ use seam::{DiskError, Job, Started};
 use store::durable::layout::SLOT;
 use store::durable::survey::HeldSlot;
 
-/// Slots that are read at the same time.
+/// Number of slots that are read in parallel.
 const DEPTH: usize = 32;
 
-/// Reads the slots that are wanted. `take` gets the blocks that hold data in runs, by the first one's number in
-/// the unit; those of a slot that can't be read whole one by one, last of all.
+/// Reads the slots for which `wanted` is true. `take` gets runs of blocks that hold data, with the
+/// number of the first block in the unit. Slots that can't be read as a whole come last, one block
+/// at a time.
 pub fn read(
     device: &mut Offline,
     title: &str,

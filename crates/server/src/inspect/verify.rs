@@ -1,7 +1,7 @@
 //! `gabion inspect DEVICE verify`: reads all data and compares it with its checksums.
 //!
-//! What mounting reads is verified by then: a superblock, root, records, map and log. Damage of one of these
-//! that matters has ended the command already.
+//! Mounting has already verified what it reads: a superblock, root, records, map and log. Serious
+//! damage to one of these makes the mount fail, and the command ends before this code runs.
 
 use super::page;
 use super::report::{Copies, Superblock};
@@ -17,33 +17,33 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-/// Damaged blocks that are listed for people: `--json` lists all.
+/// Number of damaged blocks that are listed for people: `--json` lists all.
 const LISTED: usize = 100;
 
-/// What `verify --json` prints.
+/// The output of `verify --json`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Verdict {
     pub schema: u32,
     pub device: String,
-    /// Nothing is damaged.
+    /// True if nothing is damaged.
     pub ok: bool,
     pub checked_bytes: u64,
     pub seconds: f64,
     pub damaged_bytes: u64,
     pub damaged: Vec<Damage>,
-    /// Copies of the superblock that are not whole. A server that mounts the device writes them anew.
+    /// Damaged copies of the superblock. A server that mounts the device rewrites them.
     pub superblocks: Vec<Superblock>,
-    /// Pages of checksums that are lost: each makes up to 4 MiB of data look damaged.
+    /// Lost pages of checksums. Each makes up to 4 MiB of data look damaged.
     pub lost_checksum_pages: u64,
 }
 
-/// One block that can't be used.
+/// A block that can't be used.
 #[derive(Clone, Debug, Serialize)]
 pub struct Damage {
     pub volume: u32,
-    /// Where in the volume, in bytes.
+    /// Offset in the volume, in bytes.
     pub volume_byte: u64,
-    /// Where on the device, in bytes.
+    /// Offset on the device, in bytes.
     pub device_byte: u64,
     pub group: u32,
     pub unit: u32,
@@ -76,7 +76,7 @@ pub fn run(device: &mut Offline, path: &Path, copies: &Copies, json: bool) -> Re
     Ok(if verdict.ok { Exit::Ok } else { Exit::Failed })
 }
 
-/// Reads all data; tells how many bytes that were, and what is damaged.
+/// Reads all data. Returns the number of bytes read, and the damage.
 fn read_all(device: &mut Offline) -> Result<(u64, Vec<Damage>)> {
     let (mut bytes, mut damaged) = (0, Vec::new());
     slots::read(
@@ -116,19 +116,20 @@ fn text(v: &Verdict) -> String {
     if !v.superblocks.is_empty() {
         let table = page::superblocks(&v.superblocks);
         text += &format!(
-            "\nCopies of the superblock that are not whole. The device can be used; its server writes \
-             them anew.\n{table}\n"
+            "\nDamaged copies of the superblock. The device can be used; its server rewrites \
+             them.\n{table}\n"
         );
     }
     if v.lost_checksum_pages > 0 {
         text += &format!(
-            "\n{} pages of checksums are lost: what they tell about counts as damaged.\n",
+            "\n{} pages of checksums are lost: the data that they cover counts as damaged.\n",
             v.lost_checksum_pages
         );
     }
     if !v.damaged.is_empty() {
         text += &format!(
-            "\n{} are damaged. A cluster with another copy repairs them as they are read, or scrubbed.\n{}\n",
+            "\n{} are damaged. A cluster with another copy repairs them when they are read, or \
+             scrubbed.\n{}\n",
             Size(v.damaged_bytes),
             list(&v.damaged)
         );

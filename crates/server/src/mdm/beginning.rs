@@ -1,5 +1,7 @@
-//! An MDM that has no log begins a cluster. Where one ran before, its log is gone: another cluster in its place would
-//! know nothing of what lies on the devices.
+//! Check before an MDM without a log begins a cluster.
+//!
+//! Where a cluster ran before, a missing log is a lost log. A new cluster in its place would know
+//! nothing of the data on the devices, so it is refused.
 
 use crate::config::{self, MdmConfig, SdsConfig};
 use crate::device::content;
@@ -7,8 +9,8 @@ use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Refuses to begin a cluster where the configurations of data servers beside `file`, the MDM's own, name devices
-/// that hold data of one, or where `ran` says that this MDM did run.
+/// Refuses to begin a cluster if `ran` says that this MDM has run before, or if configurations of
+/// data servers beside `file`, the MDM's own, name devices that hold data of a cluster.
 pub fn refuse_another(config: &MdmConfig, file: &Path, ran: bool) -> Result<()> {
     if config.join || fs::metadata(&config.log).is_ok_and(|log| log.len() > 0) {
         return Ok(());
@@ -22,21 +24,22 @@ pub fn refuse_another(config: &MdmConfig, file: &Path, ran: bool) -> Result<()> 
         |device| format!("{} holds data of a cluster", device.display()),
     );
     bail!(
-        "the MDM's log {} is gone, and {why}: another cluster would begin here, which knows nothing of it. Let servers that \
-         run go on, and put the log back, or a backup: `gabion mdm restore`. If other MDMs of the cluster work, write \
-         `join = true` into {}, start this one, and add it anew (`gabion mdm remove`, `gabion mdm add`)",
+        "the MDM's log {} is gone, and {why}: another cluster would begin here, which knows \
+         nothing of it. Leave running servers alone, and put the log back, or a backup: `gabion \
+         mdm restore`. If other MDMs of the cluster work, write `join = true` into {}, start this \
+         one, and add it again (`gabion mdm remove`, `gabion mdm add`)",
         config.log.display(),
         file.display()
     )
 }
 
-/// A device that holds data of a cluster, of a server whose configuration lies beside this file.
+/// Returns a device with data of a cluster that a server's configuration beside this file names.
 fn device_beside(file: &Path) -> Result<Option<PathBuf>> {
     let folder = file.parent().filter(|f| !f.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let unread = || format!("can't read {}", folder.display());
     for entry in fs::read_dir(folder).with_context(unread)? {
         let path = entry.with_context(unread)?.path();
-        // Anything else may lie there, too.
+        // The folder may contain other files.
         let server = (path.extension().is_some_and(|e| e == "toml"))
             .then(|| config::read::<SdsConfig>(&path).ok())
             .flatten();
@@ -74,9 +77,10 @@ mod tests {
         assert_eq!(begins(&config, false), Ok(()));
         let why = begins(&config, true).unwrap_err();
         assert!(why.contains("is gone") && why.contains("mdm restore"), "{why}");
-        // A server beside it, whose device is new, and then is not.
+        // A server beside it: first its device is new, then it is formatted.
         let server = format!(
-            "name = \"s\"\nmdm = [\"127.0.0.1:1\"]\n[[device]]\nspec = \"file:{}:16MiB\"\nlisten = \"127.0.0.1:2\"\n",
+            "name = \"s\"\nmdm = [\"127.0.0.1:1\"]\n[[device]]\nspec = \"file:{}:16MiB\"\n\
+             listen = \"127.0.0.1:2\"\n",
             disk.display()
         );
         files::write(&folder.join("sds.toml"), server).unwrap();
@@ -87,7 +91,7 @@ mod tests {
         offline::format(&mut drive, identity, false).unwrap();
         let why = begins(&config, false).unwrap_err();
         assert!(why.contains(&*disk.to_string_lossy()), "{why}");
-        // One that waits to be taken in begins nothing, nor does one that has its log.
+        // An MDM that waits to be added begins no cluster, and one with a log has begun already.
         assert_eq!(begins(&MdmConfig { join: true, ..config.clone() }, true), Ok(()));
         files::write(&log, "log").unwrap();
         assert_eq!(begins(&config, true), Ok(()));

@@ -1,4 +1,5 @@
-//! When MDMs are lost for good: a backup of what they know, and how one of them goes on.
+//! The loss of MDMs for good: backups, the restoration of one, and the recovery of the cluster by a
+//! surviving MDM.
 
 use crate::admin::Admin;
 use crate::config::{self, MdmConfig};
@@ -19,22 +20,23 @@ use std::time::{Duration, Instant};
 use wire::control::{RecoverMdm, RecoveryStatus, StatusInfo, Welcome};
 
 const POLL: Duration = Duration::from_millis(100);
-/// How long servers may take to report.
+/// Time that servers get to report.
 const REPORTS: Duration = Duration::from_secs(30);
 
-/// `gabion mdm backup`.
+/// Runs `gabion mdm backup`.
 pub fn backup(target: &Target, file: &Path) -> Result<()> {
     let state = target.connect()?.backup()?;
     let bytes = pack(&state, now());
     let read = Backup::from_bytes(&bytes).map_err(|what| {
-        anyhow::anyhow!("what the MDM sent is of no use ({what}): nothing was written")
+        anyhow::anyhow!("the backup that the MDM sent is unusable ({what}): nothing was written")
     })?;
     let context = || format!("can't write {}", file.display());
     let mut to = files::create(file).with_context(context)?;
     to.write_all(&bytes).and_then(|()| to.sync_all()).with_context(context)?;
     files::settle(file).with_context(context)?;
     println!(
-        "{}: {} volumes, {} devices, {}. Keep it on another host, and make one after each change of volumes or devices.",
+        "{}: {} volumes, {} devices, {}. Keep it on another host, and make one after each change \
+         of volumes or devices.",
         file.display(),
         read.volumes.len(),
         read.devices,
@@ -43,12 +45,13 @@ pub fn backup(target: &Target, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// `gabion mdm recover`.
+/// Runs `gabion mdm recover`.
 pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
     let survivors = survivors(target.mdms()?);
     let newest = survivors.into_iter().max_by_key(|(_, welcome)| (welcome.last_term, welcome.last));
     let Some((mut admin, Welcome { last, .. })) = newest else {
-        let text = "no MDM answers. Start one whose log is whole, or restore a backup: `gabion mdm restore`";
+        let text = "no MDM answers. Start one whose log is whole, or restore a backup: `gabion mdm \
+                    restore`";
         return Err(coded(Exit::Unreachable, text));
     };
     let at = admin.mdm();
@@ -56,7 +59,8 @@ pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
         let warning = format!(
             "The MDM at {at} is to go on alone. Its log ends at entry {last}.\n\
              - What the others decided after that is known only as far as servers can tell it.\n\
-             - The others are given up for good: stop them, and remove their logs before you add them again.\n"
+             - The others are given up for good: stop them, and remove their logs before you add \
+             them again.\n"
         );
         let unasked = "going on without most MDMs is a decision";
         let refused = "nothing was done";
@@ -73,7 +77,7 @@ pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
     wait_closed(at)
 }
 
-/// All MDMs that answer, of these addresses and of those that one of them knows.
+/// Returns all MDMs that answer, of these addresses and of those that an answering MDM names.
 fn survivors(mut addresses: Vec<SocketAddr>) -> Vec<(Admin, Welcome)> {
     let mut found = Vec::new();
     let mut next = 0;
@@ -88,7 +92,7 @@ fn survivors(mut addresses: Vec<SocketAddr>) -> Vec<(Admin, Welcome)> {
     found
 }
 
-/// `gabion mdm recover --finish`.
+/// Runs `gabion mdm recover --finish`.
 pub fn finish(target: &Target, yes: bool) -> Result<Exit> {
     let mut admin = target.connect()?;
     let at = admin.mdm();
@@ -96,11 +100,12 @@ pub fn finish(target: &Target, yes: bool) -> Result<Exit> {
     let open = info.recovery.as_ref().filter(|r| r.open);
     if let Some(recovery) = open.filter(|_| !yes) {
         let warning = format!(
-            "{}\nThe recovery would end now. What the lost MDMs decided, and only a missing device knows, is lost. Groups of \
-             which only such a device can tell are not served until it comes, or until they are given up.\n",
+            "{}\nThe recovery would end now. Decisions of the lost MDMs that only a missing device \
+             knows are lost. Groups of which only such a device can tell are not served until it \
+             comes, or until they are given up.\n",
             summary(&info, recovery)
         );
-        let unasked = "to end a recovery without what is missing is a decision";
+        let unasked = "ending a recovery without what is missing is a decision";
         let refused = "nothing was done";
         Question { warning: &warning, word: "finish", unasked, refused }.ask()?;
     }
@@ -109,16 +114,17 @@ pub fn finish(target: &Target, yes: bool) -> Result<Exit> {
     wait_closed(at)
 }
 
-/// `gabion mdm recover --delete-volumes`.
+/// Runs `gabion mdm recover --delete-volumes`.
 pub fn delete(target: &Target, ids: &[u32], yes: bool) -> Result<()> {
     let mut admin = target.connect()?;
     let list = listed(ids);
     if !yes {
         let warning = format!(
-            "Devices hold data of volumes that the MDM does not know (ids {list}). It is deleted on all of them, also on \
-             those that come later. A newer backup of the MDMs may know these volumes.\n"
+            "Devices hold data of volumes that the MDM does not know (ids {list}). It is deleted \
+             on all of them, also on those that come later. A newer backup of the MDMs may know \
+             these volumes.\n"
         );
-        let unasked = "to delete volumes is a decision";
+        let unasked = "deleting volumes is a decision";
         let refused = "nothing was deleted";
         Question { warning: &warning, word: "delete", unasked, refused }.ask()?;
     }
@@ -152,7 +158,7 @@ fn wait_closed(at: SocketAddr) -> Result<Exit> {
     }
 }
 
-/// How a recovery stands, and what to do.
+/// Describes the state of a recovery, and what to do.
 pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
     let names = |ids: Vec<u32>| -> Vec<String> {
         ids.into_iter().map(|id| device_name(info, id)).collect()
@@ -173,7 +179,7 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
     };
     if status.doubtful > 0 {
         text += &format!(
-            " {} groups are not served, as it is not known who has everything that was written.",
+            " {} groups are not served, because it is not known which copy has every write.",
             status.doubtful
         );
     }
@@ -182,14 +188,15 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
     }
     if !older.is_empty() {
         text += &format!(
-            " In the place of {} an older disk came back, which was replaced since: put the newer one into its place.",
+            " In the place of {} an older disk came back, which was replaced since: put the newer \
+             one into its place.",
             older.join(", ")
         );
     }
     if status.alone > 0 {
         text += &format!(
-            " Of {} of these groups one device has what was written last, if every device has reported. Is there a server \
-             that `gabion status` does not show? Start it.",
+            " Of {} of these groups one device has what was written last, if every device has \
+             reported. Is there a server that `gabion status` does not show? Start it.",
             status.alone
         );
     }
@@ -199,9 +206,9 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
     if !status.strange.is_empty() {
         let ids = listed(&status.strange);
         text += &format!(
-            " Servers hold or know volumes that the MDM does not know (ids {ids}). Their data stays on the devices, and \
-             nobody serves it. Start all servers, or restore a newer backup. If nobody needs these volumes: \
-             `gabion mdm recover --delete-volumes {ids}`."
+            " Servers hold or know volumes that the MDM does not know (ids {ids}). Their data \
+             stays on the devices, and nobody serves it. Start all servers, or restore a newer \
+             backup. If nobody needs these volumes: `gabion mdm recover --delete-volumes {ids}`."
         );
     }
     if status.open {
@@ -210,7 +217,7 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
     text
 }
 
-/// `gabion mdm restore`.
+/// Runs `gabion mdm restore`.
 pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("can't read {}", file.display()))?;
     let backup =
@@ -222,22 +229,23 @@ pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -
     let empty = |path: &Path| fs::metadata(path).map_or(true, |m| m.len() == 0);
     if !empty(&config.log) {
         bail!(
-            "there is a log at {}. If it is of no use any more, move it away; if it is whole, start its MDM, and use \
-             `gabion mdm recover` should the others be lost",
+            "there is a log at {}. If it is not needed any more, move it away; if it is whole, \
+             start its MDM, and use `gabion mdm recover` should the others be lost",
             config.log.display()
         );
     }
     if !yes {
         let warning = format!(
             "The backup of {} has {} volumes and {} devices. The log of MDM {} is made of it.\n\
-             - All other MDMs of this cluster are given up for good: make sure that none runs, and remove their logs.\n\
+             - All other MDMs of this cluster are given up for good: make sure that none runs, and \
+             remove their logs.\n\
              - What was decided since then is known only as far as servers can tell it.\n",
             when(backup.made_at),
             backup.volumes.len(),
             backup.devices,
             config.name
         );
-        let unasked = "to restore a backup is a decision";
+        let unasked = "restoring a backup is a decision";
         let refused = "nothing was done";
         Question { warning: &warning, word: "restore", unasked, refused }.ask()?;
     }
@@ -246,14 +254,15 @@ pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -
     write_log(&config.log, &writes)
         .with_context(|| format!("can't write {}", config.log.display()))?;
     println!(
-        "{} is made. Start this MDM: it asks the servers what they know, and hands out the map when they have told. \
-         `gabion status` shows whom it waits for; `gabion mdm add` makes the MDMs three again.",
+        "{} is written. Start this MDM: it asks the servers what they know, and hands out the map \
+         when they have answered. `gabion status` shows which ones it waits for; `gabion mdm add` \
+         makes the MDMs three again.",
         config.log.display()
     );
     Ok(())
 }
 
-/// Under another name first, so that a half-written one is never taken for a log.
+/// Writes the log under another name first, so that a partial file is never taken for a log.
 fn write_log(path: &Path, writes: &[(u64, Vec<u8>)]) -> Result<()> {
     if let Some(folder) = path.parent().filter(|f| !f.as_os_str().is_empty()) {
         files::make_folder(folder)?;

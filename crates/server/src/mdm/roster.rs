@@ -1,4 +1,4 @@
-//! The MDMs of a cluster: who they are, and how one comes, goes, or begins to lead.
+//! The list of the cluster's MDMs, and how to add, remove and switch to one.
 
 use crate::table::{right, table};
 use crate::target::Target;
@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use wire::control::{MdmStatus, StatusInfo};
 
 const POLL: Duration = Duration::from_millis(50);
-/// How long a new MDM may take to get everything.
+/// Time that a new MDM gets to receive the whole log.
 const ADD_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long another leader may take.
+/// Time that a change of leader may take.
 const SWITCH_TIMEOUT: Duration = Duration::from_secs(10);
-/// An MDM that is there, and doesn't vote for so long, waits for another one.
+/// A complete MDM that does not vote after this long waits for a further MDM.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Fewer entries than that are on their way.
+/// Up to this many missing entries count as in flight.
 const CLOSE: u64 = 8;
 
 /// One MDM, as `mdm list --json` shows it.
@@ -27,9 +27,9 @@ struct Mdm {
     /// `manager` or `tie-breaker`.
     role: &'static str,
     leads: bool,
-    /// It counts; a new one doesn't yet.
+    /// True if it votes. A newly added MDM does not vote yet.
     votes: bool,
-    /// `up`, or `down` when the leader hasn't heard it lately.
+    /// `up`, or `down` when the leader has not heard from it lately.
     state: &'static str,
     entries_behind: u64,
 }
@@ -55,7 +55,7 @@ fn ask(target: &Target) -> Result<Vec<Mdm>> {
     Ok(info.mdms.iter().map(Mdm::new).collect())
 }
 
-/// `gabion mdm list`.
+/// Runs `gabion mdm list`.
 pub fn list(target: &Target, json: bool) -> Result<()> {
     let all = ask(target)?;
     if json {
@@ -84,9 +84,9 @@ pub fn list(target: &Target, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// `gabion mdm add`.
+/// Runs `gabion mdm add`.
 pub fn add(target: &Target, name: &str, address: SocketAddr, tie_breaker: bool) -> Result<()> {
-    // Ordered before: what is left is to wait for it.
+    // If an earlier command has added it already, only wait for it.
     let same = |m: &Mdm| m.name == name && m.address.parse() == Ok(address);
     if !ask(target)?.iter().any(same) {
         target.connect()?.add_mdm(name, address, tie_breaker)?;
@@ -103,23 +103,23 @@ pub fn add(target: &Target, name: &str, address: SocketAddr, tie_breaker: bool) 
         }
         if close.is_some_and(|since| since.elapsed() > PATIENCE) {
             println!(
-                "{name} has everything, and votes as soon as another one is there: an even number of \
-                 voters bears no more losses than one fewer."
+                "{name} has everything, and votes as soon as another one is there: an even number \
+                 of voters survives no more losses than one fewer."
             );
             return Ok(());
         }
         if start.elapsed() > ADD_TIMEOUT {
             bail!(
-                "{name} is known, and can't be reached at {address}, or does not get everything: start it, with \
-                 `join = true` and an empty log, and give this order again, which waits for it. `gabion mdm list` \
-                 shows it, `gabion mdm remove {name}` takes it out"
+                "{name} is added, but can't be reached at {address}, or does not get everything: \
+                 start it, with `join = true` and an empty log, and repeat this command, which \
+                 waits for it. `gabion mdm list` shows it, `gabion mdm remove {name}` removes it"
             );
         }
         std::thread::sleep(POLL);
     }
 }
 
-/// `gabion mdm remove`. Who leads hands over first, and need not answer while it goes.
+/// Runs `gabion mdm remove`. A leader hands over first, so it need not answer while it is removed.
 pub fn remove(target: &Target, name: &str) -> Result<()> {
     let all = ask(target)?;
     let can_lead = |m: &Mdm| m.name != name && m.votes && m.role == "manager" && m.state == "up";
@@ -131,7 +131,7 @@ pub fn remove(target: &Target, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// `gabion mdm switch`.
+/// Runs `gabion mdm switch`.
 pub fn switch(target: &Target, name: Option<&str>) -> Result<()> {
     let leader = |all: Vec<Mdm>| all.into_iter().find(|m| m.leads);
     let before = leader(ask(target)?);
@@ -147,7 +147,7 @@ pub fn switch(target: &Target, name: Option<&str>) -> Result<()> {
             return Ok(());
         }
         if start.elapsed() > SWITCH_TIMEOUT {
-            bail!("nobody else has begun to lead: `gabion mdm list` shows who works");
+            bail!("no other MDM has begun to lead: `gabion mdm list` shows which ones work");
         }
         std::thread::sleep(POLL);
     }

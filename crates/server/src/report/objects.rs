@@ -1,4 +1,5 @@
-//! What people make, name and map: protection domains, fault sets, storage pools, mappings, as published.
+//! Objects that operators create: protection domains, fault sets, storage pools and mappings, as
+//! `status --json` publishes them.
 
 use base::Policy;
 use serde::Serialize;
@@ -35,35 +36,35 @@ pub struct Pool {
     pub id: u32,
     pub protection_domain: String,
     pub media_type: &'static str,
-    /// Of its capacity, in percent, for rebuilds only.
+    /// Percentage of its capacity that is reserved for rebuilds.
     pub spare_percent: u32,
-    /// How copies that replace a lost one give way to applications, as it is set.
+    /// How rebuilds of lost copies yield to application I/O.
     pub rebuild_policy: String,
     /// The same for copies that only move.
     pub rebalance_policy: String,
     /// New devices get no copy before `gabion device admit`.
     pub new_devices_wait: bool,
-    /// Always: what was never written reads as zeros.
+    /// Always true: space that was never written reads as zeros.
     pub zero_padding: bool,
     pub sds: u32,
     pub devices: u32,
     pub volumes: u32,
     pub capacity_bytes: u64,
     pub used_bytes: u64,
-    /// By thick volumes, both copies.
+    /// Bytes reserved by thick volumes, both copies.
     pub reserved_bytes: u64,
 }
 
-/// To whom a volume is mapped.
+/// A client that may use a volume.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Mapped {
-    /// The client's name; `all`: every client.
+    /// The client's name; `all` means every client.
     pub sdc: String,
     pub all: bool,
     pub access: &'static str,
 }
 
-/// To whom a volume is mapped, for people.
+/// Converts a mapping for the report.
 pub fn mapped(to: &MapTo) -> Mapped {
     let all = to.sdc.is_empty();
     let sdc = if all { "all".to_owned() } else { to.sdc.clone() };

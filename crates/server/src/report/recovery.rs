@@ -1,37 +1,39 @@
-//! How the last recovery of the MDMs stands, as `status --json` shows it.
+//! Progress of the last recovery of the MDMs, as `status --json` publishes it.
 
 use serde::Serialize;
 use wire::control::{RecoveryStatus, StatusInfo};
 
-/// The last recovery of the MDMs, of which most were lost.
+/// The last recovery, ordered after most MDMs were lost.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Recovery {
-    /// How many there were.
+    /// Recoveries so far, this one included.
     pub number: u32,
     pub ordered_by: String,
-    /// Since 1970, UTC.
+    /// Seconds since 1970, UTC.
     pub ordered_at_seconds: u64,
-    /// The MDM still asks servers what they know.
+    /// The MDM is still collecting reports from the servers.
     pub open: bool,
-    /// Groups of which it is not known who has everything.
+    /// Groups in doubt: it is not known which replica has every acknowledged write.
     pub doubtful_groups: u32,
-    /// Of these, those of which no server can tell.
+    /// Groups in doubt that no report can decide.
     pub undecidable_groups: u32,
-    /// And those that a person has to confirm: one device has what was written last, if every device has reported.
+    /// Groups in doubt that the operator has to confirm: one device has the latest writes, provided
+    /// that every device has reported.
     pub unconfirmed_groups: u32,
     /// Devices whose reports are missing.
     pub waits_for: Vec<u32>,
-    /// Of these, those in whose place an older disk came back.
+    /// Those of `waits_for` in whose place an older disk came back.
     pub older_disks: Vec<u32>,
-    /// Volumes of which there is data, or which a server's map has, and that the MDM can't take over.
+    /// Volumes that the MDM can't take over, although a device has their data, or a server's map
+    /// has them.
     pub unknown_volumes: Vec<u32>,
-    /// For people.
+    /// A summary for people.
     #[serde(skip)]
     pub text: String,
 }
 
 impl Recovery {
-    /// What an MDM told.
+    /// Makes the report from an MDM's status.
     pub fn new(info: &StatusInfo, r: &RecoveryStatus) -> Recovery {
         Recovery {
             number: r.number,

@@ -1,4 +1,4 @@
-//! Data servers and their devices, as published.
+//! Data servers and their devices, as `status --json` publishes them.
 
 use super::{Scrub, UpDown};
 use serde::Serialize;
@@ -10,14 +10,14 @@ use wire::control::{DeviceKind, DeviceStatus, Intent};
 pub struct Sds {
     pub name: String,
     pub id: u32,
-    /// The name in its configuration: another one, if it was renamed.
+    /// The name in its configuration. It differs from `name` if the server was renamed.
     pub process_name: String,
     pub protection_domain: String,
     pub fault_set: Option<String>,
-    /// Up when all its devices are.
+    /// Up when all its devices are up.
     pub state: UpDown,
     pub pid: u32,
-    /// Of its first device.
+    /// Address of its first device.
     pub address: String,
     pub capacity_bytes: u64,
     pub used_bytes: u64,
@@ -33,21 +33,21 @@ pub struct Device {
     pub state: UpDown,
     /// Down, and its process is known to be dead.
     pub dead: bool,
-    /// It is to be removed: its groups move away.
+    /// It is being removed: its groups move to other devices.
     pub leaving: bool,
     /// It is new, and gets no copy before `gabion device admit`.
     pub waiting: bool,
     /// Its server is in maintenance: `instant` or `protected`.
     pub maintenance: Option<&'static str>,
-    /// Seconds for which it still gets nothing, as it came and went too often, or is slow.
+    /// Seconds for which it still gets no groups, because it restarted too often or is slow.
     pub quarantine_seconds: f64,
-    /// Milliseconds that its operations, or its host's answers, take lately, if that is long; else 0.
+    /// Recent latency of its operations, or of its host's answers, in ms; 0 below 50 ms.
     pub slow_ms: u32,
-    /// The other servers do not reach it, and the MDM does.
+    /// The MDM reaches it, but the other servers don't.
     pub cut_off: bool,
     pub connected: bool,
-    /// What it holds and does is known. Before it has told, for a moment after it came, `used_bytes` and other figures
-    /// are 0, and so are their shares in those of the cluster.
+    /// It has sent a heartbeat. Until then, for a moment after it registered, `used_bytes` and the
+    /// other figures from heartbeats are 0, also in the sums over the cluster.
     pub told: bool,
     pub address: String,
     pub incarnation: u64,
@@ -57,22 +57,22 @@ pub struct Device {
     pub groups_led: u32,
     /// Groups of which it is getting a copy.
     pub groups_coming: u32,
-    /// Groups that it leaves as soon as the copy in its place is done.
+    /// Groups that it leaves when their new copy elsewhere is complete.
     pub groups_going: u32,
-    /// Groups that a volume uses and of which nobody else has a copy that is in sync.
+    /// Groups used by a volume of which this device has the only copy in sync.
     pub last_copies: u32,
-    /// Groups that it belongs to and that nobody serves.
+    /// Groups with a replica here that no device serves.
     pub groups_unserved: u32,
-    /// Damaged bytes that were written anew from another copy, since the process started.
+    /// Damaged bytes that were rewritten from another copy since the process started.
     pub repaired_bytes: u64,
-    /// Times that no good copy of a damaged block was there, since the process started.
+    /// Times since the process started that a damaged block had no good copy.
     pub unreadable: u64,
-    /// Nothing for devices that are not scrubbed.
+    /// `None` for devices that are not scrubbed.
     pub scrub: Option<Scrub>,
     pub resync_remaining_bytes: u64,
     pub resync_moved_bytes: u64,
     pub ops: u64,
-    /// Answered to clients since the process started.
+    /// Reads answered to clients since the process started; the next three fields likewise.
     pub reads: u64,
     pub read_bytes: u64,
     pub writes: u64,
@@ -81,7 +81,7 @@ pub struct Device {
     pub storage_pool: String,
 }
 
-/// Servers with their devices, in the order of their names.
+/// Groups devices by server and sorts the servers by name.
 pub(super) fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
     let mut servers: BTreeMap<u32, Sds> = BTreeMap::new();
     for status in devices {
@@ -112,7 +112,7 @@ pub(super) fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
     servers
 }
 
-/// Sorts `sds2` before `sds10`.
+/// Returns a sort key that puts `sds2` before `sds10`.
 pub(super) fn natural(name: &str) -> (String, u64, String) {
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let number = name[stem.len()..].parse().unwrap_or(0);

@@ -1,14 +1,14 @@
-//! Servers that were not taken in, as the status publishes them.
+//! Servers that the MDM refused, as `status --json` publishes them.
 
 use serde::Serialize;
 
-/// A server, or a device of one, that was not taken in.
+/// A server, or a device of one, that the MDM refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct TurnedAway {
     /// The name in its configuration.
     pub name: String,
     pub shard: u32,
-    /// Empty: it was turned away before it said so.
+    /// Empty if the MDM refused it before it gave its address.
     pub address: String,
     pub why: String,
     pub seconds_ago: u64,

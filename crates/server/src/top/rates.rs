@@ -1,6 +1,6 @@
-//! What counters say per second: two reports, and the time between them.
+//! Rates per second, computed from the counters of two reports and the time between them.
 //!
-//! Counters begin at 0 with each process: one that went down is taken for a new one's.
+//! Counters start at 0 with each process, so a counter that went down belongs to a new process.
 
 use crate::report::{Device, Report, State, UpDown};
 use crate::size::Size;
@@ -9,10 +9,10 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Samples that are kept for curves.
+/// Number of samples kept for curves.
 const KEPT: usize = 600;
 
-/// What clients get per second.
+/// Client I/O per second.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Rates {
     #[serde(rename = "reads_per_second")]
@@ -25,12 +25,12 @@ pub struct Rates {
     pub written_bytes: f64,
 }
 
-/// Copies being brought up to date.
+/// Bytes to copy to replicas that are out of date.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
 pub struct Resync {
     pub remaining_bytes: u64,
     pub bytes_per_second: u64,
-    /// Nothing when nothing is left, or nothing moves.
+    /// `None` when nothing is left, or nothing moves.
     pub eta_seconds: Option<u64>,
 }
 
@@ -48,13 +48,13 @@ pub struct Server {
     pub resync_remaining_bytes: u64,
 }
 
-/// What an MDM told, and what follows from its last answer.
+/// The cluster's state and rates in one sample.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Seen {
     pub state: State,
     pub groups_degraded: u32,
     pub groups_failed: u32,
-    /// Of the whole cluster.
+    /// Rates of the whole cluster.
     #[serde(flatten)]
     pub rates: Rates,
     pub resync: Resync,
@@ -65,34 +65,34 @@ pub struct Seen {
     pub servers: Vec<Server>,
 }
 
-/// One moment.
+/// One sample.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Sample {
-    /// Since the beginning.
+    /// Time since the beginning.
     pub seconds: f64,
-    /// Nothing when no MDM answered.
+    /// `None` when no MDM answered.
     #[serde(flatten)]
     pub seen: Option<Seen>,
-    /// Why none did.
+    /// Why no MDM answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
 }
 
-/// What has been seen so far.
+/// The samples so far.
 pub struct History {
     begin: Instant,
-    /// The last answer, and when it came.
+    /// The last answer, and the time when it came.
     pub last: (Instant, Report),
     pub samples: VecDeque<Sample>,
 }
 
 impl History {
-    /// Begins with an answer, which is no sample yet.
+    /// Starts with a first answer, which is not a sample yet.
     pub fn new(now: Instant, first: Report) -> History {
         History { begin: now, last: (now, first), samples: VecDeque::new() }
     }
 
-    /// Takes an answer in.
+    /// Makes a sample from an answer.
     pub fn take(&mut self, now: Instant, answer: Result<Report>) -> Sample {
         let seconds = now.duration_since(self.begin).as_secs_f64();
         let sample = match answer {
@@ -174,7 +174,7 @@ fn seen(before: &Report, now: &Report, passed: f64) -> Seen {
     }
 }
 
-/// Of one device. One that wasn't there before, or that isn't there any more, has done nothing.
+/// Returns the rates of one device. They are 0 if it was not there before, or is down now.
 fn difference(before: Option<&Device>, now: &Device, passed: f64) -> Rates {
     let Some(before) = before.filter(|_| now.state == UpDown::Up) else { return Rates::default() };
     let rate = |old: u64, new: u64| if new < old { new } else { new - old } as f64 / passed;
@@ -192,7 +192,7 @@ pub mod tests {
     use std::time::Duration;
     use wire::control::{DeviceInfo, DeviceStatus, Heartbeat, StatusInfo};
 
-    /// Three servers whose counters stand at this.
+    /// A report of three servers whose counters have this value.
     pub fn report(count: u64) -> Report {
         let device = |id: u32| DeviceStatus {
             info: Some(DeviceInfo {

@@ -11,7 +11,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Gauge, Paragraph, RenderDirection, Row, Sparkline, Table};
 
-/// What a key asks for.
+/// The effect of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wish {
     /// Go on.
@@ -20,17 +20,17 @@ pub enum Wish {
     Leave,
 }
 
-/// What is shown of it.
+/// The state of the screen.
 #[derive(Default)]
 pub struct View {
-    /// Takes no new samples.
+    /// The user has halted it: it takes no new samples.
     pub halted: bool,
-    /// The first server that is listed.
+    /// Index of the first server in the list.
     first: usize,
 }
 
 impl View {
-    /// A key, or a change of the window.
+    /// Handles a key, or a change of the window.
     pub fn takes(&mut self, event: &Event) -> Wish {
         let Some(key) = event.as_key_event().filter(|k| k.kind != KeyEventKind::Release) else {
             return Wish::Stay;
@@ -51,7 +51,7 @@ impl View {
         Wish::Stay
     }
 
-    /// Draws everything.
+    /// Draws the whole screen.
     pub fn draw(&mut self, frame: &mut Frame<'_>, history: &History) {
         let heights = [1, 1, 6, 1, 1].map(Constraint::Length);
         let [head, warning, curves, resync, space, servers, keys] = Layout::vertical([
@@ -96,7 +96,7 @@ fn color(state: State) -> Style {
     }
 }
 
-/// Reads and writes of the whole cluster, the latest on the right.
+/// Draws reads and writes of the whole cluster, the latest on the right.
 fn draw_curves(frame: &mut Frame<'_>, area: Rect, history: &History) {
     let sides = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas::<2>(area);
     let value = |of: fn(&Seen) -> f64| {
@@ -175,7 +175,7 @@ fn draw_servers(frame: &mut Frame<'_>, area: Rect, servers: &[Server]) {
     frame.render_widget(table.header(Row::new(titles).bold()), area);
 }
 
-/// Numbers stand on the right of their column.
+/// Aligns numbers to the right of their column.
 fn align(column: usize, text: String) -> Line<'static> {
     let line = Line::from(text);
     if column < 2 { line } else { line.right_aligned() }
@@ -214,7 +214,7 @@ mod tests {
         assert!(screen.contains("sds3"), "{screen}");
         let _ = history.take(begin + Duration::from_secs(2), Err(anyhow::anyhow!("it is away")));
         assert!(drawn(&history, 110, 20).contains("No MDM answers"));
-        // Nothing breaks where there is no room.
+        // A window that is too small must not cause a panic.
         (1..12).for_each(|n| drop(drawn(&history, n * 3, n)));
     }
 }

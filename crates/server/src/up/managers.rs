@@ -1,4 +1,4 @@
-//! The MDMs of a cluster that was there: which of them have their logs, and what is to be done about the others.
+//! The MDMs of an existing cluster: which of them have their logs, and what to do about the others.
 //!
 //! Invariant: where a log is gone, no MDM begins another cluster in its place.
 
@@ -12,20 +12,20 @@ use anyhow::{Result, anyhow, bail};
 use std::net::SocketAddr;
 use wire::control::{MdmInfo, MdmStatus};
 
-/// The names of all MDMs whose logs are in the directory.
+/// Returns the names of all MDMs whose logs are in the directory.
 pub fn with_log(dir: &StateDir) -> Vec<String> {
     let all = (0..MAX_MDMS).map(cluster::mdm);
     all.filter(|name| dir.mdm_log(name).exists()).collect()
 }
 
-/// The names of those of the first so many MDMs whose logs are not there.
+/// Returns those of the first `mdms` MDMs whose logs are missing.
 pub fn without_log(dir: &StateDir, mdms: u32) -> Vec<String> {
     let all = (0..mdms).map(cluster::mdm);
     all.filter(|name| !dir.mdm_log(name).exists()).collect()
 }
 
-/// True if this MDM waits to be taken into a cluster when its log is empty: all but the first, and that one where
-/// its cluster was there already.
+/// Returns true if this MDM waits to be added to a cluster when its log is empty: all but the first
+/// one do, and also that one if its cluster existed before.
 pub fn joins(dir: &StateDir, again: bool, name: &str, kept: Option<&MdmConfig>) -> Result<bool> {
     if name != "mdm" || again && !dir.mdm_log(name).exists() {
         return Ok(true);
@@ -33,7 +33,8 @@ pub fn joins(dir: &StateDir, again: bool, name: &str, kept: Option<&MdmConfig>) 
     Ok(again && (kept.is_some_and(|kept| kept.join) || salvage::has_devices(dir)?))
 }
 
-/// Refuses to begin another cluster where a log is gone and something else is left: devices, or another MDM's log.
+/// Refuses to start another cluster where the first MDM's log is gone and something else is left:
+/// devices, or another MDM's log.
 pub fn refuse_without_log(dir: &StateDir, target: &Target) -> Result<()> {
     let first = dir.mdm_log("mdm");
     if first.exists() {
@@ -43,17 +44,19 @@ pub fn refuse_without_log(dir: &StateDir, target: &Target) -> Result<()> {
     let others = with_log(dir);
     if !others.is_empty() {
         bail!(
-            "mdm.log is gone from {place}, and other MDMs of its cluster have their logs: {}. Nothing else is left of that \
-             cluster. To begin another one, choose another --dir, or remove these logs",
+            "mdm.log is gone from {place}, and other MDMs of its cluster have their logs: {}. \
+             Nothing else is left of that cluster. To begin another one, choose another --dir, or \
+             remove these logs",
             files(dir, &others)
         );
     }
     if salvage::has_devices(dir)? {
         bail!(
-            "mdm.log is gone from {place}, and the devices of its cluster are there: without it nobody knows what lies \
-             where, and another cluster would begin here. Put the file back, or make it from a backup: \
-             `gabion mdm restore FILE{option}`, and then `gabion up{option}`. To begin anew without that data, choose \
-             another --dir, or remove {place}/devices"
+            "mdm.log is gone from {place}, and the devices of its cluster are there: without it \
+             nobody knows where the data lies, and another cluster would begin here. Put the file \
+             back, or make it from a backup: `gabion mdm restore FILE{option}`, and then `gabion \
+             up{option}`. To start again without that data, choose another --dir, or remove \
+             {place}/devices"
         );
     }
     Ok(())
@@ -68,8 +71,9 @@ fn listens(dir: &StateDir, name: &str) -> Result<SocketAddr> {
     Ok(config::read::<MdmConfig>(&dir.config_file(name))?.listen)
 }
 
-/// Why none of the MDMs that run can lead, if that is sure: of those that the newest log names, half or more are gone.
-/// `lost` have no log, `ended` no process. Nothing as long as one of those that run has not answered.
+/// Returns why none of the running MDMs can lead, if that is certain: of the MDMs that the newest
+/// log names, half or more are gone. `lost` have no log, `ended` no process. Returns `None` while a
+/// running MDM has not answered.
 pub fn none_can_lead(
     dir: &StateDir,
     target: &Target,
@@ -85,7 +89,7 @@ pub fn none_can_lead(
                 told.push(welcome);
                 whole.push(name);
             }
-            // Its log is there, and has nothing.
+            // Its log exists but is empty.
             Err(error) if Admin::is_of_none(&error) => lost.push((*name).clone()),
             Err(_) => return Ok(None),
         }
@@ -101,18 +105,19 @@ pub fn none_can_lead(
     Ok((!enough).then(|| recover(dir, target, &whole, &lost, ended)))
 }
 
-/// What to do when no log has anything.
+/// Says what to do when no log has any content.
 fn restore(dir: &StateDir, target: &Target, lost: &[String]) -> anyhow::Error {
     let option = target.dir_option();
     anyhow!(
-        "the logs of all MDMs are gone from {}, or are empty: {}. Nothing runs. Put them back, or remove what is left of \
-         them and make one from a backup: `gabion mdm restore FILE{option}`, and then `gabion up{option}`",
+        "the logs of all MDMs are gone from {}, or are empty: {}. Nothing runs. Put them back, or \
+         remove what is left of them and make one from a backup: `gabion mdm restore \
+         FILE{option}`, and then `gabion up{option}`",
         dir.root().display(),
         files(dir, lost)
     )
 }
 
-/// What to do when too few are left.
+/// Says what to do when too few MDMs are left.
 fn recover(
     dir: &StateDir,
     target: &Target,
@@ -129,9 +134,10 @@ fn recover(
         text += &format!("{name} has ended. {}\n", cluster::last_words(dir, name));
     }
     text += &format!(
-        "Only {} of the cluster's MDMs can run: too few for one to lead. Nothing runs now. If the others were only moved \
-         away, put their logs back. If they are lost for good, these commands go on without them, and no acknowledged write is \
-         lost (docs/operate/managers.md says what may be):",
+        "Only {} of the cluster's MDMs can run: too few for one to lead. Nothing runs now. If the \
+         others were only moved away, put their logs back. If they are lost for good, these \
+         commands go on without them, and no acknowledged write is lost (docs/operate/managers.md \
+         says what may be):",
         whole.join(", ")
     );
     for name in whole {
@@ -140,7 +146,7 @@ fn recover(
     anyhow!("{text}\n  gabion mdm recover{option}\n  gabion up{option}")
 }
 
-/// What people have to know about the MDMs without a log, which don't run.
+/// Returns a message for each MDM that does not run because its log is gone.
 pub fn left_out(
     dir: &StateDir,
     target: &Target,
@@ -159,7 +165,7 @@ pub fn left_out(
     lost.iter().map(line).collect()
 }
 
-/// How this MDM comes back with an empty log. `members`: what the cluster knows.
+/// Says how this MDM comes back with an empty log. `members` are the MDMs that the cluster knows.
 fn how_to_add(target: &Target, name: &str, at: SocketAddr, members: &[&MdmInfo]) -> String {
     let option = target.dir_option();
     let (own, others): (Vec<&MdmInfo>, Vec<&MdmInfo>) =
@@ -168,14 +174,16 @@ fn how_to_add(target: &Target, name: &str, at: SocketAddr, members: &[&MdmInfo])
     let tie = own.first().is_some_and(|m| m.tie_breaker);
     if tie && others.len().is_multiple_of(2) && others.iter().all(|m| !m.tie_breaker) {
         return format!(
-            "It is the only tie-breaker, and `gabion mdm remove` refuses to leave an even number of managers. The way to \
-             three again: `gabion mdm backup FILE{option}`, `gabion down{option}`, remove the logs of all MDMs, \
-             `gabion mdm restore FILE{option}`, `gabion up{option}`"
+            "It is the only tie-breaker, and `gabion mdm remove` refuses to leave an even number \
+             of managers. The way to three again: `gabion mdm backup FILE{option}`, `gabion \
+             down{option}`, remove the logs of all MDMs, `gabion mdm restore FILE{option}`, \
+             `gabion up{option}`"
         );
     }
     let tie = if tie { " --tie-breaker" } else { "" };
     format!(
-        "To have it again: {}gabion mdm start {name}{option} && gabion mdm add {name} {at}{tie}{option}",
+        "To have it again: {}gabion mdm start {name}{option} && \
+         gabion mdm add {name} {at}{tie}{option}",
         remove.unwrap_or_default()
     )
 }
@@ -201,7 +209,7 @@ mod tests {
             said.ends_with(&format!("gabion mdm remove m1 --dir d && {add}1 --dir d")),
             "{said}"
         );
-        // After a recovery it is none of them any more.
+        // After a recovery the cluster does not know it any more.
         let said = how_to_add(&target, "x", at(&one), &[&two]);
         assert!(said.ends_with(&format!("again: {add}1 --dir d")), "{said}");
         let said = how_to_add(&target, "x", at(&tie), &all);

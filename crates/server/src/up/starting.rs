@@ -1,4 +1,4 @@
-//! The steps from configurations to a cluster that serves: processes, and what is waited for.
+//! The start of a cluster: from configurations to processes that serve.
 
 use super::managers;
 use crate::cluster;
@@ -18,29 +18,29 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// So long is waited for a part of a cluster that was there.
+/// Time that parts of an existing cluster get before `up` goes on without them.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// What an NBD server says first.
+/// The first bytes that an NBD server sends.
 const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
 
-/// The steps from configurations to a cluster that serves.
+/// A start in progress.
 pub struct Starting<'a> {
     dir: &'a StateDir,
     target: &'a Target,
-    /// The cluster was there: those that are left of it serve.
+    /// The cluster existed before, so it may serve without some of its parts.
     again: bool,
-    /// MDMs of it that have no log any more.
+    /// Its MDMs whose logs are gone.
     lost: &'a [String],
     pub children: Vec<(String, Child)>,
     /// Servers and MDMs that have ended.
     ended: Vec<String>,
-    /// What people have to know about those that are missing.
+    /// Messages for people about parts that are missing.
     pub missing: Vec<String>,
     interrupted: &'a AtomicBool,
 }
 
 impl<'a> Starting<'a> {
-    /// Nothing runs yet.
+    /// Makes a start that has not run anything yet.
     pub fn new(
         (dir, target): (&'a StateDir, &'a Target),
         again: bool,
@@ -51,7 +51,7 @@ impl<'a> Starting<'a> {
         Starting { dir, target, again, lost, children, ended, missing, interrupted }
     }
 
-    /// Starts the processes of these names; returns when everything serves.
+    /// Starts the processes of these names and creates the volumes. Returns when everything serves.
     pub fn start(&mut self, names: &[String], volumes: &[VolumeSpec]) -> Result<Report> {
         let target = self.target;
         let (mdms, others): (Vec<_>, Vec<_>) =
@@ -101,7 +101,7 @@ impl<'a> Starting<'a> {
         })
     }
 
-    /// Starts the MDMs; returns when one of them leads, and a new cluster has them all.
+    /// Starts the MDMs. Returns when one of them leads, and a new cluster has all of them.
     fn start_mdms(&mut self, mdms: &[String]) -> Result<()> {
         mdms.iter().try_for_each(|name| self.spawn(name))?;
         let (dir, target, again, lost) = (self.dir, self.target, self.again, self.lost);
@@ -117,7 +117,7 @@ impl<'a> Starting<'a> {
         self.gather(mdms)
     }
 
-    /// Takes all MDMs into a new cluster; the last ones are tie-breakers.
+    /// Adds all MDMs to a new cluster. The last ones, fewer than half, are tie-breakers.
     fn gather(&mut self, mdms: &[String]) -> Result<()> {
         let target = self.target;
         let member = |(i, name): (usize, &String)| {
@@ -133,10 +133,10 @@ impl<'a> Starting<'a> {
         })
     }
 
-    /// Ends what was started and is still there: it may not even have written its pid file yet.
+    /// Ends the processes that were started. They may not have written their pid files yet.
     pub fn end(&mut self) {
         for (_, child) in &mut self.children {
-            // One that has ended can't be killed.
+            // An error means that it has ended already.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -147,7 +147,7 @@ impl<'a> Starting<'a> {
         Ok(())
     }
 
-    /// Notices who has ended. Without one of them a new cluster can't be.
+    /// Notices processes that have ended. Fails if the cluster can't do without one of them.
     fn look_after_children(&mut self) -> Result<()> {
         let mut at = 0;
         while let Some((_, child)) = self.children.get_mut(at) {
@@ -157,7 +157,7 @@ impl<'a> Starting<'a> {
             };
             let (name, _) = self.children.remove(at);
             let words = cluster::last_words(self.dir, &name);
-            // The others serve, if it is not the only MDM.
+            // The others serve, unless it was the only MDM.
             let others = || self.children.iter().any(|(other, _)| other.starts_with("mdm"));
             if self.again && (name.starts_with("sds") || name.starts_with("mdm") && others()) {
                 self.missing.push(format!("{name} ended; the others serve. {words}"));
@@ -173,8 +173,8 @@ impl<'a> Starting<'a> {
         Ok(())
     }
 
-    /// Waits for a condition, and notices when a process ends instead. An error of the condition
-    /// counts as not yet.
+    /// Waits for a condition, or until a process ends that the cluster needs. An error of the
+    /// condition counts as not yet true.
     fn wait<T>(
         &mut self,
         what: &str,
@@ -193,8 +193,8 @@ impl<'a> Starting<'a> {
             if Instant::now() > deadline {
                 let why = outcome.err().map_or(String::new(), |e| format!(" ({e:#})"));
                 bail!(
-                    "gave up: not yet true after {START_TIMEOUT:?} that {what}{why}. The processes' \
-                     logs are in {}",
+                    "gave up: not yet true after {START_TIMEOUT:?} that {what}{why}. The \
+                     processes' logs are in {}",
                     self.dir.root().join("logs").display()
                 );
             }
@@ -203,7 +203,7 @@ impl<'a> Starting<'a> {
     }
 }
 
-/// True when an NBD server answers at the socket.
+/// Returns true when an NBD server answers at the socket.
 fn greets(socket: &Path) -> bool {
     let Ok(mut stream) = UnixStream::connect(socket) else { return false };
     let mut greeting = [0; NBD_GREETING.len()];

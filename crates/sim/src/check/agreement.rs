@@ -1,5 +1,6 @@
-//! What the MDMs agree on: each entry is the same everywhere, a term has one leader, states at the same
-//! entry are equal, and nothing that was answered is forgotten.
+//! Judges that the MDMs agree: each entry is the same on all of them, a term has one leader, and
+//! states after the same entry are equal. `crate::admin` compares answers: none forgets what an
+//! earlier one knew.
 
 use super::Failure;
 use crate::plan::Who;
@@ -7,17 +8,17 @@ use crate::stage::Stage;
 use crate::world::ProcId;
 use std::collections::BTreeMap;
 
-/// What MDMs said of themselves.
+/// What MDMs have reported about themselves.
 #[derive(Default, Debug)]
 pub struct Agreement {
-    /// Each entry's term, and the sum over all entries up to it.
+    /// By entry: its term, and the checksum over all entries up to it.
     decided: BTreeMap<u64, (u64, u32)>,
-    /// The process and life that led in each term.
+    /// By term: the process that led, and its incarnation.
     leaders: BTreeMap<u64, (ProcId, u32)>,
 }
 
 impl Agreement {
-    /// An MDM has applied an entry.
+    /// Processes an MDM's report that it has applied an entry.
     pub fn decided(
         &mut self,
         who: ProcId,
@@ -36,7 +37,7 @@ impl Agreement {
         }
     }
 
-    /// An MDM leads.
+    /// Processes an MDM's report that it leads.
     pub fn leading(&mut self, who: ProcId, life: u32, term: u64) -> Result<(), Failure> {
         match self.leaders.insert(term, (who, life)) {
             Some(before) if before != (who, life) => {

@@ -1,18 +1,18 @@
-//! Bounds: what clients, peers and time make grow stays within what `docs/internals/limits.md` says, also while a
-//! plan runs: at rest, every list is short.
+//! Judges that lists which clients, peers and time make grow stay within the bounds of
+//! `docs/internals/limits.md`, also in phase 1: at rest, every list is short.
 
 use super::Failure;
 use crate::stage::Stage;
 use mirror::Grown;
 use node::sds::Device;
 
-/// A list: what it has, and what it may have.
+/// A list: its name, its length, and its bound.
 type Row = (&'static str, usize, usize);
 
-/// Compares the lists of all servers with their bounds.
+/// Compares the lists of all processes with their bounds.
 ///
 /// # Errors
-/// A list is longer than it may be.
+/// A list is longer than its bound.
 pub fn check(stage: &Stage) -> Result<(), Failure> {
     let limits = &stage.plan.limits;
     let longest = ("bytes of a body", stage.world.longest_body, limits.frame_body as usize);
@@ -34,9 +34,9 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Every list of a server, by name.
+/// Returns all lists of a server by name.
 fn rows(is: Grown, may: Grown) -> [Row; 12] {
-    // By name, so that nobody adds a list that is not compared.
+    // Every field is named here, so that no new list escapes the comparison.
     let Grown {
         executed,
         executed_group,
@@ -82,10 +82,10 @@ mod tests {
     use mirror::Mirror;
     use std::collections::BTreeSet;
 
-    /// One of the figures.
+    /// Accessor of one list.
     type List = fn(&mut Grown) -> &mut usize;
 
-    /// Each list, and by which name it has to be blamed.
+    /// Each list, and the name that a failure must show.
     const LISTS: [(List, &str); 12] = [
         (|g| &mut g.executed, "executed writes in all groups"),
         (|g| &mut g.executed_group, "executed writes in a group"),
@@ -101,7 +101,7 @@ mod tests {
         (|g| &mut g.copies, "copies under way"),
     ];
 
-    /// Bounds of which no two are equal, so that no list can be compared with another one's.
+    /// Returns bounds that all differ, so that a comparison with the bound of another list shows.
     fn bounds() -> Grown {
         let mut may = Mirror::<Device>::may_grow(&base::Limits::TEST_MIN);
         for (n, (list, _)) in LISTS.iter().enumerate() {

@@ -1,4 +1,5 @@
-//! R4: a proof of death is true: who is called dead by it doesn't run. What its leases allow is given to others at once.
+//! Judges R4: a proof of death is true, so the incarnation that it declares dead does not run.
+//! Other servers get its permissions at once.
 
 use super::Failure;
 use crate::stage::Stage;
@@ -6,10 +7,10 @@ use crate::world::ProcId;
 use base::{DeviceId, Incarnation};
 use node::mdm::Mdm;
 
-/// An MDM has noted that this device's death is proven.
+/// Checks a proof that an MDM has noted for this device.
 ///
 /// # Errors
-/// The life that it means runs.
+/// The incarnation that the proof is about runs.
 pub fn check(stage: &Stage, mdm: ProcId, device: DeviceId) -> Result<(), Failure> {
     let state = stage.world.actor::<Mdm>(mdm).map(Mdm::state);
     let Some(entry) = state.and_then(|s| s.devices.get(&device)) else { return Ok(()) };
@@ -17,7 +18,7 @@ pub fn check(stage: &Stage, mdm: ProcId, device: DeviceId) -> Result<(), Failure
     is_over((device, entry.incarnation), all.map(|(i, sds)| (i, sds.id(), sds.incarnation())))
 }
 
-/// Compares the life that is meant with those of the processes that run.
+/// Compares the incarnation of a proof with those of the processes that run.
 fn is_over(
     (device, life): (DeviceId, Incarnation),
     mut running: impl Iterator<Item = (u8, DeviceId, Incarnation)>,
@@ -48,7 +49,7 @@ mod tests {
         assert_eq!(over(&[(0, 2, 0)]), Ok(()), "one that the MDM has given no number yet");
         let runs = over(&[(0, 1, 5), (1, 2, 5)]).unwrap_err();
         assert_eq!(runs, "R4: dev2 counts as dead for sure, and sds1 runs");
-        // Of two processes of one server the older one is meant.
+        // Of two processes of one server, the proof is about the older one.
         assert!(over(&[(1, 2, 6), (1, 2, 5)]).is_err());
     }
 }

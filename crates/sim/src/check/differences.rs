@@ -1,5 +1,6 @@
-//! R5: blocks in which two members in sync differ are in the dirty set of one of them, at any moment, not only at
-//! rest. Compared when a leader hears of a seal, which forgets dirty blocks, and now and then between.
+//! Judges R5: blocks in which two in-sync replicas differ are in the dirty set of one of them at
+//! any moment, not only at rest. Compares replicas when a primary hears of a seal, which clears
+//! dirty blocks, and now and then between.
 
 use super::i03_mirrors::block;
 use super::{Failure, executed};
@@ -11,10 +12,12 @@ use seam::Journal;
 use std::collections::BTreeSet;
 use wire::control::GroupInfo;
 
-/// Compares the members of a group that run, and what their lists say with what they hold.
+/// Compares the in-sync replicas of a group whose servers run, and their executed lists
+/// with their content.
 ///
 /// # Errors
-/// Two members differ in a block that neither knows; or a list names a write that its replica's content lacks.
+/// Two replicas differ in a block that neither lists as dirty, or an executed list names a write
+/// that the replica's content lacks.
 pub fn check(stage: &mut Stage, group: GroupId) -> Result<(), Failure> {
     let members = members(stage, group);
     for (i, standing) in &members {
@@ -28,10 +31,10 @@ pub fn check(stage: &mut Stage, group: GroupId) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares the members of one group; which one, the moment tells.
+/// Compares the replicas of one group, which the number of steps selects.
 ///
 /// # Errors
-/// As [`check`].
+/// As for [`check`].
 pub fn check_some(stage: &mut Stage) -> Result<(), Failure> {
     let groups = stage.observer.groups.len() as u64;
     let nth = stage.world.steps().checked_rem(groups);
@@ -39,7 +42,7 @@ pub fn check_some(stage: &mut Stage) -> Result<(), Failure> {
     group.map_or(Ok(()), |group| check(stage, group))
 }
 
-/// The servers whose replicas count as in sync, and what those know.
+/// Returns the servers whose replicas count as in sync, and the state of these replicas.
 fn members(stage: &Stage, group: GroupId) -> Vec<(u8, Standing)> {
     let Some(config) = stage.observer.groups.get(&group) else { return Vec::new() };
     let standing = |i: u8| {
@@ -51,8 +54,9 @@ fn members(stage: &Stage, group: GroupId) -> Vec<(u8, Standing)> {
     (0..stage.plan.sds).filter_map(standing).collect()
 }
 
-/// True when a device's copy has to be equal to the others, by this configuration. A life that the map doesn't know yet
-/// may have lost what the former one had. Of a group in doubt nobody knows who is in sync.
+/// Returns true when a device's copy has to be equal to the others, by this configuration. An
+/// incarnation that the map does not know yet may have lost the content of the former one. In a
+/// group in doubt, it is unknown which replicas are in sync.
 fn counts(config: &GroupInfo, device: DeviceId, in_this_life: bool) -> bool {
     in_this_life && !config.lost && config.doubt == 0 && config.in_sync.contains(&device.0)
 }
@@ -66,7 +70,7 @@ fn compare(
     let device = |i: u8| stage.sds(i).and_then(Sds::device).expect("it runs");
     let mut units: BTreeSet<UnitKey> = device(i).units(group).into_iter().collect();
     units.extend(device(j).units(group));
-    // A volume that is being deleted goes sooner here and later there.
+    // Servers delete the data of a deleted volume at different times.
     units.retain(|unit| stage.is_there(unit.volume));
     for unit in units {
         let mut valid = device_valid(stage, i, group, unit);
@@ -88,7 +92,8 @@ fn compare(
     Ok(())
 }
 
-/// The first block of these in which two members differ, and of which neither knows that it may differ.
+/// Returns the first of these blocks in which two replicas differ, and which
+/// neither lists as dirty.
 fn first_unknown(
     unit: UnitKey,
     valid: BlockSet,
@@ -109,7 +114,8 @@ fn device_valid(stage: &Stage, i: u8, group: GroupId, unit: UnitKey) -> BlockSet
 }
 
 impl Stage {
-    /// True for a block that one of two servers was told to be lost: its bytes say nothing.
+    /// Returns true for a block that one of the two servers was told is lost: its
+    /// bytes may be anything.
     fn is_unreadable(&self, (i, j): (u8, u8), unit: UnitKey, index: u32) -> bool {
         let lost = [i, j].iter().any(|i| self.lost_copies.contains(&(*i, unit, index)));
         lost || self.plan.allow_loss && self.harmed.contains(&(unit, index))
@@ -130,7 +136,7 @@ mod tests {
     }
 
     fn judge(a: &Standing, b: &Standing) -> Option<u32> {
-        // Blocks 3 and 7 differ, and block 200 does where no data is.
+        // Blocks 3 and 7 differ; block 200 also does, but holds no data.
         let valid = BlockSet::from_range(0..100);
         first_unknown(UNIT, valid, [a, b], |index| [3, 7, 200].contains(&index))
     }

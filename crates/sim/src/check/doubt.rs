@@ -1,27 +1,29 @@
-//! Recovery: a group waits for a person only while nobody can tell who has everything of it.
+//! Judges recoveries: a group waits for the operator only while nobody can tell which replica has
+//! every acknowledged write.
 //!
-//! When all devices have told what they remember, those that were sealed in the last epoch in which anybody took part
-//! have everything (`mdm::recovery` has the argument). A group with such copies has to go on by itself. One in sync
-//! that remembers nothing may have been emptied after it went on alone: then nobody can tell.
+//! When all devices have reported what they remember, those that were sealed in the last epoch in
+//! which any device took part have everything (`mdm::recovery` has the argument). A group with such
+//! copies has to continue without the operator. An in-sync replica that remembers nothing may have
+//! been emptied after it continued alone: then nobody can tell.
 
 /// What a device remembers of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy {
-    /// Which device.
+    /// The device.
     pub device: u32,
-    /// The last epoch in which it took part.
+    /// The last epoch in which the device took part.
     pub acted: u64,
-    /// It was a joiner in that one.
+    /// The device was a joiner in that epoch.
     pub joiner: bool,
-    /// The last epoch in which it was sealed.
+    /// The last epoch in which the device was sealed.
     pub base: u64,
 }
 
-/// The most copies of a group that are in sync: two, and one more in a move.
+/// Highest number of in-sync copies of a group: two, and one more during a move.
 const MOST: usize = 3;
 
-/// True when it is known who has everything. `copies`: of all devices of the cluster; `in_sync`: the devices of the newest
-/// configurations that anybody has heard of.
+/// Returns true when it is known which replicas have every acknowledged write. `copies` are those
+/// of all devices of the cluster; `in_sync` are the devices of the newest known configurations.
 pub fn is_known(copies: &[Copy], in_sync: &[u32]) -> bool {
     let last = copies.iter().map(|c| c.acted).max().unwrap_or(0);
     let sealed = |c: &&Copy| c.acted == last && c.base == last && !c.joiner;
@@ -30,7 +32,8 @@ pub fn is_known(copies: &[Copy], in_sync: &[u32]) -> bool {
     last > 0 && (1..=MOST).contains(&whole) && in_sync.iter().all(remembers)
 }
 
-/// True when this device took part in the last epoch in which anybody did, with a copy that is whole: nobody has more.
+/// Returns true when this device took part in the last epoch in which any device did, with a full
+/// copy: no other device has more.
 pub fn is_newest(copies: &[Copy], device: u32) -> bool {
     let last = copies.iter().map(|c| c.acted).max().unwrap_or(0);
     let newest = |c: &Copy| c.device == device && c.acted == last && c.base > 0 && !c.joiner;

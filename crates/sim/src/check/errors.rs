@@ -1,13 +1,12 @@
-//! Errors that clients are told: each is in order only while what it says is true. In the last
-//! scan, which carries I1, a living volume answers every read with data, or with a loss that is
-//! known.
+//! Judges errors that clients get: each is allowed only while it is true. In the final scan, which
+//! carries I1, an existing volume answers every read with data, or with a loss that is known.
 
 use crate::history::Record;
 use base::{MapVersion, VolumeId};
 use seam::BlockError;
 use std::collections::BTreeMap;
 
-/// Which clients may be told that they may not use a volume.
+/// Clients that may be told that they may not use a volume.
 #[derive(Default, Debug)]
 pub struct Leaves {
     taken: BTreeMap<(u8, VolumeId), Option<Back>>,
@@ -16,27 +15,27 @@ pub struct Leaves {
 /// When a client got a volume back.
 #[derive(Clone, Copy, Debug)]
 struct Back {
-    /// In the order of everything that clients saw.
+    /// Position in the order of all requests and answers.
     moment: u64,
-    /// The map that has it.
+    /// Version of the first map with the mapping.
     version: MapVersion,
 }
 
 impl Leaves {
-    /// The order to take a volume from this client was given.
+    /// Records that an order to take a volume from this client was given.
     pub fn take(&mut self, client: u8, volume: VolumeId) {
         self.taken.insert((client, volume), None);
     }
 
-    /// The order to give it back was carried out at this moment, by this version of the map.
+    /// Records that the volume was given back at this moment, by this version of the map.
     pub fn give(&mut self, client: u8, volume: VolumeId, moment: u64, version: MapVersion) {
         if let Some(back) = self.taken.get_mut(&(client, volume)) {
             *back = Some(Back { moment, version });
         }
     }
 
-    /// True when a server or the client may say that this operation's volume is not mapped to its
-    /// client.
+    /// Returns true when a server or the client may say that the volume of this operation is not
+    /// mapped to the client.
     fn may_lack(&self, op: &Record) -> bool {
         let Some(knew) = op.knew else { return true };
         let taken = self.taken.get(&(op.client, op.volume));
@@ -51,25 +50,25 @@ impl Leaves {
 pub struct Case<'a> {
     /// The operation.
     pub op: &'a Record,
-    /// Its volume exists, and nobody has ordered its deletion.
+    /// The volume exists, and no order to delete it was given.
     pub lives: bool,
-    /// It belongs to the last scan.
+    /// The operation belongs to the final scan.
     pub scan: bool,
-    /// Bytes that one read or write may have.
+    /// Highest number of bytes of one read or write.
     pub transfer: u32,
-    /// A loss of everything is excused.
+    /// The operation touches a group that was lost, and the loss is excused.
     pub lost: bool,
-    /// A block of it may be damaged where it is read.
+    /// A block of the operation may be damaged where it is read.
     pub damaged: bool,
-    /// Its client has a time limit.
+    /// The client has a time limit.
     pub timed: bool,
-    /// Another process was started in its client's name after it was asked.
+    /// Another process was started under the client's name after the request.
     pub superseded: bool,
-    /// It may have been done before: a write of it has arrived at servers twice.
+    /// The operation may have been done before: a write of it has arrived at servers twice.
     pub repeated: bool,
 }
 
-/// True when this error is in order for the operation.
+/// Returns true when this error is allowed for the operation.
 pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
     use crate::plan::IoKind::{Read, Write};
     let Case { op, lives, scan, .. } = case;
@@ -77,15 +76,16 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         BlockError::Lost => case.lost,
         BlockError::Media => case.damaged,
         BlockError::NoSuchVolume => !lives || !scan && leaves.may_lack(op),
-        // Its client has not heard yet that the volume has grown.
+        // The client has not heard yet that the volume has grown.
         BlockError::OutOfRange => !lives || !scan && op.knew.is_none(),
         BlockError::Busy => !scan,
         BlockError::TooBig => {
             !scan && matches!(op.kind, Read | Write) && op.sectors * base::SECTOR > case.transfer
         }
-        // Lists are short here. A write that was never done can't be forgotten.
+        // Executed lists are short in the simulator. A write that was never done
+        // can't be forgotten.
         BlockError::Forgotten => !scan && case.repeated,
-        // A write without space waits, for as long as its client's limit allows.
+        // A write without space waits for as long as its client's time limit allows.
         BlockError::TimedOut | BlockError::Full => !scan && case.timed,
         BlockError::Superseded => case.superseded,
         BlockError::Misaligned | BlockError::ReadOnly => false,

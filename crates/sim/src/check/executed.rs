@@ -1,5 +1,6 @@
-//! R8: what a list of executed writes names is in the content: each sector holds that write, or what came later.
-//! A retry of it is answered without being done, so a list that lies loses an acknowledged write.
+//! Judges R8: writes in an executed list are in the content, so each sector holds that write, or a
+//! later one. A retry of a listed write is answered without being executed, so a wrong list loses
+//! an acknowledged write.
 
 use super::Failure;
 use super::i03_mirrors::block;
@@ -15,24 +16,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 
-/// Which operation of the workload a client's write belongs to, by the group, the client, its life and the number.
+/// Maps clients' writes to operations of the workload. Keys are (group, client, incarnation, seq).
 #[derive(Default, Debug)]
 pub struct Writes {
     values: BTreeMap<(GroupId, u32, u64, u64), Value>,
-    /// Writes that have arrived somewhere, and the operations of those that have arrived again.
+    /// Writes that have arrived at a server, and the operations of those that
+    /// arrived more than once.
     arrived: BTreeSet<(GroupId, u32, u64, u64)>,
     again: BTreeSet<Value>,
 }
 
 impl Writes {
-    /// A client sends a write with this body.
+    /// Records that a client sends a write with this body.
     pub fn sent(&mut self, group: GroupId, write: ClientWrite, body: &[u8]) {
         let Some(first) = body.first_chunk::<4>() else { return };
         let key = (group, write.sdc.0, write.incarnation.0, write.seq);
         self.values.insert(key, Value::from_le_bytes(*first));
     }
 
-    /// A client's write has arrived at a server.
+    /// Records that a client's write has arrived at a server.
     pub fn arrived(&mut self, group: GroupId, write: ClientWrite) {
         let key = (group, write.sdc.0, write.incarnation.0, write.seq);
         let again = !self.arrived.insert(key);
@@ -41,7 +43,8 @@ impl Writes {
         }
     }
 
-    /// True when a write of this operation has arrived twice: the first time it may have been done.
+    /// Returns true when a write of this operation has arrived twice: the first one may
+    /// have been executed.
     pub fn may_be_done(&self, value: Value) -> bool {
         self.again.contains(&value)
     }
@@ -51,10 +54,10 @@ impl Writes {
     }
 }
 
-/// Compares a replica's list with its content.
+/// Compares a replica's executed list with its content.
 ///
 /// # Errors
-/// A write is in the list, and a sector of it holds what is surely older.
+/// A sector of a listed write holds a value that is surely older.
 pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> Result<(), Failure> {
     for entry in &standing.executed {
         let Some(value) = stage.world.writes.of(group, entry.write) else { continue };
@@ -85,7 +88,7 @@ fn look(
     block(stage, i, group, entry.unit, index, &mut bytes);
     let first = sector_of(entry.unit, index);
     for (bytes, sector) in bytes.chunks_exact(SECTOR as usize).zip(first..) {
-        // What is no stamp at all is for who reads it.
+        // Sectors without a valid stamp are judged when they are read.
         let Ok(found) = stamp::writer(bytes, entry.unit.volume, sector) else { continue };
         if lacks(&stage.history, value, found, sector) {
             let text = format!(
@@ -102,7 +105,8 @@ fn sector_of(unit: UnitKey, block: u32) -> u32 {
     (unit.index * BLOCKS_PER_UNIT + block) * BLOCK_SECTORS
 }
 
-/// True when a sector that this operation has written can't hold `found`, as that was over before.
+/// Returns true when `found` can't be in a sector that this operation wrote, as the write of
+/// `found` was over before.
 pub fn lacks(history: &History, value: Value, found: Value, sector: u32) -> bool {
     let covers = |op: &Record| (op.sector..op.sector + op.sectors).contains(&sector);
     let Some(op) = history.writer(value).filter(|op| covers(op)) else { return false };
@@ -114,7 +118,7 @@ pub fn lacks(history: &History, value: Value, found: Value, sector: u32) -> bool
     };
     match history.writer(found) {
         Some(other) => over(other),
-        // Zeros: of the beginning, or of whoever has zeroed it since.
+        // Zeros are the initial content, or a later operation has zeroed the sector.
         None => {
             let zeroes = |o: &&Record| {
                 o.volume == op.volume

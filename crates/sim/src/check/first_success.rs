@@ -1,6 +1,6 @@
-//! Time to the first success: after one fault, with everything else in order, each group that has a
-//! good copy left answers a read or a write within the time that SPEC.md promises for this kind of
-//! fault. An answer that is an error is none, but for damage that was met.
+//! Judges the time to the first success: after one fault, with everything else in order, each group
+//! that has a good copy left answers a read or a write within the time that SPEC.md promises for
+//! this kind of fault. An error is no success, except for damage that the request met.
 
 use super::Failure;
 use crate::history::Record;
@@ -12,22 +12,22 @@ use seam::BlockError;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// What a crash that peers see at once may stall: the promise for `kill -9`.
+/// Longest stall after a crash that peers notice at once: the promise for `kill -9`.
 const CRASH: Duration = Duration::from_secs(1);
-/// What any request may take while no MDM is there.
+/// Longest time of any request while no MDM is there.
 pub const WITHOUT_MDM: Duration = Duration::from_secs(1);
-/// What a silence may stall beyond the time until it is taken for a loss and until the last lease
-/// is over: with the shipped limits this makes the 3 s of the promise.
+/// Longest stall after a silence, beyond the time until the silence counts as a loss and the last
+/// lease is over. With the shipped limits this makes the promised 3 s.
 const AFTER_SILENCE: Duration = Duration::from_millis(750);
 const UNIT_SECTORS: u32 = UNIT / base::SECTOR;
 
-/// How long a fault of this kind may stall a group; `None`: nothing is promised.
+/// Returns how long a fault of this kind may stall a group; `None`: nothing is promised.
 pub fn bound(how: Outcast, limits: &Limits) -> Option<Duration> {
     let silence = limits.suspect_after + limits.grace + AFTER_SILENCE;
     match how {
         Outcast::Dead => Some(CRASH),
         Outcast::Cut | Outcast::Unheard | Outcast::Dark | Outcast::Frozen => {
-            // A clock may run slow by this much.
+            // A clock may be slow by a tenth.
             Some(silence * 11 / 10)
         }
         Outcast::Heard => Some(unreached(limits) * 11 / 10),
@@ -35,25 +35,27 @@ pub fn bound(how: Outcast, limits: &Limits) -> Option<Duration> {
     }
 }
 
-/// Its peers take twice as long as the MDM to miss a server that the MDM hears, and tell so with their next heartbeats.
-/// The MDM waits until all could have told, and looks twice in a heartbeat. With the shipped limits this makes 4.1 s.
+/// Returns how long a server that only the MDM hears may stall a group, with exact clocks. Its
+/// peers take twice as long as the MDM to miss a server, and report that with their next
+/// heartbeats. The MDM waits until all could have reported, and looks twice per heartbeat. With the
+/// shipped limits this makes 4.1 s.
 fn unreached(limits: &Limits) -> Duration {
     limits.unreached_after() + limits.heartbeat_every * 3 / 2 + patience(limits) + AFTER_SILENCE
 }
 
-/// One request to each group, asked at the moment of a fault.
+/// One request to each group, sent at the moment of a fault.
 #[derive(Debug)]
 pub struct Probes {
     since: Time,
-    /// The groups, and the numbers of their requests in the history.
+    /// The groups, and the indexes of their requests in the history.
     asked: Vec<(GroupId, usize)>,
-    /// The newest map at that moment. A client with an older one may not know what became of its
-    /// volumes.
+    /// The newest map at that moment. A client with an older one may not know the current
+    /// state of its volumes.
     newest: MapVersion,
 }
 
 impl Probes {
-    /// Asks every group that volumes use: of two groups one reads and one writes.
+    /// Sends a request to every group that volumes use, in turn a read and a write.
     pub fn ask(stage: &mut Stage, turn: usize) -> Probes {
         let mut asked: Vec<(GroupId, usize)> = Vec::new();
         let mut known = BTreeSet::new();
@@ -80,7 +82,7 @@ impl Probes {
         Probes { since: stage.world.now(), asked, newest: stage.observer.version }
     }
 
-    /// The first group that was not served within this time; `None`: all were.
+    /// Returns the first group that was not served within `bound`; `None`: all were.
     pub fn late(&self, ops: &[Record], bound: Duration) -> Option<String> {
         let good = |op: &Record| {
             let answer = op.answer.filter(|a| a.at.since(self.since) <= bound);
@@ -95,13 +97,13 @@ impl Probes {
         late.map(|(group, op)| format!("{group} was not served within {bound:?}: {}", ops[*op]))
     }
 
-    /// The longest that a group took that was served.
+    /// Returns the longest time to an answer, of the groups that were answered.
     pub fn longest(&self, ops: &[Record]) -> Duration {
         let took = |(_, op): &(GroupId, usize)| Some(ops[*op].answer?.at.since(self.since));
         self.asked.iter().filter_map(took).max().unwrap_or_default()
     }
 
-    /// Fails if a group was not served within this time of the fault.
+    /// Fails if a group was not served within `bound` of the fault.
     pub fn check(&self, ops: &[Record], fault: &str, bound: Duration) -> Result<(), Failure> {
         let late = self.late(ops, bound);
         late.map_or(Ok(()), |text| Err(Failure::new("first success", format!("{fault}: {text}"))))

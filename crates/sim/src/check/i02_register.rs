@@ -1,10 +1,12 @@
-//! I2: every sector is a linearizable register. A write that was not answered, or answered with an
-//! error, may or may not have taken effect, once; it never appears and then vanishes. It takes effect
-//! before its answer, if it had one, and before the client's next life has completed an operation in
-//! the same unit (I9: nothing from a fenced client appears after the fence). What was asked over an NBD
-//! connection that is gone takes effect before anything that is asked later in the same place is answered.
+//! Judges I2: every sector is a linearizable register.
 //!
-//! I1, that acknowledged writes stay, follows from it: the last thing in a run is a read of everything.
+//! A write without an answer, or with an error as the answer, takes effect once or never; it never
+//! appears and then vanishes. If it takes effect, it does so before its answer, if there is one,
+//! and before the client's next incarnation has completed an operation in the same unit (I9:
+//! nothing from a fenced client appears after the fence). A request over an NBD connection that is
+//! gone takes effect before any later request to the same place is answered.
+//!
+//! I1, that acknowledged writes stay, follows from it, as a run ends with a read of everything.
 
 use super::Failure;
 use super::register::{self, Access, Op, Verdict};
@@ -16,7 +18,7 @@ use std::collections::BTreeMap;
 
 const UNIT_SECTORS: u32 = UNIT / SECTOR;
 
-/// For each (client, unit): the first answer to each of its lives there.
+/// By (client, volume, unit): the moment of the first answer to each incarnation of the client.
 type Fences = BTreeMap<(u8, VolumeId, u32), BTreeMap<u32, u64>>;
 
 fn fences(history: &History) -> Fences {
@@ -33,7 +35,7 @@ fn fences(history: &History) -> Fences {
 }
 
 fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
-    // Nothing is promised of a volume that was deleted and is there again after a recovery.
+    // Reads of a volume that was deleted and came back in a recovery may see anything.
     let undone = op.left && !op.is_write();
     if op.is_refused() || undone {
         return None;
@@ -50,25 +52,26 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
         }
     };
     let answered = op.answer.filter(|a| a.result.is_ok()).map(|a| a.moment);
-    // Who is told that a volume is not its own any more may have asked servers that don't know it yet: that is over with
-    // the fence. What took too long may still be on its way.
+    // An operation that ended in `NoSuchVolume` may have reached servers that do not know of the
+    // unmapping yet, so it expires with the fence. One that took too long may still be in flight.
     let over =
         op.answer.filter(|a| a.result != Err(BlockError::NoSuchVolume) && !took_too_long(op));
     let expires = over.map_or(u64::MAX, |a| a.moment).min(op.cut.unwrap_or(u64::MAX));
     Some(Op { access, invoked: op.invoked, answered, expires })
 }
 
-/// The client's time limit ended it: nobody knows whether it takes effect.
+/// Returns true when the client's time limit ended the operation: whether it takes
+/// effect is unknown.
 fn took_too_long(op: &Record) -> bool {
     op.answer.is_some_and(|a| matches!(a.result, Err(BlockError::TimedOut | BlockError::Full)))
 }
 
-/// How many of a hundred sectors may have histories that are too complex to judge.
+/// Percentage of sectors whose histories may be too complex to judge.
 const UNCLEAR_PERCENT: u64 = 1;
 
-/// The first answer to what the same client was asked for after it knew that the NBD connection of this operation is
-/// gone, or had answered that it took too long: the operation comes before that, or never (R16). Of the operations
-/// that touch the sector.
+/// Returns when an operation expires that its client has abandoned, because its NBD connection was
+/// gone or it took too long (R16): at the first answer to a later request of the client, of the
+/// operations that touch the sector.
 fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
     let late = record.answer.filter(|_| took_too_long(record)).map(|a| a.moment);
     let Some(gone) = record.gone.or(late) else { return u64::MAX };
@@ -77,10 +80,10 @@ fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
     later.filter_map(|op| op.answer.map(|a| a.moment)).min().unwrap_or(u64::MAX)
 }
 
-/// Judges every sector. Gives the number of sectors whose history is too complex to judge.
+/// Judges every sector. Returns the number of sectors whose history is too complex to judge.
 ///
 /// # Errors
-/// A sector that is no register; or more than [`UNCLEAR_PERCENT`] of the sectors can't be judged.
+/// A sector is not a register, or more than [`UNCLEAR_PERCENT`] of the sectors can't be judged.
 pub fn check(history: &History) -> Result<u32, Failure> {
     let fences = fences(history);
     let mut volumes: BTreeMap<VolumeId, Vec<Vec<u32>>> = BTreeMap::new();
@@ -106,7 +109,7 @@ pub fn check(history: &History) -> Result<u32, Failure> {
                 let key = (record.client, *volume, sector / UNIT_SECTORS);
                 let lives = fences.get(&key);
                 let fence = lives.and_then(|l| l.range(record.life + 1..).map(|f| *f.1).min());
-                // A former life may hear late of what was done before.
+                // A former incarnation may hear late of a write that was done before.
                 if record.is_write() && op.answered.is_some() {
                     op.answered = op.answered.min(fence.or(op.answered));
                 }
@@ -118,7 +121,7 @@ pub fn check(history: &History) -> Result<u32, Failure> {
                 ops.push(op);
             }
             if (&ops, sector / UNIT_SECTORS) == (&last.0, last.1) {
-                continue; // as its neighbour
+                continue; // same history as the sector before
             }
             match register::check(&ops) {
                 Verdict::Fine => {}
@@ -184,7 +187,7 @@ mod tests {
     use crate::history::Answer;
     use base::Time;
 
-    /// A write to the first sector.
+    /// Returns a write to the first sector.
     fn write(client: u8, invoked: u64, moment: u64, result: Result<(), BlockError>) -> Record {
         Record {
             client,
@@ -205,13 +208,13 @@ mod tests {
         }
     }
 
-    /// A read of the first sector that sees what the write of this index wrote.
+    /// Returns a read of the first sector that sees the write with this index.
     fn read(client: u8, invoked: u64, sees: u32) -> Record {
         let record = write(client, invoked, invoked + 1, Ok(()));
         Record { kind: IoKind::Read, seen: vec![sees + 1], ..record }
     }
 
-    /// Writes to one sector that were all under way at once.
+    /// Returns a history of writes to one sector that are all in flight at once.
     fn crowded(writes: u64) -> History {
         let mut history = History::default();
         history.ops.extend((0..writes).map(|i| write(0, 1 + i, 1000 + i, Ok(()))));

@@ -1,5 +1,5 @@
-//! I3: the copies of a settled group are equal, byte by byte; and what a primary calls clean is (I10).
-//! I12: nothing of a deleted volume is left.
+//! Judges I3: the copies of a settled group are equal, byte by byte, and so are blocks that a
+//! primary calls clean (I10). I12: nothing of a deleted volume is left.
 
 use super::Failure;
 use crate::plan::Who;
@@ -17,7 +17,7 @@ fn device(stage: &Stage, i: u8) -> &Device {
     stage.sds(i).and_then(Sds::device).expect("it runs")
 }
 
-/// One block of a copy; zeros where it holds none.
+/// Reads one block of a copy; zeros if the copy does not hold the block.
 pub(super) fn block(
     stage: &mut Stage,
     i: u8,
@@ -38,7 +38,7 @@ pub(super) fn block(
     }
 }
 
-/// Compares the copies of every group; the system must be at rest.
+/// Compares the copies of every group. The system must be at rest.
 pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     let groups: Vec<_> = stage.observer.groups.iter().map(|(id, g)| (*id, g.clone())).collect();
     let doubtful = stage.doubtful();
@@ -52,8 +52,8 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// After everything was scrubbed, no copy that is in sync has a damaged block: what is met is written anew
-/// (rule R13).
+/// Checks that no in-sync copy has a damaged block after everything was scrubbed, as damage that is
+/// met is repaired (rule R13).
 pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
     if stage.plan.allow_loss {
         return Ok(());
@@ -90,13 +90,13 @@ pub fn mended(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares what these servers hold of a group.
+/// Compares the content of these servers for a group.
 pub fn compare_group(stage: &mut Stage, group: GroupId, copies: &[u8]) -> Result<(), Failure> {
     let mut units = BTreeSet::new();
     for i in copies {
         units.extend(device(stage, *i).units(group));
     }
-    // A volume that is being deleted goes sooner here and later there.
+    // Servers delete the data of a deleted volume at different times.
     units.retain(|unit| stage.is_there(unit.volume));
     units.into_iter().try_for_each(|unit| compare(stage, group, unit, copies))
 }
@@ -130,7 +130,7 @@ fn compare(stage: &mut Stage, group: GroupId, unit: UnitKey, copies: &[u8]) -> R
     Ok(())
 }
 
-/// Something that is still stored where its group has no replica any more (rule R11).
+/// Returns data on a device that is no replica of the data's group (rule R11).
 pub fn foreign(stage: &Stage) -> Option<String> {
     let doubtful = stage.doubtful();
     (0..stage.plan.sds).find_map(|i| {
@@ -139,14 +139,14 @@ pub fn foreign(stage: &Stage) -> Option<String> {
         let stranger = |group: &GroupId| {
             stage.observer.groups.get(group).is_some_and(|g| !g.replicas.contains(&me))
         };
-        // Who is a replica of a group in doubt nobody knows.
+        // The replicas of a group in doubt are not known for sure.
         let groups = sds.groups().into_iter().map(|v| v.group).filter(|g| !doubtful.contains(g));
         let kept = groups.filter(stranger).find(|group| !device.is_empty(*group))?;
         Some(format!("sds{i} still stores units of {kept}, of which it is no replica"))
     })
 }
 
-/// Something that is still stored although its volume is deleted (I12).
+/// Returns data that is still stored although its volume is deleted (I12).
 pub fn undeleted(stage: &Stage) -> Option<String> {
     let live = &stage.observer.volumes;
     (0..stage.plan.sds).find_map(|i| {
@@ -156,14 +156,15 @@ pub fn undeleted(stage: &Stage) -> Option<String> {
     })
 }
 
-/// A group whose two copies share a fault unit: a server, or a fault set, each of which has enough servers.
+/// Returns a group whose two copies share a fault unit: a server, or a fault set. There are always
+/// enough fault units.
 pub fn together(stage: &Stage) -> Option<String> {
     let plan = &stage.plan;
     let devices = (0..plan.sds).filter_map(|i| Some((stage.sds(i)?.id().0, plan.unit(i))));
     let units: BTreeMap<u32, u8> = devices.collect();
-    // What is lost can't move.
+    // A lost group can't move.
     stage.observer.groups.iter().filter(|(_, g)| !g.lost).find_map(|(id, g)| {
-        // Nobody knows where a device is whose server doesn't run.
+        // If a server does not run, its device is unknown.
         let of: Option<BTreeSet<_>> = g.replicas.iter().map(|d| units.get(d)).collect();
         let of = of?;
         let what = if plan.fault_sets > 0 { "fault set" } else { "server" };
@@ -171,7 +172,7 @@ pub fn together(stage: &Stage) -> Option<String> {
     })
 }
 
-/// Two copies never share a fault unit.
+/// Checks that the two copies of a group never share a fault unit.
 pub fn apart(stage: &Stage) -> Result<(), Failure> {
     let name = if stage.plan.fault_sets > 0 { "fault sets" } else { "I3" };
     together(stage).map_or(Ok(()), |text| Err(Failure::new(name, text)))

@@ -1,5 +1,5 @@
-//! I5: a sector holds zeros or a value that was written to that very sector, whole; nothing torn,
-//! nothing foreign, nothing from the future. Checked at each answer.
+//! Judges I5 at each answer: a sector holds zeros, or a whole value that was written to this very
+//! sector. It is not torn, not from another place, and not from the future.
 
 use super::Failure;
 use crate::history::{History, Record, SILENT};
@@ -9,7 +9,7 @@ use base::{BLOCK, SECTOR, VolumeId};
 
 const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 
-/// What a read's answer shows, sector by sector.
+/// Returns the values that the answer to a read shows, by sector.
 pub fn seen(history: &History, op: usize, data: &[u8]) -> Result<Vec<u32>, Failure> {
     let record = &history.ops[op];
     let bytes = record.sectors as usize * SECTOR as usize;
@@ -27,7 +27,7 @@ pub fn seen(history: &History, op: usize, data: &[u8]) -> Result<Vec<u32>, Failu
     sectors.map(|(data, sector)| value(history, data, record.volume, sector, record)).collect()
 }
 
-/// The value of one sector's bytes, as an operation saw it.
+/// Returns the value in one sector's bytes, as an operation saw them.
 pub fn value(
     history: &History,
     data: &[u8],
@@ -50,7 +50,7 @@ pub fn value(
     Ok(value)
 }
 
-/// A block that holds no data reads as zeros; of the others nothing is known.
+/// Returns 0 for sectors in blocks without data; other sectors are unknown.
 fn extents(sector: u32, sectors: u32, data: &[u8]) -> Option<Vec<u32>> {
     let first = sector / BLOCK_SECTORS;
     (sector..sector + sectors)

@@ -1,5 +1,5 @@
-//! I10: what a settle or a resync copies covers the true difference. After each seal the copies of
-//! the group are compared in full at the first moment at which nothing is in flight: an error shows
+//! Judges I10: what a settle or a resync copies covers the true difference. After each seal, the
+//! copies of the group are fully compared as soon as nothing is in flight, so that an error shows
 //! before a later write hides it.
 
 use super::{Failure, i03_mirrors};
@@ -7,7 +7,8 @@ use crate::plan::Who;
 use crate::stage::Stage;
 use base::{Epoch, GroupId};
 
-/// Compares the copies of the groups in `stage.sealed` that are at rest, and forgets them there.
+/// Compares the copies of the groups in `stage.sealed` that are at rest, and removes
+/// these groups there.
 pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     for group in stage.sealed.clone() {
         if let Some(copies) = at_rest(stage, group) {
@@ -20,7 +21,8 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The servers that hold the group's copies, if all are in sync in the present epoch and idle.
+/// Returns the servers that hold the group's copies, if all are in sync in the
+/// present epoch and idle.
 fn at_rest(stage: &Stage, group: GroupId) -> Option<Vec<u8>> {
     let config = stage.observer.groups.get(&group).filter(|g| g.in_sync.len() > 1)?;
     stage.observer.who_is_active(group, Epoch(config.epoch))?;

@@ -1,7 +1,7 @@
-//! I13 and I4: epochs only rise; in each epoch of a group one process is active, in one life; a
-//! replica gets into the in-sync set through being a joiner, and a primary is in sync.
+//! Judges I13 and I4: epochs only rise; in each epoch of a group, only one incarnation of one
+//! process is active; a replica joins before it is in sync; and a primary is in sync.
 //!
-//! It watches the map pages that the MDM sends, and what primaries say of themselves.
+//! The judge watches the map pages that the MDMs send, and the notes of primaries.
 
 use super::Failure;
 use super::pools::Places;
@@ -12,48 +12,48 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use wire::control::{GroupInfo, Intent, MapPage};
 
-/// A device, as the last page told.
+/// A device, as the last page described it.
 #[derive(Clone, Debug)]
 pub struct Device {
-    /// Where it listens.
+    /// Its address.
     pub address: Option<SocketAddr>,
-    /// Thought to be alive.
+    /// The MDM takes it for alive.
     pub up: bool,
-    /// The life that the map knows.
+    /// Its incarnation by the map.
     pub incarnation: u64,
     /// Bytes for data.
     pub capacity: u64,
     /// Its storage pool.
     pub pool: u32,
-    /// It is to be removed.
+    /// The device is to be removed.
     pub leaves: bool,
-    /// It was.
+    /// The device was removed.
     pub removed: bool,
 }
 
-/// The map as an observer of the MDM's links knows it.
+/// The map, as the pages of the MDMs show it.
 #[derive(Default, Debug)]
 pub struct Observer {
-    /// The newest version seen.
+    /// The newest version.
     pub version: MapVersion,
     /// Groups.
     pub groups: BTreeMap<GroupId, GroupInfo>,
     /// Devices.
     pub devices: BTreeMap<DeviceId, Device>,
-    /// Volumes: their groups, and bytes.
+    /// Groups and size in bytes of each volume.
     pub volumes: BTreeMap<u32, (Vec<u32>, u64)>,
-    /// Who is where.
+    /// Servers and pools of devices and groups.
     pub places: Places,
     active: BTreeMap<(GroupId, Epoch), (ProcId, u32)>,
 }
 
 impl Observer {
-    /// Nothing is known yet.
+    /// Creates an observer that has seen no page.
     pub fn new(places: Places) -> Observer {
         Observer { places, ..Observer::default() }
     }
 
-    /// Takes in a page that the MDM sent.
+    /// Processes a page that an MDM sent.
     pub fn page(&mut self, page: MapPage) -> Result<(), Failure> {
         self.places.page(&page)?;
         let version = MapVersion(page.version);
@@ -88,8 +88,8 @@ impl Observer {
                 self.volumes.retain(|id, _| page.live.contains(id));
             }
         }
-        // A lost group that no volume uses may be formed anew; a page may tell of a volume, too, that
-        // was made after that.
+        // A lost group that no volume uses may be formed again, and the same page may contain a
+        // volume that was made after that.
         let old = || self.volumes.iter().filter(|(id, _)| before.contains(id));
         let used = |id: GroupId| old().any(|(_, (slots, _))| slots.contains(&id.0));
         match strangers.into_iter().find(|(id, _)| used(*id)) {
@@ -98,7 +98,7 @@ impl Observer {
         }
     }
 
-    /// Takes in a group; tells of a replica that got in sync without joining.
+    /// Processes a group of a page. Returns a replica that got in sync without joining.
     fn group(&mut self, new: GroupInfo) -> Result<Option<(GroupId, Failure)>, Failure> {
         let id = GroupId(new.id);
         let mut suspect = None;
@@ -106,12 +106,13 @@ impl Observer {
             return Err(Failure::new("I4", format!("the primary is not in sync: {new:?}")));
         }
         match self.groups.get_mut(&id) {
-            // A recovery may know none but an older configuration, or can't tell whether the newest one holds.
+            // A recovery may know only an older configuration, or can't tell whether
+            // the newest one holds.
             Some(old) if is_doubted(old, &new) => {
                 old.doubt = new.doubt;
                 return Ok(None);
             }
-            Some(old) if new.epoch < old.epoch => return Ok(None), // an old answer
+            Some(old) if new.epoch < old.epoch => return Ok(None), // an older page
             Some(old) if new.epoch == old.epoch && *old != new => {
                 let text = format!("one epoch, two configurations: {old:?} and {new:?}");
                 return Err(Failure::new("I13", text));
@@ -138,7 +139,7 @@ impl Observer {
         Ok(suspect)
     }
 
-    /// A primary says that it is active.
+    /// Processes the note of a primary that it is active.
     pub fn active(
         &mut self,
         who: ProcId,
@@ -156,14 +157,15 @@ impl Observer {
         }
     }
 
-    /// Who is active in a group's epoch.
+    /// Returns which incarnation of which process is active in this epoch of a group.
     pub fn who_is_active(&self, group: GroupId, epoch: Epoch) -> Option<(ProcId, u32)> {
         self.active.get(&(group, epoch)).copied()
     }
 }
 
-/// True when a recovery tells of a group as it was, or was once, but that it is in doubt: nobody leads it, and nobody joins.
-/// Devices that were emptied meanwhile are left out.
+/// Returns true when a recovery publishes a present or earlier configuration of a group as
+/// in doubt, without a primary and without joiners. Devices that were emptied meanwhile
+/// may be missing in it.
 fn is_doubted(old: &GroupInfo, new: &GroupInfo) -> bool {
     let emptied = new.doubt == Doubt::Gone as u32;
     let part = emptied && new.in_sync.iter().all(|d| old.in_sync.contains(d));

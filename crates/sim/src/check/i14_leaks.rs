@@ -1,19 +1,19 @@
-//! I14: nothing is kept at rest: all buffers are back, no operation is in flight.
+//! Judges I14: at rest all buffers are returned, and no operation is in flight.
 
 use crate::plan::Who;
 use crate::stage::Stage;
 use node::sds::{Device, Sds};
 
-/// The MDM keeps the newest map's pages ready.
+/// Bytes of buffers that an MDM may keep: it keeps the pages of the newest map ready.
 const MDM_PAGES: usize = 64 << 10;
 
-/// What is still kept, although nobody asks for anything. Control frames in flight keep buffers, too,
-/// so only what stays is a leak.
+/// Returns what a process still keeps although there are no requests. Control frames in flight keep
+/// buffers as well, so only what stays is a leak.
 pub fn unmet(stage: &Stage) -> Option<String> {
     for who in stage.everybody().into_iter().filter(|who| !has_doubtful(stage, *who)) {
         let id = stage.proc(who);
         let used = stage.world.pool_used(id);
-        // What waits in memory for its slot keeps its buffers.
+        // Data that waits in memory for its slot keeps its buffers.
         let waits = match who {
             Who::Sds(i) => stage.sds(i).and_then(Sds::device).and_then(Device::durable),
             _ => None,
@@ -40,7 +40,8 @@ pub fn unmet(stage: &Stage) -> Option<String> {
     None
 }
 
-/// True for a server with a copy of a group in doubt: what was under way there waits for a person's word.
+/// Returns true for a server with a copy of a group in doubt: operations there wait for the
+/// operator's decision.
 fn has_doubtful(stage: &Stage, who: Who) -> bool {
     let Who::Sds(i) = who else { return false };
     let doubtful = stage.doubtful();

@@ -1,7 +1,7 @@
-//! R10: a group is lost only when no whole copy of it is left: whoever was in sync at last has
-//! really lost what it held, after it had got in sync.
+//! Judges R10: a group is lost only when no full copy of it is left, so every device of the last
+//! in-sync set has really lost its content after it got in sync.
 //!
-//! It watches the configurations that the MDM sends, and is told whose devices were emptied.
+//! The judge watches the configurations that the MDMs send, and is told which devices were emptied.
 //! Moments are steps of the world.
 
 use super::Failure;
@@ -13,41 +13,44 @@ use wire::control::GroupInfo;
 #[derive(Clone, Debug)]
 struct Copies {
     epoch: Epoch,
-    /// Who is in sync, and the last moment at which it was not.
+    /// The in-sync devices, each with the moment of the last configuration in which
+    /// it was not in sync.
     since: BTreeMap<DeviceId, u64>,
-    /// When it was seen.
+    /// Moment of this configuration.
     seen: u64,
     lost: bool,
 }
 
-/// What was really lost.
+/// Real losses of devices' content.
 #[derive(Clone, Default, Debug)]
 pub struct Losses {
-    /// When a device lost what it held, the last time.
+    /// The last moment at which each device lost its content.
     emptied: BTreeMap<DeviceId, u64>,
-    /// Those whose next life no MDM knows yet, and the nonce of its process once that has begun: they hold nothing.
+    /// Emptied devices whose next incarnation no MDM knows yet, which hold nothing; and the nonce
+    /// of that incarnation once it has started.
     dead: BTreeMap<DeviceId, Option<u64>>,
     groups: BTreeMap<GroupId, Copies>,
-    /// Groups that were lost, now or once.
+    /// Groups that are lost, or were once.
     lost: BTreeSet<GroupId>,
 }
 
 impl Losses {
-    /// This device has lost everything that it held.
+    /// Records that this device has lost all its content.
     pub fn emptied(&mut self, device: DeviceId, now: u64) {
         self.emptied.insert(device, now);
         self.dead.insert(device, None);
     }
 
-    /// The device's next life begins, with this nonce.
+    /// Records the start of a device's next incarnation, with this nonce.
     pub fn starts(&mut self, device: DeviceId, nonce: u64) {
         if let Some(next) = self.dead.get_mut(&device) {
             *next = Some(nonce);
         }
     }
 
-    /// An MDM knows the device's process with this nonce. If that is its next life, it held nothing until now, also where
-    /// it was in sync: a group may be formed on a device of whose death the MDM has not heard.
+    /// Records that an MDM knows the device's process with this nonce. If that is the next
+    /// incarnation after a loss, the device held nothing until now, even where it was in sync: a
+    /// group may be formed on a device of whose death the MDM has not heard.
     pub fn registered(&mut self, device: DeviceId, nonce: u64, now: u64) {
         if self.dead.get(&device) == Some(&Some(nonce)) {
             self.dead.remove(&device);
@@ -55,19 +58,19 @@ impl Losses {
         }
     }
 
-    /// True when the group was lost, now or once.
+    /// Returns true when the group is lost, or was once.
     pub fn has(&self, group: GroupId) -> bool {
         self.lost.contains(&group)
     }
 
-    /// The group is as lost as it was before the last configurations.
+    /// Records that the group is lost as it was before its last configurations.
     pub fn stays_lost(&mut self, group: GroupId) {
         if let Some(copies) = self.groups.get_mut(&group) {
             copies.lost = true;
         }
     }
 
-    /// Takes in a configuration that the MDM sent.
+    /// Processes a configuration that an MDM sent.
     pub fn group(&mut self, new: &GroupInfo, now: u64) -> Result<(), Failure> {
         let (id, epoch) = (GroupId(new.id), Epoch(new.epoch));
         let old = self.groups.get(&id);
@@ -92,8 +95,8 @@ impl Losses {
         Ok(())
     }
 
-    /// Nobody that counted has anything left. Configurations in between may have gone unseen: then
-    /// one at least has nothing.
+    /// Fails unless every device of the in-sync set has lost its content. If configurations in
+    /// between were not seen, one such device is enough.
     fn is_gone(&self, id: GroupId, old: &Copies, epoch: Epoch) -> Result<(), Failure> {
         let empty =
             |(d, since): (&DeviceId, &u64)| self.emptied.get(d).is_some_and(|at| at >= since);
@@ -156,7 +159,7 @@ mod tests {
         assert!(losses.group(&config(2, &[]), 20).is_err(), "B has everything");
         let mut losses = formed();
         losses.emptied(A, 15);
-        losses.group(&config(4, &[]), 20).unwrap(); // what happened in 2 and 3 was not seen
+        losses.group(&config(4, &[]), 20).unwrap(); // configurations 2 and 3 were not seen
     }
 
     #[test]
@@ -191,7 +194,7 @@ mod tests {
         losses.group(&config(4, &[B]), 31).unwrap();
         losses.group(&config(5, &[B, A]), 32).unwrap();
         losses.group(&config(6, &[A]), 33).unwrap();
-        losses.registered(A, 6, 34); // an earlier life
+        losses.registered(A, 6, 34); // an earlier incarnation
         assert!(losses.clone().group(&config(7, &[]), 35).is_err(), "no MDM knows of a new life");
         losses.registered(A, 7, 40);
         losses.group(&config(7, &[]), 41).unwrap();

@@ -1,5 +1,6 @@
-//! What an operator gets who has groups in doubt served from older copies (`accept-loss --use-stale`): each sector has
-//! something that was written there at some time, or nothing, and a device that never had all of a group is not chosen.
+//! Judges the service of groups in doubt from older copies (`accept-loss --use-stale`): each sector
+//! has a value that was written there at some time, or zeros. `crate::rescue` judges that no device
+//! is chosen that never had all of a group.
 
 use super::Failure;
 use crate::history::{History, SILENT};
@@ -7,13 +8,13 @@ use crate::plan::IoKind;
 use base::VolumeId;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was ever written, by place; 0 is nothing.
+/// All values that were ever written, by sector.
 type Written = BTreeMap<(VolumeId, u32), BTreeSet<u32>>;
 
-/// Judges the reads from `first` on.
+/// Judges the reads from the operation with index `first` on.
 ///
 /// # Errors
-/// One of them saw what was never written there.
+/// A read saw a value that was never written there.
 pub fn check(history: &History, first: usize) -> Result<(), Failure> {
     let written = written(history);
     for op in &history.ops[first..] {

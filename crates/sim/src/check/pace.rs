@@ -1,8 +1,9 @@
-//! R11: when a server stays away and nothing else is wrong, the first lost copy is made anew soon after `rebuild_after`.
+//! Judges R11: when a server stays away and nothing else is wrong, the rebuild of its first copy
+//! begins soon after `rebuild_after`.
 //!
-//! The time runs from the moment at which an MDM takes the device for gone, and ends with the first map in which
-//! somebody takes its place. Only so many copies are made at a time: one that waited for others begins soon after
-//! one of those has ended.
+//! The time runs from the moment at which an MDM declares the device down, and ends with the first
+//! map in which another device takes its place. The number of copies at a time is limited, so a
+//! copy that waited for others has to begin soon after one of these has ended.
 
 use super::Failure;
 use base::{DeviceId, Limits, Time};
@@ -10,20 +11,21 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use wire::control::GroupInfo;
 
-/// What it takes until those in sync have noticed, and until the healer looks, with limits that are drawn small.
+/// Time until the replicas in sync notice the loss and the healer looks, with limits
+/// that are drawn small.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Devices that are down, and when their copies began to be made anew.
+/// Devices that are down, and when the rebuild of their copies began.
 #[derive(Default, Debug)]
 pub struct Pace {
     down: BTreeMap<DeviceId, Time>,
     begun: BTreeMap<DeviceId, Begun>,
-    /// Groups of which a copy is being made, and when one was ready last.
+    /// Groups of which a copy is being made, and the last time at which one was complete.
     busy: BTreeSet<u32>,
     ready: Option<Time>,
 }
 
-/// When the first copy began, and when another one had been ready last.
+/// When the first copy began, and the last time before at which another one was complete.
 #[derive(Clone, Copy, Debug)]
 struct Begun {
     at: Time,
@@ -31,13 +33,13 @@ struct Begun {
 }
 
 impl Pace {
-    /// An MDM takes the device for gone.
+    /// Records that an MDM declares the device down.
     pub fn down(&mut self, device: DeviceId, now: Time) {
         self.begun.remove(&device);
         self.down.insert(device, now);
     }
 
-    /// The map tells of a group.
+    /// Processes a group of a map.
     pub fn group(&mut self, group: &GroupInfo, now: Time) {
         let leaving = DeviceId(group.leaving);
         match group.leaving {
@@ -51,12 +53,12 @@ impl Pace {
         }
     }
 
-    /// This device was away long enough for its copies to be made anew, if it had any.
+    /// Checks a device that was away long enough for its copies to be rebuilt, if it had any.
     pub fn check(&self, device: DeviceId, limits: &Limits) -> Result<(), Failure> {
         let (Some(down), Some(begun)) = (self.down.get(&device), self.begun.get(&device)) else {
             return Ok(());
         };
-        // A clock may run slow by a tenth.
+        // A clock may be slow by a tenth.
         let slack = limits.heartbeat_every * 4 + SLACK;
         let bound = limits.rebuild_after * 11 / 10 + slack;
         let took = begun.at.since(*down);
@@ -82,7 +84,7 @@ mod tests {
         let leaves = GroupInfo { leaving: 3, ..GroupInfo::default() };
         let begins = |second: u64| {
             let mut pace = Pace::default();
-            pace.group(&leaves, at(1)); // it was up, and moved away
+            pace.group(&leaves, at(1)); // a move while the device was up
             pace.down(DeviceId(3), at(10));
             pace.group(&leaves, at(10 + second));
             pace.group(&leaves, at(100));
@@ -90,7 +92,7 @@ mod tests {
         };
         assert!(begins(2) && begins(3));
         assert!(!begins(10));
-        // Others were copied before it.
+        // Others were copied before.
         let other = |leaving| GroupInfo { id: 7, leaving, ..GroupInfo::default() };
         let waits = |ready: u64| {
             let mut pace = Pace::default();

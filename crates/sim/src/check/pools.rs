@@ -1,6 +1,6 @@
-//! Storage pools and servers: a device stays in its pool, a group's replicas are of one pool, always the same one, and
-//! the two that stay are of two servers; a volume's groups are of its pool. In every map that the MDM sends, and at
-//! last by what the plan says of who is where.
+//! Judges locations: a device stays in its pool; all replicas of a group are in one pool, always
+//! the same, and the two that stay are on two servers; a volume's groups are in its pool. Checked
+//! in every map that the MDMs send, and against the plan at the end.
 
 use super::Failure;
 use crate::plan::Plan;
@@ -9,29 +9,29 @@ use base::{DeviceId, GroupId};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{GroupInfo, MapPage, VolumeInfo};
 
-/// What pages told of who is where.
+/// Locations of devices and groups, as map pages showed them.
 #[derive(Default, Debug)]
 pub struct Places {
-    /// Each device's server and pool.
+    /// Server and pool of each device.
     devices: BTreeMap<DeviceId, (u32, u32)>,
-    /// Each group's pool.
+    /// Pool of each group.
     groups: BTreeMap<GroupId, u32>,
-    /// Devices change their servers.
+    /// The plan swaps devices between servers.
     swaps: bool,
 }
 
 impl Places {
-    /// Nothing is known yet.
+    /// Creates an empty record.
     pub fn new(plan: &Plan) -> Places {
         Places { swaps: plan.swaps(), ..Places::default() }
     }
 
-    /// The pool of a group.
+    /// Returns the pool of a group.
     pub fn pool_of(&self, group: GroupId) -> Option<u32> {
         self.groups.get(&group).copied()
     }
 
-    /// Takes in a page that the MDM sent.
+    /// Processes a page that an MDM sent.
     pub fn page(&mut self, page: &MapPage) -> Result<(), Failure> {
         for d in &page.devices {
             let (id, now) = (DeviceId(d.id), (d.sds, d.pool));
@@ -76,7 +76,8 @@ impl Places {
     }
 }
 
-/// At last: every copy is where the plan has its group's pool, and every volume in the pool that it was made in.
+/// Checks at the end that all copies of a group are in one pool by the plan, and every volume is in
+/// the pool in which it was made.
 pub fn check(stage: &Stage) -> Result<(), Failure> {
     let plan = &stage.plan;
     if plan.pools() == 1 {

@@ -1,46 +1,48 @@
-//! Is the history of one 512 B sector that of a linearizable register (I2)?
+//! Checks whether the history of one 512-byte sector is that of a linearizable register (I2).
 //!
 //! Every written value is unique, except zero. The search goes through the answers in order and
 //! keeps all states that the register may be in. It is lazy: an operation takes effect no earlier
-//! than an answer demands, because whatever takes effect early can as well wait, with two exceptions
-//! that are tried out: at each answer any values that reads in flight will return may have been
-//! visible for a moment before; and a write whose value nobody sees may have been overwritten at once
-//! by the latest visible change, if it was in flight then. So a state is: the value, when it changed
-//! last, which writes in flight have been visible, and which reads in flight have their value.
+//! than an answer demands, because an operation that takes effect early can as well wait. Two
+//! exceptions are tried out. At each answer, any values that reads in flight will return may have
+//! been visible for a moment before. And a write whose value nobody sees may have been overwritten
+//! at once by the latest visible change, if it was in flight then. So a state consists of the
+//! value, the time of its last change, the writes in flight that have been visible, and the reads
+//! in flight that have their value.
 
 use std::fmt;
 
-/// The value of a sector: 0 for zeros, else whatever names the write.
+/// Value of a sector: 0 for zeros, else the number of the write.
 pub type Value = u32;
 
-/// What an operation did to the sector.
+/// Effect of an operation on the sector.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Access {
-    /// It saw this value. Reads without an answer don't belong into a history.
+    /// It saw this value. A history has no unanswered reads.
     Read(Value),
     /// It wrote this value.
     Write(Value),
 }
 
-/// One operation on the sector. Moments are numbers in one total order; no two are equal.
+/// One operation on the sector. Moments are positions in one total order; no two are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Op {
-    /// What it did.
+    /// Effect of the operation.
     pub access: Access,
-    /// When it was asked for.
+    /// Moment of the request.
     pub invoked: u64,
-    /// When it was answered; `None`: it never was, or the outcome is unknown.
+    /// Moment of the answer; `None`: there is none, or the outcome is unknown.
     pub answered: Option<u64>,
-    /// Outcome unknown: it took effect before this moment, or never will. `u64::MAX`: no limit.
+    /// If the outcome is unknown: the operation took effect before this moment, or never will.
+    /// `u64::MAX`: no limit.
     pub expires: u64,
 }
 
-/// The history of no register.
+/// Proof that a history is not that of a register.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Violation {
-    /// The operation whose answer can't be.
+    /// The operation whose answer is impossible.
     pub op: usize,
-    /// What values the register could have had instead; a few of them.
+    /// Some of the values that the register could have had instead.
     pub possible: [Option<Value>; 4],
 }
 
@@ -55,14 +57,14 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The verdict on a history.
+/// Verdict on a history.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// A register could have done this.
+    /// A register could have this history.
     Fine,
-    /// No register could.
+    /// No register could have this history.
     Bad(Violation),
-    /// Too many possibilities to follow.
+    /// There are too many possibilities to check.
     Unclear,
 }
 
@@ -71,9 +73,9 @@ const MAX_STATES: usize = 1 << 13;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct State {
     value: Value,
-    /// Writes in flight that have been visible, and reads in flight that have their value; by slot.
+    /// By slot: writes in flight that have been visible, and reads in flight that have their value.
     done: u128,
-    /// The moment of the last visible change.
+    /// Moment of the last visible change.
     changed: u64,
 }
 
@@ -90,18 +92,18 @@ struct Search<'a> {
     next: Vec<State>,
     /// Operations in flight by slot.
     flying: Vec<Option<usize>>,
-    /// For each write: the last moment at which a read of its value is answered; 0 = never.
+    /// By write: the last moment at which a read of its value is answered; 0: never.
     seen_until: Vec<u64>,
 }
 
-/// Judges a history; the register starts with zeros.
+/// Judges a history. The register starts with zeros.
 pub fn check(ops: &[Op]) -> Verdict {
     let seen_until = seen_until(ops);
     let mut moments: Vec<(u64, Kind, usize)> = Vec::with_capacity(ops.len() * 2);
     for (i, op) in ops.iter().enumerate() {
         let is_write = matches!(op.access, Access::Write(_));
         if op.answered.is_none() && is_write && seen_until[i] < op.invoked {
-            continue; // maybe it never happened, and nobody saw it
+            continue; // it may never have happened, and nobody saw it
         }
         moments.push((op.invoked, Kind::Invoke, i));
         match op.answered {
@@ -181,7 +183,7 @@ impl Search<'_> {
         self.flying.iter().position(|f| *f == Some(op)).expect("the operation is in flight")
     }
 
-    /// Ends the operation: its slot is free and unmarked in every next state.
+    /// Ends the operation: its slot is free, and its mark is cleared in every next state.
     fn land(&mut self, slot: usize) {
         self.flying[slot] = None;
         self.next.iter_mut().for_each(|s| s.done &= !(1 << slot));
@@ -228,8 +230,8 @@ impl Search<'_> {
         self.land(slot);
     }
 
-    /// The slot of a write of `value` that may become visible now; of several (zeros) the one that
-    /// can't wait longest.
+    /// Returns the slot of a write of `value` that may become visible now. Of several writes of
+    /// zeros, returns the one with the earliest deadline.
     fn writer(&self, s: &State, value: Value) -> Option<usize> {
         let usable = |(slot, op): (usize, &Option<usize>)| {
             let op = &self.ops[(*op)?];
@@ -239,8 +241,8 @@ impl Search<'_> {
         self.flying.iter().enumerate().filter_map(usable).min().map(|(_, slot)| slot)
     }
 
-    /// The write in `slot` becomes visible; before it, for a moment, any values that reads in flight
-    /// wait for.
+    /// Makes the write in `slot` visible. Before it, any values that reads in flight wait for may
+    /// be visible for a moment.
     fn show(&mut self, now: u64, from: State, slot: usize) {
         let op = self.flying[slot].expect("a write in flight");
         let Access::Write(value) = self.ops[op].access else {
@@ -276,7 +278,7 @@ impl Search<'_> {
         }
     }
 
-    /// Reads in flight that wait for this value have it.
+    /// Gives this value to the reads in flight that wait for it.
     fn satisfy(&self, s: &mut State, value: Value) {
         for (i, f) in self.flying.iter().enumerate() {
             if f.is_some_and(|op| self.ops[op].access == Access::Read(value)) {
@@ -352,13 +354,14 @@ mod tests {
         ]));
     }
 
-    /// Tries every order.
+    /// Tries every order of the operations.
     fn brute(ops: &[Op], done: u32, value: Value) -> bool {
         let needed = |i: usize| ops[i].answered.is_some();
         if (0..ops.len()).all(|i| done >> i & 1 == 1 || !needed(i)) {
             return true;
         }
-        // The next one must not come after the deadline of another that is still to come.
+        // The next operation must not begin after the deadline of another one
+        // that is still to come.
         let end = |o: &Op| o.answered.unwrap_or(o.expires);
         (0..ops.len()).filter(|i| done >> i & 1 == 0).any(|i| {
             let late = (0..ops.len()).any(|j| {

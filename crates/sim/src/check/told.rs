@@ -1,5 +1,5 @@
-//! Copies that were told that a block can't be read any more: for how long its bytes may differ
-//! from the other copy's.
+//! Copies with blocks that were reported lost at their source: how long the bytes of such a block
+//! may differ from the other copy's.
 
 use crate::plan::Who;
 use crate::stage::Stage;
@@ -7,10 +7,10 @@ use base::{GroupId, UnitKey};
 use node::sds::Sds;
 
 impl Stage {
-    /// Everything was scanned and scrubbed, which has mended what one server was told is lost. Of
-    /// two that were told neither may be able to mend the other: who could have was away when the
-    /// second one was made. Then nobody could read it in the scan, either. Memory is not scrubbed:
-    /// it says itself what is lost.
+    /// Drops blocks that the scan and the scrub have repaired. If two servers were told that a
+    /// block is lost, neither may be able to repair the other, as the server that could was away
+    /// when the second copy was made. Then the scan could not read the block, either, and it stays.
+    /// Memory is not scrubbed; it reports itself which blocks are lost.
     pub fn forget_mended(&mut self) {
         let unread = |copy: &(u8, UnitKey, u32)| self.unread.contains(&(copy.1, copy.2));
         let stays = |copy: &&(u8, UnitKey, u32)| {
@@ -19,8 +19,8 @@ impl Stage {
         self.lost_copies = self.lost_copies.iter().filter(stays).copied().collect();
     }
 
-    /// True when the bytes that this server has of a block say nothing, as no checksum of theirs
-    /// fits.
+    /// Returns true when the bytes of a block on this server may be anything, as no
+    /// checksum matches them.
     pub(crate) fn is_told_lost(&self, i: u8, group: GroupId, unit: UnitKey, block: u32) -> bool {
         let device = self.sds(i).and_then(Sds::device);
         let lost = || device.is_some_and(|d| d.is_lost_in_memory(group, unit, block));

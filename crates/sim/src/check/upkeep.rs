@@ -1,7 +1,7 @@
-//! R12: while a server is in maintenance nothing is made anew in its place.
+//! Judges R12: while a server is in maintenance, nothing is rebuilt in its place.
 //!
-//! Compares the states after one entry and after the next: no group begins to leave a device that is in (instant)
-//! maintenance after both.
+//! Compares the states after two consecutive entries: no group begins to leave a device that is in
+//! (instant) maintenance after both.
 
 use super::Failure;
 use base::{DeviceId, GroupId};
@@ -9,7 +9,7 @@ use mdm::State;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::Intent;
 
-/// What was seen after the last entry.
+/// State after the last entry.
 #[derive(Default, Debug)]
 pub struct Upkeep {
     entry: u64,
@@ -18,7 +18,8 @@ pub struct Upkeep {
 }
 
 impl Upkeep {
-    /// Some MDM has applied this entry; one that leads may be ahead of it.
+    /// Processes the state of an MDM that has applied this entry. A leader's state may be
+    /// ahead of the entry.
     pub fn look(&mut self, entry: u64, state: &State) -> Result<(), Failure> {
         if entry <= self.entry {
             return Ok(());
@@ -29,7 +30,7 @@ impl Upkeep {
         let all: BTreeSet<DeviceId> = all.map(|(id, _)| *id).collect();
         let were = std::mem::replace(&mut self.maintained, all);
         if std::mem::replace(&mut self.entry, entry) + 1 != entry {
-            return Ok(()); // some were applied together
+            return Ok(()); // several entries were applied together
         }
         let maintained = |d: &DeviceId| were.contains(d) && self.maintained.contains(d);
         let new = |(id, d): &(&GroupId, &DeviceId)| before.get(*id) != Some(*d) && maintained(d);

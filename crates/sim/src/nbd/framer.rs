@@ -1,4 +1,5 @@
-//! Cuts what an NBD server sends into frames: the greeting, answers to options, simple replies.
+//! Cuts the stream of an NBD server into frames: the greeting, answers to options,
+//! and simple replies.
 
 use seam::{FrameError, Framer, Framing};
 use std::cell::RefCell;
@@ -6,12 +7,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use target::nbd::proto::*;
 
-/// The length of a server's greeting.
+/// Length of a server's greeting in bytes.
 pub(super) const GREETING: usize = 18;
 const OPTION_REPLY: usize = 20;
 const REPLY: usize = 16;
 
-/// How many bytes follow a good answer, by cookie.
+/// Bytes of data after a successful reply, by cookie.
 pub(super) type Lens = Rc<RefCell<BTreeMap<u64, u32>>>;
 
 #[derive(Clone, Copy, Debug)]

@@ -1,4 +1,4 @@
-//! The run's part of the NBD clients: what is asked over a connection, and what became of it.
+//! NBD clients in a run: which requests go over which connection, and how they end.
 
 use super::{Host, Order, Seen, Shared};
 use crate::check::Failure;
@@ -14,10 +14,10 @@ use std::rc::Rc;
 use std::time::Duration;
 use target::nbd::proto::*;
 
-/// A connection that is gone, until the SDC knows.
+/// A lost connection of which the SDC may not know yet.
 #[derive(Debug)]
 struct Broken {
-    /// The SDC's name for it, and its life.
+    /// The SDC's link id of the connection, and the SDC's incarnation.
     link: LinkId,
     life: u32,
     asked: Vec<u64>,
@@ -29,16 +29,17 @@ pub struct Outlet {
     proc: ProcId,
     shared: Rc<RefCell<Shared>>,
     volumes: Vec<u8>,
-    /// What the plan's volumes were when the connections were made first.
+    /// Ids of the plan's volumes when the connections were first made.
     ids: Vec<Option<VolumeId>>,
-    /// By connection that has its volume attached: the SDC's link, and the SDC's life.
+    /// Connections with an attached volume: the SDC's link id, and the SDC's incarnation.
     up: BTreeMap<u8, (LinkId, u32)>,
     broken: Vec<Broken>,
     prng: Prng,
 }
 
 impl Stage {
-    /// Adds the processes that connect to clients. Behind all others, so that those are the same without.
+    /// Adds the processes that connect to clients. They come after all others, so that these are
+    /// the same in plans without NBD.
     pub(crate) fn add_nbd(&mut self) {
         for client in 0..self.plan.clients {
             if self.plan.nbd == 0 {
@@ -54,7 +55,7 @@ impl Stage {
         }
     }
 
-    /// Starts them.
+    /// Starts these processes.
     pub(crate) fn start_nbd(&mut self) {
         for client in 0..self.outlets.len() {
             let outlet = &mut self.outlets[client];
@@ -74,8 +75,9 @@ impl Stage {
         }
     }
 
-    /// Asks over one of the client's connections, if it has one for this volume. A volume that may have been
-    /// made anew is not asked: by its name a connection may have attached the old one.
+    /// Sends a request over one of the client's connections. Returns false if none has this volume.
+    /// A volume that may have been created again is not requested, as a connection may have
+    /// attached the former one under the same name.
     pub(crate) fn ask_over_nbd(
         &mut self,
         client: u8,
@@ -85,7 +87,7 @@ impl Stage {
         sectors: u32,
     ) -> bool {
         let (v, id) = volume;
-        // Grown parts a connection doesn't know.
+        // Connections do not know parts that were added later.
         let first = self.plan.volumes.get(v as usize).copied().unwrap_or(0) * (UNIT / SECTOR);
         let long = sectors * SECTOR > self.plan.limits.nbd_payload;
         let dead = self.world.state(self.proc(Who::Sdc(client))) == ProcState::Dead;
@@ -102,7 +104,7 @@ impl Stage {
             return false;
         }
         if outlet.prng.chance(0.2) {
-            return false; // Programs without NBD ask, too.
+            return false; // other programs, without NBD, send requests as well
         }
         let connection = *outlet.prng.pick(&those);
         let command = match kind {
@@ -120,7 +122,7 @@ impl Stage {
         true
     }
 
-    /// Takes in what the connections have seen.
+    /// Processes the events of the connections.
     pub(crate) fn take_in_nbd(&mut self) -> Result<(), Failure> {
         for client in 0..self.outlets.len() {
             let news = std::mem::take(&mut self.outlets[client].shared.borrow_mut().seen);
@@ -164,7 +166,7 @@ impl Stage {
         Ok(())
     }
 
-    /// A connection got an answer to this operation.
+    /// Processes a connection's answer to this operation.
     pub(crate) fn nbd_answered(
         &mut self,
         client: u8,
@@ -180,8 +182,9 @@ impl Stage {
             self.outstanding[client as usize] -= 1;
         }
         let write = record.is_write();
-        // One value stands for several errors: it is one that is in order, if any is. What may have
-        // taken too long comes before what is over for sure: it may still take effect.
+        // One error value stands for several errors. The first of these that is allowed counts.
+        // `TimedOut` comes before errors that end an operation for sure, as the operation may
+        // still take effect.
         let failed = [
             BlockError::NoSuchVolume,
             BlockError::TimedOut,
@@ -200,7 +203,7 @@ impl Stage {
             NBD_ENOSPC if write => Err(BlockError::OutOfRange),
             NBD_EINVAL => Err(BlockError::OutOfRange),
             NBD_EPERM => Err(BlockError::ReadOnly),
-            // Who is busy makes its clients wait.
+            // There is no value for `Busy`, as a busy SDC lets its NBD clients wait.
             other => {
                 return Err(Failure::new("nbd", format!("error value {other} for {record}")));
             }
@@ -208,8 +211,8 @@ impl Stage {
         self.answered(index, result)
     }
 
-    /// The client's time limit may have ended this operation: it has passed by the client's clock.
-    /// Of a former life's clock nothing is known.
+    /// Returns true when the client's time limit may have ended this operation, as it has passed by
+    /// the client's clock. The clock of a former incarnation is unknown.
     fn may_be_late(&self, index: usize) -> bool {
         let record = &self.history.ops[index];
         let proc = self.proc(Who::Sdc(record.client));
@@ -217,8 +220,8 @@ impl Stage {
         record.life != self.world.life(proc) || passed >= self.plan.limits.answer_within
     }
 
-    /// Connections that are gone, and that the SDC knows are: from now on what was asked over them comes before
-    /// whatever is asked later. Some of it is asked again.
+    /// Handles lost connections that the SDC knows to be gone: requests over them take effect
+    /// before all later ones. Some of the requests are sent again.
     fn notice_nbd(&mut self, client: usize) {
         if self.outlets[client].broken.is_empty() {
             return;
@@ -251,7 +254,7 @@ impl Stage {
     }
 }
 
-/// How long a connection isn't read.
+/// Returns an order to leave a connection unread for this many ms.
 pub(crate) fn deaf(ms: u32) -> Order {
     Order::Deaf(Duration::from_millis(u64::from(ms)))
 }

@@ -1,12 +1,12 @@
-//! Plans in which addresses change hands: servers come back at others, and their former ones are
-//! taken by others, or by nobody.
+//! Plans in which addresses change hands: servers restart at other addresses, and their former
+//! addresses belong to other servers, or to none.
 
 use super::episode::{Episode, while_away};
 use super::{Action, Plan, Who};
 use base::Prng;
 use std::time::Duration;
 
-/// Draws that for some plans whose servers keep what they have.
+/// Adds address changes to some plans in which all servers keep their content.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("addresses");
     let keeps = plan.durable && plan.memory == 0;

@@ -1,24 +1,25 @@
-//! Plans whose clocks change their drift, stand still and jump, within what `docs/operate/hosts.md` allows.
+//! Plans whose clocks change their drift, stand still or jump, within the limits of
+//! `docs/operate/hosts.md`.
 
 use super::episode::{Episode, while_away};
 use super::{Action, Plan, Who};
 use base::{Limits, Prng};
 use std::time::Duration;
 
-/// How far a clock may run fast or slow, in millionths. Two clocks that are this far apart still keep leases: 1.1 / 0.9
-/// is less than `grace` / `lease`.
+/// Highest drift of a clock, in ppm. Leases hold when two clocks drift apart by this much: 1.1 /
+/// 0.9 is less than `grace` / `lease`.
 pub const MOST_DRIFT_PPM: u32 = 100_000;
 
-/// How long a server's clock may stand still in the time of one lease, when clocks run at most `drift_ppm` fast or
-/// slow: a lease is used until it has run out by a clock that is slow and stood still, and who takes over waits for `grace`
-/// by one that is fast.
+/// Returns how long a server's clock may stand still within one lease, when clocks run at most
+/// `drift_ppm` fast or slow. The holder uses a lease until it has run out on a clock that is slow
+/// and was stopped; its successor waits for `grace` on a clock that is fast.
 pub fn may_stand(limits: &Limits, drift_ppm: u32) -> Duration {
     let scaled = |time: Duration, rate: u32| time * 1_000_000 / rate;
     let used = scaled(limits.lease, 1_000_000 - drift_ppm);
     scaled(limits.grace, 1_000_000 + drift_ppm).saturating_sub(used)
 }
 
-/// Draws what happens to the clocks of some plans.
+/// Adds clock faults to some plans.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("clocks");
     if !r.chance(0.25) {
@@ -50,7 +51,7 @@ fn change_drifts(plan: &mut Plan, most: u32, r: &mut Prng) {
     }
 }
 
-/// Virtual machines of servers are stopped for a moment, each one at most once in two leases.
+/// Stops the virtual machines of servers for a moment, each at most once in two leases.
 fn stop_servers(plan: &mut Plan, most: Duration, r: &mut Prng) {
     let most = most.as_micros() as u64;
     if most == 0 {
@@ -71,7 +72,8 @@ fn stop_servers(plan: &mut Plan, most: Duration, r: &mut Prng) {
     }
 }
 
-/// Clocks of MDMs and clients jump, and their virtual machines are stopped for longer: no lease depends on those.
+/// Lets clocks of MDMs and clients jump, and stops their virtual machines for longer: no lease
+/// depends on their clocks.
 fn disturb_others(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 8) {
         let at = plan.moment(r);
@@ -93,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_clock_may_stand_for_what_the_operator_is_told() {
-        // `docs/operate/hosts.md`: a quarter of a lease, less what clocks drift apart; 0.2 s at most are allowed.
+        // `docs/operate/hosts.md`: a quarter of a lease minus the drift; at most 0.2 s are allowed.
         let millis = |ppm| may_stand(&Limits::SHIPPED, ppm).as_millis();
         assert_eq!(millis(0), 250);
         assert!(millis(1000) > 200, "{} ms", millis(1000));

@@ -1,10 +1,10 @@
-//! The bounds and the weather of a plan.
+//! Random limits and weather for a plan.
 
 use crate::weather::Weather;
 use base::{Limits, Prng};
 use std::time::Duration;
 
-/// Draws the processes' bounds.
+/// Draws the limits of the processes.
 pub(super) fn limits(r: &mut Prng) -> Limits {
     let mut l = Limits::TEST_MIN;
     if r.chance(0.5) {
@@ -26,19 +26,19 @@ pub(super) fn limits(r: &mut Prng) -> Limits {
     l.copies = r.range(1, 4) as u32;
     l.copy_bytes = *r.pick(&[4 << 10, 8 << 10, 64 << 10, 256 << 10]);
     l.mdm_log = *r.pick(&[4 << 10, 16 << 10, 64 << 10]);
-    // Often about as long as a server is away; sometimes so long that everybody is waited for.
+    // Often about as long as a server is away; sometimes so long that no copy is ever rebuilt.
     let soon = Duration::from_millis(r.range(100, 3000));
     l.rebuild_after = if r.chance(0.8) { soon } else { Limits::SHIPPED.rebuild_after * 60 };
     l.moves = r.range(1, 16) as u32;
     l.moves_per_device = r.range(1, 4) as u32;
     l.moving_bytes = r.below(5) << 20;
-    // Three draws whose limits are gone keep the place of what follows.
+    // These three draws belonged to limits that were removed. They keep later draws unchanged.
     let _ = [r.next_u64(), r.next_u64(), r.next_u64()];
     l.quarantine = Duration::from_millis(*r.pick(&[0, 0, 10, 30]));
     l
 }
 
-/// Draws how the hardware behaves.
+/// Draws the behaviour of the hardware.
 pub(super) fn weather(r: &mut Prng) -> Weather {
     let mut w = Weather::FAIR;
     let mut sometimes = |p: f64, f: &mut dyn FnMut(&mut Weather, &mut Prng)| {

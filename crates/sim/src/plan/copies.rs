@@ -1,5 +1,5 @@
-//! Plans in which a copy of a server's device is started in another server's place, while the first
-//! one serves; or later in its own.
+//! Plans in which a copy of a server's device is started: in another server's place while the
+//! original is in service, or later in the original's own place.
 
 use super::{Action, Plan, Timed};
 use crate::tamper::Tamper;
@@ -7,8 +7,8 @@ use crate::weather::Weather;
 use base::Prng;
 use std::time::Duration;
 
-/// Draws that for some plans, and takes other faults out of them: only while the first one counts
-/// as up is its copy refused.
+/// Adds such copies to some plans, and removes other faults from them: a copy is refused only while
+/// the original counts as up.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("copies");
     let keeps = plan.durable && plan.memory == 0;

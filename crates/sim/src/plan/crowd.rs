@@ -1,14 +1,16 @@
-//! Plans with six to twelve servers: from ten on the MDM does not believe that all silent ones are lost (rule R12).
+//! Plans with six to twelve servers: with ten or more, the MDM does not declare all silent servers
+//! lost (rule R12).
 
 use super::episode::{Episode, trouble, while_away};
 use super::{Plan, Who};
 use base::Prng;
 use std::time::Duration;
 
-/// How many servers such a plan has, at least and at most.
+/// Lowest and highest number of servers of such a plan.
 const SERVERS: (u64, u64) = (6, 12);
 
-/// Gives more servers to some plans that have one device per server and one pool, and faults that strike all of them.
+/// Gives more servers to some plans that have one device per server and one pool, and adds faults
+/// that strike all of them.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("crowd");
     let tight = plan.capacity < plan.volumes.iter().sum();
@@ -24,7 +26,8 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     }
 }
 
-/// For a while nothing gets from the MDMs to some servers, or back, or both. All other paths stay open.
+/// Blocks the paths from the MDMs to some servers for a while, or the paths back, or both. All
+/// other paths stay open.
 fn silence(plan: &mut Plan, at: Duration, r: &mut Prng) {
     let (sds, mdms) = (u64::from(plan.sds), plan.mdms);
     let (count, first) = (r.range(1, sds), r.below(sds));

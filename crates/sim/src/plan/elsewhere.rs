@@ -1,12 +1,12 @@
-//! Plans in which a client's name has two processes at once: one stands still, another one is started elsewhere, and
-//! the first one goes on (rule R8).
+//! Plans in which a client's name has two processes at once: one is frozen, another one is started
+//! elsewhere, and the first one resumes (rule R8).
 
 use super::episode::Episode;
 use super::{Action, Plan, Who};
 use base::Prng;
 use std::time::Duration;
 
-/// Draws that for some plans without NBD connections: those know a client by its address.
+/// Adds such pairs to some plans without NBD connections, which know a client by its address.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("elsewhere");
     if plan.nbd != 0 || !r.chance(0.2) {
@@ -19,7 +19,8 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         e.push(Duration::ZERO, Action::Elsewhere(client));
         let thaw = Duration::from_micros(r.range(1_000, 2_000_000));
         e.push(thaw, Action::Thaw(client));
-        // Mostly all servers forget meanwhile whom they have met: what they know of lives is with the data.
+        // Often all servers restart in between and forget the client's connections. They still know
+        // its incarnations: these are stored with the data.
         if e.plan.durable && e.plan.memory == 0 && r.chance(0.6) {
             let begin = e.at;
             for i in 0..e.plan.sds {

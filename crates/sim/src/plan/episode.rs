@@ -1,11 +1,11 @@
-//! Faults that strike at random moments, and when they end.
+//! Faults that begin at random moments, and their ends.
 
 use super::{Action, Death, IoKind, Plan, Timed, Who};
 use crate::disk::Damage;
 use base::Prng;
 use std::time::Duration;
 
-/// Kinds of trouble that a plan may have.
+/// Kinds of faults that a plan may have.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
     Wipe,
@@ -41,9 +41,9 @@ const TROUBLES: [Trouble; 14] = [
     Trouble::Damage,
 ];
 
-/// Strikes a plan with the kinds of trouble that are on.
+/// Adds faults to a plan: first draws which kinds are on, then when each strikes.
 pub(super) fn trouble(plan: &mut Plan, r: &mut Prng) {
-    // Some runs have one kind of trouble only: others would cut its long stories short.
+    // Some runs have one kind of fault only, as others would cut its long stories short.
     let on: Vec<Trouble> = if r.chance(0.3) {
         vec![*r.pick(&TROUBLES)]
     } else {
@@ -62,13 +62,13 @@ pub(super) fn trouble(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// One fault and its end, from a moment on.
+/// One fault and its end.
 pub(super) struct Episode<'a> {
-    /// The plan that gets it.
+    /// The plan that the fault is added to.
     pub plan: &'a mut Plan,
-    /// When it begins.
+    /// Start of the fault.
     pub at: Duration,
-    /// Nobody loses a last copy by it.
+    /// The fault must not destroy a last copy.
     pub careful: bool,
 }
 
@@ -78,7 +78,7 @@ impl Episode<'_> {
         self.plan.steps.push(Timed { at, action });
     }
 
-    /// Blocks the path from one to the other for so long.
+    /// Blocks the path from one process to another for this long.
     pub fn block(&mut self, from: Who, to: Who, time: Duration) {
         self.push(Duration::ZERO, Action::Block(from, to));
         self.push(time, Action::Open(from, to));
@@ -99,7 +99,7 @@ impl Episode<'_> {
         }
     }
 
-    /// Cuts an MDM off from the others, and from everybody else if `all`.
+    /// Cuts an MDM off from the other MDMs, or from all processes if `all`.
     pub fn apart(&mut self, who: Who, inward: bool, outward: bool, time: Duration, all: bool) {
         let mdm = |o: &Who| matches!(o, Who::Mdm(_));
         for other in self.everybody().into_iter().filter(|o| *o != who && (all || mdm(o))) {
@@ -112,7 +112,7 @@ impl Episode<'_> {
         }
     }
 
-    /// Mostly servers, often the MDM, sometimes a client.
+    /// Picks a process: mostly a server, often an MDM, sometimes a client.
     fn anybody(&self, r: &mut Prng) -> Who {
         match r.below(10) {
             0..=5 => self.sds(r),
@@ -245,12 +245,13 @@ impl Episode<'_> {
         }
     }
 
-    /// A server that some clients still reach, and the MDM does not: it must stop in time to serve
-    /// them. What they mostly do there is read.
+    /// Isolates a server from the MDM while some clients still reach it. It must stop serving them
+    /// in time. These clients mostly read.
     fn island(&mut self, r: &mut Prng) {
         let who = self.sds(r);
         let time = Duration::from_micros(r.range(200_000, 4_000_000));
-        // Other servers: within reach, cut off, or heard late and not reached (grants that are old).
+        // Other servers: reachable; cut off; or their frames arrive late (old grants) and its own
+        // frames do not get through.
         let (alone, late) = *r.pick(&[(false, false), (true, false), (true, false), (false, true)]);
         let (inward, outward) =
             *r.pick(&[(true, true), (true, true), (true, false), (false, true)]);
@@ -275,7 +276,7 @@ impl Episode<'_> {
                         self.castaway(other, who, time);
                     }
                 } else if r.chance(0.6) {
-                    // What it has sent arrives when the server may lead again.
+                    // Requests of this client arrive when the server may lead again.
                     let ms = (time.as_millis() as u64 + r.below(1500)) as u32;
                     self.push(Duration::ZERO, Action::Clog(other, who, ms));
                 }
@@ -295,7 +296,8 @@ impl Episode<'_> {
         }
     }
 
-    /// Leaves a server alone with client 0: cut off from the MDM, heard late or not at all by others.
+    /// Leaves a server alone with client 0: cut off from the MDM, and from other servers partly,
+    /// with a delay, or fully.
     pub fn strand(&mut self, who: Who, time: Duration, r: &mut Prng) {
         let lease = self.plan.limits.lease;
         let part = |r: &mut Prng, low: u64, high: u64| lease * r.range(low, high) as u32 / 100;
@@ -307,7 +309,7 @@ impl Episode<'_> {
         for other in self.everybody().into_iter().filter(|o| *o != who && *o != Who::Sdc(0)) {
             let server = matches!(other, Who::Sds(_));
             if server && mode == 0 {
-                // Only the MDM is out of reach. A server that starts again has forgotten its promises.
+                // Only the MDM is out of reach. A server that restarts has forgotten its promises.
                 if r.chance(0.5) {
                     let after = part(r, 60, 180);
                     let death = Death { keep: true, midway: r.chance(0.3), ..Death::default() };
@@ -333,7 +335,7 @@ impl Episode<'_> {
         }
     }
 
-    /// A client that reaches nobody but this server, so that it does not hear of a new map.
+    /// Cuts a client off from everything but this server, so that it does not hear of a new map.
     fn castaway(&mut self, client: Who, with: Who, time: Duration) {
         let others = self.everybody();
         for other in others.into_iter().filter(|o| *o != with && !matches!(o, Who::Sdc(_))) {
@@ -344,7 +346,7 @@ impl Episode<'_> {
         }
     }
 
-    /// Turns most of what a client writes meanwhile into reads.
+    /// Turns most writes of a client in this time into reads.
     fn read_only(&mut self, who: u8, time: Duration, r: &mut Prng) {
         let (from, to) = (self.at, self.at + time);
         for step in self.plan.steps.iter_mut().filter(|s| (from..to).contains(&s.at)) {
@@ -369,7 +371,7 @@ impl Episode<'_> {
     }
 }
 
-/// How long something is away: from a blink to several leases.
+/// Draws the length of an outage: from 50 µs to several leases.
 pub(super) fn while_away(r: &mut Prng) -> Duration {
     Duration::from_micros(match r.below(4) {
         0 => r.range(50, 5_000),

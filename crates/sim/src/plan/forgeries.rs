@@ -1,10 +1,10 @@
-//! Plans in which somebody without a part in the cluster sends hellos in other processes' names.
+//! Plans in which a stranger sends hellos in the names of other processes.
 
 use super::{Action, Plan, Timed};
 use crate::forge::Forgery;
 use base::Prng;
 
-/// Strikes some plans with forged hellos.
+/// Adds forged hellos to some plans.
 pub(super) fn forgeries(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("forgeries");
     if !r.chance(0.25) {

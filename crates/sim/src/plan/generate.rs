@@ -1,7 +1,7 @@
-//! Plans from seeds. Swarm testing: the seed draws the shape, the limits and *which fault kinds are
-//! on at all*, then how often and when each strikes.
+//! Plans from seeds, by swarm testing: the seed draws the shape, the limits and *which kinds of
+//! faults are on at all*, then how often and when each strikes.
 //!
-//! Each family of faults has a file or a function of its own, and draws from a stream of its own.
+//! Each family of faults has its own file or function, and draws from its own random stream.
 
 use super::conditions::{limits, weather};
 use super::episode::trouble;
@@ -11,8 +11,8 @@ use super::{Action, Outcast, Plan, Who, policies};
 use base::Prng;
 use std::time::Duration;
 
-/// Families of faults that don't change what was drawn before them, each with a stream of its own: a new one goes to
-/// the end.
+/// Families of faults that do not change what was drawn before them. Each draws from its own random
+/// stream. Append new ones at the end.
 const FAMILIES: [fn(&mut Plan, &Prng); 20] = [
     super::seals::draw,
     super::forgeries::forgeries,
@@ -37,12 +37,12 @@ const FAMILIES: [fn(&mut Plan, &Prng); 20] = [
 ];
 
 impl Plan {
-    /// Some time in it, as far as it is drawn.
+    /// Draws a moment in phase 1, of the length drawn so far.
     pub(super) fn moment(&self, r: &mut Prng) -> Duration {
         Duration::from_micros(r.below(self.length.as_micros() as u64))
     }
 
-    /// The plan of this seed.
+    /// Generates the plan of this seed.
     pub fn generate(seed: u64) -> Plan {
         let root = Prng::new(seed).fork("plan");
         let mut r = root.fork("shape");
@@ -50,7 +50,8 @@ impl Plan {
         let clients = *r.pick(&[1, 2, 2, 3]);
         let mut volumes: Vec<u32> = (0..r.range(1, 2)).map(|_| r.range(1, 4) as u32).collect();
         let mut units: u32 = volumes.iter().sum();
-        // Space for every unit twice on each server; in some runs too little, also on the smallest file.
+        // Each server has space for two copies of every unit. Some runs have too little space, also
+        // on the smallest file.
         let tight = r.chance(0.08);
         let mut sds = sds;
         if tight {
@@ -133,7 +134,7 @@ impl Plan {
         if plan.sds > 2 && !tampers && !tight && r.chance(0.25) {
             maintenance(&mut plan, &mut r);
         }
-        // Each set has two servers at least: a lost copy has somewhere to go.
+        // Each set has at least two servers, so that a lost copy can be rebuilt in its own set.
         if plan.sds > 3 && !tight && root.fork("fault sets").chance(0.5) {
             plan.fault_sets = 2;
         }
@@ -159,7 +160,8 @@ impl Plan {
     }
 }
 
-/// Some servers that die lose their power, and some that are cut off stand still: nobody refuses a dial.
+/// Turns some dead outcasts into hosts without power and some cut-off ones into frozen processes:
+/// then no dial is refused. Some that the MDM does not hear become reachable by the MDMs only.
 fn fates(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("fates");
     plan.outcast = plan.outcast.map(|(who, how)| match how {
@@ -169,9 +171,10 @@ fn fates(plan: &mut Plan, root: &Prng) {
         how => (who, how),
     });
     if plan.outcast.is_some_and(|(_, how)| how == Outcast::Heard) {
-        // Otherwise it is asked to take something again and again while it is out of reach.
+        // Without a quarantine it would be chosen for copies again and again while
+        // it is out of reach.
         plan.limits.quarantine = Duration::from_millis(30);
-        // Enough for several to miss it.
+        // Enough groups for several other servers to miss it.
         plan.limits.groups_per_device = plan.limits.groups_per_device.max(3);
     }
 }

@@ -1,12 +1,12 @@
-//! Plans in which strangers dial MDMs and servers, up to the limit of such connections and beyond,
-//! and say nothing.
+//! Plans in which strangers dial MDMs and servers, up to and beyond the limit of such connections,
+//! and send nothing.
 
 use super::episode::Episode;
 use super::{Action, Plan};
 use base::Prng;
 use std::time::Duration;
 
-/// Draws such connections for some plans.
+/// Adds such connections to some plans.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("idle");
     if plan.is_one_story() || !r.chance(0.05) {

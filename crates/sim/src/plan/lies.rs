@@ -1,10 +1,10 @@
-//! Plans in which a stranger says to MDMs and servers what only members may say.
+//! Plans in which a stranger sends MDMs and servers messages that only accepted peers may send.
 
 use super::{Action, Plan, Timed, Who};
 use crate::lies::Lie;
 use base::Prng;
 
-/// Draws lies for some plans.
+/// Adds such messages to some plans.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("lies");
     if plan.is_one_story() || !r.chance(0.08) {

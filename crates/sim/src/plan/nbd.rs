@@ -1,10 +1,10 @@
-//! Plans whose clients have NBD connections, which break, are closed, and are not read for a while.
+//! Plans whose clients have NBD connections, which break, are closed, or are not read for a while.
 
 use super::{Action, Plan, Timed};
 use base::Prng;
 use std::time::Duration;
 
-/// Draws connections for some plans, and what happens to them.
+/// Adds NBD connections to some plans, and the faults of these connections.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("nbd");
     if !r.chance(0.3) {

@@ -1,5 +1,5 @@
-//! What an operator does in a plan: servers go, are maintained, or get larger devices; volumes change hands; MDMs come and
-//! go. With it comes what strikes at those moments.
+//! Operators' orders in a plan: servers are removed, maintained, or get larger devices; mappings of
+//! volumes change; MDMs are replaced. Faults that strike at those moments are here, too.
 
 use super::episode::{Episode, while_away};
 use super::{Action, Death, Plan, Timed, Who};
@@ -8,7 +8,7 @@ use crate::tamper::Tamper;
 use base::Prng;
 use std::time::Duration;
 
-/// Servers are removed, and others come in their places; now and then one stays after all.
+/// Removes servers, and puts others in their places. Some removals are cancelled.
 pub(super) fn removal(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 4) {
         let at = plan.moment(r);
@@ -21,8 +21,8 @@ pub(super) fn removal(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// What strikes a cluster of MDMs: one or more of them are away or apart, somebody else is to lead, or one is
-/// replaced.
+/// Disturbs a cluster of several MDMs: some are away or cut off, another one is to lead,
+/// or one is replaced.
 pub(super) fn among_mdms(plan: &mut Plan, r: &mut Prng) {
     let busy = *r.pick(&[0.0, 0.5, 2.0, 6.0]);
     let count = (plan.length.as_secs_f64() * busy).ceil() as u64;
@@ -54,8 +54,8 @@ pub(super) fn among_mdms(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// The MDMs' disks fail and stall. Who gave up starts again, and some time later the power fails: what was never on the
-/// disk is gone then.
+/// Lets the MDMs' disks fail and stall. An MDM that gave up starts again, and some time later the
+/// power fails: then all that never reached the disk is gone.
 pub(super) fn mdm_disks(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("mdm disks");
     let length = plan.length.as_micros() as u64;
@@ -76,7 +76,8 @@ pub(super) fn mdm_disks(plan: &mut Plan, root: &Prng) {
     }
 }
 
-/// Servers are put into maintenance, mostly turned off for a while, and mostly put back to work before the end.
+/// Puts servers into maintenance. Mostly they are turned off for a while, and mostly they return to
+/// work before the end.
 pub(super) fn maintenance(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 4) {
         let at = plan.moment(r);
@@ -93,7 +94,7 @@ pub(super) fn maintenance(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// Now and then a server's device becomes larger, mostly a moment before its next life.
+/// Grows the devices of a few servers, mostly a moment before the server restarts.
 pub(super) fn grow(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(0, 4) {
         let at = plan.moment(r);
@@ -104,7 +105,7 @@ pub(super) fn grow(plan: &mut Plan, r: &mut Prng) {
         if r.chance(0.8) && e.plan.keeps(Who::Sds(i)) {
             let away = Duration::from_micros(r.range(50, 30_000));
             e.crash(Who::Sds(i), true, away, r);
-            // Often once more, while it is on the way.
+            // Often the server crashes once more while it takes over the new size.
             e.at += away + Duration::from_micros(r.range(100, 30_000));
             if r.chance(0.5) {
                 e.crash(Who::Sds(i), true, away, r);
@@ -113,7 +114,7 @@ pub(super) fn grow(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// A few times somebody does something to a server's device.
+/// Tampers with a server's device a few times.
 pub(super) fn tamper(plan: &mut Plan, r: &mut Prng) {
     for _ in 0..r.range(1, 4) {
         let at = plan.moment(r);
@@ -124,7 +125,7 @@ pub(super) fn tamper(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// Volumes are taken from clients under load, and given back, soon or late.
+/// Takes volumes from clients under load, and gives them back soon or late.
 pub(super) fn mapping(plan: &mut Plan, r: &mut Prng) {
     let length = plan.length.as_micros() as u64;
     for _ in 0..r.range(1, 8) {
@@ -134,7 +135,7 @@ pub(super) fn mapping(plan: &mut Plan, r: &mut Prng) {
             let some = r.below(1 << plan.clients) as u8;
             let clients = if r.chance(0.3) { ALL } else { some };
             if r.chance(0.4) {
-                // A server that hears of it late.
+                // A server that hears of the change late.
                 let i = Who::Sds(r.below(u64::from(plan.sds)) as u8);
                 let ms = r.range(10, 400) as u32;
                 let at = at.saturating_sub(Duration::from_micros(200));

@@ -1,10 +1,12 @@
-//! Plans whose clients have a time limit: a request that takes longer ends with an error (rule R16).
+//! Plans whose clients have a time limit: a request that takes longer ends with
+//! an error (rule R16).
 
 use super::Plan;
 use base::Prng;
 use std::time::Duration;
 
-/// Draws a limit for some plans; not where a last fault is followed by requests whose first success is waited for.
+/// Sets a limit in some plans. Plans with an outcast get none, as their probes wait
+/// for a first success.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("patience");
     if plan.outcast.is_none() && r.chance(0.25) {

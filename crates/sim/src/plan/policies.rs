@@ -1,11 +1,12 @@
-//! Storage pools' policies in plans: what the pool is told at first and later on, and clients that go on asking while the
-//! copies of a dead server are made anew, so that these have to give way, and must be made all the same.
+//! Policies of storage pools in plans: at the start and later on. In most of these plans, clients
+//! keep sending requests while a dead server's copies are rebuilt: the copies must yield to the
+//! clients and still be completed.
 
 use super::{Action, Plan, Timed};
 use base::{Policy, Prng};
 use std::time::Duration;
 
-/// Draws policies for some plans.
+/// Adds policies to some plans.
 pub(super) fn draw(plan: &mut Plan, r: &mut Prng) {
     if !r.chance(0.4) {
         return;
@@ -18,7 +19,7 @@ pub(super) fn draw(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// Floors are high enough for a plan's data to be copied in a few seconds.
+/// Draws a policy. Floors are high enough to copy a plan's data in a few seconds.
 fn policy(r: &mut Prng) -> Policy {
     let floor = *r.pick(&[1 << 20, 4 << 20, 64 << 20]);
     match r.below(8) {
@@ -26,7 +27,7 @@ fn policy(r: &mut Prng) -> Policy {
         1 => Policy::concurrent(r.range(1, 4) as u32),
         2 | 3 => Policy::favour(*r.pick(&[1, 3, 100]), floor),
         4 | 5 => Policy::latency_percent(*r.pick(&[110, 200, 1000]), floor),
-        // Mostly less than any request takes: only the floor is left.
+        // Mostly less than any request takes, so that copies run at the floor.
         _ => Policy::latency_micros(*r.pick(&[50, 50, 1000, 20_000]), floor),
     }
 }

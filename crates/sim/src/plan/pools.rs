@@ -1,8 +1,8 @@
-//! Where a plan's devices are: in which server, of which fault unit, and in which storage pool. And plans in which a
-//! server has two of them, or there are two pools.
+//! Locations of a plan's devices: their servers, fault units and storage pools. Also plans in which
+//! servers have two devices, or in which there are two pools.
 //!
-//! Each device has a process of its own. Devices of one server lose power together, and are removed and maintained
-//! together; else they die and stand still together or alone.
+//! Each device has its own process. The devices of one server lose power together, and are removed
+//! and maintained together. Deaths and pauses strike all of them or one alone.
 
 use super::{Action, Death, Plan, Timed, Who};
 use crate::tamper::Tamper;
@@ -11,54 +11,55 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Devices of a plan at most: they make runs long.
+/// Highest number of devices of a plan with second devices: more would make runs long.
 const MOST: u8 = 7;
 
 impl Plan {
-    /// How many servers there are.
+    /// Returns the number of servers.
     pub fn servers(&self) -> u8 {
         self.sds - self.mates.len() as u8
     }
 
-    /// The server that a device is in: the one with the number of its first device.
+    /// Returns the server of a device, as the number of its first device.
     pub fn server(&self, device: u8) -> u8 {
         let mate = device.checked_sub(self.servers()).map(usize::from);
         mate.map_or(device, |n| self.mates[n])
     }
 
-    /// All devices of this one's server.
+    /// Returns all devices of the server that this device is in.
     pub fn together(&self, device: u8) -> impl Iterator<Item = u8> {
         let server = self.server(device);
         (0..self.sds).filter(move |i| self.server(*i) == server)
     }
 
-    /// The fault unit of a device.
+    /// Returns the fault unit of a device.
     pub fn unit(&self, device: u8) -> u8 {
         let server = self.server(device);
         if self.fault_sets == 0 { server } else { server % self.fault_sets }
     }
 
-    /// The storage pools, as orders name them: the only one has no name.
+    /// Returns the storage pools, as orders name them; 0 is a single pool, which has no name.
     pub fn all_pools(&self) -> RangeInclusive<u8> {
         if self.pools() == 1 { 0..=0 } else { 1..=2 }
     }
 
-    /// How many storage pools there are.
+    /// Returns the number of storage pools.
     pub fn pools(&self) -> u8 {
         if self.second_pool == 0 { 1 } else { 2 }
     }
 
-    /// The pool of a device, by its id; 0: the only one.
+    /// Returns the pool id of a device; 0 if there is a single pool.
     pub fn pool(&self, device: u8) -> u8 {
         if self.pools() == 1 { 0 } else { 1 + (self.second_pool >> device & 1) as u8 }
     }
 
-    /// The pool of a volume.
+    /// Returns the pool id of a volume; 0 if there is a single pool.
     pub fn volume_pool(&self, volume: u8) -> u8 {
         if self.pools() == 1 { 0 } else { 1 + (self.second_pool_volumes >> volume & 1) }
     }
 
-    /// Who is away when this is the outcast: its server's first device takes all of them with it.
+    /// Returns the devices that are away with this outcast. A server's first device stands for all
+    /// devices of the server.
     pub fn away(&self, outcast: u8) -> Vec<u8> {
         if self.server(outcast) == outcast {
             self.together(outcast).collect()
@@ -67,19 +68,20 @@ impl Plan {
         }
     }
 
-    /// True when devices change their places, so that two copies may come to one server.
+    /// Returns true when devices are swapped between servers, so that two copies may
+    /// end up on one server.
     pub fn swaps(&self) -> bool {
         let swap = |s: &Timed| matches!(s.action, Action::Tamper(_, Tamper::Swapped(_)));
         self.steps.iter().any(swap)
     }
 }
 
-/// What a pool is called; 0: the only one, which needs no name.
+/// Returns the name of a pool; empty for 0, which is a single pool and needs no name.
 pub fn pool_name(pool: u8) -> &'static str {
     ["", "default", "second"][usize::from(pool)]
 }
 
-/// Draws more devices for some plans, and a second pool for some.
+/// Adds second devices to some plans, and a second pool to some.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("mates");
     if r.chance(0.16) {
@@ -91,7 +93,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     }
 }
 
-/// Some servers, or all, get a second device.
+/// Gives a second device to some servers, or to all.
 fn more_devices(plan: &mut Plan, r: &mut Prng) {
     let servers = plan.sds;
     let most = servers.min(MOST - servers);
@@ -106,7 +108,7 @@ fn more_devices(plan: &mut Plan, r: &mut Prng) {
         }
         plan.sds += 1;
     }
-    // Here its first device stays, and the second one goes.
+    // In this case the outcast's first device stays in service, and the second one fails.
     if let Some((i, how)) = plan.outcast
         && let Some(mate) = mate(plan, i)
         && r.chance(0.4)
@@ -128,12 +130,12 @@ fn more_devices(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// The second device of a server.
+/// Returns the second device of a server.
 fn mate(plan: &Plan, first: u8) -> Option<u8> {
     plan.together(first).find(|i| *i > first)
 }
 
-/// Whom of a server's devices something befalls.
+/// Which of a server's devices a fault strikes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Both,
@@ -141,7 +143,7 @@ enum Fate {
     Second,
 }
 
-/// What was drawn for a server's first device befalls both, or one of them.
+/// Applies faults that were drawn for a server's first device to both devices, or to one of them.
 fn befall(plan: &mut Plan, r: &mut Prng) {
     let mut fates: BTreeMap<(Duration, u8), Fate> = BTreeMap::new();
     let steps = std::mem::take(&mut plan.steps);
@@ -201,7 +203,8 @@ fn befall(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// Power is a server's; a process dies with its server or alone. Who loses its content by that dies with care.
+/// Adapts a crash to a server with two devices. A power loss strikes the whole server; a process
+/// dies with its server or alone. The death becomes careful when a device would lose its content.
 fn crash(plan: &Plan, all: Vec<Who>, those: Vec<Who>, death: Death) -> Action {
     let server = all.len() > 1 && (death.power || those.len() > 1);
     let victims = if server { &all } else { &those };
@@ -210,7 +213,7 @@ fn crash(plan: &Plan, all: Vec<Who>, those: Vec<Who>, death: Death) -> Action {
     Action::Crash(victims[0], Death { careful, server, ..death })
 }
 
-/// Some devices, and some volumes, are in a second pool; each has devices in two fault units.
+/// Moves some devices and volumes to a second pool; each pool has devices in two fault units.
 fn two_pools(plan: &mut Plan, r: &mut Prng) {
     let units = |plan: &Plan, of: &dyn Fn(u8) -> bool| {
         (0..plan.sds).filter(|i| of(*i)).map(|i| plan.unit(i)).collect::<BTreeSet<u8>>().len()
@@ -220,7 +223,7 @@ fn two_pools(plan: &mut Plan, r: &mut Prng) {
         units(plan, &second) > 1 && units(plan, &|i| !second(i)) > 1
     };
     let all: Vec<u16> = (1..1 << plan.sds).filter(fits).collect();
-    // A device that comes to another one's place brings its pool: then nothing is known of who is where.
+    // A swapped device brings its pool along, so the plan would not know the pool of each place.
     if all.is_empty() || plan.swaps() {
         return;
     }

@@ -1,5 +1,6 @@
-//! Plans in which a server comes back at an address that refuses dials: it gave a wrong one, or a firewall refuses in its name.
-//! The others tell the MDM, which hears the server all the same (rule R4).
+//! Plans in which a server restarts at an address that refuses dials: its configuration names a
+//! wrong address, or a firewall refuses in its name. Other servers report the refusals to the MDM,
+//! which hears the server all the same (rule R4).
 
 use super::episode::Episode;
 use super::{Action, Plan, Who};
@@ -7,8 +8,8 @@ use crate::weather::Weather;
 use base::Prng;
 use std::time::Duration;
 
-/// Draws that for some plans, and takes all other faults out of them: an MDM that has not had the time to find out must take
-/// a refusal for a death.
+/// Turns some plans into this story, without any other faults: an MDM that has not had time to find
+/// out has to take a refusal for a death.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("rejects");
     let tight = plan.capacity < plan.volumes.iter().sum();

@@ -1,12 +1,12 @@
-//! The MDMs lose their logs: one that has its own goes on, or a backup is restored. What is decided between the backup and the
-//! loss, or without the survivor, is known to servers alone.
+//! Plans in which the MDMs lose their logs, and one continues with its own log or with a restored
+//! backup. Decisions made after the backup, or without the survivor, are known only to servers.
 
 use super::{Action, Death, Plan, Timed, Who};
 use crate::admin::ALL;
 use base::Prng;
 use std::time::Duration;
 
-/// Turns a few plans into the story of a recovery. Only traffic is left of what they had.
+/// Turns a few plans into the story of a recovery. Of their own steps only the traffic stays.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("rescue");
     let units: u32 = plan.volumes.iter().sum();
@@ -51,7 +51,7 @@ struct Story<'a> {
 }
 
 impl Story<'_> {
-    /// When the backup is written, and when an MDM goes on.
+    /// Writes the main story. Returns the times of the backup and of the recovery, in µs.
     fn tell(&mut self) -> (u64, u64) {
         let part = |percent: u64| self.plan.length.as_micros() as u64 * percent / 100;
         let (backup, loss) = (part(self.r.range(5, 30)), part(self.r.range(45, 65)));
@@ -59,7 +59,7 @@ impl Story<'_> {
             .then(|| self.r.below(u64::from(self.plan.mdms)) as u8);
         self.push(backup, Action::Backup);
         if let Some(i) = survivor.filter(|_| self.r.chance(0.5)) {
-            // The others go on without it.
+            // The others continue without it.
             for other in (0..self.plan.mdms).filter(|j| *j != i).map(Who::Mdm) {
                 for (a, b) in [(other, Who::Mdm(i)), (Who::Mdm(i), other)] {
                     self.push(backup, Action::Block(a, b));
@@ -80,7 +80,7 @@ impl Story<'_> {
             self.away(at, i, away);
         }
         if self.r.chance(0.3) {
-            // Whatever maps servers have is forgotten.
+            // All servers forget their maps.
             for i in 0..self.plan.sds {
                 let (before, away) = (self.r.below(30_000), self.r.range(1_000, 1_500_000));
                 self.away(loss - before, i, before + away);
@@ -92,7 +92,7 @@ impl Story<'_> {
         self.push(loss, Action::Lose(survivor));
         let again = loss + self.r.range(10_000, 700_000);
         if self.r.chance(0.3) {
-            // Who comes back empty remembers nothing, and is no witness.
+            // A server that restarts empty remembers nothing, so it can't report anything.
             let (at, i) = (self.between(loss, again), self.r.below(u64::from(self.plan.sds)) as u8);
             let empty = Death { careful: true, ..Death::default() };
             self.push(at, Action::Crash(Who::Sds(i), empty));
@@ -111,7 +111,7 @@ impl Story<'_> {
         (backup, again)
     }
 
-    /// Volumes are taken from clients and given back, mostly after the backup.
+    /// Takes volumes from clients and gives them back, mostly after the backup.
     fn map(&mut self, backup: u64, again: u64) {
         for _ in 0..self.r.range(1, 5) {
             let v = self.r.below(self.plan.volumes.len() as u64) as u8;
@@ -122,8 +122,8 @@ impl Story<'_> {
         }
     }
 
-    /// A client is started again after the backup, and then elsewhere; the process that it had in between goes on after the
-    /// loss. The backup knows neither life.
+    /// Restarts a client after the backup, and then starts it elsewhere. The process between the
+    /// two is frozen, and resumes after the loss. The backup knows neither incarnation.
     fn double(&mut self, backup: u64, again: u64) {
         let client = self.r.below(u64::from(self.plan.clients)) as u8;
         let at = self.between(backup, backup.max(self.loss(again).saturating_sub(800_000)) + 1);
@@ -135,8 +135,8 @@ impl Story<'_> {
         self.push(thaw, Action::Thaw(client));
     }
 
-    /// A disk is exchanged after the backup, and the older one is back after the loss. Mostly the newer one was alone at the
-    /// end: its partner was cut off.
+    /// Replaces a disk after the backup, and brings the older one back after the loss. Mostly the
+    /// newer disk was alone in the end, as its partner was cut off.
     fn exchange(&mut self, backup: u64, again: u64) {
         let i = self.r.below(u64::from(self.plan.sds)) as u8;
         let loss = self.loss(again);
@@ -155,13 +155,13 @@ impl Story<'_> {
         }
     }
 
-    /// When the logs are lost.
+    /// Returns the time at which the logs are lost.
     fn loss(&self, again: u64) -> u64 {
         let lost = |s: &Timed| matches!(s.action, Action::Lose(_)).then_some(s.at);
         self.plan.steps.iter().find_map(lost).map_or(again, |at| at.as_micros() as u64)
     }
 
-    /// Nobody reaches it.
+    /// Cuts a process off from all others for a while.
     fn cut_off(&mut self, who: Who, from: u64, until: u64) {
         let servers = (0..self.plan.sds).map(Who::Sds);
         let mdms = (0..self.plan.mdms).map(Who::Mdm);
@@ -176,7 +176,8 @@ impl Story<'_> {
         }
     }
 
-    /// When the recovery is over, the logs are lost again: there is a newer backup, or the same one is restored.
+    /// Loses the logs again when the recovery is over. Then a newer backup is
+    /// restored, or the same one.
     fn once_more(&mut self, again: u64) {
         let length = self.plan.length;
         let traffic = self.plan.steps.iter().filter(|s| matches!(s.action, Action::Io { .. }));
@@ -207,7 +208,7 @@ impl Story<'_> {
         self.r.range(from, to)
     }
 
-    /// Two servers come back empty; somebody accepts what that costs, mostly after the backup.
+    /// Wipes two servers, and accepts the loss, mostly after the backup.
     fn lose_data(&mut self, backup: u64, loss: u64) {
         let at = self.between(backup, backup.max(loss - 900_000) + 1);
         let first = self.r.below(u64::from(self.plan.sds)) as u8;
@@ -224,7 +225,7 @@ impl Story<'_> {
         self.push(accept, Action::Accept);
     }
 
-    /// A server is away for so many microseconds.
+    /// Takes a server away for this many µs.
     fn away(&mut self, at: u64, i: u8, time: u64) {
         let power = self.r.chance(0.5);
         self.crash(at, Who::Sds(i), power);

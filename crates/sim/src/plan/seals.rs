@@ -1,11 +1,11 @@
-//! Plans in which groups move all the time under writes, so that three members of a group are in sync again and again,
-//! and leaders die when the first of them is equal (rule R6).
+//! Plans in which groups move all the time under writes, so that groups have three in-sync replicas
+//! again and again, and primaries die when the first of these is sealed (rule R6).
 
 use super::{Action, IoKind, Plan, Timed};
 use base::Prng;
 use std::time::Duration;
 
-/// Draws moves, writes and ambushes for some plans with files and enough servers.
+/// Adds moves, writes and ambushes to some plans with files and at least four device processes.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("seals");
     let tampers = plan.steps.iter().any(|s| matches!(s.action, Action::Tamper(..)));
@@ -18,11 +18,11 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     plan.limits.client_ops = plan.limits.client_ops.max(8);
     moves(plan, &mut r);
     writes(plan, &mut r);
-    // Often so little that what a member has not answered has to be sent again in several parts.
+    // Often so small that unanswered frames have to be resent in several parts.
     plan.limits.link_queue = *r.pick(&[4 << 20, 8 << 20, plan.limits.link_queue]);
 }
 
-/// Servers come and go, and before each of them somebody waits for a leader.
+/// Removes or maintains servers one after the other, with ambushes of primaries after each order.
 fn moves(plan: &mut Plan, r: &mut Prng) {
     let mut at = Duration::ZERO;
     while at < plan.length {
@@ -41,7 +41,8 @@ fn moves(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// All clients write without a pause, and mostly where nobody has written lately: a difference is not covered soon.
+/// Lets all clients write without a pause, mostly to blocks that were not written lately, so that a
+/// difference is not overwritten soon.
 fn writes(plan: &mut Plan, r: &mut Prng) {
     let gap_us = *r.pick(&[1000, 2000, 4000]);
     for client in 0..plan.clients {

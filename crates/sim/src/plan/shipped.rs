@@ -1,15 +1,15 @@
-//! Plans whose processes have the bounds that ship, and devices the tuning that ships: no list is short, and no window is
-//! full, but times and sizes are those of users.
+//! Plans with the shipped limits and the shipped tuning of devices: lists are not short and windows
+//! do not fill up, but times and sizes are those of real clusters.
 
 use super::{Action, Plan};
 use base::{Limits, Prng};
 
-/// Draws that for one plan in fifty. What another family has drawn for its own sake stays.
+/// Changes one plan in fifty. Of the limits that were drawn only the time limit of requests stays.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("shipped");
     let tight = plan.capacity < plan.volumes.iter().sum();
     let slow = plan.outcast.is_some_and(|(_, how)| how.slowness().is_some());
-    // How long a clock may stand was drawn for another lease.
+    // The length of each clock stop was drawn for another lease.
     let halts = plan.steps.iter().any(|s| matches!(s.action, Action::Halt(..)));
     if tight || slow || halts || plan.is_one_story() || !r.chance(0.02) {
         return;

@@ -1,14 +1,15 @@
-//! Plans in which one server is slow at last: nothing of it fails, and everything waits for it (rule R12). Or its disk
-//! hangs while it is brought up to date, and nobody may wait for it (rule R11).
+//! Plans in which one server is slow after phase 1: nothing on it fails, but everything waits for
+//! it (rule R12). Or its disk hangs during a resync, and no request may wait for it (rule R11).
 
 use super::{Outcast, Plan, Who};
 use base::Prng;
 use std::time::Duration;
 
-/// What makes slow in these plans: more than any calm weather does.
+/// Extra delay of frames on slow links, and the threshold above which a device counts as slow in
+/// these plans. Longer than any delay in calmed weather.
 const SLOW: Duration = Duration::from_millis(100);
 
-/// Makes a server without a fate slow.
+/// Makes one server slow, in a plan without an outcast.
 pub(super) fn slow(plan: &mut Plan, r: &mut Prng) {
     let who = r.below(u64::from(plan.sds)) as u8;
     let disk = plan.keeps(Who::Sds(who)) && r.chance(0.5);
@@ -16,11 +17,11 @@ pub(super) fn slow(plan: &mut Plan, r: &mut Prng) {
     plan.limits.slow = SLOW;
     plan.limits.slow_for = Duration::from_millis(r.range(300, 1000));
     plan.limits.quarantine = Duration::from_millis(30);
-    // Enough for two of them to need its leases.
+    // Enough groups for two other servers to need its leases.
     plan.limits.groups_per_device = plan.limits.groups_per_device.max(3);
 }
 
-/// Makes the disk of a server without a fate hang under the copies that it gets.
+/// Makes the disk of one server hang under the copies that it gets, in a plan without an outcast.
 pub(super) fn hang(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("hung");
     let who = r.below(u64::from(plan.sds)) as u8;
@@ -32,7 +33,8 @@ pub(super) fn hang(plan: &mut Plan, root: &Prng) {
 }
 
 impl Outcast {
-    /// How much longer frames travel, and operations of the disk take; none: it isn't slow, it is away.
+    /// Returns the extra delay of frames and of disk operations; `None` for a server that is not
+    /// slow but away.
     pub fn slowness(self) -> Option<(Duration, Duration)> {
         match self {
             Outcast::SlowLinks => Some((SLOW, Duration::ZERO)),

@@ -1,4 +1,4 @@
-//! Plans as text: one line per fact, `#` for comments.
+//! The text format of plans: one fact per line, `#` for comments.
 
 use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
 use crate::disk::Damage;
@@ -401,7 +401,7 @@ impl Plan {
             "depth" => self.depth = rest.parse()?,
             "nbd" => self.nbd = rest.parse()?,
             "shipped" => {
-                // Limits that differ from these come in later lines.
+                // Lines that change single limits follow this one.
                 self.shipped = rest.parse::<u8>()? != 0;
                 self.limits = if self.shipped { Limits::SHIPPED } else { Limits::TEST_MIN };
             }

@@ -1,12 +1,12 @@
-//! Plans in which a server and an MDM are on one machine: both stand still together, or lose power
-//! together.
+//! Plans in which a server and an MDM share a machine: both freeze together, or
+//! lose power together.
 
 use super::episode::{Episode, while_away};
 use super::{Action, Death, Plan};
 use base::Prng;
 use std::time::Duration;
 
-/// Draws such machines for some plans.
+/// Adds such machines to some plans.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("together");
     if plan.is_one_story() || !r.chance(0.05) {
@@ -17,7 +17,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         let mut e = Episode { plan, at, careful: true };
         let both = [e.sds(&mut r), e.mdm(&mut r)];
         let time = while_away(&mut r);
-        // Memory of a server would be lost with the power.
+        // A server with memory would lose its data with the power.
         if e.plan.keeps(both[0]) && r.chance(0.3) {
             let death = Death { keep: true, power: true, ..Death::default() };
             both.into_iter().for_each(|who| e.push(Duration::ZERO, Action::Crash(who, death)));

@@ -1,13 +1,14 @@
-//! Plans in which a server's name has two processes at once: one stands still, another one is started elsewhere, with an
-//! empty memory, and the first one goes on with its leases and its data until it is told (rules R2 and R4).
+//! Plans in which a server's name has two processes at once: one is frozen, another one is started
+//! elsewhere with empty memory, and the first one resumes with its leases and its data until it is
+//! told of the newer one (rules R2 and R4).
 
 use super::episode::Episode;
 use super::{Action, Plan, Who};
 use base::Prng;
 use std::time::Duration;
 
-/// Draws that for some plans whose servers have one device each, and some of them memory. (A copy of a device that is
-/// in use must not be started: `docs/operate/hosts.md`.)
+/// Adds such pairs to some plans with one device per server, some of them memory. (A copy of a
+/// device that is in use must not be started: `docs/operate/hosts.md`.)
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("twins");
     let tight = plan.capacity < plan.volumes.iter().sum();
@@ -23,7 +24,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         let i = *r.pick(&of_memory);
         let mut e = Episode { plan, at, careful: true };
         e.push(Duration::ZERO, Action::Double(i));
-        // Mostly before its leases are over.
+        // Mostly before its leases have run out.
         let most = if r.chance(0.7) { 300_000 } else { 2_000_000 };
         e.push(Duration::from_micros(r.range(100, most)), Action::Wake(i));
     }

@@ -1,4 +1,4 @@
-//! What a plan's clients ask for.
+//! Requests of a plan's clients.
 
 use super::episode::Episode;
 use super::{Action, IoKind, Plan, Timed};
@@ -8,7 +8,8 @@ use std::time::Duration;
 const UNIT_SECTORS: u64 = (UNIT / SECTOR) as u64;
 const BLOCK_SECTORS: u64 = (BLOCK / SECTOR) as u64;
 
-/// Where the clients like to go: hot spots, many of them across the border of two units.
+/// Adds a workload of reads and writes. Clients prefer hot spots, many of them across the
+/// border of two units.
 pub(super) fn workload(plan: &mut Plan, r: &mut Prng) {
     let mut spots: Vec<(u8, u64, u64)> = Vec::new();
     for _ in 0..r.range(1, 4) {
@@ -27,7 +28,7 @@ pub(super) fn workload(plan: &mut Plan, r: &mut Prng) {
         let reads = *r.pick(&[0.1, 0.3, 0.5, 0.7, 0.95]);
         let mut at = Duration::ZERO;
         loop {
-            // Bursts, and now and then a rest that is longer than a beacon.
+            // Requests come in bursts. Now and then a pause is longer than a beacon interval.
             let gap = if r.chance(0.01) { r.below(700_000) } else { r.below(2 * gap_us) };
             at += Duration::from_micros(if r.chance(0.3) { 0 } else { gap });
             if at >= plan.length {
@@ -65,7 +66,8 @@ pub(super) fn workload(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// Where there is too little space: whole units are written, one after the other, and some are given back.
+/// Adds a workload for clusters with too little space: whole units are written one after the other,
+/// and some are discarded.
 pub(super) fn fill(plan: &mut Plan, r: &mut Prng) {
     let all =
         plan.volumes.iter().enumerate().flat_map(|(v, units)| (0..*units).map(move |u| (v, u)));
@@ -73,7 +75,7 @@ pub(super) fn fill(plan: &mut Plan, r: &mut Prng) {
     let count = units.len() as u64;
     units.extend_from_within(..r.below(count) as usize);
     for (i, (volume, unit)) in units.into_iter().enumerate() {
-        // Whole microseconds: that is what a written plan keeps.
+        // Whole microseconds, as the text format of plans keeps no fractions of them.
         let half = plan.length.as_micros() as u64 / 2;
         let at = Duration::from_micros(half * i as u64 / count);
         let late = Duration::from_micros(r.below(half));
@@ -88,8 +90,9 @@ pub(super) fn fill(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// One client reads, the others write the same few blocks, and again and again a server and the reader
-/// are on an island. Whether a lease ends in time shows here and hardly anywhere else.
+/// Replaces the workload with a duel: one client reads, the others write the same few blocks, and
+/// again and again a server is isolated together with the reader. Whether a lease ends in time
+/// shows here and hardly anywhere else.
 pub(super) fn duel(plan: &mut Plan, r: &mut Prng) {
     plan.clients = plan.clients.max(2);
     (plan.durable, plan.memory) = (true, 0);

@@ -1,49 +1,54 @@
-//! Which volumes are known after a recovery: those on the map of a server that ran all the time, but for those of which
-//! somebody knew at the loss that they are deleted: a server, the log that the recovery begins with, or the backup. Who
-//! ordered that has not heard how it ended, and has to take either for true: the last entries of a log may be decided or not.
-//! A volume stays unknown where a group of it was on the maps only of servers that were started again: nobody knows the
-//! members of the group then. What nobody tells of may count as deleted: nothing was written there, and no server that
-//! ran has it on its map.
+//! Judges which volumes are known after a recovery: all that are on the map of a server
+//! that ran all the time.
+//!
+//! Volumes whose deletion was known at the loss are excepted: to a server, to the log with which
+//! the recovery begins, or to the backup. The administrator has not heard how the deletion ended,
+//! and must accept both outcomes, as the last entries of a log may be decided or not.
+//!
+//! A volume may stay unknown if one of its groups was only on maps of servers that have restarted,
+//! as the group's replicas are unknown then. A volume that no server reports may count as deleted:
+//! nothing was written to it, and no server that ran has it on its map.
 
 use base::{DeviceId, GroupId, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A server in one of its lives.
+/// A server and its incarnation.
 pub(super) type Life = (u8, u32);
 
-/// What was known at the loss.
+/// Knowledge of volumes at the time of the loss.
 #[derive(Default, Debug)]
 pub(super) struct Known {
-    /// Servers whose maps have a volume.
+    /// Servers with the volume on their maps.
     by: BTreeMap<VolumeId, Vec<Life>>,
-    /// For each volume, and each of its groups that the log doesn't have: servers whose maps have the group.
+    /// By volume, for each of its groups that the log does not have: servers with the
+    /// group on their maps.
     groups: BTreeMap<VolumeId, Vec<Vec<Life>>>,
-    /// Volumes of which a device holds data; what those hold that were off nobody knows.
+    /// Volumes with data on a device. Servers that were off are not included.
     held: BTreeSet<VolumeId>,
     some_off: bool,
-    /// Volumes that are deleted, as somebody knows.
+    /// Volumes that are deleted, by the knowledge of a server or of the log.
     deleted: BTreeSet<VolumeId>,
 }
 
-/// What a map has, or a log.
+/// Content of a map or of a log.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Has {
-    /// Each volume, with the groups of its units.
+    /// Volumes, with the groups of their units.
     pub volumes: BTreeMap<VolumeId, Vec<GroupId>>,
-    /// The id of the next volume.
+    /// Id of the next volume.
     pub next: VolumeId,
-    /// Groups of which the members are known.
+    /// Groups whose replicas are known.
     pub groups: BTreeSet<GroupId>,
-    /// Those that are lost.
+    /// Groups that are lost.
     pub lost: BTreeSet<GroupId>,
-    /// Volumes of which the server's device holds data.
+    /// Volumes with data on the server's device.
     pub held: BTreeSet<VolumeId>,
-    /// A log: which content each device has.
+    /// Only of a log: content id of each device.
     pub stores: BTreeMap<DeviceId, u64>,
 }
 
 impl Known {
-    /// What is known of these volumes: by servers, and by what the recovery begins with.
+    /// Collects what servers, and the log with which the recovery begins, know of these volumes.
     pub fn new(ids: &[VolumeId], servers: &[(Life, Has)], log: Option<&Has>) -> Known {
         let held = servers.iter().flat_map(|(_, has)| &has.held).copied().collect();
         let mut known = Known { held, ..Known::default() };
@@ -64,13 +69,14 @@ impl Known {
         known
     }
 
-    /// Some servers were off at the loss: what they hold isn't known here.
+    /// Records that some servers were off at the loss, so that their data is not included.
     pub fn with_some_off(self, some_off: bool) -> Known {
         Known { some_off, ..self }
     }
 
-    /// What is wrong with that these volumes are not known any more. `ran`: the server is in this life yet; `kept`: it is
-    /// known that nobody knows what became of the volume.
+    /// Returns why it is wrong that these volumes are unknown after the recovery. `ran` is
+    /// true for a server that is still in this incarnation; `kept` is true for a volume that
+    /// the MDM lists as unknown.
     pub fn judge(
         &self,
         lost: &[VolumeId],
@@ -103,7 +109,7 @@ mod tests {
 
     const OURS: VolumeId = VolumeId(2);
 
-    /// Each volume has a group of its own id, and the map has these groups.
+    /// Returns a map in which each volume has one group, with the same number.
     fn has(volumes: &[u32], next: u32) -> Has {
         let groups = volumes.iter().map(|id| GroupId(*id)).collect();
         let held = volumes.iter().map(|id| VolumeId(*id)).collect();
@@ -111,7 +117,8 @@ mod tests {
         Has { volumes, next: VolumeId(next), groups, held, ..Has::default() }
     }
 
-    /// Whether volume 2 may be unknown after a recovery in which server 0 stayed in its life 7.
+    /// Returns whether volume 2 may be unknown after a recovery that server 0 survived in
+    /// incarnation 7.
     fn may_go(servers: &[(Life, Has)], log: Option<&Has>, kept: bool) -> bool {
         let known = Known::new(&[OURS], servers, log);
         known.judge(&[OURS], |server| *server == (0, 7), |_| kept).is_ok()

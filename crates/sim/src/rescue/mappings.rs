@@ -1,5 +1,6 @@
-//! Who may use a volume after a recovery of the MDMs: those whom the newest map names that a server kept since the loss,
-//! or else those whom the backup names. Orders since then may be undone with that.
+//! Judges which clients may use a volume after a recovery: those on the newest map that a server
+//! kept since the loss, or else those in the log or backup with which the recovery began. Later
+//! orders may be undone by that.
 
 use crate::check::Failure;
 use crate::plan::Who;
@@ -13,13 +14,14 @@ use node::sds::Sds;
 use std::collections::BTreeSet;
 
 impl Stage {
-    /// What the newest map says that a server kept is taken over, if it is newer than what the MDM had.
+    /// Checks that the mappings of the newest map that a server kept hold, if it is newer
+    /// than what the MDM had.
     pub(super) fn judge_mappings(&self, state: &State) -> Result<(), Failure> {
         let same = |i: &u8| {
             let life = self.rescue.lives.get(usize::from(*i));
             life == Some(&Some(self.world.life(self.proc(Who::Sds(*i)))))
         };
-        // A map that doesn't know this life of its server is not told.
+        // A server does not report a map that does not know its present incarnation.
         let named = |s: &&Sds| {
             let device = s.map().devices.get(&s.id());
             device.is_some_and(|d| d.incarnation == s.incarnation())
@@ -45,7 +47,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Clients may use what the MDM says now, whatever was ordered before.
+    /// Lets clients use what the MDM maps to them now, whatever was ordered before.
     pub(super) fn heed_mappings(&mut self) {
         for v in 0..self.volumes.len() {
             let Some(id) = self.volumes[v].id else { continue };
@@ -77,7 +79,7 @@ impl Stage {
     }
 }
 
-/// The first client that may do something else by one mapping than by the other.
+/// Returns the first client with different permissions in the two mappings.
 fn differs<'a>(
     one: &Mapping,
     other: &Mapping,

@@ -1,4 +1,5 @@
-//! The one who gives the orders of a scale run: one after the other, on one connection that never breaks.
+//! The administrator of a scale run: sends one order after the other, on a connection
+//! that must not break.
 
 use base::{Limits, LinkId, Time};
 use prost::Message;
@@ -11,16 +12,17 @@ use std::time::Duration;
 use wire::control::{AdminReply, AdminRequest, Ask, Hello, Role};
 use wire::{Header, Kind, PeerFramer};
 
-/// Orders, and what came of them.
+/// Orders, and their answers.
 #[derive(Default)]
 pub struct Desk {
-    /// To do, the first one first. Put the asker's process to work after adding some ([`crate::world::World`]'s `poke`).
+    /// Waiting orders in sequence. After adding one, wake up the process with `poke` of
+    /// [`crate::world::World`].
     pub orders: VecDeque<Ask>,
-    /// One answer for each order that is done.
+    /// One answer for each completed order.
     pub replies: Vec<AdminReply>,
 }
 
-/// The node.
+/// The administrator's node.
 pub struct Asker {
     desk: Rc<RefCell<Desk>>,
     mdm: SocketAddr,
@@ -28,12 +30,12 @@ pub struct Asker {
     dialled: bool,
     retry_at: Option<Time>,
     link: Option<LinkId>,
-    /// An order is on its way.
+    /// An order waits for its answer.
     asking: bool,
 }
 
 impl Asker {
-    /// One that gives the desk's orders to this MDM.
+    /// Creates a node that sends the desk's orders to this MDM.
     pub fn new(desk: Rc<RefCell<Desk>>, mdm: SocketAddr, limits: Limits) -> Asker {
         let (dialled, retry_at, link, asking) = (false, None, None, false);
         Asker { desk, mdm, limits, dialled, retry_at, link, asking }

@@ -1,67 +1,68 @@
-//! What a scale run took, and what it may take.
+//! Costs of a scale run, and their bounds.
 
 use anyhow::{Result, ensure};
 use base::Limits;
 use std::fmt;
 use std::time::Duration;
 
-/// From a new map at the MDM to the last server that has it.
+/// Longest time from a new map at the MDM until the last server has it.
 const CONVERGENCE: Duration = Duration::from_millis(100);
-/// Bytes of the MDM's state, at most, for a device and for a group.
+/// Highest number of bytes of the MDM's state per device, and per group.
 const DEVICE_BYTES: usize = 160;
 const GROUP_BYTES: usize = 36;
 
-/// What one server's failure took. Times are virtual.
+/// Cost of one server's failure. Times are virtual.
 #[derive(Clone, Debug, Default)]
 pub struct Failure {
-    /// From the failure until the MDM had taken all devices of the server out.
+    /// From the failure until the MDM has declared all devices of the server down.
     pub noticed: Duration,
     /// Entries of the log in that time.
     pub entries: u64,
-    /// Commands in them.
+    /// Commands in these entries.
     pub commands: u64,
-    /// Devices that share groups with what failed: each may notice by itself, in the same moment, that nobody answers there.
+    /// Devices that share groups with the failed ones. Each may report the failure by itself
+    /// at the same moment.
     pub partners: usize,
-    /// From then on until the last server had that map.
+    /// From the notice until the last server has that map.
     pub converged: Duration,
-    /// Devices' processes that are left.
+    /// Number of device processes that are left.
     pub nodes: usize,
-    /// Frames that the MDM sent from the failure until then, to all of these.
+    /// Frames that the MDM sent to all of these, from the failure until all had the map.
     pub frames: u64,
-    /// Bytes of them.
+    /// Bytes of these frames.
     pub bytes: u64,
     /// Groups that lost a copy.
     pub groups: usize,
-    /// From the failure until all copies were there again.
+    /// From the failure until all copies are complete again.
     pub rebuilt: Duration,
     /// Entries of the log from the notice until then.
     pub rebuild_entries: u64,
 }
 
-/// What a run took. Times are virtual.
+/// Costs of a run. Times are virtual.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// Until all devices were registered.
+    /// Time until all devices were registered.
     pub registered: Duration,
-    /// Entries of the log that this took.
+    /// Entries of the log in that time.
     pub registered_entries: u64,
-    /// From the order of the first volume to its answer.
+    /// From the order of the first volume to the answer.
     pub created: Duration,
     /// From that order until every server had the map.
     pub known: Duration,
-    /// Devices.
+    /// Number of devices.
     pub devices: usize,
-    /// Groups, of all domains.
+    /// Number of groups in all domains.
     pub groups: usize,
     /// Bytes of the MDM's state with the devices only.
     pub empty_bytes: usize,
-    /// Bytes of it with groups and volumes.
+    /// Bytes of the MDM's state with groups and volumes.
     pub bytes: usize,
-    /// Groups that the map of one device's process has, at most.
+    /// Highest number of groups in the map of one device's process.
     pub map_groups: usize,
-    /// A server with all its devices dies.
+    /// Cost of the death of a server with all its devices.
     pub crash: Failure,
-    /// Another one is cut off.
+    /// Cost of cutting off another server.
     pub silence: Failure,
     /// Steps of the world.
     pub steps: u64,
@@ -73,7 +74,7 @@ impl Failure {
         let one = self.entries == 1 && (1..=1 + self.partners as u64).contains(&self.commands);
         ensure!(one, "{what}: {} entries, {} commands", self.entries, self.commands);
         ensure!(self.converged <= CONVERGENCE, "{what}: known after {:?}", self.converged);
-        // Each server gets each new map once.
+        // Each process gets each new map once; two frames each are allowed.
         let frames = nodes * 2;
         ensure!(self.frames <= frames, "{what}: {} frames for {nodes}", self.frames);
         let bytes = frames * 200 + nodes * groups * 2 * GROUP_BYTES as u64;
@@ -85,7 +86,7 @@ impl Failure {
 }
 
 impl Figures {
-    /// Whether it took no more than it may.
+    /// Fails if a cost is above its bound.
     pub(super) fn check(&self) -> Result<()> {
         let each = self.empty_bytes / self.devices;
         ensure!(each <= DEVICE_BYTES, "{each} bytes of state for a device");
@@ -151,7 +152,7 @@ impl Figures {
         rows
     }
 
-    /// The figures as a JSON object.
+    /// Formats the figures as a JSON object.
     pub fn json(&self) -> String {
         let rows = self.rows().into_iter().map(|(name, value)| format!("  \"{name}\": {value:.3}"));
         format!("{{\n{}\n}}", rows.collect::<Vec<String>>().join(",\n"))

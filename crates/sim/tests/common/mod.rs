@@ -1,20 +1,21 @@
-//! What plans that are written by hand have in common: a client that asks every unit of its volume, again and again.
+//! Shared parts of plans that are written by hand: a client that reads and writes every unit of its
+//! volume again and again.
 
 use sim::plan::{Action, IoKind, Plan, Timed};
 use std::time::Duration;
 
-/// Units of the volume that is asked.
+/// Units of the volume.
 pub const UNITS: u32 = 16;
-/// Sectors of a unit.
+/// Sectors per unit.
 const UNIT: u32 = 2048;
 
-/// So many milliseconds.
+/// Returns a duration of this many ms.
 pub fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Has the first client read and write each unit of its first volume from 0.5 s to 15 s, by turns every 250 ms, and sorts all
-/// steps.
+/// Lets the first client read and write each unit of its first volume from 0.5 s to 15 s, by turns
+/// every 250 ms, and sorts all steps.
 pub fn ask_every_unit(plan: &mut Plan) {
     for at in (500..15_000).step_by(250) {
         for unit in 0..UNITS {
