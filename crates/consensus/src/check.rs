@@ -1,35 +1,39 @@
-//! What a member refuses to hear from others, and to go on with from its own disk.
+//! Checks of messages from other members, and of the member's own image from disk.
 //!
-//! The library takes what it is told for true: a number near the end of its range, a gap between entries, or an entry
-//! in the place of one that was decided ends the process, and a term goes to the disk before that. So each message
-//! is compared with what an honest member could say. It doesn't find out who sent it: that is for the owner.
+//! The library believes what it is told. A number near the end of its range, a gap between entries,
+//! or an entry that replaces a committed one would end the process, and a term goes to the disk
+//! before that. So each message is compared with what an honest member can send. These checks do
+//! not find out who sent a message: the owner does that.
 
 use crate::engine::Consensus;
 use crate::records::{Image, Membership, Message};
 use raft::StateRole;
 use raft::eraftpb::MessageType;
 
-/// So far above one's own may a term or an index be. A term needs an election, and an index an entry.
+/// A term or an index may be above our own by this much at most. Each term costs an election, and
+/// each index an entry, so no honest member is further ahead.
 const REACH: u64 = 1 << 32;
-/// The same for a member that has nothing yet, and the end of what is believed on a disk.
+/// The same limit for a member that has nothing yet. It is also the highest number that is believed
+/// in an image from disk.
 const END: u64 = 1 << 48;
 
-/// Why a message was not taken in. Nothing has changed.
+/// Why a message was refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
-    /// The leader knows this member's log to have been longer: it was set back.
+    /// The leader knows that this member's log was longer: it has lost entries.
     Behind {
-        /// Its last entry.
+        /// Index of its last entry.
         last: u64,
-        /// What the leader knows to be there.
+        /// Index up to which the leader knows entries to be here.
         known: u64,
     },
-    /// No member says this.
+    /// No honest member sends such a message. The text says why.
     Nonsense(&'static str),
 }
 
 impl Image {
-    /// A number in it that no cluster ever gets to, and its name. The library can't count on from there.
+    /// Returns the name and the value of a number that no cluster ever reaches, if the image
+    /// contains one. The library cannot count on from such a number.
     pub fn implausible(&self) -> Option<(&'static str, u64)> {
         let (index, term) = self.last();
         let numbers = [
@@ -43,13 +47,13 @@ impl Image {
 }
 
 impl Consensus {
-    /// Whether an honest member could say this to this one.
+    /// Checks that an honest member can send this message to this one.
     pub(crate) fn check(&self, m: &Message) -> Result<(), Wrong> {
         let kind = |kind: MessageType| m.kind == kind as i32;
         if m.from == self.id() || m.from == 0 {
             return Err(Wrong::Nonsense("a message from nobody else"));
         }
-        // The library takes a message without a term for its own.
+        // The library takes a message without a term for one of its own.
         if m.term == 0 && !kind(MessageType::MsgReadIndex) {
             return Err(Wrong::Nonsense("a message without a term"));
         }
@@ -70,7 +74,7 @@ impl Consensus {
         if m.base.as_ref().is_some_and(|b| b.term > m.term || !is_sound(&b.membership)) {
             return Err(Wrong::Nonsense("a state that no leader has"));
         }
-        // Who follows has nothing that its leader hasn't.
+        // A follower has no entry that its leader lacks.
         let answer =
             kind(MessageType::MsgAppendResponse) || kind(MessageType::MsgHeartbeatResponse);
         let leads = self.raw.raft.state == StateRole::Leader && m.term == self.raw.raft.term;
@@ -97,8 +101,8 @@ impl Consensus {
         Ok(())
     }
 
-    /// Entries have the numbers behind the one that they follow, terms that don't fall, and the terms that this
-    /// member knows where it knows that something was decided.
+    /// True if the entries follow the one before them without a gap, if their terms do not fall,
+    /// and if they have the terms that this member knows of committed entries.
     fn check_entries(&self, m: &Message) -> bool {
         let (mut index, mut term) = (m.index, m.log_term);
         let decided = self.committed();
@@ -112,7 +116,7 @@ impl Consensus {
     }
 }
 
-/// True for a membership that the library accepts.
+/// True if the library accepts this membership.
 fn is_sound(m: &Membership) -> bool {
     let once = |list: &[u64]| {
         let mut sorted = list.to_vec();

@@ -1,4 +1,4 @@
-//! One member: the library, its memory, and what waits for the disk.
+//! One member: the library, its memory, and the messages that wait for the disk.
 
 use crate::check::Wrong;
 use crate::memory::Memory;
@@ -13,81 +13,84 @@ use raft::eraftpb::{EntryType, MessageType};
 use raft::{RawNode, SnapshotStatus, StateRole};
 use std::collections::BTreeMap;
 
-/// Ticks without a word of the leader after which a member stands for election, at least.
+/// A member that hears no leader stands for election after at least this many ticks.
 const ELECTION_TICKS: usize = 10;
-/// The election time-out is drawn from this many ticks.
+/// A random number of ticks below this one is added to the election timeout.
 const SPREAD_TICKS: usize = 10;
-/// How many ticks later somebody stands who should rather not lead.
+/// Added to the election timeout of a member that should rather not lead.
 const LATE_TICKS: usize = 5;
 /// Ticks between two heartbeats.
 const HEARTBEAT_TICKS: usize = 2;
-/// Ticks without a word after which a leader says that a member doesn't work; five heartbeats go out meanwhile, and more.
+/// A leader reports a member as silent after this many ticks without a message from it. Ten
+/// heartbeats go out in that time.
 const SILENT_TICKS: u64 = 20;
-/// Ticks after which a snapshot without an answer is looked after.
+/// After this many ticks a leader stops waiting for the answer to a snapshot.
 const SNAPSHOT_TICKS: u32 = 40;
-/// Bytes of entries in one message, about.
+/// Approximate limit of the bytes of entries in one message.
 const MESSAGE_BYTES: u64 = 1 << 20;
-/// Messages with entries that one member is sent without an answer.
+/// Limit of the messages with entries that one member has not answered.
 const IN_FLIGHT: usize = 64;
 
-/// Who leads, as far as this member knows.
+/// The leader, as far as this member knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Role {
-    /// The newest term that it knows.
+    /// The newest term that this member knows.
     pub term: u64,
-    /// The leader in that term; 0: nobody that it knows of.
+    /// The leader in that term; 0 if this member knows none.
     pub leader: u64,
-    /// It is this member, and will know it after a restart.
+    /// This member is the leader, and its term and vote are durable.
     pub leads: bool,
 }
 
-/// What an entry says.
+/// Content of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Meaning {
-    /// Nothing: the first one of a leader.
+    /// Empty: a leader's first entry, or its first one after a change of the membership.
     Nothing,
     /// The owner's data.
     Data(Vec<u8>),
-    /// Who belongs to the cluster from now on. Known here already.
+    /// A change of the membership. It is in effect here already.
     Members,
 }
 
 /// A committed entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Committed {
-    /// Its place.
+    /// Its index in the log.
     pub index: u64,
     /// Its term.
     pub term: u64,
-    /// What it says.
+    /// Its content.
     pub meaning: Meaning,
 }
 
-/// What is to be done, in this order.
+/// What the owner has to do, in this order.
 #[derive(Default, Debug)]
 pub struct Turn {
-    /// A leader's state takes the place of the owner's.
+    /// A leader's state, which replaces the owner's.
     pub restored: Option<Vec<u8>>,
-    /// Entries to be applied.
+    /// Entries to apply.
     pub committed: Vec<Committed>,
-    /// Messages to be sent.
+    /// Messages to send.
     pub send: Vec<Message>,
-    /// These questions ([`Consensus::confirm`]) are answered: this member led when they were asked.
+    /// Answered questions ([`Consensus::confirm`]): this member was the leader when they were
+    /// asked.
     pub confirmed: Vec<u64>,
 }
 
-/// How a leader sees another member.
+/// How a leader sees a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// Who.
+    /// Id of the member.
     pub id: u64,
-    /// It is known to have the entries up to this one.
+    /// The member is known to have all entries up to this index.
     pub matched: u64,
-    /// It counts.
+    /// Its vote counts.
     pub voter: bool,
-    /// It was heard lately, in this term.
+    /// It has sent a message of this term, and is not silent. The leader itself counts as heard.
     pub heard: bool,
-    /// It has said nothing for so long that it doesn't work. Just after an election nobody is heard, and nobody is silent.
+    /// It has sent nothing for so long that it counts as down. Just after an election, a member is
+    /// neither heard nor silent.
     pub silent: bool,
 }
 
@@ -97,31 +100,34 @@ pub struct Consensus {
     outbox: Outbox,
     membership: Membership,
     applied: u64,
-    /// When this entry is applied, most of the present members know for good that they are it: it was appended after the
-    /// change was known to be committed, and that is told and written with it.
+    /// When this entry is applied, a majority of the present members durably know the present
+    /// membership. The entry was appended after the change was known to be committed, and that
+    /// knowledge is sent and written with it.
     settles: u64,
-    /// A leader's state is not durable yet: the library isn't told that it is applied. Until then this member must
-    /// not stand for election: the library would look for the entries that the state has replaced.
+    /// A leader's state arrived and is not durable yet, so the library is not told that it is
+    /// applied. Until then this member must not stand for election: the library would look for the
+    /// entries that the state replaced.
     restoring: bool,
     late: bool,
     prng: Prng,
-    /// The term and role for which the election time-out was drawn, and what it is.
+    /// The term and role for which the election timeout was drawn, and the timeout in ticks.
     drawn: (u64, StateRole, usize),
-    /// For how many ticks the answer to a snapshot has been waited for.
+    /// Per member: for how many ticks this leader has been waiting for the answer to a snapshot.
     snapshots: BTreeMap<u64, u32>,
-    /// How often time has passed, and at which of these its term and role began.
+    /// Number of ticks so far.
     ticks: u64,
+    /// The tick at which the present term and role began.
     since: u64,
-    /// When each member was heard last, since then. (The library knows who was heard since it looked last, which may be
-    /// a moment ago.)
+    /// The tick at which each member was heard last, since then. (The library only knows which
+    /// members it heard since its last quorum check, which may be a moment ago.)
     heard: BTreeMap<u64, u64>,
 }
 
 impl Consensus {
-    /// A member that goes on from what it remembers. `late`: it should rather not lead.
+    /// Creates a member that continues from `image`. With `late`, it should rather not lead.
     pub fn new(mut image: Image, late: bool, prng: Prng) -> Consensus {
         image.hard.commit = image.hard.commit.min(image.last().0).max(image.base.index);
-        // No entry is of a later term than the one that was written with it.
+        // The term is never lower than that of the last entry.
         image.hard.term = image.hard.term.max(image.last().1);
         let (applied, membership) = (image.base.index, image.base.membership.clone());
         let config = raft::Config {
@@ -165,7 +171,8 @@ impl Consensus {
         new
     }
 
-    /// The library draws the election time-out from the system's random numbers: it is drawn again here.
+    /// Sets the election timeout from our own generator. The library draws it from the system's
+    /// random numbers, so this runs after each step.
     fn draw(&mut self) {
         let now = (self.raw.raft.term, self.raw.raft.state);
         if (self.drawn.0, self.drawn.1) != now || self.drawn.2 == 0 {
@@ -178,12 +185,12 @@ impl Consensus {
         self.raw.raft.set_randomized_election_timeout(self.drawn.2);
     }
 
-    /// Who this is.
+    /// Returns this member's id.
     pub fn id(&self) -> u64 {
         self.raw.raft.id
     }
 
-    /// Who leads.
+    /// Returns the term and the leader.
     pub fn role(&self) -> Role {
         let raft = &self.raw.raft;
         let hard = self.raw.store().hard;
@@ -192,45 +199,47 @@ impl Consensus {
         Role { term: raft.term, leader: raft.leader_id, leads }
     }
 
-    /// Who belongs to the cluster, as of the last entry that was applied.
+    /// Returns the membership as of the last entry that was applied.
     pub fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// True while this member may be needed: it belongs to the cluster, or a change by which somebody left may still be
-    /// unknown to those who stay when they start again, as a commit index is written with the next entry only. They
-    /// would look for the votes of those who were there before.
+    /// True while member `id` may be needed. That is the case while it belongs to the cluster, and
+    /// also for a while after its removal. A commit index is only written with the next entry, so
+    /// the remaining members may not know of the removal when they start again. They would then ask
+    /// for the votes of the former members.
     pub fn counts(&self, id: u64) -> bool {
         self.membership.all().contains(&id) || self.applied < self.settles
     }
 
-    /// True when nobody else belongs to the cluster.
+    /// True if this member is the only one of the cluster.
     pub fn is_alone(&self) -> bool {
         let (me, mut ids) = (self.id(), self.membership.ids());
         ids.next() == Some(me) && ids.all(|id| id == me)
     }
 
-    /// The last entry that was handed out.
+    /// Returns the index of the last entry that was handed out.
     pub fn applied(&self) -> u64 {
         self.applied
     }
 
-    /// The last entry that is known to be committed.
+    /// Returns the index of the last entry that is known to be committed.
     pub fn committed(&self) -> u64 {
         self.raw.raft.raft_log.committed
     }
 
-    /// The last entry that it has.
+    /// Returns the index of the last entry that this member has.
     pub fn last(&self) -> u64 {
         self.raw.raft.raft_log.last_index()
     }
 
-    /// The term of that entry. Of two logs the one with the higher term at its end is the newer one, however long they are.
+    /// Returns the term of the last entry. Of two logs, the one with the higher term at its end is
+    /// the newer one, whatever their lengths are.
     pub fn last_term(&self) -> u64 {
         self.raw.raft.raft_log.last_term()
     }
 
-    /// How this leader sees the members; empty when it doesn't lead.
+    /// Returns how this leader sees all members, itself included; empty if it does not lead.
     pub fn peers(&self) -> Vec<Peer> {
         let raft = &self.raw.raft;
         if raft.state != StateRole::Leader {
@@ -254,10 +263,10 @@ impl Consensus {
         peers
     }
 
-    /// Time passes.
+    /// Advances time by one tick.
     pub fn tick(&mut self) {
         self.ticks += 1;
-        // The library wants all entries of a sole voter to be durable when it begins to lead.
+        // When a sole voter begins to lead, the library requires that all its entries are durable.
         let alone = self.membership.voters == [self.id()];
         let early = alone && !self.role().leads && !self.outbox.is_clean();
         if !(early || self.restoring) {
@@ -267,7 +276,8 @@ impl Consensus {
         self.draw();
     }
 
-    /// The library waits for the answer to a snapshot without end, and that may be lost on the way back.
+    /// Stops waiting for the answers to old snapshots. The library waits for an answer forever, but
+    /// it may get lost on its way back.
     fn resend_snapshots(&mut self) {
         let waits = |(id, p): (&u64, &raft::Progress)| {
             (p.state == raft::ProgressState::Snapshot).then_some(*id)
@@ -288,7 +298,7 @@ impl Consensus {
         }
     }
 
-    /// Stands for election at once; for a sole voter that is the beginning of its office.
+    /// Stands for election at once. A sole voter becomes the leader with that.
     pub fn campaign(&mut self) {
         if !self.restoring {
             let _ = self.raw.campaign();
@@ -296,24 +306,26 @@ impl Consensus {
         self.draw();
     }
 
-    /// Takes a message in. What makes no sense any more is ignored.
+    /// Processes a message. Outdated messages are ignored.
     ///
     /// # Errors
-    /// Nothing has changed, and whoever sent it is no honest member, or this one is none ([`Wrong::Behind`]).
+    /// Returns an error, and changes nothing, if no honest member sends such a message, or if this
+    /// member's log has lost entries ([`Wrong::Behind`]).
     pub fn step(&mut self, mut message: Message) -> Result<(), Wrong> {
         self.check(&message)?;
         let last = self.last();
-        // Who has nothing yet, not even a configuration, is no voter: maybe it was one, and has forgotten all.
+        // A member with an empty log does not vote: it may have voted before, and lost its log
+        // since.
         let asked = [MessageType::MsgRequestVote, MessageType::MsgRequestPreVote];
         if last == 0 && asked.into_iter().any(|kind| message.kind == kind as i32) {
             return Ok(());
         }
         if self.restoring && message.kind == MessageType::MsgTimeoutNow as i32 {
-            return Ok(()); // whoever hands over tries again, or goes on
+            return Ok(()); // the leader that hands over tries again, or continues to lead
         }
         let told = message.kind == MessageType::MsgHeartbeat as i32;
-        // A heartbeat's commit index is at most what its leader knows this member to have. Of somebody who is not
-        // known to lead yet it says nothing.
+        // A heartbeat's commit index is at most what the leader knows this member to have. If the
+        // sender is not known to be the leader, the index proves nothing.
         if told && message.commit > last {
             let raft = &self.raw.raft;
             if (message.from, message.term) == (raft.leader_id, raft.term) {
@@ -330,13 +342,14 @@ impl Consensus {
         Ok(())
     }
 
-    /// Proposes an entry; its index, unless this member does not lead or is handing over.
+    /// Proposes an entry, and returns its index. Returns `None` if this member does not lead, or is
+    /// handing over.
     pub fn propose(&mut self, data: Vec<u8>) -> Option<u64> {
         let done = self.raw.propose(Vec::new(), data).is_ok();
         (done && self.role().leads).then(|| self.last())
     }
 
-    /// Proposes a change of the configuration. Ignored while another one is under way.
+    /// Proposes a change of the membership. Returns false while another change is under way.
     pub fn change(&mut self, change: &Change) -> bool {
         if self.raw.raft.has_pending_conf() || !self.membership.outgoing.is_empty() {
             return false;
@@ -344,29 +357,30 @@ impl Consensus {
         self.raw.propose_conf_change(change.encode_to_vec(), change.to_raft()).is_ok()
     }
 
-    /// Hands the leadership over, as soon as that member has everything.
+    /// Hands the leadership over to `to`, as soon as that member has all entries.
     pub fn transfer(&mut self, to: u64) {
         self.raw.transfer_leader(to);
         self.draw();
     }
 
-    /// True while a transfer is under way: nothing can be proposed.
+    /// True while a handover is under way. Meanwhile nothing can be proposed.
     pub fn is_handing_over(&self) -> bool {
         self.raw.raft.lead_transferee.is_some()
     }
 
-    /// What was sent to a member may be lost.
+    /// Reports that messages to member `id` may have been lost.
     pub fn unreachable(&mut self, id: u64) {
         self.raw.report_unreachable(id);
         self.raw.report_snapshot(id, SnapshotStatus::Failure);
     }
 
-    /// Asks whether this member still leads: [`Turn::confirmed`] tells when a majority has said so.
+    /// Asks whether this member still leads. [`Turn::confirmed`] contains `question` as soon as a
+    /// majority has confirmed it.
     pub fn confirm(&mut self, question: u64) {
         self.raw.read_index(question.to_le_bytes().to_vec());
     }
 
-    /// What is to be done now.
+    /// Returns what the owner has to do now.
     pub fn turn(&mut self) -> Turn {
         let mut turn = Turn::default();
         while self.raw.has_ready() {
@@ -398,8 +412,8 @@ impl Consensus {
         }
         self.raw.mut_store().append(ready.entries());
         ready.entries().iter().for_each(|e| self.outbox.entry(entry_of(e)));
-        // A leader's messages need not wait for its own disk; but a sole voter leads as soon as it stands for
-        // election, and its term must not be heard of by learners before it is durable.
+        // A leader's messages need not wait for its own disk. But a sole voter leads as soon as it
+        // stands for election, and learners must not hear of its term before the term is durable.
         let mut promises: Vec<Message> = Vec::new();
         let messages = ready.take_messages();
         let free = messages.iter().map(message_of);
@@ -438,7 +452,7 @@ impl Consensus {
                 self.settles = self.last() + 1;
                 self.step_down_if_gone();
                 if self.raw.raft.state == StateRole::Leader {
-                    // If it can't now, whoever leads next begins with an entry.
+                    // If this fails, the next leader begins with an entry of its own.
                     let _ = self.raw.propose(Vec::new(), Vec::new());
                 }
                 Meaning::Members
@@ -448,7 +462,7 @@ impl Consensus {
         turn.committed.push(Committed { index: entry.index, term: entry.term, meaning });
     }
 
-    /// Who is out of the configuration leads no more; the library would go on.
+    /// Makes a leader step down that has left the membership. The library would let it continue.
     fn step_down_if_gone(&mut self) {
         let raft = &mut self.raw.raft;
         let gone = raft.prs().get(raft.id).is_none();
@@ -458,33 +472,33 @@ impl Consensus {
         }
     }
 
-    /// True when the next turn has something to do.
+    /// True if the next [`Consensus::turn`] has something to do.
     pub fn is_due_soon(&self) -> bool {
         self.raw.has_ready()
     }
 
-    /// True when something is to be written.
+    /// True if something has to be written.
     pub fn is_due(&self) -> bool {
         self.outbox.is_due()
     }
 
-    /// True when that is the whole image ([`Consensus::write_image`]).
+    /// True if the next write has to be a whole image ([`Consensus::write_image`]).
     pub fn is_whole_due(&self) -> bool {
         self.outbox.is_whole()
     }
 
-    /// True when a member needs an image that is newer than the present one.
+    /// True if a member needs an image that is newer than the present one.
     pub fn is_image_wanted(&self) -> bool {
         self.raw.store().too_old.get()
     }
 
-    /// The records of the next write, of at most about `max` bytes.
+    /// Returns the records of the next write: about `max` bytes at most, but at least one record.
     pub fn write_records(&mut self, max: usize) -> Vec<Vec<u8>> {
         self.outbox.begin(max)
     }
 
-    /// The next write is this image; `data` is the owner's state after the last entry that was handed out.
-    /// Entries up to there are forgotten.
+    /// Makes an image the next write, and returns it. `data` is the owner's state after the last
+    /// entry that was handed out. Entries up to that one are dropped.
     pub fn write_image(&mut self, data: Vec<u8>) -> Image {
         let store = self.raw.store();
         let term = store.term_of(self.applied).expect("it was read lately");
@@ -497,7 +511,7 @@ impl Consensus {
         Image { me: self.id(), hard: store.hard, base: store.base.clone(), entries }
     }
 
-    /// The write that was begun is durable.
+    /// Reports that the write that was begun is durable. Returns the messages that waited for it.
     pub fn durable(&mut self) -> Vec<Message> {
         let (number, messages) = self.outbox.durable();
         if number > 0 {
@@ -508,8 +522,8 @@ impl Consensus {
         messages
     }
 
-    /// The owner's state in the base, and the committed entries since that were handed out: what
-    /// a state is made of again whose owner was ahead of what was decided.
+    /// Returns the owner's state in the base, and the data of the entries since then that were
+    /// handed out. An owner that has applied more than was decided rebuilds its state from them.
     pub fn decided(&self) -> (&[u8], Vec<Vec<u8>>) {
         let store = self.raw.store();
         let done = store.entries().iter().take_while(|e| e.index <= self.applied);
@@ -518,7 +532,8 @@ impl Consensus {
         (&store.base.data, data.map(|e| e.data.to_vec()).collect())
     }
 
-    /// The data of the entries that it has and that are not known to be committed, in order.
+    /// Returns the data of the entries that this member has and that are not known to be committed,
+    /// in order.
     pub fn undecided(&self) -> Vec<Vec<u8>> {
         let entries = self.raw.store().entries().iter().filter(|e| e.index > self.applied);
         let data =
@@ -526,7 +541,7 @@ impl Consensus {
         data.map(|e| e.data.to_vec()).collect()
     }
 
-    /// What it must not forget, for oracles.
+    /// Returns the state that has to survive a restart: term, vote and commit index.
     pub fn hard(&self) -> HardState {
         self.raw.store().hard
     }

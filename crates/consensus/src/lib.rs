@@ -1,13 +1,15 @@
-//! Agreement among the MDMs of a cluster: Raft, behind a few words. The only crate that knows the library.
+//! Agreement among the MDMs of a cluster: Raft behind a small interface. No other crate uses the
+//! Raft library.
 //!
-//! - [`Consensus`]: one member; [`records`]: its entries, messages and configuration as bytes.
+//! - [`Consensus`]: one member; [`records`]: its entries, messages and membership as bytes.
 //!
-//! Invariants: what is to be persisted is before a message leaves that promises it (votes, and entries that
-//! are said to be there); entries are handed out when they are committed, in order, and each once in a life.
+//! Invariants: a message that promises something (a vote, or that entries are stored) leaves only
+//! after that is durable; committed entries are handed out in order, and each once per process.
 //!
-//! It has no clock (its owner calls [`Consensus::tick`]), no I/O and no random source of its own: the one
-//! random thing, how long a member waits before it stands for election, is drawn from a generator that its
-//! owner hands in. It doesn't know what an entry means. Not `no_std`, as the library isn't.
+//! The crate has no clock (its owner calls [`Consensus::tick`]) and no I/O. It has no source of
+//! random numbers either: the only random value, the election timeout, is drawn from a generator
+//! that the owner passes in. It does not know what an entry means. It is not `no_std`, because the
+//! library is not.
 #![forbid(unsafe_code)]
 
 pub mod records;

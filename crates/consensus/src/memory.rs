@@ -1,20 +1,20 @@
-//! What the library reads back: the base and the entries since, in memory. That they are on the disk, too,
-//! is for the owner.
+//! The storage that the library reads from: the base and the entries after it, in memory. The owner
+//! makes sure that they are on the disk, too.
 
 use crate::records::{Base, HardState, Image, Membership, base_to, hard_to, membership_to};
 use core::cell::Cell;
 use raft::eraftpb::{Entry, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Result, Storage, StorageError};
 
-/// See the file's head.
+/// See the head of this file.
 pub(crate) struct Memory {
     pub hard: HardState,
-    /// The configuration at the start; the library keeps its own from then on.
+    /// The membership at the start. The library keeps its own from then on.
     start: Membership,
     pub base: Base,
-    /// The one behind the base first, without gaps.
+    /// The entries after the base, without gaps.
     entries: Vec<Entry>,
-    /// Somebody needs the state, and the base is older than its being a member: it would not take it.
+    /// A member needs the base, but the base is from before it joined, so it would refuse the base.
     pub too_old: Cell<bool>,
 }
 
@@ -29,7 +29,7 @@ impl Memory {
         self.base.index + self.entries.len() as u64
     }
 
-    /// Takes entries in; those with their indexes and above are gone.
+    /// Appends entries. They replace entries with the same or a higher index.
     pub fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.base.index && first.index <= self.last() + 1, "no gap");
@@ -37,13 +37,13 @@ impl Memory {
         self.entries.extend_from_slice(entries);
     }
 
-    /// A leader's state takes the place of everything.
+    /// Replaces everything with a leader's state.
     pub fn restore(&mut self, base: Base) {
         self.entries.clear();
         self.base = base;
     }
 
-    /// A newer state takes the place of the base and of the entries that are in it.
+    /// Replaces the base, and the entries that the new one contains.
     pub fn rebase(&mut self, base: Base) {
         assert!(base.index >= self.base.index && base.index <= self.last());
         self.entries.drain(..(base.index - self.base.index) as usize);
@@ -51,7 +51,7 @@ impl Memory {
         self.too_old.set(false);
     }
 
-    /// The entries behind the base.
+    /// Returns the entries after the base.
     pub fn entries(&self) -> &[Entry] {
         &self.entries
     }

@@ -1,33 +1,36 @@
-//! What is to be written, and the messages that wait for it.
+//! Entries and hard states that have to be written, and the messages that wait for that.
 //!
-//! Invariant: a message that promises something leaves when all that was asked to be written before it is
-//! durable. One write is under way at a time; what comes meanwhile goes with the next one.
+//! Invariant: a message that promises something leaves only when everything that was queued for
+//! writing before it is durable. One write is under way at a time. What is queued meanwhile goes
+//! with the next one.
 
 use crate::records::{HardState, Message, Record};
 use base::mutant::{self, Mutant};
 use prost::Message as _;
 use raft::eraftpb::MessageType;
 
-/// See the file's head.
+/// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Outbox {
     records: Vec<Vec<u8>>,
-    /// The whole image is to be written, as a leader's state came.
+    /// The whole image has to be written, because a leader's state arrived.
     whole: bool,
-    /// The last request that is in `records`, and the messages that wait for it.
+    /// Number of the last `Ready` of the library whose data is in `records`.
     number: u64,
+    /// The messages that wait for `records`.
     waiting: Vec<Message>,
-    /// The same of what is being written.
+    /// Number and messages of the write that is under way.
     under_way: Option<(u64, Vec<Message>)>,
-    /// A hard state of which only the commit index is new: it goes with the next write.
+    /// A hard state of which only the commit index is new. It goes with the next write.
     lazy: Option<HardState>,
-    /// Terms or votes are among what isn't durable yet.
+    /// `records` contains terms or votes.
     unsure: bool,
+    /// The write that is under way contains terms or votes.
     unsure_under_way: bool,
 }
 
 impl Outbox {
-    /// A hard state to be written; in time, if nobody relies on it.
+    /// Queues a hard state for writing. Without `must` it only goes with the next write.
     pub fn hard(&mut self, hard: HardState, must: bool) {
         if must {
             self.lazy = None;
@@ -39,18 +42,19 @@ impl Outbox {
         }
     }
 
-    /// An entry to be written.
+    /// Queues an entry for writing.
     pub fn entry(&mut self, entry: crate::Entry) {
         self.records.push(Record { hard: None, entry: Some(entry) }.encode_to_vec());
     }
 
-    /// Everything is to be written anew.
+    /// Makes the next write a whole image.
     pub fn everything(&mut self) {
         self.whole = true;
         self.records.clear();
     }
 
-    /// Messages that wait for request `number`; gives back those that can go at once.
+    /// Queues messages until the library's `Ready` with this number is durable. Returns those that
+    /// can leave at once.
     pub fn wait(&mut self, number: u64, messages: Vec<Message>) -> Vec<Message> {
         self.number = number;
         if self.is_clean() {
@@ -63,7 +67,7 @@ impl Outbox {
         go
     }
 
-    /// True when nothing is to be written, nor under way.
+    /// True if nothing has to be written, and no write is under way.
     pub fn is_clean(&self) -> bool {
         !self.is_due() && self.under_way.is_none()
     }
@@ -73,17 +77,17 @@ impl Outbox {
         self.unsure || self.unsure_under_way
     }
 
-    /// True when something is to be written.
+    /// True if something has to be written.
     pub fn is_due(&self) -> bool {
         self.whole || !self.records.is_empty()
     }
 
-    /// True when that is the whole image.
+    /// True if the next write has to be a whole image.
     pub fn is_whole(&self) -> bool {
         self.whole
     }
 
-    /// The records of the next write, of at most about `max` bytes, but one at least.
+    /// Begins a write. Returns its records: about `max` bytes at most, but at least one record.
     pub fn begin(&mut self, max: usize) -> Vec<Vec<u8>> {
         assert!(self.under_way.is_none() && !self.whole, "one write at a time");
         let mut bytes = 0;
@@ -96,12 +100,12 @@ impl Outbox {
         match self.records.is_empty() {
             true => {
                 let lazy = self.lazy.take().map(|hard| Record { hard: Some(hard), entry: None });
-                // It is 30 bytes at most, for which `max` has room.
+                // It takes 30 bytes at most, for which `max` has room.
                 list.extend(lazy.map(|r| r.encode_to_vec()));
                 self.take_over();
             }
             false => {
-                // A term that the first part says is not to be relied on before the last part is there.
+                // A term in this write does not count as durable before the rest is durable, too.
                 self.unsure_under_way = self.unsure;
                 self.under_way = Some((0, Vec::new()));
             }
@@ -109,7 +113,7 @@ impl Outbox {
         list
     }
 
-    /// The next write is the whole image.
+    /// Begins a write of the whole image.
     pub fn begin_whole(&mut self) {
         assert!(self.under_way.is_none(), "one write at a time");
         self.records.clear();
@@ -122,12 +126,13 @@ impl Outbox {
         self.under_way = Some((self.number, core::mem::take(&mut self.waiting)));
     }
 
-    /// The write that was under way is durable: tells which requests are done, and what may leave.
+    /// Ends the write that was under way, as it is durable. Returns the number of the last `Ready`
+    /// that is durable (0 if more parts of it follow), and the messages that may leave.
     pub fn durable(&mut self) -> (u64, Vec<Message>) {
         self.unsure_under_way = false;
         let (mut number, mut messages) = self.under_way.take().expect("a write was under way");
         if !self.is_due() {
-            // What was asked meanwhile needs no write of its own.
+            // Nothing has to be written for what was queued meanwhile.
             number = self.number;
             messages.append(&mut self.waiting);
         }
@@ -135,8 +140,8 @@ impl Outbox {
     }
 }
 
-/// True for a message that doesn't say that anything is durable; those of a term that isn't durable itself
-/// do so by their term.
+/// True for a message that does not promise that anything is durable. While a term is not durable,
+/// none counts as such: each message of that term promises the term.
 fn promises_nothing(m: &Message, unsure: bool) -> bool {
     const FREE: [MessageType; 4] = [
         MessageType::MsgHeartbeatResponse,

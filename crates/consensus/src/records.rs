@@ -1,7 +1,7 @@
-//! Entries, messages and configurations as bytes, on the disk and on links.
+//! Entries, messages and membership as bytes, on the disk and on links.
 //!
-//! Our own Protocol Buffers, with the fields of the library's: its parser never sees what comes from a
-//! link. Tags are part of the format: never reuse one.
+//! These are our own Protocol Buffers, with the fields of the library's: its parser never sees
+//! bytes that come from a link. Tags are part of the format: never reuse one.
 
 use prost::Message as _;
 use raft::eraftpb;
@@ -9,65 +9,66 @@ use raft::eraftpb;
 /// One entry of the replicated log.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Entry {
-    /// 0: data of the owner, or nothing; 2: a change of the configuration.
+    /// 0: the owner's data, or empty. 2: a change of the membership.
     #[prost(int32, tag = "1")]
     pub kind: i32,
     /// The term in which it was proposed.
     #[prost(uint64, tag = "2")]
     pub term: u64,
-    /// Its place.
+    /// Its index in the log.
     #[prost(uint64, tag = "3")]
     pub index: u64,
-    /// What it says.
+    /// The owner's data, or empty. In a change of the membership, this is the library's encoding of
+    /// it.
     #[prost(bytes = "vec", tag = "4")]
     pub data: Vec<u8>,
-    /// A change of the configuration, as [`Change`]; empty: the end of a joint one.
+    /// A change of the membership, as [`Change`]. Empty for the end of a joint change.
     #[prost(bytes = "vec", tag = "6")]
     pub context: Vec<u8>,
 }
 
-/// What a member must not forget.
+/// The state of a member that has to survive a restart.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct HardState {
-    /// The newest term that it has heard of.
+    /// The newest term that the member has heard of.
     #[prost(uint64, tag = "1")]
     pub term: u64,
-    /// Whom it has voted for in that term; 0: nobody.
+    /// The member for which it voted in that term; 0 if it has not voted.
     #[prost(uint64, tag = "2")]
     pub vote: u64,
-    /// Up to here entries are known to be committed. May be behind the truth.
+    /// Entries up to this index are known to be committed. It may be behind the truth.
     #[prost(uint64, tag = "3")]
     pub commit: u64,
 }
 
-/// Who belongs to the cluster.
+/// The members of the cluster.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Membership {
-    /// Whose agreement counts.
+    /// Members whose votes count.
     #[prost(uint64, repeated, tag = "1")]
     pub voters: Vec<u64>,
-    /// Those who get everything, and don't count yet.
+    /// Members that receive everything, and have no vote yet.
     #[prost(uint64, repeated, tag = "2")]
     pub learners: Vec<u64>,
-    /// While several change at once: who counted before. Both majorities have to agree.
+    /// During a joint change: the voters before it. Both majorities have to agree.
     #[prost(uint64, repeated, tag = "3")]
     pub outgoing: Vec<u64>,
-    /// Those who are learners afterwards.
+    /// Outgoing voters that are learners after the joint change.
     #[prost(uint64, repeated, tag = "4")]
     pub learners_next: Vec<u64>,
-    /// The leader ends it by itself.
+    /// The leader ends the joint change by itself.
     #[prost(bool, tag = "5")]
     pub auto_leave: bool,
 }
 
 impl Membership {
-    /// Everybody in it; some more than once.
+    /// Iterates over all members. Some may occur more than once.
     pub fn ids(&self) -> impl Iterator<Item = u64> {
         let parts = [&self.voters, &self.learners, &self.outgoing, &self.learners_next];
         parts.into_iter().flatten().copied()
     }
 
-    /// Everybody in it, in order.
+    /// Returns all members, sorted, each of them once.
     pub fn all(&self) -> Vec<u64> {
         let mut all: Vec<u64> = self.ids().collect();
         all.sort_unstable();
@@ -76,16 +77,16 @@ impl Membership {
     }
 }
 
-/// A state at some entry, without the entries before.
+/// A state as of some entry. It replaces the entries up to that one.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Base {
-    /// The last entry that is in it.
+    /// Index of the last entry that the state contains.
     #[prost(uint64, tag = "1")]
     pub index: u64,
-    /// That entry's term.
+    /// Term of that entry.
     #[prost(uint64, tag = "2")]
     pub term: u64,
-    /// Who belonged to the cluster.
+    /// The membership as of that entry.
     #[prost(message, required, tag = "3")]
     pub membership: Membership,
     /// The owner's state.
@@ -96,46 +97,47 @@ pub struct Base {
 /// Everything that a member remembers.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Image {
-    /// Who it is.
+    /// Id of the member.
     #[prost(uint64, tag = "1")]
     pub me: u64,
-    /// What it must not forget.
+    /// Term, vote and commit index.
     #[prost(message, required, tag = "2")]
     pub hard: HardState,
-    /// A state,
+    /// A state.
     #[prost(message, required, tag = "3")]
     pub base: Base,
-    /// and the entries since.
+    /// The entries after that state.
     #[prost(message, repeated, tag = "4")]
     pub entries: Vec<Entry>,
 }
 
-/// What is written between two images.
+/// A record that is written between two images.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Record {
-    /// The hard state changed.
+    /// The new hard state.
     #[prost(message, optional, tag = "1")]
     pub hard: Option<HardState>,
-    /// An entry came; those with its index and above are gone.
+    /// A new entry. It replaces entries with the same or a higher index.
     #[prost(message, optional, tag = "2")]
     pub entry: Option<Entry>,
 }
 
 impl Image {
-    /// The beginning of a cluster: a state in which this member is alone. Not at index 0, so that whoever
-    /// joins gets the state, and with it the configuration.
+    /// Returns the first image of a new cluster: a state in which this member is the only one. Its
+    /// index is not 0, so that joining members are sent the state, and with it the membership.
     pub fn first(me: u64, data: Vec<u8>) -> Image {
         let membership = Membership { voters: vec![me], ..Membership::default() };
         let base = Base { index: 1, term: 1, membership, data };
         Image { me, hard: HardState { term: 1, vote: 0, commit: 1 }, base, entries: Vec::new() }
     }
 
-    /// A member that knows nothing yet and waits to be told.
+    /// Returns the image of a member that knows nothing yet, and waits for a leader.
     pub fn newcomer(me: u64) -> Image {
         Image { me, ..Image::default() }
     }
 
-    /// Takes in what was written since. False, and nothing is changed, if it can't follow.
+    /// Applies a record that was written after this image. Returns false, and changes nothing, if
+    /// the record leaves a gap.
     pub fn replay(&mut self, record: Record) -> bool {
         if let Some(entry) = record.entry {
             let first = self.base.index + 1;
@@ -151,22 +153,22 @@ impl Image {
         true
     }
 
-    /// The index and term of its last entry.
+    /// Returns the index and the term of the last entry.
     pub fn last(&self) -> (u64, u64) {
         self.entries.last().map_or((self.base.index, self.base.term), |e| (e.index, e.term))
     }
 }
 
-/// A change of the configuration.
+/// A change of the membership.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Change {
-    /// Become voters.
+    /// Members that become voters.
     #[prost(uint64, repeated, tag = "1")]
     pub voters: Vec<u64>,
-    /// Become learners.
+    /// Members that become learners.
     #[prost(uint64, repeated, tag = "2")]
     pub learners: Vec<u64>,
-    /// Go.
+    /// Members that leave.
     #[prost(uint64, repeated, tag = "3")]
     pub gone: Vec<u64>,
 }
@@ -191,16 +193,16 @@ impl Change {
     }
 }
 
-/// What members say to each other.
+/// A message between members.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Message {
-    /// The library's number of the kind.
+    /// Kind of the message: the number that the library gives it.
     #[prost(int32, tag = "1")]
     pub kind: i32,
-    /// To whom.
+    /// Id of the receiver.
     #[prost(uint64, tag = "2")]
     pub to: u64,
-    /// From whom.
+    /// Id of the sender.
     #[prost(uint64, tag = "3")]
     pub from: u64,
     /// The sender's term.
@@ -209,40 +211,42 @@ pub struct Message {
     /// The term of the entry at `index`.
     #[prost(uint64, tag = "5")]
     pub log_term: u64,
-    /// The entry that others follow, the last one of a candidate, or the one that an answer is about.
+    /// The entry before `entries`, the last entry of a candidate, or the entry that an answer is
+    /// about.
     #[prost(uint64, tag = "6")]
     pub index: u64,
-    /// Entries behind `index`; of a question, its name.
+    /// Entries after `index`. In a question (read index), one entry whose data is the question's
+    /// id.
     #[prost(message, repeated, tag = "7")]
     pub entries: Vec<Entry>,
-    /// Up to here the sender knows entries to be committed.
+    /// The sender knows that entries up to this index are committed.
     #[prost(uint64, tag = "8")]
     pub commit: u64,
-    /// A whole state.
+    /// A whole state (a snapshot).
     #[prost(message, optional, tag = "9")]
     pub base: Option<Base>,
-    /// A refusal.
+    /// This answer is a refusal.
     #[prost(bool, tag = "10")]
     pub reject: bool,
-    /// With a refusal: where the sender can go on.
+    /// In a refusal: the index from which the sender of the refusal can continue.
     #[prost(uint64, tag = "11")]
     pub reject_hint: u64,
-    /// The name of a question, or why somebody stands for election.
+    /// The id of a question, or the reason for an election.
     #[prost(bytes = "vec", tag = "12")]
     pub context: Vec<u8>,
-    /// The sender wants a state of at least this entry.
+    /// The sender wants a snapshot of this entry or a later one.
     #[prost(uint64, tag = "13")]
     pub request_snapshot: u64,
     /// The term of the entry at `commit`.
     #[prost(uint64, tag = "15")]
     pub commit_term: u64,
-    /// A candidate's rank.
+    /// The priority of a candidate.
     #[prost(sint64, tag = "16")]
     pub priority: i64,
 }
 
 impl Message {
-    /// The message of these bytes.
+    /// Decodes a message. Returns `None` if the bytes are malformed, or of an unknown kind.
     pub fn from_bytes(bytes: &[u8]) -> Option<Message> {
         let message = Message::decode(bytes).ok()?;
         eraftpb::MessageType::from_i32(message.kind)?;
@@ -250,7 +254,7 @@ impl Message {
         message.entries.iter().all(known).then_some(message)
     }
 
-    /// What kind it is, for people.
+    /// Returns the name of its kind, for people.
     pub fn name(&self) -> &'static str {
         use eraftpb::MessageType::*;
         match eraftpb::MessageType::from_i32(self.kind) {
@@ -268,13 +272,13 @@ impl Message {
         }
     }
 
-    /// True for a whole state, which may be long.
+    /// True for a whole state, which may be large.
     pub fn is_snapshot(&self) -> bool {
         self.base.is_some()
     }
 }
 
-/// The library's enumerations know their numbers only one way.
+/// Conversion from numbers: the library's enumerations only convert to numbers.
 trait FromNumber: Sized {
     fn from_i32(number: i32) -> Option<Self>;
 }
@@ -292,7 +296,8 @@ macro_rules! from_number {
 use eraftpb::EntryType::*;
 use eraftpb::MessageType::*;
 from_number!(eraftpb::EntryType, [EntryNormal, EntryConfChange, EntryConfChangeV2]);
-// Those that come from others; the rest are a member's words to itself.
+// The kinds that come from other members. The rest stay within a member, except for proposals: a
+// member that does not lead would forward them, but owners propose only while they lead.
 from_number!(
     eraftpb::MessageType,
     [

@@ -1,12 +1,12 @@
-//! Several members, their disks and links driven by hand: they agree, whoever dies, and a member that has
-//! forgotten is noticed.
+//! Several members whose disks and links are driven by hand: they agree, whichever of them fails,
+//! and they notice a member that has lost entries.
 
 use base::Prng;
 use consensus::records::Change;
 use consensus::{Base, Consensus, Entry, Image, Meaning, Membership, Message, Record, Wrong};
 use prost::Message as _;
 
-/// A member and what its disk holds.
+/// A member, the content of its disk, and what it has applied.
 struct Node {
     consensus: Consensus,
     image: Image,
@@ -19,7 +19,7 @@ impl Node {
         Node { consensus: Consensus::new(image.clone(), false, prng), image, applied: Vec::new() }
     }
 
-    /// Does everything that is to be done; what is written is durable at once.
+    /// Does everything that is due. Writes are durable at once.
     fn work(&mut self) -> Vec<Message> {
         let mut sent = Vec::new();
         loop {
@@ -44,7 +44,7 @@ impl Node {
         turn.send
     }
 
-    /// One write, if one is due.
+    /// Does one write, if one is due.
     fn write(&mut self) -> Option<Vec<Message>> {
         if self.consensus.is_whole_due() || self.consensus.is_image_wanted() {
             self.image = self.consensus.write_image(b"state".to_vec());
@@ -63,7 +63,7 @@ impl Node {
     }
 }
 
-/// Lets time pass and carries messages between those that live.
+/// Advances time, and carries messages between the members in `alive`.
 fn run(nodes: &mut [Node], alive: &[u64], ticks: usize) -> Option<Wrong> {
     for _ in 0..ticks {
         for node in nodes.iter_mut().filter(|n| alive.contains(&n.image.me)) {
@@ -94,7 +94,7 @@ fn leader(nodes: &[Node], alive: &[u64]) -> usize {
     nodes.iter().position(|n| n.image.me == best.image.me).unwrap()
 }
 
-/// A cluster of one that has grown to three.
+/// A cluster that has grown from one member to three.
 fn three() -> Vec<Node> {
     let mut nodes = vec![Node::new(Image::first(1, b"begin".to_vec()))];
     nodes[0].consensus.campaign();
@@ -127,7 +127,7 @@ fn what_was_agreed_survives_the_loss_of_any_one_and_comes_to_who_returns() {
         let data = format!("entry {said}").into_bytes();
         assert!(nodes[leads].consensus.propose(data.clone()).is_some());
         run(&mut nodes, &alive, 10);
-        // The dead one starts again from its disk.
+        // The dead member starts again from its disk.
         let i = nodes.iter().position(|n| n.image.me == dead).unwrap();
         nodes[i] = Node::new(nodes[i].image.clone());
         run(&mut nodes, &[1, 2, 3], 60);
@@ -135,7 +135,7 @@ fn what_was_agreed_survives_the_loss_of_any_one_and_comes_to_who_returns() {
     }
 }
 
-/// What a leader says of the other members: who was heard, and who is silent.
+/// Returns which other members a leader reports as heard, and which as silent.
 fn seen_by(node: &Node) -> (Vec<u64>, Vec<u64>) {
     let peers = node.consensus.peers();
     let ids = |those: fn(&consensus::Peer) -> bool| {
@@ -145,20 +145,21 @@ fn seen_by(node: &Node) -> (Vec<u64>, Vec<u64>) {
     (ids(|p| p.heard), ids(|p| p.silent))
 }
 
-/// A leader asks every moment whether most are there, and forgets then whom it heard: a member that works isn't said to be
-/// away because of that. Just after an election nothing is known of anybody.
+/// A leader checks often whether it hears a majority, and the library then forgets whom it heard. A
+/// member that works must not be reported as silent because of that. Just after an election,
+/// members are neither heard nor silent.
 #[test]
 fn a_leader_says_who_is_silent_when_it_had_time_to_hear_all() {
     let mut nodes = three();
     let leads = leader(&nodes, &[1, 2, 3]);
     for tick in 0..40 {
         run(&mut nodes, &[1, 2, 3], 1);
-        // Answers of the next heartbeat are under way.
+        // The answers to the next heartbeat are still under way.
         nodes[leads].consensus.tick();
         nodes[leads].work();
         assert_eq!(seen_by(&nodes[leads]), (vec![2, 3], vec![]), "{tick}");
     }
-    // The leader ends, and the one after it doesn't hear the third.
+    // The leader fails, and the next one does not hear the third member.
     let alive = [2, 3];
     run(&mut nodes, &alive, 60);
     let leads = leader(&nodes, &alive);
@@ -186,7 +187,7 @@ fn nobody_needs_a_member_that_does_not_count_any_more() {
     let mut nodes = three();
     let mut stay = vec![1, 2, 3];
     for gone in [3, 2] {
-        // The first one leads.
+        // The first member becomes the leader.
         let leads = leader(&nodes, &stay);
         nodes[leads].consensus.transfer(1);
         run(&mut nodes, &stay, 10);
@@ -198,7 +199,7 @@ fn nobody_needs_a_member_that_does_not_count_any_more() {
             loop {
                 sent.extend(nodes[0].turn());
                 if !nodes[0].consensus.counts(gone) {
-                    break 'counts; // and nothing more is written
+                    break 'counts; // and writes nothing more
                 }
                 let Some(waited) = nodes[0].write() else { break };
                 sent.extend(waited);
@@ -208,7 +209,7 @@ fn nobody_needs_a_member_that_does_not_count_any_more() {
                 there.consensus.step(message).unwrap();
             }
         }
-        // Its disk is wiped, and the others start again at that very moment.
+        // Its disk is wiped, and the others start again at the same moment.
         for node in &mut nodes {
             *node = Node::new(node.image.clone());
         }
@@ -270,7 +271,7 @@ const HEARTBEAT: i32 = 8;
 const HEARD: i32 = 9;
 const READ_INDEX: i32 = 15;
 
-/// Messages that no honest member sends, in the name of `from`; all that `to` has is known.
+/// Messages that no honest member sends, with `from` as their sender. They know the state of `to`.
 fn forged(from: u64, to: &Node) -> Vec<Message> {
     let (term, last) = (to.consensus.role().term, to.consensus.last());
     let plain = |kind| Message { kind, from, to: to.image.me, term, ..Message::default() };

@@ -1,4 +1,4 @@
-//! All that an MDM knows, as a file, and a new MDM's log made of that.
+//! The file with a backup of an MDM's state, and a new MDM's log that is made from it.
 //!
 //! ```text
 //! magic "GABNBKP1"   8 bytes
@@ -8,7 +8,8 @@
 //! state              as in a log's image (mdm::snapshot)
 //! ```
 //!
-//! A backup may be older than what servers have acted on: an MDM that begins with one recovers ([`mdm::recovery`]).
+//! A backup may be older than changes that servers have acted on. So an MDM that starts from one
+//! recovers ([`mdm::recovery`]).
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -27,23 +28,23 @@ const MAGIC: &[u8; 8] = b"GABNBKP1";
 const FORMAT: u32 = 1;
 const HEAD: usize = 16;
 
-/// A backup that was read and found to be whole.
+/// A backup that was read and verified.
 #[derive(Debug)]
 pub struct Backup {
-    /// When it was made: seconds since 1970, UTC.
+    /// Time of the backup: seconds since 1970, UTC.
     pub made_at: u64,
-    /// The cluster's name; empty: it has none.
+    /// The cluster's name; empty if it has none.
     pub system: String,
     /// The cluster.
     pub cluster: u64,
-    /// Volumes: name and bytes.
+    /// Volumes: name, and size in bytes.
     pub volumes: Vec<(String, u64)>,
-    /// How many devices it has.
+    /// Number of devices.
     pub devices: usize,
     state: State,
 }
 
-/// The file of a state that an MDM told ([`wire::control::AdminReply::backup`]).
+/// Returns the backup file for a state from an MDM ([`wire::control::AdminReply::backup`]).
 pub fn pack(state: &[u8], made_at: u64) -> Vec<u8> {
     let body = [&made_at.to_le_bytes()[..], state].concat();
     let head = [&MAGIC[..], &FORMAT.to_le_bytes(), &crc32c(&body).to_le_bytes()].concat();
@@ -51,7 +52,7 @@ pub fn pack(state: &[u8], made_at: u64) -> Vec<u8> {
 }
 
 impl Backup {
-    /// Reads a file; an error says what is wrong with it.
+    /// Reads a file. The error says what is wrong with it.
     pub fn from_bytes(bytes: &[u8]) -> Result<Backup, String> {
         if bytes.len() < HEAD + 8 || bytes[..8] != MAGIC[..] {
             return Err(String::from(
@@ -86,8 +87,9 @@ impl Backup {
         })
     }
 
-    /// What is to be written into an empty file, in this order and then flushed, so that it is the log of the cluster's
-    /// only MDM, which has this name and address. Offsets and lengths are multiples of 4 KiB.
+    /// Returns the writes (offset and data) that turn an empty file into the log of the cluster's
+    /// only MDM, with this name and address. The caller writes them in this order, and then
+    /// flushes. Offsets and lengths are multiples of 4 KiB.
     pub fn log(
         mut self,
         name: &str,
@@ -108,7 +110,7 @@ impl Backup {
     }
 }
 
-/// Lets a log work on a disk that is empty; what it writes there.
+/// Runs a log on an empty disk, and returns its writes.
 fn run(log: &mut Log) -> Vec<(u64, Vec<u8>)> {
     let mut writes = Vec::new();
     while let Some(io) = log.next() {

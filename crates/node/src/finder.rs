@@ -1,55 +1,57 @@
-//! Finds the MDM that leads, and keeps the one connection to it.
+//! Finds the leading MDM, and keeps the only connection to it.
 //!
-//! It tries the addresses that it knows, one after the other, each with growing delays. An MDM that doesn't
-//! lead says who does: there it goes at once. The addresses are those of the configuration and, once there is a
-//! map, of the MDMs in it, so that a cluster is found again whose first MDMs are gone.
+//! A [`Finder`] tries the known addresses one after the other, each with growing delays. An MDM
+//! that does not lead says which one does, and that one is dialled at once. The known addresses are
+//! those of the configuration and, as soon as there is a map, those of the MDMs in it. So a cluster
+//! is found again after all MDMs of the configuration are gone.
 
 use crate::links::Dialer;
 use alloc::vec::Vec;
 use base::{Limits, LinkId, Prng, Time};
 use core::net::SocketAddr;
 
-/// See the file's head.
+/// See the head of this file.
 #[derive(Debug)]
 pub struct Finder {
-    /// Those of the configuration.
+    /// The addresses of the configuration.
     given: Vec<SocketAddr>,
     dialers: Vec<Dialer>,
     current: usize,
-    /// Where to go when the present try has come to nothing.
+    /// The address to dial after the present attempt has failed, or the present link is down.
     hint: Option<SocketAddr>,
     limits: Limits,
 }
 
 impl Finder {
-    /// Begins with these addresses, of which there is at least one.
+    /// Starts with these addresses, of which there is at least one.
     pub fn new(given: &[SocketAddr], limits: &Limits) -> Finder {
         assert!(!given.is_empty(), "at least one MDM address");
         let dialers = given.iter().map(|to| Dialer::to_mdm(*to, limits)).collect();
         Finder { given: given.to_vec(), dialers, current: 0, hint: None, limits: limits.clone() }
     }
 
-    /// The one that is tried, or used.
+    /// Returns the connection that is being tried or used.
     pub fn dialer(&self) -> &Dialer {
         &self.dialers[self.current]
     }
 
-    /// The same, to be changed.
+    /// Returns the same connection, mutable.
     pub fn dialer_mut(&mut self) -> &mut Dialer {
         &mut self.dialers[self.current]
     }
 
-    /// True when there is more than one to try.
+    /// True if there is more than one address.
     pub fn has_choice(&self) -> bool {
         self.dialers.len() > 1
     }
 
-    /// True for the addresses of the configuration and of the map, and for where one of those has sent us.
+    /// True for the addresses of the configuration and of the map, and for those to which an MDM
+    /// has referred us.
     pub fn knows(&self, address: SocketAddr) -> bool {
         self.dialers.iter().any(|d| d.address() == address)
     }
 
-    /// The map names these MDMs.
+    /// Takes over the addresses of the MDMs in the map.
     pub fn learn(&mut self, members: &[SocketAddr]) {
         let present = self.dialer().address();
         let mut all: Vec<SocketAddr> = Vec::new();
@@ -67,7 +69,7 @@ impl Finder {
         self.current = all.iter().position(|to| *to == present).expect("it is among them");
     }
 
-    /// The connection is gone, or came to nothing: the next one.
+    /// Records that the link is down or the dial failed, and moves on to the next address.
     pub fn lost(&mut self, now: Time, prng: &mut Prng) {
         self.dialer_mut().lost(now, prng);
         self.current = (self.current + 1) % self.dialers.len();
@@ -76,7 +78,8 @@ impl Finder {
         }
     }
 
-    /// A link to this MDM, which was dialled beside and greeted, becomes the one that is used.
+    /// Switches to `link`, which was dialled to the MDM at `to` beside the present connection, and
+    /// on which the hello was sent.
     pub fn adopt(&mut self, now: Time, to: SocketAddr, link: LinkId, prng: &mut Prng) {
         if !self.dialer().is_down() {
             self.dialer_mut().lost(now, prng);
@@ -86,8 +89,8 @@ impl Finder {
         self.dialer_mut().greeted(now, link);
     }
 
-    /// Somebody says that this one leads. It is dialled now, or when the dial that is under way comes to nothing:
-    /// a dial is not taken back.
+    /// Dials the MDM at `leader`, which is said to lead. A present dial or link has to end first,
+    /// because a dial cannot be cancelled.
     pub fn go_to(&mut self, leader: SocketAddr) {
         if !self.dialer().is_down() {
             self.hint = Some(leader);

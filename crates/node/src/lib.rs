@@ -1,5 +1,7 @@
-//! The three roles, composed from the cores. `Node::on` of a role is the only place with control
-//! flow across machines; the machines return values and never call back.
+//! The three roles (MDM, SDS, SDC), each composed of machines from other crates.
+//!
+//! Control flow across machines happens only in the `Node::on` of a role. The machines return
+//! values and never call back.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,7 +1,7 @@
-//! Connections that a role wants, and the handshake on them.
+//! Connections that a role needs, and the handshake on them.
 //!
-//! A [`Dialer`] keeps one wanted connection: it dials, greets, and dials again with growing delays.
-//! It doesn't know what the link is for. The answering side uses [`check_hello`].
+//! A [`Dialer`] keeps one connection: it dials, sends a hello, and dials again with growing delays.
+//! It does not know what the link is for. The answering side uses [`check_hello`].
 
 use alloc::format;
 use alloc::string::String;
@@ -13,41 +13,43 @@ use seam::{DialId, Effect, Effects, Port, Strangers};
 use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, control_frame};
 
-/// A session's number is at most so far above the last one that the server knows: what somebody makes up leaves room
-/// for the next.
+/// A session number may be at most this far above the last one that the server knows. So a made-up
+/// number leaves room for the next ones.
 pub const SESSION_LEAP: u64 = 1 << 32;
 
-/// The number after which the next session with a server begins that has refused session `own`, and named `told`.
+/// Returns the number above which the next session with a server has to be, after the server
+/// refused session `own` and named `told` as the newest one.
 ///
-/// Somebody may have used a higher number in this process's name: then it goes on above that. Zero says that the server
-/// knows no session, or a much lower one, as it was restarted: it begins anew. A number counts for that server only,
-/// and what is told is believed a leap at a time: no far end can use up the numbers.
+/// If someone used a higher number in this process's name, sessions continue above that. 0, or a
+/// much lower number, comes from a server that was restarted: then the numbers continue from there.
+/// A number counts for that server only, and `told` is believed only up to [`SESSION_LEAP`] above
+/// `own`: no peer can use up the numbers.
 pub fn session_after(own: u64, told: u64) -> u64 {
     told.min(own.saturating_add(SESSION_LEAP))
 }
 
-/// Why a link is closed whose far end doesn't answer.
+/// Reason for closing a link whose peer does not answer.
 pub const MUTE: &str = "it does not answer: its process hangs, or its host was restarted";
 
-/// Where a wanted connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
-    /// Not there; to be dialled at this time.
+    /// There is no link. It is dialled at `retry_at`.
     Down { retry_at: Time },
-    /// Being dialled.
+    /// The dial is under way.
     Dialing,
-    /// There; our hello is out.
+    /// There is a link, and our hello was sent.
     Greeting(LinkId),
-    /// There, and welcomed.
+    /// The hello was accepted.
     Up(LinkId),
 }
 
-/// One wanted connection.
+/// One connection that a role needs.
 #[derive(Debug)]
 pub struct Dialer {
     to: SocketAddr,
     state: State,
-    /// When the far end has to have answered what it was asked last.
+    /// The time by which the peer has to answer the last question.
     answer_by: Option<Time>,
     patience: Duration,
     delay: Duration,
@@ -56,27 +58,28 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// A connection to `to`, to be dialled at once.
+    /// Creates a connection to `to`, which is dialled at the next [`Dialer::poll`].
     pub fn new(to: SocketAddr, limits: &Limits) -> Dialer {
         let (min, max) = (limits.redial_min, limits.redial_max);
-        // A server may take the first half to wait for a map that knows us.
+        // The server may wait for half of this time until its map has this process.
         let patience = limits.hello_within * 2;
         let state = State::Down { retry_at: Time::ZERO };
         Dialer { to, state, answer_by: None, patience, delay: min, min, max }
     }
 
-    /// The same to an MDM: that has no reason to wait, and there are others.
+    /// Creates a connection to an MDM. It is less patient: an MDM has no reason to wait, and there
+    /// are others.
     pub fn to_mdm(to: SocketAddr, limits: &Limits) -> Dialer {
         Dialer { patience: limits.hello_within, ..Dialer::new(to, limits) }
     }
 
-    /// Where it goes.
+    /// Returns the address that is dialled.
     pub fn address(&self) -> SocketAddr {
         self.to
     }
 
-    /// Dials when it is time to. `dial` names the attempt; pass one that was never used.
-    /// True when it dialled.
+    /// Dials if that is due, and returns true if it did. `dial` identifies the attempt and must
+    /// never have been used before.
     pub fn poll(&mut self, now: Time, dial: DialId, out: &mut Effects) -> bool {
         match self.state {
             State::Down { retry_at } if retry_at <= now => {
@@ -88,7 +91,8 @@ impl Dialer {
         }
     }
 
-    /// When `poll` or [`Dialer::mute`] has something to say; `None` while it is on the way, or up and nothing is asked.
+    /// Returns when `poll` or [`Dialer::mute`] has something to do. `None` during a dial, and on a
+    /// link without an open question.
     pub fn wake_at(&self) -> Option<Time> {
         match self.state {
             State::Down { retry_at } => Some(retry_at),
@@ -96,37 +100,39 @@ impl Dialer {
         }
     }
 
-    /// The link whose far end takes too long to answer: close it, and call [`Dialer::lost`]. Its host acknowledges what
-    /// comes, but its process hangs; or it was restarted, and knows nothing of this connection.
+    /// Returns the link if its peer takes too long to answer. The caller closes it, and calls
+    /// [`Dialer::lost`]. Either the peer's process hangs while its host still acknowledges data, or
+    /// the host was restarted and does not know this connection.
     pub fn mute(&self, now: Time) -> Option<LinkId> {
         let late = self.answer_by.is_some_and(|by| by <= now) && !mutant::on(Mutant::AwaitMute);
         self.link().filter(|_| late)
     }
 
-    /// The dial ended in this link: greets.
+    /// Records that the dial succeeded with this link, and sends the hello.
     pub fn link_up(&mut self, now: Time, link: LinkId, hello: &Hello, out: &mut Effects) {
         self.greeted(now, link);
         send_control(link, Header::new(Kind::Hello), hello, out);
     }
 
-    /// This link is it, and our hello is out.
+    /// Records that `link` is the connection, and that our hello was sent.
     pub fn greeted(&mut self, now: Time, link: LinkId) {
         self.state = State::Greeting(link);
         self.asked(now);
     }
 
-    /// Something was asked that the far end answers at once.
+    /// Records that the peer was asked something that it has to answer at once.
     pub fn asked(&mut self, now: Time) {
         self.answer_by = Some(now + self.patience);
     }
 
-    /// The other side answered `Welcome`, and all is well.
+    /// Records a `Welcome` after which nothing else can be refused.
     pub fn welcomed(&mut self) {
         self.admitted();
         self.settled();
     }
 
-    /// The other side answered `Welcome`, and may still refuse what comes next: then the delay goes on growing.
+    /// Records a `Welcome` after which the peer may still refuse the next message. The redial delay
+    /// keeps growing until [`Dialer::settled`].
     pub fn admitted(&mut self) {
         if let State::Greeting(link) = self.state {
             self.state = State::Up(link);
@@ -134,13 +140,14 @@ impl Dialer {
         }
     }
 
-    /// Nothing was refused: when this link is lost, it is tried again soon.
+    /// Records that nothing was refused. If this link is lost, the first redial comes soon.
     pub fn settled(&mut self) {
         (self.delay, self.answer_by) = (self.min, None);
     }
 
-    /// The dial failed, or the link is down: tries again later. The delay doubles each time and is
-    /// spread by up to a half, so that many clients of one dead server don't come back at once.
+    /// Records that the dial failed or the link is down, and schedules the next attempt. The delay
+    /// doubles each time and is extended by a random part, up to a half, so that many clients of
+    /// one dead server do not return at once.
     pub fn lost(&mut self, now: Time, prng: &mut Prng) {
         let spread = prng.below(self.delay.as_nanos() as u64 / 2 + 1);
         self.state = State::Down { retry_at: now + self.delay + Duration::from_nanos(spread) };
@@ -148,7 +155,7 @@ impl Dialer {
         self.delay = (self.delay * 2).min(self.max);
     }
 
-    /// Something new is known about the other side: tries at once.
+    /// Makes the next dial due at once, because there is news about the peer.
     pub fn hurry(&mut self) {
         self.delay = self.min;
         if let State::Down { retry_at } = &mut self.state {
@@ -156,12 +163,12 @@ impl Dialer {
         }
     }
 
-    /// True when there is no connection, and none on the way.
+    /// True if there is neither a link nor a dial.
     pub fn is_down(&self) -> bool {
         matches!(self.state, State::Down { .. })
     }
 
-    /// The welcomed link.
+    /// Returns the link if the hello was accepted.
     pub fn up(&self) -> Option<LinkId> {
         match self.state {
             State::Up(link) => Some(link),
@@ -169,7 +176,7 @@ impl Dialer {
         }
     }
 
-    /// The link, welcomed or not yet.
+    /// Returns the link, whether the hello was accepted or not.
     pub fn link(&self) -> Option<LinkId> {
         match self.state {
             State::Greeting(link) | State::Up(link) => Some(link),
@@ -178,7 +185,7 @@ impl Dialer {
     }
 }
 
-/// What links may do that others dialled, before they are welcome.
+/// Returns the limits on links from peers whose hello has not been accepted.
 pub fn strangers(limits: &Limits) -> Strangers {
     let any = mutant::on(Mutant::EndlessStrangers);
     let most = if any { u32::MAX } else { limits.strangers };
@@ -196,7 +203,7 @@ pub fn send_control(
     out.send(link, head, body);
 }
 
-/// A hello with the parts that are the same for every role.
+/// Returns a hello with the fields that are the same for every role.
 pub fn hello(cluster: ClusterId, role: Role, name: &str) -> Hello {
     Hello {
         cluster: cluster.0,
@@ -209,7 +216,7 @@ pub fn hello(cluster: ClusterId, role: Role, name: &str) -> Hello {
     }
 }
 
-/// What every role checks of a hello: cluster and version.
+/// Checks what every role checks of a hello: cluster and version.
 pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
     let strange = hello.cluster != 0 && cluster.0 != 0 && hello.cluster != cluster.0;
     if strange && !mutant::on(Mutant::AnyCluster) {
@@ -235,18 +242,18 @@ pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// A refusal.
+/// Creates a refusal.
 pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
     Refusal { code: code as i32, text: text.into(), ..Refusal::default() }
 }
 
-/// Sends a refusal and closes the link behind it.
+/// Sends a refusal, and closes the link after it.
 pub fn refuse(link: LinkId, refusal: &Refusal, out: &mut Effects) {
     send_control(link, Header::new(Kind::Refusal), refusal, out);
     out.push(Effect::Close { link });
 }
 
-/// A welcome with the parts that are the same for every role.
+/// Returns a welcome with the fields that are the same for every role.
 pub fn welcome(cluster: ClusterId, role: Role) -> Welcome {
     Welcome {
         cluster: cluster.0,

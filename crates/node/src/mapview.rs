@@ -1,4 +1,6 @@
-//! A process's copy of the cluster map: pulled in pages from the MDM, replaced as a whole.
+//! A process's copy of the cluster map. The MDM sends changes in pages, which are applied together.
+//!
+//! A map never goes back to an older version. This module only keeps the map: the roles act on it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
@@ -16,39 +18,40 @@ use wire::control::{
     DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
 };
 
-/// A device as the map has it.
+/// A device in the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The server.
+    /// The server that serves it.
     pub sds: SdsId,
-    /// Where its shard listens; `None` when the map's text is no address (never seen in practice).
+    /// The address of its shard; `None` if the map's text is not an address (never seen in
+    /// practice).
     pub address: Option<SocketAddr>,
-    /// The life that the map knows.
+    /// The incarnation of its process.
     pub incarnation: Incarnation,
-    /// Thought to be alive.
+    /// It is believed to be alive.
     pub up: bool,
-    /// Known to be dead.
+    /// Its process is known to be dead.
     pub dead: bool,
-    /// It belongs to the cluster no more, and won't again.
+    /// It no longer belongs to the cluster, and never will again.
     pub removed: bool,
-    /// What it is.
+    /// The kind of the device.
     pub kind: DeviceKind,
-    /// How often it was asked to be scrubbed.
+    /// Number of scrubs that were ordered.
     pub scrub: u32,
     /// Its storage pool.
     pub pool: PoolId,
-    /// What is on it: drawn when its store was made.
+    /// Identifies its content: drawn at random when its store was created.
     pub store: u64,
 }
 
-/// What a storage pool says about copies; `None`: nothing, so as `Limits` say.
+/// Settings of a storage pool for copies. With `None`, `Limits` applies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pool {
-    /// Those that replace a lost one.
+    /// For copies that replace a lost one.
     pub rebuild: Option<Policy>,
-    /// Those that only move.
+    /// For copies that only move.
     pub rebalance: Option<Policy>,
-    /// In percent, what is kept of each device for copies that replace a lost one.
+    /// Percentage of each device that is reserved for copies that replace a lost one.
     pub spare: Option<u32>,
 }
 
@@ -59,21 +62,21 @@ pub use mirror::GroupConfig as Group;
 pub struct Volume {
     /// Its name.
     pub name: String,
-    /// Bytes.
+    /// Its size in bytes.
     pub size: u64,
-    /// Who may use it.
+    /// The clients that may use it.
     pub mapping: Mapping,
-    /// Space for all of it is reserved.
+    /// True if space for all of it is reserved.
     pub thick: bool,
     /// The groups of its units.
     pub slots: Vec<GroupId>,
-    /// Groups whose part of it was lost, with the units that it had then: those blocks are errors to read until they are
-    /// written.
+    /// Groups whose data of this volume was lost, with the number of units that the volume had
+    /// then. Those blocks are read errors until they are written.
     pub gaps: BTreeMap<GroupId, u32>,
 }
 
 impl Volume {
-    /// As the MDM told it, for one that has forgotten it.
+    /// Returns the volume as the MDM described it, for an MDM that has lost it.
     pub fn info(&self, id: VolumeId) -> VolumeInfo {
         VolumeInfo {
             id: id.0,
@@ -88,7 +91,7 @@ impl Volume {
         }
     }
 
-    /// The group of one of its units.
+    /// Returns the group of one of its units.
     #[inline]
     pub fn group_of(&self, unit: u32) -> Option<GroupId> {
         let slots = self.slots.len();
@@ -96,56 +99,58 @@ impl Volume {
     }
 }
 
-/// What an applied map changed.
+/// Changes that an applied map made.
 #[derive(Clone, Debug, Default)]
 pub struct Changes {
     /// Devices that are new or different.
     pub devices: Vec<DeviceId>,
     /// Groups that are new or different.
     pub groups: Vec<GroupId>,
-    /// Volumes that are gone.
+    /// Volumes that were deleted.
     pub deleted: Vec<VolumeId>,
-    /// Lives of clients began, or clients were removed.
+    /// True if clients have new incarnations, or were removed.
     pub lives: bool,
 }
 
-/// The map.
+/// The cluster map, as one process sees it.
 #[derive(Debug, Default)]
 pub struct MapView {
     /// Its version; 0 before the first pull.
     pub version: MapVersion,
-    /// The newest one that an MDM has told itself. What was deleted since then is not known here.
+    /// The newest version that came directly from an MDM. Later deletions are not known here.
     pub told: MapVersion,
     /// The cluster.
     pub cluster: ClusterId,
     /// Devices by id.
     pub devices: BTreeMap<DeviceId, Device>,
-    /// Groups by id. Looked up for every I/O, iterated never.
+    /// Groups by id. They are looked up for every I/O, and never iterated on that path.
     groups: IdMap<GroupId, Group>,
-    /// Groups of which an MDM said that it doesn't know who has every acknowledged write, and why.
+    /// Groups of which it is not known which replica has every acknowledged write, each with the
+    /// MDM's reason ([`GroupInfo::doubt`]).
     doubts: BTreeMap<GroupId, u32>,
-    /// Volumes by id. Looked up for every I/O.
+    /// Volumes by id. They are looked up for every I/O.
     pub volumes: BTreeMap<VolumeId, Volume>,
-    /// Ids below this one that are in neither `volumes` nor `unknown` are gone for ever.
+    /// Lower ids that are in neither `volumes` nor `unknown` belong to deleted volumes.
     pub next_volume: VolumeId,
-    /// Ids of volumes of which the MDMs don't know what became of them.
+    /// Volume ids of which the MDMs do not know whether they were used or deleted.
     pub unknown: Vec<Range<VolumeId>>,
-    /// Clients, and their newest lives.
+    /// Clients, each with its newest incarnation.
     pub sdcs: BTreeMap<SdcId, Incarnation>,
-    /// Lives below this one that are not in the map are over.
+    /// Lower incarnations that are not in the map have ended.
     next_life: Incarnation,
-    /// Where the MDMs listen.
+    /// The addresses of the MDMs.
     pub mdms: Vec<SocketAddr>,
-    /// Storage pools by id; those about which nothing was ever said may be missing.
+    /// Storage pools by id. Pools without any settings may be missing.
     pools: BTreeMap<PoolId, Pool>,
-    /// The client that looks at it, once it has a name.
+    /// The client that owns this copy, as soon as it has an id.
     pub me: Option<SdcId>,
     pages: Vec<MapPage>,
 }
 
 impl MapView {
-    /// Takes in one page of an MDM; at the last one replaces what changed and tells what that was. Pages of a
-    /// map that isn't newer change nothing, but for one that only another server has told of.
+    /// Takes one page of an MDM's answer. The last page applies the answer, and returns what
+    /// changed. An answer that is not newer than the MDM's last one changes nothing. One that is
+    /// older than a map from another server only confirms groups of that map.
     pub fn page(&mut self, page: MapPage) -> Option<Changes> {
         let last = page.last;
         self.pages.push(page);
@@ -164,7 +169,8 @@ impl MapView {
         }
     }
 
-    /// An MDM tells of groups what another server has passed on before, in a newer map. What the MDM says counts.
+    /// Takes over groups from an MDM's answer that is older than a map that another server passed
+    /// on before. Where the epochs are the same, the MDM's version of the group counts.
     fn confirmed(&mut self, pages: Vec<MapPage>) -> Changes {
         let mut changes = Changes::default();
         for info in pages.into_iter().flat_map(|page| page.groups) {
@@ -177,8 +183,8 @@ impl MapView {
         changes
     }
 
-    /// Takes in the pages of a whole answer that another server passes on, as [`MapView::page`] does. Nothing is
-    /// deleted for it: that can't be taken back, so an MDM has to say it.
+    /// Applies all pages of an answer that another server passes on. No volume is deleted because
+    /// of it: a deletion can't be undone, so it has to come from an MDM.
     pub fn passed_on(&mut self, mut pages: Vec<MapPage>) -> Option<Changes> {
         let version = whole(&pages).filter(|version| *version > self.version)?;
         let last = pages.last_mut()?;
@@ -197,12 +203,12 @@ impl MapView {
         changes
     }
 
-    /// True when no answer has begun whose last page has not come.
+    /// True unless an answer has begun whose last page has not come.
     pub fn is_between_pages(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// A link broke in the middle of an answer: forget its first pages.
+    /// Drops the first pages of an answer, because its link broke before the last one.
     pub fn forget_pages(&mut self) {
         self.pages.clear();
     }
@@ -257,19 +263,19 @@ impl MapView {
         self.groups.insert(id, group(info));
     }
 
-    /// What this device's storage pool says.
+    /// Returns the settings of the device's storage pool.
     pub fn pool_of(&self, device: DeviceId) -> Pool {
         let pool = self.devices.get(&device).and_then(|d| self.pools.get(&d.pool));
         pool.copied().unwrap_or_default()
     }
 
-    /// A group's configuration.
+    /// Returns a group's configuration.
     #[inline]
     pub fn group(&self, id: GroupId) -> Option<&Group> {
         self.groups.get(id)
     }
 
-    /// A group as an MDM told it, for one that has forgotten it.
+    /// Returns a group as the MDM described it, for an MDM that has lost it.
     pub fn group_info(&self, id: GroupId) -> Option<GroupInfo> {
         let g = self.group(id)?;
         let numbers = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
@@ -286,12 +292,12 @@ impl MapView {
         })
     }
 
-    /// How many groups it has.
+    /// Returns the number of groups.
     pub fn groups_known(&self) -> usize {
         self.groups.iter().count()
     }
 
-    /// Every group that has this device among its replicas, in order.
+    /// Returns every group that has this device among its replicas, sorted.
     pub fn groups_of(&self, device: DeviceId) -> Vec<GroupId> {
         let mut groups: Vec<GroupId> = self
             .groups
@@ -303,13 +309,13 @@ impl MapView {
         groups
     }
 
-    /// The group of a unit, when its volume is known.
+    /// Returns the group of a unit, if its volume is known.
     #[inline]
     pub fn group_of(&self, unit: UnitKey) -> Option<GroupId> {
         self.volumes.get(&unit.volume)?.group_of(unit.index)
     }
 
-    /// What the client that looks at the map may do with a volume.
+    /// Returns what the client that owns this copy may do with a volume.
     #[inline]
     pub fn my_grant(&self, volume: &Volume) -> Option<Grant> {
         match self.me {
@@ -318,7 +324,7 @@ impl MapView {
         }
     }
 
-    /// Where blocks without data are errors.
+    /// Returns where blocks without data are read errors.
     pub fn gaps(&self) -> Gaps {
         let of = |(id, v): (&VolumeId, &Volume)| {
             let id = *id;
@@ -327,44 +333,46 @@ impl MapView {
         self.volumes.iter().flat_map(of).collect()
     }
 
-    /// True for a client's life that this map says is over: a newer one has its name, or the client was removed.
+    /// True if this incarnation of a client has ended: the client has a newer one, or was removed.
     pub fn is_over(&self, sdc: SdcId, life: Incarnation) -> bool {
         life < self.sdcs.get(&sdc).copied().unwrap_or(self.next_life)
     }
 
-    /// True when this volume existed and is gone for ever.
+    /// True if this volume existed and was deleted.
     pub fn is_deleted(&self, volume: VolumeId) -> bool {
         volume < self.next_volume
             && !self.volumes.contains_key(&volume)
             && !self.unknown.iter().any(|range| range.contains(&volume))
     }
 
-    /// Volumes that exist, and of which nobody knows.
+    /// Returns the volumes that exist, and the ids of which nothing is known.
     pub fn volumes_there(&self) -> Volumes {
         let live = self.volumes.keys().copied().collect();
         Volumes { live, next: self.next_volume, unknown: self.unknown.clone() }
     }
 }
 
-/// The map to which these pages belong, if it is one and the same.
+/// Returns the version of the map to which all of these pages belong, if it is one and the same.
 fn whole(pages: &[MapPage]) -> Option<MapVersion> {
     let version = pages.last()?.version;
     pages.iter().all(|p| p.version == version).then_some(MapVersion(version))
 }
 
-/// True when a map with version `theirs` is of before a recovery of the MDMs after which one with map `ours` went on.
+/// True if a map of version `theirs` is from before a recovery of the MDMs, and `ours` from after
+/// it.
 pub fn is_of_before(ours: MapVersion, theirs: u64) -> bool {
     theirs / mdm::recovery::JUMP < ours.0 / mdm::recovery::JUMP
 }
 
-/// True when an MDM whose map has version `theirs` does not know what was decided since, as somebody has the map `ours`. It
-/// is one that was set back, or that was given up in a recovery of the MDMs, or that does not know yet that another one
-/// leads; it must not be followed. One that leads knows every map that was ever handed out.
+/// True if an MDM whose map has version `theirs` lacks decisions, because a process already has map
+/// `ours`. Such an MDM was set back, was given up in a recovery of the MDMs, or does not know yet
+/// that another one leads. It must not be followed. An MDM that leads knows every map that was ever
+/// handed out.
 pub fn knows_less(theirs: u64, ours: MapVersion) -> bool {
     theirs < ours.0
 }
 
-/// What is told of such an MDM.
+/// The note about such an MDM.
 pub const OF_BEFORE: &str =
     "an MDM that does not know the newest map: another one leads, or its log was set back";
 
@@ -405,7 +413,7 @@ fn group(info: GroupInfo) -> Group {
     }
 }
 
-/// Which of a volume's slots holds this unit.
+/// Returns which of a volume's `slots` slots holds this unit.
 pub fn slot(unit: u32, slots: usize) -> usize {
     placement::slot_of(unit, slots)
 }

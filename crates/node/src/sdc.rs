@@ -1,22 +1,25 @@
-//! The client role: block requests, from programs and over NBD, to the primaries of their groups.
+//! The client role (SDC): sends block requests, from programs and over NBD, to the primaries of
+//! their groups.
 //!
-//! [`mirror::client`] decides what is asked of whom; here are the links that it needs (one to each
-//! device that a request has gone to), the registration and the map (from the MDM), and the NBD
-//! sessions. I/O goes on while the MDM is away.
+//! [`mirror::client`] decides which device is asked for what. This module has the links that it
+//! needs (one to each device that a request has gone to), the registration with the MDM, the map,
+//! and the NBD sessions. I/O continues while the MDM is away.
 //!
 //! Invariants:
-//! - Frames of a link count only while it is the present link of its device: what comes on one that
-//!   was given up finds nobody.
-//! - A link to a device carries I/O only after the welcome, by the device that was meant; each has a
-//!   higher session number than all before it (rule R8).
-//! - The identity that the MDM gave first stays for life. Operations are numbered under it.
+//! - Frames count only on the present link of a device. Frames on a link that was given up are
+//!   ignored.
+//! - A link to a device carries I/O only after a welcome from the device that was meant. Each link
+//!   has a higher session number than all earlier ones to the same device (rule R8).
+//! - The identity that the MDM gave first stays until the process ends. Operations are numbered
+//!   under it.
 //!
-//! | file | what |
+//! | file | content |
 //! |---|---|
 //! | `mdm` | the link to the MDM: registration, heartbeats, pulls |
 //! | `servers` | the links to devices |
 //! | `nbd` | the NBD sessions |
-//! | `framer` | the framers of both |
+//! | `topology` | the map as the client core and the NBD sessions see it |
+//! | `framer` | the framers of both kinds of links |
 
 mod framer;
 mod mdm;
@@ -39,31 +42,32 @@ use wire::control::Refusal;
 
 pub use framer::SdcFramer;
 
-/// What an SDC is started with.
+/// Settings with which an SDC starts.
 #[derive(Clone, Debug)]
 pub struct SdcConfig {
     /// Its name, for people.
     pub name: String,
-    /// Where the MDMs listen. They are tried in turn.
+    /// The addresses of the MDMs. They are tried in turn.
     pub mdm: Vec<SocketAddr>,
-    /// Where it serves NBD, as URIs without an export name: for people, in `status`.
+    /// The addresses at which it serves NBD, as URIs without an export name: for people, in
+    /// `status`.
     pub nbd_uris: Vec<String>,
-    /// Drawn at process start.
+    /// Drawn at random at process start.
     pub nonce: u64,
-    /// The process, for people.
+    /// The process id, for people.
     pub pid: u32,
-    /// Its bounds.
+    /// Its limits.
     pub limits: Limits,
 }
 
-/// Whose a request is.
+/// The origin of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     Program(RequestId),
     Nbd { link: LinkId, tag: u64 },
 }
 
-/// Whom a link or a dial is for.
+/// The peer for which there is a link or a dial.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Peer {
     Mdm,
@@ -85,16 +89,16 @@ pub struct Sdc {
     links: Map<LinkId, Peer>,
     dials: Map<DialId, Peer>,
     next_dial: u64,
-    /// The number that the last link to a server was greeted with.
+    /// Session number of the last hello to an MDM.
     session: u64,
-    /// Block requests that were answered.
+    /// Number of block requests that were answered.
     served: u64,
     actions: Vec<Action<Origin>>,
     spare: Vec<Action<Origin>>,
 }
 
 impl Sdc {
-    /// An SDC that has just started. It dials the MDM at its first tick.
+    /// Creates an SDC that has just started. It dials the MDM at its first tick.
     pub fn new(config: SdcConfig) -> Sdc {
         Sdc {
             cluster: ClusterId(0),
@@ -115,67 +119,67 @@ impl Sdc {
         }
     }
 
-    /// Block requests that are not answered yet.
+    /// Returns the number of block requests that are not answered yet.
     pub fn outstanding(&self) -> usize {
         self.client.outstanding()
     }
 
-    /// Operations that are held because there is no space.
+    /// Returns the number of operations that wait for space.
     pub fn held(&self) -> u32 {
         self.client.held()
     }
 
-    /// The version of the map; 0 before the first.
+    /// Returns the version of the map; 0 before the first one.
     pub fn map_version(&self) -> MapVersion {
         self.map.version
     }
 
-    /// True when it has an identity, and a map that knows it. Requests that come earlier wait.
+    /// True if it has an identity, and a map that knows it. Earlier requests wait for that.
     pub fn is_ready(&self) -> bool {
         self.me.is_some()
             && self.map.version >= self.mdm.known_at
             && self.map.version > MapVersion(0)
     }
 
-    /// The volume with this name, as the map has it, if it is mapped to this client.
+    /// Returns the volume with this name, as the map has it, if it is mapped to this client.
     pub fn volume_by_name(&self, name: &str) -> Option<(VolumeId, &Volume)> {
         let (id, volume) = self.map.volumes.iter().find(|(_, v)| v.name == name)?;
         self.map.my_grant(volume).map(|_| (*id, volume))
     }
 
-    /// Asks the MDM, at the end of the next batch, what there is now. The answer has come when
-    /// [`Sdc::refreshed`] is not below what this returns.
+    /// Makes the next `flush` ask the MDM for its newest map. The answer has come when
+    /// [`Sdc::refreshed`] is at least the number that this returns.
     pub fn refresh(&mut self) -> u64 {
         self.mdm.ask();
         self.mdm.refreshed + 1
     }
 
-    /// How often the MDM has said what there is now.
+    /// Returns how often the MDM has answered such a question.
     pub fn refreshed(&self) -> u64 {
         self.mdm.refreshed
     }
 
-    /// The map.
+    /// Returns the map.
     pub fn map(&self) -> &MapView {
         &self.map
     }
 
-    /// Who it is, once the MDM has said so.
+    /// Returns its identity, as soon as the MDM has assigned one.
     pub fn identity(&self) -> Option<(SdcId, Incarnation)> {
         self.me
     }
 
-    /// NBD connections.
+    /// Returns the number of NBD connections.
     pub fn connections(&self) -> usize {
         self.nbd.len()
     }
 
-    /// True while this link is an NBD connection that is served.
+    /// True while this link is an NBD connection.
     pub fn serves(&self, link: LinkId) -> bool {
         self.links.get(&link) == Some(&Peer::Nbd)
     }
 
-    /// Lets the client core act. What it wants done is done by `run`.
+    /// Calls the client core. Its actions are carried out by `run`.
     fn client<R>(
         &mut self,
         now: Time,
@@ -186,8 +190,9 @@ impl Sdc {
         call(&mut self.client, &mut Turn { now, map, pool, out: &mut self.actions })
     }
 
-    /// Does what the client core wants done, until nothing is left. First of all what waits for a place is handed over:
-    /// what was answered as late ends without a word, and frees its place.
+    /// Carries out the actions of the client core until none is left. NBD requests that wait for a
+    /// place are passed on even without any action: an operation that was already answered as timed
+    /// out frees its place without one.
     fn run(&mut self, now: Time, out: &mut Effects) {
         self.nbd_admit(now, out);
         while !self.actions.is_empty() {
@@ -282,7 +287,7 @@ impl Sdc {
         }
     }
 
-    /// Closes a link because of what came on it, as if it had broken.
+    /// Closes a link for the reason `why`, and continues as if it had broken.
     fn refuse(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
         out.note(Note::Refused { link, why });
         out.push(Effect::Close { link });
@@ -290,12 +295,12 @@ impl Sdc {
     }
 }
 
-/// A control message, if the body is whole and is one.
+/// Decodes a control message. `None` if the body is damaged or malformed.
 fn decode<M: prost::Message + Default>(header: &Header, body: &[u8]) -> Option<M> {
     if wire::body_ok(header, body) { M::decode(body).ok() } else { None }
 }
 
-/// What a refusal means, in a few words.
+/// Returns a short text for the note about a refusal.
 fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
     use wire::control::RefusalCode as Code;
     match decode::<Refusal>(header, body).map(|r| r.code()) {

@@ -5,7 +5,7 @@ use seam::{FrameError, Framer, Framing, Port};
 use target::nbd::NbdFramer;
 use wire::PeerFramer;
 
-/// Cuts one of an SDC's links into frames.
+/// Cuts the bytes of one of an SDC's links into frames.
 #[derive(Clone, Debug)]
 pub enum SdcFramer {
     /// To the MDM and to servers.
@@ -15,7 +15,7 @@ pub enum SdcFramer {
 }
 
 impl SdcFramer {
-    /// The framer of a new link.
+    /// Creates the framer of a new link.
     pub fn new(port: Port, limits: &Limits) -> SdcFramer {
         match port {
             Port::Peer => SdcFramer::Peer(PeerFramer::new(limits.frame_body)),

@@ -1,10 +1,10 @@
 //! The link to the MDM: registration, heartbeats, and when to pull the map.
 //!
-//! There are two kinds of pull. A *plain* one asks for what there is now: after registration, and for
-//! an NBD client that negotiates. A *parked* one waits at the MDM until there is something newer:
-//! while operations need a newer map, or are stuck. An MDM keeps one pull per link, the newest: so a
-//! plain one takes the place of a parked one, which is sent again after the answer. They are told
-//! apart by the header's `op`, which an answer carries back.
+//! There are two kinds of pulls. A *plain* one asks for the present map: after registration, and
+//! for an NBD client that negotiates. A *parked* one waits at the MDM until there is something
+//! newer: it is sent while operations need a newer map, or are stuck. An MDM keeps only the newest
+//! pull of each link, so a plain one replaces a parked one, which is sent again after the answer.
+//! The header's `op`, which the answer repeats, tells them apart.
 
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::finder::Finder;
@@ -19,7 +19,7 @@ use wire::control::{
 };
 use wire::{Header, Kind, flag};
 
-/// After this long without an answer a pull is sent again, if it is still wanted.
+/// A pull that has not been answered for this long is sent again, if it is still needed.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The link to the MDM.
@@ -28,22 +28,22 @@ pub(super) struct MdmLink {
     pub(super) finder: Finder,
     /// The link on which we are registered.
     registered: Option<LinkId>,
-    /// The map version at which the MDM knew this life: older maps are not to be acted on.
+    /// The map version at which the MDM knew this incarnation. Older maps must not be acted on.
     pub(super) known_at: MapVersion,
     heartbeat_at: Time,
-    /// A map of this version, or later, is needed.
+    /// A map of at least this version is needed.
     wanted: MapVersion,
-    /// A plain pull is to be sent.
+    /// A plain pull has to be sent.
     ask: bool,
-    /// How many plain pulls were answered.
+    /// Number of plain pulls that were answered.
     pub(super) refreshed: u64,
     /// `op` of the last pull.
     pulls: u64,
-    /// The pull that the MDM has not answered.
+    /// The pull that the MDM has not answered yet.
     out: Option<Pull>,
 }
 
-/// A pull.
+/// A pull that was sent.
 #[derive(Clone, Copy, Debug)]
 struct Pull {
     op: u64,
@@ -66,17 +66,17 @@ impl MdmLink {
         }
     }
 
-    /// Operations need a map of this version or later.
+    /// Records that operations need a map of at least this version.
     pub(super) fn want(&mut self, version: MapVersion) {
         self.wanted = self.wanted.max(version);
     }
 
-    /// What a heartbeat says has changed: the next one is due.
+    /// Makes the next heartbeat due, because its content has changed.
     pub(super) fn heartbeat_soon(&mut self, now: Time) {
         self.heartbeat_at = self.heartbeat_at.min(now);
     }
 
-    /// Somebody wants to know what there is now.
+    /// Requests a plain pull.
     pub(super) fn ask(&mut self) {
         self.ask = true;
     }
@@ -86,7 +86,7 @@ impl MdmLink {
         Time::earliest(dial, self.registered.map(|_| self.heartbeat_at))
     }
 
-    /// Takes note of an answer with this `op`; true when it says what there is now.
+    /// Records an answer with this `op`. Returns true if it answers a plain pull.
     fn answered(&mut self, op: u64) -> bool {
         self.out.take_if(|pull| pull.op == op).is_some_and(|pull| !pull.parked)
     }
@@ -128,7 +128,7 @@ impl Sdc {
         self.links.insert(link, Peer::Mdm);
     }
 
-    /// The link is gone, or the dial came to nothing: tries the next MDM.
+    /// Handles the end of the link, or of a dial that failed: the next MDM is tried.
     pub(super) fn mdm_lost(&mut self, now: Time, out: &mut Effects) {
         let mdm = &mut self.mdm;
         mdm.registered = None;
@@ -159,7 +159,8 @@ impl Sdc {
             Some(Kind::Refusal) => {
                 self.refuse(now, link, refusal_note(&header, &body), out);
                 let refusal = decode::<Refusal>(&header, &body);
-                // A server's word is not enough: it may have been lied to. The MDM gives out the lives.
+                // Only an MDM's word ends this client: MDMs assign the incarnations, while servers
+                // may have believed a stranger.
                 if refusal.as_ref().is_some_and(|r| r.code() == RefusalCode::Superseded) {
                     self.client(now, out, |client, turn| client.superseded(turn));
                 }
@@ -202,7 +203,8 @@ impl Sdc {
     fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
         let me = (SdcId(registered.id), Incarnation(registered.incarnation));
         if me.0 == SdcId(0) || self.me.is_some_and(|old| old != me) {
-            // What is outstanding would be another client's: go on as we are, without this MDM.
+            // Outstanding operations would belong to another client. So keep the old identity, and
+            // do without this MDM.
             return self.refuse(now, link, "the MDM gives this process another identity", out);
         }
         if self.me.is_none() {
@@ -230,19 +232,20 @@ impl Sdc {
             self.client(now, out, |client, turn| client.map_changed(turn));
             self.nbd.review = true;
         }
-        // Who has asked since then wants to know what there is later.
+        // If there was another request since this pull, it needs a later answer.
         if last && self.mdm.answered(op) && !self.mdm.ask {
             self.mdm.refreshed += 1;
             self.nbd_refreshed(now, out);
         }
     }
 
-    /// Sends the pull that is due, if one is.
+    /// Sends a pull, if one is due.
     pub(super) fn pull(&mut self, now: Time, out: &mut Effects) {
         let Some(link) = self.mdm.registered else { return };
         let late = self.mdm.out.filter(|pull| now.since(pull.since) >= AGAIN);
         let free = self.mdm.out.is_none() || late.is_some();
-        // While MDMs are recovered they have no map to give: the first one is waited for.
+        // While the MDMs are being recovered, they have no map to hand out. This waits for the
+        // first one.
         let none = self.map.version == MapVersion(0);
         let wanted = none || self.mdm.wanted > self.map.version || self.client.is_stuck();
         let due = self.mdm.ask || (wanted && free);
@@ -250,11 +253,12 @@ impl Sdc {
             return;
         }
         if late.is_some_and(|pull| !pull.parked) && self.mdm.finder.has_choice() {
-            // Its host may have lost power, which a link doesn't show for minutes.
+            // Its host may have lost power. A link does not show that for minutes.
             return self.refuse(now, link, "an MDM that does not answer", out);
         }
         self.mdm.pulls += 1;
-        // After a parked one that led to nothing a plain one, which is to be answered at once.
+        // A parked pull that led to nothing is followed by a plain one, which an MDM answers at
+        // once.
         let parked = !self.mdm.ask && late.is_none();
         let pull = Pull { op: self.mdm.pulls, parked, since: now };
         self.mdm.ask = false;
@@ -265,7 +269,7 @@ impl Sdc {
         out.send(link, wire::frame(header, b""), Buf::EMPTY);
     }
 
-    /// A header for the MDM: who asks, and how old its map is.
+    /// Returns a header for the MDM with this client's identity and map version.
     fn mdm_header(&self, kind: Kind) -> Header {
         let mut header = Header::new(kind);
         header.map = self.map.version.0.into();

@@ -1,9 +1,9 @@
 //! The NBD sessions of an SDC: one per link.
 //!
-//! Requests go to the client core under the name (link, tag). When a link is gone its session is
-//! dropped, and nothing that it had asked for is asked again: the client will connect and repeat it, or
-//! write something else, and an old write must not come after that (rule R16). What a primary has already
-//! is done, or not; the answers find nobody.
+//! Requests go to the client core under the name (link, tag). When a link is down, its session is
+//! dropped, and none of its requests is sent again: the client will connect and repeat a request,
+//! or write something else, and an old write must not come after that (rule R16). A primary that
+//! has a request already may execute it or not. Its answer is ignored.
 
 use super::{Origin, Peer, Sdc};
 use alloc::collections::{BTreeSet, VecDeque};
@@ -15,44 +15,49 @@ use mdm::mapping::Grant;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Unsent};
 use target::nbd::{Action, Session};
 
-/// How long a negotiation waits for a fresh map before it shows what is known.
+/// A negotiation waits this long for a fresh map, and then shows the volumes that are known.
 const REFRESH: Duration = Duration::from_millis(500);
 
-/// How long a connection may take to attach a volume.
+/// A connection has to attach a volume within this time.
 const NEGOTIATION: Duration = Duration::from_secs(5);
-/// Connections at once, and of these the ones that have attached nothing yet: beyond it the oldest of those goes.
+/// Limit of all connections. One more replaces the oldest one without a volume, or is refused if
+/// there is none.
 const CONNECTIONS: usize = 4096;
+/// Limit of the connections without a volume. One more replaces the oldest one.
 const STRANGERS: usize = 256;
 
-/// Bytes of writes that wait for space, of all connections together, beyond which they count as in flight.
+/// Limit of the bytes of writes that wait for space, in all connections together. Writes above it
+/// count as in flight.
 const WAITING_BYTES: u64 = 1 << 30;
 
-/// Answers that clients have not taken.
+/// Limits on answers that clients have not read.
 pub(super) const UNSENT: Unsent =
     Unsent { link: 1 << 20, all: 1 << 30, patience: Duration::from_secs(5) };
 
-/// Bytes of requests that are worked on, of all connections together: each has an equal share.
+/// Bytes of requests in flight, in all connections together. Each connection with a volume gets an
+/// equal share.
 const FLYING_BYTES: u64 = 1 << 30;
 
-/// A request for which there is no place yet: its connection and tag there, and since when it waits.
+/// A request for which there is no place yet: its connection, its tag, and the start of the wait.
 type Waiting = (LinkId, u64, BlockRequest, Time);
 
-/// All of them.
+/// All NBD sessions.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
     sessions: Map<LinkId, Session>,
     /// Links whose negotiation waits for a fresh map.
     refreshing: Vec<LinkId>,
-    /// When the first of them has waited long enough: then all are answered.
+    /// When the first of them has waited long enough. Then all of them are answered.
     pub(super) refresh_by: Option<Time>,
     spare: Vec<Action>,
-    /// Connections that may have attached nothing yet, and until when they have to; the oldest first.
+    /// Connections without a volume, and the time by which they have to attach one, oldest first.
     strangers: VecDeque<(LinkId, Time)>,
-    /// Requests for which the client core has no place now: others, and writes.
+    /// Requests for which the client core has no place now: writes in the second queue, all others
+    /// in the first.
     crowded: [VecDeque<Waiting>; 2],
-    /// What each client that has attached a volume may do with it.
+    /// For each connection with a volume: the volume, and what the client may do with it.
     leaves: Map<LinkId, (VolumeId, Grant)>,
-    /// The map is another one: who may not go on as it was told?
+    /// The map has changed, and the permissions of the connections have to be compared with it.
     pub(super) review: bool,
 }
 
@@ -61,14 +66,14 @@ impl Sessions {
         self.sessions.len()
     }
 
-    /// The volumes that are attached, each once.
+    /// Returns the volumes that are attached, each once.
     pub(super) fn attached(&self) -> Vec<u32> {
         let volumes: BTreeSet<u32> = self.leaves.values().map(|(volume, _)| volume.0).collect();
         volumes.into_iter().collect()
     }
 
     pub(super) fn remove(&mut self, link: LinkId) {
-        // Many may go at once.
+        // Many connections may end at once, so the queues are only searched if necessary.
         if self.sessions.remove(&link).is_some_and(|session| session.in_flight() > 0) {
             self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
         }
@@ -82,7 +87,7 @@ impl Sessions {
         }
     }
 
-    /// A connection has attached a volume, or is gone: tells all what they may have in flight.
+    /// Divides the bytes in flight again, after a connection has attached a volume or has ended.
     fn share(&mut self) {
         let share = FLYING_BYTES / self.leaves.len().max(1) as u64;
         self.sessions.values_mut().for_each(|session| session.share(share));
@@ -102,14 +107,14 @@ impl Sdc {
         self.nbd_session(now, link, out, |session, _, actions| session.greet(actions));
     }
 
-    /// Closes the connection that has been here longest without a volume. False: there is none.
+    /// Closes the oldest connection without a volume. Returns false if there is none.
     fn nbd_evict(&mut self, now: Time, out: &mut Effects) -> bool {
         let Some((link, _)) = self.nbd.strangers.front().copied() else { return false };
         self.nbd_close(now, link, "too many NBD connections", out);
         true
     }
 
-    /// When the next connection has had its time to attach a volume.
+    /// Returns the time by which the oldest connection without a volume has to attach one.
     pub(super) fn nbd_stranger_until(&self) -> Option<Time> {
         self.nbd.strangers.front().map(|(_, until)| *until)
     }
@@ -128,7 +133,7 @@ impl Sdc {
         self.nbd_gone(now, link, out);
     }
 
-    /// A connection is over.
+    /// Handles the end of a connection.
     pub(super) fn nbd_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
         self.nbd.remove(link);
         self.mdm.heartbeat_soon(now);
@@ -149,9 +154,10 @@ impl Sdc {
         });
     }
 
-    /// Hands a request to the client core; one for which there is no place waits here, as its client would take a
-    /// refusal for an error of the disk. It counts as in flight in its session, so there are not many. So does one that
-    /// comes when the map has changed, until it is known who may go on.
+    /// Passes a request to the client core. If the core has no place, the request waits here,
+    /// because the client would take a refusal for a disk error. It counts as in flight in its
+    /// session, so few requests wait. A request also waits here if the map has changed, until
+    /// permissions are reviewed.
     fn nbd_request(
         &mut self,
         now: Time,
@@ -170,8 +176,9 @@ impl Sdc {
         self.client(now, out, |client, turn| client.request(origin, request, turn));
     }
 
-    /// Hands over what has waited for a place. What was asked for under a leave that is over is refused: an order that
-    /// takes a leave away is a fence, also when it is given again before this client hears of it.
+    /// Passes on requests that have waited for a place. Requests made under a permission that has
+    /// ended are refused: an order that takes a permission away is a fence, even if the permission
+    /// is given again before this client hears of it.
     pub(super) fn nbd_admit(&mut self, now: Time, out: &mut Effects) {
         if self.nbd.crowded.iter().all(VecDeque::is_empty) {
             return;
@@ -192,7 +199,7 @@ impl Sdc {
         }
     }
 
-    /// Answers what has waited for a place for longer than the user allows.
+    /// Answers requests that have waited for a place longer than the user allows.
     pub(super) fn nbd_late(&mut self, now: Time, out: &mut Effects) {
         let within = self.config.limits.answer_within;
         if within.is_zero() {
@@ -207,7 +214,7 @@ impl Sdc {
         }
     }
 
-    /// A write waits for space, or still does.
+    /// Tells the session that a write waits for space, unless the session knows.
     pub(super) fn nbd_waits(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
         if self.nbd.sessions.get(&link).is_none_or(|session| session.knows_wait(tag)) {
             return;
@@ -215,7 +222,7 @@ impl Sdc {
         let sessions = || self.nbd.sessions.values();
         let all: u64 = sessions().map(Session::waiting_bytes).sum();
         let writes: usize = sessions().map(Session::waiting).sum();
-        // Other volumes have space yet: their writes need places, too.
+        // Other volumes may have space, and their writes need places, too.
         let room = writes < (self.config.limits.sdc_requests / 2) as usize;
         let most = if room { WAITING_BYTES.saturating_sub(all) } else { 0 };
         self.nbd_session(now, link, out, |session, out, actions| {
@@ -236,7 +243,7 @@ impl Sdc {
         });
     }
 
-    /// The map is as fresh as can be had: goes on with the negotiations that wait for it.
+    /// Continues the negotiations that wait for a fresh map: this one is as fresh as possible.
     pub(super) fn nbd_refreshed(&mut self, now: Time, out: &mut Effects) {
         self.nbd.refresh_by = None;
         for link in core::mem::take(&mut self.nbd.refreshing) {
@@ -258,7 +265,8 @@ impl Sdc {
         }
     }
 
-    /// Refuses what waits for a place of connections whose leave is over, and what their sessions ask for then.
+    /// Refuses requests that wait for a place, if the permission of their connection has ended. The
+    /// sessions may make more requests because of that, which are refused as well.
     fn nbd_refuse(&mut self, now: Time, out: &mut Effects) {
         let over = self.nbd_over(|old, new| old.generation != new.generation);
         while !over.is_empty() {
@@ -279,8 +287,8 @@ impl Sdc {
         }
     }
 
-    /// Connections to volumes that are gone, that this client may not use any more, or in whose leave `other` is true of what it
-    /// was and what it is.
+    /// Returns the connections whose volume is gone, those whose client may no longer use it, and
+    /// those for which `other` is true of the old and the new permission.
     fn nbd_over(&self, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
         let over = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
             let new = self.map.volumes.get(id).and_then(|volume| self.map.my_grant(volume));
@@ -289,15 +297,16 @@ impl Sdc {
         self.nbd.leaves.iter().filter_map(over).collect()
     }
 
-    /// Closes the connections to volumes that this client may not use any more, or otherwise than it did: who
-    /// connects again is told what it may. What was asked is answered before.
+    /// Closes the connections whose client may no longer use the volume, or has another permission
+    /// now. When the client connects again, it learns what it may do. Requests that have to be
+    /// refused were answered before.
     pub(super) fn nbd_review(&mut self, now: Time, out: &mut Effects) {
         for link in self.nbd_over(|old, new| old != new) {
             self.nbd_close(now, link, "its volume is mapped otherwise from now on", out);
         }
     }
 
-    /// Lets a session act, if it is still there, and does what it wants done.
+    /// Calls a session, if it still exists, and carries out its actions.
     fn nbd_session(
         &mut self,
         now: Time,

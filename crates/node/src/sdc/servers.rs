@@ -1,4 +1,4 @@
-//! The links to devices: dialled when the client core first wants one, and kept.
+//! The links to devices. A link is dialled when the client core first needs it, and then kept.
 
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::links::Dialer;
@@ -8,44 +8,44 @@ use seam::{Buf, DialId, Effect, Effects};
 use wire::control::{Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind};
 
-/// One wanted link.
+/// The link to one device.
 #[derive(Debug)]
 struct Server {
-    /// `None` as long as the map doesn't say where it is, and when it was removed.
+    /// `None` while the map has no address for the device, and after the device was removed.
     dialer: Option<Dialer>,
-    /// The attempt that counts.
+    /// The newest dial. Older ones are ignored.
     dial: Option<DialId>,
-    /// The life that welcomed us.
+    /// The incarnation that welcomed us.
     life: Incarnation,
-    /// It answered the last hello with a refusal.
+    /// The device refused the last hello.
     refused: bool,
-    /// The number of the last session with it.
+    /// The number of the last session with the device.
     session: u64,
 }
 
-/// All of them.
+/// The links to all devices.
 #[derive(Debug, Default)]
 pub(super) struct Servers {
     servers: IdMap<DeviceId, Server>,
-    /// When the next is to be dialled.
+    /// When `dial_servers` has something to do.
     pub(super) dial_at: Option<Time>,
 }
 
 impl Servers {
-    /// The welcomed link to this device.
+    /// Returns the link to this device, if the device has welcomed us on it.
     #[inline]
     pub(super) fn up(&self, device: DeviceId) -> Option<LinkId> {
         self.servers.get(device)?.dialer.as_ref()?.up()
     }
 
-    /// How the server answered a hello.
+    /// Records whether the device refused a hello.
     fn refused(&mut self, device: DeviceId, refused: bool) {
         if let Some(server) = self.servers.get_mut(device) {
             server.refused = refused;
         }
     }
 
-    /// Links to those that don't answer.
+    /// Returns the links to devices that do not answer.
     fn mute(&self, now: Time) -> Vec<LinkId> {
         let mute = |server: &Server| server.dialer.as_ref()?.mute(now);
         match self.dial_at.is_some_and(|at| at <= now) {
@@ -54,7 +54,7 @@ impl Servers {
         }
     }
 
-    /// Those that refuse this client.
+    /// Returns the devices that refuse this client.
     pub(super) fn refusing(&self) -> Vec<u32> {
         self.servers.iter().filter(|(_, s)| s.refused).map(|(device, _)| device.0).collect()
     }
@@ -65,7 +65,7 @@ impl Servers {
 }
 
 impl Sdc {
-    /// The client core has something for this device.
+    /// Dials a device if there is no link to it, because the client core has something to send.
     pub(super) fn want_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         let life = Incarnation(0);
         let server = || Server { dialer: None, dial: None, life, refused: false, session: 0 };
@@ -74,7 +74,8 @@ impl Sdc {
         self.dial_servers(now, out);
     }
 
-    /// Looks at what the map says about a device: it may have moved, or begun a new life.
+    /// Compares the link to a device with the map: the device may have moved, or have a new
+    /// incarnation.
     fn locate_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         let Some(entry) = self.map.devices.get(&device) else { return };
         let (address, up) = (entry.address.filter(|_| !entry.removed), entry.up);
@@ -95,7 +96,7 @@ impl Sdc {
         }
     }
 
-    /// The map has changed these devices.
+    /// Compares the links to these devices with the map, which has changed.
     pub(super) fn servers_changed(&mut self, now: Time, devices: &[DeviceId], out: &mut Effects) {
         for device in devices {
             self.locate_server(now, *device, out);
@@ -103,14 +104,14 @@ impl Sdc {
         self.dial_servers(now, out);
     }
 
-    /// Dials whoever is due.
+    /// Dials the devices that are due, and closes links to devices that do not answer.
     pub(super) fn dial_servers(&mut self, now: Time, out: &mut Effects) {
         for link in self.servers.mute(now) {
             self.refuse(now, link, links::MUTE, out);
         }
         self.servers.dial_at = None;
         if self.me.is_none() {
-            return; // Nobody to say hello as. Registration calls again.
+            return; // There is no identity for a hello yet. Registration calls this again.
         }
         for (device, server) in self.servers.servers.iter_mut() {
             let Some(dialer) = server.dialer.as_mut() else { continue };
@@ -134,7 +135,7 @@ impl Sdc {
     ) {
         let server = self.servers.servers.get_mut(device).filter(|s| s.dial == Some(dial));
         let Some((server, (sdc, incarnation))) = server.zip(self.me) else {
-            return out.push(Effect::Close { link }); // It has moved meanwhile.
+            return out.push(Effect::Close { link }); // The device has moved meanwhile.
         };
         let Some(dialer) = server.dialer.as_mut() else { return out.push(Effect::Close { link }) };
         server.session = server.session.saturating_add(1);
@@ -159,7 +160,7 @@ impl Sdc {
         }
     }
 
-    /// There is no link to the device any more, or the dial came to nothing.
+    /// Handles the end of the link to a device, or of a dial that failed.
     pub(super) fn server_lost(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         if let Some(dialer) = self.servers.dialer(device) {
             dialer.lost(now, out.prng());
@@ -169,7 +170,7 @@ impl Sdc {
         self.client(now, out, |client, turn| client.link_down(device, turn));
     }
 
-    /// Closes the link to the device, if there is one; it will be dialled again.
+    /// Closes the link to a device, if there is one. It will be dialled again.
     pub(super) fn drop_server(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         let Some(link) = self.servers.dialer(device).and_then(|d| d.link()) else { return };
         out.push(Effect::Close { link });
@@ -212,8 +213,9 @@ impl Sdc {
         }
     }
 
-    /// Another process listens at a device's address, so the device has moved, and a newer map
-    /// says where to. An idle client asks for it, too: the MDM may be away when it has work.
+    /// Asks for a newer map, because another process listens at a device's address: the device has
+    /// moved, and a newer map says where. An idle client asks, too, because the MDM may be away
+    /// when the client has work.
     fn want_newer_map(&mut self) {
         self.mdm.want(MapVersion(self.map.version.0 + 1));
     }

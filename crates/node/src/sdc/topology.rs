@@ -1,4 +1,4 @@
-//! The map as the client core and the NBD sessions want to see it.
+//! The map as the client core and the NBD sessions see it.
 
 use crate::mapview::{MapView, Volume};
 use base::{GroupId, MapVersion, UnitKey, VolumeId};
@@ -36,7 +36,7 @@ impl Topology for MapView {
 }
 
 impl MapView {
-    /// A volume, if it is mapped to this client.
+    /// Returns the export of a volume, if the volume is mapped to this client.
     fn export<'a>(&self, id: VolumeId, volume: &'a Volume) -> Option<Export<'a>> {
         let read_only = self.my_grant(volume)?.access == Access::ReadOnly;
         let (size, name) = (volume.size, &volume.name);

@@ -1,11 +1,14 @@
-//! MDMs that say that they lead, and ask whether somebody listens here: *claimants*. Anybody can say that. So a hello
-//! alone changes nothing: the claimant is dialled beside the MDM that is followed, and takes its place with a welcome.
+//! *Claimants*: MDMs that say that they lead, and dial this server to see whether it is alive.
+//! Anyone can say that, so a hello alone changes nothing. The claimant is dialled beside the MDM
+//! that is followed, and replaces it only with a welcome.
 //!
 //! Invariants:
-//! - The link to the MDM that is followed stays until another one has welcomed this server.
-//! - An address that neither the configuration nor the map names is dialled only when the MDM that is followed has said
-//!   nothing for `suspect_after`, and it was asked. As soon as it says something, such a claimant is forgotten.
-//! - There is one try per address, and there are at most [`STRANGE`] of addresses that nobody has named.
+//! - The link to the MDM that is followed stays until another MDM has welcomed this server.
+//! - An address that neither the configuration nor the map names is dialled only if the MDM that is
+//!   followed was asked for a sign of life, and has sent nothing for `suspect_after`. As soon as it
+//!   sends something, such a claimant is dropped.
+//! - There is one attempt per address, and there are at most [`STRANGE`] attempts at addresses that
+//!   neither the configuration nor the map names.
 
 use super::{Sds, Who};
 use crate::links::send_control;
@@ -17,10 +20,10 @@ use seam::{Buf, DialId, Effect, Effects, Port};
 use wire::control::{Hello, Role, Welcome};
 use wire::{Header, Kind};
 
-/// Claimants at addresses that nobody has named: the oldest goes when one more comes.
+/// Limit of claimants at unnamed addresses. One more replaces the oldest one.
 const STRANGE: usize = 4;
 
-/// See the file's head.
+/// See the head of this file.
 pub(super) struct Claimant {
     to: SocketAddr,
     stage: Stage,
@@ -28,10 +31,10 @@ pub(super) struct Claimant {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Is dialled at this time.
+    /// It is dialled at this time.
     Waits(Time),
     Dialled(DialId),
-    /// The hello is out; until this time an answer counts.
+    /// Our hello was sent. An answer counts until this time.
     Greeted(LinkId, Time),
 }
 
@@ -40,7 +43,7 @@ impl Claimant {
         matches!(self.stage, Stage::Greeted(of, _) if of == link)
     }
 
-    /// When there is something to do.
+    /// Returns when there is something to do.
     pub(super) fn wake_at(&self) -> Option<Time> {
         match self.stage {
             Stage::Waits(at) | Stage::Greeted(_, at) => Some(at),
@@ -50,8 +53,8 @@ impl Claimant {
 }
 
 impl Sds {
-    /// An MDM says that it leads. If our link leads to another one, whose host may have lost power, it leads nowhere,
-    /// and TCP may try it for minutes.
+    /// Handles the hello of an MDM that says that it leads. If our link is to another MDM whose
+    /// host has lost power, that link is dead, but TCP may retry for minutes.
     pub(super) fn mdm_asks(&mut self, now: Time, hello: &Hello, out: &mut Effects) {
         let ours = self.cluster.0 == 0 || hello.cluster == self.cluster.0;
         let followed = self.mdm_life == Incarnation(hello.incarnation);
@@ -74,7 +77,8 @@ impl Sds {
         }
     }
 
-    /// Asks the MDM that is followed for a sign of life: from when on it counts as silent.
+    /// Asks the MDM that is followed for a sign of life. Returns the time from which it counts as
+    /// silent.
     fn doubt_mdm(&mut self, now: Time, out: &mut Effects) -> Time {
         let patience = self.config.limits.suspect_after;
         let Some(link) = self.mdm.dialer().up() else {
@@ -87,7 +91,8 @@ impl Sds {
         now + patience
     }
 
-    /// The MDM that is followed has said something: it needs no successor that nobody has named.
+    /// Records a sign of life of the MDM that is followed, and drops claimants at unnamed
+    /// addresses.
     pub(super) fn mdm_lives(&mut self, now: Time, out: &mut Effects) {
         self.mdm_heard = Some(now);
         while let Some(strange) = self.claimants.iter().position(|c| !self.mdm.knows(c.to)) {
@@ -102,7 +107,7 @@ impl Sds {
         }
     }
 
-    /// Dials those that are due, and gives up those that don't answer.
+    /// Dials the claimants that are due, and drops those that do not answer.
     pub(super) fn try_claimants(&mut self, now: Time, out: &mut Effects) {
         if !self.may_register() {
             return;
@@ -120,7 +125,7 @@ impl Sds {
         }
     }
 
-    /// A dial has ended in this link: true when it was one to a claimant, which is greeted.
+    /// Sends a hello if this dial was one to a claimant, and returns true then.
     pub(super) fn greet_claimant(
         &mut self,
         now: Time,
@@ -137,17 +142,18 @@ impl Sds {
         true
     }
 
-    /// A dial has failed.
+    /// Handles a dial that failed.
     pub(super) fn claimant_failed(&mut self, dial: DialId) {
         self.claimants.retain(|c| c.stage != Stage::Dialled(dial));
     }
 
-    /// The link to a claimant is gone.
+    /// Handles the end of a link to a claimant.
     pub(super) fn claimant_lost(&mut self, link: LinkId) {
         self.claimants.retain(|c| !c.is_on(link));
     }
 
-    /// A frame from a claimant: only a welcome of another MDM than the one that is followed counts.
+    /// Handles a frame from a claimant. Only a welcome from an MDM other than the followed one
+    /// counts.
     pub(super) fn claimant_frame(
         &mut self,
         now: Time,
@@ -171,7 +177,7 @@ impl Sds {
         if let Some(old) = self.mdm.dialer().link() {
             self.drop_link(now, old, out);
         }
-        self.dials.retain(|_, whom| whom.is_some()); // a dial to an MDM isn't needed any more
+        self.dials.retain(|_, whom| whom.is_some()); // a dial to an MDM is no longer needed
         self.mdm.adopt(now, to, link, out.prng());
         self.links.insert(link, Who::Mdm);
         self.mdm_lives(now, out);

@@ -1,4 +1,4 @@
-//! A shard's dealings with the MDM: registration, heartbeats, the map, proposals.
+//! A shard's side of the protocol with the MDM: registration, heartbeats, the map, proposals.
 
 use super::opening::Known;
 use super::{Device, Sds, Trouble, Who};
@@ -23,11 +23,11 @@ use wire::control::{
 };
 use wire::{Header, Kind, flag};
 
-/// How long after a write found no space the device counts as full.
+/// The device counts as full for this long after a write found no space.
 const FULL_FOR: Duration = Duration::from_secs(5);
 
 impl Sds {
-    /// Greets the MDM on a link that was dialled to it.
+    /// Sends a hello to the MDM, on a link that was dialled to it.
     pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         self.links.insert(link, Who::Mdm);
         let hello = self.hello_to_mdm();
@@ -40,7 +40,7 @@ impl Sds {
         Hello { id, incarnation, map, ..hello }
     }
 
-    /// A frame from the MDM.
+    /// Handles a frame from the MDM.
     pub(super) fn mdm_frame(
         &mut self,
         now: Time,
@@ -49,7 +49,7 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        // One that refuses this server is not the one that it follows.
+        // A refusal is no sign of life: an MDM that refuses this server is not the followed one.
         if h.kind() != Some(Kind::Refusal) {
             self.mdm_lives(now, out);
         }
@@ -69,7 +69,8 @@ impl Sds {
                     RefusalCode::Superseded => self.end(Note::Superseded, out),
                     RefusalCode::WrongDevice => self.give_up(Trouble::Refused(r.text), out),
                     RefusalCode::Occupied => self.wait_for_place(now, r.text, out),
-                    // One that serves has the map that an MDM may have lost with its log.
+                    // A shard that serves continues: it has the map, which the MDM may have lost
+                    // with its log.
                     RefusalCode::WrongCluster
                         if self.config.device.kind() == DeviceKind::Durable
                             && self.mirror.is_none() =>
@@ -92,8 +93,10 @@ impl Sds {
         }
     }
 
-    /// Who is in the way may be found to be silent, or dead. While this process lives nobody can know that a former one
-    /// at its address doesn't: so it ends when that takes too long, and the next start is the proof.
+    /// Waits while the MDM finds out whether the device in this one's place is silent or dead. As
+    /// long as this process listens, nobody can see that an earlier process at its address is dead.
+    /// So this process ends if that takes too long: then dials are refused until its next start,
+    /// which is the proof.
     fn wait_for_place(&mut self, now: Time, text: String, out: &mut Effects) {
         let since = *self.occupied.get_or_insert(now);
         if now.since(since) > self.config.limits.suspect_after * 3 {
@@ -129,7 +132,7 @@ impl Sds {
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
     }
 
-    /// What this shard is, as far as it is known.
+    /// Returns the registration, with what is known about the device.
     fn register(&self) -> Option<Register> {
         let config = &self.config;
         let mut register = Register {
@@ -173,7 +176,7 @@ impl Sds {
         Some(register)
     }
 
-    /// The MDM has named this life.
+    /// Handles the MDM's answer to the registration, which assigns the incarnation.
     fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
         self.mdm.dialer_mut().settled();
         self.occupied = None;
@@ -182,13 +185,14 @@ impl Sds {
         if self.me == DeviceId(0) {
             (self.me, self.incarnation) = (id, incarnation);
             self.named_at = MapVersion(registered.map);
-            // What was asked of an earlier life is done soon after the start of this one anyway.
+            // A device is scrubbed soon after its start anyway, so earlier orders count as begun.
             self.scrub = registered.scrub;
             if let Err(error) = self.opening.name(self.cluster, id, out) {
                 return self.give_up(Trouble::Device(error), out);
             }
         } else if (self.me, self.incarnation) != (id, incarnation) {
-            // The MDM has forgotten, or mixes up, who this is: going on could only do harm.
+            // The MDM has lost this shard's identity, or confuses it with another one. Continuing
+            // could only do harm.
             return self.end(Note::Superseded, out);
         }
         if self.mirror.is_some() {
@@ -197,7 +201,7 @@ impl Sds {
         self.serve(now, out);
     }
 
-    /// This life has a name; begins to serve, if its device can be used.
+    /// Begins to serve, if the device can be used. The MDM has assigned the incarnation.
     pub(super) fn serve(&mut self, now: Time, out: &mut Effects) {
         let Some(device) = self.opening.take() else { return };
         if let Some(durable) = device.durable().filter(|d| d.identity().device != self.me) {
@@ -214,7 +218,8 @@ impl Sds {
         }
     }
 
-    /// Asks for what is newer than what the MDM itself has told. Without `WAIT` there is an answer at once, whatever there is.
+    /// Asks the MDM for the changes since the newest map that an MDM itself has sent. Without
+    /// `WAIT` the answer comes at once, even if there are none.
     pub(super) fn pull(&mut self, link: LinkId, flags: u8, out: &mut Effects) {
         let mut pull = Header::new(Kind::MapPull);
         (pull.flags, pull.map) = (flags, self.map.told.0.into());
@@ -240,7 +245,7 @@ impl Sds {
         }
     }
 
-    /// A server whose map is older asks for what the MDM has sent here since.
+    /// Sends a server with an older map what the MDM has sent here since that map.
     pub(super) fn pass_on(&self, link: LinkId, pull: &Header, out: &mut Effects) {
         if mutant::on(Mutant::HoardMaps) {
             return;
@@ -253,7 +258,8 @@ impl Sds {
         }
     }
 
-    /// Another server has this map: who has an older one for long asks for it, as the MDM doesn't tell.
+    /// Asks another server for its map, if that has been newer for a while without the MDM sending
+    /// it here.
     pub(super) fn look_for_news(
         &mut self,
         now: Time,
@@ -273,12 +279,13 @@ impl Sds {
         }
     }
 
-    /// This map is of after a recovery of which no MDM has told this one.
+    /// True if this map is from after a recovery of which no MDM has told this server.
     fn is_unheard_of(&self, theirs: MapVersion) -> bool {
         self.told_at.is_none() && is_of_before(theirs, self.map.version.0)
     }
 
-    /// Another server passes a map on: so will this one.
+    /// Handles a page of a map that another server passes on. This server will pass the map on,
+    /// too.
     pub(super) fn page_of_server(
         &mut self,
         now: Time,
@@ -289,7 +296,8 @@ impl Sds {
         out: &mut Effects,
     ) {
         let Ok(page) = MapPage::decode(&body[..]) else { return self.drop_link(now, link, out) };
-        // The MDM relies on what this one has told: by a map of before it must not begin to lead.
+        // The recovering MDM relies on this shard's report: with a map from before the recovery,
+        // this shard must not become a primary.
         if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
             return;
         }
@@ -319,8 +327,8 @@ impl Sds {
         }
     }
 
-    /// Of all groups only those count here to which this device belongs, or did: a large domain's others would fill the
-    /// memory of small servers.
+    /// Drops groups to which this device neither belongs nor did. In a large domain they would fill
+    /// the memory of a small server.
     fn leave_out_others(&self, page: &mut MapPage) {
         let mirror = self.mirror.as_ref();
         let own = |g: &wire::control::GroupInfo| {
@@ -330,10 +338,10 @@ impl Sds {
                 || self.map.group(id).is_some()
         };
         page.groups.retain(own);
-        page.groups.shrink_to_fit(); // it waits for the other pages
+        page.groups.shrink_to_fit(); // the page has to wait for the others
     }
 
-    /// A newer map is there: everything that follows from it. `told`: by an MDM, not by another server.
+    /// Acts on a newer map. `told`: it came from an MDM, not from another server.
     fn map_changed(&mut self, now: Time, changes: Changes, told: bool, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
         self.mdm.learn(&self.map.mdms);
@@ -370,10 +378,11 @@ impl Sds {
         mirror.set_gaps(self.map.gaps());
         mirror.set_volumes(now, self.map.volumes_there(), out);
         if known < self.incarnation {
-            return; // R2: this map does not know this life yet
+            return; // R2: this map does not have this incarnation yet
         }
         let first = !core::mem::replace(&mut self.named, true);
-        // What lies here of groups to which this device doesn't belong any more is deleted.
+        // At first this includes groups to which the device no longer belongs: their data is
+        // deleted.
         let groups = if first {
             let mut groups = self.map.groups_of(self.me);
             groups.extend(mirror.groups());
@@ -387,7 +396,7 @@ impl Sds {
         for group in groups {
             let Some(config) = self.map.group(group) else { continue };
             let acted = mirror.acted(group);
-            // After a recovery of the MDMs there are groups of which nobody has told yet.
+            // After a recovery of the MDMs, there may be groups that no device has reported yet.
             if config.epoch < acted && self.map.version.0 < mdm::recovery::JUMP {
                 let epoch = config.epoch;
                 let text = alloc::format!(
@@ -412,14 +421,14 @@ impl Sds {
         mirror.map_changed(now, out);
         let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
         if courted.iter().any(|device| !self.wanted.1.contains(device)) {
-            // A newcomer: its copy begins when this one has asked for it.
+            // There is a new candidate. Its copy begins only after this shard has proposed it.
             self.proposal_due = self.proposal_due.min(now + self.config.limits.heartbeat_every / 8);
         }
         self.wanted = (needed, out_of_sync);
         self.want_followers(now, &wanted, &changes.devices, out);
     }
 
-    /// Keeps a dialer for each device that is wanted, to where the map says that it is.
+    /// Keeps a dialer for each wanted device, with the address in the map.
     fn want_followers(
         &mut self,
         now: Time,
@@ -433,7 +442,7 @@ impl Sds {
             };
             let moved = self.followers.get(*device).filter(|f| f.dialer.address() != address);
             if let Some(link) = moved.and_then(|f| f.dialer.link()) {
-                self.drop_link(now, link, out); // to a process that was replaced
+                self.drop_link(now, link, out); // its process was replaced
             }
             let follower = self.followers.want(*device, address, &self.config.limits);
             if changed.contains(device) {
@@ -478,7 +487,8 @@ impl Sds {
         send_control(link, header, &heartbeat, out);
     }
 
-    /// Who takes long, in a quarter of the time that makes slow: the MDM compares them with each other.
+    /// Returns devices that take at least a quarter of the time that counts as slow. The MDM
+    /// compares them with each other.
     fn slow(&mut self, now: Time) -> Vec<SlowDevice> {
         let (me, floor) = (self.me, self.config.limits.slow / 4);
         let Some(mirror) = self.mirror.as_mut().filter(|_| !floor.is_zero()) else {
@@ -495,7 +505,7 @@ impl Sds {
         slow.map(told).collect()
     }
 
-    /// Tells the MDM what should change. Repeated until the map shows it.
+    /// Proposes changes of the configuration to the MDM. Repeated until the map shows them.
     pub(super) fn propose(&mut self, now: Time, out: &mut Effects) {
         if self.mirror.is_none() || self.proposal_due > now {
             return;
@@ -551,7 +561,7 @@ impl Sds {
     }
 }
 
-/// What a refusal of the MDM means, and what to do.
+/// Returns what a refusal by the MDM means, and what to do.
 fn refused(code: RefusalCode) -> &'static str {
     match code {
         RefusalCode::NotLeader => "that MDM does not lead: the others are asked",
@@ -574,7 +584,7 @@ fn refused(code: RefusalCode) -> &'static str {
     }
 }
 
-/// What became of a device that is larger than it was.
+/// Returns a note about a device that has grown, or that is larger and could not grow.
 fn growth(durable: &Durable) -> Option<Note> {
     let (device, growth) = (durable.identity().device, durable.growth());
     let Growth { from, bytes, refused } = growth;

@@ -1,4 +1,4 @@
-//! A shard's device, of whichever kind: memory, or what outlives the process.
+//! A shard's device of either kind: in memory, or durable.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use seam::{
 use store::Memory;
 use store::durable::Durable;
 
-/// One of the kinds.
+/// A device.
 #[derive(Debug)]
 pub enum Device {
     /// RAM and NULL.
@@ -20,7 +20,7 @@ pub enum Device {
 }
 
 impl Device {
-    /// Bytes for data.
+    /// Returns the capacity for data, in bytes.
     pub fn capacity(&self) -> u64 {
         match self {
             Device::Memory(memory) => memory.capacity(),
@@ -28,7 +28,7 @@ impl Device {
         }
     }
 
-    /// The mounted device, if it is a durable one.
+    /// Returns the mounted device, if it is durable.
     pub fn durable(&self) -> Option<&Durable> {
         match self {
             Device::Memory(_) => None,
@@ -36,12 +36,12 @@ impl Device {
         }
     }
 
-    /// True for a block of a device in memory that can't be read until it is written whole.
+    /// True for a block of a memory device that can't be read until it is written as a whole.
     pub fn is_lost_in_memory(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
         matches!(self, Device::Memory(memory) if memory.is_lost(group, unit, block))
     }
 
-    /// Where a block lies on the device, in bytes, if it holds data.
+    /// Returns the position of a block on the device, in bytes, if the block holds data.
     pub fn place(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u64> {
         match self {
             Device::Memory(memory) => {

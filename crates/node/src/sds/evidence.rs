@@ -1,4 +1,5 @@
-//! What a data server tells an MDM that goes on where others were lost ([`mdm::recovery`]).
+//! The report of a data server to an MDM that continues where the others were lost
+//! ([`mdm::recovery`]).
 
 use super::Sds;
 use super::opening::Known;
@@ -10,15 +11,15 @@ use prost::Message;
 use seam::Journal;
 use wire::control::{GroupReport, MappingInfo, Report, StoreInfo, VolumeInfo};
 
-/// Bytes around one thing of a report: its tag and length.
+/// Bytes of tag and length of an item in a report.
 const AROUND: usize = 8;
-/// The most bytes that the head of a part has.
+/// Upper bound of the fixed fields of a part, in bytes.
 const HEAD: usize = 64;
-/// The most bytes of one volume's grant.
+/// Upper bound of one grant of a volume, in bytes.
 const GRANT: usize = 24;
 
 impl Sds {
-    /// What this shard knows, in parts that a stranger may send.
+    /// Returns what this shard knows, in parts that are short enough for a stranger to send.
     pub(super) fn report_parts(&self) -> Vec<Report> {
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
@@ -29,7 +30,7 @@ impl Sds {
             Some(mirror) => mirror.evidence().into_iter().collect(),
             None => device.records().iter().map(|(g, r)| (*g, Evidence::from(r))).collect(),
         };
-        // A map that doesn't know this life says nothing of what its device has.
+        // A map without this incarnation proves nothing about the device's content.
         for group in self.map.groups_of(self.me).into_iter().filter(|_| self.named) {
             evidence.entry(group).or_default();
         }
@@ -74,14 +75,14 @@ impl Sds {
     }
 }
 
-/// A report on its way into parts.
+/// A report while it is divided into parts.
 struct Parts {
-    /// Bytes that a part has room for.
+    /// Room in one part, in bytes.
     room: usize,
-    /// What each part says.
+    /// The fields that each part has.
     whole: Report,
     done: Vec<Report>,
-    /// Of the last one.
+    /// Bytes in the last part.
     bytes: usize,
 }
 
@@ -91,7 +92,7 @@ impl Parts {
         self.bytes = 0;
     }
 
-    /// A part with room for so many more bytes.
+    /// Returns the last part, with room for this many more bytes.
     fn part(&mut self, bytes: usize) -> &mut Report {
         if self.bytes + bytes > self.room {
             self.begin();
@@ -100,7 +101,8 @@ impl Parts {
         self.done.last_mut().expect("there is always one")
     }
 
-    /// A volume that is mapped to very many clients is told several times, with some of them each time.
+    /// Adds a volume. One that is mapped to very many clients is added several times, each time
+    /// with some of them.
     fn volume(&mut self, mut volume: VolumeInfo) {
         let room = self.room;
         let grants = volume.mapping.as_mut().map(|m| core::mem::take(&mut m.sdcs));

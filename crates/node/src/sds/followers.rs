@@ -1,7 +1,8 @@
-//! The devices that a shard dials: those that it leads groups with.
+//! The devices that a shard dials: the secondaries and joiners in groups of which it is the
+//! primary.
 //!
-//! Invariant: whoever may change a dialer goes through `change`, `want` or `look_again`, so the time of
-//! the next dial is never missed; `due` finds it anew.
+//! Invariant: `dial_at` is never later than the next dial. Every change of a dialer goes through
+//! `change`, `want` or `look_again`, which reset it, and `due` computes it again.
 
 use crate::links::Dialer;
 use alloc::collections::BTreeMap;
@@ -13,9 +14,9 @@ use core::net::SocketAddr;
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) dialer: Dialer,
-    /// The last dial found nobody listening.
+    /// The last dial was refused.
     pub(super) refused: bool,
-    /// The number of the last session with it.
+    /// The number of the last session with the device.
     pub(super) session: u64,
 }
 
@@ -25,11 +26,11 @@ impl Follower {
     }
 }
 
-/// All of them.
+/// All devices that are dialled.
 #[derive(Debug, Default)]
 pub(super) struct Followers {
     followers: BTreeMap<DeviceId, Follower>,
-    /// Before this time nobody is to be dialled.
+    /// `due` and `mute` have nothing to do before this time.
     pub(super) dial_at: Option<Time>,
 }
 
@@ -42,13 +43,13 @@ impl Followers {
         self.followers.iter().map(|(device, follower)| (*device, follower))
     }
 
-    /// A follower that is about to change.
+    /// Returns a follower that is about to change.
     pub(super) fn change(&mut self, device: DeviceId) -> Option<&mut Follower> {
         self.look_again();
         self.followers.get_mut(&device)
     }
 
-    /// The follower at this address: a new one, if it is not there, or was somewhere else.
+    /// Returns the follower at this address. Creates it if it is missing, or has another address.
     pub(super) fn want(
         &mut self,
         device: DeviceId,
@@ -64,12 +65,13 @@ impl Followers {
         follower
     }
 
-    /// Something changed that says who is to be dialled when.
+    /// Makes `due` look at all followers, because something changed that decides which ones to
+    /// dial.
     pub(super) fn look_again(&mut self) {
         self.dial_at = Some(Time::ZERO);
     }
 
-    /// Links to those that don't answer.
+    /// Returns the links to devices that do not answer.
     pub(super) fn mute(&self, now: Time) -> Vec<LinkId> {
         match self.dial_at.is_none_or(|at| at > now) {
             true => Vec::new(),
@@ -77,8 +79,9 @@ impl Followers {
         }
     }
 
-    /// Calls `dial` for each device that is due, and `there`: up, at this address. One that lives elsewhere now and
-    /// that nobody wants is let be: whoever has its place took the greeting for a new session, and ended the true one.
+    /// Calls `dial` for each device that is due and `there`, that is up and at this address. A
+    /// device that moved and is no longer needed is not dialled: a process at its old address would
+    /// take the hello for a new session, and end the rightful one.
     pub(super) fn due(
         &mut self,
         now: Time,

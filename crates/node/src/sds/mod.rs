@@ -1,11 +1,12 @@
-//! One shard of a data server: one device, its replicas, and its connections.
+//! One shard of a data server (SDS): one device, its replicas, and its links.
 //!
-//! This file has the state, the events and the clock; [`control`] talks to the MDM, [`serve`] to
-//! clients and to the other devices, [`followers`] are those that are dialled. What is decided about data is decided in `mirror`.
+//! This file has the state, the events and the clock. [`control`] talks to the MDM, [`serve`] to
+//! clients and to other devices, and [`followers`] has the devices that this one dials. All
+//! decisions about data are made in `mirror`.
 //!
-//! Invariants: nothing is served before the MDM has named this life of the process; a link's frames
-//! count only while the link is in `links`; of each client, and of each other device, only the newest
-//! connection is.
+//! Invariants: the shard serves nothing before the MDM has given this process an incarnation; the
+//! frames of a link count only while the link is in `links`; of the links from each client, and
+//! from each other device, only the newest one is in `links`.
 
 mod claimants;
 mod control;
@@ -39,31 +40,32 @@ use wire::control::DeviceKind;
 pub use device::Device;
 pub use opening::Trouble;
 
-/// What a shard is told at its start.
+/// Settings with which a shard starts.
 #[derive(Clone, Debug)]
 pub struct SdsConfig {
     /// The server's name, the same for all its shards.
     pub name: String,
-    /// Which shard of the server, from 0.
+    /// Index of the shard in the server, from 0.
     pub shard: u32,
-    /// Where the MDMs listen.
+    /// The addresses of the MDMs.
     pub mdm: Vec<SocketAddr>,
-    /// Where this shard can be reached.
+    /// The address at which this shard can be reached.
     pub address: SocketAddr,
-    /// What the device is.
+    /// The kind of its device, and the settings for that kind.
     pub device: DeviceConfig,
-    /// Where it belongs when it is new.
+    /// Where a new device belongs.
     pub home: Home,
-    /// Drawn at process start. It names a store in memory, too: what lies there is gone with the process.
+    /// Drawn at random at process start. It also identifies a store in memory, whose content ends
+    /// with the process.
     pub nonce: u64,
-    /// The process, for people.
+    /// The process id, for people.
     pub pid: u32,
-    /// Bounds.
+    /// Its limits.
     pub limits: Limits,
 }
 
-/// Where a new server, and a new device, belong; by name, empty where there is no choice. What the MDM knows
-/// already stays where it is.
+/// Where a new server and a new device belong, by name; empty where there is no choice. Servers and
+/// devices that the MDM knows stay where they are.
 #[derive(Clone, Debug, Default)]
 pub struct Home {
     /// The server's protection domain.
@@ -74,25 +76,25 @@ pub struct Home {
     pub pool: String,
 }
 
-/// What a shard keeps its data in: the driver's disk 0.
+/// The device in which a shard keeps its data: disk 0 of the driver.
 #[derive(Clone, Debug)]
 pub enum DeviceConfig {
     /// Memory: empty at every start.
     Ram {
-        /// Bytes.
+        /// Its size in bytes.
         capacity: u64,
     },
-    /// Nothing: keeps no data, for measuring.
+    /// NULL: stores no data, for measurements.
     Null {
-        /// Bytes that it pretends to have.
+        /// The size in bytes that it claims to have.
         capacity: u64,
     },
-    /// A file or a block device: survives.
+    /// A file or a block device: survives its process.
     Durable(DurableConfig),
 }
 
 impl DeviceConfig {
-    /// What the MDM calls it.
+    /// Returns the device kind that the MDM is told.
     pub fn kind(&self) -> DeviceKind {
         match self {
             DeviceConfig::Ram { .. } => DeviceKind::Ram,
@@ -102,41 +104,42 @@ impl DeviceConfig {
     }
 }
 
-/// A file or a block device.
+/// Settings for a file or a block device.
 #[derive(Clone, Debug)]
 pub struct DurableConfig {
     /// Its size in bytes.
     pub bytes: u64,
-    /// It may be formatted, if nothing of ours is on it. Say so only of what is known to be new: other
-    /// people's data is not recognised.
+    /// It may be formatted if it has no format of ours. Set this only for a device that is known to
+    /// be new: data of other programs is not recognised.
     pub format: bool,
-    /// If it is formatted: the device that was here before is gone for good, and this one takes its place.
-    /// Without this, an empty device in the place of one that has data is refused: maybe it was not found.
+    /// If the device is formatted, it replaces the device that was here before, whose data is given
+    /// up. Without this, the MDM refuses an empty device in the place of one that has data: the
+    /// right device may just not have been found.
     pub replace: bool,
-    /// Drawn at random at every start; the device gets it when it is formatted.
+    /// Drawn at random at every start. A format gives it to the device.
     pub uuid: [u64; 2],
-    /// What the store may use.
+    /// Limits of the store.
     pub tuning: Tuning,
 }
 
-/// Who is at the other end of a link.
+/// The peer of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Who {
-    /// Accepted; its hello has not come.
+    /// A peer that dialled, and whose hello has not been accepted yet.
     Stranger,
-    /// The MDM, dialled.
+    /// The MDM. We dialled it.
     Mdm,
-    /// One that says that it leads, dialled.
+    /// An MDM that says that it leads. We dialled it.
     Claimant,
-    /// A device that I lead groups with, dialled.
+    /// A secondary or joiner in groups of which this device is the primary. We dialled it.
     Follower(DeviceId),
-    /// A device that leads groups with me; it dialled.
+    /// A device that is the primary of groups with a replica here. It dialled us.
     Leader(DeviceId),
-    /// A client; it dialled.
+    /// A client. It dialled us.
     Client(SdcId),
 }
 
-/// The newest connection from a client or a leader (rule R8).
+/// The newest connection from a client or a primary (rule R8).
 #[derive(Clone, Copy, Debug)]
 struct Session {
     incarnation: Incarnation,
@@ -148,32 +151,33 @@ struct Session {
 pub struct Sds {
     config: SdsConfig,
     cluster: ClusterId,
-    /// Until it can be used, and the MDM has given a name to this life.
+    /// The device, until it can be used and the MDM has given this process an incarnation.
     opening: Opening,
     mirror: Option<Mirror<Device>>,
     me: DeviceId,
     incarnation: Incarnation,
     boot: Option<Time>,
     map: MapView,
-    /// The map's version when the MDM had named this life.
+    /// The version of the map when the MDM gave this process its incarnation.
     named_at: MapVersion,
-    /// The map knows this life: its configurations count.
+    /// The map has this incarnation, so its configurations count.
     named: bool,
-    /// Groups that this device belongs to and of which every copy is gone.
+    /// Groups with a replica here of which every copy is lost.
     lost: BTreeSet<GroupId>,
-    /// The version of the map with which an MDM that recovers was told what this shard knows. Until that MDM hands out
-    /// a map no other one counts.
+    /// The map version at which this shard reported to a recovering MDM what it knows. Until an MDM
+    /// hands out a map after that, only maps from after the recovery count.
     told_at: Option<MapVersion>,
-    /// Maps for servers that the MDM doesn't reach.
+    /// Maps for servers that the MDM does not reach.
     news: News,
     mdm: Finder,
-    /// The life of the MDM that welcomed it last.
+    /// The number that the MDM drew for its leadership, from the last welcome.
     mdm_life: Incarnation,
-    /// When it said something last.
+    /// When the MDM sent a frame last.
     mdm_heard: Option<Time>,
-    /// Others that say that they lead.
+    /// Other MDMs that say that they lead.
     claimants: Vec<claimants::Claimant>,
-    /// Since when the MDM refuses it, as somebody who was not heard counts as up in its place.
+    /// Since when the MDM refuses this shard because a device in its place counts as up, and the
+    /// MDM has not heard that device.
     occupied: Option<Time>,
     links: Map<LinkId, Who>,
     /// Hellos that wait for a newer map.
@@ -181,23 +185,25 @@ pub struct Sds {
     clients: BTreeMap<SdcId, Session>,
     leaders: BTreeMap<DeviceId, Session>,
     followers: Followers,
-    /// By the map: who is needed for the groups that I lead, and who is to be brought back.
+    /// According to the map: the devices that are needed by groups of which this one is the
+    /// primary, and those that should rejoin them.
     wanted: (BTreeSet<DeviceId>, BTreeSet<DeviceId>),
     dials: BTreeMap<DialId, Option<DeviceId>>,
     next_dial: u64,
     heartbeat_due: Time,
     proposal_due: Time,
-    /// How often the device was asked to be scrubbed, as far as that is done, or was asked of an earlier life.
+    /// Number of ordered scrubs that this shard has begun. Scrubs that were ordered before its
+    /// start count as begun.
     scrub: u32,
-    /// Asked to end in order: serves nobody any more, and leaves an empty log behind.
+    /// It was asked to stop: it serves nothing more, and ends when its log is empty.
     stopping: bool,
-    /// Superseded, or the device failed, or stopped in order: does nothing any more.
+    /// It was superseded, its device failed, or it has stopped. It does nothing any more.
     ended: bool,
     trouble: Option<Box<Trouble>>,
 }
 
 impl Sds {
-    /// A shard that has not looked at its device yet.
+    /// Creates a shard that has not read its device yet.
     pub fn new(config: SdsConfig) -> Sds {
         let mdm = Finder::new(&config.mdm, &config.limits);
         Sds {
@@ -236,48 +242,48 @@ impl Sds {
         }
     }
 
-    /// This device's id; 0 before the MDM has given one.
+    /// Returns this device's id; 0 before the MDM has assigned one.
     pub fn id(&self) -> DeviceId {
         self.me
     }
 
-    /// The life that the MDM has given a number to; 0 before.
+    /// Returns the incarnation of this process; 0 before the MDM has assigned one.
     pub fn incarnation(&self) -> Incarnation {
         self.incarnation
     }
 
-    /// The map that this shard acts on.
+    /// Returns the map that this shard acts on.
     pub fn map(&self) -> &MapView {
         &self.map
     }
 
-    /// How long the lists of the replicas here are.
+    /// Returns the lengths of the lists of the replicas here.
     pub fn grown(&self) -> Option<Grown> {
         self.mirror.as_ref().map(|m| m.grown())
     }
 
-    /// How long they may be.
+    /// Returns the upper bounds of these lengths.
     pub fn may_grow(&self) -> Grown {
         Mirror::<Device>::may_grow(&self.config.limits)
     }
 
-    /// What the replica of a group here knows of its content.
+    /// Returns what the replica of a group here knows about its content.
     pub fn standing(&self, group: GroupId) -> Option<Standing> {
         self.mirror.as_ref()?.standing(group)
     }
 
-    /// True when this process must end.
+    /// True if this process must end.
     pub fn ended(&self) -> bool {
         self.ended
     }
 
-    /// The groups that have a replica here, as seen from here.
+    /// Returns this shard's view of the groups that have a replica here.
     pub fn groups(&self) -> Vec<GroupView> {
         let mirror = self.mirror.iter();
         mirror.flat_map(|m| m.groups().into_iter().filter_map(|g| m.view(g))).collect()
     }
 
-    /// The device, once it is open.
+    /// Returns the device, as soon as it is open.
     pub fn device(&self) -> Option<&Device> {
         match &self.mirror {
             Some(mirror) => Some(mirror.journal()),
@@ -285,32 +291,32 @@ impl Sds {
         }
     }
 
-    /// Why this process has ended, if something is to be done about it.
+    /// Returns why this shard has ended, if that needs an operator.
     pub fn trouble(&self) -> Option<&Trouble> {
         self.trouble.as_deref()
     }
 
-    /// Its device, or this machine's memory, can't be relied on.
+    /// True if its device, or the memory of this machine, is not reliable.
     pub fn failed(&self) -> bool {
         self.mirror.as_ref().is_some_and(|m| m.failed())
     }
 
-    /// Operations in flight.
+    /// Returns the number of operations in flight.
     pub fn in_flight(&self) -> usize {
         self.mirror.as_ref().map_or(0, |m| m.in_flight())
     }
 
-    /// What the scrubber has done, if the device is scrubbed.
+    /// Returns what the scrubber has done, if the device is scrubbed.
     pub fn scrub_stats(&self) -> Option<ScrubStats> {
         self.mirror.as_ref().and_then(|m| m.scrub_stats())
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.mirror.as_ref().map_or(Stats::default(), |m| m.stats())
     }
 
-    /// What came of opening the device.
+    /// Handles a result of opening the device.
     fn opened(&mut self, now: Time, opened: Result<(), MountError>, out: &mut Effects) {
         if let Err(error) = opened {
             return self.give_up(Trouble::Device(error), out);
@@ -323,18 +329,18 @@ impl Sds {
         }
     }
 
-    /// Ends because of something that people have to mend.
+    /// Ends for a reason that an operator has to fix.
     fn give_up(&mut self, trouble: Trouble, out: &mut Effects) {
         self.trouble = Some(Box::new(trouble));
         self.end(Note::DeviceRefused, out);
     }
 
-    /// True when there is something to tell the MDM.
+    /// True if there is something to tell the MDM.
     fn may_register(&self) -> bool {
         self.mirror.is_some() || self.opening.known().is_some()
     }
 
-    /// Lets running jobs end and the log become empty, then ends.
+    /// Waits until running jobs have ended and the log is empty, and then ends.
     fn wind_up(&mut self, now: Time, out: &mut Effects) {
         let Some(mirror) = &mut self.mirror else { return self.end(Note::Stopped, out) };
         mirror.flush(now, out);
@@ -359,7 +365,7 @@ impl Sds {
         }
     }
 
-    /// Dials what is wanted and due.
+    /// Dials the MDM and the devices that are due, and closes links whose peers do not answer.
     fn dial(&mut self, now: Time, out: &mut Effects) {
         let mute = self.followers.mute(now).into_iter().chain(self.mdm.dialer().mute(now));
         for link in mute.collect::<Vec<_>>() {
@@ -416,7 +422,7 @@ impl Sds {
                     let was_up = follower.dialer.up().is_some();
                     follower.dialer.lost(now, out.prng());
                     if was_up {
-                        follower.dialer.hurry(); // a refused redial is proof of death
+                        follower.dialer.hurry(); // a redial that is refused proves its death
                     }
                     if let Some(mirror) = &mut self.mirror {
                         mirror.peer_down(now, device, out);
@@ -430,8 +436,8 @@ impl Sds {
         }
     }
 
-    /// A client's link is gone. If it was the newest, what was asked on it and is not begun is not done: the
-    /// client asks again for what it still wants (rule R16).
+    /// Handles the loss of a client's link. If it was the newest one, operations from it that have
+    /// not begun are dropped: the client sends again what it still needs (rule R16).
     fn client_lost(&mut self, now: Time, sdc: SdcId, link: LinkId, out: &mut Effects) {
         let newest = self.clients.get(&sdc).is_some_and(|s| s.link == Some(link));
         if newest
@@ -443,7 +449,7 @@ impl Sds {
         forget_link(self.clients.get_mut(&sdc), link);
     }
 
-    /// A link of ours that turned out to be wrong: closed, and dialled again later.
+    /// Closes a link that we dialled and that turned out to be wrong. It is dialled again later.
     fn drop_link(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         out.push(Effect::Close { link });
         self.link_down(now, link, out);
@@ -537,7 +543,7 @@ impl seam::Node for Sds {
         }
     }
 
-    /// Nobody is served any more; everything is in order when the device has an empty log.
+    /// Stops serving. The shard ends when the log of its device is empty.
     fn stop(&mut self) {
         self.stopping = true;
     }

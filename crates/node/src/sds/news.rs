@@ -1,21 +1,25 @@
 //! Maps that servers pass on to each other.
 //!
-//! The MDM may be out of reach of a server that everybody else reaches. A lease from a server with a newer map is of no
-//! use to it (rule R4), and clients that know a newer configuration of its groups are told to wait: so its groups would
-//! stand still for as long as the MDM doesn't hear it and believes that too many are silent to be lost. So each server
-//! keeps what the MDM has sent it lately, and one that hears of a newer map, by a grant or a beacon, asks its sender.
+//! The MDM may be unable to reach a server that all other servers reach. Leases from servers with a
+//! newer map are useless to that server (rule R4), and clients that know a newer configuration of
+//! its groups are told to wait. So its groups would stand still as long as the MDM neither hears it
+//! nor takes it for lost, because too many servers are silent. Therefore each server keeps what the
+//! MDM has sent lately, and a server that hears of a newer map, by a grant or a beacon, asks the
+//! sender for it.
 //!
-//! Invariants: what is passed on is what the MDM has sent, complete, and so it was decided; it is taken over only as a
-//! whole, and only by who has the map that it begins with, or a newer one. It takes at most [`BYTES`] of memory.
+//! Invariants: servers pass on complete answers of the MDM, so everything in them was decided. A
+//! server applies an answer only as a whole, and only if its own map is the one that the answer
+//! begins with, or a newer one. The kept pages take at most [`BYTES`] of memory.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, MapVersion, Time};
 use wire::control::MapPage;
 
-/// Bytes of pages that are kept.
+/// Limit of the pages that are kept, in bytes.
 const BYTES: usize = 256 << 10;
-/// Who didn't help is asked again after so many times `beacon_every`, if nobody else could be asked meanwhile.
+/// A server that did not help is asked again after this many times `beacon_every`, if no other one
+/// could be asked in the meantime.
 const AGAIN: u32 = 3;
 
 /// One answer of the MDM: everything that changed between two maps.
@@ -25,20 +29,20 @@ struct Step {
     pages: Vec<Vec<u8>>,
 }
 
-/// See the file's head.
+/// See the head of this file.
 #[derive(Default)]
 pub(super) struct News {
     steps: VecDeque<Step>,
     bytes: usize,
-    /// The pages of an answer that has not ended.
+    /// The pages of an answer whose last page has not come.
     coming: Vec<Vec<u8>>,
-    /// Some of them were not kept: nor are the others.
+    /// Some pages of that answer were not kept, so none is.
     torn: bool,
-    /// The newest map that another server is known to have, and since when one is newer than this one's. Others that
-    /// are as old say nothing about that.
+    /// Since when another server has had a newer map than this one, and the newest version that is
+    /// known. Servers with a map as old as this one's do not reset it.
     behind: Option<(Time, MapVersion)>,
     asked: Option<Asked>,
-    /// Questions that were asked.
+    /// Number of questions so far.
     questions: u64,
 }
 
@@ -46,22 +50,23 @@ pub(super) struct News {
 struct Asked {
     whom: DeviceId,
     at: Time,
-    /// The pages of its answer name it: those of two answers must not become one.
+    /// The pages of the answer carry this number, so that pages of two answers are not mixed.
     question: u64,
-    /// What came so far, and how many bytes that was.
+    /// The pages that have come so far, and their size in bytes.
     pages: Vec<MapPage>,
     bytes: usize,
 }
 
 impl News {
-    /// A page came; `last`: it took this server from one map to another one.
+    /// Keeps a page from the MDM. `last` is given with the last page of an answer: the versions of
+    /// this server's map before and after the answer.
     pub fn keep(&mut self, page: Vec<u8>, last: Option<(MapVersion, MapVersion)>) {
         if !self.torn {
             self.coming.push(page);
         }
         let coming: usize = self.coming.iter().map(Vec::len).sum();
         if coming > BYTES {
-            // None of this answer is kept, and what was kept would have a gap behind it.
+            // Nothing of this answer is kept. What was kept before would be followed by a gap.
             self.coming.clear();
             self.steps.clear();
             (self.bytes, self.torn) = (0, true);
@@ -83,21 +88,23 @@ impl News {
         }
     }
 
-    /// The link to the MDM broke: the rest of an answer does not come.
+    /// Drops the pages of an unfinished answer, because the link to the MDM broke.
     pub fn forget_pages(&mut self) {
         self.coming.clear();
         self.torn = false;
     }
 
-    /// The pages that bring who has this map to a newer one, and which; none if that is not known here any more.
+    /// Returns the pages that bring a server with map `have` to newer ones, each with the version
+    /// that it leads to. Empty if they are no longer kept.
     pub fn since(&self, have: MapVersion) -> impl Iterator<Item = (MapVersion, &Vec<u8>)> {
         let known = self.steps.iter().position(|s| s.from <= have && have < s.to);
         let steps = self.steps.iter().skip(known.unwrap_or(usize::MAX));
         steps.flat_map(|s| s.pages.iter().map(|p| (s.to, p)))
     }
 
-    /// Another server has this map: the number of the question, when it is to be asked for it. The MDM comes first: for
-    /// the time of one beacon, after which a lease still holds.
+    /// Records that another server has map `theirs`. Returns the number of the question, if that
+    /// server has to be asked for it. The MDM gets one beacon period to send it first; a lease
+    /// lasts longer.
     pub fn is_due(
         &mut self,
         now: Time,
@@ -123,8 +130,8 @@ impl News {
         Some(question)
     }
 
-    /// A page of so many bytes came from a server, in answer to this question: all of them, when it is the last one and
-    /// that is what was asked last.
+    /// Adds a page of `bytes` bytes from a server, which answers this question. Returns all pages
+    /// with the last one, if this was the last question.
     pub fn came(
         &mut self,
         from: DeviceId,
@@ -136,7 +143,7 @@ impl News {
         let Some(asked) = asked else { return Vec::new() };
         asked.bytes += bytes;
         if asked.bytes > BYTES {
-            // Nobody keeps so much. It is as if nothing had come: another one is asked.
+            // No server keeps that much. This counts as no answer, so that another server is asked.
             asked.question = 0;
             asked.pages = Vec::new();
             return Vec::new();
@@ -192,7 +199,7 @@ mod tests {
             assert!(news.bytes == 0 && news.coming.is_empty());
             news.keep(body(10), Some((v(5), v(6))));
             assert_eq!(news.since(v(5)).count(), 1, "the next answer is kept");
-            // The rest of an answer does not come: it says nothing about the next one.
+            // The rest of an answer does not come. That must not affect the next one.
             news.keep(body(BYTES + 1), None);
             news.forget_pages();
             news.keep(body(10), Some((v(6), v(7))));

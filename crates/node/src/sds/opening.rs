@@ -1,10 +1,10 @@
-//! A shard's device before anybody may use it: memory is ready at once, a durable device is mounted
-//! first, and one that holds nothing is formatted as soon as the MDM has named it.
+//! A shard's device before it is in use. Memory is ready at once. A durable device is mounted
+//! first, and one that holds nothing is formatted as soon as the MDM has assigned an id.
 //!
-//! Formatting waits for the name, so that the superblock has cluster and id from the first moment: there
-//! is no device that is formatted and nobody's, and no second way to write a superblock. If the process
-//! dies in between, its next life finds an unformatted device, draws another uuid, and is a new, empty
-//! store to the MDM, which it is.
+//! The format waits for the id, so that the superblock has cluster and id from the start. So there
+//! is no device that is formatted and belongs to nobody, and no second way to write a superblock.
+//! If the process dies in between, its next start finds an unformatted device and draws another
+//! uuid. To the MDM this is a new, empty store, as it should be.
 
 use super::device::Device;
 use super::{DeviceConfig, DurableConfig};
@@ -15,20 +15,20 @@ use store::Memory;
 use store::durable::{Expected, Format, Formatting, Identity, Mount, MountError, Mounting};
 
 enum Step {
-    /// Nothing was read yet.
+    /// Nothing has been read yet.
     Unread,
     Mounting(Box<Mount>),
-    /// Nothing of ours is on it: it waits for its name.
+    /// The device holds nothing of ours, and waits for its id.
     Fresh,
     Formatting(Box<Format>),
     Ready(Device),
-    /// It was taken, or it failed.
+    /// The device was taken, or opening failed.
     Over,
 }
 
-/// The device on its way.
+/// The device while it is being opened.
 pub(super) struct Opening {
-    /// For a durable one.
+    /// Settings of a durable device.
     config: Option<DurableConfig>,
     name: Option<(ClusterId, DeviceId)>,
     step: Step,
@@ -45,7 +45,7 @@ impl Opening {
         Opening { config, name: None, step }
     }
 
-    /// Begins to read.
+    /// Begins to read the device.
     pub(super) fn start(&mut self, out: &mut Effects) -> Result<(), MountError> {
         match &self.config {
             Some(config) if matches!(self.step, Step::Unread) => {
@@ -63,7 +63,7 @@ impl Opening {
         }
     }
 
-    /// An operation of the device ended.
+    /// Handles the end of a device operation.
     pub(super) fn disk_done(
         &mut self,
         op: DiskOp,
@@ -108,7 +108,7 @@ impl Opening {
         Err(error)
     }
 
-    /// The MDM has named the device: one that holds nothing is formatted with that.
+    /// Records that the MDM has assigned an id. A device that holds nothing is formatted with it.
     pub(super) fn name(
         &mut self,
         cluster: ClusterId,
@@ -128,7 +128,7 @@ impl Opening {
         }
     }
 
-    /// What it is so far, for the MDM; `None` while nobody knows.
+    /// Returns what is known about the device, for the MDM; `None` if that is nothing yet.
     pub(super) fn known(&self) -> Option<Known<'_>> {
         match &self.step {
             Step::Ready(device) => Some(Known::Ready(device)),
@@ -140,7 +140,7 @@ impl Opening {
         }
     }
 
-    /// The device, if it can be used and nobody has taken it.
+    /// Returns the device if it can be used and was not taken.
     pub(super) fn ready(&self) -> Option<&Device> {
         match &self.step {
             Step::Ready(device) => Some(device),
@@ -148,7 +148,7 @@ impl Opening {
         }
     }
 
-    /// The device, when it can be used.
+    /// Takes the device, if it can be used.
     pub(super) fn take(&mut self) -> Option<Device> {
         match core::mem::replace(&mut self.step, Step::Over) {
             Step::Ready(device) => Some(device),
@@ -160,21 +160,21 @@ impl Opening {
     }
 }
 
-/// What is known of a device that is not in use yet.
+/// What is known about a device that is not in use yet.
 pub(super) enum Known<'a> {
     /// It can be used.
     Ready(&'a Device),
-    /// It holds nothing, and becomes this.
+    /// It holds nothing, and is formatted with these settings.
     Fresh(&'a DurableConfig),
 }
 
-/// Why a shard can't serve, for people: what is wrong, and what to do.
+/// Reason why a shard can't serve, for people: what is wrong, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Trouble {
     /// The device can't be used.
     #[error("{0}")]
     Device(MountError),
-    /// The MDM does not take this device from this server.
+    /// The MDM refuses this device from this server.
     #[error("the MDM refuses this device: {0}")]
     Refused(alloc::string::String),
 }

@@ -1,4 +1,5 @@
-//! A shard's dealings with clients and other devices: handshakes, sessions, and which frame goes where.
+//! A shard's side of the protocol with clients and other devices: handshakes, sessions, and the
+//! dispatch of frames.
 
 use super::{Sds, Session, Who};
 use crate::links::{
@@ -13,14 +14,14 @@ use seam::{Buf, DialId, Effect, Effects, Note};
 use wire::control::{Access, Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, Status};
 
-/// What somebody is told whose life no map knew in time.
+/// Text of the refusal if no map with the peer's incarnation came in time.
 const UNHEARD_OF: &str =
     "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
 
-/// A hello of a life that the map doesn't know yet.
+/// A hello with an incarnation that the map does not have yet.
 pub(super) struct Waiting {
     link: LinkId,
-    /// When it is refused.
+    /// When the hello is refused.
     pub(super) until: Time,
     hello: Hello,
 }
@@ -84,7 +85,7 @@ impl Sds {
         }
     }
 
-    /// A client can send its payload again; every other link starts over.
+    /// Handles a damaged frame. A client can send its data again. Every other link starts over.
     fn damaged(&mut self, now: Time, link: LinkId, who: Who, h: &Header, out: &mut Effects) {
         if let (Who::Client(_), Some(Kind::Write)) = (who, h.kind()) {
             return self.answer_client(link, h, Status::Damaged, out);
@@ -95,7 +96,7 @@ impl Sds {
     // ---- handshakes ----
 
     fn greeted(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
-        // One whose hello waits has nothing to say before it is answered.
+        // A peer whose hello waits must not send anything before it is answered.
         let waits = self.waiting.iter().any(|w| w.is_on(link));
         let hello = match (h.kind(), Hello::decode(&body[..])) {
             (Some(Kind::Hello), Ok(hello)) if !waits => hello,
@@ -132,7 +133,7 @@ impl Sds {
             ));
         };
         if hello.to != 0 && hello.to != self.me.0 && !mutant::on(Mutant::AnyDevice) {
-            // Taken for a new session, it would end the true one.
+            // If it counted as a new session, it would end that of the rightful process.
             let (me, meant) = (self.me, DeviceId(hello.to));
             let text = alloc::format!("this is {me}, not {meant}: an MDM knows where that is");
             return Err(refusal(RefusalCode::NotMe, text));
@@ -160,7 +161,8 @@ impl Sds {
             Role::Sdc => {
                 let sdc = SdcId(hello.id);
                 let old = self.clients.get(&sdc).copied();
-                // R8: this process may not have seen the newer one; what it wrote is listed with the data.
+                // R8: this process may not have seen the newer incarnation, but its writes are
+                // listed with the data.
                 if incarnation < mirror.newest_life(sdc) && !mutant::on(Mutant::OldLife) {
                     let text = "a newer process has this client's name";
                     return Err(refusal(RefusalCode::Superseded, text));
@@ -186,7 +188,7 @@ impl Sds {
             }
         };
         out.push(Effect::Welcome { link });
-        // R8: what an older connection of the same sender still has under way does not count.
+        // R8: operations of an older connection of the same sender no longer count.
         if let Some(old) = sessions_link.filter(|_| !mutant::on(Mutant::NoSession)) {
             self.links.remove(&old);
             out.note(Note::OldSession { link: old });
@@ -201,14 +203,15 @@ impl Sds {
         Ok(())
     }
 
-    /// A hello of a life that the map doesn't know: anybody can say that it is. It waits for the map that does, which is
-    /// on its way if it is true.
+    /// Keeps a hello with an incarnation that the map does not have, as anyone can claim one. If
+    /// the claim is true, a map with that incarnation is on its way.
     fn wait_for_map(&mut self, now: Time, link: LinkId, hello: &Hello) {
         let until = now + self.config.limits.hello_within;
         self.waiting.push(Waiting { link, until, hello: hello.clone() });
     }
 
-    /// The map is another one, or time has passed: answers the hellos that wait, as far as it can.
+    /// Answers the hellos that wait, as far as possible, after the map has changed or time has
+    /// passed.
     pub(super) fn greet_waiting(&mut self, now: Time, out: &mut Effects) {
         for waiting in core::mem::take(&mut self.waiting) {
             let Waiting { link, until, hello } = waiting;
@@ -226,8 +229,8 @@ impl Sds {
         }
     }
 
-    /// Lives of clients that are over by this map ask for nothing any more: their links go, and what they have asked for and
-    /// is not begun is not done.
+    /// Ends sessions of client incarnations that have ended according to the map. Their links are
+    /// closed, and their operations that have not begun are dropped.
     pub(super) fn end_lives(&mut self, now: Time, out: &mut Effects) {
         let blind = mutant::on(Mutant::NoSession) || mutant::on(Mutant::OldLife);
         let Some(mirror) = self.mirror.as_mut().filter(|_| !blind) else { return };
@@ -271,7 +274,8 @@ impl Sds {
         }
     }
 
-    /// Whether the map has the volume, for this client to do this, and the range in it, and the unit in this group.
+    /// Checks that the map has the volume, that this client may do this with it, that the range is
+    /// in the volume, and that the unit belongs to this group.
     fn check_volume(&self, h: &Header, sdc: SdcId) -> Result<(), Status> {
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         let newer = h.map.get() > self.map.version.0;
@@ -389,7 +393,8 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        // A life of before may live on where the device was. It has promised nothing, and what it grants binds nobody.
+        // An earlier process may still run where the device was. It has promised nothing, and its
+        // grants bind nobody.
         let known = self.map.devices.get(&device).map_or(0, |d| d.incarnation.0);
         let is_it = Welcome::decode(&body[..])
             .is_ok_and(|w| w.role() == Role::Sds && w.id == device.0 && w.incarnation >= known);
@@ -402,7 +407,7 @@ impl Sds {
     }
 }
 
-/// The session that this hello opens, if it is newer than the one that is known.
+/// Returns the session that this hello opens, if it is newer than the known one.
 fn newer(
     old: Option<Session>,
     incarnation: Incarnation,
@@ -430,7 +435,7 @@ mod tests {
         Hello { id: 1, incarnation: LIFE.0, session, ..Hello::default() }
     }
 
-    /// Dials until it is let in: how many dials that took.
+    /// Dials until the hello is accepted, and returns the number of dials.
     fn dials(server: &mut Option<Session>, own: &mut u64) -> usize {
         for dial in 1..100 {
             *own += 1;
@@ -445,7 +450,8 @@ mod tests {
         panic!("it never gets in, and says {own}");
     }
 
-    /// Whatever numbers a stranger uses in a process's name, at one server or after a restart: it gets in again soon.
+    /// The rightful process is soon accepted again, whatever session numbers a stranger has used in
+    /// its name, and also after a restart of the server.
     #[test]
     fn a_wild_session_keeps_the_true_process_out_of_nothing() {
         let (mut a, mut b) = (None, None);
@@ -456,7 +462,7 @@ mod tests {
             a = Some(newer(a, LIFE, &hello_of(forged), LinkId(2)).expect("a leap is let in"));
         }
         assert!(dials(&mut a, &mut own_a) < 6);
-        // The other server hears nothing of that, and each of them may begin anew.
+        // The other server hears nothing of that, and the numbers of each may start again.
         b = None;
         assert_eq!(dials(&mut b, &mut own_b), 1);
         a = None;

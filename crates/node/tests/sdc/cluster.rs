@@ -1,5 +1,5 @@
-//! A driver, an MDM and servers in one place, in virtual time. Frames arrive at once and in order;
-//! what a test wants to hold back or break, it says.
+//! A driver, an MDM and servers in one struct, in virtual time. Frames arrive at once and in order,
+//! unless a test holds them back or breaks a link.
 
 use base::{BLOCK, DeviceId, GroupId, Limits, LinkId, MapVersion, Prng, Time, UNIT, VolumeId};
 use core::time::Duration;
@@ -27,15 +27,15 @@ pub enum Who {
     Nbd,
 }
 
-/// What happened that a test may want to know.
+/// Events that a test may check.
 #[derive(Default)]
 pub struct Log {
     pub hellos: Vec<(Who, Hello)>,
     pub registrations: Vec<RegisterSdc>,
     pub heartbeats: u32,
-    /// Volumes that are attached, by the last one.
+    /// Volumes that are attached, according to the last heartbeat.
     pub attached: Vec<u32>,
-    /// Devices that refuse this client, by the same.
+    /// Devices that refuse this client, according to the last heartbeat.
     pub refused_by: Vec<u32>,
     pub pulls: Vec<Header>,
     pub ios: Vec<(u32, Header)>,
@@ -43,7 +43,7 @@ pub struct Log {
     pub notes: Vec<Note>,
     pub closed: Vec<Who>,
     pub paused: BTreeSet<LinkId>,
-    /// Links that are no strangers any more.
+    /// Links that are no longer strangers.
     pub welcome: BTreeSet<LinkId>,
     pub pauses: u32,
 }
@@ -56,30 +56,30 @@ pub struct Cluster {
     links: BTreeMap<LinkId, Who>,
     next_link: u64,
     dials: VecDeque<(DialId, SocketAddr)>,
-    /// Who listens.
+    /// Ports that accept a dial.
     pub alive: BTreeSet<u16>,
     pub map: MapPage,
     parked: Option<(LinkId, Header)>,
-    /// The device that answers at server n's address, and its life.
+    /// The device that answers at server n's address, and its incarnation.
     pub devices: BTreeMap<u32, (u32, u64)>,
     pub data: Vec<u8>,
     pub written: BTreeSet<u32>,
     /// Servers that refuse every hello.
     pub refusing: BTreeSet<u32>,
-    /// Servers hold their I/O back while this is set.
+    /// While this is set, all servers hold their I/O back.
     pub hold: bool,
-    /// So does this one.
+    /// This server holds its I/O back.
     pub holds: Option<u32>,
     held: VecDeque<(LinkId, Header, Buf)>,
-    /// The next I/O is answered with this.
+    /// The next I/O is answered with this status.
     pub next_status: Option<Status>,
-    /// So is every I/O while this is set.
+    /// While this is set, every I/O is answered with this status.
     pub every_status: Option<Status>,
     /// Servers have no space for any write.
     pub full: bool,
-    /// The next answer's body is damaged on the way.
+    /// The body of the next answer is damaged on its way.
     pub damage: bool,
-    /// What each NBD client has received.
+    /// Bytes that each NBD client has received.
     pub received: BTreeMap<LinkId, Vec<u8>>,
     pub log: Log,
 }
@@ -89,7 +89,7 @@ fn address(port: u16) -> SocketAddr {
 }
 
 impl Cluster {
-    /// An SDC that has not been started; two servers, one volume "data" over two groups.
+    /// Creates an SDC that has not started, two servers, and one volume "data" in two groups.
     pub fn new(limits: Limits) -> Cluster {
         let config = SdcConfig {
             name: "client".into(),
@@ -140,7 +140,7 @@ impl Cluster {
         }
     }
 
-    /// One whose SDC is ready.
+    /// Creates a cluster whose SDC is ready.
     pub fn ready() -> Cluster {
         let mut cluster = Cluster::new(Limits::SHIPPED);
         cluster.pass(Duration::from_millis(1));
@@ -153,7 +153,7 @@ impl Cluster {
         self.finish();
     }
 
-    /// Ends the batch and does what was asked for, until nothing more comes of it.
+    /// Ends the batch and executes its effects, and those that follow from them.
     fn finish(&mut self) {
         self.sdc.flush(self.now, &mut self.out);
         let effects: Vec<_> = self.out.drain().collect();
@@ -243,14 +243,14 @@ impl Cluster {
             }
             Kind::MapPull => {
                 self.log.pulls.push(header);
-                self.parked = Some((link, header)); // One per link: the newest.
+                self.parked = Some((link, header)); // one per link: the newest
                 self.publish();
             }
             other => panic!("{other:?}"),
         }
     }
 
-    /// Answers the pull that the MDM has, if it can be.
+    /// Answers the pull that waits at the MDM, if possible.
     fn publish(&mut self) {
         let ready =
             |(_, h): &mut (LinkId, Header)| !h.has(flag::WAIT) || h.map.get() < self.map.version;
@@ -261,14 +261,14 @@ impl Cluster {
         }
     }
 
-    /// Changes the map; whoever waits for it gets it.
+    /// Changes the map, and answers a pull that waits for that.
     pub fn change(&mut self, change: impl FnOnce(&mut MapPage)) {
         self.map.version += 1;
         change(&mut self.map);
         self.publish();
     }
 
-    /// Group `group` is led by server `to` from now on.
+    /// Makes server `to` the primary of a group.
     pub fn lead(&mut self, id: u32, epoch: u64, to: u32) {
         self.change(|map| map.groups[id as usize - 1] = group(id, epoch, to));
     }
@@ -303,7 +303,7 @@ impl Cluster {
         }
     }
 
-    /// Servers answer what they have held back.
+    /// Makes the servers answer the I/O that they have held back.
     pub fn release(&mut self) {
         let mut kept = VecDeque::new();
         while let Some((link, header, body)) = self.held.pop_front() {
@@ -364,7 +364,7 @@ impl Cluster {
         }
     }
 
-    /// Lets time pass and delivers the ticks that are asked for on the way.
+    /// Lets time pass, and delivers the ticks that are due in it.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         let mut ticks = 0;
@@ -387,14 +387,14 @@ impl Cluster {
         self.links.iter().find(|(_, w)| **w == who).map(|(l, _)| *l)
     }
 
-    /// The process behind it dies: its link breaks, and nobody listens any more.
+    /// Kills the process behind a link: the link breaks, and dials are refused.
     pub fn kill(&mut self, who: Who) {
         let port = if let Who::Server(n) = who { 100 + n as u16 } else { 1 };
         self.alive.remove(&port);
         self.cut(who);
     }
 
-    /// The link breaks.
+    /// Breaks the links to this peer.
     pub fn cut(&mut self, who: Who) {
         while let Some(link) = self.link_of(who) {
             self.links.remove(&link);
@@ -404,7 +404,7 @@ impl Cluster {
         }
     }
 
-    /// This one link breaks.
+    /// Breaks one link.
     pub fn cut_link(&mut self, link: LinkId) {
         self.links.remove(&link);
         self.on(Event::LinkDown { link, why: DownReason::Broken });
@@ -416,7 +416,7 @@ impl Cluster {
         link
     }
 
-    /// Delivers what an NBD client sends, cut by the SDC's own framer.
+    /// Delivers the bytes that an NBD client sends, cut into frames by the SDC's own framer.
     pub fn nbd(&mut self, link: LinkId, framer: &mut impl seam::Framer, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let seam::Framing::Frame { head, body } = framer.frame(bytes).unwrap() else {

@@ -1,4 +1,4 @@
-//! Registration, maps, links: what an SDC keeps up, and what it survives.
+//! Registration, maps and links: how an SDC keeps them up, and which faults it survives.
 
 use crate::cluster::{Cluster, VOLUME, Who, device};
 use base::{Limits, MapVersion};
@@ -141,7 +141,7 @@ fn one_parked_pull_while_something_is_stuck() {
 fn a_stale_answer_brings_the_map_then_the_retry() {
     let mut c = Cluster::ready();
     c.ask(1, BlockKind::Read, 0, 512, &[]);
-    c.lead(1, 12, 2); // Nobody has asked for it.
+    c.lead(1, 12, 2); // No pull waits for it.
     assert_eq!(c.map_version(), MapVersion(5));
     c.ask(2, BlockKind::Read, 0, 512, &[]);
     assert_eq!((c.map_version(), c.log.replies.len()), (MapVersion(6), 2));
@@ -199,7 +199,7 @@ fn who_refuses_a_client_is_told_to_the_mdm_until_it_does_not() {
     c.ask(1, BlockKind::Read, 0, 512, &[]);
     c.pass(ms(1000));
     assert_eq!((c.log.refused_by.as_slice(), c.log.replies.len()), (&[1][..], 0));
-    // The other one isn't asked for anything, or welcomes it.
+    // The other server is not asked for anything yet, and then it accepts the client.
     c.ask(2, BlockKind::Read, MIB, 512, &[]);
     c.pass(ms(1000));
     assert_eq!((c.log.refused_by.as_slice(), c.log.replies.len()), (&[1][..], 1));
@@ -238,7 +238,7 @@ fn damage_and_nonsense_cost_a_link_but_no_answer() {
     let head = wire::frame(Header::new(Kind::Beacon), b"");
     c.on(seam::Event::Frame { link, head: head.as_slice(), body: seam::Buf::EMPTY });
     assert_eq!(c.log.closed.len(), 2);
-    // What comes on a link that was given up finds nobody.
+    // A frame on a link that was given up is ignored.
     c.on(seam::Event::Frame { link, head: head.as_slice(), body: seam::Buf::EMPTY });
     assert_eq!(c.log.closed.len(), 2);
 }
@@ -248,7 +248,7 @@ fn a_new_life_in_the_map_ends_the_link_to_the_old_one() {
     let mut c = Cluster::ready();
     c.hold = true;
     c.ask(1, BlockKind::Write, 0, 512, &[1; 512]);
-    let old = c.link_of(Who::Server(1)).unwrap(); // Hangs: the host is gone without a word.
+    let old = c.link_of(Who::Server(1)).unwrap(); // It hangs: the host stopped without a sign.
     c.pass(ms(200));
     c.hold = false;
     c.devices.insert(1, (1, 8));

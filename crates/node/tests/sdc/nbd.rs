@@ -1,4 +1,4 @@
-//! NBD from the client's bytes to the servers' and back.
+//! NBD, from the client's bytes to the servers' and back.
 
 use crate::cluster::{Cluster, VOLUME, Who, volume};
 use crate::nbd_client::{Client, be32};
@@ -60,7 +60,7 @@ fn block_status_shows_what_is_written() {
 fn a_client_sees_a_volume_that_was_made_a_moment_ago() {
     let mut c = Cluster::ready();
     let mut nbd = Client::connect(&mut c, &Limits::SHIPPED);
-    // Nothing waits for this map, and the parked pull of a stuck request is in the way.
+    // No pull waits for this map, and the parked pull of a stuck request is in the way.
     c.hold = true;
     c.ask(1, seam::BlockKind::Read, 0, 512, &[]);
     c.pass(ms(300));
@@ -121,7 +121,7 @@ fn nonsense_from_one_client_ends_that_client_only() {
     let mut c = Cluster::ready();
     let mut good = Client::attached(&mut c, &Limits::SHIPPED);
     let mut bad = Client::connect(&mut c, &Limits::SHIPPED);
-    bad.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]); // In the middle of option haggling.
+    bad.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]); // in the middle of the negotiation
     assert_eq!((c.log.closed.as_slice(), c.sdc.connections()), (&[Who::Nbd][..], 1));
     good.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]);
     assert_eq!(good.reply(&mut c, 1).0, 0);
@@ -142,7 +142,7 @@ fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
     c.pass(ms(1));
     assert_eq!(c.log.attached, [VOLUME.0]);
     map(&mut c, only(Access::ReadWrite, 0));
-    c.next_status = Some(Status::NoVolume); // of a server that has a newer map: so it is looked at
+    c.next_status = Some(Status::NoVolume); // from a server with a newer map, so the SDC pulls it
     nbd.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]);
     c.pass(ms(50));
     assert_eq!(nbd.reply(&mut c, 1).0, 0, "the same leave, by name");
@@ -162,8 +162,8 @@ fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
     assert!(String::from_utf8_lossy(&answer).contains("no volume has this name"));
 }
 
-/// What waited when the leave was taken away is not asked for under the one that was given afterwards: the order that
-/// took it away is a fence.
+/// Requests that waited when the permission was taken away are not executed under the one that was
+/// given afterwards: the order that took it away is a fence.
 #[test]
 fn what_waited_under_a_leave_that_is_over_is_refused() {
     let limits = Limits { sdc_requests: 8, nbd_requests: 16, ..Limits::SHIPPED };
@@ -176,7 +176,8 @@ fn what_waited_under_a_leave_that_is_over_is_refused() {
     };
     let mut nbd = Client::attached(&mut c, &limits);
     c.hold = true;
-    // Some are with the server, some wait for a place, some are not taken from the connection.
+    // Some writes are at the server, some wait for a place, and some were not read from the
+    // connection.
     for i in 0..30 {
         nbd.request(&mut c, NBD_CMD_WRITE, i, i * 4096, 512, &[7; 512]);
     }

@@ -1,4 +1,4 @@
-//! An NBD client of the tests.
+//! An NBD client for the tests.
 
 use crate::cluster::Cluster;
 use base::{Limits, LinkId};
@@ -67,12 +67,12 @@ impl Client {
         self.send(c, &bytes);
     }
 
-    /// What it has received since the last call.
+    /// Returns the bytes that it has received since the last call.
     pub fn take(&mut self, c: &mut Cluster) -> Vec<u8> {
         c.received.remove(&self.link).unwrap_or_default()
     }
 
-    /// Takes one simple reply: error, and the data behind it.
+    /// Takes one simple reply: its error, and the data after it.
     pub fn reply(&mut self, c: &mut Cluster, cookie: u64) -> (u32, Vec<u8>) {
         let bytes = self.take(c);
         assert_eq!(bytes[..4], NBD_SIMPLE_REPLY_MAGIC.to_be_bytes(), "{} bytes", bytes.len());

@@ -1,4 +1,5 @@
-//! What a connection that is gone had asked for: it never appears after what came later.
+//! Requests of a connection that is gone, and those that took too long: they never overwrite later
+//! ones.
 
 use crate::cluster::{Cluster, Who};
 use crate::nbd_client::Client;
@@ -23,7 +24,7 @@ fn a_write_that_is_asked_again_ends_with_its_connection() {
     let mut first = Client::attached(&mut c, &Limits::SHIPPED);
     c.every_status = Some(Status::Behind);
     write(&mut c, &mut first, 1, 0xaa);
-    c.pass(ms(150)); // Six tries: the next one comes 50 ms after the last.
+    c.pass(ms(150)); // Six attempts: the next one comes 50 ms after the last one.
     assert!(c.log.ios.len() >= 6, "{}", c.log.ios.len());
     c.cut_link(first.link);
     c.every_status = None;
@@ -43,7 +44,7 @@ fn a_write_that_was_sent_is_not_sent_again_after_its_connection_is_gone() {
     c.hold = true;
     write(&mut c, &mut first, 1, 0xaa);
     c.cut_link(first.link);
-    // The server's link breaks, and what it had read goes with the session.
+    // The server's link breaks, and the server drops what it has read with the session.
     c.cut(Who::Server(1));
     c.hold = false;
     let mut second = Client::attached(&mut c, &Limits::SHIPPED);
@@ -88,7 +89,7 @@ fn a_server_that_keeps_a_write_for_a_connection_that_is_gone_loses_the_session()
     assert!(c.data.iter().all(|b| *b == 0));
 }
 
-/// One whose requests may take five seconds.
+/// A cluster whose requests may take five seconds.
 fn impatient() -> Cluster {
     let mut c = Cluster::new(Limits { answer_within: Duration::from_secs(5), ..Limits::SHIPPED });
     c.pass(ms(1));
@@ -124,7 +125,7 @@ fn a_write_that_was_sent_and_took_too_long_lands_before_what_is_asked_later_or_n
     write(&mut c, &mut nbd, 1, 0xaa);
     c.pass(ms(5100));
     assert_eq!(nbd.reply(&mut c, 1).0, NBD_EIO);
-    // Its server has it still. What is asked now comes after it, in the same session.
+    // The server still has it. The next write comes after it, in the same session.
     write(&mut c, &mut nbd, 2, 0xbb);
     c.hold = false;
     c.release();
@@ -192,7 +193,7 @@ fn who_waits_for_the_place_of_what_took_too_long_gets_it() {
     (1..=3).for_each(|cookie| write(&mut c, &mut nbd, cookie, 0xaa));
     c.pass(ms(5200));
     assert_eq!(nbd.take(&mut c).len(), 3 * 16, "three answers");
-    // Its server has them still. When it answers, nobody is told: that alone makes the place.
+    // The server still has them. Its answers are passed on to nobody, but they free the place.
     write(&mut c, &mut nbd, 4, 0xbb);
     assert_eq!(nbd.take(&mut c), []);
     c.hold = false;
@@ -201,7 +202,7 @@ fn who_waits_for_the_place_of_what_took_too_long_gets_it() {
     assert_eq!((c.data[0], c.sdc.outstanding()), (0xbb, 0));
 }
 
-/// One of two servers has answered its part of a read, and the other one doesn't.
+/// One of two servers has answered its part of a read, and the other one does not answer.
 #[test]
 fn a_read_for_a_connection_that_is_gone_keeps_no_data_and_ends_in_the_end() {
     let mut c = Cluster::ready();

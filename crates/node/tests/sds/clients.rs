@@ -1,10 +1,10 @@
-//! Clients whose lives are over, and what they have asked for.
+//! Clients whose incarnations have ended, and their requests.
 
 use super::*;
 use wire::Status;
 
 impl Bench {
-    /// Device 4 begins to listen, and answers everything with Ok.
+    /// Device 4 begins to listen, and answers everything with `Ok`.
     fn peer_comes(&mut self) {
         while self.dials.is_empty() {
             self.pass(Duration::from_millis(100));
@@ -40,7 +40,7 @@ fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     b.map(mdm, 1, &[3, 4]);
-    // Device 4 is not there, so the group can't settle, and the writes wait.
+    // Device 4 is not there, so the group can't settle, and the writes have to wait.
     let (gone, stays) = (b.client(5), b.client(6));
     b.io(gone, Kind::Write, 1, 0, &[0xaa; 512]);
     b.io(stays, Kind::Write, 2, 4096, &[0xbb; 512]);
@@ -53,7 +53,7 @@ fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
     assert_eq!(b.begun, [6], "of which clients a write was begun");
 }
 
-/// The life that the map names has promised nothing to this leader: an older one can't grant in its name.
+/// Only the incarnation in the map counts as the replica: an older one must not grant in its name.
 #[test]
 fn an_older_life_of_a_device_is_no_member() {
     for (life, is_it) in [(1, false), (2, true)] {
@@ -73,7 +73,8 @@ fn an_older_life_of_a_device_is_no_member() {
     }
 }
 
-/// Device 4 led while a newer life of client 5 wrote; then this device leads, which has never heard of that life.
+/// Device 4 was the primary while a newer incarnation of client 5 wrote. Then this device becomes
+/// the primary, and its map has never had that incarnation.
 #[test]
 fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote() {
     let mut b = Bench::new();
@@ -83,7 +84,7 @@ fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote
     let hello = hello(ClusterId(7), Role::Sds, "b");
     let hello = Hello { id: 4, incarnation: 2, session: 1, map: 21, to: 3, ..hello };
     b.frame(leader, Kind::Hello, &hello);
-    let old = b.client(5); // its life is 8
+    let old = b.client(5); // its incarnation is 8
     b.stream(leader, Kind::SyncStart, 0, &[]);
     b.stream(leader, Kind::Seal, 0, &[]);
     b.stream(leader, Kind::Replicate, 9, &[0xbb; 512]);
@@ -101,7 +102,7 @@ fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote
     assert!(b.sent.contains(&(again, Kind::Refusal)) && b.closed.contains(&again));
 }
 
-/// A newer life has the client's name, or the client was removed.
+/// The client has a newer incarnation, or was removed.
 #[test]
 fn a_client_is_refused_when_the_map_says_that_its_life_is_over() {
     for (sdc, all_sdcs) in [((5, 9), false), ((6, 8), true)] {
@@ -127,7 +128,7 @@ fn a_client_is_refused_when_the_map_says_that_its_life_is_over() {
         };
         b.frame(mdm, Kind::MapPage, &page);
         assert_eq!(b.closed, [over]);
-        // Nor is a retry taken from it, on a link that is new.
+        // A retry on a new link is refused, too.
         let again = b.client(5);
         b.pass(Limits::TEST_MIN.hello_within * 2);
         assert!(

@@ -1,4 +1,5 @@
-//! A shard of a data server as a node, driven by hand: its link to the MDM, and whom it believes.
+//! A shard of a data server as a node, driven by hand: its link to the MDM, and which peers it
+//! believes.
 
 mod clients;
 
@@ -17,7 +18,7 @@ use wire::{Header, Kind, control_frame, parse};
 
 const MDM: &str = "10.0.0.1:7000";
 
-/// One shard, and what it did.
+/// One shard, and its effects so far.
 struct Bench {
     sds: Sds,
     out: Effects,
@@ -25,26 +26,26 @@ struct Bench {
     links: u64,
     dials: Vec<(DialId, String)>,
     sent: Vec<(LinkId, Kind)>,
-    /// The headers of what was sent, oldest last.
+    /// The headers of the frames that were sent, newest first.
     asked: Vec<Header>,
-    /// Questions for a map: on which link, the number of the question, and the map that is here.
+    /// Questions for a map: the link, the number of the question, and the version of the map here.
     pulls: Vec<(LinkId, u64, u64)>,
-    /// How many answers clients got.
+    /// Number of answers to clients.
     replies: u32,
-    /// The clients whose writes were sent to the other copy.
+    /// The clients whose writes were sent to the other replica.
     begun: Vec<u32>,
     /// The map's version in the last frame that was sent.
     map: u64,
     closed: Vec<LinkId>,
-    /// Links that are no strangers any more.
+    /// Links that are no longer strangers.
     welcome: Vec<LinkId>,
-    /// The session that the last refusal named.
+    /// The session number in the last refusal.
     refused: u64,
-    /// The epoch that clients name.
+    /// The epoch that clients send.
     epoch: u64,
     /// Writes of the device that have not ended.
     writing: Vec<DiskOp>,
-    /// What a device that survives holds; its operations end at once.
+    /// The content of a durable device, whose operations end at once.
     disk: Vec<u8>,
 }
 
@@ -53,7 +54,7 @@ impl Bench {
         Bench::on(DeviceConfig::Ram { capacity: 1 << 24 }, Vec::new())
     }
 
-    /// A new device that survives.
+    /// Creates a shard with a new durable device.
     fn durable() -> Bench {
         let (bytes, uuid, tuning) = (16 << 20, [1, 2], Tuning::SHIPPED);
         let device = DurableConfig { bytes, format: true, replace: false, uuid, tuning };
@@ -99,7 +100,7 @@ impl Bench {
         while !self.step().is_empty() {}
     }
 
-    /// What the device has ended.
+    /// Executes the effects once. Returns the device operations that have ended.
     fn step(&mut self) -> Vec<DiskOp> {
         let mut ended = Vec::new();
         self.sds.flush(self.now, &mut self.out);
@@ -165,7 +166,7 @@ impl Bench {
         self.settle();
     }
 
-    /// The dial that is under way reaches this life of the MDM, which names the shard.
+    /// Lets the dial under way reach the MDM with this incarnation, which registers the shard.
     fn join_mdm(&mut self, life: u64) -> LinkId {
         let (dial, to) = self.dials.remove(0);
         assert_eq!(to, MDM);
@@ -180,7 +181,7 @@ impl Bench {
         link
     }
 
-    /// Somebody dials, and says to be this life of a device or client.
+    /// Lets a peer dial that claims to be this incarnation of a device or client.
     fn says(&mut self, role: Role, id: u32, incarnation: u64, session: u64) -> LinkId {
         let link = self.link(None);
         let hello = hello(ClusterId(7), role, "b");
@@ -188,7 +189,7 @@ impl Bench {
         link
     }
 
-    /// A map with these lives of devices and clients comes from the MDM.
+    /// Delivers a map from the MDM with these incarnations of devices and clients.
     fn map_of(&mut self, link: LinkId, version: u64, devices: &[(u32, u64)], sdcs: &[(u32, u64)]) {
         let device = |&(id, incarnation): &(u32, u64)| {
             let address = format!("10.0.1.{id}:7000");
@@ -206,7 +207,7 @@ impl Bench {
         self.frame(link, Kind::MapPage, &page);
     }
 
-    /// An MDM that says to listen there asks whether somebody listens here.
+    /// Lets an MDM dial that claims to listen at `address`, to find out whether this server lives.
     fn is_asked(&mut self, cluster: u64, life: u64, address: &str) {
         let link = self.link(None);
         let ask = hello(ClusterId(cluster), Role::Mdm, "mdm");
@@ -214,7 +215,8 @@ impl Bench {
         self.frame(link, Kind::Hello, &ask);
     }
 
-    /// What is under way to this address comes through, and this life of an MDM welcomes it there.
+    /// Lets the dial to this address succeed, and an MDM with this incarnation welcome the shard
+    /// there.
     fn reaches(&mut self, address: &str, life: u64) -> LinkId {
         let at = self.dials.iter().position(|(_, to)| to == address).expect("it is dialled");
         let (dial, _) = self.dials.remove(at);
@@ -231,7 +233,7 @@ impl Bench {
         link
     }
 
-    /// The MDM says that there is nothing new.
+    /// Delivers the MDM's answer that there is nothing new.
     fn mdm_answers(&mut self, link: LinkId) {
         self.frame(link, Kind::MapPage, &MapPage { last: true, ..MapPage::default() });
     }
@@ -248,7 +250,7 @@ fn a_link_to_an_earlier_life_of_the_mdm_is_given_up_when_the_present_one_welcome
     assert!(b.sent.contains(&(new, Kind::Register)));
 }
 
-/// Anybody can say that he leads, and where to go.
+/// Anyone can claim to lead, and name any address.
 #[test]
 fn a_stranger_takes_no_server_away_from_its_mdm() {
     let mut b = Bench::new();
@@ -266,13 +268,13 @@ fn a_stranger_takes_no_server_away_from_its_mdm() {
         b.mdm_answers(mdm);
     }
     assert_eq!((b.closed.as_slice(), b.dials.as_slice()), ([].as_slice(), [].as_slice()));
-    // Nor does one that names an MDM which listens, and is no other than the one that is followed, or none.
+    // An MDM that listens at the named address changes nothing if it is the followed one.
     b.is_asked(7, 500, MDM);
     let beside = b.reaches(MDM, 1);
     assert_eq!(b.closed, [beside]);
 }
 
-/// An MDM that has moved is known by no map: it is followed when the former one says nothing any more.
+/// No map has the address of an MDM that has moved. It is followed when the former one is silent.
 #[test]
 fn an_mdm_at_a_new_address_is_followed_when_the_former_one_is_silent() {
     const NEW: &str = "10.0.0.9:7000";
@@ -288,7 +290,7 @@ fn an_mdm_at_a_new_address_is_followed_when_the_former_one_is_silent() {
     let new = b.reaches(NEW, 2);
     assert_eq!(b.closed, [old]);
     assert!(b.sent.contains(&(new, Kind::Register)));
-    // Who refuses the server at the former address says nothing for the MDM that was there.
+    // A refusal at the former address is no sign of life of the MDM that was there.
     let mut b = Bench::new();
     let old = b.join_mdm(1);
     let down = Event::LinkDown { link: old, why: DownReason::Broken };
@@ -305,7 +307,7 @@ fn an_mdm_at_a_new_address_is_followed_when_the_former_one_is_silent() {
     }
     let new = b.reaches(NEW, 2);
     assert!(b.sent.contains(&(new, Kind::Register)));
-    // One that is known to have been silent for so long, as its link is down, is not waited for.
+    // If the link is down, and the MDM has been silent for that long already, there is no wait.
     let mut b = Bench::new();
     let old = b.join_mdm(1);
     b.pass(Limits::TEST_MIN.suspect_after);
@@ -316,7 +318,7 @@ fn an_mdm_at_a_new_address_is_followed_when_the_former_one_is_silent() {
     assert!(b.sent.contains(&(new, Kind::Register)));
 }
 
-/// Whoever is dialled as an MDM, and says nothing or something else, is given up.
+/// A claimant that is dialled and sends nothing, or something other than a welcome, is given up.
 #[test]
 fn claimants_that_welcome_nobody_change_nothing() {
     let mut b = Bench::new();
@@ -354,7 +356,7 @@ fn of_claimants_that_nobody_has_named_the_newest_four_are_tried() {
         b.is_asked(7, 100 + host, &format!("10.9.9.{host}:1"));
     }
     assert_eq!(b.dials, []);
-    // The MDM that is followed says nothing.
+    // The followed MDM sends nothing.
     b.pass(Limits::TEST_MIN.suspect_after);
     let mut dialled: Vec<&str> = b.dials.iter().map(|(_, to)| to.as_str()).collect();
     dialled.sort_unstable();
@@ -362,7 +364,8 @@ fn of_claimants_that_nobody_has_named_the_newest_four_are_tried() {
 }
 
 impl Bench {
-    /// An MDM that recovers takes this shard over, in its next life.
+    /// Lets a recovering MDM, the next incarnation of the present one, ask this shard for its
+    /// report.
     fn is_asked_to_report(&mut self) -> LinkId {
         self.is_asked(7, 2, MDM);
         let at = self.dials.iter().position(|(_, to)| to == MDM).expect("it is dialled");
@@ -382,7 +385,8 @@ impl Bench {
         link
     }
 
-    /// A server with this map is heard for a while, and sends it as soon as it is asked; the map that this one has then.
+    /// Sends beacons of a server with this map for a while, and its map as soon as it is asked for
+    /// it. Returns the version of the map that the shard has then.
     fn offers(&mut self, peer: LinkId, version: u64) -> u64 {
         for _ in 0..10 {
             self.pass(Limits::TEST_MIN.beacon_every);
@@ -483,7 +487,8 @@ fn without_a_map_nobody_is_believed_and_a_lease_is_for_those_who_know_that_this_
     assert_eq!((b.sent.last(), b.map), (Some(&(leader, Kind::Grant)), 18));
 }
 
-/// A hello in another's name, with a life that nobody has given out, keeps the true one out of nothing.
+/// A hello in another process's name, with an incarnation that was never assigned, does not keep
+/// the rightful process out.
 #[test]
 fn a_life_that_no_map_names_is_not_believed() {
     for (role, id, life) in [(Role::Sdc, 1, 5), (Role::Sds, 4, 2)] {
@@ -497,7 +502,8 @@ fn a_life_that_no_map_names_is_not_believed() {
         let true_one = b.says(role, id, life, 1);
         assert_eq!(b.sent.last(), Some(&(true_one, Kind::Welcome)));
         assert_eq!(b.welcome, [true_one], "{role:?}");
-        // A new life is taken as soon as the map names it; what was made up goes.
+        // A new incarnation is accepted as soon as the map has it. Those that were made up are
+        // refused.
         b.map_of(mdm, 19, &[(4, life + 1)], &[(1, life + 1)]);
         assert!(b.sent.contains(&(forged[0], Kind::Welcome)), "{role:?}");
         b.now = b.now + Limits::TEST_MIN.hello_within;
@@ -508,8 +514,8 @@ fn a_life_that_no_map_names_is_not_believed() {
     }
 }
 
-/// Whoever says more than a hello before it is answered is turned away for good: that link is
-/// nobody's, whatever maps come.
+/// A peer that sends more than a hello before it is answered is turned away for good: its link
+/// stays refused, whatever maps come.
 #[test]
 fn a_hello_that_waits_is_forgotten_with_its_link() {
     for kind in [Kind::Beacon, Kind::Hello] {
@@ -528,7 +534,8 @@ fn a_hello_that_waits_is_forgotten_with_its_link() {
     }
 }
 
-/// Whoever takes a session's number leaves room for the next, and who is refused is told where to go on.
+/// A peer that takes a session number leaves room for the next ones, and a peer that is refused is
+/// told which number to continue from.
 #[test]
 fn no_session_uses_up_the_numbers() {
     let mut b = Bench::new();
@@ -544,8 +551,8 @@ fn no_session_uses_up_the_numbers() {
     assert_eq!(b.sent.last(), Some(&(next, Kind::Welcome)));
 }
 
-/// Anybody can dial and say to be a server. What such a one says of the map makes no server follow a recovery of which no
-/// MDM has told, and deletes nothing.
+/// Anyone can dial and claim to be a server. Its map does not make a server follow a recovery of
+/// which no MDM has told, and deletes nothing.
 #[test]
 fn a_server_s_word_is_not_enough_for_a_recovery_or_a_deletion() {
     let mut b = Bench::new();
@@ -562,7 +569,7 @@ fn a_server_s_word_is_not_enough_for_a_recovery_or_a_deletion() {
     let first = MapPage { devices, volumes, live, unknown, next_volume: 6, ..page.clone() };
     b.frame(mdm, Kind::MapPage, &first);
     let other = b.says(Role::Sds, 4, 2, 1);
-    // It is asked for each map that it says to have, and has an answer.
+    // It is asked for each map that it claims to have, and answers.
     let told = |b: &mut Bench, version: u64| {
         for _ in 0..20 {
             let mut beacon = Header::new(Kind::Beacon);
@@ -592,7 +599,7 @@ fn a_server_s_word_is_not_enough_for_a_recovery_or_a_deletion() {
         ids.collect::<Vec<u32>>()
     };
     assert_eq!(gone(&b), [5], "only an MDM says that");
-    // The MDM is asked for what it has not told itself, and then it counts.
+    // The MDM is asked for what it has not sent itself, and its answer counts.
     b.frame(mdm, Kind::MapPage, &MapPage { version: 19, live: vec![1], ..page.clone() });
     assert!(b.sds.map().version.0 == 20 && gone(&b) == [5], "that is older");
     assert_eq!(b.pulls.last(), Some(&(mdm, 0, 19)));
@@ -617,7 +624,8 @@ fn an_mdm_of_another_cluster_changes_nothing() {
     assert!(!b.closed.contains(&link) && b.dials.is_empty());
 }
 
-/// An MDM that has lost its log begins another cluster at a known address: what serves goes on, and keeps the only map.
+/// An MDM that has lost its log starts another cluster at a known address. A shard that serves
+/// continues, and keeps the only map.
 #[test]
 fn a_server_that_serves_outlives_an_mdm_of_another_cluster() {
     let wrong = Refusal { code: RefusalCode::WrongCluster as i32, ..Refusal::default() };
@@ -633,7 +641,7 @@ fn a_server_that_serves_outlives_an_mdm_of_another_cluster() {
     b.pass(Duration::from_secs(2));
     b.settle();
     b.join_mdm(2);
-    // One that has not begun was given a wrong device, or a wrong MDM.
+    // A shard that has not begun to serve was given a wrong device, or a wrong MDM.
     let mut begins = Bench::durable();
     let (dial, _) = begins.dials.remove(0);
     let link = begins.link(Some(dial));
@@ -642,7 +650,8 @@ fn a_server_that_serves_outlives_an_mdm_of_another_cluster() {
 }
 
 impl Bench {
-    /// Device 3 leads the only group, and these are in sync.
+    /// Delivers a map in which device 3 is the primary of the only group, with these devices in
+    /// sync.
     fn map(&mut self, mdm: LinkId, epoch: u64, in_sync: &[u32]) {
         self.map_led(mdm, epoch, 3, in_sync);
     }
@@ -693,7 +702,7 @@ impl Bench {
         link
     }
 
-    /// Everything that the device was to write is written.
+    /// Lets all writes of the device end.
     fn device_ends(&mut self) {
         for op in std::mem::take(&mut self.writing) {
             let ended = Event::DiskDone { op, result: Ok(Buf::EMPTY) };
@@ -702,7 +711,8 @@ impl Bench {
         }
     }
 
-    /// A frame of device 4, which leads the group in epoch 1; a write is one of client 5.
+    /// Delivers a frame of device 4, which is the primary in epoch 1. A write is one of client 5,
+    /// with incarnation `life`.
     fn stream(&mut self, link: LinkId, kind: Kind, life: u64, body: &[u8]) {
         let mut h = Header::new(kind);
         (h.group, h.volume, h.epoch, h.map) = (1.into(), 1.into(), 1.into(), 21.into());
@@ -736,7 +746,7 @@ impl Bench {
     }
 }
 
-/// The MDM's disk was set back: it knows less than it has told.
+/// The MDM's disk was set back: it lacks changes that it has published.
 #[test]
 fn an_mdm_that_was_set_back_is_not_followed() {
     let mut b = Bench::new();
@@ -761,7 +771,8 @@ fn an_mdm_that_was_set_back_is_not_followed() {
         assert_eq!(b.sent.contains(&(link, Kind::Register)), follows);
         assert_eq!(b.closed.contains(&link), !follows);
     }
-    // A map with an epoch of before that in which this device has acted can only come from such an MDM, too.
+    // A map in which the epoch is lower than one in which this device has acted also comes from
+    // such an MDM.
     assert!(!b.sds.failed());
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
