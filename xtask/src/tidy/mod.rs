@@ -21,13 +21,17 @@ const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts
 /// Paths that the checks of columns, long functions and unused items pass over: others are at work
 /// on them. To be emptied when that is merged.
 const NOT_YET: &[&str] = &[
+    "ARCHITECTURE.md",
+    "HACKING.md",
+    "README.md",
     "crates/consensus",
     "crates/mdm",
     "crates/mirror",
     "crates/node",
     "crates/server",
     "crates/sim",
-    "docs/internals/simulator.md",
+    "docs/operate",
+    "docs/reference",
     "tests",
 ];
 
