@@ -3,7 +3,7 @@
 //! They are compiled in only with the feature `mutants` (the simulator's builds). Otherwise [`on`]
 //! is a constant `false` and leaves no trace in the code.
 
-/// One removed rule of `docs/internals/protocol.md`.
+/// One removed rule of `docs/internals/rules.md`, or one safeguard that is no rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Mutant {

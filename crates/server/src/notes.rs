@@ -101,6 +101,7 @@ impl Notes {
     }
 }
 
+// Long: one match over all notes.
 fn tell(note: Note) -> Telling {
     let counted = |sort| Telling { sort, line: None, bytes: 0, count: 1, lasts: false };
     let told = |sort, line: String| Telling { line: Some(line), ..counted(sort) };

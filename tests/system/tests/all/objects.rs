@@ -131,6 +131,7 @@ fn groups(cluster: &Cluster, names: &[&str]) -> Result<Vec<u64>> {
 }
 
 #[test]
+// Long: one story, in the order of its orders.
 fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
     case(|| {
         let options =
