@@ -18,8 +18,8 @@
 //!   the tables have grown, a request needs no allocation. Writes leave a quarter of the requests
 //!   to others.
 //! - A write that finds no space is held, for as long as it takes (rule R15).
-//! - A request whose asker is gone is never sent again (rule R16), nor is one that was answered as
-//!   too late.
+//! - A request whose asker is gone is never sent again (rule R16). The same is true of one that was
+//!   answered as too late.
 //!
 //! Overlapping requests are not ordered here: the primary does that.
 //!
@@ -187,7 +187,7 @@ pub struct Client<T> {
     early: Vec<u64>,
     devices: IdMap<DeviceId, Device>,
     hints: Map<GroupId, Hint>,
-    /// The number that was given out last.
+    /// The number that was assigned last.
     seq: u64,
     /// By group, because a group that is down must not hold back the floor of others.
     outstanding: IdMap<GroupId, Outstanding>,

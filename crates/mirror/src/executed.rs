@@ -121,7 +121,7 @@ impl ExecutedList {
         }
     }
 
-    /// Returns the number of entries of the client that has most.
+    /// Returns the largest number of entries of one client.
     pub fn widest(&self) -> usize {
         self.clients.iter().map(|c| c.entries.len()).max().unwrap_or(0)
     }
@@ -237,7 +237,7 @@ impl ExecutedList {
     }
 
     /// Bounds the list to `most` entries. If it has more, a quarter is forgotten at once, because
-    /// this looks at all of them.
+    /// finding the oldest looks at all of them.
     pub fn bound(&mut self, most: usize, group: GroupId, forgotten: &mut Forgotten) {
         if self.len <= most || mutant::on(Mutant::EndlessList) {
             return;
@@ -268,8 +268,8 @@ impl ExecutedList {
         self.clients.iter().flat_map(Client::iter).filter_map(common).collect()
     }
 
-    /// Creates a list of these entries, which begin with the oldest. Entries without blocks are
-    /// left out.
+    /// Creates a list of these entries, which are in order from the oldest. Entries without blocks
+    /// are left out.
     pub fn from_entries(entries: &[ExecutedBlocks], noted: &mut u64) -> ExecutedList {
         let mut list = ExecutedList::default();
         for e in entries.iter().filter(|e| !e.blocks.is_empty()) {

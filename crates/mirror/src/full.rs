@@ -39,7 +39,7 @@ impl Default for Usable {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// Reserves what is left when `bytes` of the device are used for copies that replace lost ones
+    /// Reserves the space beyond the first `bytes` of the device for copies that replace lost ones
     /// and for these thick volumes. If more is used already, nothing is freed.
     pub fn keep_spare(&mut self, bytes: u64, thick: BTreeSet<VolumeId>) {
         self.usable = Usable { bytes, thick };
@@ -76,7 +76,8 @@ impl<J: Journal> Mirror<J> {
         false
     }
 
-    /// Starts a client's write that the primary can still take back, unless it would use the spare.
+    /// Starts a client's write that the primary can still take back, or refuses it if there is no
+    /// space except the spare.
     pub(crate) fn start_fresh(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let place @ (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
@@ -121,8 +122,8 @@ impl<J: Journal> Mirror<J> {
             self.asking.insert(group, now + FULL_AGAIN);
             return;
         }
-        // Other replicas may have done the write by now. A joiner gets other content for it; for a
-        // replica whose answer is needed only a new epoch helps.
+        // Other replicas may have done the write by now. A joiner gets other content for it; a
+        // replica whose answer is needed has to be removed by a new epoch.
         let mut others = op.sent;
         others.remove(member);
         let counts = others.intersects(self.replicas[group].needed());

@@ -30,8 +30,8 @@ impl<J: Journal> Mirror<J> {
             && self.gaps.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
     }
 
-    /// Returns true if the operation needs the content of blocks without data, and that is an
-    /// error.
+    /// Returns true if the operation needs the content of a block without data in a gap, which is
+    /// an error.
     #[inline]
     pub(crate) fn meets_gap(&self, op: &Op) -> bool {
         if !self.is_gap(op.group, op.unit) {

@@ -7,7 +7,8 @@
 //! 1.25 leases. So clocks may differ in rate by a fifth, and need not agree on the time.
 //!
 //! Invariants:
-//! - A lease never lets its holder read longer than it binds its granter.
+//! - A lease never lets its holder read longer than it binds its granter, as long as clocks keep to
+//!   that bound.
 //! - A grant counts only when the holder's map is at least as new as the granter's (R4). So after a
 //!   device has learned that it is the new primary, its grants are useless to a former primary that
 //!   doesn't know.
@@ -17,7 +18,7 @@ use crate::stopwatch::smooth;
 use alloc::collections::BTreeMap;
 use base::{DeviceId, Duration, IdMap, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
 
-/// A lease of another device that this one holds or asks for.
+/// A lease from another device, which this one holds or asks for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     until: Time,
@@ -147,8 +148,8 @@ impl Leases {
     }
 
     /// Takes a grant for a beacon that left at `sent`. It counts only if this device's map is at
-    /// least as new as the granter's (rule R4: the granter may lead one of this device's groups in
-    /// a newer map).
+    /// least as new as the granter's (rule R4: in a newer map the granter may be the primary of one
+    /// of this device's groups).
     pub fn granted(
         &mut self,
         now: Time,
@@ -168,7 +169,7 @@ impl Leases {
         held.until = held.until.max(from + self.lease);
     }
 
-    /// Returns true while the lease of this device lets the primary read.
+    /// Returns true while a lease from the device `of` lets this one read.
     #[inline]
     pub fn holds(&self, now: Time, of: DeviceId) -> bool {
         mutant::on(Mutant::NoLease) || self.held.get(of).is_some_and(|h| now < h.until)
@@ -206,8 +207,8 @@ impl Leases {
     }
 
     /// Counts grants that came with maps that this device knows by now. Call it when all of the map
-    /// is in force: groups that another device leads in it have been given up by then. Returns true
-    /// if a grant counts that did not count before.
+    /// is in force: by then this device has given up the groups that have another primary in it.
+    /// Returns true if a grant counts that did not count before.
     pub fn count_early(&mut self) -> bool {
         let (mine, lease) = (self.mine, self.lease);
         let mut any = false;
@@ -289,11 +290,11 @@ impl Leases {
         self.granted.get(device).map_or(boot, |g| g.until.max(g.former).max(boot))
     }
 
-    /// Returns true if `device` can't serve reads by a lease of this device any more, in a group
-    /// that this device has led since `map`. Either it knows that map or is dead, and no earlier
-    /// incarnation of it may still serve; or the time `promised` before this device knew the map
-    /// has passed. (Later grants carry the map's version and are useless to a device that doesn't
-    /// know it.)
+    /// Returns true if `device` can't serve reads by a lease of this device any more, in a group of
+    /// which this device is the primary since `map`. Either it knows that map or is dead, and no
+    /// earlier incarnation of it may still serve; or the time `promised` before this device knew
+    /// the map has passed. (Later grants carry the map's version and are useless to a device that
+    /// doesn't know it.)
     pub fn is_over(
         &self,
         now: Time,

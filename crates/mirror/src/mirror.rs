@@ -125,8 +125,7 @@ pub struct Mirror<J> {
     pub(crate) pace: Pace,
     /// When copies that are delayed may begin.
     pub(crate) copy_at: Option<Time>,
-    /// Groups that become active when the leases that this device has granted run out, and when
-    /// that is.
+    /// Groups that wait until leases that this device has granted have run out, and until when.
     pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
     /// Groups with operations that wait for a lease, for room in a window, or for the end of a
     /// seal.
@@ -137,7 +136,7 @@ pub struct Mirror<J> {
     pub(crate) untold: Vec<GroupId>,
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
-    /// Volumes that exist, and ids of volumes of which that is unknown.
+    /// Volumes that exist, and ids of volumes that may exist.
     pub(crate) volumes: Volumes,
     /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
     pub(crate) unsure: BTreeSet<GroupId>,
@@ -145,8 +144,8 @@ pub struct Mirror<J> {
     pub(crate) changes: Changes,
     /// By operation: the damaged blocks that it waits for.
     pub(crate) repairs: BTreeMap<u64, Repair>,
-    /// By operation that writes another replica's content: that replica's list of executed writes
-    /// for it.
+    /// By operation that writes another replica's content: the entries of that replica's list of
+    /// executed writes.
     pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
     /// Executed writes that no list contains any more, and how many entries were ever listed.
     pub(crate) forgotten: Forgotten,
@@ -235,7 +234,7 @@ impl<J: Journal> Mirror<J> {
         &self.journal
     }
 
-    /// Returns the unit store, and gives up the results of its jobs.
+    /// Returns the unit store. The results of its jobs are lost.
     pub fn into_journal(self) -> J {
         self.journal
     }
@@ -260,11 +259,13 @@ impl<J: Journal> Mirror<J> {
         self.ops.len()
     }
 
+    /// Adds an operation, and returns its key.
     pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
         self.load.add(op.counts);
         self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
     }
 
+    /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.get_mut(key)?;
         self.load.end(op.counts.take());
@@ -301,7 +302,7 @@ impl<J: Journal> Mirror<J> {
     // ---- configurations ----
 
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
-    /// device led groups only in maps up to that version.
+    /// device were primaries only in maps up to that version.
     pub fn named_at(&mut self, map: MapVersion) {
         self.named_at = map;
     }
@@ -687,6 +688,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// Continues an operation whose media job has ended.
     pub(crate) fn job_done(
         &mut self,
         now: Time,

@@ -52,7 +52,7 @@ pub(crate) enum Asker {
     Primary { link: LinkId, op: u64 },
     /// A sync of this device. The copy began at `since`, and its data was here after `read`.
     Sync { since: Time, read: Duration },
-    /// A write `of` this device, whose blocks another replica needs whole.
+    /// This device's write with the key `of`, whose blocks another replica needs whole.
     Amend { of: u64 },
     /// A secondary whose scrubber has found damage in these blocks.
     Mend,
@@ -83,7 +83,7 @@ pub(crate) struct Op {
     pub local: Local,
     /// Replicas that it goes to.
     pub sent: Members,
-    /// Replicas that have done it, or need it no more.
+    /// Replicas that have done it, or don't need it any more.
     pub acked: Members,
     /// Replicas that it was sent to on their present link and that have not answered: it takes room
     /// in their windows.

@@ -8,8 +8,8 @@
 //! over time. A policy by latency adapts it to what clients get.
 //!
 //! - No rest makes copies slower than the policy's floor, so every copy completes.
-//! - Copies may take so long, because they wait behind clients' writes, that the few of a policy
-//!   would be slower than its floor. Then more run at a time.
+//! - Where copies wait long behind clients' writes, the few copies that a policy allows may be
+//!   slower than its floor. Then more run at a time.
 //! - While no client is active, nothing rests.
 //! - Copies of what a returning replica missed don't rest: they are few, and until they are done
 //!   the next failure stops service.
@@ -25,10 +25,11 @@ const BUSY: Duration = Duration::from_millis(100);
 /// floor is one gentle copy per second.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Bytes of a copy that rests. A request that comes just behind it waits for this much.
+/// Bytes of a copy that is followed by a rest. A request that arrives just behind it waits for this
+/// much.
 const GENTLE: u32 = 64 << 10;
 
-/// Copies at a time for a returning replica, where the policy makes fewer and has them rest.
+/// Copies at a time for a returning replica, where the policy allows fewer and has them rest.
 const RETURNS: u32 = 4;
 
 /// For a returning replica, the floor is this many times that of the policy.
@@ -88,8 +89,8 @@ struct Tail {
 
 impl Tail {
     /// Adds a duration. A longer one raises the estimate by 99 parts, a shorter one lowers it by
-    /// one part, so it stays where one in a hundred is longer. It falls faster when none was longer
-    /// for a long time, because that was another kind of load.
+    /// one part, so it settles where one in a hundred is longer. It falls faster when none was
+    /// longer for a long time, because that was another kind of load.
     fn see(&mut self, ns: u64) {
         (self.ns, self.below) = match self.ns {
             0 => (ns.max(1), 0),
@@ -179,7 +180,7 @@ impl Pace {
     }
 
     /// Adapts the rest to what an operation took beside copies. If that was too long, the rest
-    /// grows by 99 parts, otherwise it shrinks by one part. So it stays where one operation in a
+    /// grows by 99 parts, otherwise it shrinks by one part. So it settles where one operation in a
     /// hundred takes too long.
     fn give(&mut self, took: Duration) {
         let policy = *self.policy(self.latest);
@@ -195,7 +196,7 @@ impl Pace {
         }
     }
 
-    /// Returns the bound on what one operation in a hundred may exceed. `None` while it is unknown
+    /// Returns the duration that one operation in a hundred may exceed. `None` while it is unknown
     /// what they take without copies.
     fn bound_of(&self, policy: &Policy) -> Option<Duration> {
         let ns = match policy.micros {
@@ -223,7 +224,7 @@ impl Pace {
         self.policy(purpose).rests() && self.is_busy(now) && purpose != Purpose::Return
     }
 
-    /// Returns the bound on the number of such copies; 0: none.
+    /// Returns the largest number of such copies; 0: any number.
     fn bound(&self, now: Time, end: End, purpose: Purpose, limits: &Limits) -> u32 {
         let policy = self.policy(purpose);
         let least = if purpose == Purpose::Return { RETURNS } else { 0 };

@@ -1,10 +1,10 @@
 //! The primary: operations of clients from arrival to answer (rules R1, R3, R8).
 //!
-//! Every operation first gets its range lock, in order of arrival. Then a read waits for the leases
-//! that it needs and reads from this device. A write gets the next lsn, is written here, and is
-//! sent to all other in-sync replicas and joiners, in one step. Only a write that needs new space
-//! is sent first and written here when every other in-sync replica has it, so that they can refuse
-//! it (R15).
+//! Once the group is active, every operation first gets its range lock, in order of arrival. Then a
+//! read waits for the leases that it needs and reads from this device. A write gets the next lsn,
+//! is written here, and is sent to all other in-sync replicas and joiners, in one step. Only a
+//! write that needs new space is sent first and written here when every other in-sync replica has
+//! it, so that they can refuse it (R15).
 //!
 //! Invariants:
 //! - A write is acknowledged only when it is durable here and at every other in-sync replica, and
@@ -13,8 +13,8 @@
 //! - A read is started only while every other in-sync replica, and a joiner in limbo, has granted a
 //!   lease that still runs (R3).
 //! - A retry of a write that the content includes is not executed again (R8).
-//! - Nothing is served before the group is active, that is settled (R6), and before every lease has
-//!   run out that this device had granted to another primary of the group (R4).
+//! - Nothing is served before the group is active. It becomes active when it has settled (R6) and
+//!   when no lease that this device has granted to another replica can count any more (R4).
 
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
@@ -154,8 +154,8 @@ impl<J: Journal> Mirror<J> {
 
     // ---- reads ----
 
-    /// Returns true if every replica that could be promoted has promised not to lead for now (rule
-    /// R3).
+    /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
+    /// the primary for now (rule R3).
     fn may_read(&self, now: Time, group: GroupId) -> bool {
         let replica = &self.replicas[group];
         let needed = replica.needed();
@@ -180,6 +180,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// Lets an operation that has its range lock wait for a lease, for room, or for the end of a
+    /// seal.
     pub(crate) fn park(&mut self, group: GroupId, key: u64) {
         if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
             primary.parked.push(key);
@@ -291,8 +293,8 @@ impl<J: Journal> Mirror<J> {
         if mutant::on(Mutant::RetryWhole) {
             first = 0..BLOCKS_PER_UNIT;
         }
-        // It is unknown whether the write was executed: neither `Ok` nor executing it would be
-        // right.
+        // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
+        // be, too.
         if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
             return Some(Status::Forgotten);
         }
@@ -508,8 +510,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Serves, as soon as every lease that this device granted to another primary has run out (rule
-    /// R4).
+    /// Serves, as soon as no lease that this device has granted to a former primary can count any
+    /// more (rule R4).
     pub(crate) fn activate(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let replica = self.replicas.get(group).expect("the caller has it");
         let over = |(device, promised): &(DeviceId, Time)| {

@@ -1,8 +1,8 @@
 //! Repairs damaged blocks: what the unit store calls corrupt is read from another replica and
 //! rewritten (rule R13).
 //!
-//! The primary asks one replica after the other for the blocks until one can read them. It writes
-//! them whole and starts the operation over that met the damage. A secondary that can't complete a
+//! The primary asks one replica after the other for the blocks until one can read them. It rewrites
+//! them whole and repeats the operation that met the damage. A secondary that can't complete a
 //! partial write says so and gets the blocks whole, as another write of the stream in the name of
 //! the same client write.
 //!
@@ -97,9 +97,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Starts a read over that shares its range and has met damage, when it has the range
-    /// exclusively. Other reads may have met the same damage, and no two may write the blocks at
-    /// once.
+    /// Repeats a read that shares its range and has met damage, when it has the range exclusively.
+    /// Other reads may have met the same damage, and no two may write the blocks at once.
     fn read_alone(&mut self, key: u64) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.alone = true;
@@ -108,8 +107,8 @@ impl<J: Journal> Mirror<J> {
         self.queue(key);
     }
 
-    /// Handles a write whose body has changed in memory since it came. The sender sends it again,
-    /// unless other replicas may have done the write by now: then it is unknown what else has
+    /// Handles a write whose body has changed in memory since it came. If no other replica may have
+    /// done the write, its sender has to send it again. Otherwise it is unknown what else has
     /// changed in this memory, and this process must not go on.
     fn bad_body(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
@@ -153,8 +152,8 @@ impl<J: Journal> Mirror<J> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let bad = BlockSet::from_range(first.into()..(first + blocks).into());
         if self.repairs.get(&key).is_some_and(|mended| !mended.set().and(bad).is_empty()) {
-            // The repair did not last, and another round would not help. The other copy has all of
-            // it.
+            // The device has not kept the repair, so another round would not help. The other copy
+            // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
             self.failed = true;
             return;
@@ -284,7 +283,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// The blocks are repaired: starts the operation over that met the damage.
+    /// The blocks are repaired: repeats the operation that met the damage.
     pub(crate) fn mended(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
@@ -311,8 +310,7 @@ impl<J: Journal> Mirror<J> {
         self.start_over(now, key, out);
     }
 
-    /// Returns true for a copy of a settle. The blocks may have been repaired with content that
-    /// differs from what was here.
+    /// Returns true for a copy of a settle: repaired blocks may have other content than before.
     fn is_settle_copy(&mut self, key: u64) -> bool {
         let op = self.ops.get(key).expect("the caller has it");
         let (group, copies) = (op.group, op.kind == OpKind::Copy);
@@ -336,7 +334,7 @@ impl<J: Journal> Mirror<J> {
         self.ask_other(now, write, first, blocks, out);
     }
 
-    /// Starts an operation over that met damage. It has its range; a read may need a lease.
+    /// Repeats an operation that met damage. It has its range; a read may need a lease.
     fn start_over(&mut self, now: Time, key: u64, out: &mut Effects) {
         if self.is_over(key) {
             return self.drop_over(now, key, out);
@@ -352,8 +350,8 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Reserves space again, because the job that met the damage has released its slots. If there
-    /// is none, the replicas that may have done the write have to go, as after damage that can't be
-    /// repaired. They may, because the blocks are whole here again.
+    /// is none, the replicas that may have done the write have to leave the in-sync set, as after
+    /// damage that can't be repaired. They may, because the blocks are whole here again.
     fn reserve_again(&mut self, key: u64) -> bool {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.reserved = op.reserved || self.journal.reserve(op.group, op.unit, op.at, op.len);
@@ -364,8 +362,8 @@ impl<J: Journal> Mirror<J> {
         op.reserved
     }
 
-    /// Starts operations over that wait for blocks of a deleted volume. The blocks may never come:
-    /// a replica that knows of the deletion has nothing to answer.
+    /// Repeats operations that wait for blocks of a deleted volume. The blocks may never come: a
+    /// replica that knows of the deletion has nothing to answer.
     pub(crate) fn end_repairs(&mut self, now: Time, volume: VolumeId, out: &mut Effects) {
         let waits = |key: &u64| {
             let op = self.ops.get(*key);
@@ -400,8 +398,8 @@ impl<J: Journal> Mirror<J> {
                 self.skip_copy(now, key, bad, out);
             }
             OpKind::Amend => unreachable!("its damage is the write's"),
-            // A replica may have done the write, and others can't: it has to go before this is
-            // answered.
+            // A replica may have done the write, and others can't: it has to leave the in-sync set
+            // before this is answered.
             OpKind::Write | OpKind::Zero if sent_whole || !refused.contains_all(needed) => {
                 self.suspects.extend(self.replicas[group].config.devices(needed));
             }
@@ -464,7 +462,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- at a secondary: the primary's copy is damaged ----
 
-    /// Takes the primary's question for the content of blocks.
+    /// Takes the primary's request for blocks that are damaged there.
     pub fn fetch_in(
         &mut self,
         now: Time,
@@ -488,8 +486,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Reads the blocks, which have their range lock. What a deleted volume held is not here any
-    /// more, so it must not be answered with zeros.
+    /// Reads the requested blocks, which have their range lock. What a deleted volume held is gone
+    /// here, so zeros would be a wrong answer.
     pub(crate) fn start_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if self.is_gone(op.unit.volume) {
@@ -556,9 +554,9 @@ impl<J: Journal> Mirror<J> {
         self.check_write(now, key, out);
     }
 
-    /// Reads and sends blocks once more that a replica needs whole, to all that have not answered:
-    /// they have changed in its memory and were not written. A secondary whose scrubber has asked
-    /// for them asks again.
+    /// Reads and sends the whole blocks once more, to all replicas that have not answered: they
+    /// have changed in a replica's memory and were not written. A secondary whose scrubber has
+    /// asked for them asks again.
     fn amend_once_more(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.remove_op(key).expect("the caller has it");
         let left = op.sent.without(op.acked);

@@ -2,7 +2,7 @@
 //! epoch.
 //!
 //! Invariants of a primary's stream: its lsns are consecutive, its first operation is not finished,
-//! and the commit point is the lsn before that one.
+//! and the commit point is the lsn before that one, or the last lsn if the stream is empty.
 
 use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
@@ -228,11 +228,11 @@ pub(crate) struct Replica {
     pub record: Record,
     pub role: Role,
     pub locks: Locks,
-    /// Other devices that may have led, and until when each may serve reads by leases that this
-    /// device had granted when it learned that it leads.
+    /// Other devices that may have been the primary, and until when each may serve reads by leases
+    /// that this device had granted when it learned that it is the primary now.
     pub promises: Vec<(DeviceId, Time)>,
     /// Devices that were replicas in earlier configurations and are none any more. They may have
-    /// led, and may still serve reads by a lease that this device granted.
+    /// been the primary, and may still serve reads by a lease that this device granted.
     pub former: Vec<DeviceId>,
     /// Number of jobs that run on the media.
     pub local: u32,

@@ -51,7 +51,7 @@ pub struct ScrubStats {
     pub damaged: u64,
     /// Damage that was repaired.
     pub repaired: u64,
-    /// Damage that no other replica could repair.
+    /// Damage for which no other replica had the blocks.
     pub unrepairable: u64,
     /// Bytes that were not read, because the replica is not in sync or was not ready in time.
     pub skipped: u64,
@@ -304,8 +304,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Handles the primary's question for blocks that are damaged here, so it can't read them
-    /// either. If they were reported to it, they are read once more and given up.
+    /// Handles the primary's request for blocks that are damaged here as well. If they were
+    /// reported to the primary, they are read once more and given up.
     pub(crate) fn scrub_hopeless(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
         let op = self.ops.get(key).expect("the caller has it");
         let here = self.scrub.range.as_mut().filter(|r| (r.group, r.unit) == (op.group, op.unit));
@@ -334,6 +334,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// Counts damage that is given up, and continues behind it.
     fn scrub_past(&mut self, now: Time, first: u16, blocks: u16) {
         self.scrub.due = Some(now);
         let Some(range) = &mut self.scrub.range else { return };
@@ -347,6 +348,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- from the secondary to the primary ----
 
+    /// Reports damage to the group's primary.
     fn send_damage(
         &self,
         group: GroupId,

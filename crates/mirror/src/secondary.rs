@@ -6,8 +6,9 @@
 //!
 //! Invariants:
 //! - Frames count only if they come from the primary of the present epoch (R2).
-//! - Every frame of a stream is executed once, in order of the lsns. After a gap the link is
-//!   closed, and the primary sends again what was not answered.
+//! - Every frame of a stream is taken once, in order of the lsns, and overlapping ones are executed
+//!   in that order. After a gap the link is closed, and the primary sends again what was not
+//!   answered.
 //! - Before its own seal a replica forgets nothing by the commit point (R6).
 //! - A seal clears the dirty set only if its lsn is the last one that arrived, and it is answered
 //!   when that is durable (R6).
@@ -329,8 +330,8 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Sends this replica's state, if the primary has asked and everything is done that came before
-    /// the question. The primary sends more after the answer; a replica whose device hangs would
-    /// hold all of that in memory.
+    /// the question. The answer lets the primary send more, and a replica whose device hangs would
+    /// have to hold all of that in memory.
     fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
@@ -400,6 +401,7 @@ impl<J: Journal> Mirror<J> {
         self.wipe_if_idle(now, group, out);
     }
 
+    /// Deletes the content if the primary has asked for that and no job runs.
     pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
@@ -428,8 +430,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Takes a seal: this replica is equal to the primary up to `lsn`, if that is the last one that
-    /// arrived.
+    /// Takes a seal: if `lsn` is the last one that arrived, this replica is equal to the primary.
     pub fn seal_in(
         &mut self,
         now: Time,
@@ -460,8 +461,8 @@ impl<J: Journal> Mirror<J> {
         }
         secondary.uncertain.clear();
         replica.record.clean();
-        // Beside a second in-sync replica, nobody remembers what a joiner misses from here on,
-        // unless it is admitted. So it must not look as if it could come back for only that.
+        // Beside a second in-sync replica, no replica records what a joiner misses from here on if
+        // it is not admitted. So its base must not suggest that it could come back for only that.
         let beside = !replica.config.in_sync.contains(&self.me) && replica.config.in_sync.len() > 1;
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;

@@ -75,7 +75,7 @@ pub(crate) struct Sync {
     asked: Lsn,
     /// What [`Mirror::sends`] was at that moment.
     asked_after: u64,
-    /// What it was when the peers were sealed.
+    /// What [`Mirror::sends`] was when the peers were sealed.
     pub sealed_after: u64,
     /// The last lsn that went to the peers. Later ones may have gone to other replicas.
     pub sent: Lsn,
@@ -335,7 +335,8 @@ impl<J: Journal> Mirror<J> {
             }
             return;
         }
-        // The peer acts in this epoch, so it serves by no lease of an older one (rule R4, case b).
+        // The peer acts in this epoch, so it serves no reads by a lease of an older one (rule R4,
+        // case b).
         replica.promises.retain(|(device, _)| *device != from);
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         let idle = sync.copying == 0;
@@ -347,7 +348,7 @@ impl<J: Journal> Mirror<J> {
         }
         self.has_told(from, group, asked_after);
         if !streaming {
-            // Earlier copies end in this sync. `ask_again` asks when they have ended.
+            // Copies that began earlier end in this sync. `ask_again` asks when they have ended.
             if !h.has(flag::MORE) && idle && self.is_behind(from) {
                 self.wait_for_answer(now, group, ASK_AGAIN * 10); // its stream would find no room
             } else if !h.has(flag::MORE) && idle {
@@ -386,7 +387,7 @@ impl<J: Journal> Mirror<J> {
         sync.full |= !reaches || all;
         out.note(Note::SyncStart { group, peer: from, bytes: sync.todo.bytes(), full: !reaches });
         if sync.told != sync.members {
-            return; // what one peer may lack goes to all
+            return; // waits for the others: what one peer may lack goes to all
         }
         sync.phase = Phase::Copy;
         if reaches {
@@ -539,6 +540,7 @@ impl<J: Journal> Mirror<J> {
         Some((group, self.purpose(group)))
     }
 
+    /// Returns the purpose of the group's copies.
     fn purpose(&self, group: GroupId) -> Purpose {
         let Some(replica) = self.replicas.get(group) else { return Purpose::Settle };
         match &replica.role {
@@ -594,8 +596,8 @@ impl<J: Journal> Mirror<J> {
 
     /// Copies these blocks to the joiner again: it could not write them because it has damaged
     /// ones, or it may have done a write that was taken back. Clients don't wait for it, so the
-    /// write's range may be free and another write in flight there. Therefore the blocks go the way
-    /// of all others that may differ.
+    /// write's range may be free and another write in flight there. So the blocks are copied like
+    /// all others that may differ.
     pub(crate) fn copy_anew(
         &mut self,
         now: Time,
@@ -668,6 +670,7 @@ impl<J: Journal> Mirror<J> {
         self.replicate(key, to, out);
     }
 
+    /// Drops a copy and frees its range.
     pub(crate) fn drop_copy(&mut self, key: u64) {
         let op = self.remove_op(key).expect("the operation lives");
         self.copies -= 1;

@@ -96,6 +96,7 @@ impl<J: Journal> Mirror<J> {
         Time::earliest(Time::earliest(wake, copies), self.scrub.wake_at())
     }
 
+    /// Activates the groups that need not wait for leases any more.
     pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {
         let waiting: Vec<GroupId> = self.waiting_grace.keys().copied().collect();
         for group in waiting {
@@ -144,7 +145,7 @@ impl<J: Journal> Mirror<J> {
         let mut grant = self.header(Kind::Grant, GroupId(0));
         (grant.sent, grant.epoch) = (h.sent, 0.into());
         // Before the first map: the sender may not know that an earlier incarnation of this device
-        // has led its groups.
+        // was the primary of its groups.
         grant.map = self.map.max(self.named_at).0.into();
         out.send_first(link, wire::frame(grant, &[]));
     }
@@ -189,9 +190,10 @@ impl<J: Journal> Mirror<J> {
         self.stopwatch.stands(now)
     }
 
-    /// Returns the devices that this one suspects: those that have not answered for two of the
-    /// MDM's periods, and those that an operation can't do without. The MDM, which sees all
-    /// devices, decides first; this is for what it can't see.
+    /// Returns the devices that this one suspects: those that have not answered for twice the MDM's
+    /// `suspect_after`, and those that have to leave the in-sync set because an operation failed
+    /// there or here. The MDM, which sees all devices, decides about silence first; this is for
+    /// what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
         self.leases.silent(now).chain(self.suspects.iter().copied()).collect()
     }

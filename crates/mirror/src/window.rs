@@ -420,7 +420,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Returns the replica's bit if it still needs an operation that waits for it.
+    /// Returns the replica's bit if it still needs this operation of its backlog.
     fn is_owed(&self, key: u64, device: DeviceId) -> Option<Members> {
         let op = self.ops.get(key).filter(|op| !matches!(op.asker, Asker::Nobody))?;
         let member = self.replicas.get(op.group)?.config.member(device);

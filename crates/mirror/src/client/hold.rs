@@ -12,8 +12,8 @@
 //!   grow with everything else that is written.
 //! - **Writes leave a quarter of the requests to others.** Any write may turn out to be one that is
 //!   held, so at worst all of them are. Reads, and what makes space (zeros, discards), must be
-//!   admitted nevertheless. So all writes are counted, when they come and nothing of them was
-//!   tried, and not only held ones.
+//!   admitted nevertheless. So the limit counts all writes and not only held ones, and applies when
+//!   a write comes, before anything of it was tried.
 //! - **Repetitions are bounded as well**: a held write is sent every 250 ms, and less often when
 //!   many bytes are held.
 

@@ -12,9 +12,10 @@
 //!   same session, the order of arrival at the primary's range lock ensures that. In a later
 //!   session, the hello ends what was not begun before it. At another primary, the frame names an
 //!   epoch that is over, and the new primary has settled what was begun in it (rules R2, R6, R8).
-//! - A primary that doesn't answer an orphaned write for [`PATIENCE`] loses the session. That is
-//!   also so at a client that is cut off, long before its path heals. An orphaned read has no
-//!   effect later, but it takes room here and at the server: it may take [`READS_PATIENCE`].
+//! - A primary that doesn't answer an orphaned write for [`PATIENCE`] loses the session. A client
+//!   that is cut off also ends the session in this way, long before its path heals. An orphaned
+//!   read has no effect later, but it takes room here and at the server: it may take
+//!   [`READS_PATIENCE`].
 
 use super::op::Place;
 use super::request::Request;

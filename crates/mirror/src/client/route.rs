@@ -136,7 +136,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Finds a place for every loose operation.
+    /// Finds a place for every operation that is `Loose`.
     pub(super) fn work<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         while let Some(key) = self.loose.pop_front() {
             self.route(key, turn);

@@ -202,7 +202,8 @@ impl World {
         let version = self.truth.version;
         match leader {
             Leader::At(device, epoch) if (device, epoch.0) == (sent.device, h.epoch.get()) => {}
-            // A device that has led all the time goes on with it; another one may drop it silently.
+            // A device that was the primary all the time goes on with it; another one may drop it
+            // silently.
             Leader::At(device, _)
                 if device == sent.device
                     && h.epoch.get() >= self.epochs[h.group.get() as usize].1 => {}

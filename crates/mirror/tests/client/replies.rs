@@ -244,7 +244,7 @@ fn who_has_led_before_names_the_leader_and_no_mdm_is_needed() {
     let mut rig = Rig::up(3);
     rig.write(1, 0, &[1; 512]);
     let sent = rig.one();
-    // Device 1 knows that device 3 leads in epoch 11; no newer map ever comes here.
+    // Device 1 knows that device 3 is the primary in epoch 11. The client never gets a newer map.
     rig.answer_with(&sent, Status::Stale, b"", |h| {
         (h.epoch, h.map, h.len) = (11.into(), 6.into(), 3.into());
     });
@@ -273,8 +273,8 @@ fn a_primary_that_names_itself_is_asked_at_once_until_the_map_knows() {
     let mut rig = Rig::up(3);
     rig.write(1, 0, &[1; 512]);
     let sent = rig.one();
-    // Device 1 isn't the primary any more. The map names device 2 in epoch 11, and that leads in 12
-    // already.
+    // Device 1 isn't the primary any more. The map names device 2 in epoch 11, which is the primary
+    // in epoch 12 already.
     rig.answer_with(&sent, Status::Stale, b"", |h| (h.epoch, h.map) = (11.into(), 6.into()));
     assert_eq!(rig.needs, Some(MapVersion(6)));
     rig.lead(0, 2, 11);

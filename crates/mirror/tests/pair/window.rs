@@ -408,7 +408,7 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
         (50..90).for_each(|block| write(&mut pair, block, 7));
         pair.wait(4000);
         for i in [1, 0] {
-            // The group begins to join anew.
+            // The join starts over in this group.
             let idle = GroupConfig { epoch: Epoch(pair.epoch + round), ..idle.clone() };
             let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
             mirror.configure(pair.now, GroupId(4), &idle, true, out);
