@@ -14,9 +14,10 @@
 //!    blocks of all their dirty sets, and only then serves (R6).
 //! 5. A replica that is not in sync joins in the same way, while clients go on writing (R11).
 //!
-//! `docs/internals/protocol.md` describes the protocol and why it is safe. The state machines here
-//! know neither connections nor disk formats: the owner of a [`Mirror`] tells it which link leads
-//! to which device, and gives it a [`seam::Journal`], the unit store.
+//! `docs/internals/protocol.md` describes the protocol and why it is safe, and
+//! `docs/internals/rules.md` the rules R1 to R16. The state machines here know neither connections
+//! nor disk formats: the owner of a [`Mirror`] tells it which link leads to which device, and gives
+//! it a [`seam::Journal`], the unit store.
 //!
 //! | file | contents | rules |
 //! |---|---|---|

@@ -72,8 +72,8 @@ impl<J: Journal> Mirror<J> {
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
         let beacon = wire::frame(beacon, &[]);
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
-        // and so may the grant. `docs/internals/protocol.md`, "Leases", says why no rule needs
-        // their order.
+        // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
+        // order.
         let links = due.into_iter().filter_map(|device| self.peers.get(device)?.link);
         links.for_each(|link| out.send_first(link, beacon));
     }
