@@ -1,11 +1,14 @@
-//! The replicas of one shard: takes over configurations, starts and ends operations.
+//! All replicas of one shard: takes over configurations, and starts and ends operations.
 //!
-//! `primary`, `secondary` and `sync` hold the parts of the protocol; this file holds what they share:
-//! operations, range locks, media jobs, and the change from one configuration to the next.
+//! `primary`, `secondary` and `sync` contain the roles and phases of the protocol. This file
+//! contains what they share: operations, range locks, media jobs, and the change from one
+//! configuration to the next (rule R2).
 //!
-//! Invariants: an operation changes the media only while it holds its range lock; a new configuration is
-//! entered only when no job of the group runs; from the moment it is known, nothing is answered under
-//! the old one.
+//! Invariants:
+//! - An operation changes the media only while it holds its range lock.
+//! - A replica enters a new configuration only when no job of the group runs, and when it is
+//!   durable that it acts in it.
+//! - From the moment a new configuration is known, nothing is answered under the old one.
 
 use crate::arrival::{self, Arrivals};
 use crate::full::Usable;
@@ -36,7 +39,7 @@ use seam::{
 };
 use wire::{Header, Kind, Status, flag};
 
-/// Where an answer goes: the link, the asker's name for the operation, and what it is about.
+/// Where an answer goes: the link, the asker's number for the operation, and the group.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
     pub link: LinkId,
@@ -44,45 +47,45 @@ pub(crate) struct Caller {
     pub group: GroupId,
 }
 
-/// Counters that status views show.
+/// Counters for status views.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Client operations answered.
+    /// Answers to operations of clients.
     pub ops: u64,
-    /// Clients' reads that were answered with data.
+    /// Reads of clients that were answered with data.
     pub reads: u64,
-    /// Bytes of these.
+    /// Bytes of these reads.
     pub read_bytes: u64,
-    /// Clients' writes that were answered as done, zeroes among them.
+    /// Writes of clients that were acknowledged, including zeroings.
     pub writes: u64,
-    /// Bytes of these, without zeroes.
+    /// Bytes of these writes, without zeroings.
     pub written_bytes: u64,
-    /// Bytes copied to joiners and in settling.
+    /// Bytes copied in resyncs and settles, counted once per receiver.
     pub moved: u64,
-    /// When a write last found no space here.
+    /// When a write last found no space on this device.
     pub full_at: Option<Time>,
-    /// When a write to a thin volume last found only the spare here.
+    /// When a write to a thin volume last found only the spare on this device.
     pub only_spare_at: Option<Time>,
-    /// Bytes of damaged blocks that were written anew.
+    /// Bytes of damaged blocks that were rewritten.
     pub repaired: u64,
-    /// Times that damaged blocks were in no other copy that is in sync.
+    /// How often no other in-sync replica could provide damaged blocks.
     pub unreadable: u64,
 }
 
-/// What a group looks like from here, for status, tests and the simulator.
+/// The state of a group at this device, for status, tests and the simulator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupView {
-    /// Which group.
+    /// The group.
     pub group: GroupId,
-    /// The configuration that is in force here.
+    /// The configuration in force at this device.
     pub config: GroupConfig,
-    /// Leads.
+    /// This device is the primary.
     pub primary: bool,
-    /// Leads and serves.
+    /// This device is the primary and serves.
     pub active: bool,
-    /// Blocks that may differ from the other copy, in bytes, without what is in flight.
+    /// Bytes of the dirty set, without what is in flight.
     pub dirty_bytes: u64,
-    /// Bytes that a running sync still has to move.
+    /// Bytes that a running sync still has to copy.
     pub todo_bytes: u64,
 }
 
@@ -98,63 +101,66 @@ pub struct Mirror<J> {
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     pub(crate) named_at: MapVersion,
-    /// Members that I have dialled; and what is under way to all of them.
+    /// Devices that this one has dialled as a primary.
     pub(crate) peers: IdMap<DeviceId, Peer>,
+    /// What is in flight to all of them together.
     pub(crate) traffic: Traffic,
-    /// Operations of streams that were given to links so far.
+    /// Number of operations of streams that were handed to links so far.
     pub(crate) sends: u64,
-    /// Members whose links have room again, while something waits for it.
+    /// Devices whose windows have room again while something waits for it.
     pub(crate) roomy: Vec<DeviceId>,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
     /// Where blocks without data are errors.
     pub(crate) gaps: Gaps,
-    /// As many zeros as a unit has, while some are data in a gap.
+    /// Zeros of the length of a unit, while writes in gaps use them.
     pub(crate) zeros: Option<Buf>,
-    /// Operations that have their lock and can start.
+    /// Operations that have their range lock and can start.
     pub(crate) ready: VecDeque<u64>,
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
     pub(crate) arrivals: Arrivals,
-    /// Groups that I bring a joiner up to date in.
+    /// Groups in which this device, as the primary, fills a joiner.
     pub(crate) joining: BTreeSet<GroupId>,
     pub(crate) pace: Pace,
-    /// When copies that are held back may begin.
+    /// When copies that are delayed may begin.
     pub(crate) copy_at: Option<Time>,
-    /// Groups that wait until a promise of mine runs out.
+    /// Groups that wait until leases that this device has granted have run out, and until when.
     pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
-    /// Groups with reads that wait for a lease.
+    /// Groups with operations that wait for a lease, for room in a window, or for the end of a
+    /// seal.
     pub(crate) parked: BTreeSet<GroupId>,
-    /// Groups whose sync asks again.
+    /// Groups whose sync will repeat its question, and when.
     pub(crate) asking: BTreeMap<GroupId, Time>,
-    /// Groups whose commit point the secondaries may not know yet.
+    /// Groups with commit points that the secondaries may not know yet.
     pub(crate) untold: Vec<GroupId>,
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
-    /// Volumes that exist, and of which nobody knows.
+    /// Volumes that exist, and ids of volumes that may exist.
     pub(crate) volumes: Volumes,
-    /// Groups of whose newest configuration no MDM has told yet, but another server.
+    /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
     pub(crate) unsure: BTreeSet<GroupId>,
     pub(crate) usable: Usable,
     pub(crate) changes: Changes,
-    /// By operation: the blocks that it lacks.
+    /// By operation: the damaged blocks that it waits for.
     pub(crate) repairs: BTreeMap<u64, Repair>,
-    /// By operation that writes another replica's content: what that replica's list says about it.
+    /// By operation that writes another replica's content: the entries of that replica's list of
+    /// executed writes.
     pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
-    /// Executed writes that no list has any more, and how many were ever listed.
+    /// Executed writes that no list contains any more, and how many entries were ever listed.
     pub(crate) forgotten: Forgotten,
     pub(crate) noted: u64,
-    /// When so many were, all lists are counted.
+    /// Value of `noted` at which all lists are counted again.
     pub(crate) count_at: u64,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
-    /// How long jobs of the device take.
+    /// Measures how long jobs of the device take.
     pub(crate) stopwatch: Stopwatch,
     pub(crate) failed: bool,
 }
 
 impl<J: Journal> Mirror<J> {
-    /// The replicas of a device, as its records say; none for a new device.
+    /// Creates the replicas that the device's records describe; none for a new device.
     pub fn new(
         me: DeviceId,
         incarnation: Incarnation,
@@ -223,41 +229,43 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The device's content.
+    /// Returns the unit store.
     pub fn journal(&self) -> &J {
         &self.journal
     }
 
-    /// The device, whose jobs nobody will hear of any more.
+    /// Returns the unit store. The results of its jobs are lost.
     pub fn into_journal(self) -> J {
         self.journal
     }
 
-    /// The device, for calls that concern no job.
+    /// Returns the unit store, for calls that are not jobs.
     pub fn journal_mut(&mut self) -> &mut J {
         &mut self.journal
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// The device failed in a way that this process can't go on from: it must stop.
+    /// Returns true if the device has failed in such a way that this process must stop.
     pub fn failed(&self) -> bool {
         self.failed || self.journal.failed().is_some()
     }
 
-    /// Operations in flight.
+    /// Returns the number of operations in flight.
     pub fn in_flight(&self) -> usize {
         self.ops.len()
     }
 
+    /// Adds an operation, and returns its key.
     pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
         self.load.add(op.counts);
         self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
     }
 
+    /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.get_mut(key)?;
         self.load.end(op.counts.take());
@@ -268,19 +276,19 @@ impl<J: Journal> Mirror<J> {
         self.ops.remove(key)
     }
 
-    /// Every group with a replica here, in order.
+    /// Returns every group that has a replica here, in order.
     pub fn groups(&self) -> Vec<GroupId> {
         let mut groups: Vec<GroupId> = self.replicas.keys().collect();
         groups.sort_unstable();
         groups
     }
 
-    /// True for a group of which something is, or may be, here.
+    /// Returns true if this device has, or may have, something of the group.
     pub fn has(&self, group: GroupId) -> bool {
         self.replicas.get(group).is_some()
     }
 
-    /// What a group looks like from here.
+    /// Returns the state of a group at this device.
     pub fn view(&self, group: GroupId) -> Option<GroupView> {
         let replica = self.replicas.get(group)?;
         let (primary, active, todo_bytes) = match &replica.role {
@@ -293,19 +301,22 @@ impl<J: Journal> Mirror<J> {
 
     // ---- configurations ----
 
-    /// The version of the map at which this life was named. Whatever an earlier life has led, it led by then.
+    /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
+    /// device were primaries only in maps up to that version.
     pub fn named_at(&mut self, map: MapVersion) {
         self.named_at = map;
     }
 
-    /// A newer map is there. Call before `configure`, once per map.
+    /// Takes over the version of a newer map and the fates of devices in it. Call it once per map,
+    /// before `configure`.
     pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
         self.map = map;
         self.leases.know(map, &fates);
         self.fates = fates;
     }
 
-    /// What the storage pool says about copies that replace a lost one, and about those that only move. Holds at once.
+    /// Sets the storage pool's policies for copies that replace lost ones and for copies that only
+    /// move data. They apply at once.
     pub fn set_policies(
         &mut self,
         now: Time,
@@ -318,8 +329,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Takes over a group's configuration, if it is newer than the one in force. `told`: by an MDM, and not by another
-    /// server alone.
+    /// Takes over a group's configuration if it is newer than the newest known one. `told`: it
+    /// comes from an MDM, and not only from another server.
     pub fn configure(
         &mut self,
         now: Time,
@@ -332,7 +343,7 @@ impl<J: Journal> Mirror<J> {
         if !member && self.replicas.get(group).is_none() {
             return;
         }
-        // No MDM has said so, and a server may be wrong.
+        // No MDM names such a primary, so the other server is wrong.
         if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
             return;
         }
@@ -346,7 +357,8 @@ impl<J: Journal> Mirror<J> {
             self.unsure.remove(&group);
             return self.enter_again(now, group, out);
         }
-        // Else it is newer, or the other server was wrong.
+        // The configuration is newer, or that of the other server was wrong and this one replaces
+        // it.
         let old_epoch =
             config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
         if old_epoch && replica.config.epoch.0 == 0 {
@@ -376,7 +388,7 @@ impl<J: Journal> Mirror<J> {
         self.enter(now, group, out);
     }
 
-    /// Nothing is answered under the present configuration any more.
+    /// Ends the present configuration: from now on nothing is answered under it.
     fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
         let admitted = self.fold_admitted(group, next);
         self.fold_uncertain(group);
@@ -405,8 +417,8 @@ impl<J: Journal> Mirror<J> {
         self.parked.remove(&group);
     }
 
-    /// A joiner whose admission was asked for, and is granted, has all that I have but for what is in
-    /// flight: the blocks that it had missed are not dirty any more.
+    /// Clears the dirty set if `next` admits the joiner for which this primary has requested
+    /// admission: the joiner has everything except what is in flight. Returns true in that case.
     fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) -> bool {
         let Some(replica) = self.replicas.get_mut(group) else { return false };
         let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return false };
@@ -419,7 +431,7 @@ impl<J: Journal> Mirror<J> {
         sync.in_limbo() && both
     }
 
-    /// What is in flight is uncertain: puts it into the dirty set.
+    /// Adds what is in flight, and therefore uncertain, to the dirty set.
     fn fold_uncertain(&mut self, group: GroupId) {
         if !self.journal.keeps_data() {
             return;
@@ -437,13 +449,14 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Ends an operation without doing it, or leaves only its media job.
+    /// Ends an operation without doing it, or leaves only its media job. A client is told to ask
+    /// again.
     fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) {
         let Some(op) = self.ops.get_mut(key) else { return };
         let (group, unit) = (op.group, op.unit);
         let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
         if matches!(asker, Asker::Nobody) {
-            return; // the configuration changes again while its job runs
+            return; // the configuration changes once more while the job runs
         }
         let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
         let number = op.number;
@@ -466,8 +479,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Enters the next configuration, once no job of the last one runs, and the journal has it that this
-    /// replica acts in it (rule R2): until then nothing is answered.
+    /// Enters the next configuration once no job of the last one runs, and once the unit store has
+    /// recorded that this replica acts in it (rule R2). Until then nothing is answered.
     pub(crate) fn enter(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let me = self.me;
         let Some(replica) = self.replicas.get_mut(group) else { return };
@@ -479,7 +492,7 @@ impl<J: Journal> Mirror<J> {
         let (acts, joins) = (Replica::acts_in(next, me), !next.in_sync.contains(&me));
         let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
         if acts && unknown {
-            // What others have, this one doesn't know: its dirty set reaches back to no epoch before this one.
+            // This replica doesn't know what others have: its dirty set covers no earlier epoch.
             replica.record.base = epoch;
             self.change(group, alloc::vec![Change::Base(epoch)]);
         }
@@ -497,7 +510,7 @@ impl<J: Journal> Mirror<J> {
         replica.enter(config, map, me);
         let config = &replica.config;
         if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
-            // That can't be taken back: an MDM has to say it.
+            // A deletion can't be undone, so the configuration has to come from an MDM.
             if !self.unsure.contains(&group) {
                 self.discard(now, group, out);
             }
@@ -520,7 +533,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The devices whose lease, or whose answers, groups that I lead need; and those to be brought back.
+    /// Returns the devices whose leases or answers this device needs as a primary, and the other
+    /// replicas of its groups, which should come back.
     pub fn wanted(&self) -> (BTreeSet<DeviceId>, BTreeSet<DeviceId>) {
         let (mut needed, mut out_of_sync) = (BTreeSet::new(), BTreeSet::new());
         let configs =
@@ -536,7 +550,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- operations ----
 
-    /// Puts an operation in line for its range.
+    /// Requests the operation's range lock. The operation is ready when it has the lock.
     pub(crate) fn queue(&mut self, key: u64) {
         let op = self.ops.get(key).expect("queued operations live");
         let exclusive = op.alone || !op.kind.shares();
@@ -562,7 +576,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Starts what can start, until nothing can.
+    /// Starts operations until none can start.
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
         loop {
             while let Some(key) = self.ready.pop_front() {
@@ -594,13 +608,13 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Starts an operation's job on the media.
+    /// Starts an operation's media job.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
         let started = self.launch(key, out);
         self.launched(now, key, started, out);
     }
 
-    /// Starts an operation's job; what came of it is for `launched`.
+    /// Starts an operation's media job. The caller passes the result to `launched`.
     pub(crate) fn launch(&mut self, key: u64, out: &mut Effects) -> Started {
         let gone = self
             .ops
@@ -616,7 +630,7 @@ impl<J: Journal> Mirror<J> {
                 Job::Lose { at, len }
             }
             OpKind::Write => {
-                // A retry in parts, and what a primary has read, have a sum as well.
+                // A retry in parts, and what a primary has read, have a checksum as well.
                 let summed = op.flags & flag::NO_BODY_CRC == 0;
                 Job::Write { at, body: op.body.clone(), crc: summed.then_some(op.body_crc) }
             }
@@ -650,7 +664,7 @@ impl<J: Journal> Mirror<J> {
         started
     }
 
-    /// A job was started.
+    /// Handles the result of starting a job.
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
             Started::Pending => self.stopwatch.begins(now, key),
@@ -660,7 +674,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A device operation ended.
+    /// Takes the result of a device operation.
     pub fn disk_done(
         &mut self,
         now: Time,
@@ -674,6 +688,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// Continues an operation whose media job has ended.
     pub(crate) fn job_done(
         &mut self,
         now: Time,
@@ -730,12 +745,12 @@ impl<J: Journal> Mirror<J> {
 
     // ---- frames ----
 
-    /// A header of ours about a group.
+    /// Returns a header about a group, with the epoch in force here.
     pub(crate) fn header(&self, kind: Kind, group: GroupId) -> Header {
         self.header_in(kind, group, self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch))
     }
 
-    /// The same, when its epoch is known.
+    /// Returns a header about a group in this epoch.
     pub(crate) fn header_in(&self, kind: Kind, group: GroupId, epoch: Epoch) -> Header {
         let mut header = Header::new(kind);
         header.group = group.0.into();
@@ -759,7 +774,8 @@ impl<J: Journal> Mirror<J> {
         out.send(to.link, wire::frame(header, &body), body);
     }
 
-    /// A read's answer. A checksum that the store knows is not made anew from memory.
+    /// Answers a read. A checksum that the unit store knows is not computed again from memory,
+    /// which may have changed.
     pub(crate) fn reply_data(
         &mut self,
         to: Caller,
@@ -778,8 +794,8 @@ impl<J: Journal> Mirror<J> {
         out.send(to.link, head, body);
     }
 
-    /// "Your epoch is old": with the one that is in force here, and who leads in it. Whoever asks may go on
-    /// there, also without an MDM.
+    /// Answers that the client's epoch is old, with the epoch that is known here and its primary.
+    /// So the client can go on without an MDM.
     pub(crate) fn reply_stale(
         &self,
         to: Caller,
