@@ -21,7 +21,8 @@
 //!
 //! | file | contents | rules |
 //! |---|---|---|
-//! | `mirror` | all replicas of a shard: configurations, operations, media jobs | R2 |
+//! | `mirror` | all replicas of a shard: operations, range locks, media jobs | R3 |
+//! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
 //! | `replica` | one replica: configuration, record, role; the primary's stream | R5 |
 //! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
 //! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
@@ -45,6 +46,7 @@ extern crate alloc;
 
 mod arrival;
 pub mod client;
+mod configuration;
 mod dirty;
 mod discard;
 mod evidence;

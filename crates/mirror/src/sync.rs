@@ -158,6 +158,14 @@ impl Sync {
         }
     }
 
+    /// Returns true if a mutant ignores what peers report as dirty.
+    fn forgets_dirty(&self) -> bool {
+        mutant::on(match self.joiner {
+            Some(_) => Mutant::IgnoreJoinerDirty,
+            None => Mutant::IgnorePeerDirty,
+        })
+    }
+
     /// Returns true if new writes wait for the seal.
     pub fn holds_writes(&self) -> bool {
         matches!(self.phase, Phase::Drain | Phase::Seal(_))
@@ -325,15 +333,7 @@ impl<J: Journal> Mirror<J> {
         };
         let Some(list) = records::read::<UnitBlocks>(body) else { return };
         if h.status.get() != Status::Ok as u16 {
-            let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
-            let patience = sync.patience.min(ASK_AGAIN * 10);
-            if sync.joiner.is_some() {
-                self.cut(now, group, out);
-            }
-            if present {
-                self.wait_for_answer(now, group, patience); // it doesn't know this epoch yet
-            }
-            return;
+            return self.state_refused(now, group, h, out);
         }
         // The peer acts in this epoch, so it serves no reads by a lease of an older one (rule R4,
         // case b).
@@ -348,40 +348,27 @@ impl<J: Journal> Mirror<J> {
         }
         self.has_told(from, group, asked_after);
         if !streaming {
-            // Copies that began earlier end in this sync. `ask_again` asks when they have ended.
-            if !h.has(flag::MORE) && idle && self.is_behind(from) {
-                self.wait_for_answer(now, group, ASK_AGAIN * 10); // its stream would find no room
-            } else if !h.has(flag::MORE) && idle {
-                // The next answer will take as long as this one.
-                self.ask_joiner(now, group, from, true, out);
-                self.wait_for_answer(now, group, patience);
+            if !h.has(flag::MORE) && idle {
+                self.restart_stream(now, group, from, patience, out);
             }
             return self.pump(now, out);
         }
         let replica = self.replicas.get_mut(group).expect("looked up above");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &mut primary.sync else { return };
-        let forget = mutant::on(match sync.joiner {
-            Some(_) => Mutant::IgnoreJoinerDirty,
-            None => Mutant::IgnorePeerDirty,
-        });
-        for entry in list.iter().filter(|e| !forget && !gone.contains(&e.key().volume)) {
+        let forgets = sync.forgets_dirty();
+        for entry in list.iter().filter(|e| !forgets && !gone.contains(&e.key().volume)) {
             sync.todo.insert(entry.key(), entry.set());
         }
         if h.has(flag::MORE) {
             return;
         }
-        let empty = h.has(flag::FULL);
         let all = replica.record.all_dirty || h.has(flag::ALL);
         let reaches = sync.joiner.is_none()
             || (Epoch(h.lsn.get()) >= replica.record.base && !all)
             || mutant::on(Mutant::IgnoreBase);
-        if !reaches && !empty {
-            self.cut(now, group, out);
-            if let Some(sync) = self.sync_mut(group) {
-                sync.phase = Phase::Wipe;
-            }
-            return self.send_question(group, out);
+        if !reaches && !h.has(flag::FULL) {
+            return self.wipe_joiner(now, group, out);
         }
         sync.told.insert(member);
         sync.full |= !reaches || all;
@@ -389,6 +376,59 @@ impl<J: Journal> Mirror<J> {
         if sync.told != sync.members {
             return; // waits for the others: what one peer may lack goes to all
         }
+        self.plan_copies(group, member, reaches);
+        self.asking.remove(&group);
+        self.advance(now, group, out);
+        self.pump(now, out);
+    }
+
+    /// A peer can't tell its state now: it may not know the epoch yet.
+    fn state_refused(&mut self, now: Time, group: GroupId, h: &Header, out: &mut Effects) {
+        let Some(sync) = self.sync_mut(group) else { return };
+        let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
+        let patience = sync.patience.min(ASK_AGAIN * 10);
+        if sync.joiner.is_some() {
+            self.cut(now, group, out);
+        }
+        if present {
+            self.wait_for_answer(now, group, patience);
+        }
+    }
+
+    /// A joiner that was cut off has done everything that it was sent: its stream begins again with
+    /// the next question. No copy of this side runs; while one does, `ask_again` asks later.
+    fn restart_stream(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        joiner: DeviceId,
+        patience: Duration,
+        out: &mut Effects,
+    ) {
+        if self.is_behind(joiner) {
+            // Its stream would find no room.
+            return self.wait_for_answer(now, group, ASK_AGAIN * 10);
+        }
+        // The next answer will take as long as this one.
+        self.ask_joiner(now, group, joiner, true, out);
+        self.wait_for_answer(now, group, patience);
+    }
+
+    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it.
+    fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        self.cut(now, group, out);
+        if let Some(sync) = self.sync_mut(group) {
+            sync.phase = Phase::Wipe;
+        }
+        self.send_question(group, out);
+    }
+
+    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
+    /// sets of both sides reach back far enough to name every difference.
+    fn plan_copies(&mut self, group: GroupId, peer: Members, reaches: bool) {
+        let replica = self.replicas.get_mut(group).expect("the caller has it");
+        let Role::Primary(primary) = &mut replica.role else { return };
+        let Some(sync) = &mut primary.sync else { return };
         sync.phase = Phase::Copy;
         if reaches {
             sync.todo.extend(&replica.record.dirty);
@@ -404,13 +444,10 @@ impl<J: Journal> Mirror<J> {
         // What is in flight and was not sent to the peer is in no dirty set yet.
         for entry in primary.stream.iter().filter(|e| !e.done) {
             let op = self.ops.get(entry.op).expect("an operation of the stream lives");
-            if !op.sent.intersects(member) {
+            if !op.sent.intersects(peer) {
                 sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
             }
         }
-        self.asking.remove(&group);
-        self.advance(now, group, out);
-        self.pump(now, out);
     }
 
     /// Continues the copy phase, or ends it when everything has been copied.

@@ -20,8 +20,7 @@ const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts
 
 /// Paths that the checks of columns, long functions and unused items pass over: others are at work
 /// on them. To be emptied when that is merged.
-const NOT_YET: &[&str] =
-    &["crates/mdm", "crates/mirror", "crates/node", "crates/sim", "docs/operate/managers.md"];
+const NOT_YET: &[&str] = &["crates/mdm", "crates/node", "crates/sim", "docs/operate/managers.md"];
 
 /// A text file of the project.
 pub struct File {
