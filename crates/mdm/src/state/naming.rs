@@ -1,5 +1,5 @@
-//! What people make, name and remove beside volumes: protection domains, fault sets and storage pools; and other
-//! names for what is there.
+//! Objects beside volumes that operators make, name and remove: protection domains, fault sets and
+//! storage pools. And new names for existing objects.
 
 use super::{Edits, Sdc, Server, State, Volume};
 use crate::command;
