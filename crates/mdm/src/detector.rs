@@ -35,7 +35,7 @@ pub struct Verdict {
 const WINDOW: Duration = Duration::from_secs(10);
 /// From this number of servers on, at most a fifth of them is declared lost for silence within one
 /// `WINDOW`. In smaller clusters the count cannot tell a common cause from chance; there, one
-/// server that is still heard is enough.
+/// server that is still heard is enough to believe that the others died.
 const MANY: usize = 10;
 
 /// Returns how many out of `servers` may be taken for lost, by silence or suspicion, at about the
@@ -82,7 +82,7 @@ impl Watch {
         if answers { silence + beat * 2 } else { silence }
     }
 
-    /// Returns true if it has been silent for longer than that.
+    /// Returns true if it has been silent for at least its `patience`.
     fn is_silent(&self, now: Time, silence: Duration, beat: Duration) -> bool {
         now.since(self.heard) >= self.patience(silence, beat)
     }

@@ -2,13 +2,14 @@
 //!
 //! In each round it turns the operator's intents (devices that are to be removed), the map and the
 //! heartbeats into one command with all changes that are due, group by group, each compared with
-//! the group's epoch (rule R4). Between rounds it remembers only since when devices are away and
-//! down, how many groups were moving when it last planned to level, and when to look again. So a
-//! new leader continues from the replicated state.
+//! the group's epoch (rule R4). Between rounds it remembers only since when devices are away, which
+//! dropped replicas may still serve, how many groups were moving when it last planned to level, and
+//! when to look again. So a new leader continues from the replicated state.
 //!
 //! In order of importance, it:
 //! 1. ends moves that are complete or have become pointless;
-//! 2. rebuilds lost copies elsewhere when their device has been away for [`Limits::rebuild_after`];
+//! 2. rebuilds lost copies elsewhere when their device has been away, or out of the primary's
+//!    reach, for [`Limits::rebuild_after`];
 //! 3. hands over the groups that servers in maintenance lead;
 //! 4. moves copies off devices that are to be removed, and off fault units that have both copies of
 //!    a group;
@@ -40,13 +41,13 @@ use parting::Partings;
 use room::{Homes, Rooms};
 use wire::control::{Intent, MoveStatus};
 
-/// See the module's text.
+/// The healer's memory between two rounds.
 #[derive(Debug, Default)]
 pub struct Healer {
     /// Since when devices are down, as far as this MDM has seen since its start.
     away: BTreeMap<DeviceId, Time>,
     due: Time,
-    /// The map version at which there was nothing to do, and nothing to wait for.
+    /// The map version at which there was nothing to do and nothing to wait for.
     quiet: Option<MapVersion>,
     /// Replicas that are to be dropped and may still serve by an older map.
     partings: Partings,
@@ -139,8 +140,8 @@ impl Healer {
         commands
     }
 
-    /// Finds the devices that are away or in quarantine, and the domains where too many servers are
-    /// away to believe that they died.
+    /// Finds the devices that are away, in quarantine or cut off, and the domains where too many
+    /// servers are away to believe that they died.
     fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
         let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent.counts());
         let worked_on =
@@ -365,7 +366,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Hands over what a server in maintenance leads to another one before it goes.
+    /// Makes another server the primary of what a server in maintenance leads, before it goes.
     fn hand_over(&mut self) {
         let state = self.state;
         let is = |d: &DeviceId, wanted: Intent| {

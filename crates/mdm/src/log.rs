@@ -30,8 +30,8 @@
 //! **A torn tail and damage.** The first invalid batch ends the log if nothing valid follows it in
 //! this area: it was being written when the process died, and it was never acknowledged. If a later
 //! batch of this generation is valid, an acknowledged batch is damaged. The MDM then refuses to
-//! start, since it would otherwise break promises. Damage to exactly the last batch cannot be told
-//! from a torn write, and is treated as one.
+//! start, since it would otherwise forget decisions that others rely on. Damage to exactly the last
+//! batch cannot be told from a torn write, and is treated as one.
 //!
 //! **Errors.** After a failed write or flush the content of the disk is unknown. The log stays in
 //! [`Log::failed`] and accepts nothing more; a restart reads what is there.

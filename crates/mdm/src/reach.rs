@@ -32,7 +32,7 @@ struct Word {
     since: BTreeMap<DeviceId, Time>,
 }
 
-/// The reports of all devices, and the devices that are cut off.
+/// Reports of all devices, and the devices that are cut off by them.
 #[derive(Debug, Default)]
 pub struct Reach {
     words: BTreeMap<DeviceId, Word>,

@@ -4,8 +4,8 @@
 //!
 //! Servers report devices that take long: their own by their operations, others by the time from a
 //! beacon to its grant. A device's report about itself suffices. Reports of others count only if
-//! most of the devices that ask it agree, and at least two: a device that is slow itself finds all
-//! others slow.
+//! most of the primaries that send it beacons agree, and at least two of them: a device that is
+//! slow itself finds all others slow.
 //!
 //! A device is slow if it takes long compared with the others of its pool, all the time. A pool
 //! that is overloaded as a whole has no slow devices. A slow device is ejected only if no group
@@ -13,10 +13,10 @@
 //! fault unit is out at a time in small domains, a fifth in large ones.
 //!
 //! Copies are no excuse for a device that stands still, which is one that reports that none of its
-//! operations has ended for `slow_for`: it makes no progress with the copy, and the groups wait for
-//! nothing. The time per operation shows a stall later, as it includes the queue before the
-//! operation, which copies make long: only a time of several `slow_for` proves that one operation
-//! hangs while others end.
+//! operations has ended for `slow_for`: it makes no progress with the copy, and its groups wait in
+//! vain. The time per operation shows a stall later, as it includes the queue before the operation,
+//! which copies make long: only a time of several `slow_for` proves that one operation hangs while
+//! others end.
 
 use crate::state::{Device, State};
 use crate::status::Observed;

@@ -4,9 +4,9 @@
 //! lease that it was granted is over. Its successor waits for that as long as it knows of it; but a
 //! new incarnation of the successor knows only the devices among the group's replicas. So a replica
 //! that is not in sync stays a replica until one of three things is true: it knows that it no
-//! longer leads; it is dead; or a grace has passed since its successor knew the map. What the
-//! successor grants after that is not taken for a lease, and without its leases, as those of an
-//! in-sync replica, nothing was ever served. (A replica that got in sync later was admitted by a
+//! longer leads; it is dead; or a grace has passed since its successor knew the map. From then on,
+//! what the successor grants is not taken for a lease; and the earlier primary never serves without
+//! a lease of the successor, which was in sync. (A replica that got in sync later was admitted by a
 //! successor that had waited.)
 
 use crate::state::State;
@@ -31,7 +31,7 @@ struct Parting {
 }
 
 impl Partings {
-    /// Looks at all groups that are on the move.
+    /// Updates the list from all groups that are moving.
     pub(super) fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
         let mut before = core::mem::take(&mut self.0);
         for (id, group) in state.groups.iter().filter(|(_, g)| g.leaving.is_some()) {

@@ -26,7 +26,7 @@ impl Copies {
     }
 }
 
-/// What counts about one device.
+/// What the healer knows of one device's room and load.
 #[derive(Debug)]
 struct Room {
     /// Its fault unit.

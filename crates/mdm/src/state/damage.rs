@@ -152,8 +152,8 @@ impl State {
 
     /// Returns the two replicas of a group that starts again with the best older copy that is
     /// there. The second one is a device that has nothing of the group. A device that comes back
-    /// has to delete what it has first, and one that has just come has not reported what it knows:
-    /// what either of them wrote alone would not be found by comparing what both remember.
+    /// has to delete its content first, and one that has just come has not reported what it knows:
+    /// comparing what both replicas remember would not find what such a device wrote alone.
     fn with_stale(
         &self,
         (id, group): (GroupId, &Group),

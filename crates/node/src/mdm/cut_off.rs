@@ -1,7 +1,7 @@
 //! Devices that other servers cannot reach: which suspicions count, and which devices are taken out
 //! (rule R12; `mdm::reach` finds the devices that are cut off). Such a device goes down, so that
 //! the others lead what it led. Its next heartbeat brings it back, without those groups. From then
-//! on it leads only groups that no other device has, and joins the others again when their
+//! on it leads only groups in which it alone is in sync, and joins the others again when their
 //! primaries reach it.
 
 use super::Mdm;
