@@ -101,8 +101,8 @@ impl Group {
         Some([staying.next()?, staying.next()?])
     }
 
-    /// Starts a lost group again, empty, on those of its replicas that are up. Only for groups that
-    /// no volume uses. Without a replica that is up, nothing changes.
+    /// Starts a lost group again, empty, on those of its replicas that are up. The caller uses it
+    /// only for groups that no volume uses. Without a replica that is up, nothing changes.
     pub fn form(&mut self, up: &impl Fn(DeviceId) -> bool) {
         let there: Vec<DeviceId> = self.replicas.iter().copied().filter(|d| up(*d)).collect();
         if self.lost && !there.is_empty() {
@@ -137,7 +137,7 @@ impl Group {
         self.elect(up);
     }
 
-    /// Handles the end of the device; `up` already says that it is down. With `empty`, its content
+    /// Handles the loss of the device; `up` already says that it is down. With `empty`, its content
     /// is gone, too.
     pub fn went_down(&mut self, device: DeviceId, empty: bool, up: &impl Fn(DeviceId) -> bool) {
         self.joiners.retain(|d| *d != device);
@@ -154,7 +154,7 @@ impl Group {
         self.elect(up);
     }
 
-    /// Takes out a device that the primary wants to do without.
+    /// Takes out a device that the primary suspects.
     pub fn suspected(&mut self, device: DeviceId) {
         self.in_sync.retain(|d| *d != device);
         self.joiners.retain(|d| *d != device);

@@ -1,6 +1,6 @@
-//! Finds devices that are slow and better done without (rule R12): a disk that retries, a link that
-//! loses packets, a host without processor time. Nothing fails, and every write waits for the
-//! device.
+//! Finds devices that are so slow that the cluster is better off without them (rule R12): a disk
+//! that retries, a link that loses packets, a host without processor time. Nothing fails, and every
+//! write waits for the device.
 //!
 //! Servers report devices that take long: their own by their operations, others by the time from a
 //! beacon to its grant. A device's report about itself suffices. Reports of others count only if

@@ -4,10 +4,10 @@
 //! lease that it was granted is over. Its successor waits for that as long as it knows of it; but a
 //! new incarnation of the successor knows only the devices among the group's replicas. So a replica
 //! that is not in sync stays a replica until one of three things is true: it knows that it no
-//! longer leads; it is dead; or a grace has passed since its successor knew the map. From then on,
-//! what the successor grants is not taken for a lease; and the earlier primary never serves without
-//! a lease of the successor, which was in sync. (A replica that got in sync later was admitted by a
-//! successor that had waited.)
+//! longer leads; it is dead; or a grace has passed since its successor knew the map. What the
+//! successor grants once it knows the map is not taken for a lease, and the earlier primary never
+//! serves without a lease from the successor, which was in sync. (A replica that got in sync later
+//! was admitted by a successor that had waited.)
 
 use crate::state::State;
 use crate::status::Observed;

@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::crc::crc32c;
 
-/// What was found.
+/// The log as it was found.
 pub(super) struct Recovered {
     pub found: Held,
     /// The number of the next record.
@@ -105,7 +105,7 @@ impl Recovery {
         match self.stage {
             Stage::Headers => {
                 let (first, second) = data.split_at(BLOCK);
-                // Only if the first area has the old format there may be an area far away.
+                // An area at 1 TiB can exist only if the first area has the old format.
                 if self.headers.is_empty() && (Header::is_far(first) || Header::is_far(second)) {
                     self.areas = AREAS.len();
                 }

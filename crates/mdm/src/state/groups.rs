@@ -1,4 +1,5 @@
-//! Groups: what primaries propose and the healer plans; and the groups of each device and volume.
+//! Commands on groups, which primaries propose and the healer plans, and the indexes of groups by
+//! device and volume.
 
 use super::{Edits, State, Users, Volume};
 use crate::command;

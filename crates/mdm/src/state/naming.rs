@@ -1,5 +1,5 @@
-//! Objects beside volumes that operators make, name and remove: protection domains, fault sets and
-//! storage pools. And new names for existing objects.
+//! Protection domains, fault sets and storage pools: how operators make and remove them. And new
+//! names for all kinds of objects.
 
 use super::{Edits, Sdc, Server, State, Volume};
 use crate::command;

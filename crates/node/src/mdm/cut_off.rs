@@ -41,7 +41,8 @@ impl Mdm {
         for device in found.difference(&before) {
             out.note(Note::CutOff { device: *device, over: false });
             if !shares(&self.state, *device, &found) {
-                // Primaries will try to bring it up to date again and again.
+                // It counts as an absence: primaries would try to bring the device up to date again
+                // and again.
                 self.count_absence(now, *device, None, out);
             }
         }
