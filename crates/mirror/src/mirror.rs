@@ -123,7 +123,7 @@ pub struct Mirror<J> {
     pub(crate) copy_at: Option<Time>,
     /// Groups that wait until a promise of mine runs out.
     pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
-    /// Groups with reads that wait for a lease.
+    /// Groups with operations that wait for a lease, a seal or room.
     pub(crate) parked: BTreeSet<GroupId>,
     /// Groups whose sync asks again.
     pub(crate) asking: BTreeMap<GroupId, Time>,

@@ -3,7 +3,8 @@
 //! A link whose queue is too long is given up. If all that a member has not answered were sent at once when its link is
 //! back, that could be too long again, for ever. So what a member has not answered counts against its window, and what
 //! finds no room waits, in order, until answers make some. While it waits, clients' writes that would go there wait, too:
-//! a member that is slower than the clients slows them down, and isn't lost by it.
+//! a member that is slower than the clients slows them down, and isn't lost by it. Writes that come later wait behind
+//! those that wait already, in whatever group: otherwise a busy group with a low number would leave no room to others.
 //!
 //! An operation may be over before a member has answered it: the configuration has changed, or a joiner was cut off. Its
 //! bytes may still wait in the link's queue. They take room until something is answered that was sent later: a link
@@ -132,7 +133,7 @@ impl Peer {
 pub(crate) struct Traffic {
     /// Bytes that take room.
     flying: u64,
-    /// Operations that wait for room.
+    /// Operations that wait for room, and members for whose room clients wait.
     waiting: u64,
     /// Bytes that an operation takes at least.
     least: u64,
@@ -282,8 +283,13 @@ impl<J: Journal> Mirror<J> {
         let mut crowded = false;
         for device in self.replicas[group].config.devices(to) {
             let peer = self.peers.get_mut(device).filter(|p| p.link.is_some());
-            let Some(peer) = peer.filter(|p| !p.takes(bytes, window)) else { continue };
-            peer.awaited = peer.awaited.or(Some(now));
+            // Clients that wait already come first.
+            let full = |p: &&mut Peer| p.awaited.is_some() || !p.takes(bytes, window);
+            let Some(peer) = peer.filter(full) else { continue };
+            if peer.awaited.is_none() {
+                peer.awaited = Some(now);
+                self.traffic.waiting += 1;
+            }
             crowded = true;
         }
         crowded
@@ -294,7 +300,7 @@ impl<J: Journal> Mirror<J> {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
         self.traffic.flying -= before.taken();
-        self.traffic.waiting -= before.backlog.len() as u64;
+        self.traffic.waiting -= before.backlog.len() as u64 + u64::from(before.awaited.is_some());
         before.awaited.is_some()
     }
 
@@ -396,6 +402,7 @@ impl<J: Journal> Mirror<J> {
         // Not for each answer: all that waits is looked at.
         let roomy = peer.flying == 0 || peer.taken() <= window / 4 * 3;
         if roomy && peer.awaited.take().is_some() {
+            self.traffic.waiting -= 1;
             self.unpark_all();
         }
     }
@@ -408,11 +415,15 @@ impl<J: Journal> Mirror<J> {
         owed.then_some(member)
     }
 
-    /// Everything that waits for a lease, a seal or room is tried again.
+    /// Everything that waits for a lease, a seal or room is tried again, in order of arrival.
     pub(crate) fn unpark_all(&mut self) {
+        let before = self.ready.len();
         while let Some(group) = self.parked.pop_first() {
             self.unpark(group);
         }
+        let ops = &self.ops;
+        let ready = &mut self.ready.make_contiguous()[before..];
+        ready.sort_by_key(|key| ops.get(*key).map(|op| op.since));
     }
 
     /// Joiners that stand still are cut off. Time in which this process stood still itself says nothing.
