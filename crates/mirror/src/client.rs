@@ -183,7 +183,9 @@ pub struct Client<T> {
     answer_within: Duration,
     requests: Slab<Request<T>>,
     ops: Slab<Op>,
-    /// Requests that came before the first map.
+    /// Requests that came before the first map. They get the permission of that map, so no fence
+    /// holds them back. Only simulated programs ask that early: `libgabion`, NBD sessions and loads
+    /// find a volume by its name in a map first.
     early: Vec<u64>,
     devices: IdMap<DeviceId, Device>,
     hints: Map<GroupId, Hint>,

@@ -5,7 +5,9 @@
 //! sent at once when its link is back, the queue could be too long again, for ever. So what a
 //! replica has not answered takes room in its window, and what finds no room waits, in order, until
 //! answers make some. While it waits, clients' writes that would go there wait, too. So a replica
-//! that is slower than the clients slows them down, and does not lose its link.
+//! that is slower than the clients slows them down, and does not lose its link. Later writes wait
+//! behind those that wait already, in whatever group. Otherwise a busy group with a low number would
+//! leave no room to other groups.
 //!
 //! An operation may end here before a replica has answered it, because the configuration ended or a
 //! joiner was cut off. Its bytes may still wait in the link's queue. They take room until the
@@ -143,7 +145,7 @@ impl Peer {
 pub(crate) struct Traffic {
     /// Bytes that take room.
     flying: u64,
-    /// Number of operations that wait for room.
+    /// Number of operations that wait for room, plus the replicas for whose room clients wait.
     waiting: u64,
     /// The least bytes that an operation takes.
     least: u64,
@@ -298,8 +300,13 @@ impl<J: Journal> Mirror<J> {
         let mut crowded = false;
         for device in self.replicas[group].config.devices(to) {
             let peer = self.peers.get_mut(device).filter(|p| p.link.is_some());
-            let Some(peer) = peer.filter(|p| !p.takes(bytes, window)) else { continue };
-            peer.awaited = peer.awaited.or(Some(now));
+            // Clients that wait already come first.
+            let full = |p: &&mut Peer| p.awaited.is_some() || !p.takes(bytes, window);
+            let Some(peer) = peer.filter(full) else { continue };
+            if peer.awaited.is_none() {
+                peer.awaited = Some(now);
+                self.traffic.waiting += 1;
+            }
             crowded = true;
         }
         crowded
@@ -311,7 +318,7 @@ impl<J: Journal> Mirror<J> {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
         self.traffic.flying -= before.taken();
-        self.traffic.waiting -= before.backlog.len() as u64;
+        self.traffic.waiting -= before.backlog.len() as u64 + u64::from(before.awaited.is_some());
         before.awaited.is_some()
     }
 
@@ -416,6 +423,7 @@ impl<J: Journal> Mirror<J> {
         // Not after every answer, because this retries everything that waits.
         let roomy = peer.flying == 0 || peer.taken() <= window / 4 * 3;
         if roomy && peer.awaited.take().is_some() {
+            self.traffic.waiting -= 1;
             self.unpark_all();
         }
     }
@@ -428,11 +436,15 @@ impl<J: Journal> Mirror<J> {
         owed.then_some(member)
     }
 
-    /// Retries everything that waits for a lease, a seal or room.
+    /// Retries everything that waits for a lease, a seal or room, in order of arrival.
     pub(crate) fn unpark_all(&mut self) {
+        let before = self.ready.len();
         while let Some(group) = self.parked.pop_first() {
             self.unpark(group);
         }
+        let ops = &self.ops;
+        let ready = &mut self.ready.make_contiguous()[before..];
+        ready.sort_by_key(|key| ops.get(*key).map(|op| op.since));
     }
 
     /// Cuts off joiners that stall. Time in which this process itself stood still doesn't count.

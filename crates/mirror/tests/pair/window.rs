@@ -433,6 +433,47 @@ fn write_to_other(pair: &mut Pair, epoch: u64, block: u32) {
     pair.mirrors[0].client(pair.now, CLIENT, &h, body, &mut pair.outs[0]);
 }
 
+/// Clients of the first group write again as soon as they are answered, and always want more than
+/// the window takes. A write to the second group is among them.
+#[test]
+fn a_group_with_a_high_number_gets_its_turn_in_the_window() {
+    let mut pair = settle(narrow());
+    let epoch = pair.epoch + 1;
+    let other = moved::config(epoch, 1, &[1, 2], &[1, 2], &[]);
+    for i in [1, 0] {
+        let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
+        mirror.configure(pair.now, GroupId(4), &other, true, out);
+    }
+    pair.wait(500);
+    let most = (QUEUE / 2 / u64::from(BLOCK)) as usize;
+    let wanted = 4 * most;
+    let before = pair.replies.len();
+    (0..wanted as u32).for_each(|block| write(&mut pair, block, 7));
+    write_to_other(&mut pair, epoch, 0);
+    let last = pair.seq;
+    let mut asked = wanted as u32;
+    while !pair.replies[before..].iter().any(|h| h.op.get() == last) {
+        let answered = pair.replies.len();
+        assert!(answered - before <= 2 * wanted, "{} others were answered", answered - before);
+        pair.now = Time(pair.now.0 + 1_000_000);
+        // One way, and back: `run` would end all that has been asked.
+        for from in [0, 1] {
+            pair.mirrors[from].flush(pair.now, &mut pair.outs[from]);
+            for effect in pair.outs[from].drain().collect::<Vec<_>>() {
+                if let Effect::Send { link, head, body } = effect {
+                    pair.deliver(from, link, &wire::parse(head.as_slice()), body);
+                }
+            }
+        }
+        for _ in answered..pair.replies.len() {
+            write(&mut pair, asked % 40, 7);
+            asked += 1;
+        }
+    }
+    pair.run();
+    pair.assert_equal();
+}
+
 /// Clients write to one group after the other, and in each one the joiner's device hangs.
 #[test]
 fn a_joiner_whose_device_hangs_takes_one_window_for_all_groups() {

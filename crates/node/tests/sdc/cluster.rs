@@ -66,6 +66,8 @@ pub struct Cluster {
     pub written: BTreeSet<u32>,
     /// Servers that refuse every hello.
     pub refusing: BTreeSet<u32>,
+    /// Servers that receive a hello and never answer it.
+    pub mute: BTreeSet<u32>,
     /// While this is set, all servers hold their I/O back.
     pub hold: bool,
     /// This server holds its I/O back.
@@ -128,6 +130,7 @@ impl Cluster {
             data: vec![0; (UNITS * UNIT) as usize],
             written: BTreeSet::new(),
             refusing: BTreeSet::new(),
+            mute: BTreeSet::new(),
             hold: false,
             holds: None,
             held: VecDeque::new(),
@@ -276,6 +279,9 @@ impl Cluster {
     fn server(&mut self, n: u32, link: LinkId, header: Header, body: Buf) {
         if header.kind() == Some(Kind::Hello) {
             self.log.hellos.push((Who::Server(n), Hello::decode(&body[..]).unwrap()));
+            if self.mute.contains(&n) {
+                return;
+            }
             if self.refusing.contains(&n) {
                 let code = RefusalCode::Superseded as i32;
                 let refusal = Refusal { code, ..Refusal::default() };
