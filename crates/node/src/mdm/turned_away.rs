@@ -8,7 +8,7 @@ use base::time::Duration;
 use wire::control::TurnedAway;
 
 /// So many are kept, the latest ones.
-const MOST: usize = 16;
+pub(super) const MOST: usize = 16;
 /// How long one is told.
 const TOLD: Duration = Duration::from_secs(600);
 
@@ -19,6 +19,10 @@ pub(super) struct TurnedAways {
 }
 
 impl TurnedAways {
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// One was turned away. It takes the place of what was said about the same server before.
     pub(super) fn put(&mut self, now: Time, name: &str, shard: u32, address: &str, why: &str) {
         self.came(name, shard);

@@ -66,6 +66,8 @@ pub struct Cluster {
     pub written: BTreeSet<u32>,
     /// Servers that refuse every hello.
     pub refusing: BTreeSet<u32>,
+    /// Servers whose hosts accept connections, and whose processes hang: no hello is answered.
+    pub mute: BTreeSet<u32>,
     /// Servers hold their I/O back while this is set.
     pub hold: bool,
     /// So does this one.
@@ -128,6 +130,7 @@ impl Cluster {
             data: vec![0; (UNITS * UNIT) as usize],
             written: BTreeSet::new(),
             refusing: BTreeSet::new(),
+            mute: BTreeSet::new(),
             hold: false,
             holds: None,
             held: VecDeque::new(),
@@ -276,6 +279,9 @@ impl Cluster {
     fn server(&mut self, n: u32, link: LinkId, header: Header, body: Buf) {
         if header.kind() == Some(Kind::Hello) {
             self.log.hellos.push((Who::Server(n), Hello::decode(&body[..]).unwrap()));
+            if self.mute.contains(&n) {
+                return;
+            }
             if self.refusing.contains(&n) {
                 let code = RefusalCode::Superseded as i32;
                 let refusal = Refusal { code, ..Refusal::default() };
