@@ -116,8 +116,8 @@ impl Steps {
     }
 }
 
-/// Reads a line about a test. Returns `Some(Some(name))` if the test goes on after the line, as with
-/// `--nocapture`, and `Some(None)` if it has ended.
+/// Reads a line about a test. Returns `Some(Some(name))` if the test goes on after the line, as
+/// with `--nocapture`, and `Some(None)` if it has ended.
 fn running_test(text: &str) -> Option<Option<&str>> {
     let (name, rest) = text.strip_prefix("test ")?.split_once(" ... ")?;
     let ended = ["ok", "FAILED", "ignored"].iter().any(|end| rest.starts_with(end));

@@ -273,6 +273,12 @@ pub enum Mutant {
     NoMargin,
     /// Mdm: a failed write of the log counts as done.
     MdmBelieveDisk,
+    /// R12: silence means loss only after four times `suspect_after`.
+    SuspectLate,
+    /// R4: a refused dial proves nothing, so that a crash is noticed by its silence.
+    IgnoreRefusal,
+    /// Links: a client serves nothing while it has no link to an MDM.
+    NeedMdm,
 }
 
 impl Mutant {
@@ -397,6 +403,9 @@ impl Mutant {
         Mutant::IgnoreActed,
         Mutant::DropUnknown,
         Mutant::SettleLost,
+        Mutant::SuspectLate,
+        Mutant::IgnoreRefusal,
+        Mutant::NeedMdm,
         Mutant::AnyCluster,
         Mutant::AnyDevice,
         Mutant::BelieveSetBack,

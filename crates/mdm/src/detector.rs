@@ -126,7 +126,8 @@ pub struct Detector {
 impl Detector {
     /// Returns a detector that watches no device yet.
     pub fn new(limits: &Limits) -> Detector {
-        let (silence, beat) = (limits.suspect_after, limits.heartbeat_every);
+        let times = if mutant::on(Mutant::SuspectLate) { 4 } else { 1 };
+        let (silence, beat) = (limits.suspect_after * times, limits.heartbeat_every);
         let (watched, domains) = (BTreeMap::new(), BTreeMap::new());
         Detector { watched, domains, silence, beat, awake: Time::ZERO, held_back: false }
     }

@@ -379,6 +379,16 @@ impl<T: Copy> Client<T> {
         self.requests.len()
     }
 
+    /// Returns the number of requests that write data and are not answered yet.
+    pub fn writes(&self) -> usize {
+        self.held.writes as usize
+    }
+
+    /// Returns the number of operations of all requests.
+    pub fn ops(&self) -> usize {
+        self.ops.len()
+    }
+
     /// Returns how many operations were sent again since the last call.
     pub fn take_retried(&mut self) -> u32 {
         core::mem::take(&mut self.retried)

@@ -6,8 +6,8 @@
 //! replica has not answered takes room in its window, and what finds no room waits, in order, until
 //! answers make some. While it waits, clients' writes that would go there wait, too. So a replica
 //! that is slower than the clients slows them down, and does not lose its link. Later writes wait
-//! behind those that wait already, in whatever group. Otherwise a busy group with a low number would
-//! leave no room to other groups.
+//! behind those that wait already, in whatever group. Otherwise a busy group with a low number
+//! would leave no room to other groups.
 //!
 //! An operation may end here before a replica has answered it, because the configuration ended or a
 //! joiner was cut off. Its bytes may still wait in the link's queue. They take room until the

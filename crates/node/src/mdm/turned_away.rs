@@ -8,7 +8,7 @@ use base::time::Duration;
 use wire::control::TurnedAway;
 
 /// The most servers that are kept: the latest ones.
-const MOST: usize = 16;
+pub(super) const MOST: usize = 16;
 /// How long each of them is shown.
 const TOLD: Duration = Duration::from_secs(600);
 
@@ -19,6 +19,10 @@ pub(super) struct TurnedAways {
 }
 
 impl TurnedAways {
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
     /// Records that a server was turned away. The entry replaces an earlier one of the same shard.
     pub(super) fn put(&mut self, now: Time, name: &str, shard: u32, address: &str, why: &str) {
         self.came(name, shard);
