@@ -326,21 +326,3 @@ fn requests_before_anything_is_up_wait() {
     c.pass(ms(1000));
     assert!(c.log.replies[0].1.is_ok());
 }
-
-/// The host of a server that hangs acknowledges the hello. When the server was restarted, nobody
-/// knows of that connection any more, and nothing ends it.
-#[test]
-fn a_server_that_hangs_before_it_greets_is_dialled_again() {
-    let mut c = Cluster::ready();
-    c.mute.insert(1);
-    c.ask(1, BlockKind::Read, 0, 512, &[]);
-    c.pass(ms(1000));
-    let hung = c.link_of(Who::Server(1)).expect("its host accepts");
-    c.mute.clear();
-    c.pass(ms(8500));
-    let is = (c.log.replies.len(), c.link_of(Who::Server(1)));
-    assert_eq!(is, (0, Some(hung)), "it may need the first five seconds for a newer map");
-    c.pass(ms(1500));
-    assert_ne!(c.link_of(Who::Server(1)), Some(hung));
-    assert!(c.log.closed.contains(&Who::Server(1)) && c.log.replies[0].1.is_ok());
-}

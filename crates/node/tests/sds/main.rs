@@ -798,24 +798,3 @@ fn an_mdm_that_was_set_back_is_not_followed() {
     b.frame(mdm, Kind::MapPage, &page);
     assert!(matches!(b.sds.trouble(), Some(Trouble::Refused(text)) if text.contains("set back")));
 }
-
-/// As a client does: see `a_server_that_hangs_before_it_greets_is_dialled_again` of the SDC's tests.
-#[test]
-fn a_secondary_that_hangs_before_it_greets_is_dialled_again() {
-    const SECONDARY: &str = "10.0.1.4:7000";
-    let mut b = Bench::new();
-    let mdm = b.join_mdm(1);
-    b.map(mdm, 1, &[3, 4]);
-    while b.dials.is_empty() {
-        b.pass(Duration::from_millis(100));
-    }
-    let (dial, to) = b.dials.remove(0);
-    assert_eq!(to, SECONDARY);
-    let hung = b.link(Some(dial));
-    assert!(b.sent.contains(&(hung, Kind::Hello)));
-    let again = |b: &Bench| b.dials.iter().any(|(_, to)| to == SECONDARY);
-    b.pass(Duration::from_millis(9_900));
-    assert!(!b.closed.contains(&hung) && !again(&b));
-    b.pass(Duration::from_millis(1_000));
-    assert!(b.closed.contains(&hung) && again(&b));
-}
