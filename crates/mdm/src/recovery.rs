@@ -35,6 +35,7 @@
 //! The new epoch is above all that anybody can have seen: a recovery adds [`JUMP`]. docs/design/0005-mdm-cluster.md has
 //! the argument.
 
+mod undecided;
 mod word;
 
 pub use word::{Word, Words};
@@ -202,10 +203,12 @@ impl Heard {
 }
 
 impl State {
-    /// This MDM is the only one from now on: `me` is its id. What the others decided last may be unknown here.
-    pub fn recover(&mut self, id: u32, me: Member, by: &str, at: u64) {
+    /// Makes this MDM, `me`, the only one. The others may have decided more than it knows; of its
+    /// own state, `decided` is the part that certainly was decided.
+    pub fn recover(&mut self, decided: &State, id: u32, me: Member, by: &str, at: u64) {
         let floors =
             (self.next_device().0, self.next_sds().0, self.next_group().0, self.next_sdc().0);
+        self.go_back_to(decided);
         let sdc_known = match self.recovery.number {
             0 => self.last_sdc.0,
             _ => self.recovery.sdc_known,
@@ -254,28 +257,6 @@ impl State {
             group.primary = None;
             group.joiners.clear();
         }
-    }
-
-    /// Takes the groups from an earlier state, where that has them: what is not known to be decided is no
-    /// evidence of who has what. A device that was emptied meanwhile is none either.
-    pub fn with_groups_of(mut self, decided: &State) -> State {
-        let store = |state: &State, d: &DeviceId| state.devices.get(d).map(|d| d.store);
-        let emptied = |d: &DeviceId| store(&self, d) != store(decided, d);
-        let emptied: BTreeSet<DeviceId> = decided.devices.keys().copied().filter(emptied).collect();
-        for (id, group) in &decided.groups {
-            let mut group = group.clone();
-            if group.in_sync.iter().any(|d| emptied.contains(d)) {
-                group.in_sync.retain(|d| !emptied.contains(d));
-                group.doubt = Doubt::Gone;
-            }
-            self.groups.insert(*id, group);
-        }
-        // Nor is it known whether these are deleted.
-        let deleted = decided.volumes.keys().filter(|id| !self.volumes.contains_key(id));
-        let deleted: Vec<_> = deleted.map(|id| *id..VolumeId(id.0 + 1)).collect();
-        self.recovery.unknown.extend(deleted);
-        self.index_all();
-        self
     }
 
     /// True while devices are asked for reports.
@@ -609,7 +590,7 @@ fn strange(state: &State, words: &Words) -> Vec<u32> {
     all.into_iter().collect()
 }
 
-/// What the device with the newest map has told, if that is newer than the state was.
+/// What the device with the newest map has told, if the state may lack a part of it.
 fn newest_map<'a>(state: &State, words: &'a Words) -> Option<&'a Word> {
     newest(state, words, |w| w.version)
 }
@@ -620,7 +601,7 @@ fn newest<'a>(
     of: impl Fn(&Word) -> MapVersion,
 ) -> Option<&'a Word> {
     let newest = words.values().max_by_key(|w| of(w));
-    newest.filter(|w| state.recovery.open && of(w) > state.recovery.version)
+    newest.filter(|w| state.recovery.open && of(w) >= state.recovery.version)
 }
 
 /// Volumes that differ in the newest map that a server has, if that is newer than the state was.

@@ -140,7 +140,7 @@ impl State {
     }
 
     /// Whether this is a client, or one of which only the lost MDMs knew: it may come yet.
-    pub(super) fn may_be_client(&self, id: SdcId) -> bool {
+    pub(crate) fn may_be_client(&self, id: SdcId) -> bool {
         self.sdcs.contains_key(&id) || self.may_be_lost(id)
     }
 

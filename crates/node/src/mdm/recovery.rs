@@ -85,7 +85,7 @@ impl Mdm {
             address: self.config.address.to_string(),
             tie_breaker: false,
         };
-        state.recover(me as u32, member, &order.by, order.at);
+        state.recover(&self.state, me as u32, member, &order.by, order.at);
         state.check().map_err(|what| format!("what this MDM has can't be used: {what}"))?;
         let (term, index) = (consensus.hard().term + 1, consensus.last() + 1);
         let voters = Vec::from([me]);
@@ -113,7 +113,7 @@ impl Mdm {
                 ));
             }
         }
-        Ok(state.with_groups_of(&self.state))
+        Ok(state)
     }
 
     fn refuse_with_majority(&self, me: u64) -> Result<(), String> {
