@@ -258,6 +258,12 @@ pub enum Mutant {
     NewerIsDead,
     /// A recovery takes an older disk for the one that replaced it.
     OldDisk,
+    /// A recovery drops what a server's map said when the server restarts. (In the MDM's tests.)
+    ForgetMaps,
+    /// A recovery does not store which disks it waits for.
+    ForgetDisks,
+    /// A group left in doubt by an earlier recovery hides older disks. (In the MDM's tests.)
+    DoubtHidesDisks,
     /// After a recovery an older process takes the place of a newer one.
     EarlierLife,
     /// Links: a far end that takes a connection and never answers is waited for for ever.
@@ -410,6 +416,7 @@ impl Mutant {
         Mutant::OneLife,
         Mutant::NewerIsDead,
         Mutant::OldDisk,
+        Mutant::ForgetDisks,
         Mutant::EarlierLife,
         Mutant::AwaitMute,
         Mutant::NoWindow,

@@ -1,7 +1,7 @@
 //! The end of a recovery of the MDMs: what servers know becomes true, and is told to all.
 
 use super::{Edits, IDS_END, State, Volume};
-use crate::command::{self, Command, Forget};
+use crate::command::{self, Awaited, Command, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
@@ -28,13 +28,6 @@ impl State {
             groups.insert(GroupId(info.id), group);
         }
         let open = self.recovery.open;
-        if open && c.close && c.replaced {
-            let doubtful = self.groups.iter().filter(|(_, g)| g.doubt == Doubt::Reports);
-            for (id, group) in doubtful {
-                let gone = || Group { doubt: Doubt::Gone, ..group.clone() };
-                groups.entry(*id).or_insert_with(gone);
-            }
-        }
         let mut volumes: Vec<(VolumeId, Option<Volume>)> = Vec::new();
         for info in c.volumes.iter().filter(|_| open) {
             volumes.extend(self.adopted(info).map(|v| (VolumeId(info.id), Some(v))));
@@ -45,7 +38,8 @@ impl State {
         let given = Some(Given::of(c)).filter(|g| open && *g != Given::default());
         let forget = c.forget.clone().filter(|f| f.volumes.iter().all(|id| self.is_kept(*id)));
         let recovered = (open && c.close).then(|| c.left.clone());
-        Edits { groups, volumes, given, forget, recovered, ..Edits::default() }
+        let awaited = c.awaited.iter().filter(|a| self.may_await(a)).copied().collect();
+        Edits { groups, volumes, given, forget, recovered, awaited, ..Edits::default() }
     }
 
     /// Whether nobody knows what became of this volume, so that its data is kept.
@@ -78,6 +72,13 @@ impl State {
         (group.doubt, group.lost) = (Doubt::None, true);
         group.in_sync.clear();
         true
+    }
+
+    /// True for news of a map that lost MDMs made.
+    fn may_await(&self, a: &Awaited) -> bool {
+        let known = self.recovery.awaited.get(&DeviceId(a.device));
+        let named = (MapVersion(a.version), a.store);
+        self.wants_reports() && self.recovery.lost.contains(&named.0) && known < Some(&named)
     }
 
     /// Whether this is a group that the lost MDMs made, of which is known so far that it is there.

@@ -162,9 +162,9 @@ impl Mdm {
         let word = self.links.get_mut(&link).and_then(|l| l.word.take());
         self.nothing_follows = None;
         match word {
-            Some(word) => self.words.insert(device, word),
-            None => self.words.remove(&device),
-        };
+            Some(word) => self.state.heed(&mut self.words, device, word),
+            None => drop(self.words.remove(&device)),
+        }
     }
 
     /// When what devices have told is looked at next.

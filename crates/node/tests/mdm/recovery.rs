@@ -243,6 +243,49 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
 }
 
+impl Bench {
+    fn doubts(&self) -> usize {
+        self.mdm.state().groups.values().filter(|g| g.doubt != Doubt::None).count()
+    }
+
+    /// Restarts the MDM with its log.
+    fn restarted(&mut self) -> Bench {
+        let limits = Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN };
+        let mut again = Bench::on_disk(std::mem::take(&mut self.disk), config(limits));
+        again.settle();
+        again
+    }
+}
+
+/// The map of "bb" names a newer disk in the place of the one that "a" has.
+#[test]
+fn a_newer_disk_is_waited_for_when_the_process_that_knew_of_it_is_gone() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
+    let mut b = restored(&b);
+    let all = b.doubts();
+    let version = b.mdm.state().recovery.version.0 + 1;
+    let knows = || Report {
+        version,
+        devices: vec![StoreInfo { device: 1, store: 99 }],
+        next_volume: 2,
+        ..Report::default()
+    };
+    let one = b.tells("a", stores[0], &[1]);
+    let two = b.process(80, "bb", stores[1], 1, knows());
+    b.pass(8000, &[one, two]);
+    assert_eq!((b.is_open(), b.doubts()), (true, all), "the newer disk may come");
+    b.drop_link(two);
+    let two = b.process(81, "bb", stores[1], 1, Report::default());
+    b.pass(1000, &[one, two]);
+    assert_eq!((b.is_open(), b.doubts()), (true, all), "the map is gone, and what it said is true");
+    let mut b = b.restarted();
+    let links =
+        [b.tells("a", stores[0], &[1]), b.process(81, "bb", stores[1], 1, Report::default())];
+    b.pass(8000, &links);
+    assert_eq!((b.is_open(), b.doubts()), (true, all), "nobody runs any more that has heard of it");
+}
+
 /// The survivor's log ends with an undecided entry that gives a process another incarnation than
 /// the decided one.
 #[test]
