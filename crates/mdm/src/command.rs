@@ -389,6 +389,9 @@ pub struct Reconcile {
     #[prost(uint32, tag = "11")]
     pub sdc: u32,
     // An earlier build used tag 12.
+    /// Groups in doubt whose data no volume can need. They start again, empty.
+    #[prost(uint32, repeated, tag = "13")]
+    pub unused: Vec<u32>,
     /// Contents that maps of lost MDMs name, and that no device has registered with.
     #[prost(message, repeated, tag = "14")]
     pub awaited: Vec<Awaited>,

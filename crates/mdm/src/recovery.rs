@@ -426,6 +426,17 @@ impl State {
         }
     }
 
+    /// True if no device has data of an unknown volume: all have reported. Devices that are down
+    /// and that the operator has removed do not count.
+    fn knows_all_volumes(&self, words: &Words, heard: &Heard) -> bool {
+        let leaves = |d: &Device| d.intent == Intent::Remove && !d.up;
+        let may_come = |d: &DeviceId| !self.devices.get(d).is_some_and(leaves);
+        let mut held = words.values().flat_map(|w| &w.held);
+        let waits = heard.patient || heard.silent.iter().any(may_come);
+        let known = self.recovery.left.is_empty() && !held.any(|id| self.is_strange(*id));
+        !self.recovery.open && !waits && known
+    }
+
     /// True for the id of a volume that may exist and that this MDM does not know.
     fn is_strange(&self, id: u32) -> bool {
         let id = VolumeId(id);
@@ -493,7 +504,9 @@ pub fn close(state: &State, words: &Words, patient: bool) -> Command {
     };
     let mut left = strange(state, words);
     left.truncate(MAX_VOLUMES); // it is for people, and has to fit into an entry
-    Command::Reconcile(Reconcile { close: true, left, ..known })
+    // The next plan decides which groups no volume uses, with the volumes of this command.
+    let unused = Vec::new();
+    Command::Reconcile(Reconcile { close: true, left, unused, ..known })
 }
 
 /// The next thing that follows from what was told, if anything does. `patient`: devices may still come of which nobody
@@ -501,10 +514,11 @@ pub fn close(state: &State, words: &Words, patient: bool) -> Command {
 pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     let heard = state.heard(words, patient);
     let open = state.recovery.open;
-    let (mut groups, mut waits) = (Vec::new(), false);
+    let all_known = state.knows_all_volumes(words, &heard);
+    let (mut groups, mut unused, mut waits) = (Vec::new(), Vec::new(), false);
     let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
     for (id, _) in doubtful {
-        if groups.len() >= GROUPS {
+        if groups.len().max(unused.len()) >= GROUPS {
             break;
         }
         match state.judge(words, *id, &heard) {
@@ -512,6 +526,7 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
             Verdict::Known(group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
             Verdict::Known(group) if state.may_settle(&group) => groups.push(group),
+            _ if all_known && !state.is_used(*id) => unused.push(id.0),
             Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
             Verdict::Known(_) | Verdict::Stuck => {}
         }
@@ -520,7 +535,7 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     let Given { device, group, sdc, next_volume } = given_away(state, words);
     let made = made_since(state, words);
     let given = Reconcile { device, group, sdc, next_volume, ..volumes(state, words) };
-    let command = Reconcile { groups, made, awaited, ..given };
+    let command = Reconcile { groups, made, unused, awaited, ..given };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
     }

@@ -28,6 +28,8 @@ impl State {
             groups.insert(GroupId(info.id), group);
         }
         let open = self.recovery.open;
+        let anew = c.unused.iter().filter_map(|id| self.emptied_unused(GroupId(*id)));
+        groups.extend(anew);
         let mut volumes: Vec<(VolumeId, Option<Volume>)> = Vec::new();
         for info in c.volumes.iter().filter(|_| open) {
             volumes.extend(self.adopted(info).map(|v| (VolumeId(info.id), Some(v))));
@@ -61,17 +63,18 @@ impl State {
         }
     }
 
-    /// No volume uses this group in doubt any more: what it had matters to nobody, unless servers hold data of volumes that
-    /// this MDM doesn't know. It is lost then, in an epoch above all in which somebody may have taken part.
-    pub(super) fn end_unused_doubt(&self, group: &mut Group) -> bool {
-        let recovery = &self.recovery;
-        if recovery.open || !recovery.left.is_empty() {
-            return false;
+    /// Returns a group in doubt that no volume uses, empty, in an epoch above all epochs in which a
+    /// device may have taken part.
+    fn emptied_unused(&self, id: GroupId) -> Option<(GroupId, Group)> {
+        let old = self.groups.get(&id).filter(|g| g.doubt != Doubt::None)?;
+        if self.recovery.open || self.is_used(id) {
+            return None;
         }
-        group.epoch = Epoch((group.epoch.0 + JUMP).max(first_number(recovery.at)));
-        (group.doubt, group.lost) = (Doubt::None, true);
-        group.in_sync.clear();
-        true
+        let epoch = Epoch((old.epoch.0 + JUMP).max(first_number(self.recovery.at)));
+        let in_sync = Vec::new();
+        let mut group = Group { epoch, in_sync, doubt: Doubt::None, lost: true, ..old.clone() };
+        group.form(&|d| self.is_up(d));
+        Some((id, group))
     }
 
     /// True for news of a map that lost MDMs made.
