@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// What catches those that only one seed in thousands meets: found by a hunt, and shrunk.
-const PLANS: [(Mutant, &str, &str); 18] = [
+const PLANS: [(Mutant, &str, &str); 19] = [
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
         Mutant::PartAtOnce,
@@ -68,6 +68,11 @@ const PLANS: [(Mutant, &str, &str); 18] = [
         Mutant::OldDisk,
         "older-disk-after-the-backup",
         include_str!("../plans/older-disk-after-the-backup.plan"),
+    ),
+    (
+        Mutant::ForgetDisks,
+        "newer-disk-that-nobody-knows-of",
+        include_str!("../plans/newer-disk-that-nobody-knows-of.plan"),
     ),
     (
         Mutant::EarlierLife,

@@ -23,6 +23,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::KeepLeave,
         Mutant::OneLife,
         Mutant::OldDisk,
+        Mutant::ForgetDisks,
         Mutant::EarlierLife,
     ];
     for mutant in all {
