@@ -259,6 +259,12 @@ pub enum Mutant {
     NewerIsDead,
     /// Recovery: an older disk is taken for the one that replaced it.
     OldDisk,
+    /// Recovery: what a server's map said is dropped when the server restarts. (The MDM's tests.)
+    ForgetMaps,
+    /// Recovery: the disks that a recovery waits for are not stored.
+    ForgetDisks,
+    /// Recovery: a group left in doubt by an earlier recovery hides older disks. (The MDM's tests.)
+    DoubtHidesDisks,
     /// Recovery: afterwards an older process takes the place of a newer one.
     EarlierLife,
     /// Links: a peer that accepts a connection and never answers is waited for without limit.
@@ -420,6 +426,7 @@ impl Mutant {
         Mutant::OneLife,
         Mutant::NewerIsDead,
         Mutant::OldDisk,
+        Mutant::ForgetDisks,
         Mutant::EarlierLife,
         Mutant::AwaitMute,
         Mutant::NoWindow,

@@ -388,10 +388,27 @@ pub struct Reconcile {
     /// The same for clients.
     #[prost(uint32, tag = "11")]
     pub sdc: u32,
-    /// When the recovery ends: a device is there that was replaced, and the one that replaced it did not come. Groups that
-    /// stay in doubt may have been served by that one alone.
-    #[prost(bool, tag = "12")]
-    pub replaced: bool,
+    // An earlier build used tag 12.
+    /// Groups in doubt whose data no volume can need. They start again, empty.
+    #[prost(uint32, repeated, tag = "13")]
+    pub unused: Vec<u32>,
+    /// Contents that maps of lost MDMs name, and that no device has registered with.
+    #[prost(message, repeated, tag = "14")]
+    pub awaited: Vec<Awaited>,
+}
+
+/// The content of a device, as a map of lost MDMs names it.
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct Awaited {
+    /// The device.
+    #[prost(uint32, tag = "1")]
+    pub device: u32,
+    /// The version of the map.
+    #[prost(uint64, tag = "2")]
+    pub version: u64,
+    /// The random number of the content.
+    #[prost(fixed64, tag = "3")]
+    pub store: u64,
 }
 
 /// An order to delete data of volumes that nobody knows.

@@ -30,6 +30,7 @@ const NEW_WAITS: &str = "it is new, and MDMs are recovered: servers have not tol
 
 /// What a registration leads to.
 #[derive(Clone, PartialEq, Debug)]
+#[allow(clippy::large_enum_variant)] // There is one at a time.
 pub enum Registration<Id> {
     /// This life is known already.
     Known(Id),

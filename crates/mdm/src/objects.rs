@@ -127,6 +127,12 @@ pub struct Objects {
     pub changed_at: MapVersion,
 }
 
+fn keep<K: Ord + Copy, V: Clone>(here: &mut BTreeMap<K, V>, there: &BTreeMap<K, V>) {
+    for (id, object) in there {
+        here.entry(*id).or_insert_with(|| object.clone());
+    }
+}
+
 impl Default for Objects {
     /// As they are when a cluster forms, and as they were before there were any.
     fn default() -> Objects {
@@ -146,6 +152,13 @@ impl Default for Objects {
 }
 
 impl Objects {
+    /// Adds the objects of `other` that are missing here.
+    pub(crate) fn keep(&mut self, other: &Objects) {
+        keep(&mut self.domains, &other.domains);
+        keep(&mut self.fault_sets, &other.fault_sets);
+        keep(&mut self.pools, &other.pools);
+    }
+
     /// The object with this name.
     pub fn named(&self, kind: ObjectKind, name: &str) -> Option<u32> {
         match kind {

@@ -24,10 +24,11 @@
 //! What this can't see: a device that was let in after the state was made, went on alone, and was emptied then. Nothing
 //! tells its store from that of a new device. docs/design/0005-mdm-cluster.md says what follows.
 //!
-//! A device that was replaced since the state was made may come back with its older disk. Each map names what is on the
-//! devices that share groups with its own, so the newest map tells which content a configuration speaks of
-//! ([`State::older`]). An older disk stands for nobody: the recovery waits for the newer one, and if a person ends it, what
-//! is in doubt stays so. The other way round, a device that a map knows as it is was not emptied since.
+//! A device that was replaced since the state was made may come back with its older disk. Maps of
+//! lost MDMs name the content of devices, so the newest map tells which disk is the right one
+//! ([`disks`]). An older disk is no evidence. The recovery waits for the newer disk; if an operator
+//! ends the recovery, the groups that need the newer disk still wait for it. Conversely, a device
+//! whose content a map names was not emptied since.
 //!
 //! Who took part is known when all devices have reported: those that the state has, and those that a map of a server
 //! names ([`Heard`]). Devices that neither knows get some time to come. Only a person can end the waiting sooner.
@@ -35,8 +36,11 @@
 //! The new epoch is above all that anybody can have seen: a recovery adds [`JUMP`]. docs/design/0005-mdm-cluster.md has
 //! the argument.
 
+mod disks;
+mod undecided;
 mod word;
 
+pub use disks::Contents;
 pub use word::{Word, Words};
 
 use crate::command::{Command, Forget, Reconcile};
@@ -53,7 +57,7 @@ use core::cmp::Reverse;
 use core::ops::Range;
 use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
-use word::Said;
+use word::{Map, Said};
 
 /// How far a recovery moves epochs, lives and versions of the map on. None of them rises so far by itself.
 pub const JUMP: u64 = 1 << 32;
@@ -85,8 +89,14 @@ pub struct Recovery {
     pub at: u64,
     /// The map that the MDM had when it began.
     pub version: MapVersion,
-    /// Maps of this version and later ones were made after a doubt of today had begun: they are no evidence.
+    /// The oldest doubt of today began with this map version. Later maps do not show that a device
+    /// kept its memory since.
     pub began: MapVersion,
+    /// Versions of the maps that only lost MDMs know: above what this MDM knows to be decided, and
+    /// below this recovery.
+    pub lost: Range<MapVersion>,
+    /// Contents that such maps name and that no device had registered with at that time.
+    pub awaited: Contents,
     /// Ids of devices up to this one may have been given away.
     pub device: u32,
     /// The same for servers,
@@ -184,12 +194,15 @@ enum Verdict {
 }
 
 /// Who can still tell something.
+#[derive(Default)]
 struct Heard {
     /// Devices that the state has or a server's map names, and that have not reported; or another one has, whose content
     /// is older.
     silent: BTreeSet<DeviceId>,
     /// These others.
     older: BTreeSet<DeviceId>,
+    /// Contents of devices, by the maps of lost MDMs.
+    contents: Contents,
     /// Devices that nobody has named may still come, too.
     patient: bool,
 }
@@ -202,10 +215,12 @@ impl Heard {
 }
 
 impl State {
-    /// This MDM is the only one from now on: `me` is its id. What the others decided last may be unknown here.
-    pub fn recover(&mut self, id: u32, me: Member, by: &str, at: u64) {
+    /// Makes this MDM, `me`, the only one. The others may have decided more than it knows; of its
+    /// own state, `decided` is the part that certainly was decided.
+    pub fn recover(&mut self, decided: &State, id: u32, me: Member, by: &str, at: u64) {
         let floors =
             (self.next_device().0, self.next_sds().0, self.next_group().0, self.next_sdc().0);
+        self.go_back_to(decided);
         let sdc_known = match self.recovery.number {
             0 => self.last_sdc.0,
             _ => self.recovery.sdc_known,
@@ -215,6 +230,8 @@ impl State {
         }
         let next = VolumeId(self.next_volume.0 + MANY_IDS);
         let earlier = self.wants_reports().then_some(self.recovery.began);
+        let waits_no_more = !decided.recovery.open && self.awaits_any();
+        let (lost, awaited) = self.maps_since(decided);
         let mut unknown = core::mem::take(&mut self.recovery.unknown);
         unknown.push(self.next_volume..next);
         self.recovery = Recovery {
@@ -224,6 +241,8 @@ impl State {
             at,
             version: self.version,
             began: MapVersion(0),
+            lost,
+            awaited,
             device: floors.0 + IDS,
             server: floors.1 + IDS,
             group: floors.2 + MANY_IDS,
@@ -236,7 +255,8 @@ impl State {
         // The clock's part is for a backup that is restored a second time: both must not lead to the same numbers.
         let least = first_number(at);
         self.index = least.max(self.index + JUMP);
-        self.recovery.began = earlier.unwrap_or(MapVersion(self.index));
+        self.recovery.lost.end = MapVersion(self.index);
+        self.recovery.began = earlier.unwrap_or(self.recovery.lost.end);
         self.next_incarnation = Incarnation(least.max(self.next_incarnation.0 + JUMP));
         self.next_volume = next;
         self.members.last_id = self.members.last_id.max(id) + IDS;
@@ -247,35 +267,14 @@ impl State {
             volume.generation = generation.max(volume.generation.saturating_add(GENERATIONS));
         }
         for group in self.groups.values_mut() {
-            // What was lost in an earlier recovery is lost for this one, too.
-            if group.doubt != Doubt::Gone {
-                group.doubt = Doubt::Reports;
-            }
+            // What an earlier recovery lost stays lost. So do groups that it left in doubt while it
+            // waited for a disk: this recovery does not know of that disk.
+            let waited = waits_no_more && group.doubt == Doubt::Reports;
+            let lost = waited || group.doubt == Doubt::Gone;
+            group.doubt = if lost { Doubt::Gone } else { Doubt::Reports };
             group.primary = None;
             group.joiners.clear();
         }
-    }
-
-    /// Takes the groups from an earlier state, where that has them: what is not known to be decided is no
-    /// evidence of who has what. A device that was emptied meanwhile is none either.
-    pub fn with_groups_of(mut self, decided: &State) -> State {
-        let store = |state: &State, d: &DeviceId| state.devices.get(d).map(|d| d.store);
-        let emptied = |d: &DeviceId| store(&self, d) != store(decided, d);
-        let emptied: BTreeSet<DeviceId> = decided.devices.keys().copied().filter(emptied).collect();
-        for (id, group) in &decided.groups {
-            let mut group = group.clone();
-            if group.in_sync.iter().any(|d| emptied.contains(d)) {
-                group.in_sync.retain(|d| !emptied.contains(d));
-                group.doubt = Doubt::Gone;
-            }
-            self.groups.insert(*id, group);
-        }
-        // Nor is it known whether these are deleted.
-        let deleted = decided.volumes.keys().filter(|id| !self.volumes.contains_key(id));
-        let deleted: Vec<_> = deleted.map(|id| *id..VolumeId(id.0 + 1)).collect();
-        self.recovery.unknown.extend(deleted);
-        self.index_all();
-        self
     }
 
     /// True while devices are asked for reports.
@@ -287,11 +286,12 @@ impl State {
 
     fn heard(&self, words: &Words, patient: bool) -> Heard {
         if mutant::on(Mutant::CloseUnheard) {
-            return Heard { silent: BTreeSet::new(), older: BTreeSet::new(), patient: false };
+            return Heard::default();
         }
-        let told = words.values().flat_map(|w| w.groups.values()).filter_map(|s| s.config.as_ref());
+        let contents = self.contents(words);
+        let told = self.lost_maps(words).flat_map(|m| m.configs.values());
         let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
-        let named: BTreeSet<DeviceId> = named.collect();
+        let named: BTreeSet<DeviceId> = named.chain(contents.keys().copied()).collect();
         // One that waits has nothing, unless it was admitted since, and a server's map names it.
         let counts = |(id, d): (&DeviceId, &Device)| match d.intent {
             Intent::Removed => None,
@@ -301,46 +301,11 @@ impl State {
         let unknown = named.iter().copied().filter(|d| !self.devices.contains_key(d));
         let all = self.devices.iter().filter_map(counts).chain(unknown);
         let mut silent: BTreeSet<DeviceId> = all.filter(|d| !words.contains_key(d)).collect();
-        let older = self.older(words);
+        let older = self.older(words, &contents);
         silent.extend(&older);
         // A state without a device is of before everything: nobody can say that all have come.
-        Heard { silent, older, patient: patient || self.recovery.open && self.devices.is_empty() }
-    }
-
-    /// Devices that were replaced since the state was made, and are back: in the newest map that tells of such a device,
-    /// another content stands for it. What that one knows is missing. One that is empty is no older one: it has come
-    /// since.
-    fn older(&self, words: &Words) -> BTreeSet<DeviceId> {
-        let mut newest: BTreeMap<DeviceId, (MapVersion, u64)> = BTreeMap::new();
-        if mutant::on(Mutant::OldDisk) {
-            return BTreeSet::new();
-        }
-        for word in words.values() {
-            for (device, store) in word.stores(self.recovery.began) {
-                let entry = newest.entry(device).or_insert((word.version, store));
-                *entry = (*entry).max((word.version, store));
-            }
-        }
-        let is_old = |(d, (_, store)): (&DeviceId, &(MapVersion, u64))| {
-            let word = words.get(d).filter(|w| w.took_part().any(|(_, acted)| acted > 0));
-            word.is_some() && self.devices.get(d).is_some_and(|here| here.store != *store)
-        };
-        let old = newest.iter().filter(|entry| is_old(*entry)).map(|(d, _)| *d);
-        old.filter(|d| self.devices[d].intent != Intent::Removed).collect()
-    }
-
-    /// The content of a device that told is the one that this map knows.
-    fn is_content_of(&self, map: &Word, device: DeviceId) -> bool {
-        let here = self.devices.get(&device).map(|d| d.store);
-        let known = map.store_of(device).filter(|_| !mutant::on(Mutant::OldDisk));
-        known.is_none_or(|store| here == Some(store))
-    }
-
-    /// A map of lost MDMs says what is on a device, and that is there.
-    fn has_content_of(&self, map: &Word, device: DeviceId) -> bool {
-        let here = self.devices.get(&device).map(|d| d.store);
-        let mut stores = map.stores(self.recovery.began);
-        stores.any(|(id, store)| id == device && here == Some(store))
+        let patient = patient || self.recovery.open && self.devices.is_empty();
+        Heard { silent, older, contents, patient }
     }
 
     fn judge(&self, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
@@ -348,8 +313,9 @@ impl State {
         if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
             return Verdict::Known(group_info(id, group));
         }
-        let told = words.values().filter_map(|w| Some((w.config(id)?, w)));
-        let told = told.max_by_key(|(g, _)| g.epoch).filter(|(g, _)| g.epoch >= group.epoch.0);
+        let told = self.lost_maps(words).filter_map(|m| Some((m.configs.get(&id)?, m)));
+        let told = told.max_by_key(|(g, map)| (g.epoch, map.version));
+        let told = told.filter(|(g, _)| g.epoch >= group.epoch.0);
         let newer = told.filter(|(g, _)| g.epoch > group.epoch.0);
         let newest = newer.map_or_else(|| group_info(id, group), |(g, _)| g.clone());
         // What is on a device is what the newest configuration speaks of.
@@ -372,7 +338,9 @@ impl State {
         let later = last > newest.epoch;
         // Who remembers nothing of a group of which others do may have been emptied after it went on alone. It was not if the
         // map that tells of the group knows what is on it now.
-        let touched = words.values().any(|w| w.groups.contains_key(&id));
+        let mut maps = self.lost_maps(words);
+        let touched = words.values().any(|w| w.groups.contains_key(&id))
+            || maps.any(|m| m.configs.contains_key(&id));
         let kept = |d: DeviceId| told.is_some_and(|(_, map)| self.has_content_of(map, d));
         let is_blank = |d: DeviceId| {
             words.get(&d).is_some_and(|w| w.is_blank(id, self.recovery.began)) && !kept(d)
@@ -458,6 +426,24 @@ impl State {
         }
     }
 
+    /// True if no device has data of an unknown volume: all have reported. Devices that are down
+    /// and that the operator has removed do not count.
+    fn knows_all_volumes(&self, words: &Words, heard: &Heard) -> bool {
+        let leaves = |d: &Device| d.intent == Intent::Remove && !d.up;
+        let may_come = |d: &DeviceId| !self.devices.get(d).is_some_and(leaves);
+        let mut held = words.values().flat_map(|w| &w.held);
+        let waits = heard.patient || heard.silent.iter().any(may_come);
+        let known = self.recovery.left.is_empty() && !held.any(|id| self.is_strange(*id));
+        !self.recovery.open && !waits && known
+    }
+
+    /// True for the id of a volume that may exist and that this MDM does not know.
+    fn is_strange(&self, id: u32) -> bool {
+        let id = VolumeId(id);
+        let unknown = self.recovery.is_unknown(id) || id >= self.next_volume;
+        unknown && !self.volumes.contains_key(&id)
+    }
+
     /// How the last recovery stands, for people.
     pub fn recovery_status(&self, words: &Words, patient: bool) -> Option<RecoveryStatus> {
         let recovery = &self.recovery;
@@ -512,15 +498,15 @@ fn sealed_in(newest: &GroupInfo, epoch: u64, mut whole: Vec<DeviceId>) -> GroupI
 pub fn close(state: &State, words: &Words, patient: bool) -> Command {
     let mut closed = state.clone();
     closed.recovery.open = false;
-    // A map that knows of a newer content may be gone later; that there was one must not be forgotten.
-    let replaced = !state.heard(words, patient).older.is_empty();
     let known = match plan(&closed, words, patient) {
         Some(Command::Reconcile(known)) => known,
         _ => Reconcile::default(),
     };
     let mut left = strange(state, words);
     left.truncate(MAX_VOLUMES); // it is for people, and has to fit into an entry
-    Command::Reconcile(Reconcile { close: true, left, replaced, ..known })
+    // The next plan decides which groups no volume uses, with the volumes of this command.
+    let unused = Vec::new();
+    Command::Reconcile(Reconcile { close: true, left, unused, ..known })
 }
 
 /// The next thing that follows from what was told, if anything does. `patient`: devices may still come of which nobody
@@ -528,24 +514,28 @@ pub fn close(state: &State, words: &Words, patient: bool) -> Command {
 pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     let heard = state.heard(words, patient);
     let open = state.recovery.open;
-    let (mut groups, mut waits) = (Vec::new(), false);
+    let all_known = state.knows_all_volumes(words, &heard);
+    let (mut groups, mut unused, mut waits) = (Vec::new(), Vec::new(), false);
     let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
     for (id, _) in doubtful {
+        if groups.len().max(unused.len()) >= GROUPS {
+            break;
+        }
         match state.judge(words, *id, &heard) {
             // Whether a volume uses it, is known at the end.
             Verdict::Known(group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
-            Verdict::Known(group) if !state.may_settle(&group) => {}
-            Verdict::Known(group) if groups.len() < GROUPS => groups.push(group),
-            Verdict::Known(_) => break,
+            Verdict::Known(group) if state.may_settle(&group) => groups.push(group),
+            _ if all_known && !state.is_used(*id) => unused.push(id.0),
             Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
-            Verdict::Stuck => {}
+            Verdict::Known(_) | Verdict::Stuck => {}
         }
     }
+    let awaited = state.newly_awaited(&heard);
     let Given { device, group, sdc, next_volume } = given_away(state, words);
     let made = made_since(state, words);
     let given = Reconcile { device, group, sdc, next_volume, ..volumes(state, words) };
-    let command = Reconcile { groups, made, ..given };
+    let command = Reconcile { groups, made, unused, awaited, ..given };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
     }
@@ -564,17 +554,19 @@ fn given_away(state: &State, words: &Words) -> Given {
         let newest = told.filter(sane).max();
         newest.filter(|id| *id > last).map_or(0, |id| id + more)
     };
-    let said = || words.values().flat_map(|w| &w.groups);
-    let configs = said().filter_map(|(_, s)| s.config.as_ref());
+    let maps = || state.lost_maps(words);
+    let configs = maps().flat_map(|m| m.configs.values());
     let members = configs.flat_map(|g| g.replicas.iter().chain(&g.in_sync).chain(&g.joiners));
     let own = state.devices.keys().next_back().map(|d| d.0);
-    let grants = words.values().flat_map(|w| w.volumes.values()).filter_map(|v| v.mapping.as_ref());
+    let grants = maps().flat_map(|m| m.volumes.values()).filter_map(|v| v.mapping.as_ref());
     let clients = grants.flat_map(|m| &m.sdcs).map(|g| g.sdc);
     let held = words.values().flat_map(|w| &w.held).map(|id| id.saturating_add(1));
-    let volumes = held.chain(words.values().map(|w| w.next_volume));
+    let volumes = held.chain(maps().map(|m| m.next_volume));
+    let groups = words.values().flat_map(|w| w.groups.keys());
+    let groups = groups.chain(maps().flat_map(|m| m.configs.keys()));
     Given {
         device: newest(&mut members.copied().chain(own), state.recovery.device, IDS),
-        group: newest(&mut said().map(|(g, _)| g.0), state.next_group().0 - 1, MANY_IDS),
+        group: newest(&mut groups.map(|g| g.0), state.next_group().0 - 1, MANY_IDS),
         sdc: newest(&mut clients.chain([state.last_sdc.0]), state.recovery.sdc, IDS),
         next_volume: newest(&mut { volumes }, state.next_volume.0, MANY_IDS),
     }
@@ -583,7 +575,7 @@ fn given_away(state: &State, words: &Words) -> Given {
 /// Groups of servers' maps that the state doesn't have: they enter it in doubt, so that volumes can use them.
 fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
     let mut new: BTreeMap<u32, &GroupInfo> = BTreeMap::new();
-    for told in words.values().flat_map(|w| w.groups.values()).filter_map(|s| s.config.as_ref()) {
+    for told in state.lost_maps(words).flat_map(|m| m.configs.values()) {
         let entry = new.entry(told.id).or_insert(told);
         if told.epoch > entry.epoch {
             *entry = told;
@@ -598,37 +590,32 @@ fn strange(state: &State, words: &Words) -> Vec<u32> {
     if !state.recovery.open {
         return Vec::new();
     }
-    let unknown = |id: &u32| {
-        let id = VolumeId(*id);
-        !state.volumes.contains_key(&id)
-            && (state.recovery.is_unknown(id) || id >= state.next_volume)
-    };
     let held = words.values().flat_map(|w| &w.held).copied();
     let named = newest_map(state, words).into_iter().flat_map(|w| w.volumes.keys()).map(|id| id.0);
-    let all: BTreeSet<u32> = held.chain(named).filter(unknown).collect();
+    let all: BTreeSet<u32> = held.chain(named).filter(|id| state.is_strange(*id)).collect();
     all.into_iter().collect()
 }
 
-/// What the device with the newest map has told, if that is newer than the state was.
-fn newest_map<'a>(state: &State, words: &'a Words) -> Option<&'a Word> {
-    newest(state, words, |w| w.version)
+/// Returns the newest map of the lost MDMs, if the state may lack a part of it.
+fn newest_map<'a>(state: &'a State, words: &'a Words) -> Option<&'a Map> {
+    newest(state, words, |m| m.version)
 }
 
 fn newest<'a>(
-    state: &State,
+    state: &'a State,
     words: &'a Words,
-    of: impl Fn(&Word) -> MapVersion,
-) -> Option<&'a Word> {
-    let newest = words.values().max_by_key(|w| of(w));
-    newest.filter(|w| state.recovery.open && of(w) > state.recovery.version)
+    of: impl Fn(&Map) -> MapVersion,
+) -> Option<&'a Map> {
+    let newest = state.lost_maps(words).max_by_key(|m| of(m));
+    newest.filter(|m| state.recovery.open && of(m) >= state.recovery.version)
 }
 
 /// Volumes that differ in the newest map that a server has, if that is newer than the state was.
 fn volumes(state: &State, words: &Words) -> Reconcile {
     let mut change = Reconcile::default();
     let newer = newest_map(state, words);
-    let told = || words.values().max_by_key(|w| w.told).filter(|_| state.recovery.open);
-    let Some(word) = newer.or_else(told) else { return change };
+    let told = || state.lost_maps(words).max_by_key(|m| m.told).filter(|_| state.recovery.open);
+    let Some(map) = newer.or_else(told) else { return change };
     let known = |v: &VolumeInfo| v.slots.iter().all(|g| state.groups.contains_key(&GroupId(*g)));
     // The last entries of the log need not have been decided. A volume that they delete, and that the newest map of an MDM
     // has, is there: nobody has deleted its data.
@@ -644,11 +631,11 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
         bytes += v.encoded_len();
         !full
     };
-    let other = word.volumes.values().filter(other).take(VOLUMES);
+    let other = map.volumes.values().filter(other).take(VOLUMES);
     change.volumes = other.take_while(room).cloned().collect();
     // Servers pass on what there is. What is deleted is known from MDMs alone.
-    if let Some(word) = newest(state, words, |w| w.told) {
-        let gone = |id: &&VolumeId| id.0 < word.next_volume && !word.volumes.contains_key(id);
+    if let Some(map) = newest(state, words, |m| m.told) {
+        let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);
         change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
     }
     change

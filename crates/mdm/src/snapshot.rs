@@ -3,7 +3,7 @@
 //! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. What follows from
 //! the rest (next ids, indexes) is computed when it is read.
 
-use crate::command::{self, Forget};
+use crate::command::{self, Awaited, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::members::Member;
@@ -102,6 +102,13 @@ struct RecoveryRecord {
     /// 0 in snapshots of before it was remembered.
     #[prost(uint64, tag = "15")]
     began: u64,
+    /// 0 in snapshots of earlier builds.
+    #[prost(uint64, tag = "16")]
+    lost_from: u64,
+    #[prost(uint64, tag = "17")]
+    lost_to: u64,
+    #[prost(message, repeated, tag = "18")]
+    awaited: Vec<Awaited>,
 }
 
 /// Absent in snapshots of before there were any: then there are those of the beginning.
@@ -348,6 +355,9 @@ fn recovery_record(r: &Recovery) -> RecoveryRecord {
         at: r.at,
         version: r.version.0,
         began: r.began.0,
+        lost_from: r.lost.start.0,
+        lost_to: r.lost.end.0,
+        awaited: r.awaited.iter().map(Awaited::of).collect(),
         device: r.device,
         server: r.server,
         group: r.group,
@@ -364,13 +374,20 @@ fn recovery(r: RecoveryRecord, next_volume: u32) -> Recovery {
     let all = IdRange { from: r.volume, to: next_volume };
     let old = (r.open && r.volume > 0).then_some(all);
     let unknown = r.unknown.into_iter().chain(old);
+    let began = if r.began > 0 { r.began } else { r.version + JUMP };
+    let lost = match r.lost_to {
+        0 => r.version + 1..began,
+        to => r.lost_from..to,
+    };
     Recovery {
         number: r.number,
         open: r.open,
         by: r.by,
         at: r.at,
         version: MapVersion(r.version),
-        began: MapVersion(if r.began > 0 { r.began } else { r.version + JUMP }),
+        began: MapVersion(began),
+        lost: MapVersion(lost.start)..MapVersion(lost.end),
+        awaited: r.awaited.iter().map(Awaited::entry).collect(),
         device: r.device,
         server: r.server,
         group: r.group,

@@ -232,6 +232,7 @@ pub struct Edits {
     volumes: Vec<(VolumeId, Option<Volume>)>,
     given: Option<Given>,
     forget: Option<command::Forget>,
+    awaited: Vec<command::Awaited>,
     /// A recovery is over, and these volumes are left of which nobody knows.
     recovered: Option<Vec<u32>>,
 }
@@ -254,6 +255,7 @@ impl Edits {
             || !self.volumes.is_empty()
             || self.given.is_some()
             || self.forget.is_some()
+            || !self.awaited.is_empty()
             || self.recovered.is_some()
     }
 }
@@ -381,6 +383,8 @@ impl State {
             forget.volumes.iter().for_each(|id| self.recovery.forget(VolumeId(*id)));
             self.recovery.forgot = Some(forget);
         }
+        let awaited = edits.awaited.iter().map(|a| a.entry());
+        self.recovery.awaited.extend(awaited);
         if let Some(left) = edits.recovered {
             self.close_recovery(left);
         }

@@ -120,7 +120,7 @@ fn a_copy_that_was_being_made_before_a_recovery_is_no_older_copy_after_it() {
     apply(&mut state, &join(1, 1, 2));
     let epoch = state.groups[&GroupId(1)].epoch.0.max(state.groups[&GroupId(2)].epoch.0);
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
-    state.recover(1, me, "me@here", 6000);
+    state.recover(&state.clone(), 1, me, "me@here", 6000);
     let told: Words = [(DeviceId(1), word(epoch, epoch)), (DeviceId(2), word(epoch, 0))].into();
     while let Some(command) = plan(&state, &told, false) {
         assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
@@ -139,7 +139,7 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
         apply(&mut state, &up(device, life, 10 + life, Durable));
     }
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
-    state.recover(1, me, "me@here", 6000);
+    state.recover(&state.clone(), 1, me, "me@here", 6000);
     // dev2 went on alone; a copy on dev3 was never whole.
     let told = [(1, word(1, 1)), (2, word(2 * JUMP, 1)), (3, word(2 * JUMP + 1, 0))];
     let mut words: Words = told.into_iter().map(|(id, w)| (DeviceId(id), w)).collect();
@@ -221,7 +221,7 @@ fn lost_data_is_an_error_or_zeros_as_the_order_says() {
 fn a_leader_has_more_than_its_joiner() {
     let mut state = pair(Durable);
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
-    state.recover(1, me, "me@here", 6000);
+    state.recover(&state.clone(), 1, me, "me@here", 6000);
     let mut joiner = Word::default();
     let said = |group| GroupReport { group, acted: 4, base: 4, joiner: true, ..Default::default() };
     assert!(joiner.add(Report { groups: [1, 2].map(said).into(), ..Report::default() }));

@@ -4,11 +4,15 @@
 
 mod common;
 
+use base::DeviceId;
 use base::mutant::{Mutant, choose};
 use common::{admit, down, join, pair, reshape, short, suspect, up};
-use mdm::Command;
-use mdm::command::DeviceUp;
+use mdm::command::{DeviceUp, Reconcile};
+use mdm::members::Member;
+use mdm::recovery::{Word, Words};
+use mdm::{Command, State};
 use wire::control::DeviceKind::{self, Durable, Ram};
+use wire::control::{GroupReport, Report, StoreInfo};
 
 type Short = (u64, u32, Vec<u32>, Vec<u32>, bool);
 
@@ -83,4 +87,43 @@ fn mutants_break_the_rule_that_they_are_named_for() {
         assert_eq!(run(Some(mutant), kind, &commands), want, "{mutant:?}");
         assert_ne!(run(None, kind, &commands), want, "{mutant:?} changes nothing");
     }
+    mutants_forget_what_a_lost_mdm_told();
+}
+
+/// Returns the devices that a second recovery waits for. The first one left groups in doubt. Then
+/// the disk of dev1 was replaced, and only the map of dev2 tells that. dev2 restarts if `restart`.
+fn waits_for(mutant: Option<Mutant>, restart: bool) -> Vec<u32> {
+    choose(mutant);
+    let mut state = pair(Durable);
+    let recover = |state: &mut State| {
+        let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+        state.recover(&state.clone(), 1, me, "me", 6000);
+    };
+    recover(&mut state);
+    let end = Command::Reconcile(Reconcile { close: true, ..Reconcile::default() });
+    state.apply(state.index + 1, &end);
+    let version = state.version.0 + 1;
+    recover(&mut state);
+    let mut told = Words::new();
+    let group = GroupReport { group: 1, acted: 1, base: 1, ..GroupReport::default() };
+    let own = Report { groups: vec![group], ..Report::default() };
+    let devices = vec![StoreInfo { device: 1, store: 99 }];
+    let mut reports = vec![(1, own.clone()), (2, Report { version, devices, ..own.clone() })];
+    reports.extend(restart.then_some((2, own)));
+    for (device, report) in reports {
+        let mut word = Word::default();
+        assert!(word.add(report));
+        state.heed(&mut told, DeviceId(device), word);
+    }
+    let waits = state.recovery_status(&told, false).unwrap().waits_for;
+    choose(None);
+    waits
+}
+
+fn mutants_forget_what_a_lost_mdm_told() {
+    assert_eq!(waits_for(None, true), [1]);
+    assert_eq!(waits_for(None, false), [1]);
+    assert_eq!(waits_for(Some(Mutant::ForgetMaps), true), [0; 0]);
+    assert_eq!(waits_for(Some(Mutant::ForgetMaps), false), [1]);
+    assert_eq!(waits_for(Some(Mutant::DoubtHidesDisks), false), [0; 0]);
 }

@@ -499,7 +499,7 @@ fn a_client_that_was_removed_is_known_to_be_gone_after_a_recovery_too() {
         address: "10.0.0.9:1".into(),
         tie_breaker: false,
     };
-    s.recover(1, me, "test", 1);
+    s.recover(&s.clone(), 1, me, "test", 1);
     let back = |name: &str, id: u32| control::RegisterSdc {
         name: name.into(),
         nonce: 77,

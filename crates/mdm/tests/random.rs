@@ -201,6 +201,30 @@ proptest! {
     }
 
     #[test]
+    fn a_state_with_entries_that_may_not_be_decided_can_be_recovered(
+        steps in prop::collection::vec(steps(), 1..60),
+        undecided in 0..10usize,
+    ) {
+        let mut state = pair(DeviceKind::Durable);
+        let mut decided = state.clone();
+        for (i, step) in steps.iter().enumerate() {
+            if i + undecided <= steps.len() {
+                decided = state.clone();
+            }
+            if let Some(command) = command(&state, step) {
+                apply(&mut state, &command);
+            }
+        }
+        let me = mdm::members::Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
+        let (given, life) = (state.next_device(), state.next_incarnation);
+        state.recover(&decided, 1, me, "me", 6000);
+        prop_assert_eq!(state.check(), Ok(()));
+        prop_assert_eq!(&state.devices, &decided.devices);
+        prop_assert!(state.next_device() > given && state.next_incarnation > life);
+        prop_assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state));
+    }
+
+    #[test]
     fn damaged_snapshots_are_errors(mut at in prop::collection::vec(any::<prop::sample::Index>(), 1..4), bit in 0..8u32) {
         let mut bytes = pair(DeviceKind::Ram).to_bytes();
         at.iter_mut().for_each(|i| *i.get_mut(&mut bytes) ^= 1 << bit);

@@ -11,6 +11,8 @@ mod late;
 mod replaced;
 #[path = "recovery/strangers.rs"]
 mod strangers;
+#[path = "recovery/undecided.rs"]
+mod undecided;
 
 use base::{DeviceId, Epoch, GroupId, VolumeId};
 use common::*;
@@ -27,9 +29,14 @@ fn recovered(kind: DeviceKind) -> State {
     with_recovery(pair(kind))
 }
 
-fn with_recovery(mut state: State) -> State {
+fn with_recovery(state: State) -> State {
+    with_recovery_of(&state.clone(), state)
+}
+
+/// The same, with `decided` as the part of the state that certainly was decided.
+fn with_recovery_of(decided: &State, mut state: State) -> State {
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
-    state.recover(1, me, "me@here", 6000);
+    state.recover(decided, 1, me, "me@here", 6000);
     state.check().unwrap();
     state
 }
@@ -288,7 +295,7 @@ fn who_is_empty_is_no_witness() {
     let decided = pair(Ram);
     let mut newer = decided.clone();
     apply(&mut newer, &up(1, 90, 99, Ram));
-    let mut state = with_recovery(newer.with_groups_of(&decided));
+    let mut state = with_recovery_of(&decided, newer);
     let told = words(vec![(1, Word::default()), (2, running(word(5, 1, None)))]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone);
@@ -537,12 +544,14 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
     assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state.clone()));
     // Again, from the state of before: no number is given twice.
     let mut again = recovered(Durable);
-    again.recover(1, again.members.list[&1].clone(), "me", 6060);
+    let decided = again.clone();
+    again.recover(&decided, 1, again.members.list[&1].clone(), "me", 6060);
     assert!(again.next_incarnation > recovered(Durable).next_incarnation);
     // A backup that is restored twice has its own numbers each time. Whatever time it is said to be, there is room.
     let at = |at: u64| {
         let mut state = pair(Durable);
-        state.recover(1, recovered(Durable).members.list[&1].clone(), "me", at);
+        let me = recovered(Durable).members.list[&1].clone();
+        state.recover(&state.clone(), 1, me, "me", at);
         assert!(state.next_incarnation.0 < 1 << 62);
         (state.index, state.next_incarnation)
     };
@@ -596,7 +605,7 @@ fn data_of_a_volume_stays_when_it_is_not_known_whether_it_was_deleted() {
     let mut newer = decided.clone();
     let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
     assert_eq!(apply(&mut newer, &delete), Outcome::Changed);
-    let mut state = with_recovery(newer.with_groups_of(&decided));
+    let mut state = with_recovery_of(&decided, newer);
     let mut one = word(1, 1, None);
     assert!(one.add(Report { held: vec![1], ..Report::default() }));
     let told = words(vec![(1, one), (2, word(1, 1, None))]);
@@ -775,7 +784,7 @@ fn a_volume_whose_deletion_no_map_knows_is_there() {
         ("one has heard of it, and deletes", has(at), says(then, vec![]), false),
     ];
     for (name, one, two, there) in cases {
-        let mut state = with_recovery(newer.clone().with_groups_of(&decided));
+        let mut state = with_recovery_of(&decided, newer.clone());
         assert!(!state.volumes.contains_key(&VolumeId(1)));
         let told = words(vec![(1, one), (2, two)]);
         settle(&mut state, &told, false);

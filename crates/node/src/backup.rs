@@ -99,7 +99,8 @@ impl Backup {
     ) -> Vec<(u64, Vec<u8>)> {
         let id = self.state.members.last_id + 1;
         let me = Member { name: name.into(), address: address.to_string(), tie_breaker: false };
-        self.state.recover(id, me, by, at);
+        let decided = self.state.clone();
+        self.state.recover(&decided, id, me, by, at);
         let image = Image::first(u64::from(id), entry::to_bytes(&self.state, 0));
         let mut log = Log::new(Limits::SHIPPED.mdm_log);
         let mut writes = run(&mut log);

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 21] = [
+const PLANS: [(Mutant, &str, &str); 22] = [
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
         Mutant::PartAtOnce,
@@ -69,6 +69,11 @@ const PLANS: [(Mutant, &str, &str); 21] = [
         Mutant::OldDisk,
         "older-disk-after-the-backup",
         include_str!("../plans/older-disk-after-the-backup.plan"),
+    ),
+    (
+        Mutant::ForgetDisks,
+        "newer-disk-that-nobody-knows-of",
+        include_str!("../plans/newer-disk-that-nobody-knows-of.plan"),
     ),
     (
         Mutant::EarlierLife,

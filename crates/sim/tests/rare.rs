@@ -24,6 +24,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::KeepLeave,
         Mutant::OneLife,
         Mutant::OldDisk,
+        Mutant::ForgetDisks,
         Mutant::EarlierLife,
         Mutant::HoldForEver,
         Mutant::OrphansLive,

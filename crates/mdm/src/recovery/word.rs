@@ -1,9 +1,14 @@
-//! What one device has told an MDM that goes on where others were lost.
+//! The reports of devices to an MDM that recovers.
+//!
+//! A [`Word`] has two parts. The device's own memory belongs to its present process. The server's
+//! map tells decisions of lost MDMs, so it stays true when that process ends ([`State::heed`]).
 
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
+use crate::state::State;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, MapVersion, VolumeId};
+use base::{DeviceId, GroupId, MapVersion, Mutant, VolumeId, mutant};
+use core::ops::Range;
 use wire::control::{GroupInfo, Report, VolumeInfo};
 
 /// Groups that one device may tell of.
@@ -13,55 +18,105 @@ const TOLD_HELD: usize = 1 << 17;
 /// No group ever comes to this epoch: recoveries add [`super::JUMP`] each.
 const EPOCHS: u64 = 1 << 62;
 
-/// What one server's device has told.
+/// The report of one device.
 #[derive(Clone, Debug, Default)]
 pub struct Word {
-    pub(super) version: MapVersion,
-    pub(super) told: MapVersion,
     pub(super) groups: BTreeMap<GroupId, Said>,
-    pub(super) volumes: BTreeMap<VolumeId, VolumeInfo>,
-    pub(super) next_volume: u32,
     pub(super) held: BTreeSet<u32>,
-    /// What is on devices, as its map has it.
-    stores: BTreeMap<DeviceId, u64>,
+    /// The map of its process.
+    map: Map,
+    /// The newest map of lost MDMs that an earlier process reported.
+    earlier: Option<Map>,
 }
 
+/// What a device remembers of a group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Said {
     pub acted: u64,
     /// In that epoch it was a joiner.
     pub joiner: bool,
     pub base: u64,
-    pub config: Option<GroupInfo>,
+}
+
+/// What a server's map says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Map {
+    /// 0: the process has no map, or its map does not name its incarnation.
+    pub version: MapVersion,
+    /// Version of the newest map that an MDM itself has sent to this server.
+    pub told: MapVersion,
+    pub configs: BTreeMap<GroupId, GroupInfo>,
+    pub volumes: BTreeMap<VolumeId, VolumeInfo>,
+    pub next_volume: u32,
+    /// The contents of devices.
+    pub stores: BTreeMap<DeviceId, u64>,
 }
 
 impl Word {
     /// Takes in a part of a report; false, if no honest device can have so much to tell.
     #[must_use]
     pub fn add(&mut self, part: Report) -> bool {
-        let groups = self.groups.len() + part.groups.len();
-        let volumes = self.volumes.len() + part.volumes.len();
-        if groups > TOLD_GROUPS
-            || volumes > MAX_VOLUMES
+        let map = &mut self.map;
+        if self.groups.len() + part.groups.len() > TOLD_GROUPS
+            || map.volumes.len() + part.volumes.len() > MAX_VOLUMES
             || self.held.len() + part.held.len() > TOLD_HELD
-            || self.stores.len() + part.devices.len() > MAX_DEVICES
+            || map.stores.len() + part.devices.len() > MAX_DEVICES
             || part.groups.iter().any(|g| g.acted.max(g.base) >= EPOCHS)
             || part.groups.iter().filter_map(|g| g.config.as_ref()).any(|c| c.epoch >= EPOCHS)
         {
             return false;
         }
-        (self.version, self.told) = (MapVersion(part.version), MapVersion(part.told));
-        self.next_volume = part.next_volume;
+        (map.version, map.told) = (MapVersion(part.version), MapVersion(part.told));
+        map.next_volume = part.next_volume;
+        map.stores.extend(part.devices.iter().map(|d| (DeviceId(d.device), d.store)));
         self.held.extend(part.held);
-        self.stores.extend(part.devices.iter().map(|d| (DeviceId(d.device), d.store)));
         for g in part.groups {
-            let (acted, joiner, base) = (g.acted, g.joiner, g.base);
-            let said = Said { acted, joiner, base, config: g.config };
-            self.groups.insert(GroupId(g.group), said);
+            let (id, acted, joiner, base) = (GroupId(g.group), g.acted, g.joiner, g.base);
+            self.groups.insert(id, Said { acted, joiner, base });
+            map.configs.extend(g.config.map(|config| (id, config)));
         }
-        part.volumes.into_iter().all(|v| self.add_volume(v))
+        part.volumes.into_iter().all(|v| map.add_volume(v))
     }
 
+    /// Groups with the newest epochs in which the device took part.
+    pub(crate) fn took_part(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
+        self.groups.iter().map(|(group, said)| (*group, said.acted))
+    }
+
+    pub(super) fn acted(&self, group: GroupId) -> u64 {
+        self.groups.get(&group).map_or(0, |s| s.acted)
+    }
+
+    /// Returns the maps of its present and of an earlier process.
+    fn maps(&self) -> impl Iterator<Item = &Map> {
+        core::iter::once(&self.map).chain(&self.earlier)
+    }
+
+    /// True if the device remembers no epoch of this group, and its process has no map of before
+    /// the doubt. Later maps do not tell whether it was in sync before.
+    pub(super) fn is_blank(&self, group: GroupId, began: MapVersion) -> bool {
+        !self.map.is_before(began) && self.acted(group) == 0
+    }
+
+    /// True if this device was not emptied after this configuration of a group was made: it has
+    /// taken part since, or its map names its present incarnation and this configuration.
+    pub(super) fn is_witness(&self, group: GroupId, newest: &GroupInfo, began: MapVersion) -> bool {
+        let knows = || self.map.configs.get(&group).is_some_and(|c| c.epoch == newest.epoch);
+        self.acted(group) > 0 || self.map.is_before(began) && knows()
+    }
+
+    /// Keeps the newest map of lost MDMs that this device has reported, unless the map of its
+    /// present process is as new. `lost` is their range of versions.
+    fn keep_map_of(&mut self, former: Word, lost: &Range<MapVersion>) {
+        let own = self.map.is_before(lost.end).then_some(self.map.version);
+        let older = former.earlier.into_iter().chain([former.map]);
+        let of_lost = older.filter(|m| m.version < lost.end && Some(m.version) > own);
+        let newest = of_lost.max_by_key(|m| m.version);
+        self.earlier = newest.filter(|_| !mutant::on(Mutant::ForgetMaps));
+    }
+}
+
+impl Map {
     /// A volume that is mapped to many clients comes in several parts.
     fn add_volume(&mut self, told: VolumeInfo) -> bool {
         let Some(known) = self.volumes.get_mut(&VolumeId(told.id)) else {
@@ -74,48 +129,26 @@ impl Word {
         sdcs.len() <= MAX_SDCS
     }
 
-    /// Groups with the newest epochs in which the device took part.
-    pub(crate) fn took_part(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
-        self.groups.iter().map(|(group, said)| (*group, said.acted))
-    }
-
-    pub(super) fn acted(&self, group: GroupId) -> u64 {
-        self.groups.get(&group).map_or(0, |s| s.acted)
-    }
-
-    pub(super) fn config(&self, group: GroupId) -> Option<&GroupInfo> {
-        self.groups.get(&group)?.config.as_ref()
-    }
-
-    /// The device took part in no epoch of this group, as far as it remembers; and no map of its process says that it
-    /// was in sync since. One of after the recovery says nothing of that.
-    pub(super) fn is_blank(&self, group: GroupId, began: MapVersion) -> bool {
-        !self.has_map(began) && self.acted(group) == 0
-    }
-
-    /// What lost MDMs took in as these devices, as far as its process knows.
-    pub(super) fn stores(&self, began: MapVersion) -> impl Iterator<Item = (DeviceId, u64)> + '_ {
-        let all = self.stores.iter().map(|(device, store)| (*device, *store));
-        all.filter(move |_| self.has_map(began))
-    }
-
-    /// What its map says that this device has on it, if it says so.
-    pub(super) fn store_of(&self, device: DeviceId) -> Option<u64> {
-        self.stores.get(&device).copied()
-    }
-
-    /// Its process has a map that lost MDMs made.
-    fn has_map(&self, began: MapVersion) -> bool {
-        self.version.0 > 0 && self.version < began
-    }
-
-    /// If this device was emptied, it was so before this configuration of a group was made: it has taken part since, or
-    /// its map knows its present life and this very configuration.
-    pub(super) fn is_witness(&self, group: GroupId, newest: &GroupInfo, began: MapVersion) -> bool {
-        let knows = || self.config(group).is_some_and(|c| c.epoch == newest.epoch);
-        self.acted(group) > 0 || self.has_map(began) && knows()
+    /// True if the process has a map, of before this version.
+    pub fn is_before(&self, version: MapVersion) -> bool {
+        self.version.0 > 0 && self.version < version
     }
 }
 
-/// What devices have told, each in its present life.
+/// The reports of all devices.
 pub type Words = BTreeMap<DeviceId, Word>;
+
+impl State {
+    /// Takes a report in place of the device's former one. Maps of lost MDMs stay.
+    pub fn heed(&self, words: &mut Words, device: DeviceId, mut word: Word) {
+        if let Some(former) = words.remove(&device) {
+            word.keep_map_of(former, &self.recovery.lost);
+        }
+        words.insert(device, word);
+    }
+
+    /// Returns the reported maps that lost MDMs made.
+    pub(super) fn lost_maps<'a>(&'a self, words: &'a Words) -> impl Iterator<Item = &'a Map> {
+        words.values().flat_map(Word::maps).filter(|m| m.version < self.recovery.lost.end)
+    }
+}

@@ -1,7 +1,7 @@
 //! The end of a recovery of the MDMs: what servers know becomes true, and is told to all.
 
 use super::{Edits, IDS_END, State, Volume};
-use crate::command::{self, Command, Forget};
+use crate::command::{self, Awaited, Command, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
@@ -28,13 +28,8 @@ impl State {
             groups.insert(GroupId(info.id), group);
         }
         let open = self.recovery.open;
-        if open && c.close && c.replaced {
-            let doubtful = self.groups.iter().filter(|(_, g)| g.doubt == Doubt::Reports);
-            for (id, group) in doubtful {
-                let gone = || Group { doubt: Doubt::Gone, ..group.clone() };
-                groups.entry(*id).or_insert_with(gone);
-            }
-        }
+        let anew = c.unused.iter().filter_map(|id| self.emptied_unused(GroupId(*id)));
+        groups.extend(anew);
         let mut volumes: Vec<(VolumeId, Option<Volume>)> = Vec::new();
         for info in c.volumes.iter().filter(|_| open) {
             volumes.extend(self.adopted(info).map(|v| (VolumeId(info.id), Some(v))));
@@ -45,7 +40,8 @@ impl State {
         let given = Some(Given::of(c)).filter(|g| open && *g != Given::default());
         let forget = c.forget.clone().filter(|f| f.volumes.iter().all(|id| self.is_kept(*id)));
         let recovered = (open && c.close).then(|| c.left.clone());
-        Edits { groups, volumes, given, forget, recovered, ..Edits::default() }
+        let awaited = c.awaited.iter().filter(|a| self.may_await(a)).copied().collect();
+        Edits { groups, volumes, given, forget, recovered, awaited, ..Edits::default() }
     }
 
     /// Whether nobody knows what became of this volume, so that its data is kept.
@@ -67,17 +63,25 @@ impl State {
         }
     }
 
-    /// No volume uses this group in doubt any more: what it had matters to nobody, unless servers hold data of volumes that
-    /// this MDM doesn't know. It is lost then, in an epoch above all in which somebody may have taken part.
-    pub(super) fn end_unused_doubt(&self, group: &mut Group) -> bool {
-        let recovery = &self.recovery;
-        if recovery.open || !recovery.left.is_empty() {
-            return false;
+    /// Returns a group in doubt that no volume uses, empty, in an epoch above all epochs in which a
+    /// device may have taken part.
+    fn emptied_unused(&self, id: GroupId) -> Option<(GroupId, Group)> {
+        let old = self.groups.get(&id).filter(|g| g.doubt != Doubt::None)?;
+        if self.recovery.open || self.is_used(id) {
+            return None;
         }
-        group.epoch = Epoch((group.epoch.0 + JUMP).max(first_number(recovery.at)));
-        (group.doubt, group.lost) = (Doubt::None, true);
-        group.in_sync.clear();
-        true
+        let epoch = Epoch((old.epoch.0 + JUMP).max(first_number(self.recovery.at)));
+        let in_sync = Vec::new();
+        let mut group = Group { epoch, in_sync, doubt: Doubt::None, lost: true, ..old.clone() };
+        group.form(&|d| self.is_up(d));
+        Some((id, group))
+    }
+
+    /// True for news of a map that lost MDMs made.
+    fn may_await(&self, a: &Awaited) -> bool {
+        let known = self.recovery.awaited.get(&DeviceId(a.device));
+        let named = (MapVersion(a.version), a.store);
+        self.wants_reports() && self.recovery.lost.contains(&named.0) && known < Some(&named)
     }
 
     /// Whether this is a group that the lost MDMs made, of which is known so far that it is there.
@@ -140,7 +144,7 @@ impl State {
     }
 
     /// Whether this is a client, or one of which only the lost MDMs knew: it may come yet.
-    pub(super) fn may_be_client(&self, id: SdcId) -> bool {
+    pub(crate) fn may_be_client(&self, id: SdcId) -> bool {
         self.sdcs.contains_key(&id) || self.may_be_lost(id)
     }
 

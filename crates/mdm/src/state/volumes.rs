@@ -104,8 +104,8 @@ impl State {
         let mut groups = Vec::new();
         for id in slots.iter().filter(|g| self.users.get(g).is_some_and(|u| u.volumes == 1)) {
             let mut group = self.groups[id].clone();
-            if group.doubt != Doubt::None && !self.end_unused_doubt(&mut group) {
-                continue;
+            if group.doubt != Doubt::None {
+                continue; // an unknown volume may have data there
             }
             group.form(&up);
             if group != self.groups[id] {

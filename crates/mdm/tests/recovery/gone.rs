@@ -1,6 +1,7 @@
 //! A device is empty that the MDM's state takes for evidence. Maps of running servers may know who is in sync since.
 
 use super::*;
+use wire::control::Intent;
 
 /// Group 1 is on dev1 and dev2; dev1 was emptied since, at a time that this MDM does not know. It has come, and is up.
 fn emptied() -> State {
@@ -122,7 +123,8 @@ fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup()
     let mut word = Word::default();
     let groups =
         vec![GroupReport { group: 9, acted: 7, base: 7, config: Some(left), joiner: false }];
-    assert!(word.add(Report { groups, version: 1, ..Report::default() }));
+    let held = vec![7]; // an unknown volume, which may be in this group
+    assert!(word.add(Report { groups, version: 1, held, ..Report::default() }));
     let told = words(vec![(1, word), (2, running(Word::default()))]);
     settle(&mut state, &told, false);
     finish(&mut state);
@@ -139,17 +141,66 @@ fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_v
         (group.doubt, group.lost, group.in_sync) = (Doubt::Gone, true, Vec::new());
     }
     finish(&mut state);
+    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 1).doubt, Doubt::Gone, "a volume uses it");
     let mut kept = state.clone();
     let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
     assert_eq!(state.apply(state.index + 1, &delete), Outcome::Changed);
-    state.check().unwrap();
+    settle(&mut state, &told, false);
     let found = group(&state, 1);
     assert!(found.doubt == Doubt::None && found.primary.is_some());
     assert!(found.epoch.0 > JUMP, "lost MDMs may have given away {:?}", found.epoch);
     // Servers hold data of a volume that nobody knows: it may be on this group.
     kept.recovery.left = vec![9];
     kept.apply(kept.index + 1, &delete);
-    kept.check().unwrap();
+    settle(&mut kept, &told, false);
     let found = group(&kept, 1);
     assert!(found.doubt == Doubt::Gone && found.primary.is_none());
+}
+
+/// An operator has ended the recovery while dev2 was silent. In epoch 2 dev2 alone wrote data of a
+/// volume that no MDM knows.
+#[test]
+fn a_group_stays_in_doubt_while_a_device_may_have_data_of_a_volume_that_nobody_knows() {
+    for late in [false, true] {
+        let mut state = recovered(Durable);
+        let mut told = words(vec![(1, word(1, 1, None))]);
+        settle(&mut state, &told, false);
+        let end = close(&state, &told, false);
+        assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
+        assert!(state.recovery.left.is_empty());
+        let mut two = word(2, 1, None);
+        assert!(two.add(Report { held: vec![1, 9], ..Report::default() }));
+        let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
+        if !late {
+            told.insert(DeviceId(2), two.clone());
+            settle(&mut state, &told, false);
+        }
+        assert_eq!(state.apply(state.index + 1, &delete), Outcome::Changed);
+        settle(&mut state, &told, false);
+        told.insert(DeviceId(2), two);
+        settle(&mut state, &told, false);
+        state.check().unwrap();
+        let found = group(&state, 1);
+        assert!(found.doubt != Doubt::None && found.primary.is_none(), "late {late}: {found:?}");
+    }
+}
+
+/// The operator removes a dead device, so the recovery does not wait for its data.
+#[test]
+fn a_device_that_people_remove_holds_no_unused_group_in_doubt() {
+    let mut state = recovered(Durable);
+    let told = words(vec![(1, word(1, 1, None))]);
+    let end = close(&state, &told, false);
+    state.apply(state.index + 1, &end);
+    state.apply(state.index + 1, &down(2, 2, true));
+    state.apply(state.index + 1, &Command::DeleteVolume(DeleteVolume { volume: 1 }));
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 1).doubt, Doubt::Reports, "dev2 may have a volume that nobody knows");
+    let remove = mdm::command::Intend { devices: vec![2], intent: Intent::Remove as i32 };
+    assert_eq!(state.apply(state.index + 1, &Command::Intend(remove)), Outcome::Changed);
+    settle(&mut state, &told, false);
+    let found = group(&state, 1);
+    assert_eq!((found.doubt, &found.in_sync[..]), (Doubt::None, &[DeviceId(1)][..]));
 }

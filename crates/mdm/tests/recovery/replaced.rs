@@ -6,12 +6,19 @@ use mdm::controller::Registration::{self, Superseded};
 /// What replaced dev1 after the backup.
 const NEWER: u64 = 99;
 
+/// A map version above that of `pair`, and below those after a recovery.
+const SINCE: u64 = 100;
+
 /// The process has a map that says what is on these devices.
 fn knows(word: Word, devices: &[(u32, u64)]) -> Word {
-    let mut word = running(word);
+    knows_at(SINCE, word, devices)
+}
+
+/// The same with a map of this version.
+fn knows_at(version: u64, mut word: Word, devices: &[(u32, u64)]) -> Word {
     let info = |(device, store): &(u32, u64)| StoreInfo { device: *device, store: *store };
     let devices = devices.iter().map(info).collect();
-    assert!(word.add(Report { version: 1, devices, ..Report::default() }));
+    assert!(word.add(Report { version, devices, next_volume: 2, ..Report::default() }));
     word
 }
 
@@ -70,7 +77,16 @@ fn told_of_a_blank(store: u64) -> State {
     let group_3 = GroupReport { group: 3, acted: 4, base: 4, config: Some(made), joiner: false };
     let mut partner = knows(Word::default(), &[(1, store)]);
     let groups = vec![group_3];
-    assert!(partner.add(Report { version: 1, groups, next_volume: 2, ..Report::default() }));
+    let volume = VolumeInfo {
+        id: 2,
+        name: "new".into(),
+        size: 1 << 20,
+        slots: vec![3],
+        ..VolumeInfo::default()
+    };
+    let volumes = vec![volume];
+    let report = Report { version: SINCE, groups, volumes, next_volume: 3, ..Report::default() };
+    assert!(partner.add(report));
     let told = words(vec![(1, Word::default()), (2, partner)]);
     settle(&mut state, &told, false);
     assert!(!state.recovery.open, "{:?}", state.recovery_status(&told, false));
@@ -145,4 +161,167 @@ fn a_process_keeps_the_life_that_the_lost_ones_gave_it() {
     assert_eq!(state.devices[&DeviceId(1)].incarnation.0, known + 5);
     let again = state.register(&process(known + 5), false, None);
     assert_eq!(again, Registration::Known(DeviceId(1)));
+}
+
+#[test]
+fn a_doubt_of_an_earlier_recovery_hides_no_older_disk() {
+    let mut state = recovered(Durable);
+    state.groups.get_mut(&GroupId(2)).unwrap().doubt = Doubt::Gone;
+    settle(&mut state, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    if state.recovery.open {
+        finish(&mut state);
+    }
+    assert_eq!((group(&state, 1).doubt, group(&state, 2).doubt), (Doubt::None, Doubt::Gone));
+    // This state is the backup. Then the disk of dev1 is replaced, and the newer one serves alone.
+    let (version, acted) = (state.version.0 + 10, group(&state, 1).epoch.0);
+    let state = with_recovery(state);
+    assert!(state.recovery.began.0 < version && version < state.index);
+    let partner = knows_at(version, word(acted, acted, None), &[(1, NEWER)]);
+    let told = words(vec![(1, word(acted, acted, None)), (2, partner)]);
+    let mut state = state;
+    settle(&mut state, &told, false);
+    assert_eq!(waits_for(&state, &told), [1]);
+    assert_eq!(state.recovery_status(&told, false).unwrap().older, [1]);
+    assert_eq!(group(&state, 1).doubt, Doubt::Reports);
+}
+
+/// Returns a cluster with `count` more groups on dev2 and dev3, and the reports of all devices.
+fn with_many_groups(count: u32) -> (State, Words) {
+    let mut state = pair(Durable);
+    apply(&mut state, &up(3, 3, 13, Durable));
+    for id in 3..3 + count {
+        let replicas = vec![DeviceId(2), DeviceId(3)];
+        let mut new = Group { epoch: Epoch(1), ..Group::new(replicas, &|_| true) };
+        new.changed_at = state.version;
+        state.groups.insert(GroupId(id), new);
+    }
+    let state = State::from_bytes(&state.to_bytes()).unwrap();
+    let told: Vec<(u32, u64)> = (1..3 + count).map(|id| (id, 1)).collect();
+    let two = knows(took_part(&told), &[(1, NEWER)]);
+    let told = words(vec![(1, took_part(&[(1, 1), (2, 1)])), (2, two), (3, took_part(&told[2..]))]);
+    (with_recovery(state), told)
+}
+
+#[test]
+fn groups_beyond_the_first_command_do_not_suffer_from_an_older_disk_elsewhere() {
+    let (mut state, told) = with_many_groups(3000);
+    settle(&mut state, &told, false);
+    assert_eq!(waits_for(&state, &told), [1]);
+    let end = close(&state, &told, false);
+    assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
+    settle(&mut state, &told, false);
+    let elsewhere = state.groups.values().filter(|g| !g.replicas.contains(&DeviceId(1)));
+    assert_eq!(elsewhere.filter(|g| g.doubt != Doubt::None).count(), 0);
+    assert!([1, 2].iter().all(|id| group(&state, *id).doubt != Doubt::None));
+}
+
+#[test]
+fn a_map_that_is_older_than_the_state_names_no_older_disk() {
+    let mut state = pair(Durable);
+    apply(&mut state, &up(3, 3, 13, Durable));
+    // The disk of dev1 was replaced and filled again. dev3 was cut off before that.
+    apply(&mut state, &up(1, 90, NEWER, Durable));
+    for id in [1, 2] {
+        apply(&mut state, &join(2, 2, 1));
+        let epoch = group(&state, id).epoch.0;
+        apply(&mut state, &admit(id, epoch, 1));
+        assert_eq!(group(&state, id).in_sync.len(), 2);
+    }
+    let epochs = [1, 2].map(|id| (id, group(&state, id).epoch.0));
+    let mut state = with_recovery(state);
+    let behind = knows_at(1, Word::default(), &[(1, 11)]);
+    let told = words(vec![(1, took_part(&epochs)), (2, took_part(&epochs)), (3, behind)]);
+    settle(&mut state, &told, false);
+    assert!(!state.recovery.open, "{:?}", state.recovery_status(&told, false));
+    assert_eq!(group(&state, 1).in_sync.len(), 2);
+}
+
+/// A group waits for dev3. Meanwhile the disk of dev1 is replaced, and serves other groups.
+#[test]
+fn a_disk_that_was_replaced_after_the_recovery_is_no_older_one() {
+    let mut state = pair(Durable);
+    apply(&mut state, &up(3, 3, 13, Durable));
+    let replicas = vec![DeviceId(2), DeviceId(3)];
+    let third = Group { epoch: Epoch(1), ..Group::new(replicas, &|_| true) };
+    state.groups.insert(GroupId(3), third);
+    let state = State::from_bytes(&state.to_bytes()).unwrap();
+    let mut state = with_recovery(state);
+    let two = knows(took_part(&[(1, 1), (2, 1), (3, 1)]), &[(1, 11)]);
+    let mut told = words(vec![(1, took_part(&[(1, 1), (2, 1)])), (2, two)]);
+    let end = close(&state, &told, false);
+    assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 3).doubt, Doubt::Reports);
+    let life = state.next_incarnation.0;
+    assert_eq!(state.apply(state.index + 1, &up(1, life, NEWER, Durable)), Outcome::Changed);
+    let epoch = group(&state, 1).epoch.0;
+    told.insert(DeviceId(1), took_part(&[(1, epoch), (2, epoch)]));
+    settle(&mut state, &told, false);
+    assert_eq!(waits_for(&state, &told), [3]);
+    assert_eq!(state.recovery_status(&told, false).unwrap().older, [0; 0]);
+    // dev3 wrote alone.
+    told.insert(DeviceId(3), took_part(&[(3, 5)]));
+    settle(&mut state, &told, false);
+    assert_eq!(waits_for(&state, &told), [0; 0], "{:?}", group(&state, 3));
+}
+
+/// dev2 reported the newer disk, and dev1 was silent until an operator ended the recovery.
+fn ended_without_dev1() -> State {
+    let mut state = recovered(Durable);
+    let told = words(vec![(2, knows(word(1, 1, None), &[(1, NEWER)]))]);
+    settle(&mut state, &told, false);
+    let end = close(&state, &told, false);
+    assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
+    state.check().unwrap();
+    State::from_bytes(&state.to_bytes()).unwrap()
+}
+
+#[test]
+fn an_older_disk_that_comes_late_is_known_by_what_nobody_tells_any_more() {
+    let mut state = ended_without_dev1();
+    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    settle(&mut state, &told, false);
+    assert_eq!(group(&state, 1).doubt, Doubt::Reports);
+    assert_eq!(state.recovery_status(&told, false).unwrap().older, [1]);
+    // The next recovery does not know of the newer disk.
+    let mut again = with_recovery(state);
+    settle(&mut again, &told, false);
+    assert_eq!(group(&again, 1).doubt, Doubt::Gone);
+}
+
+#[test]
+fn what_an_open_recovery_was_told_counts_in_the_next_one() {
+    let mut state = recovered(Durable);
+    let told = words(vec![(2, knows(word(1, 1, None), &[(1, NEWER)]))]);
+    settle(&mut state, &told, false);
+    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    let mut next = with_recovery(state.clone());
+    settle(&mut next, &told, false);
+    assert_eq!(waits_for(&next, &told), [1]);
+    // A map from before both recoveries counts, too, if it is reported only now.
+    let told = words(vec![(1, word(1, 1, None)), (2, knows(word(1, 1, None), &[(1, NEWER)]))]);
+    let mut next = with_recovery(recovered(Durable));
+    settle(&mut next, &told, false);
+    assert_eq!(waits_for(&next, &told), [1]);
+}
+
+/// The map of dev2 named dev3. Then the process of dev2 restarts.
+#[test]
+fn what_a_map_told_is_true_when_its_process_is_gone() {
+    let mut state = recovered(Durable);
+    let mut told = Words::new();
+    state.heed(&mut told, DeviceId(1), word(1, 1, None));
+    let known = running(word(4, 4, Some(moved(4, &[2, 3]))));
+    state.heed(&mut told, DeviceId(2), known);
+    for _ in 0..3 {
+        assert_eq!(waits_for(&state, &told), [3]);
+        state.heed(&mut told, DeviceId(2), word(4, 4, None));
+    }
+    // A map of this MDM does not replace it.
+    finish(&mut state);
+    let mut new = word(4, 4, None);
+    let version = state.version.0;
+    assert!(new.add(Report { version, ..Report::default() }));
+    state.heed(&mut told, DeviceId(2), new);
+    assert_eq!(waits_for(&state, &told), [3]);
 }

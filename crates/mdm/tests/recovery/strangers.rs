@@ -59,7 +59,7 @@ fn a_leave_that_was_taken_away_does_not_come_back_with_its_number() {
     let before = state.volumes[&VolumeId(1)].clone();
     let at = |mut state: State, at: u64| {
         let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
-        state.recover(1, me, "me@here", at);
+        state.recover(&state.clone(), 1, me, "me@here", at);
         state.check().unwrap();
         let volume = &state.volumes[&VolumeId(1)];
         assert_eq!(volume.mapping, before.mapping, "who has a leave keeps it");

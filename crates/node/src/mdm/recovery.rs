@@ -85,7 +85,7 @@ impl Mdm {
             address: self.config.address.to_string(),
             tie_breaker: false,
         };
-        state.recover(me as u32, member, &order.by, order.at);
+        state.recover(&self.state, me as u32, member, &order.by, order.at);
         state.check().map_err(|what| format!("what this MDM has can't be used: {what}"))?;
         let (term, index) = (consensus.hard().term + 1, consensus.last() + 1);
         let voters = Vec::from([me]);
@@ -113,7 +113,7 @@ impl Mdm {
                 ));
             }
         }
-        Ok(state.with_groups_of(&self.state))
+        Ok(state)
     }
 
     fn refuse_with_majority(&self, me: u64) -> Result<(), String> {
@@ -162,9 +162,9 @@ impl Mdm {
         let word = self.links.get_mut(&link).and_then(|l| l.word.take());
         self.nothing_follows = None;
         match word {
-            Some(word) => self.words.insert(device, word),
-            None => self.words.remove(&device),
-        };
+            Some(word) => self.state.heed(&mut self.words, device, word),
+            None => drop(self.words.remove(&device)),
+        }
     }
 
     /// When what devices have told is looked at next.

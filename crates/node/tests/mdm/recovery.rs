@@ -6,7 +6,12 @@ use node::backup::{Backup, pack};
 
 /// An MDM whose log was made of what this one knows.
 fn restored(from: &Bench) -> Bench {
-    let backup = Backup::from_bytes(&pack(&from.mdm.state().to_bytes(), 1000)).unwrap();
+    begun_with(from.mdm.state())
+}
+
+/// Returns an MDM whose log was made of this state.
+fn begun_with(state: &mdm::State) -> Bench {
+    let backup = Backup::from_bytes(&pack(&state.to_bytes(), 1000)).unwrap();
     let mut disk = BTreeMap::new();
     for (at, data) in backup.log("mdm", config(Limits::TEST_MIN).address, "me", 60_000) {
         for (i, block) in data.chunks(4096).enumerate() {
@@ -33,18 +38,30 @@ impl Bench {
 
     /// The same of one that took part in this epoch of all groups.
     fn took_part(&mut self, name: &str, store: u64, held: &[u32], acted: u64) -> LinkId {
+        let report = Report { held: held.to_vec(), ..Report::default() };
+        self.process(80, name, store, acted, report)
+    }
+
+    /// The same for the process that drew the number `drawn`, with more in its report.
+    fn process(
+        &mut self,
+        drawn: u64,
+        name: &str,
+        store: u64,
+        acted: u64,
+        report: Report,
+    ) -> LinkId {
         let link = self.say_hello(Role::Sds);
         assert!(self.take::<Welcome>(link, Kind::Welcome).remove(0).recovers);
         let ids: Vec<u32> = self.mdm.state().groups.keys().map(|g| g.0).collect();
         let group = |group| GroupReport { group, acted, base: 1, ..Default::default() };
         let groups = ids.into_iter().map(group).collect();
-        let report = Report { groups, held: held.to_vec(), ..Report::default() };
-        self.send(link, Header::new(Kind::Report), &report);
+        self.send(link, Header::new(Kind::Report), &Report { groups, ..report });
         let known = self.mdm.state().devices.iter().find(|(_, d)| d.store == store);
         let register = Register {
             sds: name.into(),
             device: known.expect("it was there before").0.0,
-            nonce: 80 + store,
+            nonce: drawn + store,
             store,
             address: format!("10.0.0.{}:7000", name.len()),
             capacity: 1 << 30,
@@ -224,4 +241,87 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     let (volume, sdcs) = ("v".into(), Vec::new());
     b.order(admin, Ask::Unmap(UnmapAsk { volume, sdcs, all: true }));
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
+}
+
+impl Bench {
+    fn doubts(&self) -> usize {
+        self.mdm.state().groups.values().filter(|g| g.doubt != Doubt::None).count()
+    }
+
+    /// Restarts the MDM with its log.
+    fn restarted(&mut self) -> Bench {
+        let limits = Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN };
+        let mut again = Bench::on_disk(std::mem::take(&mut self.disk), config(limits));
+        again.settle();
+        again
+    }
+}
+
+/// The map of "bb" names a newer disk in the place of the one that "a" has.
+#[test]
+fn a_newer_disk_is_waited_for_when_the_process_that_knew_of_it_is_gone() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
+    let mut b = restored(&b);
+    let all = b.doubts();
+    let version = b.mdm.state().recovery.version.0 + 1;
+    let knows = || Report {
+        version,
+        devices: vec![StoreInfo { device: 1, store: 99 }],
+        next_volume: 2,
+        ..Report::default()
+    };
+    let one = b.tells("a", stores[0], &[1]);
+    let two = b.process(80, "bb", stores[1], 1, knows());
+    b.pass(8000, &[one, two]);
+    assert_eq!((b.is_open(), b.doubts()), (true, all), "the newer disk may come");
+    b.drop_link(two);
+    let two = b.process(81, "bb", stores[1], 1, Report::default());
+    b.pass(1000, &[one, two]);
+    assert_eq!((b.is_open(), b.doubts()), (true, all), "the map is gone, and what it said is true");
+    let mut b = b.restarted();
+    let links =
+        [b.tells("a", stores[0], &[1]), b.process(81, "bb", stores[1], 1, Report::default())];
+    b.pass(8000, &links);
+    assert_eq!((b.is_open(), b.doubts()), (true, all), "nobody runs any more that has heard of it");
+}
+
+/// The survivor's log ends with an undecided entry that gives a process another incarnation than
+/// the decided one.
+#[test]
+fn a_process_is_welcome_with_the_life_that_was_decided() {
+    use mdm::command::{Command, DeviceUp};
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let decided = b.mdm.state();
+    let mut state = decided.clone();
+    let device = &decided.devices[&DeviceId(1)];
+    let (before, life) = (device.incarnation.0, decided.next_incarnation.0 + 1);
+    let up = DeviceUp {
+        device: 1,
+        sds: device.sds.0,
+        name: "a".into(),
+        incarnation: life,
+        nonce: 9,
+        store: device.store,
+        address: device.address.clone(),
+        capacity: device.capacity,
+        kind: device.kind as i32,
+        ..DeviceUp::default()
+    };
+    state.apply(state.index + 1, &Command::DeviceUp(up));
+    assert_eq!(state.devices[&DeviceId(1)].incarnation.0, life);
+    let me = mdm::members::Member {
+        name: "mdm".into(),
+        address: "10.0.0.1:7000".into(),
+        tie_breaker: false,
+    };
+    state.recover(decided, 1, me, "me", 60_000);
+    let mut b = begun_with(&state);
+    assert!(b.is_open() && before < life - 1);
+    let link = b.connect();
+    let mut hello = hello(ClusterId(0), Role::Sds, "a");
+    (hello.id, hello.incarnation) = (1, life - 1);
+    b.send(link, Header::new(Kind::Hello), &hello);
+    assert!(b.take::<Refusal>(link, Kind::Refusal).is_empty(), "it is not superseded");
+    assert!(b.take::<Welcome>(link, Kind::Welcome).remove(0).recovers);
 }

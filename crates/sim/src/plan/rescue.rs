@@ -39,6 +39,10 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     if r.chance(0.25) {
         Story { plan, r: &mut r }.exchange(backup, again);
     }
+    let mut r = root.fork("rescue restarts");
+    if r.chance(0.2) {
+        Story { plan, r: &mut r }.restart_all(again);
+    }
     let mut r = root.fork("rescue again");
     if r.chance(0.3) {
         Story { plan, r: &mut r }.once_more(again);
@@ -152,6 +156,27 @@ impl Story<'_> {
         if self.r.chance(0.5) {
             let at = again + self.r.range(1_000, 3_000_000);
             self.push(at, Action::NewerDisk(i));
+        }
+    }
+
+    /// Restarts all servers one after the other while the recovery is open, and often the MDMs,
+    /// too. Then no process has a map any more. In half of the plans an operator ends the recovery.
+    fn restart_all(&mut self, again: u64) {
+        let open = self.plan.limits.suspect_after.as_micros() as u64 * 6;
+        for i in 0..self.plan.sds {
+            let (at, away) = (again + open + self.r.below(500_000), self.r.range(1_000, 100_000));
+            self.away(at, i, away);
+        }
+        for i in 0..self.plan.mdms {
+            let at = again + open + self.r.range(500_000, 900_000);
+            if self.r.chance(0.5) {
+                self.crash(at, Who::Mdm(i), false);
+                self.push(at + 50_000, Action::Start(Who::Mdm(i)));
+            }
+        }
+        if self.r.chance(0.5) {
+            let at = again + 2 * open + self.r.range(1_000_000, 2_000_000);
+            self.push(at, Action::Finish);
         }
     }
 
