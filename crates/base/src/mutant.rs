@@ -273,6 +273,10 @@ pub enum Mutant {
     NoMargin,
     /// Mdm: a failed write of the log counts as done.
     MdmBelieveDisk,
+    /// A hello goes out in a frame of the newest version that its sender speaks.
+    NewestHello,
+    /// The dialling side speaks its newest version, whatever the welcome says.
+    IgnoreWelcome,
 }
 
 impl Mutant {
@@ -416,6 +420,8 @@ impl Mutant {
         Mutant::NoWindow,
         Mutant::EndlessLoad,
         Mutant::MdmBelieveDisk,
+        Mutant::NewestHello,
+        Mutant::IgnoreWelcome,
     ];
 }
 

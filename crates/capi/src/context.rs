@@ -105,6 +105,7 @@ impl Context {
             nonce: random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
+            dialect: node::DIALECT,
         });
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();

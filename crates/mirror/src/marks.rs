@@ -15,10 +15,9 @@ use crate::replica::Role;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{
-    BlockSet, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UnitKey, mutant,
-};
+use base::{BlockSet, Epoch, GroupId, Incarnation, Lsn, Mutant, SdcId, Time, UnitKey, mutant};
 use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Journal, Marks, Origin};
+use wire::PeerLink;
 use wire::records::Executed;
 
 /// The low half of a change's token: no operation has that index.
@@ -64,9 +63,9 @@ pub(crate) enum Waiting {
     /// A configuration with this epoch is to be entered, as a joiner or not.
     Entry { epoch: Epoch, joins: bool },
     /// A seal of this epoch is to be answered, to this link's operation.
-    Seal { epoch: Epoch, lsn: Lsn, link: LinkId, op: u64 },
+    Seal { epoch: Epoch, lsn: Lsn, link: PeerLink, op: u64 },
     /// A wipe in this epoch is to be answered on this link.
-    Wipe { epoch: Epoch, link: LinkId },
+    Wipe { epoch: Epoch, link: PeerLink },
     /// What a replica had that is none any more is to be gone.
     Discard,
 }

@@ -1,9 +1,9 @@
 //! One operation in flight at a shard.
 
 use crate::replica::Members;
-use base::{Duration, GroupId, Incarnation, LinkId, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
+use base::{Duration, GroupId, Incarnation, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
 use seam::{Buf, ClientWrite};
-use wire::{Header, Status};
+use wire::{Header, PeerLink, Status};
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +44,9 @@ pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
     /// A client: answer on this link, with its own name for the operation.
-    Client { link: LinkId, op: u64 },
+    Client { link: PeerLink, op: u64 },
     /// The group's primary: likewise.
-    Primary { link: LinkId, op: u64 },
+    Primary { link: PeerLink, op: u64 },
     /// A sync of ours, that began then, and took so long to read it.
     Sync { since: Time, read: Duration },
     /// A write of ours, whose blocks a member needs whole.

@@ -16,9 +16,9 @@ use crate::op::{Asker, Op, OpKind, fits};
 use crate::replica::{Members, Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
-use base::{BLOCK, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UnitKey, VolumeId, mutant};
+use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Journal, Note, Walk};
-use wire::{Header, Kind};
+use wire::{Header, Kind, PeerLink};
 
 /// The most that one read takes: long enough for a disk, short enough for a client that waits for it.
 const RUN: u32 = 256 << 10;
@@ -80,7 +80,7 @@ pub(crate) struct Scrub {
     due: Option<Time>,
     pub stats: ScrubStats,
     /// The link on which a leader's beacons come.
-    leaders: BTreeMap<DeviceId, LinkId>,
+    leaders: BTreeMap<DeviceId, PeerLink>,
 }
 
 impl Scrub {
@@ -95,7 +95,7 @@ impl Scrub {
     }
 
     /// A leader's beacon came on this link.
-    pub fn heard(&mut self, from: DeviceId, link: LinkId) {
+    pub fn heard(&mut self, from: DeviceId, link: PeerLink) {
         self.leaders.insert(from, link);
     }
 
@@ -353,7 +353,7 @@ impl<J: Journal> Mirror<J> {
         let mut h = self.header(Kind::Damage, group);
         (h.volume, h.unit) = (unit.volume.0.into(), unit.index.into());
         (h.at, h.len) = ((u32::from(first) * BLOCK).into(), (u32::from(blocks) * BLOCK).into());
-        out.send(*link, wire::frame(h, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(h, &[]), Buf::EMPTY);
     }
 
     /// A member has damaged blocks: they are read here, and go out as a write of the stream, which leaves

@@ -9,11 +9,11 @@ use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Change, Effect, Effects, Forgotten, Journal, Note};
 use wire::records::{self, Executed, UnitBlocks};
-use wire::{Header, Kind, Status, flag};
+use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
 /// Why a link is refused whose stream lacks something: the primary sends again what was not answered.
@@ -44,9 +44,9 @@ pub(crate) struct Secondary {
     /// What the primary's content includes, as of the start of the sync.
     source: ExecutedList,
     /// The primary has asked for our state: it is told when everything is done that came before the question.
-    asked: Option<(LinkId, Header)>,
+    asked: Option<(PeerLink, Header)>,
     /// The primary wants everything forgotten, as soon as no job runs.
-    wipe: Option<LinkId>,
+    wipe: Option<PeerLink>,
 }
 
 impl Secondary {
@@ -137,18 +137,18 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    fn answer(&self, link: LinkId, kind: Kind, h: &Header, status: Status, out: &mut Effects) {
+    fn answer(&self, link: PeerLink, kind: Kind, h: &Header, status: Status, out: &mut Effects) {
         let mut header = self.header(kind, GroupId(h.group.get()));
         (header.op, header.lsn, header.epoch) = (h.op, h.lsn, h.epoch);
         header.status = (status as u16).into();
-        out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
     }
 
     /// A write of the stream came.
     pub fn replicate_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         body: Buf,
@@ -178,8 +178,8 @@ impl<J: Journal> Mirror<J> {
         let before = lsn.0.saturating_sub(1 + skipped);
         if before > secondary.last.0.max(h.commit.get()) || !fits {
             // A gap: this stream is not the one that was agreed on. The primary sends again.
-            out.note(Note::Refused { link, why: GAP });
-            return out.push(Effect::Close { link });
+            out.note(Note::Refused { link: link.id, why: GAP });
+            return out.push(Effect::Close { link: link.id });
         }
         secondary.last = lsn;
         if secondary.commit(Lsn(h.commit.get()), self.journal.survives()) {
@@ -202,7 +202,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    fn insert_replicated(&mut self, link: LinkId, h: &Header, body: Buf) -> u64 {
+    fn insert_replicated(&mut self, link: PeerLink, h: &Header, body: Buf) -> u64 {
         let kind = if h.has(flag::ZERO) { OpKind::Zero } else { OpKind::Write };
         let asker = Asker::Primary { link, op: h.op.get() };
         self.insert_op(Op { lsn: Lsn(h.lsn.get()), ..Op::from_frame(h, kind, asker, body) })
@@ -212,7 +212,7 @@ impl<J: Journal> Mirror<J> {
     fn replicate_blindly(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         h: &Header,
         body: Buf,
         out: &mut Effects,
@@ -223,7 +223,7 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// A write came a second time: its link broke. Answers it, now or when it is durable.
-    fn replicate_again(&mut self, link: LinkId, h: &Header, lsn: Lsn, out: &mut Effects) {
+    fn replicate_again(&mut self, link: PeerLink, h: &Header, lsn: Lsn, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
@@ -263,7 +263,7 @@ impl<J: Journal> Mirror<J> {
             let mut header = self.header(Kind::Replicated, op.group);
             (header.op, header.lsn) = (name.into(), lsn.0.into());
             header.status = (status as u16).into();
-            out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+            out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
         }
         self.answer_asked(op.group, out);
         self.wipe_if_idle(now, op.group, out);
@@ -283,7 +283,7 @@ impl<J: Journal> Mirror<J> {
     /// The primary asks for our state, and begins its stream after `lsn`.
     pub fn sync_start_in(
         &mut self,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         body: &Buf,
@@ -323,7 +323,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Tells base and dirty set, in as many frames as it takes. Whoever doesn't know what may differ tells
     /// all that it holds.
-    fn send_state(&self, link: LinkId, h: &Header, out: &mut Effects) {
+    fn send_state(&self, link: PeerLink, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let record = &self.replicas[group].record;
         let mut list: Vec<UnitBlocks> =
@@ -348,7 +348,7 @@ impl<J: Journal> Mirror<J> {
             let more = pages.peek().is_some();
             let flags = header.flags | if more { flag::MORE } else { 0 };
             let body = out.copy(page.as_bytes());
-            out.send(link, wire::frame(Header { flags, ..header }, &body), body);
+            out.send(link.id, link.frame(Header { flags, ..header }, &body), body);
             if !more {
                 return;
             }
@@ -359,7 +359,7 @@ impl<J: Journal> Mirror<J> {
     pub fn sync_wipe_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         out: &mut Effects,
@@ -399,7 +399,13 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// The content is gone, durably.
-    pub(crate) fn wiped(&mut self, group: GroupId, epoch: Epoch, link: LinkId, out: &mut Effects) {
+    pub(crate) fn wiped(
+        &mut self,
+        group: GroupId,
+        epoch: Epoch,
+        link: PeerLink,
+        out: &mut Effects,
+    ) {
         if self.replicas[group].config.epoch == epoch {
             let mut h = Header::new(Kind::SyncWipe);
             (h.group, h.epoch) = (group.0.into(), epoch.0.into());
@@ -411,7 +417,7 @@ impl<J: Journal> Mirror<J> {
     pub fn seal_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         body: &Buf,
@@ -463,7 +469,7 @@ impl<J: Journal> Mirror<J> {
         group: GroupId,
         epoch: Epoch,
         lsn: Lsn,
-        link: LinkId,
+        link: PeerLink,
         op: u64,
         out: &mut Effects,
     ) {
@@ -478,7 +484,7 @@ impl<J: Journal> Mirror<J> {
         out.note(Note::Sealed { group, peer, lsn });
         let mut header = self.header(Kind::Sealed, group);
         (header.op, header.lsn) = (op.into(), lsn.0.into());
-        out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
     }
 }
 

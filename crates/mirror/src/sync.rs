@@ -20,7 +20,7 @@ use base::{
 };
 use seam::{Buf, Effects, Journal, Note};
 use wire::records::{self, UnitBlocks};
-use wire::{Header, Kind, Status, flag};
+use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
 /// How long until an unanswered or refused question is asked again.
@@ -216,9 +216,8 @@ impl<J: Journal> Mirror<J> {
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
         header.op = last.0.into();
-        let head = wire::frame(header, &body);
         for peer in replica.config.devices(sync.unanswered()) {
-            self.send_peer(peer, head, body.clone(), out);
+            self.send_peer(peer, header, body.clone(), out);
         }
     }
 
@@ -684,7 +683,7 @@ impl<J: Journal> Mirror<J> {
     // ---- peers ----
 
     /// A link that I dialled to a member is welcomed: sends again what it may not have, as its answers make room.
-    pub fn peer_up(&mut self, now: Time, device: DeviceId, link: base::LinkId, out: &mut Effects) {
+    pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
         self.link_peer(device, Some(link));
         self.leases.hurry(device);
         self.fetch_again(Some(device), out);

@@ -5,9 +5,9 @@ use crate::mirror::Mirror;
 use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, MapVersion, Time};
+use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, MapVersion, Time};
 use seam::{Effects, Journal};
-use wire::{Header, Kind};
+use wire::{Header, Kind, PeerLink};
 
 impl<J: Journal> Mirror<J> {
     /// Bytes that syncs here still have to move.
@@ -68,11 +68,10 @@ impl<J: Journal> Mirror<J> {
         self.drop_zeros();
         let mut beacon = self.header(Kind::Beacon, GroupId(0));
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
-        let beacon = wire::frame(beacon, &[]);
         // Data that waits must not make a healthy member look silent: a beacon may overtake it, and so
         // may the grant. `docs/internals/protocol.md`, "Leases", says why no rule needs their order.
         let links = due.into_iter().filter_map(|device| self.peers.get(device)?.link);
-        links.for_each(|link| out.send_first(link, beacon));
+        links.for_each(|link| out.send_first(link.id, link.frame(beacon, &[])));
     }
 
     /// After a new map was taken over: promises may be over by it.
@@ -126,7 +125,7 @@ impl<J: Journal> Mirror<J> {
     pub fn beacon_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         out: &mut Effects,
@@ -142,7 +141,7 @@ impl<J: Journal> Mirror<J> {
         (grant.sent, grant.epoch) = (h.sent, 0.into());
         // Before my first map: the sender may not know that an earlier life of mine has led its groups.
         grant.map = self.map.max(self.named_at).0.into();
-        out.send_first(link, wire::frame(grant, &[]));
+        out.send_first(link.id, link.frame(grant, &[]));
     }
 
     /// A lease came.

@@ -32,7 +32,8 @@ use crate::mapview::{MapView, Volume};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time, VolumeId,
+    ClusterId, DeviceId, Dialect, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time,
+    VolumeId,
 };
 use core::net::SocketAddr;
 use mirror::client::{Action, Client, Hangup, Turn};
@@ -58,6 +59,8 @@ pub struct SdcConfig {
     pub pid: u32,
     /// Its limits.
     pub limits: Limits,
+    /// What its build can do.
+    pub dialect: Dialect,
 }
 
 /// The origin of a request.
@@ -209,7 +212,7 @@ impl Sdc {
         match action {
             Action::Send { device, header, body } => {
                 if let Some(link) = self.servers.up(device) {
-                    out.send(link, wire::frame(header, &body), body);
+                    out.send(link.id, link.frame(header, &body), body);
                 }
             }
             Action::Done { origin, result } => {
@@ -227,12 +230,12 @@ impl Sdc {
             Action::Hangup { device, why } => {
                 if let Some(link) = self.servers.up(device) {
                     out.note(match why {
-                        Hangup::BadBody => Note::BadBody { link },
+                        Hangup::BadBody => Note::BadBody { link: link.id },
                         Hangup::Nonsense => {
-                            Note::Refused { link, why: "an answer that fits no question" }
+                            Note::Refused { link: link.id, why: "an answer that fits no question" }
                         }
                         Hangup::Unanswered => {
-                            Note::Refused { link, why: "a write that may be alive there" }
+                            Note::Refused { link: link.id, why: "a write that may be alive there" }
                         }
                     });
                 }
@@ -320,7 +323,7 @@ impl Node for Sdc {
     type Framer = SdcFramer;
 
     fn framer(&mut self, port: Port) -> SdcFramer {
-        SdcFramer::new(port, &self.config.limits)
+        SdcFramer::new(port, &self.config.dialect, &self.config.limits)
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {

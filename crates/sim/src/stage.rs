@@ -278,6 +278,7 @@ impl Stage {
                     cluster: None,
                     limits,
                     pid: 1,
+                    dialect: wire::DIALECT,
                 };
                 self.world.boot(id, Box::new(Mdm::new(config)));
             }
@@ -314,6 +315,7 @@ impl Stage {
                     nonce,
                     pid: 1,
                     limits,
+                    dialect: wire::DIALECT,
                 };
                 self.losses.starts(self.ids[usize::from(i)], nonce);
                 self.world.boot(id, Box::new(Sds::new(config)));
@@ -326,7 +328,9 @@ impl Stage {
                 };
                 let name = format!("sdc{i}");
                 let nbd_uris = Vec::new();
-                let config = SdcConfig { name, mdm: known, nbd_uris, nonce, pid: 1, limits };
+                let dialect = wire::DIALECT;
+                let config =
+                    SdcConfig { name, mdm: known, nbd_uris, nonce, pid: 1, limits, dialect };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {

@@ -460,7 +460,9 @@ impl Mdm {
         }
         let cluster = self.state.cluster.0;
         let message = Registered { cluster, id, incarnation, map, scrub };
-        let (head, body) = control_frame(Header::new(Kind::Registered), &message, out.pool());
+        let mut header = Header::new(Kind::Registered);
+        header.version = self.peer_link(link).version.into();
+        let (head, body) = control_frame(header, &message, out.pool());
         self.answers.push(Answer::frame(link, head, body));
     }
 
@@ -608,7 +610,7 @@ impl Mdm {
         reply.applied = self.state.index;
         reply.term = self.term();
         let mut header = Header::new(Kind::AdminReply);
-        header.op = op.into();
+        (header.op, header.version) = (op.into(), self.peer_link(link).version.into());
         let (head, body) = control_frame(header, &reply, out.pool());
         let answer = Answer::frame(link, head, body);
         self.answers.push(Answer { order: Some(op), question: u64::MAX, ..answer });
