@@ -277,6 +277,12 @@ pub enum Mutant {
     NewestHello,
     /// The dialling side speaks its newest version, whatever the welcome says.
     IgnoreWelcome,
+    /// A field is used in a cluster of a lower level than the field's.
+    UseEarly,
+    /// A snapshot of a higher level, or with unknown fields, is read.
+    AnySnapshot,
+    /// The level rises although a server that is up does not know it.
+    RaiseOver,
 }
 
 impl Mutant {
@@ -422,6 +428,8 @@ impl Mutant {
         Mutant::MdmBelieveDisk,
         Mutant::NewestHello,
         Mutant::IgnoreWelcome,
+        Mutant::UseEarly,
+        Mutant::RaiseOver,
     ];
 }
 

@@ -28,6 +28,7 @@ mod cut_off;
 mod gather;
 mod greet;
 mod intake;
+mod levels;
 mod members;
 mod memory;
 mod moved;
@@ -56,7 +57,7 @@ use mdm::status::Observed;
 use seam::{
     BlockError, DialError, DialId, DiskError, Effect, Effects, Event, Node, Note, Port, Strangers,
 };
-use wire::control::{Hello, Intent, Role};
+use wire::control::{BuildInfo, Hello, Intent, Role};
 use wire::{HANDSHAKE_VERSION, PeerFramer, PeerLink};
 
 use gather::Gathered;
@@ -125,6 +126,8 @@ struct Link {
     peer: Peer,
     /// The protocol version of its frames, once its hello was accepted.
     version: u16,
+    /// What another MDM has said of its build.
+    build: Option<BuildInfo>,
     /// Kept until the MDM is ready.
     hello: Option<Hello>,
     parked: Option<Pull>,
@@ -338,6 +341,7 @@ impl Mdm {
                 opened: self.opened,
                 peer: Peer::Stranger,
                 version: HANDSHAKE_VERSION,
+                build: None,
                 hello: None,
                 parked: None,
                 have: MapVersion(0),

@@ -314,6 +314,7 @@ fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
              removed with `gabion sdc remove`. Start this one again then"
         }
         Some(Code::NotLeader) => "that MDM does not lead: the others are asked",
+        Some(Code::TooOld) => "refused: the cluster has a higher level than it knows: update it",
         Some(Code::NotMe) => "refused: another process listens at this address",
         _ => "refused",
     }

@@ -79,6 +79,7 @@ impl Mdm {
             RefusalCode::WrongMember => "a wrong MDM",
             RefusalCode::WrongPlace => "a server's domain, fault set or storage pool",
             RefusalCode::Full => "the cluster has as many servers or clients as it takes",
+            RefusalCode::TooOld => "its build does not know the cluster's level",
             RefusalCode::Occupied => {
                 "a device that counts as up elsewhere, or whose place is taken"
             }
@@ -216,11 +217,16 @@ impl Mdm {
         out: &mut Effects,
     ) -> Result<(), Refusal> {
         let version = check_hello(&self.config.dialect, &hello, self.state.cluster)?;
+        // What is proposed may still come to nothing.
+        if self.proposed().is_none() {
+            self.check_build(&hello.name, hello.build.as_ref())?;
+        }
         if !self.hello_of_member(&hello)? {
             self.links.get_mut(&link).expect("it said hello").hello = Some(hello);
             return Ok(());
         }
         self.links.get_mut(&link).expect("it said hello").version = version;
+        self.note_build(link, hello.build);
         self.seat_member(link, hello.id, hello.secret, out);
         out.push(Effect::Welcome { link });
         self.welcome_member(link, out);

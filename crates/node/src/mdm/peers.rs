@@ -25,7 +25,7 @@ use core::net::SocketAddr;
 use mdm::members::MAX_MEMBERS;
 use prost::Message as _;
 use seam::{DialId, Effect, Effects, Note};
-use wire::control::{Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
+use wire::control::{BuildInfo, Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, PeerLink};
 
 /// The longest message that is believed: a state of this size takes as long to send as a link may be stuck.
@@ -175,6 +175,7 @@ impl Mdm {
         (hello.id, hello.to) = (self.me(), member);
         (hello.last, hello.term) = (last, term);
         hello.address = self.config.address.to_string();
+        hello.build = Some(BuildInfo::of(&self.config.dialect));
         let config = consensus.membership();
         let votes =
             [&config.voters, &config.outgoing].iter().any(|v| v.contains(&u64::from(member)));

@@ -109,11 +109,9 @@ impl Mdm {
     fn with_undecided(&self, entries: Vec<Vec<u8>>) -> Result<State, String> {
         let mut state = self.state.clone();
         for data in entries {
-            if !entry::apply(&mut state, &data) {
-                return Err(String::from(
-                    "its log holds an entry that this build doesn't know: update it",
-                ));
-            }
+            entry::apply(&mut state, &data, self.level_max()).map_err(|what| {
+                format!("its log holds an entry that this build doesn't know ({what}): update it")
+            })?;
         }
         Ok(state.with_groups_of(&self.state))
     }

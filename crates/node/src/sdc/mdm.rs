@@ -9,13 +9,13 @@
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::finder::Finder;
 use crate::links::send_control;
-use crate::mapview::{OF_BEFORE, knows_less};
+use crate::mapview::{OF_BEFORE, knows_less, read_page};
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
 use seam::{Buf, Effects, Note};
 use wire::control::{
-    Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
+    BuildInfo, Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
 };
 use wire::{Header, Kind, PeerLink, flag};
 
@@ -154,8 +154,11 @@ impl Sdc {
                 decode::<Registered>(&header, &body).map(|r| self.registered(now, link, &r, out))
             }
             Some(Kind::MapPage) if self.mdm.registered.is_some_and(|to| to.id == link) => {
-                decode::<MapPage>(&header, &body)
-                    .map(|page| self.map_page(now, header.op.get(), page, out))
+                match read_page(&body, self.config.dialect.level_max) {
+                    _ if !wire::body_ok(&header, &body) => None,
+                    Ok(page) => Some(self.map_page(now, header.op.get(), page, out)),
+                    Err(why) => return self.refuse(now, link, why, out),
+                }
             }
             Some(Kind::Refusal) => {
                 self.refuse(now, link, refusal_note(&header, &body), out);
@@ -199,6 +202,7 @@ impl Sdc {
             nbd: self.config.nbd_uris.clone(),
             id: self.me.map_or(0, |(sdc, _)| sdc.0),
             incarnation: self.me.map_or(0, |(_, life)| life.0),
+            build: Some(BuildInfo::of(&self.config.dialect)),
         };
         let link = PeerLink::new(link, version);
         send_control(link, self.mdm_header(Kind::RegisterSdc), &register, out);

@@ -3,7 +3,7 @@
 use super::opening::Known;
 use super::{Device, Sds, Trouble, Who};
 use crate::links::{NOT_OFFERED, agreed, hello, send_control};
-use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less};
+use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -18,8 +18,8 @@ use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
-    Admission, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
-    Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
+    Admission, BuildInfo, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal,
+    RefusalCode, Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
 };
 use wire::{Header, Kind, PeerLink, flag};
 
@@ -60,9 +60,13 @@ impl Sds {
             Some(Kind::Registered) => {
                 Registered::decode(&body[..]).map(|r| self.registered(now, &r, out))
             }
-            Some(Kind::MapPage) => {
-                MapPage::decode(&body[..]).map(|p| self.page_of_mdm(now, body, p, out))
-            }
+            Some(Kind::MapPage) => match read_page(body, self.config.dialect.level_max) {
+                Ok(page) => Ok(self.page_of_mdm(now, body, page, out)),
+                Err(why) => {
+                    out.note(Note::Refused { link, why });
+                    return self.drop_link(now, link, out);
+                }
+            },
             Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
                 let code = r.code();
                 match code {
@@ -158,6 +162,7 @@ impl Sds {
             incarnation: self.incarnation.0,
             next_volume: 0,
             records: 0,
+            build: Some(BuildInfo::of(&config.dialect)),
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
@@ -293,7 +298,13 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        let Ok(page) = MapPage::decode(&body[..]) else { return self.drop_link(now, link, out) };
+        let page = match read_page(body, self.config.dialect.level_max) {
+            Ok(page) => page,
+            Err(why) => {
+                out.note(Note::Refused { link, why });
+                return self.drop_link(now, link, out);
+            }
+        };
         // The recovering MDM relies on this shard's report: with a map from before the recovery,
         // this shard must not become a primary.
         if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
@@ -571,6 +582,9 @@ fn refused(code: RefusalCode) -> &'static str {
         RefusalCode::WrongCluster => {
             "an MDM of another cluster: if it was this one's, it has lost its log. Let the servers run, end that MDM, \
              remove its log, and restore a backup (docs/operate/managers.md)"
+        }
+        RefusalCode::TooOld => {
+            "the cluster has a higher level than this build knows: update this server"
         }
         RefusalCode::Full => {
             "the cluster has as many devices as it takes: remove one that is gone for good"

@@ -326,7 +326,7 @@ fn a_log_with_a_forged_term_ends_with_words() {
 fn who_was_removed_and_still_counts_is_dialled_after_a_restart() {
     let b = Bench::with_a_member();
     let mut commands = Commands::default();
-    assert!(commands.push(&Command::RemoveMdm(RemoveMdm { id: 2 })));
+    assert!(commands.push(&Command::RemoveMdm(RemoveMdm { id: 2 }), 1));
     let data = commands.into_data();
     let membership = Membership { voters: vec![1, 2], ..Membership::default() };
     let image = Image {

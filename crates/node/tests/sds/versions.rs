@@ -1,7 +1,7 @@
 //! Links between builds with different protocol versions.
 
 use crate::*;
-use base::Dialect;
+use base::{Dialect, MapVersion};
 
 const NEXT: Dialect = Dialect { wire_max: 2, ..wire::DIALECT };
 
@@ -47,5 +47,22 @@ fn a_version_that_was_not_offered_ends_the_link() {
         let welcome = Welcome { cluster: 7, role: Role::Mdm as i32, version, ..Welcome::default() };
         b.frame(mdm, Kind::Welcome, &welcome);
         assert!(b.closed.contains(&mdm) && versions(&b, Kind::Register).is_empty(), "{version}");
+    }
+}
+
+#[test]
+fn a_map_that_this_build_does_not_understand_is_refused_as_a_whole() {
+    for (level, intent) in [(2, 0), (1, 6)] {
+        let mut b = Bench::of(wire::DIALECT);
+        let mdm = b.join_mdm(1);
+        let device = DeviceInfo { id: 3, incarnation: 9, intent, ..DeviceInfo::default() };
+        let page = MapPage { version: 19, last: true, cluster: 7, level, ..MapPage::default() };
+        b.frame(mdm, Kind::MapPage, &MapPage { devices: vec![device.clone()], ..page.clone() });
+        assert!(b.closed.contains(&mdm) && b.sds.map().version == MapVersion(0), "{level}");
+        // A build that knows the level takes it.
+        let mut b = Bench::of(Dialect { level_max: 2, ..wire::DIALECT });
+        let mdm = b.join_mdm(1);
+        b.frame(mdm, Kind::MapPage, &MapPage { devices: vec![device], ..page });
+        assert_eq!(b.sds.map().level, if intent == 0 { 2 } else { 0 });
     }
 }
