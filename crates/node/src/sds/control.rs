@@ -379,6 +379,9 @@ impl Sds {
         let rebalance = pool.rebalance.unwrap_or(limits.rebalance);
         let capacity = mirror.journal().capacity();
         mirror.set_policies(now, rebuild.on(capacity), rebalance.on(capacity), out);
+        if let Device::Durable(durable) = mirror.journal_mut() {
+            durable.raise_level(self.map.level);
+        }
         mirror.set_map(self.map.version, fates);
         let spare = pool.spare.unwrap_or(limits.spare_percent);
         let usable = beside_spare(mirror.journal().capacity(), u64::from(spare));

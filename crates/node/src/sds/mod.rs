@@ -211,7 +211,7 @@ impl Sds {
         let mdm = Finder::new(&config.mdm, &config.limits);
         Sds {
             cluster: ClusterId(0),
-            opening: Opening::new(&config.device),
+            opening: Opening::new(&config.device, config.dialect.level_max),
             mirror: None,
             me: DeviceId(0),
             incarnation: Incarnation(0),
