@@ -120,7 +120,7 @@ enum Command {
     /// Create, list, set, rename and remove storage pools
     #[command(subcommand)]
     Pool(objects::PoolCommand),
-    /// Name the cluster
+    /// Name the cluster; show or raise its level
     #[command(subcommand)]
     System(objects::SystemCommand),
     /// Re-enact a published experiment: throughput, removal, loss and rebuild

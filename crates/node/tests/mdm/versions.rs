@@ -72,7 +72,7 @@ fn server(b: &mut Bench, name: &str, dialect: Option<Dialect>) -> LinkId {
     let link = b.say_hello(Role::Sds);
     let message = Register {
         sds: name.into(),
-        nonce: name.len() as u64,
+        nonce: name.len() as u64 + dialect.map_or(0, |d| 100 * u64::from(d.level_max)),
         store: name.len() as u64,
         address: format!("10.0.0.{}:7000", name.len()),
         capacity: 1 << 30,

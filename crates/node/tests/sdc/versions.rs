@@ -30,14 +30,14 @@ fn a_map_that_this_build_does_not_understand_is_refused_as_a_whole() {
     let at = c.map_version();
     c.sdc.refresh();
     c.change(|map| map.level = 2);
-    c.pass(core::time::Duration::from_millis(1));
+    c.pass(core::time::Duration::from_millis(1000));
     assert_eq!(c.map_version(), at);
     assert!(refusals(&c).iter().any(|why| why.contains("higher level")), "{:?}", refusals(&c));
 
     let mut c = Cluster::ready();
     c.sdc.refresh();
     c.change(|map| map.devices[0].intent = 6);
-    c.pass(core::time::Duration::from_millis(1));
+    c.pass(core::time::Duration::from_millis(1000));
     assert_eq!(c.map_version(), MapVersion(5));
     assert!(refusals(&c).iter().any(|why| why.contains("value")), "{:?}", refusals(&c));
 }
