@@ -270,6 +270,11 @@ impl State {
             ));
         }
         s.check().map_err(|unknown| format!("{unknown} is not known to this build: update it"))?;
+        let early = s.devices.iter().any(|d| !d.release.is_empty());
+        if early && level < level::of_field("DeviceUp.release") && !mutant::on(Mutant::AnySnapshot)
+        {
+            return Err(String::from("it has fields of a higher level than its own"));
+        }
         let mut state = State {
             cluster: ClusterId(s.cluster),
             level,

@@ -232,6 +232,19 @@ pub fn agreed(dialect: &Dialect, welcome: &Welcome) -> Option<u16> {
 /// Reason for closing a link whose peer answers with a version that this build did not offer.
 pub const NOT_OFFERED: &str = "it speaks a protocol version that was not offered to it: update it";
 
+/// Note about a refusal because there is no common protocol version.
+pub const NO_COMMON_VERSION: &str = "refused: no protocol version is common to both sides";
+
+/// Note about a refusal because a build does not know the cluster's level.
+pub const TOO_OLD: &str =
+    "refused: the cluster has a higher level than the build of this process knows: update it";
+
+/// True for notes about refusals that have to do with versions or levels.
+pub fn is_of_versions(why: &str) -> bool {
+    use crate::mapview::{TOO_NEW, UNKNOWN};
+    [NOT_OFFERED, NO_COMMON_VERSION, TOO_OLD, TOO_NEW, UNKNOWN].contains(&why)
+}
+
 /// Returns a hello with the fields that are the same for every role.
 pub fn hello(dialect: &Dialect, cluster: ClusterId, role: Role, name: &str) -> Hello {
     Hello {

@@ -172,6 +172,11 @@ impl Sdc {
         self.me
     }
 
+    /// Returns the highest level that its build knows.
+    pub fn level_max(&self) -> u32 {
+        self.config.dialect.level_max
+    }
+
     /// Returns the number of NBD connections.
     pub fn connections(&self) -> usize {
         self.nbd.len()
@@ -308,13 +313,13 @@ fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
     use wire::control::RefusalCode as Code;
     match decode::<Refusal>(header, body).map(|r| r.code()) {
         Some(Code::WrongCluster) => "refused: it belongs to another cluster",
-        Some(Code::WrongVersion) => "refused: it speaks another protocol version",
+        Some(Code::WrongVersion) => links::NO_COMMON_VERSION,
         Some(Code::Superseded) => {
             "refused: a newer process has this client's name, and one of the two needs another `name`; or it was \
              removed with `gabion sdc remove`. Start this one again then"
         }
         Some(Code::NotLeader) => "that MDM does not lead: the others are asked",
-        Some(Code::TooOld) => "refused: the cluster has a higher level than it knows: update it",
+        Some(Code::TooOld) => links::TOO_OLD,
         Some(Code::NotMe) => "refused: another process listens at this address",
         _ => "refused",
     }

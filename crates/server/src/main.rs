@@ -54,6 +54,7 @@ mod top;
 mod up;
 mod volume;
 mod watched;
+mod written;
 
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;

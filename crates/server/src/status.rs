@@ -365,6 +365,7 @@ mod tests {
             pid: n,
             nbd_uris: Vec::new(),
             nbd_connections: 1,
+            build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
         }
     }

@@ -193,6 +193,7 @@ fn names(action: &Action, who: Who) -> bool {
     match *action {
         Action::Crash(w, _)
         | Action::Start(w)
+        | Action::Become(w, _)
         | Action::Pause(w, _)
         | Action::Resume(w)
         | Action::Lie(w, _)

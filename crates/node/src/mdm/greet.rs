@@ -3,7 +3,9 @@
 use super::intake::Input;
 use super::outlet::Answer;
 use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
-use crate::links::{check_hello, refusal, refuse, send_control, send_welcome, welcome};
+use crate::links::{
+    NO_COMMON_VERSION, TOO_OLD, check_hello, refusal, refuse, send_control, send_welcome, welcome,
+};
 use alloc::format;
 use alloc::string::String;
 use base::mutant::{self, Mutant};
@@ -74,12 +76,12 @@ impl Mdm {
             RefusalCode::Superseded => "superseded",
             RefusalCode::WrongCluster => "wrong cluster",
             RefusalCode::WrongDevice => "wrong device",
-            RefusalCode::WrongVersion => "wrong version",
+            RefusalCode::WrongVersion => NO_COMMON_VERSION,
             RefusalCode::NotLeader => "this MDM does not lead",
             RefusalCode::WrongMember => "a wrong MDM",
             RefusalCode::WrongPlace => "a server's domain, fault set or storage pool",
             RefusalCode::Full => "the cluster has as many servers or clients as it takes",
-            RefusalCode::TooOld => "its build does not know the cluster's level",
+            RefusalCode::TooOld => TOO_OLD,
             RefusalCode::Occupied => {
                 "a device that counts as up elsewhere, or whose place is taken"
             }

@@ -347,6 +347,9 @@ impl Mdm {
             self.turn_away(now, m, &why.text);
             return self.refuse(link, &why, out);
         }
+        if let Some(command) = self.level_of_before(m) {
+            self.execute(now, &command, batch, out);
+        }
         let opened = self.links[&link].opened;
         let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
         let before = session.map_or(0, |s| s.began);

@@ -3,7 +3,7 @@
 use super::{Mdm, Peer};
 use base::{DeviceId, LinkId, Mutant, level, mutant};
 use mdm::Refused;
-use mdm::command::Command;
+use mdm::command::{Command, SetLevel};
 use mdm::level::Party;
 use wire::control::{
     BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelAsk, known,
@@ -29,10 +29,25 @@ impl Mdm {
     /// build does not know.
     pub(super) fn check_device(&self, m: &Register) -> Result<(), Refusal> {
         self.check_build(&m.sds, m.build.as_ref())?;
+        if m.level > self.level_max() {
+            let text = alloc::format!(
+                "`{}` has seen this cluster at level {}, and this MDM knows levels up to {}: update it",
+                m.sds,
+                m.level,
+                self.level_max()
+            );
+            return Err(refusal(RefusalCode::Unexpected, text));
+        }
         known::<DeviceKind>("DeviceKind", m.kind).map_err(|unknown| {
             let text = alloc::format!("this MDM doesn't know devices of {unknown}: update it");
             refusal(RefusalCode::Unexpected, text)
         })
+    }
+
+    /// A level that lost MDMs had raised, and of which a server tells after a recovery: it is in force.
+    pub(super) fn level_of_before(&self, m: &Register) -> Option<Command> {
+        let raised = self.state.recovery.number > 0 && m.level > self.state.level;
+        raised.then_some(Command::SetLevel(SetLevel { level: m.level }))
     }
 
     /// The build of another MDM, as it has said on a link that is up.

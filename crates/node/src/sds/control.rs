@@ -2,7 +2,7 @@
 
 use super::opening::Known;
 use super::{Device, Sds, Trouble, Who};
-use crate::links::{NOT_OFFERED, agreed, hello, send_control};
+use crate::links::{NO_COMMON_VERSION, NOT_OFFERED, TOO_OLD, agreed, hello, send_control};
 use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
@@ -163,6 +163,7 @@ impl Sds {
             next_volume: 0,
             records: 0,
             build: Some(BuildInfo::of(&config.dialect)),
+            level: self.map.level,
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
@@ -179,6 +180,7 @@ impl Sds {
         if let Some(durable) = device.durable() {
             let Identity { device, uuid, .. } = durable.identity();
             (register.device, register.store) = (device.0, uuid[0]);
+            register.level = register.level.max(durable.level());
             let acted = durable.records().into_iter().map(|(_, r)| r.acted.0).max();
             register.acted = acted.unwrap_or(0);
             register.records = durable.records_written();
@@ -586,9 +588,8 @@ fn refused(code: RefusalCode) -> &'static str {
             "an MDM of another cluster: if it was this one's, it has lost its log. Let the servers run, end that MDM, \
              remove its log, and restore a backup (docs/operate/managers.md)"
         }
-        RefusalCode::TooOld => {
-            "the cluster has a higher level than this build knows: update this server"
-        }
+        RefusalCode::TooOld => TOO_OLD,
+        RefusalCode::WrongVersion => NO_COMMON_VERSION,
         RefusalCode::Full => {
             "the cluster has as many devices as it takes: remove one that is gone for good"
         }

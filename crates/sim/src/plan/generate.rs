@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that do not change what was drawn before them. Each draws from its own random
 /// stream. Append new ones at the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 20] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 21] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -34,6 +34,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 20] = [
     super::overlong::draw,
     super::shipped::draw,
     super::twins::draw,
+    super::versions::draw,
 ];
 
 impl Plan {
@@ -85,6 +86,7 @@ impl Plan {
             weather: weather(&mut root.fork("weather")),
             outcast: None,
             busy: false,
+            newer: 0,
             length,
             steps: Vec::new(),
         };
