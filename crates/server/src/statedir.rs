@@ -249,7 +249,7 @@ impl StateDir {
 
 /// True for the content of `format` in a directory that this build reads: the layout, and then lines
 /// of which it knows `written_by`. Others are a newer release's, which has to say that it is one.
-fn is_ours(text: &str) -> bool {
+pub fn is_ours(text: &str) -> bool {
     let mut lines = text.trim().lines();
     let layout = lines.next() == Some(FORMAT);
     let (by, others): (Vec<&str>, Vec<&str>) =

@@ -121,7 +121,8 @@ fn unknown_key(error: &toml::de::Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{MdmConfig, SdsConfig};
+    use crate::config::{MdmConfig, SdcConfig, SdsConfig};
+    use crate::deploy::topology::Topology;
 
     const SDS: &str = "name = \"sds1\"\nmdm = [\"10.0.0.1:7001\"]\n[[device]]\n\
                        spec = \"ram:1GiB\"\nlisten = \"10.0.0.2:7072\"\n";
@@ -173,5 +174,29 @@ mod tests {
         // What is wrong otherwise is an error also then.
         assert!(parse::<MdmConfig>(&by("99.0.0", "")).is_err());
         assert!(parse::<SdsConfig>(&by("99.0.0", "spin_us = \"x\"\n")).is_err());
+    }
+
+    /// Files of each release so far. They are never changed; a release adds its own.
+    #[test]
+    fn the_files_of_every_release_are_read() {
+        macro_rules! golden {
+            ($file:literal) => {
+                include_str!(concat!("../tests/golden/0.1.0/", $file))
+            };
+        }
+        let mdm = parse::<MdmConfig>(golden!("mdm.toml")).unwrap();
+        assert_eq!((mdm.0.quarantine_seconds, mdm.1), (Some(5), None));
+        let sds = parse::<SdsConfig>(golden!("sds.toml")).unwrap();
+        assert_eq!((sds.0.device.len(), sds.0.device[0].pin, sds.1), (2, Some(0), None));
+        let sdc = parse::<SdcConfig>(golden!("sdc.toml")).unwrap();
+        assert_eq!((sdc.0.mdm.len(), sdc.0.nbd.len(), sdc.1), (2, 2, None));
+        let topology = parse::<Topology>(golden!("topology.toml")).unwrap();
+        assert_eq!((topology.0.hosts.len(), topology.0.pools.len(), topology.1), (2, 1, None));
+        // What this release writes of them has the same content.
+        assert_eq!(parse(&text(&mdm.0).unwrap()).unwrap(), mdm);
+        assert_eq!(parse(&text(&sds.0).unwrap()).unwrap(), sds);
+        assert_eq!(parse(&text(&sdc.0).unwrap()).unwrap(), sdc);
+        assert_eq!(parse(&text(&topology.0).unwrap()).unwrap(), topology);
+        assert!(crate::statedir::is_ours(golden!("format")));
     }
 }
