@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{GrantInfo, Intent, MappingInfo, MdmInfo, ObjectKind};
 
-const LIMIT: u64 = 64 << 10;
+const LIMIT: u64 = 1 << 20;
 
 fn folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")

@@ -258,13 +258,15 @@ fn a_device_of_a_higher_level_is_refused_before_anything_else_of_it_is_read() {
             }
             done += 1;
         };
-        let any = Layout::superblocks(SIZE).iter().any(|at| level(&world, *at) == 2);
+        world.crash(Fate::Kept);
+        // One of the two copies whose place every build knows.
+        let any = Layout::superblocks(SIZE)[..2].iter().any(|at| level(&world, *at) == 2);
         raised += u32::from(any);
         if any {
             assert_eq!(why(&mut world, expected(), SIZE), refused, "after {ends}");
         }
         world.mount_as(next, SIZE, None).unwrap();
-        assert_eq!(world.store.as_ref().unwrap().level(), if any { 2 } else { 1 });
+        assert!(!any || world.store.as_ref().unwrap().level() == 2);
         world.compare_content();
         if over {
             assert!(raised > 1 && ends > 5, "{ends}");
