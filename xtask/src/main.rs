@@ -35,7 +35,7 @@ enum Chore {
     /// Format, apply what clippy can fix, and write generated files (the C header)
     Fix,
     /// Check the house rules: imports between crates, file sizes and headers, links, generated
-    /// files
+    /// files, names of rules, width of comments and pages, long functions, unused items
     Tidy,
     /// Run seeds in the simulator
     Sim(sim::SimArgs),

@@ -6,12 +6,19 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
+/// Start of the line that a system test prints when it leaves something out.
+const LEFT_OUT: &str = "LEFT OUT: ";
+/// The environment variable with which nothing may be left out. The system tests read it, too.
+const ALL: &str = "GABION_ALL";
+
 /// The results so far.
 #[derive(Default)]
 pub struct Steps {
     passed: u32,
     failed: u32,
     broken: Vec<String>,
+    /// What was not tested, and why.
+    left_out: Vec<String>,
 }
 
 impl Steps {
@@ -24,9 +31,16 @@ impl Steps {
                 .with_context(|| format!("can't run {}", command.get_program().display()))?;
             let out = child.stdout.take().context("stdout is piped")?;
             let (mut passed, mut failed) = (0, 0);
+            let mut test = String::new();
             for text in BufReader::new(out).lines() {
                 let text = text?;
                 println!("{text}");
+                if let Some(name) = running_test(&text) {
+                    test = name.map(|name| format!("{name}: ")).unwrap_or_default();
+                }
+                if let Some(why) = text.strip_prefix(LEFT_OUT) {
+                    steps.leave_out(format!("{test}{why}"));
+                }
                 if let Some((p, f)) = test_result(&text) {
                     passed += p;
                     failed += f;
@@ -71,19 +85,43 @@ impl Steps {
         Ok(ok)
     }
 
-    /// Prints that a step was skipped, and why.
+    /// Prints that a step was skipped, and why. With `GABION_ALL=1` that is a failure.
     pub fn skip(&mut self, title: &str, why: &str) {
         println!("\n=== {title}: left out: {why}");
+        self.leave_out(format!("{title}: {why}"));
+        if std::env::var(ALL).is_ok_and(|all| !all.is_empty() && all != "0") {
+            self.failed += 1;
+            self.broken.push(title.to_owned());
+        }
     }
 
-    /// Prints the counts; returns true if nothing failed.
+    /// Remembers what was not tested. A test may say so several times.
+    fn leave_out(&mut self, what: String) {
+        if !self.left_out.contains(&what) {
+            self.left_out.push(what);
+        }
+    }
+
+    /// Prints what was left out and the counts; returns true if nothing failed.
     pub fn finish(self) -> bool {
+        if !self.left_out.is_empty() {
+            println!("\nLeft out ({ALL}=1 makes it a failure):");
+            self.left_out.iter().for_each(|what| println!("  {what}"));
+        }
         if !self.broken.is_empty() {
             println!("\nFailed: {}", self.broken.join(", "));
         }
         println!("\n{} passed, {} failed", self.passed, self.failed);
         self.failed == 0
     }
+}
+
+/// Reads a line about a test. Returns `Some(Some(name))` if the test goes on after the line, as
+/// with `--nocapture`, and `Some(None)` if it has ended.
+fn running_test(text: &str) -> Option<Option<&str>> {
+    let (name, rest) = text.strip_prefix("test ")?.split_once(" ... ")?;
+    let ended = ["ok", "FAILED", "ignored"].iter().any(|end| rest.starts_with(end));
+    Some((!ended).then_some(name))
 }
 
 /// Returns a command line as a person would type it.
@@ -137,6 +175,19 @@ mod tests {
         assert_eq!(test_result("300 passed, 4 failed"), Some((300, 4)));
         assert_eq!(test_result("test a ... ok"), None);
         assert_eq!(test_result("test has passed"), None);
+    }
+
+    #[test]
+    fn what_tests_leave_out_is_listed_once_with_their_names() {
+        assert_eq!(running_test("test power::cut ... "), Some(Some("power::cut")));
+        assert_eq!(running_test("test power::cut ... ok"), Some(None));
+        assert_eq!(running_test("test result: ok. 17 passed; 2 failed"), None);
+        let mut steps = Steps::default();
+        let said = "test a ... \nLEFT OUT: no mount\nLEFT OUT: no mount\nok\n\
+                    test b ... \nLEFT OUT: no mount\nok\n\
+                    test c ... ok\nLEFT OUT: no loop device\n";
+        assert!(steps.command("told", Command::new("printf").arg(said)).unwrap());
+        assert_eq!(steps.left_out, ["a: no mount", "b: no mount", "no loop device"]);
     }
 
     #[test]

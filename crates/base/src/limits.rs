@@ -107,6 +107,11 @@ pub struct Limits {
     pub nbd_payload: u32,
     /// Requests of one NBD connection that are processed at once.
     pub nbd_requests: u32,
+    /// Bytes of the NBD requests of one client that are processed at once, over all of its
+    /// connections. Each connection has an equal share, and one request more.
+    pub nbd_flying: u64,
+    /// Bytes of the NBD writes of one client that may wait for space besides these.
+    pub nbd_waiting: u64,
 }
 
 impl Limits {
@@ -162,6 +167,8 @@ impl Limits {
         mdm_tick: Duration::from_millis(50),
         nbd_payload: 32 << 20,
         nbd_requests: 256,
+        nbd_flying: 1 << 30,
+        nbd_waiting: 1 << 30,
     };
 
     /// Values as small as the protocol allows, so that a short run reaches every bound.
@@ -190,6 +197,8 @@ impl Limits {
         mdm_log: 4 << 10,
         nbd_payload: 1 << 20,
         nbd_requests: 4,
+        nbd_flying: 4 << 20,
+        nbd_waiting: 2 << 20,
         ..Limits::SHIPPED
     };
 }

@@ -3,7 +3,7 @@
 //! They are compiled in only with the feature `mutants` (the simulator's builds). Otherwise [`on`]
 //! is a constant `false` and leaves no trace in the code.
 
-/// One removed rule of `docs/internals/protocol.md`.
+/// One removed rule of `docs/internals/rules.md`, or one safeguard that is no rule.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
 #[repr(u32)]
 pub enum Mutant {
@@ -273,6 +273,12 @@ pub enum Mutant {
     NoMargin,
     /// Mdm: a failed write of the log counts as done.
     MdmBelieveDisk,
+    /// R12: silence means loss only after four times `suspect_after`.
+    SuspectLate,
+    /// R4: a refused dial proves nothing, so that a crash is noticed by its silence.
+    IgnoreRefusal,
+    /// Links: a client serves nothing while it has no link to an MDM.
+    NeedMdm,
     /// A hello goes out in a frame of the newest version that its sender speaks.
     NewestHello,
     /// The dialling side speaks its newest version, whatever the welcome says.
@@ -407,6 +413,9 @@ impl Mutant {
         Mutant::IgnoreActed,
         Mutant::DropUnknown,
         Mutant::SettleLost,
+        Mutant::SuspectLate,
+        Mutant::IgnoreRefusal,
+        Mutant::NeedMdm,
         Mutant::AnyCluster,
         Mutant::AnyDevice,
         Mutant::BelieveSetBack,

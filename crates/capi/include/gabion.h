@@ -187,7 +187,8 @@ int64_t gabion_volume_size(struct gabion_volume *volume);
 
 // Starts a read of `len` bytes at `offset` into `data`. Returns 0 if the request was started; a
 // completion with `user` follows. Or returns a negative errno, and no completion follows:
-// `-EAGAIN` (the queue is full), `-EINVAL`.
+// `-EAGAIN` (the queue is full), `-EINVAL`, `-ESTALE` (the volume was unmapped from this client
+// after it was opened, and is mapped to it again: open it again).
 //
 // `volume` is an open volume. `data` has `len` bytes, unused elsewhere until the completion.
 int gabion_read(struct gabion_volume *volume, void *data, size_t len, uint64_t offset, void *user);

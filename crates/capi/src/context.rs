@@ -42,6 +42,22 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
 }
 
+/// A volume as it was opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Opened {
+    id: VolumeId,
+    /// The number of the client's permission to use the volume at that time.
+    generation: u32,
+}
+
+/// Answers requests of a handle that was opened with an earlier permission. Its caller knows the
+/// volume's content from before others could write to it.
+const FENCED: Failure = Failure::plain(
+    libc::ESTALE,
+    c"the volume was unmapped from this client after it was opened, and others may have written to \
+      it: open it again",
+);
+
 /// The caller's memory for a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
@@ -142,14 +158,19 @@ impl Context {
     }
 
     /// Returns the volume of this name, by the newest map that is available.
-    pub(crate) fn find(&mut self, name: &str) -> Result<VolumeId, Failure> {
+    pub(crate) fn find(&mut self, name: &str) -> Result<Opened, Failure> {
         let asked = self.reactor.node(SEAT).refresh();
         let kind = BlockKind::Flush;
         let nudge = BlockRequest { volume: VolumeId(0), kind, at: 0, len: 0, body: Buf::EMPTY };
         self.reactor.request(SEAT, NUDGE, nudge);
         let fresh = self.turn_until(self.timeout.min(REFRESH), |sdc| sdc.refreshed() >= asked)?;
-        match self.reactor.node(SEAT).volume_by_name(name) {
-            Some((id, _)) => Ok(id),
+        let sdc = self.reactor.node(SEAT);
+        let found = sdc.volume_by_name(name).and_then(|(id, volume)| {
+            let generation = sdc.map().my_grant(volume)?.generation;
+            Some(Opened { id, generation })
+        });
+        match found {
+            Some(opened) => Ok(opened),
             None if fresh => Err(Failure::new(
                 libc::ENOENT,
                 format!(
@@ -168,8 +189,8 @@ impl Context {
     }
 
     /// Returns the present properties of a volume.
-    pub(crate) fn info(&mut self, volume: VolumeId) -> Result<gabion_volume_info, Failure> {
-        let volume = self.reactor.node(SEAT).map().volumes.get(&volume);
+    pub(crate) fn info(&mut self, volume: Opened) -> Result<gabion_volume_info, Failure> {
+        let volume = self.reactor.node(SEAT).map().volumes.get(&volume.id);
         let gone = Failure::plain(libc::ENOENT, c"the volume was deleted");
         Ok(gabion_volume_info {
             size: volume.ok_or(gone)?.size,
@@ -187,7 +208,7 @@ impl Context {
     #[inline]
     pub(crate) unsafe fn start(
         &mut self,
-        volume: VolumeId,
+        volume: Opened,
         kind: BlockKind,
         at: u64,
         len: usize,
@@ -195,6 +216,9 @@ impl Context {
         user: *mut c_void,
     ) -> Result<(), Failure> {
         let len = checked(kind, at, len, memory)?;
+        if self.is_fenced(volume) {
+            return Err(FENCED);
+        }
         let Some(slot) = self.free.pop() else {
             let text =
                 c"as many requests as queue_depth allows are outstanding: poll, then try again";
@@ -212,9 +236,18 @@ impl Context {
             _ => {}
         }
         self.slots[slot as usize] = Slot { user, into, len };
-        let request = BlockRequest { volume, kind, at, len, body };
+        let request = BlockRequest { volume: volume.id, kind, at, len, body };
         self.reactor.request(SEAT, RequestId(slot.into()), request);
         Ok(())
+    }
+
+    /// Returns true if the client's permission is a later one than that with which the volume was
+    /// opened. A request gets the present one, so it would get past a fence.
+    #[inline]
+    fn is_fenced(&mut self, volume: Opened) -> bool {
+        let map = self.reactor.node(SEAT).map();
+        let now = map.volumes.get(&volume.id).and_then(|volume| map.my_grant(volume));
+        now.is_some_and(|now| now.generation != volume.generation)
     }
 
     /// Sends started requests, and takes up to `out.len()` completions; waits for `min` of them.

@@ -72,7 +72,10 @@ pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
         libc::EAGAIN => c"the queue is full: poll for completions, then try again",
         libc::EBADF => c"not a handle of this library, or one that was closed",
         libc::EINVAL => c"an argument is wrong: gabion_last_error says which",
-        libc::ESTALE => c"a newer process has this client's name: give one of the two another",
+        libc::ESTALE => {
+            c"a newer process has this client's name: give one of the two another; or the volume \
+              was unmapped after it was opened: open it again"
+        }
         libc::EIO => {
             c"a device failed, or nobody knows whether a write was done; see `gabion status`"
         }

@@ -5,10 +5,9 @@
 //! owner is known never change, so a call from a wrong thread is refused without a data race.
 
 use crate::cluster::gabion_cluster;
-use crate::context::Context;
+use crate::context::{Context, Opened};
 use crate::failure::{Failure, keep};
 use crate::volume::gabion_volume;
-use base::VolumeId;
 use std::borrow::Cow;
 use std::cell::UnsafeCell;
 use std::ffi::{CStr, c_char, c_int};
@@ -141,7 +140,7 @@ pub(crate) unsafe fn enter<R>(
 #[inline]
 pub(crate) unsafe fn enter_volume<R>(
     volume: *const gabion_volume,
-    call: impl FnOnce(&mut Context, VolumeId) -> Result<R, Failure>,
+    call: impl FnOnce(&mut Context, Opened) -> Result<R, Failure>,
 ) -> Result<R, c_int> {
     if volume.is_null() || !volume.is_aligned() {
         return Err(keep(NO_VOLUME));
@@ -153,7 +152,7 @@ pub(crate) unsafe fn enter_volume<R>(
     // SAFETY: it has the mark, and never changes while it is open.
     let volume = unsafe { &*volume };
     // SAFETY: the caller promises the same.
-    unsafe { enter(volume.cluster, |context| call(context, volume.id)) }
+    unsafe { enter(volume.cluster, |context| call(context, volume.opened)) }
 }
 
 /// Runs a call that has no cluster.

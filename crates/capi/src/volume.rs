@@ -1,10 +1,9 @@
 //! The functions of a volume: open, query, the five requests, close.
 
 use crate::cluster::{gabion_cluster, refuse, text};
-use crate::context::Memory;
+use crate::context::{Memory, Opened};
 use crate::failure::Failure;
 use crate::{GABION_FUA, GABION_NO_HOLE, gabion_volume_info, guard};
-use base::VolumeId;
 use seam::BlockKind;
 use std::ffi::{c_char, c_int, c_void};
 
@@ -13,7 +12,7 @@ use std::ffi::{c_char, c_int, c_void};
 pub struct gabion_volume {
     pub(crate) mark: u64,
     pub(crate) cluster: *const gabion_cluster,
-    pub(crate) id: VolumeId,
+    pub(crate) opened: Opened,
 }
 
 impl gabion_volume {
@@ -52,11 +51,11 @@ pub unsafe extern "C" fn gabion_volume_open(
             context.find(text(name, "the volume's name")?)
         })
     };
-    let id = match found {
-        Ok(id) => id,
+    let opened = match found {
+        Ok(opened) => opened,
         Err(code) => return code,
     };
-    let opened = Box::into_raw(Box::new(gabion_volume { mark: guard::VOLUME, cluster, id }));
+    let opened = Box::into_raw(Box::new(gabion_volume { mark: guard::VOLUME, cluster, opened }));
     // SAFETY: the caller promises it; `enter` has succeeded, so this is a cluster of this thread.
     unsafe {
         (*cluster).volumes.borrow_mut().push(opened);
@@ -103,12 +102,12 @@ pub unsafe extern "C" fn gabion_volume_stat(
 ) -> c_int {
     // SAFETY: the caller promises it.
     done(unsafe {
-        guard::enter_volume(volume, |context, id| {
+        guard::enter_volume(volume, |context, volume| {
             if info.is_null() || info_size < size_of::<u64>() {
                 let text = c"info is NULL, or info_size is not sizeof(struct gabion_volume_info)";
                 return Err(Failure::plain(libc::EINVAL, text));
             }
-            let now = context.info(id)?;
+            let now = context.info(volume)?;
             let known = size_of::<gabion_volume_info>().min(info_size);
             let to = info.cast::<u8>();
             to.write_bytes(0, info_size);
@@ -125,7 +124,7 @@ pub unsafe extern "C" fn gabion_volume_stat(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn gabion_volume_size(volume: *mut gabion_volume) -> i64 {
     // SAFETY: the caller promises it.
-    match unsafe { guard::enter_volume(volume, |context, id| context.info(id)) } {
+    match unsafe { guard::enter_volume(volume, |context, volume| context.info(volume)) } {
         Ok(info) => info.size as i64,
         Err(code) => code.into(),
     }
@@ -133,7 +132,8 @@ pub unsafe extern "C" fn gabion_volume_size(volume: *mut gabion_volume) -> i64 {
 
 /// Starts a read of `len` bytes at `offset` into `data`. Returns 0 if the request was started; a
 /// completion with `user` follows. Or returns a negative errno, and no completion follows:
-/// `-EAGAIN` (the queue is full), `-EINVAL`.
+/// `-EAGAIN` (the queue is full), `-EINVAL`, `-ESTALE` (the volume was unmapped from this client
+/// after it was opened, and is mapped to it again: open it again).
 ///
 /// # Safety
 /// `volume` is an open volume. `data` has `len` bytes, unused elsewhere until the completion.
@@ -148,8 +148,8 @@ pub unsafe extern "C" fn gabion_read(
     let memory = Memory::Into(data.cast());
     // SAFETY: the caller promises it.
     done(unsafe {
-        guard::enter_volume(volume, |context, id| {
-            context.start(id, BlockKind::Read, offset, len, memory, user)
+        guard::enter_volume(volume, |context, volume| {
+            context.start(volume, BlockKind::Read, offset, len, memory, user)
         })
     })
 }
@@ -171,9 +171,9 @@ pub unsafe extern "C" fn gabion_write(
     let memory = Memory::From(data.cast());
     // SAFETY: the caller promises it.
     done(unsafe {
-        guard::enter_volume(volume, |context, id| {
+        guard::enter_volume(volume, |context, volume| {
             known(flags, GABION_FUA)?;
-            context.start(id, BlockKind::Write, offset, len, memory, user)
+            context.start(volume, BlockKind::Write, offset, len, memory, user)
         })
     })
 }
@@ -187,8 +187,8 @@ pub unsafe extern "C" fn gabion_write(
 pub unsafe extern "C" fn gabion_flush(volume: *mut gabion_volume, user: *mut c_void) -> c_int {
     // SAFETY: the caller promises it.
     done(unsafe {
-        guard::enter_volume(volume, |context, id| {
-            context.start(id, BlockKind::Flush, 0, 0, Memory::None, user)
+        guard::enter_volume(volume, |context, volume| {
+            context.start(volume, BlockKind::Flush, 0, 0, Memory::None, user)
         })
     })
 }
@@ -208,8 +208,8 @@ pub unsafe extern "C" fn gabion_discard(
     let kind = BlockKind::Zero { hole: true };
     // SAFETY: the caller promises it.
     done(unsafe {
-        guard::enter_volume(volume, |context, id| {
-            context.start(id, kind, offset, len, Memory::None, user)
+        guard::enter_volume(volume, |context, volume| {
+            context.start(volume, kind, offset, len, Memory::None, user)
         })
     })
 }
@@ -230,9 +230,9 @@ pub unsafe extern "C" fn gabion_write_zeroes(
     let kind = BlockKind::Zero { hole: flags & GABION_NO_HOLE == 0 };
     // SAFETY: the caller promises it.
     done(unsafe {
-        guard::enter_volume(volume, |context, id| {
+        guard::enter_volume(volume, |context, volume| {
             known(flags, GABION_FUA | GABION_NO_HOLE)?;
-            context.start(id, kind, offset, len, Memory::None, user)
+            context.start(volume, kind, offset, len, Memory::None, user)
         })
     })
 }

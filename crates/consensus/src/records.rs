@@ -271,11 +271,6 @@ impl Message {
             _ => "other",
         }
     }
-
-    /// True for a whole state, which may be large.
-    pub fn is_snapshot(&self) -> bool {
-        self.base.is_some()
-    }
 }
 
 /// Conversion from numbers: the library's enumerations only convert to numbers.

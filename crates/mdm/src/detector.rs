@@ -1,14 +1,17 @@
-//! Who lives: heartbeats, links and probe dials become decisions.
+//! The failure detector: turns heartbeats, link losses and probe dials into verdicts on devices.
 //!
-//! Invariants: a decision names the life that it is about; a device is declared lost at most once
-//! until it is heard again; proof of death is only a refused dial that was begun in that life; after
-//! the MDM starts, or was away itself (its process stood still), all clocks begin anew; so many servers
-//! silent within a short time that an overload or a broken network is likelier than their death are not
-//! declared lost (rule R12), and an MDM that hears nobody at all suspects itself. Neither holds for a device whose place
-//! somebody else asks for.
+//! Invariants:
+//! - A verdict names the incarnation that it is about.
+//! - A device is declared lost at most once until it is watched again.
+//! - The only proof of death is a refused dial that began in that incarnation.
+//! - After a start of the MDM, and after a stall of its own process, all clocks start over.
+//! - If so many servers fall silent within a short time that an overload or a broken network is
+//!   more likely than their death, none of them is declared lost (rule R12). An MDM that hears no
+//!   device at all suspects itself. Neither holds for a device whose place another process asks
+//!   for.
 //!
-//! It doesn't know why a device matters, and it decides nothing by itself: what it says becomes a
-//! command only if the state still agrees.
+//! The detector does not know why a device matters, and it decides nothing by itself: a verdict
+//! becomes a command only if the state still agrees.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -19,21 +22,24 @@ use core::time::Duration;
 /// A device seems to be gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Verdict {
-    /// Which.
+    /// The device.
     pub device: DeviceId,
-    /// The life that seems to be over.
+    /// The incarnation that seems to be over.
     pub incarnation: Incarnation,
-    /// It is proven: its address refuses connections.
+    /// True if the death is proven: its address refuses connections.
     pub dead: bool,
 }
 
-/// How long a server that was declared lost by silence counts against the limit for others.
+/// How long a server that was declared lost for its silence counts against the limit for the
+/// others.
 const WINDOW: Duration = Duration::from_secs(10);
-/// From this number of servers on, at most a fifth of them is declared lost by silence in one window.
-/// Fewer can't tell an accident from chance: there, one that is heard is enough.
+/// From this number of servers on, at most a fifth of them is declared lost for silence within one
+/// `WINDOW`. In smaller clusters the count cannot tell a common cause from chance; there, one
+/// server that is still heard is enough to believe that the others died.
 const MANY: usize = 10;
 
-/// How many of so many servers may be taken for lost, by silence or suspicion, at about the same time.
+/// Returns how many out of `servers` may be taken for lost, by silence or suspicion, at about the
+/// same time.
 pub fn loss_limit(servers: usize) -> usize {
     if servers < MANY || mutant::on(Mutant::NoLossLimit) {
         servers.saturating_sub(1)
@@ -44,42 +50,45 @@ pub fn loss_limit(servers: usize) -> usize {
 
 #[derive(Debug)]
 struct Watch {
-    /// Its fault unit: one accident may take all of that.
+    /// Its fault unit: one accident may take all of it.
     server: SdsId,
     incarnation: Incarnation,
     heard: Time,
-    /// Declared lost, and not heard since.
+    /// It was declared lost, and has not been watched again since.
     lost: bool,
-    /// When it was declared lost by silence.
+    /// When it was declared lost for silence.
     silent_since: Option<Time>,
-    /// When [`Detector::doubtful`] told it last.
+    /// When [`Detector::doubtful`] returned it last.
     doubted: Time,
-    /// The dial that is under way, and the life that it asks about.
+    /// The dial under way, and the incarnation that it asks about.
     probe: Option<(u64, Incarnation)>,
-    /// Since when its address refuses dials, and when it was dialled last.
+    /// When its address first refused a dial, and when it refused one last.
     refuses: Option<(Time, Time)>,
-    /// When [`Detector::quiet`] told it last.
+    /// When [`Detector::quiet`] returned it last.
     asked: Time,
     /// When its host last answered a dial.
     answered: Time,
-    /// It waits to be admitted: its silence says nothing of others.
+    /// It waits to be admitted: its silence does not count against the other servers.
     waits: bool,
 }
 
 impl Watch {
-    /// How long it may be silent: longer if its host has answered a dial meanwhile. Such a process stands still, or has no
-    /// time; if that was for `silence`, it was heard up to a heartbeat before, and has as long to be heard again.
+    /// Returns how long the device may be silent. If its host has answered a dial since the last
+    /// heartbeat, the process is stalled or short of processor time, and not dead. A stall as long
+    /// as `silence` may begin just before a heartbeat was due, and the next heartbeat may come one
+    /// interval after it ends: the device gets two heartbeat intervals more.
     fn patience(&self, silence: Duration, beat: Duration) -> Duration {
         let answers = self.answered > self.heard && !mutant::on(Mutant::StopIsLoss);
         if answers { silence + beat * 2 } else { silence }
     }
 
-    /// It has been silent for longer than that.
+    /// Returns true if it has been silent for at least its `patience`.
     fn is_silent(&self, now: Time, silence: Duration, beat: Duration) -> bool {
         now.since(self.heard) >= self.patience(silence, beat)
     }
 
-    /// Declares it lost, once, if it has been silent for longer than that. It counts for what is believable of others.
+    /// Declares the device lost, once, if it has been silent for too long. It then counts against
+    /// the limit for the others.
     fn give_up(
         &mut self,
         now: Time,
@@ -94,8 +103,8 @@ impl Watch {
         Some(Verdict { device, incarnation: self.incarnation, dead: false })
     }
 
-    /// Its address has refused a dial, and it was heard so much later that it can't have been dead: refusals say nothing
-    /// about this life.
+    /// Returns true if the address refused a dial and the device was heard so much later that it
+    /// cannot have been dead then: refusals prove nothing about this incarnation.
     fn refuses_alive(&self, beat: Duration) -> bool {
         self.refuses.is_some_and(|(since, _)| self.heard >= since + beat * 2)
     }
@@ -105,24 +114,25 @@ impl Watch {
 #[derive(Debug)]
 pub struct Detector {
     watched: BTreeMap<DeviceId, Watch>,
-    /// The protection domains of fault units: each is judged by itself.
+    /// The protection domains of fault units. The limit of losses applies to each domain by itself.
     domains: BTreeMap<SdsId, DomainId>,
     silence: Duration,
     beat: Duration,
     awake: Time,
-    /// More are silent than may be declared lost.
+    /// More devices are silent than may be declared lost.
     held_back: bool,
 }
 
 impl Detector {
-    /// A detector that watches nobody yet.
+    /// Returns a detector that watches no device yet.
     pub fn new(limits: &Limits) -> Detector {
-        let (silence, beat) = (limits.suspect_after, limits.heartbeat_every);
+        let times = if mutant::on(Mutant::SuspectLate) { 4 } else { 1 };
+        let (silence, beat) = (limits.suspect_after * times, limits.heartbeat_every);
         let (watched, domains) = (BTreeMap::new(), BTreeMap::new());
         Detector { watched, domains, silence, beat, awake: Time::ZERO, held_back: false }
     }
 
-    /// A fault unit belongs to this domain; one of which nothing was said belongs to domain 0.
+    /// Assigns a fault unit to a domain. Units that were never assigned belong to domain 0.
     pub fn belongs(&mut self, unit: SdsId, domain: DomainId) {
         self.domains.insert(unit, domain);
     }
@@ -131,7 +141,8 @@ impl Detector {
         self.domains.get(&watch.server).copied().unwrap_or_default()
     }
 
-    /// This life of the device is, or is thought to be, alive since `now`.
+    /// Starts to watch this incarnation of the device, which is, or is thought to be, alive since
+    /// `now`.
     pub fn watch(&mut self, now: Time, device: DeviceId, server: SdsId, incarnation: Incarnation) {
         let probe = self.watched.get(&device).and_then(|w| w.probe);
         let (lost, silent_since) = (false, None);
@@ -155,26 +166,27 @@ impl Detector {
         self.watched.insert(device, watch);
     }
 
-    /// Whether this device waits to be admitted.
+    /// Sets whether this device waits to be admitted.
     pub fn waits(&mut self, device: DeviceId, waits: bool) {
         if let Some(watch) = self.watched.get_mut(&device) {
             watch.waits = waits;
         }
     }
 
-    /// The device was declared lost: it is watched again when it is heard.
+    /// Marks the device as lost. It is watched again after the next [`Detector::watch`].
     pub fn unwatch(&mut self, device: DeviceId) {
         if let Some(watch) = self.watched.get_mut(&device) {
             watch.lost = true;
         }
     }
 
-    /// The device was removed, by order: it never comes back, and that it was silent says nothing of others.
+    /// Forgets a device that an operator removed: it never comes back, and its silence says nothing
+    /// about other devices.
     pub fn forget(&mut self, device: DeviceId) {
         self.watched.remove(&device);
     }
 
-    /// A sign of life.
+    /// Records a sign of life. One of another incarnation is ignored.
     pub fn heard(&mut self, now: Time, device: DeviceId, incarnation: Incarnation) {
         if let Some(watch) = self.watched.get_mut(&device).filter(|w| w.incarnation == incarnation)
         {
@@ -182,8 +194,9 @@ impl Detector {
         }
     }
 
-    /// There is reason to dial the device: its link is lost, or a peer's dial was refused. True when
-    /// it should be dialled as `dial`; one dial at a time.
+    /// Asks for a dial to the device, because its link is lost or a peer's dial was refused.
+    /// Returns true if the caller should dial it with the id `dial`; false while another dial is
+    /// under way.
     pub fn probe(&mut self, device: DeviceId, dial: u64) -> bool {
         let Some(watch) = self.watched.get_mut(&device).filter(|w| w.probe.is_none()) else {
             return false;
@@ -192,33 +205,35 @@ impl Detector {
         true
     }
 
-    /// True while a dial to the device is under way.
+    /// Returns true while a dial to the device is under way.
     pub fn probes(&self, device: DeviceId) -> bool {
         self.watched.get(&device).is_some_and(|w| w.probe.is_some())
     }
 
-    /// A dial came through: somebody listens, which proves nothing but that a refusal would mean something.
+    /// Records that a dial succeeded. This does not prove that the device is alive, but from now on
+    /// a refusal counts as proof again.
     pub fn answered(&mut self, now: Time, dial: u64) {
         if let Some((_, watch)) = self.dialled(dial) {
             (watch.probe, watch.refuses, watch.answered) = (None, None, now);
         }
     }
 
-    /// A dial ended in another way, which proves nothing.
+    /// Records that a dial ended in another way, which proves nothing.
     pub fn probe_over(&mut self, dial: u64) {
         if let Some((_, watch)) = self.dialled(dial) {
             watch.probe = None;
         }
     }
 
-    /// Who is being dialled by this dial.
+    /// Returns the device that this dial goes to.
     fn dialled(&mut self, dial: u64) -> Option<(DeviceId, &mut Watch)> {
         let mine = |w: &Watch| w.probe.is_some_and(|(d, _)| d == dial);
         self.watched.iter_mut().find(|(_, w)| mine(w)).map(|(device, watch)| (*device, watch))
     }
 
-    /// A dial was refused: the life that it asked about is dead, unless it has refused dials while it lived, and none came
-    /// through since. (It gave an address that isn't its own, or a firewall refuses in its name.)
+    /// Records that a dial was refused. The incarnation that it asked about is dead, unless its
+    /// address has refused dials while it was alive and no dial succeeded since. (The device then
+    /// gave an address that is not its own, or a firewall refuses in its name.)
     pub fn refused(&mut self, now: Time, dial: u64) -> Option<Verdict> {
         let beat = self.beat;
         let (device, watch) = self.dialled(dial)?;
@@ -231,8 +246,8 @@ impl Detector {
         (!lives).then_some(Verdict { device, incarnation, dead: true })
     }
 
-    /// Those who live, and whose addresses have refused a dial: dial them again, until one comes through. Each is told once
-    /// per time of silence.
+    /// Returns the live devices whose addresses have refused a dial, to be dialled again until a
+    /// dial succeeds. Each is returned once per `suspect_after`.
     pub fn refusing(&self, now: Time) -> Vec<DeviceId> {
         let due = |w: &Watch| {
             let again = w.refuses.is_some_and(|(_, last)| now.since(last) >= self.silence);
@@ -241,8 +256,9 @@ impl Detector {
         self.watched.iter().filter(|(_, w)| due(w)).map(|(id, _)| *id).collect()
     }
 
-    /// Those who have been silent for half of the time that they may be: dial them, for it counts whether their hosts answer.
-    /// Each is told once per silence. Call after [`Detector::silent`].
+    /// Returns devices that have been silent for half of `suspect_after`, to be dialled: it matters
+    /// whether their hosts answer. Each is returned once per silence. Call it after
+    /// [`Detector::silent`].
     pub fn quiet(&mut self, now: Time) -> Vec<DeviceId> {
         let half = self.silence / 2;
         let quiet = |w: &mut Watch| {
@@ -253,14 +269,15 @@ impl Detector {
         self.watched.iter_mut().filter_map(|(d, w)| quiet(w).then_some(*d)).collect()
     }
 
-    /// Those who have been silent for too long, if they are not too many. Each is told once.
+    /// Returns the devices that have been silent for too long, unless they are too many. Each is
+    /// returned once.
     ///
-    /// When all are silent, the MDM is the one that is cut off: leaving one copy after the other out
-    /// of the groups could help nobody, and would leave some group with the one copy that is lost. And
-    /// when many of many are silent, they are overloaded, or the network is: to leave them out would
-    /// only make more work for the others.
+    /// If all devices are silent, the MDM itself is cut off. Taking one replica after the other out
+    /// of the groups would help no client, and some group would be left with only the replica that
+    /// is really lost. If a large part of many servers is silent, the servers or the network are
+    /// overloaded: taking them out would only make more work for the rest.
     pub fn silent(&mut self, now: Time) -> Vec<Verdict> {
-        // This process itself stood still: what it missed says nothing about others.
+        // This process stalled: what it missed says nothing about the devices.
         if now.since(self.awake) > self.silence / 2 {
             self.watched.values_mut().for_each(|w| w.heard = now);
         }
@@ -279,28 +296,30 @@ impl Detector {
         verdicts
     }
 
-    /// True while nothing has been heard since `silent` told so. A sign of life that came meanwhile
-    /// takes the verdict back.
+    /// Returns true if nothing has been heard since `silent` gave this verdict. A sign of life
+    /// since then cancels the verdict.
     pub fn still_silent(&mut self, now: Time, verdict: &Verdict) -> bool {
         let Some(watch) = self.watched.get_mut(&verdict.device) else { return false };
         let silent = watch.is_silent(now, self.silence, self.beat);
         if !silent {
-            // It doesn't count against the limit for others any more, either.
+            // It no longer counts against the limit for others.
             (watch.lost, watch.silent_since) = (false, None);
         }
         silent && watch.incarnation == verdict.incarnation
     }
 
-    /// Says that the device is silent for too long, if it is, however many others are: somebody else asks for its place, or
-    /// says to be it, so this MDM isn't cut off, and what the others do has nothing to do with it.
+    /// Declares the device lost if it has been silent for too long, however many others are silent.
+    /// The caller has heard from another process that asks for the device's place or claims to be
+    /// it: so this MDM is not cut off, and the silence of others does not matter.
     pub fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
-        // As in `silent`: what this process missed while it stood still says nothing.
+        // As in `silent`: what this process missed during a stall says nothing.
         let awake = now.since(self.awake) <= self.silence / 2;
         let watch = self.watched.get_mut(&device).filter(|_| awake)?;
         watch.give_up(now, device, self.silence, self.beat)
     }
 
-    /// Domains in which more servers are silent, or were declared lost for it just now, than is believable.
+    /// Returns the domains in which more servers than believable are silent, or were declared lost
+    /// for silence within the last `WINDOW`.
     fn too_many(&self, now: Time) -> BTreeSet<DomainId> {
         let mut all: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         let mut silent: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
@@ -319,13 +338,14 @@ impl Detector {
         many.map(|(domain, _)| *domain).collect()
     }
 
-    /// True while servers are silent that are not declared lost because they are too many.
+    /// Returns true while silent servers are not declared lost because they are too many.
     pub fn is_held_back(&self) -> bool {
         self.held_back
     }
 
-    /// Those who are silent and are not declared lost because they are too many: dial them, for who is
-    /// dead is to be known all the same. Each is told once per time of silence.
+    /// Returns silent devices that are not declared lost because they are too many. They are to be
+    /// dialled, so that the dead ones are found all the same. Each is returned once per
+    /// `suspect_after`.
     pub fn doubtful(&mut self, now: Time) -> Vec<DeviceId> {
         let (held_back, silence) = (self.held_back, self.silence);
         let doubt = |w: &mut Watch| {
@@ -338,14 +358,14 @@ impl Detector {
         doubtful.collect()
     }
 
-    /// Those who are silent and were not declared lost, for whatever reason.
+    /// Returns the devices that are silent and were not declared lost, for whatever reason.
     pub fn unheard(&self, now: Time) -> BTreeSet<DeviceId> {
         let silent = |w: &Watch| !w.lost && now.since(w.heard) >= self.silence;
         self.watched.iter().filter(|(_, w)| silent(w)).map(|(d, _)| *d).collect()
     }
 
-    /// When `silent` is to be asked next: when the first one is due, and often enough to notice that
-    /// this process stood still.
+    /// Returns when to call `silent` next: when the first device is due, and often enough to notice
+    /// a stall of this process.
     pub fn wake_at(&self) -> Option<Time> {
         let due = |w: &Watch| w.heard + w.patience(self.silence, self.beat);
         let due = self.watched.values().filter(|w| !w.lost).map(due).min()?;
@@ -367,7 +387,8 @@ mod tests {
         Time(ms * MS)
     }
 
-    /// Watches `DEV`, and another device that the tests keep alive with [`round`].
+    /// Returns a detector that watches `DEV`, and another device that the tests keep alive with
+    /// [`round`].
     fn detector() -> Detector {
         let mut d = Detector::new(&Limits::SHIPPED);
         d.silent(at(0));
@@ -458,7 +479,7 @@ mod tests {
             let doubtful = d.doubtful(at(1800)).len();
             assert_eq!(doubtful, if told == 0 { 2 * silent as usize } else { 0 });
             assert_eq!(d.doubtful(at(1900)), [], "each once in a while");
-            // One more, soon after: too many by now. Much later: believable again.
+            // One more server, soon after: too many by now. Much later: believable again.
             let later = |from: u64, to: u64, d: &mut Detector| {
                 let mut verdicts = 0;
                 for ms in (from..to).step_by(200) {
@@ -538,24 +559,24 @@ mod tests {
             assert!(d.probe(DEV, ms));
             d.refused(at(ms), ms)
         };
-        // What it sent before it died may come a moment after the refusal.
+        // A message sent before its death may arrive a moment after the refusal.
         assert_eq!(refused(&mut d, 1000), dead);
         d.heard(at(1399), DEV, LIFE);
         assert_eq!((refused(&mut d, 1400), d.refusing(at(2400))), (dead, Vec::new()));
-        // It is heard as if nothing were wrong: a firewall refuses, or another host.
+        // It is heard as if nothing were wrong: a firewall or another host refuses.
         d.heard(at(1800), DEV, LIFE);
         assert_eq!((d.refusing(at(2399)), d.refusing(at(2400))), (Vec::new(), Vec::from([DEV])));
         assert_eq!(refused(&mut d, 2400), None);
         assert_eq!((d.refusing(at(3399)), d.refusing(at(3400))), (Vec::new(), Vec::from([DEV])));
-        // Silence does not make it dead, nor does what is found out about the same life later.
+        // Neither silence nor a new `watch` of the same incarnation makes it dead.
         assert_eq!(refused(&mut d, 9000), None);
         d.watch(at(9000), DEV, SdsId(1), LIFE);
         assert_eq!(refused(&mut d, 9001), None);
-        // A dial comes through: from now on a refusal means something.
+        // A dial succeeds: from now on a refusal is proof again.
         assert!(d.probe(DEV, 9500));
         d.answered(at(9500), 9500);
         assert_eq!((d.refusing(at(20_000)), refused(&mut d, 20_000)), (Vec::new(), dead));
-        // So it does for the next life.
+        // So it is for the next incarnation.
         d.heard(at(21_000), DEV, LIFE);
         d.watch(at(21_000), DEV, SdsId(1), Incarnation(6));
         assert_eq!(refused(&mut d, 21_001).map(|v| v.dead), Some(true));
@@ -581,7 +602,7 @@ mod tests {
         let mut d = detector();
         let told: Vec<Verdict> =
             (200..=1000).step_by(200).flat_map(|ms| round(&mut d, ms)).collect();
-        // The verdict waits for others while it is heard.
+        // The device is heard while its verdict waits for others.
         d.heard(at(1100), DEV, LIFE);
         assert!(!d.still_silent(at(1200), &told[0]));
         let mut later = Vec::new();
@@ -593,7 +614,7 @@ mod tests {
     }
     #[test]
     fn who_was_removed_counts_against_nobody_else() {
-        // Two units: one has another device, which lives.
+        // Two units: the first has another device, which lives.
         let mate = DeviceId(3);
         for removed in [false, true] {
             let mut d = detector();

@@ -1,12 +1,16 @@
-//! One group's configuration and the ways in which it may change.
+//! The configuration of one group, and the ways in which it may change.
 //!
-//! Each function takes the group as it is and what is known of devices, and changes members; none
-//! touches the epoch: `State::apply` raises it by one for every group that came out different.
+//! Each function takes the group as it is and what is known of devices, and changes its replicas.
+//! None of them touches the epoch: `State::apply` raises it by one for every group that has
+//! changed.
 //!
-//! Invariants (checked by [`Group::check`]): in-sync devices and joiners are replicas, and no device
-//! is both; a primary is in sync and up; joiners are up and have a primary; exactly a lost group has
-//! no in-sync device; a group has two replicas, or a third one that leaves, which is the last in the list
-//! and doesn't join.
+//! Invariants (checked by [`Group::check`]):
+//! - In-sync devices and joiners are replicas, and no device is both.
+//! - The primary is in sync and up.
+//! - Joiners are up, and their group has a primary.
+//! - A group is lost if and only if it has no in-sync device.
+//! - A group has two replicas, or three while one of them leaves. The leaving one is the last in
+//!   the list and does not join.
 
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -15,86 +19,90 @@ use base::{DeviceId, Epoch, MapVersion};
 /// A group.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Group {
-    /// The number of this configuration.
+    /// The epoch: the number of this configuration.
     pub epoch: Epoch,
-    /// Who serves.
+    /// The replica that serves clients.
     pub primary: Option<DeviceId>,
-    /// Members, the preferred primary first.
+    /// The replicas, the preferred primary first.
     pub replicas: Vec<DeviceId>,
-    /// Those that hold every acknowledged write, in the order of `replicas`.
+    /// The replicas that hold every acknowledged write, in the order of `replicas`.
     pub in_sync: Vec<DeviceId>,
-    /// Those that are being brought up to date.
+    /// The replicas that are being brought up to date.
     pub joiners: Vec<DeviceId>,
-    /// The replica that goes, as soon as the others are in sync (rule R11).
+    /// The replica that leaves as soon as the others are in sync (rule R11).
     pub leaving: Option<DeviceId>,
     /// Every copy is gone (rule R10).
     pub lost: bool,
-    /// Whether it is known who has every acknowledged write.
+    /// Whether it is known which replica has every acknowledged write.
     pub doubt: Doubt,
-    /// Replicas that never had all of it: they came in another one's place, or empty, and were not in sync since.
+    /// Replicas that never had all of the group: they came in the place of another one, or with an
+    /// empty store, and have not been in sync since.
     pub filling: Vec<DeviceId>,
-    /// The version that changed it last.
+    /// The map version that changed the group last.
     pub changed_at: MapVersion,
 }
 
-/// Whether it is known who has every acknowledged write of a group. In doubt are groups after a recovery of the MDMs
-/// ([`crate::recovery`]): nobody leads them, and nothing changes them but the end of the doubt.
+/// Whether it is known which replica of a group has every acknowledged write. Groups are in doubt
+/// after a recovery of the MDMs ([`crate::recovery`]): they have no primary, and nothing changes
+/// them but the end of the doubt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Doubt {
-    /// It is known: those in sync.
+    /// It is known: the in-sync replicas.
     #[default]
     None,
-    /// Those in sync have it, unless a decision that was lost says otherwise: devices have to report.
+    /// The in-sync replicas have every write, unless a decision that was lost says otherwise:
+    /// devices have to report.
     Reports,
-    /// A device that may have had more than the others was emptied since: no report can tell.
+    /// A device that may have had more than the others was emptied since: no report can settle the
+    /// question.
     Gone,
 }
 
 impl Group {
-    /// A new, empty group.
+    /// Returns a new, empty group.
     pub fn new(replicas: Vec<DeviceId>, up: &impl Fn(DeviceId) -> bool) -> Group {
         let mut group = Group { replicas, lost: true, ..Group::default() };
         group.form(up);
         group
     }
 
-    /// True when no write, old or new, can be missing from as many replicas as are wanted.
+    /// Returns true when every write, old or new, is on as many replicas as are wanted.
     pub fn is_whole(&self) -> bool {
         let wanted = self.replicas.len() - usize::from(self.leaving.is_some());
         self.in_sync.len() >= wanted && self.primary.is_some()
     }
 
-    /// The replica that comes in the place of the one that leaves, and is not in sync yet.
+    /// Returns the replica that takes the place of the leaving one and is not in sync yet.
     pub fn newcomer(&self) -> Option<DeviceId> {
         self.leaving?;
         self.staying().find(|d| !self.in_sync.contains(d))
     }
 
-    /// Whether this replica had all of it once: in an earlier epoch, if it isn't in sync.
+    /// Returns true if this replica had all of the group once: now, or in an earlier epoch.
     pub fn was_whole(&self, device: DeviceId) -> bool {
         self.replicas.contains(&device)
             && !self.filling.contains(&device)
             && self.newcomer() != Some(device)
     }
 
-    /// The replicas but for the one that leaves.
+    /// Returns the replicas except the one that leaves.
     pub fn staying(&self) -> impl Iterator<Item = DeviceId> + '_ {
         self.replicas.iter().copied().filter(|d| Some(*d) != self.leaving)
     }
 
-    /// True when nobody serves it.
+    /// Returns true when no primary serves the group.
     pub fn is_failed(&self) -> bool {
         self.primary.is_none() || self.doubt != Doubt::None
     }
 
-    /// The two replicas that it has for good, or will have.
+    /// Returns the two replicas that the group has for good, or will have when its move ends.
     pub fn pair(&self) -> Option<[DeviceId; 2]> {
         let mut staying = self.staying();
         Some([staying.next()?, staying.next()?])
     }
 
-    /// A lost group starts again empty, on its replicas that are up. Only for groups that no volume
-    /// uses; changes nothing when no replica is up.
+    /// Starts a lost group again, empty, on those of its replicas that are up. The caller uses it
+    /// only for groups that no volume uses. Without a replica that is up, nothing changes.
     pub fn form(&mut self, up: &impl Fn(DeviceId) -> bool) {
         let there: Vec<DeviceId> = self.replicas.iter().copied().filter(|d| up(*d)).collect();
         if self.lost && !there.is_empty() {
@@ -106,7 +114,8 @@ impl Group {
         }
     }
 
-    /// The device's store is new: what it held is gone. `up` says so of the device itself, too.
+    /// Handles a new store of the device: its former content is gone. `up` already tells whether
+    /// the device itself is up.
     pub fn emptied(&mut self, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
         self.joiners.retain(|d| *d != device);
         if self.was_whole(device) {
@@ -121,14 +130,15 @@ impl Group {
         self.elect(up);
     }
 
-    /// The device has a new life and its old store.
+    /// Handles a new incarnation of the device with its old store.
     pub fn restarted(&mut self, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
-        // What the old life was told as a joiner is forgotten with it.
+        // The new incarnation does not know what the old one received as a joiner.
         self.joiners.retain(|d| *d != device);
         self.elect(up);
     }
 
-    /// The device is gone; `up` says so already. With `empty`, what it held is gone, too.
+    /// Handles the loss of the device; `up` already says that it is down. With `empty`, its content
+    /// is gone, too.
     pub fn went_down(&mut self, device: DeviceId, empty: bool, up: &impl Fn(DeviceId) -> bool) {
         self.joiners.retain(|d| *d != device);
         if self.in_sync.contains(&device) {
@@ -144,13 +154,13 @@ impl Group {
         self.elect(up);
     }
 
-    /// The primary does without this device.
+    /// Takes out a device that the primary suspects.
     pub fn suspected(&mut self, device: DeviceId) {
         self.in_sync.retain(|d| *d != device);
         self.joiners.retain(|d| *d != device);
     }
 
-    /// The primary begins to bring this device, which is up, up to date.
+    /// Makes a joiner of this device, which is up: the primary begins to bring it up to date.
     pub fn join(&mut self, device: DeviceId) {
         let here = self.staying().any(|d| d == device) && !self.in_sync.contains(&device);
         if here && !self.joiners.contains(&device) {
@@ -158,8 +168,8 @@ impl Group {
         }
     }
 
-    /// A joiner has everything, as of `epoch`. The preferred primary leads from now on: safe, since
-    /// a new epoch settles first.
+    /// Takes in a joiner that has everything, as of `epoch`. If it is the preferred primary, it
+    /// leads from now on. This is safe, since a new epoch settles first.
     pub fn admit(&mut self, epoch: Epoch, device: DeviceId, up: &impl Fn(DeviceId) -> bool) {
         let same = epoch == self.epoch && self.joiners.contains(&device);
         let blind = mutant::on(Mutant::NoCompareAndSwap)
@@ -182,11 +192,12 @@ impl Group {
         }
     }
 
-    /// Other replicas (rule R11): a newcomer in the place of one that leaves, the end of such a move or
-    /// its abort, or another order of preference. Only if the epoch is still this one (rule R4), and never
-    /// so that an acknowledged write could be missing: who is in sync goes only when all others are, and a
-    /// newcomer gets in sync like every joiner. The preferred primary leads if it can; safe, since a new epoch
-    /// settles first.
+    /// Changes the list of replicas (rule R11): a newcomer in the place of a leaving replica, the
+    /// end or abort of such a move, or another order of preference. This happens only if the epoch
+    /// is still this one (rule R4), and never so that an acknowledged write could be missing: an
+    /// in-sync replica is dropped only when all that remain are in sync, and a newcomer gets in
+    /// sync like every joiner. The preferred primary leads if it can. This is safe, since a new
+    /// epoch settles first.
     pub fn reshape(
         &mut self,
         epoch: Epoch,
@@ -225,12 +236,13 @@ impl Group {
         }
     }
 
-    /// The first replica that is in sync and up leads, and not the one that leaves, unless there is no other.
+    /// Makes the first replica that is in sync and up the primary. The leaving one leads only if
+    /// there is no other.
     fn prefer(&mut self, up: &impl Fn(DeviceId) -> bool) {
-        self.primary = self.in_sync.iter().copied().find(|d| up(*d)); // who leaves is the last one
+        self.primary = self.in_sync.iter().copied().find(|d| up(*d)); // the leaving one is the last
     }
 
-    /// The last copy is gone.
+    /// Marks the group as lost: the last copy is gone.
     fn lose(&mut self, device: DeviceId) {
         if mutant::on(Mutant::ReviveEmpty) {
             debug_assert_eq!(self.in_sync, [device]);
@@ -240,13 +252,14 @@ impl Group {
         self.in_sync.clear();
     }
 
-    /// Never anybody: only an in-sync replica may be promoted (rule R4), and that is for `elect`.
+    /// Returns `None` (only a mutant returns a device): only an in-sync replica may be promoted
+    /// (rule R4), and `elect` does that.
     fn promotable(&self, up: &impl Fn(DeviceId) -> bool) -> Option<DeviceId> {
         self.replicas.iter().copied().find(|d| mutant::on(Mutant::PromoteAny) && up(*d))
     }
 
-    /// A primary stays while it is in sync and up; else the first in-sync replica that is up leads.
-    /// Joiners need a primary.
+    /// Keeps the primary while it is in sync and up; otherwise makes the first in-sync replica that
+    /// is up the primary. Without a primary there are no joiners.
     fn elect(&mut self, up: &impl Fn(DeviceId) -> bool) {
         let can = |d: &DeviceId| self.in_sync.contains(d) && up(*d);
         self.primary =
@@ -256,7 +269,7 @@ impl Group {
         }
     }
 
-    /// The first invariant that doesn't hold.
+    /// Returns the first invariant that does not hold.
     pub fn check(&self, up: &impl Fn(DeviceId) -> bool) -> Result<(), &'static str> {
         let mut distinct = self.replicas.clone();
         distinct.sort_unstable();

@@ -1,20 +1,29 @@
-//! The healer: which groups get other replicas, and when (rule R11).
+//! The healer decides which groups get other replicas, and when (rule R11).
 //!
-//! Intent (devices that are to be removed), the map, and what heartbeats tell become one command per round: all
-//! that is due, group by group, each compared with its epoch (rule R4). Nothing is remembered between rounds
-//! but since when devices are away, and how many groups were on the move when it last looked what to level; so a new
-//! MDM, or one that comes back, goes on where the state is.
+//! In each round it turns the operator's intents (devices that are to be removed), the map and the
+//! heartbeats into one command with all changes that are due, group by group, each compared with
+//! the group's epoch (rule R4). Between rounds it remembers only since when devices are away, which
+//! dropped replicas may still serve, how many groups were moving when it last planned to level, and
+//! when to look again. So a new leader continues from the replicated state.
 //!
-//! In order of importance: moves that are at their end or have become pointless; lost copies made anew
-//! elsewhere, when their device has been away for [`Limits::rebuild_after`]; what servers in maintenance lead, led by
-//! others; copies off devices that are to be removed, and off servers that have both; balance.
+//! In order of importance, it:
+//! 1. ends moves that are complete or have become pointless;
+//! 2. rebuilds lost copies elsewhere when their device has been away, or out of the primary's
+//!    reach, for [`Limits::rebuild_after`];
+//! 3. hands over the groups that servers in maintenance lead;
+//! 4. moves copies off devices that are to be removed, and off fault units that have both copies of
+//!    a group;
+//! 5. levels the devices.
 //!
-//! Invariants: a bounded number of groups is on the move, per device and in all; nothing is planned onto a
-//! device that isn't heard or has no room; only a rebuild uses the spare; nothing moves for balance while
-//! anything is degraded, or a server is in maintenance; nothing is rebuilt for a server in maintenance, nor while
-//! more servers are away than one accident explains (rule R12).
+//! Invariants:
+//! - A bounded number of groups moves at a time, per device and in all.
+//! - No copy goes to a device that is not heard or has no room. Only a rebuild uses the spare.
+//! - Nothing moves for balance while anything is degraded or a server is in maintenance.
+//! - Nothing is rebuilt for a server in maintenance, nor while more servers are away than one
+//!   accident explains (rule R12).
 //!
-//! It doesn't know how a copy is made, and it decides nothing by itself: `State::apply` does, by the epochs.
+//! The healer does not know how a copy is made, and it decides nothing by itself: `State::apply`
+//! does, by the epochs.
 
 mod parting;
 mod room;
@@ -32,55 +41,59 @@ use parting::Partings;
 use room::{Homes, Rooms};
 use wire::control::{Intent, MoveStatus};
 
-/// See the module's text.
+/// The healer's memory between two rounds.
 #[derive(Debug, Default)]
 pub struct Healer {
-    /// Since when devices are down, as far as this life of the MDM knows.
+    /// Since when devices are down, as far as this MDM has seen since its start.
     away: BTreeMap<DeviceId, Time>,
     due: Time,
-    /// The map at which nothing was to be done, and nothing that only time brings.
+    /// The map version at which there was nothing to do and nothing to wait for.
     quiet: Option<MapVersion>,
-    /// Who is to be dropped, and may serve by an older map still.
+    /// Replicas that are to be dropped and may still serve by an older map.
     partings: Partings,
     /// Domains of which so many servers are away that nothing is rebuilt there.
     held_back: BTreeSet<DomainId>,
-    /// The map at which there was nothing to level.
+    /// The map version at which there was nothing to level.
     level: MapVersion,
-    /// Before this time it isn't looked again, after something could not be levelled.
+    /// No new plan to level is made before this time, after a plan could not be carried out.
     level_at: Time,
-    /// Groups that were on the move when it was looked last. It is looked again when a quarter of them is done: the
-    /// devices must not rest until the last one is, and each look weighs all groups.
+    /// Number of groups that were moving after the last plan to level. The next plan is made when a
+    /// quarter of them is done: the devices should not idle until the last one is, and each plan
+    /// weighs all groups.
     wave: usize,
 }
 
-/// What came of an attempt to level.
+/// The result of an attempt to level.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Level {
     /// There is nothing to do.
     Even,
-    /// Something else comes first, or something was begun, or who should take something was not heard yet.
+    /// Something else comes first, or moves are under way, or a device that should take a copy was
+    /// not heard yet.
     Busy,
-    /// Who should take something can't: it has no room.
+    /// A device that should take a copy has no room.
     Stuck,
 }
 
 impl Healer {
-    /// When [`Healer::work`] is to be asked next, if not just after the next change of the state.
+    /// Returns when to call [`Healer::work`] next; `None`: just after the next change of the state.
     pub fn wake_at(&self) -> Option<Time> {
         self.quiet.is_none().then_some(self.due)
     }
 
-    /// True while in a domain nothing is rebuilt, because too many of its servers are away.
+    /// Returns true while nothing is rebuilt in some domain because too many of its servers are
+    /// away.
     pub fn is_held_back(&self) -> bool {
         !self.held_back.is_empty()
     }
 
-    /// Something has changed that may end a move: soon, but once for many.
+    /// Schedules a round soon, as a change may end a move. Several changes share one round.
     pub fn hurry(&mut self, now: Time, limits: &Limits) {
         self.due = self.due.min(now + limits.heartbeat_every / 8);
     }
 
-    /// What is to be done now: at most one command for groups, and one for devices that are empty at last.
+    /// Returns what is to be done now: at most one command for groups, one for devices that were
+    /// admitted, and one for devices that are empty at last.
     pub fn work(
         &mut self,
         now: Time,
@@ -120,14 +133,15 @@ impl Healer {
         let commands = round.commands();
         let missed = |id: &DeviceId| !state.groups_of(*id).is_empty();
         let leaves = state.devices.values().any(|d| d.intent.empties());
-        // Two copies on one fault unit go apart when somebody says that he has room.
+        // Two copies on one fault unit are separated when a device elsewhere has room.
         let together = state.groups_together().any(|g| !state.groups[&g].lost);
         let waits = leaves || together || self.away.keys().any(missed);
         self.quiet = (still && !waits && commands.is_empty()).then_some(state.version);
         commands
     }
 
-    /// Who is away or held out, since when; and whether it is believable that so many died.
+    /// Finds the devices that are away, in quarantine or cut off, and the domains where too many
+    /// servers are away to believe that they died.
     fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
         let there = |id: &DeviceId| state.devices.get(id).filter(|d| d.intent.counts());
         let worked_on =
@@ -141,7 +155,7 @@ impl Healer {
         let gone = |id: &DeviceId| {
             self.away.get(id).is_some_and(|at| now.since(*at) >= limits.rebuild_after)
         };
-        // One accident may take a fault unit, and it is judged by the units of its domain.
+        // One accident may take a whole fault unit; each domain is judged by its own units.
         let mut units: BTreeMap<DomainId, BTreeMap<SdsId, bool>> = BTreeMap::new();
         for (id, d) in state.devices.iter().filter(|(_, d)| d.intent.counts()) {
             let Some(server) = state.servers.get(&d.sds) else { continue };
@@ -154,20 +168,21 @@ impl Healer {
     }
 }
 
-/// One round of thinking.
+/// One round of planning.
 struct Round<'a> {
     state: &'a State,
     seen: &'a Observed,
     limits: &'a Limits,
     now: Time,
-    /// Once somebody has asked: it looks at all groups.
+    /// Computed on first use, as it looks at all groups.
     rooms: Option<Rooms>,
-    /// Groups that are on the move. One that nobody leads waits, and may wait for ever.
+    /// Number of groups that are moving. A group without a primary is not counted: its move may
+    /// wait forever.
     moving: usize,
     shapes: BTreeMap<GroupId, command::Shape>,
-    /// Devices that were away for too long.
+    /// Devices that have been away for too long.
     lost: &'a BTreeSet<DeviceId>,
-    /// Where replicas should go that have to go, once somebody has asked: it weighs all groups.
+    /// Where replicas should go that cannot stay. Computed on first use, as it weighs all groups.
     homes: Option<Homes>,
 }
 
@@ -205,7 +220,8 @@ impl<'a> Round<'a> {
         if !list.is_empty() {
             commands.push(Command::Reshape(command::Reshape { list }));
         }
-        // One that has copies was admitted: a recovery began with a state of before that.
+        // A waiting device that has copies was admitted: a recovery began with a state from before
+        // that.
         let waits = self.state.devices.iter().filter(|(_, d)| d.intent == Intent::Waiting);
         let admitted = waits.filter(|(id, _)| !self.state.groups_of(**id).is_empty());
         let devices: Vec<u32> = admitted.map(|(id, _)| id.0).collect();
@@ -234,9 +250,10 @@ impl<'a> Round<'a> {
         self.shapes.insert(id, shape);
     }
 
-    /// Ends moves whose newcomer is in sync, and those that are of no use any more: then who leaves takes a place
-    /// back, unless the two that are left would share a fault unit. Then another one comes for who is lost or has to go.
-    /// Who may still serve by an older map isn't dropped yet.
+    /// Ends moves whose newcomer is in sync, and moves that have become pointless. In a pointless
+    /// move, the leaving replica takes a place back, unless the remaining two would share a fault
+    /// unit: then another newcomer replaces the one that is lost or has to go. A replica that may
+    /// still serve by an older map is not dropped yet.
     fn finish(&mut self, partings: &Partings) {
         let (state, lost) = (self.state, self.lost);
         let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
@@ -275,11 +292,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Whether a copy should not go on: the newcomer is gone, and what it had of the copy with it,
-    /// or it is held out for too long, or has no room for the rest. Or the one whose place it takes
-    /// has come back, and lacks less than the newcomer does: then that one is brought up to date.
-    /// How much either lacks the primary tells; while it has not begun, going back costs less for
-    /// sure.
+    /// Returns true if a copy should not go on. Either the newcomer is gone, with what it had of
+    /// the copy, or it has been out for too long, or has no room for the rest. Or the device whose
+    /// place it takes has come back and lacks less than the newcomer: then that device is brought
+    /// up to date instead. The primary reports how much each of them lacks; before it has begun the
+    /// copy, going back certainly costs less.
     fn is_pointless(
         &self,
         id: GroupId,
@@ -308,30 +325,31 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What the primary says about the group's copy.
+    /// Returns what the primary reports about the group's copy.
     fn told(&self, id: GroupId, group: &Group) -> Option<&MoveStatus> {
         let beat = self.seen.devices.get(&group.primary?)?.heartbeat.as_ref()?;
         beat.moves.iter().find(|m| m.group == id.0)
     }
 
-    /// The groups of these devices, in order. A round must not look at all groups for the sake of a few.
+    /// Returns the groups of these devices, in order. A round must not look at all groups for the
+    /// sake of a few.
     fn groups_of(&self, which: impl Fn(DeviceId, Intent) -> bool) -> BTreeSet<GroupId> {
         let devices = self.state.devices.iter().filter(|(id, d)| which(**id, d.intent));
         devices.flat_map(|(id, _)| self.state.groups_of(*id)).copied().collect()
     }
 
-    /// Makes lost copies anew.
+    /// Rebuilds lost copies.
     fn rebuild(&mut self) {
         let (state, seen, lost) = (self.state, self.seen, self.lost);
         let goes = |d: DeviceId, intent: Intent| lost.contains(&d) || intent.empties();
         let is_gone = |d: &DeviceId| state.devices.get(d).is_none_or(|e| goes(*d, e.intent));
         let mut groups = self.groups_of(goes);
-        // Of a broken path the groups suffer that lie on both of its ends.
+        // A broken path affects the groups that have replicas on both of its ends.
         for (leader, device) in &seen.parted {
             let led = |id: &&GroupId| state.groups[id].primary == Some(*leader);
             groups.extend(state.groups_of(*device).iter().filter(led));
         }
-        // Data first.
+        // Groups with data come first.
         let (used, empty): (Vec<GroupId>, Vec<GroupId>) =
             groups.into_iter().partition(|id| state.is_used(*id));
         for id in used.into_iter().chain(empty) {
@@ -348,7 +366,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// What a server in maintenance leads another one does from now on, before it goes.
+    /// Makes another server the primary of what a server in maintenance leads, before it goes.
     fn hand_over(&mut self) {
         let state = self.state;
         let is = |d: &DeviceId, wanted: Intent| {
@@ -367,7 +385,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Moves copies off devices that are to be emptied, and one of two that lie on one fault unit.
+    /// Moves copies off devices that are to be emptied, and one of two copies that are on one fault
+    /// unit.
     fn clear(&mut self) {
         let state = self.state;
         if mutant::on(Mutant::ClearUnlost) && state.groups.values().any(|g| g.lost) {
@@ -387,8 +406,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Begins a move of one replica to where it should go, or, if there is no room, to where it fits best; with
-    /// `spare`, the spare may be used.
+    /// Begins to move one replica to its planned home, or, if there is no room, to the device where
+    /// it fits best. With `spare`, it may use the spare.
     fn replace(&mut self, id: GroupId, group: &Group, from: DeviceId, spare: bool) {
         if self.moving >= self.limits.moves as usize || self.shapes.contains_key(&id) {
             return;
@@ -407,7 +426,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Begins a move, if there are not too many.
+    /// Begins a move, unless too many are under way. Returns true if it did.
     fn begin(&mut self, id: GroupId, group: &Group, from: DeviceId, to: DeviceId) -> bool {
         let (state, source) = (self.state, group.primary.unwrap_or(from));
         let most = self.limits.moves as usize;
@@ -425,12 +444,12 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Levels what devices hold, when nothing else is to be done but moves that level. What is on its way counts where it
-    /// goes.
+    /// Levels the devices, if nothing else is to be done but moves that level. A copy under way
+    /// counts at its destination.
     fn level(&mut self) -> Level {
         let state = self.state;
         let busy = |(id, g): (&GroupId, &Group)| !g.is_whole() && (!g.lost || state.is_used(*id));
-        // Who is away and has nothing any more isn't waited for: that may take for ever.
+        // A device that is away and has no groups left is not waited for: it may never come back.
         let waits = |id: &DeviceId| !state.groups_of(*id).is_empty();
         let missed =
             |(id, d): (&DeviceId, &Device)| !d.up && d.intent == Intent::Normal && waits(id);
@@ -452,7 +471,7 @@ impl<'a> Round<'a> {
         if self.moving > 0 {
             return Level::Busy;
         }
-        // Who leads is a matter of a moment; but each hand-over holds I/O for one.
+        // A change of primaries takes a moment only, but each one holds I/O for that long.
         for id in
             plan.swaps.iter().filter(|_| plan.moves.is_empty()).take(self.limits.moves as usize)
         {

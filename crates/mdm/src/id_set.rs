@@ -1,14 +1,15 @@
-//! A set of numbers that takes as much memory as it has gaps, whatever the number of its members.
+//! A set of numbers that takes memory by the number of its gaps, whatever the number of its
+//! elements.
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;
 
-/// Ranges that neither touch nor overlap: each begins at its key, and ends before its value.
+/// Ranges that neither touch nor overlap: from each key to its value, exclusive.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct IdSet(BTreeMap<u32, u32>);
 
 impl IdSet {
-    /// Takes these in.
+    /// Adds these numbers.
     pub fn insert(&mut self, ids: Range<u32>) {
         if ids.is_empty() {
             return;
@@ -25,12 +26,12 @@ impl IdSet {
         self.0.insert(from, to);
     }
 
-    /// Whether this is one of them.
+    /// Returns true if this number is in the set.
     pub fn contains(&self, id: u32) -> bool {
         self.0.range(..=id).next_back().is_some_and(|(_, end)| id < *end)
     }
 
-    /// All of them, in order.
+    /// Returns the ranges, in order.
     pub fn ranges(&self) -> impl Iterator<Item = Range<u32>> + '_ {
         self.0.iter().map(|(from, to)| *from..*to)
     }

@@ -1,4 +1,4 @@
-//! How what an MDM knows survives: a log on one disk, in two areas that take turns.
+//! The log of an MDM: what it knows survives on one disk, in two areas that take turns.
 //!
 //! ```text
 //! area 0 at 0, area 1 at 1 GiB (a sparse file has room for both; until format 3 it was at 1 TiB)
@@ -10,38 +10,41 @@
 //!              then per record: length (4 bytes), bytes
 //! ```
 //!
-//! What an image and a record say is for the owner (`consensus::Image`, `consensus::Record`): this file
-//! knows that an image is everything, and a record what came since. Records are numbered from 1 in an area.
+//! The owner defines what images and records mean (`consensus::Image`, `consensus::Record`). This
+//! file knows only that an image holds everything, and a record what came after it. Records are
+//! numbered from 1 in each area.
 //!
-//! **Batches.** Records are written and flushed batch by batch, one at a time; what `Done` was said
-//! for is durable. A batch never shares a 4 KiB block with another, so a torn write can't hurt what
-//! was acknowledged. Its crc covers its header and, through `crc before`, all batches before it.
+//! **Batches.** Records are written and flushed in batches, one batch at a time. A batch is durable
+//! once [`Log::done`] returns [`Progress::Durable`]. A batch never shares a 4 KiB block with
+//! another one, so a torn write cannot damage an acknowledged batch. Its crc covers its header and,
+//! through `crc before`, all batches before it.
 //!
-//! **Switching areas.** When the batches exceed the limit, an image goes into the
-//! other area: (1) body, flush; (2) first header, flush; (3) second header, flush; then batches follow
+//! **Switching areas.** When the batches exceed the limit, an image goes into the other area: (1)
+//! body, flush; (2) first header, flush; (3) second header, flush. After that, batches follow
 //! there. So a valid header vouches for its body, and the newest generation with a valid header
-//! counts. Recovery writes a header that is missing again before anything else. So while a first
-//! header is being written, the second one is whole (an older one, or zeros); if neither can be read
-//! and the second isn't zeros, both were damaged, and the MDM refuses to start. (A disk of which only
-//! the first 4 KiB of an area hold something is taken for one that was being begun, and begun again.)
+//! counts. Recovery rewrites a missing header before it does anything else. So while a first header
+//! is being written, the second one is whole (an older one, or zeros). If neither can be read and
+//! the second is not zeros, both were damaged, and the MDM refuses to start. (An area that holds
+//! something in its first 4 KiB only is taken for one that was being begun, and is begun again.)
 //!
-//! **A torn tail and damage.** The first batch that isn't valid ends the log if nothing valid follows
-//! it in this area: it was being written when the process died, and nobody was told that it is done.
-//! If a later batch of this generation is valid, an acknowledged batch is damaged: the MDM refuses to
-//! start, since going on would take promises back. Damage of exactly the last batch can't be told from
-//! a torn write; it is taken for one.
+//! **A torn tail and damage.** The first invalid batch ends the log if nothing valid follows it in
+//! this area: it was being written when the process died, and it was never acknowledged. If a later
+//! batch of this generation is valid, an acknowledged batch is damaged. The MDM then refuses to
+//! start, since it would otherwise forget decisions that others rely on. Damage to exactly the last
+//! batch cannot be told from a torn write, and is treated as one.
 //!
-//! **Errors.** After a failed write or flush nobody knows what is on the disk. The log stays in
-//! [`Log::failed`] and takes nothing more; a restart reads what is there.
+//! **Errors.** After a failed write or flush the content of the disk is unknown. The log stays in
+//! [`Log::failed`] and accepts nothing more; a restart reads what is there.
 //!
-//! **What a restart reads may not be on the disk.** The file goes through the kernel's page cache: when a write-back
-//! fails, `fdatasync` says so once, and from then on the pages read well, count as clean, and are lost with the power. So
-//! recovery writes both headers of the newest area again, one after the other, and the log wants a switch before it
-//! takes anything else: what was read becomes durable as an image in the other area. Whoever owns the log must not
-//! rely on what was read before that.
+//! **What a restart reads may not be on the disk.** The file goes through the kernel's page cache.
+//! When a write-back fails, `fdatasync` reports it once; from then on the pages read well, count as
+//! clean, and are lost with the power. So recovery writes both headers of the newest area again,
+//! one after the other, and the log wants a switch before it accepts anything else: what was read
+//! becomes durable as an image in the other area. The owner of the log must not rely on what was
+//! read before that.
 //!
-//! Sans I/O: [`Log::next`] says what to do with the disk, one operation at a time, [`Log::done`] is
-//! told how it ended.
+//! Sans I/O: [`Log::next`] returns the next disk operation, one at a time, and [`Log::done`] takes
+//! its result.
 
 mod area;
 mod recover;
@@ -78,35 +81,35 @@ pub enum Io {
         /// The bytes.
         data: Vec<u8>,
     },
-    /// Make durable what was written.
+    /// Makes durable what was written.
     Flush,
 }
 
 /// What a log held.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
-    /// The image; `None`: the disk is empty.
+    /// The image; `None` if the disk is empty.
     pub image: Option<Vec<u8>>,
-    /// The records since, in order.
+    /// The records after the image, in order.
     pub records: Vec<Vec<u8>>,
 }
 
-/// What the end of an operation led to.
+/// The result of an operation's end.
 #[derive(Debug)]
 pub enum Progress {
-    /// There is more to do: ask [`Log::next`].
+    /// There is more to do: call [`Log::next`].
     More,
     /// The log was read.
     Recovered(Box<Found>),
     /// The batch that was appended is durable.
     Durable,
-    /// The image is durable and the old area free.
+    /// The image is durable, and the old area is free.
     Switched,
-    /// The log can't go on; see [`Log::failed`].
+    /// The log cannot go on; see [`Log::failed`].
     Failed,
 }
 
-/// Why the log can't go on.
+/// Why the log cannot go on.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LogError {
     /// The disk failed.
@@ -115,10 +118,10 @@ pub enum LogError {
          check the disk and the space on it, then start the MDM again"
     )]
     Disk(&'static str, Why),
-    /// Neither empty nor a log.
+    /// The file is neither empty nor a log.
     #[error("this file is not an MDM's log: name another one, or remove it if it is of no use")]
     Foreign,
-    /// Of another build.
+    /// The log has the format of another build.
     #[error(
         "the MDM's log has format {0}, and this build reads format {FORMAT}: \
          run the build that wrote it; for a higher number that is a newer one"
@@ -130,12 +133,12 @@ pub enum LogError {
          starting without it would forget decisions that servers rely on"
     )]
     Damaged {
-        /// Where.
+        /// Byte offset of the damage.
         at: u64,
-        /// What.
+        /// What is damaged.
         what: &'static str,
     },
-    /// An image or record can't be understood.
+    /// An image or record cannot be understood.
     #[error(
         "the MDM's log holds something that is unknown to this build ({what}): \
          run the build that wrote it, or a newer one"
@@ -177,7 +180,7 @@ pub struct Log {
     mode: Mode,
     todo: VecDeque<Io>,
     busy: Option<&'static str>,
-    /// The area in use, its generation, where its batches begin and where the next one goes.
+    /// The area in use, its generation, where its batches begin, and where the next one goes.
     area: usize,
     generation: u64,
     start: u64,
@@ -186,12 +189,12 @@ pub struct Log {
     chain: u32,
     /// The number of the next record.
     next_number: u64,
-    /// What was read may be in the page cache only.
+    /// What was read may be in the page cache only, so a switch is due.
     unsure: bool,
 }
 
 impl Log {
-    /// A log that is to be read; an image is due after `limit` bytes of batches.
+    /// Returns a log that is to be read. An image is due after `limit` bytes of batches.
     pub fn new(limit: u64) -> Log {
         Log {
             limit,
@@ -208,7 +211,7 @@ impl Log {
         }
     }
 
-    /// The next operation; `None` while one is under way or when there is nothing to do.
+    /// Returns the next operation; `None` while one is under way or when there is nothing to do.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Option<Io> {
         if self.busy.is_some() {
@@ -227,7 +230,7 @@ impl Log {
         Some(io)
     }
 
-    /// The operation ended; `data` is what was read.
+    /// Takes the result of the operation; `data` is what it read.
     pub fn done(&mut self, result: Result<&[u8], DiskError>) -> Progress {
         let what = self.busy.take().expect("an operation was under way");
         let data = match result {
@@ -267,22 +270,22 @@ impl Log {
         Progress::Failed
     }
 
-    /// What was read is no log of this build: it takes nothing more.
+    /// Fails the log: what was read is not a log of this build. It accepts nothing more.
     pub fn reject(&mut self, what: impl Into<String>) {
         self.fail(LogError::Unknown { what: what.into() });
     }
 
-    /// True when [`Log::append`] or [`Log::switch`] may be called.
+    /// Returns true when [`Log::append`] or [`Log::switch`] may be called.
     pub fn is_idle(&self) -> bool {
         matches!(self.mode, Mode::Idle)
     }
 
-    /// True while the log is being read.
+    /// Returns true while the log is being read.
     pub fn is_recovering(&self) -> bool {
         matches!(self.mode, Mode::Recovering(_))
     }
 
-    /// Why it can't go on.
+    /// Returns why the log cannot go on, if so.
     pub fn failed(&self) -> Option<&LogError> {
         match &self.mode {
             Mode::Failed(why) => Some(why),
@@ -290,15 +293,15 @@ impl Log {
         }
     }
 
-    /// True when an image is due: before anything is appended to an empty disk, before anything relies on what was
-    /// read, and after `limit` bytes of batches.
+    /// Returns true when an image is due: before anything is appended to an empty disk, before the
+    /// owner relies on what was read, and after `limit` bytes of batches.
     pub fn wants_switch(&self) -> bool {
         let full = self.generation == 0 || self.end - self.start >= self.limit;
         self.is_idle() && (self.unsure || full)
     }
 
-    /// Appends a batch: the records in order. Only when idle and no switch is wanted; a batch
-    /// holds at least one record and at most [`BATCH_MAX`] bytes ([`Batch`] counts them).
+    /// Appends a batch: its records, in order. Call it only when idle and when no switch is wanted.
+    /// A batch holds at least one record and at most [`BATCH_MAX`] bytes ([`Batch`] counts them).
     pub fn append(&mut self, batch: Batch) {
         assert!(self.is_idle() && !self.wants_switch(), "a batch or an image is under way or due");
         let count = u64::from(batch.count());
@@ -311,7 +314,8 @@ impl Log {
         self.mode = Mode::Appending;
     }
 
-    /// Writes an image into the other area and goes on there. Only when idle; it says all that was appended.
+    /// Writes an image into the other area and continues there. Call it only when idle; the image
+    /// must contain everything that was appended.
     pub fn switch(&mut self, body: &[u8]) {
         assert!(self.is_idle(), "a batch or an image is under way");
         self.next_number = 1;

@@ -1,10 +1,12 @@
-//! Maintenance: a server is about to be off for a while, and is to come back with what it has.
+//! Maintenance: a server is about to be off for a while, and will come back with its data.
 //!
-//! *Instant*: others lead what it led, and that is all. What it misses it gets when it is back; until then the data
-//! that it shares is there once. *Protected*: what it has moves away first, as in a removal, so that two copies are
-//! there all the time; afterwards it gets its share again, copied anew (docs/design/0006 says why).
+//! *Instant*: other servers take over the groups that it leads, and that is all. It gets what it
+//! misses when it is back; until then its groups have one copy. *Protected*: its copies move away
+//! first, as in a removal, so that there are two copies all the time; afterwards it gets its share
+//! again, copied afresh (docs/design/0006 says why).
 //!
-//! An order is a wish that is kept in the state ([`Intent`]), device by device; the healer makes it true.
+//! An order is stored in the state as an intent ([`Intent`]) of each device; the healer carries it
+//! out.
 
 use crate::command::{self, Command};
 use crate::refused::Refused;
@@ -16,7 +18,8 @@ use base::{DeviceId, Limits, SdsId};
 use wire::control::{Intent, MaintainAsk};
 
 impl State {
-    /// Puts all devices of a server into maintenance, or takes them out of it.
+    /// Returns the command that puts all devices of a server into maintenance, or takes them out of
+    /// it.
     pub fn maintenance_command(
         &self,
         ask: &MaintainAsk,
@@ -52,8 +55,8 @@ impl State {
         Ok(intend(&all, Intent::Maintain))
     }
 
-    /// Whether everything is served without these devices, which are all of one server. Others of its fault unit may be
-    /// off, too: no two copies are there.
+    /// Checks that everything is served without these devices, which are all of one server. Other
+    /// servers of its fault unit may be off, too: no group has both copies there.
     fn may_be_off(&self, all: &BTreeSet<DeviceId>, server: SdsId) -> Result<(), Refused> {
         let mates = || {
             let domain = self.domain_of(server);
@@ -66,14 +69,15 @@ impl State {
             return Err(Refused::Maintained(name(other)));
         }
         if let Some(other) = mates().find(|d| d.intent.empties()) {
-            return Err(Refused::Empties(name(other))); // its data has to go somewhere
+            return Err(Refused::Empties(name(other))); // its data needs room on other servers
         }
         let groups = self.only_on(all);
         let server = self.servers.get(&server).map_or(String::new(), |s| s.name.clone());
         if groups > 0 { Err(Refused::OnlyHere { server, groups }) } else { Ok(()) }
     }
 
-    /// How many groups that volumes use nobody serves without these devices.
+    /// Returns the number of groups in use that would have no in-sync replica up without these
+    /// devices.
     pub(crate) fn only_on(&self, all: &BTreeSet<DeviceId>) -> usize {
         let elsewhere = |d: &DeviceId| !all.contains(d) && self.is_up(*d);
         let only_here = |g: &&base::GroupId| {

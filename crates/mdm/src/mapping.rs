@@ -1,60 +1,62 @@
-//! Who may use a volume, and how: all clients, or those that are named.
+//! The mapping of a volume: which clients may use it, and how. It is mapped to all clients or to
+//! those that are named.
 //!
-//! **Generations** tell I/O of before from I/O of after. A volume's number rises with whatever takes leave away;
-//! a leave carries the number that was valid when it was given, and I/O that carries a lower one is of an
-//! earlier leave: it is refused, for ever. Who keeps what it may, keeps its number, too, and notices nothing.
+//! **Generations** separate I/O before a change from I/O after it. A volume's generation rises with
+//! every change that takes access away. A grant carries the generation that was valid when it was
+//! given. I/O with a lower one belongs to an earlier grant, and is refused forever. A client that
+//! keeps its access keeps its generation, too, and notices nothing.
 //!
-//! Invariant: no leave has a higher generation than its volume.
+//! Invariant: no grant has a higher generation than its volume.
 
 use alloc::collections::BTreeMap;
 use base::SdcId;
 use base::mutant::{self, Mutant};
 use wire::control::{Access, GrantInfo, MappingInfo};
 
-/// What a client may do, since when.
+/// What a client may do, and since which generation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
-    /// What.
+    /// The kind of access.
     pub access: Access,
-    /// I/O of a lower generation is of an earlier leave.
+    /// I/O of a lower generation belongs to an earlier grant.
     pub generation: u32,
 }
 
-/// Who may use a volume: all, or those that are named.
+/// The clients that may use a volume: all, or those that are named.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Mapping {
     all: Option<Grant>,
-    /// Those that are named. If it is mapped to all: those that had their leave before the others, and keep its
-    /// number.
+    /// Named clients. If the volume is mapped to all: clients that had access before the others,
+    /// and keep the generation of that grant.
     sdcs: BTreeMap<SdcId, Grant>,
 }
 
 impl Mapping {
-    /// To all, for reading and writing.
+    /// Returns a mapping to all clients, for reading and writing.
     pub fn everyone(generation: u32) -> Mapping {
         Mapping::to_all(Access::ReadWrite, generation)
     }
 
-    /// To all.
+    /// Returns a mapping to all clients.
     pub fn to_all(access: Access, generation: u32) -> Mapping {
         Mapping { all: Some(Grant { access, generation }), ..Mapping::default() }
     }
 
-    /// To nobody.
+    /// Returns a mapping to no client.
     pub fn nobody() -> Mapping {
         Mapping::default()
     }
 
-    /// To these.
+    /// Returns a mapping to these clients.
     pub fn only(sdcs: BTreeMap<SdcId, Grant>) -> Mapping {
         Mapping { all: None, sdcs }
     }
 
-    /// What this client may do. Asked for every I/O.
+    /// Returns what this client may do. It is called for every I/O.
     #[inline]
     pub fn grant(&self, sdc: SdcId) -> Option<Grant> {
         if self.sdcs.is_empty() && self.all.is_some() {
-            return self.all; // as most are
+            return self.all; // the common case
         }
         if mutant::on(Mutant::ServeUnmapped) {
             return Some(UNFENCED);
@@ -62,25 +64,25 @@ impl Mapping {
         self.sdcs.get(&sdc).copied().or(self.all)
     }
 
-    /// What anybody may do who isn't known yet.
+    /// Returns what clients may do that are not known yet.
     pub fn all(&self) -> Option<Grant> {
         self.all
     }
 
-    /// Those that are named, if it isn't mapped to all.
+    /// Returns the named clients, if the volume is not mapped to all.
     pub fn named(&self) -> Option<&BTreeMap<SdcId, Grant>> {
         self.all.is_none().then_some(&self.sdcs)
     }
 
-    /// Every client that it knows of.
+    /// Returns every client that the mapping names.
     pub fn clients(&self) -> impl Iterator<Item = (SdcId, Grant)> + '_ {
         self.sdcs.iter().map(|(sdc, grant)| (*sdc, *grant))
     }
 
-    /// The mapping that is wished for (whose generations don't count), in the place of this one, and the
-    /// volume's generation after that.
+    /// Returns the wished mapping (whose generations are ignored) as a replacement of this one, and
+    /// the volume's generation after that.
     pub fn replaced(&self, wish: &Mapping, generation: u32) -> (Mapping, u32) {
-        // Read-only is the greater one.
+        // Of two accesses, read-only is the greater value.
         let keeps = |old: Grant, new: Option<Grant>| new.is_some_and(|n| old.access >= n.access);
         let less = self.all.is_some_and(|old| !keeps(old, wish.all))
             || self.clients().any(|(sdc, old)| !keeps(old, wish.grant(sdc)));
@@ -105,13 +107,13 @@ impl Mapping {
         (Mapping { all, sdcs }, generation)
     }
 
-    /// The highest generation of a leave.
+    /// Returns the highest generation of a grant.
     pub fn newest(&self) -> u32 {
         let named = self.sdcs.values().map(|g| g.generation);
         named.chain(self.all.map(|g| g.generation)).max().unwrap_or(0)
     }
 
-    /// For the map, the log and snapshots.
+    /// Encodes the mapping for the map, the log and snapshots.
     pub fn info(&self) -> MappingInfo {
         let info = |sdc: u32, g: &Grant| GrantInfo {
             sdc,
@@ -124,7 +126,8 @@ impl Mapping {
         }
     }
 
-    /// Of the map, the log or a snapshot; one that was made before there were mappings means all.
+    /// Decodes a mapping of the map, the log or a snapshot. `None`, from before there were
+    /// mappings, means all clients.
     pub fn of(info: Option<MappingInfo>) -> Mapping {
         let Some(info) = info else { return Mapping::everyone(0) };
         let grant = |g: &GrantInfo| Grant { access: g.access(), generation: g.generation };
@@ -135,7 +138,7 @@ impl Mapping {
     }
 }
 
-/// What the mutant lets through.
+/// What the mutant lets through: no generation fences it.
 const UNFENCED: Grant = Grant { access: Access::ReadWrite, generation: 0 };
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! The MDMs as the cluster knows them: names, addresses, roles. Who of them counts in a vote is for the
-//! consensus, which follows this list step by step.
+//! The MDMs as the cluster knows them: names, addresses and roles. The consensus decides which of
+//! them have a vote; it follows this list step by step.
 //!
-//! Invariants: names and addresses are unique, there is a manager once there is anybody, and an id that was
-//! given away never comes back.
+//! Invariants: names and addresses are unique; a list that is not empty has a manager; an id that
+//! was assigned is never used again.
 
 use crate::command::RemoveMdm;
 use crate::refused::Refused;
@@ -13,7 +13,7 @@ use base::MapVersion;
 use core::net::SocketAddr;
 use wire::control;
 
-/// The most MDMs of one cluster, with those that are on their way.
+/// The most MDMs of one cluster, including those that have no vote yet.
 pub const MAX_MEMBERS: usize = 7;
 
 /// An MDM.
@@ -21,9 +21,9 @@ pub const MAX_MEMBERS: usize = 7;
 pub struct Member {
     /// Its name.
     pub name: String,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: String,
-    /// It leads only while no manager can.
+    /// It votes and stores the log, and leads only while no manager can.
     pub tie_breaker: bool,
 }
 
@@ -32,25 +32,25 @@ pub struct Member {
 pub enum Voter {
     /// It was heard lately: it works.
     Heard,
-    /// It was not heard yet: the leader has led for a moment only.
+    /// It was not heard yet: the leader has been leading for a moment only.
     Unclear,
-    /// It has said nothing for long enough: it is down, or cut off.
+    /// It has been silent for long enough: it is down, or cut off.
     Silent,
 }
 
-/// All of them.
+/// All MDMs of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Members {
     /// By id.
     pub list: BTreeMap<u32, Member>,
-    /// Ids up to this one were given away.
+    /// The highest id that was ever assigned.
     pub last_id: u32,
-    /// The version that changed them last.
+    /// The map version that changed them last.
     pub changed_at: MapVersion,
 }
 
 impl Members {
-    /// The one with this name, or else with this id or address.
+    /// Returns the MDM with this name, or otherwise with this id or address.
     pub fn find(&self, name: &str) -> Result<(u32, &Member), Refused> {
         let by_name = self.list.iter().find(|(_, m)| m.name == name);
         let other = |(id, m): &(&u32, &Member)| m.address == name || name.parse() == Ok(**id);
@@ -58,7 +58,7 @@ impl Members {
         found.map(|(id, m)| (*id, m)).ok_or_else(|| Refused::NoMdm(name.chars().take(64).collect()))
     }
 
-    /// Takes one in.
+    /// Returns the command that adds an MDM, if the request is valid.
     pub fn add_command(&self, m: &control::AddMdm) -> Result<control::MdmInfo, Refused> {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if !(1..=31).contains(&m.name.len()) || !m.name.chars().all(plain) {
@@ -79,8 +79,9 @@ impl Members {
         Ok(control::MdmInfo { id, name, address, tie_breaker: m.tie_breaker })
     }
 
-    /// Takes one out. `vote` says what is known of one that has a vote. Who has none yet, as it was never there, is neither
-    /// needed nor any help.
+    /// Returns the command that removes an MDM, if the rest keeps a majority that works. `vote`
+    /// returns what is known of an MDM with a vote. Members without a vote, as they were never
+    /// there, are ignored.
     pub fn remove_command(
         &self,
         name: &str,
@@ -96,7 +97,8 @@ impl Members {
             return Err(Refused::LastManager(gone.name.clone()));
         }
         let tied = rest.len() == managers && managers.is_multiple_of(2);
-        // One that is down breaks no tie: without it there are as many losses to bear, and a new one can come.
+        // One that is down breaks no tie: without it the cluster survives as many losses, and a new
+        // one can come.
         match voter {
             Voter::Heard if gone.tie_breaker && tied => {
                 return Err(Refused::LastTieBreaker(gone.name.clone()));
@@ -107,7 +109,7 @@ impl Members {
         let those = |list: &[(&u32, &Member)], fit: fn(Voter) -> bool| {
             list.iter().filter(|(i, _)| vote(**i).is_some_and(fit)).count()
         };
-        // Before and after: the step itself needs a majority of all.
+        // Before and after the removal: the step itself needs a majority of all.
         let enough = |fit| 2 * those(&all, fit) > all.len() && 2 * those(&rest, fit) > rest.len();
         let works = |v| v == Voter::Heard;
         match enough(works) {
@@ -147,18 +149,18 @@ impl Members {
         };
     }
 
-    /// True for one that was there, and was taken out.
+    /// Returns true for an id whose MDM was removed.
     pub fn was_removed(&self, id: u32) -> bool {
         id <= self.last_id && !self.list.contains_key(&id)
     }
 
-    /// As the map says it.
+    /// Returns the MDMs as the map lists them.
     pub fn infos(&self) -> Vec<control::MdmInfo> {
         self.list.iter().map(|(id, m)| info(*id, m)).collect()
     }
 }
 
-/// An MDM, as the map says it.
+/// Returns one MDM as the map lists it.
 pub fn info(id: u32, m: &Member) -> control::MdmInfo {
     control::MdmInfo {
         id,
@@ -213,7 +215,7 @@ mod tests {
         assert_eq!(m.remove_command("x", all), Err(Refused::NoMdm("x".into())));
         assert!(matches!(m.remove_command("t", all), Err(Refused::LastTieBreaker(_))));
         assert_eq!(m.remove_command("b", all), Ok(RemoveMdm { id: 2 }));
-        // One is dead: it can go, but nobody else.
+        // One is dead: it can be removed, and none of the others.
         let but = |gone| move |id| Some(if id == gone { Voter::Silent } else { Voter::Heard });
         let but_b = but(2);
         assert_eq!(m.remove_command("b", but_b), Ok(RemoveMdm { id: 2 }));
@@ -229,7 +231,7 @@ mod tests {
     #[test]
     fn who_was_not_heard_yet_is_not_taken_for_one_that_is_down() {
         let m = members(&[("a", false), ("b", false), ("t", true)]);
-        // Just after an election the leader has heard nobody, or not all.
+        // Just after an election the leader has heard none of the others, or not all of them.
         let only_a = |id| Some(if id == 1 { Voter::Heard } else { Voter::Unclear });
         let but_t = |id| Some(if id < 3 { Voter::Heard } else { Voter::Unclear });
         for name in ["b", "t"] {

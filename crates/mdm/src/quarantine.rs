@@ -1,37 +1,41 @@
-//! Who comes and goes again and again is held out for a while before it is filled again (rule R12): each time costs
-//! everybody new epochs and a resync, and is a chance to lose the copy that is left.
+//! Quarantine: a device that comes and goes again and again is held out for a while before it is
+//! filled again (rule R12). Each return costs new epochs and a resync, and is a chance to lose the
+//! copy that is left.
 //!
-//! The first few times are forgiven, as a restart or an update looks like that; from then on each one doubles the
-//! time. A device that stays for long enough begins anew. It is kept by the leading MDM in this life: a new one knows
-//! nothing of before.
+//! The first few times are forgiven, as a restart or an update looks like that. From then on, each
+//! time doubles the quarantine. A device that stays for long enough starts over. The leading MDM
+//! keeps this in memory: a new leader does not know earlier absences.
 
 use base::{Duration, Time};
 
-/// So many times in a row nothing happens.
+/// This many absences in a row have no consequence.
 const FREE: u32 = 3;
-/// Who is sent away counts as if it had gone so often: sixteen first quarantines.
+/// A device that the MDM ejected counts as if it had left this many times: its quarantine is
+/// sixteen times the first one.
 const SENT_AWAY: u32 = FREE + 5;
-/// The longest quarantine, and how long somebody has to stay to be forgiven, in first quarantines.
+/// The longest quarantine, and the time a device has to stay to be forgiven, as multiples of the
+/// first quarantine.
 const MOST: u32 = 128;
 
-/// One device's record.
+/// The record of one device.
 #[derive(Clone, Debug, Default)]
 pub struct Quarantine {
-    /// How often it went, and when it went last.
+    /// How often it left.
     count: u32,
     went: Option<Time>,
     until: Option<Time>,
 }
 
 impl Quarantine {
-    /// It went. `first` is the length of a first quarantine; zero: there are none.
+    /// Records that the device left. `first` is the length of the first quarantine; with zero,
+    /// there are none.
     pub fn went(&mut self, now: Time, first: Duration) {
         let forgiven = self.went.is_none_or(|at| now.since(at) >= first * MOST);
         self.count = if forgiven { 1 } else { self.count.saturating_add(1) };
         self.went = Some(now);
     }
 
-    /// It came back; tells for how long it is held out, if it is.
+    /// Records that the device came back. Returns the length of its quarantine, if there is one.
     pub fn came(&mut self, now: Time, first: Duration) -> Option<Duration> {
         let times = self.count.checked_sub(FREE + 1)?;
         let long = first * 1_u32.checked_shl(times).unwrap_or(MOST).min(MOST);
@@ -39,13 +43,13 @@ impl Quarantine {
         (long > Duration::ZERO).then_some(long)
     }
 
-    /// It is sent away, as it is slow: when it is back it is held out for so long that its copies are made anew
-    /// elsewhere, and longer each time.
+    /// Records that the device is ejected for being slow. When it comes back, it is held out for
+    /// long enough that its copies are rebuilt elsewhere, and longer each time.
     pub fn sent_away(&mut self) {
         self.count = self.count.max(SENT_AWAY);
     }
 
-    /// For how long it is still held out; zero: it isn't.
+    /// Returns how long the device is still held out; zero if it is not.
     pub fn left(&self, now: Time) -> Duration {
         self.until.map_or(Duration::ZERO, |until| until.since(now))
     }

@@ -1,13 +1,15 @@
-//! Which servers the others don't reach, although the MDM hears them (rule R12).
+//! Finds servers that the other servers cannot reach, although the MDM hears them (rule R12).
 //!
-//! Leaders tell which devices they don't reach. A path that is broken is broken for both of its ends, so what one of them
-//! tells is a line between two devices, whoever told it, and so between their servers. If one server is cut off, all lines
-//! meet there: it has lines to several servers, and each of those has fewer. Then *its* devices that have lines are done
-//! without, and not those that they name.
+//! Primaries report which devices they cannot reach. A broken path is broken for both of its ends.
+//! So each report is a line between two devices, and between their servers, whichever end sent it.
+//! If one server is cut off, all lines meet there: it has lines to several servers, and each of
+//! those has fewer. Then *its* devices that have lines are taken out, and not the devices that they
+//! report.
 //!
-//! Nothing is decided before a line has been told for as long as all others need to tell theirs. A server that has a
-//! line to one other only, or to servers that have as many lines, isn't called cut off: two words stand against each other
-//! there, and the leader's suspicion counts. So it does in a cluster of two servers.
+//! Nothing is decided before a line has been reported for as long as all others need to report
+//! theirs. A server is not called cut off if it has a line to one other server only, or to servers
+//! that have as many lines: there, one report stands against the other, and the suspicion of the
+//! group's primary counts. This is always so in a cluster of two servers.
 
 use crate::detector::loss_limit;
 use crate::state::State;
@@ -15,38 +17,41 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use base::mutant::{self, Mutant};
 use base::{DeviceId, DomainId, Duration, Limits, SdsId, Time};
 
-/// What was told counts for so many heartbeats. Who doesn't reach somebody says so with each.
+/// A report counts for this many heartbeats. A device repeats it with each heartbeat while it
+/// lasts.
 const LASTS: u32 = 5;
-/// So many devices one of them may name: more than a device shares groups with.
+/// The most devices in one report: more than a device shares groups with.
 const NAMED: usize = 1024;
 
-/// What one device has told.
+/// What one device has reported.
 #[derive(Debug, Default)]
 struct Word {
+    /// When it reported last.
     last: Time,
-    /// The devices that it doesn't reach, and since when it says so.
+    /// The devices that it cannot reach, and since when it reports them.
     since: BTreeMap<DeviceId, Time>,
 }
 
-/// See the module's text.
+/// Reports of all devices, and the devices that are cut off by them.
 #[derive(Debug, Default)]
 pub struct Reach {
     words: BTreeMap<DeviceId, Word>,
-    /// Until when they count as cut off, if nobody says so again.
+    /// Devices that count as cut off, and until when, unless they are found again.
     cut_off: BTreeMap<DeviceId, Time>,
     due: Option<Time>,
-    /// When it was looked last.
+    /// When [`Reach::look`] last examined the reports.
     looked: Time,
 }
 
-/// How long a line waits for the others. Their last beacons were answered up to a beacon later, they count the silence by
-/// clocks that may run a fifth slower than the first one's, and they tell of it with their next heartbeats.
+/// Returns how long a line waits for the others. The other devices' last beacons were answered up
+/// to one beacon interval later, they count the silence by clocks that may run a fifth slower than
+/// the first one's, and they report it with their next heartbeats.
 pub fn patience(limits: &Limits) -> Duration {
     limits.beacon_every + limits.unreached_after() / 5 + limits.heartbeat_every
 }
 
 impl Reach {
-    /// A device tells all that it doesn't reach now.
+    /// Records a report of all devices that this device cannot reach now.
     pub fn told(&mut self, now: Time, by: DeviceId, unreached: &[u32], limits: &Limits) {
         if unreached.is_empty() && !self.words.contains_key(&by) {
             return;
@@ -63,12 +68,12 @@ impl Reach {
         self.due = Some(self.due.map_or(due, |at| at.min(due)));
     }
 
-    /// When [`Reach::look`] has something to do.
+    /// Returns when [`Reach::look`] has something to do.
     pub fn wake_at(&self) -> Option<Time> {
         self.due
     }
 
-    /// One device answers another one.
+    /// Records that one device answers another one: neither is cut off.
     pub fn reached(&mut self, now: Time, by: DeviceId, device: DeviceId) {
         for end in [by, device] {
             if let Some(until) = self.cut_off.get_mut(&end) {
@@ -78,8 +83,8 @@ impl Reach {
         }
     }
 
-    /// True when it counts that `by` doesn't reach the device: when it was looked last, it had told so for long enough, and
-    /// was not cut off itself while the device was not.
+    /// Returns true if it counts that `by` cannot reach the device: at the last look, it had
+    /// reported so for long enough, and it was not cut off itself, unless the device was, too.
     pub fn counts(&self, by: DeviceId, device: DeviceId, limits: &Limits) -> bool {
         if mutant::on(Mutant::BelieveAccuser) {
             return true;
@@ -89,10 +94,12 @@ impl Reach {
         old && (!self.cut_off.contains_key(&by) || self.cut_off.contains_key(&device))
     }
 
-    /// Those that are cut off now. `None`: there is nothing to look at before [`Reach::wake_at`].
+    /// Returns the devices that are cut off now; `None` before [`Reach::wake_at`], when there is
+    /// nothing to examine.
     ///
-    /// A device that is done without is asked by nobody for a moment, and then it takes as long as before until they say again that
-    /// they don't reach it. So long it counts as cut off, unless somebody reaches it.
+    /// For a moment, no primary sends anything to a device that was taken out; after that, it takes
+    /// as long as before until the primaries report again that they cannot reach it. For all this
+    /// time it counts as cut off, unless some device reaches it.
     pub fn look(
         &mut self,
         now: Time,
@@ -114,8 +121,9 @@ impl Reach {
         Some(self.cut_off.keys().copied().collect())
     }
 
-    /// Who hasn't reached whom for [`Limits::rebuild_after`], as it says itself. What those say that are cut off doesn't
-    /// count: they reach nobody else either.
+    /// Returns the pairs of a reporting device and a device that it says it has not reached for
+    /// [`Limits::rebuild_after`]. Reports of devices that are cut off do not count: they cannot
+    /// reach any other device either.
     pub fn parted(&self, now: Time, limits: &Limits) -> BTreeSet<(DeviceId, DeviceId)> {
         let counts = |by: &DeviceId| !self.cut_off.contains_key(by);
         let told = self.words.iter().filter(|(by, _)| counts(by));
@@ -130,7 +138,7 @@ impl Reach {
             return BTreeSet::new();
         }
         let server = |d: DeviceId| state.devices.get(&d).filter(|d| d.up).map(|d| d.sds);
-        // Both ends of each line, and whether it was told for long enough.
+        // By both ends of each line: whether it was reported for long enough.
         let mut lines: BTreeMap<SdsId, BTreeMap<SdsId, bool>> = BTreeMap::new();
         let mut ends: BTreeSet<DeviceId> = BTreeSet::new();
         for (by, word) in &self.words {
@@ -157,7 +165,8 @@ impl Reach {
         self.believable(state, found)
     }
 
-    /// Where so many are cut off that it can't be one accident, the network is broken, and nobody is done without.
+    /// Drops the devices in domains where more units are cut off than one accident explains. There
+    /// the network is broken, and no device is taken out.
     fn believable(&self, state: &State, mut found: BTreeSet<DeviceId>) -> BTreeSet<DeviceId> {
         let place = |d: &DeviceId| {
             let unit = state.unit_of(*d)?;
@@ -188,7 +197,8 @@ mod tests {
         Time(n * 1_000_000)
     }
 
-    /// So many servers, with so many devices each: server 1 has the devices 1 to `devices`, and so on.
+    /// Returns the state of a cluster with this many servers and devices per server: server 1 has
+    /// the devices 1 to `devices`, and so on.
     fn cluster(servers: u32, devices: u32) -> State {
         let mut state = State::new();
         state.apply(1, &Command::FormCluster(FormCluster { cluster: 9 }));
@@ -214,7 +224,8 @@ mod tests {
         state
     }
 
-    /// What is found when these have told so with each heartbeat for long enough.
+    /// Returns the devices that are found cut off after these have reported so with each heartbeat
+    /// for long enough.
     fn found(state: &State, words: &[(u32, &[u32])]) -> (Reach, Vec<u32>) {
         let mut reach = Reach::default();
         let mut found = BTreeSet::new();
@@ -235,7 +246,7 @@ mod tests {
         assert_eq!(cut, [1]);
         assert!(!reach.counts(DeviceId(1), DeviceId(2), &LIMITS), "its word counts for nothing");
         assert!(reach.counts(DeviceId(2), DeviceId(1), &LIMITS));
-        // Whoever tells: a broken path is broken for both ends.
+        // It does not matter which end reports: a broken path is broken for both ends.
         assert_eq!(found(&four, &told_by_all[..1]).1, [1]);
         assert_eq!(found(&four, &told_by_all[1..3]).1, [1]);
         // Two are cut off, from each other as well.
@@ -245,7 +256,7 @@ mod tests {
     #[test]
     fn where_one_word_stands_against_another_the_leader_counts() {
         let four = cluster(4, 1);
-        // One path is broken; two halves that don't reach each other; nobody reaches anybody.
+        // One broken path; two halves that cannot reach each other; no device reaches any other.
         let halves: [(u32, &[u32]); 4] = [(1, &[3, 4]), (2, &[3, 4]), (3, &[1, 2]), (4, &[1, 2])];
         let nobody: [(u32, &[u32]); 2] = [(1, &[2, 3]), (2, &[3])];
         for words in [&[(1, &[2][..]), (2, &[1])][..], &halves, &nobody] {
@@ -254,7 +265,7 @@ mod tests {
             let (by, unreached) = words[0];
             assert!(reach.counts(DeviceId(by), DeviceId(unreached[0]), &LIMITS));
         }
-        // The two devices of one server are one path.
+        // The two devices of one server are on one path.
         assert_eq!(found(&cluster(2, 2), &[(1, &[3, 4]), (3, &[1, 2])]).1, [0; 0]);
         // Both devices of a server are cut off.
         let both: [(u32, &[u32]); 2] = [(1, &[3, 5]), (2, &[4, 6])];
@@ -305,13 +316,13 @@ mod tests {
         reach.told(ms(1800), DeviceId(1), &[2, 3], &LIMITS);
         assert_eq!(reach.look(ms(1990), &four, &LIMITS), Some(BTreeSet::new()), "one may be slow");
         assert_eq!(reach.look(ms(2100), &four, &LIMITS), Some([DeviceId(1)].into()));
-        // It is done without, and asked by nobody: it counts as cut off for a while.
+        // It is taken out, and no device sends to it: it counts as cut off for a while.
         reach.told(ms(2200), DeviceId(1), &[], &LIMITS);
         assert_eq!(reach.look(ms(4000), &four, &LIMITS), Some([DeviceId(1)].into()));
         reach.reached(ms(4001), DeviceId(3), DeviceId(1));
         assert_eq!(reach.look(ms(4001), &four, &LIMITS), Some(BTreeSet::new()));
         assert_eq!(reach.wake_at(), None, "and there is nothing to look at any more");
-        // Who says nothing any more has said nothing.
+        // A device that stops reporting has no say.
         reach.told(ms(5000), DeviceId(1), &[2, 3], &LIMITS);
         assert_eq!(reach.look(ms(6000), &four, &LIMITS), Some(BTreeSet::new()));
     }

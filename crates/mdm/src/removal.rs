@@ -1,7 +1,8 @@
-//! Graceful removal: what may go, and what is refused because it would break what was promised.
+//! Graceful removal: which devices may go, and what is refused because it would break a promise.
 //!
-//! An order is a wish that is kept in the state ([`Intent`]); the healer makes it true, group by group, while
-//! both copies stay, and forgets the device when it is empty. Until then the wish can be taken back.
+//! An order is stored in the state as an intent ([`Intent`]). The healer carries it out, group by
+//! group, while both copies stay, and marks the device as removed when it is empty. Until then the
+//! order can be withdrawn.
 
 use crate::command::{self, Command};
 use crate::refused::Refused;
@@ -15,7 +16,8 @@ use base::{DeviceId, Limits, PoolId, SdsId, beside_spare};
 use wire::control::{AdmitAsk, Intent, RemoveAsk};
 
 impl State {
-    /// Has a device, or all of a server, removed; or not any more.
+    /// Returns the command that removes a device or all devices of a server, or withdraws such an
+    /// order.
     pub fn removal_command(
         &self,
         ask: &RemoveAsk,
@@ -32,7 +34,7 @@ impl State {
         Ok(Command::Intend(command::Intend { devices, intent }))
     }
 
-    /// Lets a new device have copies, or all of a server that wait.
+    /// Returns the command that admits a new device, or all waiting devices of a server.
     pub fn admission_command(&self, ask: &AdmitAsk) -> Result<Command, Refused> {
         let meant = self.meant(ask.device, &ask.server)?;
         let waits = |id: &&DeviceId| self.devices[*id].intent == Intent::Waiting;
@@ -43,7 +45,7 @@ impl State {
         Ok(Command::Intend(command::Intend { devices, intent: Intent::Normal as i32 }))
     }
 
-    /// A device, or, where that is 0, all of a server.
+    /// Returns one device, or all devices of the server if `device` is 0.
     fn meant(&self, device: u32, server: &str) -> Result<BTreeSet<DeviceId>, Refused> {
         let there = self.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
         if device != 0 {
@@ -57,7 +59,7 @@ impl State {
         if meant.is_empty() { Err(none()) } else { Ok(meant) }
     }
 
-    /// Whether all stays mirrored without these devices.
+    /// Checks that everything stays mirrored without these devices.
     pub(crate) fn may_go(
         &self,
         meant: &BTreeSet<DeviceId>,
@@ -99,7 +101,8 @@ impl State {
         };
         for pool in pools {
             let of_pool = |d: &Device| d.pool == pool;
-            // One whose copies were made anew while it was away has nothing that would move, whatever it used.
+            // A device whose copies were rebuilt while it was away has nothing left to move,
+            // whatever it used.
             let holds = |id: &DeviceId| !self.groups_of(*id).is_empty();
             let goes = there().filter(|(id, d)| of_pool(d) && goes(id, d) && holds(id));
             let needed: u64 = goes.map(|(id, _)| used(id)).sum();

@@ -1,16 +1,22 @@
-//! Who is slow and better done without (rule R12): a disk that retries, a link that loses packets, a host without
-//! processor time. Nothing fails, and every write waits for it.
+//! Finds devices that are so slow that the cluster is better off without them (rule R12): a disk
+//! that retries, a link that loses packets, a host without processor time. Nothing fails, and every
+//! write waits for the device.
 //!
-//! Servers tell which devices take long: their own by its operations, others by the time from a beacon to its grant.
-//! A device's own word is enough. Others' isn't unless most of those that ask it say so, and two at least: who is slow
-//! himself finds everybody else slow.
+//! Servers report devices that take long: their own by their operations, others by the time from a
+//! beacon to its grant. A device's report about itself suffices. Reports of others count only if
+//! most of the primaries that send it beacons agree, and at least two of them: a device that is
+//! slow itself finds all others slow.
 //!
-//! Slow is who takes long against the others of its pool, all the time: a pool that is overloaded as a whole has no slow
-//! devices. Done without is only who is needed for no group, not while copies are made by it or for it (they are work
-//! that we gave it), and of few fault units at a time one, of many a fifth. Copies excuse nobody who stands still: who says
-//! that none of its operations has ended for as long as the slow may be slow. No copy moves there, and the groups
-//! wait for nothing. How long one operation takes shows that much later, as its time includes the queue before it, and copies
-//! make that long: only several times as long proves that others go on and one hangs.
+//! A device is slow if it takes long compared with the others of its pool, all the time. A pool
+//! that is overloaded as a whole has no slow devices. A slow device is ejected only if no group
+//! needs it and it neither makes nor gets copies (they are work that the MDM gave it). At most one
+//! fault unit is out at a time in small domains, a fifth in large ones.
+//!
+//! Copies are no excuse for a device that stands still, which is one that reports that none of its
+//! operations has ended for `slow_for`: it makes no progress with the copy, and its groups wait in
+//! vain. The time per operation shows a stall later, as it includes the queue before the operation,
+//! which copies make long: only a time of several `slow_for` proves that one operation hangs while
+//! others end.
 
 use crate::state::{Device, State};
 use crate::status::Observed;
@@ -20,22 +26,24 @@ use base::mutant::{self, Mutant};
 use base::{DeviceId, Duration, Limits, SdsId, Time};
 use wire::control::Intent;
 
-/// So many times as long as others takes who is slow.
+/// A device is slow when it takes this many times as long as the others.
 const TIMES: u32 = 4;
-/// So many times `slow_for` one operation may take where copies are made and others end.
+/// One operation may take this many times `slow_for` while copies are made and other operations
+/// end.
 const HANGS: u32 = 3;
-/// A judgement lasts for so many heartbeats without news.
+/// A judgement lasts for this many heartbeats without news.
 const LASTS: u32 = 10;
 
-/// See the module's text.
+/// The devices that are slow, and since when.
 #[derive(Debug, Default)]
 pub struct Slowness {
-    /// Since when devices are slow, and when that was seen last.
+    /// Since when devices are slow, and when they were last seen to be.
     slow: BTreeMap<DeviceId, (Time, Time)>,
     due: Option<Time>,
 }
 
-/// How long devices take, as most of those say who can know. Who isn't in it takes no time to speak of.
+/// Returns how long devices take, as reported by most of the devices that can know. Devices not
+/// listed were fast.
 pub fn delays(state: &State, seen: &Observed) -> BTreeMap<DeviceId, Duration> {
     let mut told: BTreeMap<DeviceId, BTreeMap<DeviceId, Duration>> = BTreeMap::new();
     for (by, seen) in seen.devices.iter().filter(|(_, s)| s.connected) {
@@ -57,7 +65,7 @@ pub fn delays(state: &State, seen: &Observed) -> BTreeMap<DeviceId, Duration> {
     told.into_iter().filter_map(delay).collect()
 }
 
-/// A device that says that nothing of it has ended for so long.
+/// Returns true for a device that reports that none of its operations has ended for `long`.
 fn stands(device: DeviceId, seen: &Observed, long: Duration) -> bool {
     let beat = seen.devices.get(&device).filter(|s| s.connected).and_then(|s| s.heartbeat.as_ref());
     let own = beat.and_then(|beat| beat.slow.iter().find(|slow| slow.device == device.0));
@@ -65,17 +73,17 @@ fn stands(device: DeviceId, seen: &Observed, long: Duration) -> bool {
 }
 
 impl Slowness {
-    /// A heartbeat told of somebody.
+    /// Schedules a look, as a heartbeat reported a slow device.
     pub fn hurry(&mut self, now: Time) {
         self.due = Some(self.due.map_or(now, |due| due.min(now)));
     }
 
-    /// When [`Slowness::look`] has something to do.
+    /// Returns when [`Slowness::look`] has something to do.
     pub fn wake_at(&self) -> Option<Time> {
         self.due
     }
 
-    /// The devices of one fault unit that are to be done without now, and how long they take.
+    /// Returns the devices of one fault unit that are to be ejected now, and how long they take.
     pub fn look(
         &mut self,
         now: Time,
@@ -121,7 +129,7 @@ impl Slowness {
     }
 }
 
-/// Takes long, and many times as long as most of its pool.
+/// Returns true if the device takes long, and many times as long as most of its pool.
 fn is_slow(
     device: DeviceId,
     delays: &BTreeMap<DeviceId, Duration>,
@@ -138,7 +146,7 @@ fn is_slow(
     delay >= limits.slow && delay >= usual * TIMES
 }
 
-/// Copies are made by the device, or for it. A group that nobody leads makes none.
+/// Returns true if the device makes or gets copies. A group without a primary makes none.
 fn has_copies(device: DeviceId, state: &State) -> bool {
     let of = |g: &crate::group::Group| {
         let gets = g.newcomer() == Some(device) || g.joiners.contains(&device);
@@ -148,7 +156,8 @@ fn has_copies(device: DeviceId, state: &State) -> bool {
     state.groups_of(device).iter().any(|g| of(&state.groups[g]))
 }
 
-/// Everything is served without these, and not too many are out already.
+/// Returns true if everything is served without these devices, and not too many units are out
+/// already.
 fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: &Observed) -> bool {
     let normal =
         |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.up && d.intent == Intent::Normal);

@@ -10,10 +10,12 @@ use mdm::{Command, Outcome, Refused, State};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{self, DeviceKind};
 
-/// Commands, then what group 1 (preferred primary dev1, other replica dev2) is.
+/// Commands, then the expected group 1 (preferred primary dev1, other replica dev2), as `short`
+/// gives it.
 type Case = (&'static str, DeviceKind, Vec<Command>, (u64, u32, Vec<u32>, Vec<u32>, bool));
 
 #[test]
+// Long: a table of cases, each with its commands and result.
 fn group_transitions() {
     let cases: Vec<Case> = vec![
         ("new", Durable, vec![], (1, 1, vec![1, 2], vec![], false)),
@@ -259,7 +261,7 @@ fn registrations_tell_lives_apart() {
     let version = state.version;
     apply(&mut state, &command);
     assert_eq!(state.register_sdc(&sdc, false), Registration::Known(id));
-    // Servers believe a client's life that their map names.
+    // Servers believe a client's incarnation that their map names.
     let incarnation = state.sdcs[&id].incarnation.0;
     let page = state.pages_since(version).pop().expect("a new client is a new map");
     assert_eq!(page.sdcs, [control::SdcInfo { id: id.0, incarnation }]);
@@ -324,7 +326,7 @@ fn a_device_is_known_by_what_is_written_on_it() {
     apply(&mut state, &command);
     let d = &state.devices[&DeviceId(1)];
     assert_eq!((d.sds, d.shard, d.up), (base::SdsId(2), 7, true));
-    // What is empty is not taken for what was there, unless a person says so.
+    // An empty device is not taken for the earlier one, unless the operator says so.
     let empty = control::Register { device: 0, store: 99, ..moved("sds2", 7, 78) };
     let life = state.devices[&DeviceId(1)].incarnation.0;
     apply(&mut state, &down(1, life, true));
@@ -422,7 +424,7 @@ fn lost_groups_are_formed_anew_when_no_volume_uses_them() {
     let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);
     assert_eq!(short(&state, 1), (before + 1, 1, vec![1, 2], vec![], false));
-    // And when they are lost while unused, as soon as a replica is there.
+    // If they are lost while unused, they are formed anew as soon as a replica is there.
     let mut state = pair(Ram);
     let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);
@@ -489,7 +491,7 @@ fn a_server_that_is_gone_with_its_devices_is_one_command_and_one_epoch() {
     apply(&mut s, &reshape(1, 1, &[2, 3, 1], 1));
     assert_eq!(short(&s, 1), (2, 2, vec![2, 1], vec![], false));
     let gone = |device, incarnation| DeviceDown { device, incarnation, dead: true };
-    // Of the second device it is about another life.
+    // The entry of the second device names another incarnation.
     let list = vec![gone(1, 1), gone(3, 2)];
     apply(&mut s.clone(), &Command::DevicesDown(DevicesDown { list }));
     let list = vec![gone(1, 1), gone(3, 3)];

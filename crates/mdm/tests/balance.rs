@@ -1,7 +1,9 @@
-//! Whatever comes and goes: each device ends with its share of the data, and hardly more is copied than must be.
+//! Whatever devices come and go, each one ends with its share of the data, and hardly more is
+//! copied than necessary.
 //!
-//! The real healer plans against the real state; only the copies themselves are made at once. A group's data is the
-//! units of the volumes that use it, as these spread evenly over a volume's groups. `SEEDS=80` plays more sequences.
+//! The real healer plans against the real state; only the copies themselves take no time. The data
+//! of a group is its part of the units of the volumes that use it, as these spread evenly over a
+//! volume's groups. `SEEDS=80` plays more sequences.
 
 mod common;
 
@@ -22,7 +24,7 @@ struct Domain {
     healer: Healer,
     limits: Limits,
     now: Time,
-    /// Bytes that were copied; and those that had to be: what each device had to gain.
+    /// Bytes that were copied, and the least bytes that had to be: what each device had to gain.
     copied: f64,
     least: f64,
 }
@@ -51,7 +53,7 @@ impl Domain {
         self.state.apply(self.state.index + 1, command);
     }
 
-    /// A device comes, to this server.
+    /// Adds a device to this server.
     fn add(&mut self, sds: u32, fault_set: u32, capacity: u64) {
         let device = self.state.next_device().0;
         let shard = self.state.devices.values().filter(|d| d.sds.0 == sds).count() as u32;
@@ -80,7 +82,7 @@ impl Domain {
         self.apply(&command);
     }
 
-    /// Bytes of each group.
+    /// Returns the bytes of each group.
     fn bytes(&self) -> BTreeMap<GroupId, u64> {
         let mut bytes: BTreeMap<GroupId, u64> =
             self.state.groups.keys().map(|id| (*id, 0)).collect();
@@ -91,7 +93,7 @@ impl Domain {
         bytes
     }
 
-    /// Bytes, and groups that no volume uses, of each device.
+    /// Returns the bytes of each device, and its number of groups that no volume uses.
     fn loads(&self) -> BTreeMap<DeviceId, [f64; 2]> {
         let bytes = self.bytes();
         let mut loads: BTreeMap<DeviceId, [f64; 2]> = BTreeMap::new();
@@ -105,8 +107,8 @@ impl Domain {
         loads
     }
 
-    /// Devices that are to hold something, and the part of everything that each should: by capacity, but no fault
-    /// unit more than half.
+    /// Returns the devices that are to hold something, and the fraction of everything that each
+    /// should hold: by capacity, but at most half per fault unit.
     fn parts(&self) -> BTreeMap<DeviceId, f64> {
         let here = || self.state.devices.iter().filter(|(_, d)| d.up && d.intent == Intent::Normal);
         let mut units: BTreeMap<SdsId, f64> = BTreeMap::new();
@@ -127,7 +129,7 @@ impl Domain {
         here().map(part).collect()
     }
 
-    /// What each device should have.
+    /// Returns the bytes and unused groups that each device should have.
     fn shares(&self) -> BTreeMap<DeviceId, [f64; 2]> {
         let sum = |all: [f64; 2], one: &[f64; 2]| [all[0] + one[0], all[1] + one[1]];
         let all = self.loads().values().fold([0.0; 2], sum);
@@ -145,7 +147,7 @@ impl Domain {
         }
     }
 
-    /// Rounds until nothing is left to do. Every copy is made at once.
+    /// Plays rounds until nothing is left to do. Every copy ends at once.
     fn settle(&mut self) {
         let mut idle = 0;
         for _ in 0..3000 {
@@ -182,7 +184,7 @@ impl Domain {
         self.copied += moving.iter().map(|(id, ..)| bytes[id] as f64).sum::<f64>();
     }
 
-    /// Adds what must be copied from now on.
+    /// Adds to `least` what must be copied from now on.
     fn owe(&mut self) {
         let loads = self.loads();
         let gain = |(id, share): (&DeviceId, &[f64; 2])| {
@@ -191,7 +193,8 @@ impl Domain {
         self.least += self.shares().iter().map(gain).sum::<f64>();
     }
 
-    /// Who doesn't have what it should: data within 5 %, empty groups within 5 %, both as far as whole groups allow.
+    /// Returns what is wrong if a device does not have its share. Bytes and unused groups may be
+    /// off by 5 %, or by one group if that is more.
     fn uneven(&self) -> Option<String> {
         let loads = self.loads();
         let heaviest = *self.bytes().values().max()? as f64;
@@ -210,7 +213,7 @@ impl Domain {
         self.state.groups.values().find(|g| together(g)).map(|g| format!("one fault unit: {g:?}"))
     }
 
-    /// The devices of a server that is to hold something.
+    /// Returns the devices of a random server that is to hold something.
     fn any_server(&self, r: &mut Prng) -> Vec<DeviceId> {
         let here: Vec<DeviceId> = self.parts().into_keys().collect();
         let sds = self.state.devices[r.pick(&here)].sds;
@@ -227,7 +230,7 @@ impl Domain {
         here.keys().map(|d| self.state.unit_of(*d)).collect::<BTreeSet<_>>().len()
     }
 
-    /// A server with up to three devices, each of half a TiB to two.
+    /// Adds a server with up to three devices, each of half a TiB to 2 TiB.
     fn add_server(&mut self, r: &mut Prng) {
         let sds = self.state.next_sds().0;
         let sets = self.state.objects.fault_sets.len() as u32;
@@ -249,7 +252,7 @@ impl Domain {
                 self.settle();
                 self.now = self.now + self.limits.rebuild_after;
                 self.settle();
-                // Nothing is levelled before it is clear that it doesn't come back.
+                // Nothing is levelled before it is clear that the server does not come back.
                 self.intend(&server, Intent::Remove);
                 self.settle();
                 return;
@@ -269,8 +272,8 @@ impl Domain {
     }
 }
 
-/// A domain of servers with devices of different sizes, and volumes that use some of the groups; then changes. Tells what
-/// is wrong, or how much was copied and how much had to be.
+/// Plays changes of a domain whose servers have devices of different sizes, and volumes that use
+/// some of the groups. Returns how much was copied and how much had to be, or what is wrong.
 fn play(seed: u64) -> Result<(f64, f64), String> {
     let mut r = Prng::new(seed);
     let mut domain = Domain::new(*r.pick(&[0, 0, 4, 5]), Limits::SHIPPED);
@@ -304,7 +307,7 @@ fn any_sequence_of_adds_and_removes_ends_in_balance() {
     println!("{seeds} sequences: {:.3} of what had to, at most {worst:.3}", sum.0 / sum.1);
 }
 
-/// One test: the switch is one for the process.
+/// All mutants are in one test, as the switch applies to the whole process.
 #[cfg(feature = "mutants")]
 #[test]
 fn who_weighs_nothing_or_moves_twice_is_noticed() {

@@ -1,4 +1,4 @@
-//! What the healer plans: when, for whom, where to, and when it had better not.
+//! What the healer plans, for which groups and destinations, and when it must not.
 
 mod common;
 
@@ -11,14 +11,15 @@ use mdm::{Command, Refused, State};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{DeviceKind, Heartbeat, Intent, MaintainAsk, MoveStatus, RemoveAsk};
 
-/// A cluster of servers with one device each and one volume, and what the MDM's node adds to the state.
+/// A cluster of servers with one device each and one volume, and what the MDM's node adds to the
+/// state.
 struct Rig {
     state: State,
     seen: Observed,
     healer: Healer,
     limits: Limits,
     now: Time,
-    /// They don't get new maps.
+    /// Devices that get no new maps.
     deaf: BTreeSet<u32>,
 }
 
@@ -78,7 +79,8 @@ impl Rig {
         apply(&mut self.state, &up(device, life, u64::from(device), DeviceKind::Durable));
     }
 
-    /// One round after this time; tells how many groups it changed, and that all fits.
+    /// Plays one round after this time, and returns how many groups it changed. Every command must
+    /// fit the state.
     fn round(&mut self, after: Duration) -> usize {
         self.now = self.now + after;
         for (device, seen) in &mut self.seen.devices {
@@ -102,7 +104,8 @@ impl Rig {
         self.round(self.limits.heartbeat_every)
     }
 
-    /// Every newcomer gets its copy; then rounds, until nothing is left to do. Tells how many copies were made.
+    /// Plays rounds until nothing is left to do; every newcomer gets its copy at once. Returns how
+    /// many copies were made.
     fn settle(&mut self) -> usize {
         let mut copies = 0;
         for _ in 0..1000 {
@@ -116,7 +119,7 @@ impl Rig {
         panic!("it never ends");
     }
 
-    /// Every newcomer gets its copy; tells how many.
+    /// Gives every newcomer its copy, and returns how many there were.
     fn copy(&mut self) -> usize {
         let moving = self.moving();
         for (id, primary, newcomer) in &moving {
@@ -134,7 +137,7 @@ impl Rig {
         self.state.groups.iter().filter_map(moving).collect()
     }
 
-    /// How many replicas, and how many preferred leads, each device has.
+    /// Returns how many replicas, and how many preferred primaries, each device has.
     fn shares(&self) -> BTreeMap<u32, (i32, i32)> {
         let mut shares = BTreeMap::new();
         for group in self.state.groups.values() {
@@ -184,7 +187,7 @@ fn who_stays_away_and_has_nothing_any_more_keeps_nobody_from_a_share() {
     rig.settle();
     let share = rig.shares()[&1].0;
     assert!((rig.shares()[&5].0 - share).abs() <= 1, "{:?}", rig.shares());
-    // It gets its own when it is back.
+    // It gets its share when it is back.
     rig.back(2);
     rig.settle();
     let share = rig.shares()[&1].0;
@@ -216,7 +219,8 @@ fn who_comes_back_gets_only_what_it_missed_where_that_is_less() {
     rig.round(rig.limits.rebuild_after);
     let moving = rig.moving();
     let (first, rest) = moving.split_first().unwrap();
-    // The primaries tell: the first group's copy is almost done, the others have just begun.
+    // The primaries report that the first group's copy is almost done and the others have just
+    // begun.
     for device in [1, 3, 4] {
         let told = moving.iter().filter(|m| m.1 == DeviceId(device)).map(|m| MoveStatus {
             group: m.0.0,
@@ -272,7 +276,8 @@ fn who_may_still_serve_is_not_dropped() {
     apply(&mut rig.state, &down(1, life, true));
     rig.beats();
     assert_eq!(parting(&rig), 0, "it is dead");
-    // Its successor may have granted it a lease a moment ago, and does not know yet that it succeeds it.
+    // Its successor may have granted it a lease a moment ago, and does not know yet that it is the
+    // successor.
     let mut rig = Rig::new(3);
     let life = rig.life(1);
     apply(&mut rig.state, &down(1, life, false));
@@ -289,7 +294,7 @@ fn who_may_still_serve_is_not_dropped() {
     assert_eq!(still(&rig), kept.len());
     rig.round(rig.limits.grace);
     assert!(!kept.is_empty() && still(&rig) == 0);
-    // Another one that is silent for ever keeps nobody.
+    // A second device that is silent forever holds up no group.
     let mut rig = Rig::new(4);
     let life = [1, 2].map(|device| rig.life(device));
     apply(&mut rig.state, &down(1, life[0], false));
@@ -310,7 +315,8 @@ fn who_may_still_serve_is_not_dropped() {
 
 #[test]
 fn a_move_within_a_fault_set_never_ends_with_both_copies_there() {
-    // 4 is full, so that what leaves 2 goes to 3, if it can; and both are in one fault set.
+    // Devices 1, 4 and 5 are full, so the copy that leaves 2 can go only to 3, which is in the same
+    // fault set.
     let mut rig = Rig::new(5);
     for n in [2, 3] {
         rig.state.servers.get_mut(&SdsId(n)).unwrap().unit = SdsId(2);
@@ -322,7 +328,7 @@ fn a_move_within_a_fault_set_never_ends_with_both_copies_there() {
     let (id, primary, newcomer) = *rig.moving().first().expect("nothing moves");
     let other = rig.state.groups[&id].staying().find(|d| *d != newcomer).unwrap();
     assert_eq!((newcomer, primary == newcomer), (DeviceId(3), false));
-    // The other copy's server goes, and the newcomer has its copy.
+    // The server of the other copy goes down, and the newcomer has its copy.
     rig.down(other.0);
     rig.beats();
     let group = rig.state.groups[&id].clone();
@@ -334,7 +340,7 @@ fn a_move_within_a_fault_set_never_ends_with_both_copies_there() {
     rig.beats();
     let group = rig.state.groups[&id].clone();
     assert_eq!((group.leaving, group.in_sync.len()), (Some(DeviceId(2)), 2), "{group:?}");
-    // It stays away: another one comes for it, while the two hold on.
+    // It stays away: another newcomer replaces it, while the two copies stay.
     [1, 4, 5].into_iter().filter(|n| *n != other.0).for_each(|n| rig.used(n, 0));
     rig.round(rig.limits.rebuild_after);
     let group = rig.state.groups[&id].clone();
@@ -425,7 +431,7 @@ fn a_new_device_gets_its_share_and_hardly_more_moves_than_that() {
     let copies = rig.settle();
     assert!((share - 1..=share + 1).contains(&copies), "{copies} copies for {share}");
     for (device, (replicas, leads)) in rig.shares() {
-        // One off of those with data, and one of those without.
+        // One off for groups with data, and one for groups without.
         assert!((replicas - share as i32).abs() <= 2, "dev{device}: {replicas} of {share}");
         assert!((2 * leads - replicas).abs() <= 2, "dev{device} leads {leads} of {replicas}");
     }
@@ -487,8 +493,8 @@ fn two_copies_that_came_onto_one_server_are_parted() {
 
 #[test]
 fn two_copies_on_one_server_are_parted_as_soon_as_somebody_is_heard() {
-    let mut rig = two_on_one_server(6); // nobody has more than his share: that they are together is all
-    // A new leader: nobody has told it anything yet.
+    let mut rig = two_on_one_server(6); // no device exceeds its share: only the server matters
+    // A new leader: no device has reported to it yet.
     rig.healer = Healer::default();
     let heard = std::mem::take(&mut rig.seen);
     for _ in 0..20 {
@@ -499,7 +505,7 @@ fn two_copies_on_one_server_are_parted_as_soon_as_somebody_is_heard() {
     rig.shares();
 }
 
-/// The second device came to the first one's server, with all that it has.
+/// A cluster in which the second device came to the first one's server, with all its data.
 fn two_on_one_server(devices: u32) -> Rig {
     let mut rig = Rig::new(devices);
     rig.down(2);
@@ -537,7 +543,7 @@ fn a_removal_that_would_break_what_was_promised_is_refused() {
     rig.used(3, 0);
     rig.intend(1, Intent::Remove);
     assert_eq!(ask(&rig, 2, ""), Err(Refused::TooFewLeft { left: 1 }));
-    // What it used doesn't count once its copies are elsewhere.
+    // What a device used does not count once its copies are elsewhere.
     let mut rig = Rig::new(4);
     rig.down(2);
     rig.beats();
@@ -622,7 +628,7 @@ fn a_maintenance_that_would_stop_service_is_refused() {
     rig.back(1);
     rig.intend(1, Intent::Remove);
     assert_eq!(ask(&rig, "sds1", false, false), Err(Refused::Leaves("sds1".into())));
-    // Keeping a server doesn't end a maintenance.
+    // Withdrawing a removal does not end a maintenance.
     rig.intend(1, Intent::Maintain);
     let keep = RemoveAsk { device: 0, server: "sds1".into(), keep: true };
     let keep = rig.state.removal_command(&keep, &rig.seen, &rig.limits).unwrap();
@@ -686,7 +692,7 @@ fn a_newcomer_that_is_held_out_for_long_is_given_up() {
 fn a_copy_that_its_leader_does_not_reach_is_made_elsewhere() {
     let mut rig = Rig::new(4);
     rig.settle();
-    // Device 2 was away for a moment, and is heard again by the MDM; device 1 doesn't reach it.
+    // Device 2 was away for a moment, and the MDM hears it again; device 1 cannot reach it.
     rig.down(2);
     rig.back(2);
     let lacks = |rig: &Rig, leader: u32| {
@@ -710,7 +716,7 @@ fn a_copy_that_its_leader_does_not_reach_is_made_elsewhere() {
     assert!(moving.iter().all(elsewhere), "{moving:?}");
     rig.beats();
     assert_eq!(rig.moving(), moving, "device 2 lacks less, but can't be reached");
-    // The newcomer isn't reached either: another one comes.
+    // The newcomer cannot be reached either: another one replaces it.
     let (id, _, newcomer) = moving[0];
     rig.seen.parted.insert((DeviceId(1), newcomer));
     rig.beats();
@@ -724,7 +730,8 @@ fn a_copy_that_its_leader_does_not_reach_is_made_elsewhere() {
 fn who_has_not_pulled_the_map_in_this_life_gets_no_copy() {
     let mut rig = Rig::new(3);
     rig.settle();
-    // The last life's heartbeat says how full it is; what it has of the groups, it may not have deleted yet.
+    // The heartbeat of the last incarnation says how full it is. It may not yet have deleted its
+    // old replicas.
     rig.seen.devices.get_mut(&DeviceId(3)).unwrap().born();
     rig.deaf.insert(3);
     rig.down(2);

@@ -1,5 +1,5 @@
-//! The log under crashes: whatever is cut, torn or damaged, what was acknowledged is there again, or
-//! the log refuses to start.
+//! The log under crashes. Whatever is cut, torn or damaged: either everything acknowledged is there
+//! again, or the log refuses to start.
 
 mod common;
 
@@ -63,12 +63,12 @@ impl Disk {
         Vec::new()
     }
 
-    /// A flush fails: the kernel has given up, and takes the pages for clean.
+    /// Makes a flush fail: the kernel has given up, and takes the pages for clean.
     fn flush_fails(&mut self) {
         self.clean.append(&mut self.pending);
     }
 
-    /// Power fails: of what wasn't flushed, each sector is new, old or noise.
+    /// Cuts the power: each sector that was not flushed is new, old or noise.
     fn crash(&mut self, prng: &mut Prng) {
         self.clean.clear();
         for (at, data) in std::mem::take(&mut self.pending) {
@@ -105,7 +105,7 @@ fn recover(disk: &mut Disk, limit: u64) -> Result<(Log, State), LogError> {
     Err(log.failed().cloned().expect("a reason"))
 }
 
-/// The `i`th command of a history that always makes sense.
+/// Returns command `i` of a history in which every command is valid.
 fn history(state: &State, i: u64) -> Command {
     match i {
         1 => Command::FormCluster(FormCluster { cluster: 7 }),
@@ -120,7 +120,7 @@ fn history(state: &State, i: u64) -> Command {
     }
 }
 
-/// All states of the history, by index.
+/// Returns all states of the history, by index.
 fn states(upto: u64) -> Vec<State> {
     let mut states = vec![State::new()];
     for i in 1..=upto {
@@ -132,7 +132,8 @@ fn states(upto: u64) -> Vec<State> {
     states
 }
 
-/// Runs until `ops` operations are done or `upto` commands are durable; tells the durable ones.
+/// Runs until `ops` operations are done or `upto` commands are durable. Returns the number of
+/// durable ones.
 fn run(
     disk: &mut Disk,
     log: &mut Log,
@@ -188,7 +189,7 @@ fn an_empty_disk_begins_and_everything_comes_back() {
     }
 }
 
-/// Power fails at every operation, again and again; each time what was acknowledged is there.
+/// Power fails after a few operations, again and again; each time everything acknowledged is there.
 #[test]
 fn power_failures_at_every_operation_lose_nothing_acknowledged() {
     let all = states(400);
@@ -250,7 +251,8 @@ fn damage_of_what_was_acknowledged_is_refused_not_forgotten() {
         disk.put(at, &[byte ^ 1]);
         recover(&mut disk, 1 << 20).map(|(_, state)| state.index)
     };
-    // Area 0: two headers, the image of an empty state in one block, eight batches of one block.
+    // Area 0: two headers, the image of an empty state in one block, eight batches of one block
+    // each.
     let block = |n: u64| n * BLOCK as u64;
     assert!(matches!(damaged(block(2)), Err(LogError::Damaged { .. })), "the snapshot");
     for batch in 3..10 {
@@ -304,7 +306,7 @@ fn another_format_and_strangers_are_refused() {
     assert_eq!(recover(&mut disk, 1 << 20).err(), Some(LogError::Version(4)));
 }
 
-/// The disk as a build of format 2 would have left it.
+/// Returns the disk as a build of format 2 would have left it.
 fn of_format_2(disk: &Disk) -> Disk {
     let mut old = Disk::default();
     let near = |sector: &u64| sector * 512 >= AREAS[1];
@@ -326,7 +328,7 @@ fn of_format_2(disk: &Disk) -> Disk {
 
 #[test]
 fn a_log_whose_second_area_is_a_tebibyte_away_is_read_and_written_near() {
-    // With few and with many switches before: the newest area is the first one, or the other one.
+    // With few and with many earlier switches: the newest area is the first one or the other one.
     for entries in 1..12 {
         let mut disk = Disk::default();
         let (mut log, mut state) = recover(&mut disk, 1).unwrap();
@@ -365,7 +367,7 @@ fn batches_are_bounded() {
     assert_eq!((batch.count(), batch.bytes()), (2, (1 << 20) + 1008));
 }
 
-/// Operations until `log` is idle or the `n`th flush, which fails: false then.
+/// Runs operations until `log` is idle or the `n`th flush, which fails. Returns false if it failed.
 fn until_flush_fails(disk: &mut Disk, log: &mut Log, n: &mut u32) -> bool {
     while let Some(io) = log.next() {
         let fails = io == Io::Flush && core::mem::replace(n, n.saturating_sub(1)) == 1;
@@ -382,8 +384,8 @@ fn until_flush_fails(disk: &mut Disk, log: &mut Log, n: &mut u32) -> bool {
     true
 }
 
-/// Flushes fail, of a batch, of a switch, and of the restart that follows; whatever a restart relies on is there
-/// when the power fails after it.
+/// Flushes fail: of a batch, of a switch, and of the restart that follows. What a restart relies on
+/// is there when the power fails after it.
 #[test]
 fn what_a_restart_relies_on_is_on_the_disk_and_not_in_the_page_cache_only() {
     let all = states(60);
@@ -396,7 +398,7 @@ fn what_a_restart_relies_on_is_on_the_disk_and_not_in_the_page_cache_only() {
         let mut disk = Disk::default();
         let (mut log, mut state) = recover(&mut disk, limit).unwrap();
         let sure = run(&mut disk, &mut log, &mut state, 8, 1, u64::MAX);
-        // Goes on until a flush fails.
+        // Batches and switches go on until a flush fails.
         let mut n = first;
         loop {
             if log.wants_switch() {
@@ -418,7 +420,7 @@ fn what_a_restart_relies_on_is_on_the_disk_and_not_in_the_page_cache_only() {
         let _ = until_flush_fails(&mut disk, &mut log, &mut n);
         let (mut log, found) = recover(&mut disk, limit).unwrap();
         assert!(found.index >= sure && log.wants_switch(), "{what}");
-        // From now on it is relied on.
+        // From now on the owner relies on what was read.
         log.switch(&found.to_bytes());
         for power in [0, 3, 6] {
             let (mut disk, mut ops) = (disk.clone(), power);

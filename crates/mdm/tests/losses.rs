@@ -1,4 +1,4 @@
-//! Losses that were accepted: how many are remembered, and how many one order takes.
+//! Accepted losses: how many are remembered, and how many groups one order takes.
 
 mod common;
 
@@ -11,7 +11,7 @@ use mdm::{Command, Outcome, State};
 use wire::control::AcceptLoss;
 use wire::control::DeviceKind::Ram;
 
-/// All devices have the newest map.
+/// Returns what the MDM observes when all devices have the newest map.
 fn all_know(state: &State) -> Observed {
     let mut seen = Observed::default();
     for device in state.devices.keys() {
@@ -20,7 +20,7 @@ fn all_know(state: &State) -> Observed {
     seen
 }
 
-/// Whatever happens again and again must not fill the state.
+/// Losses that happen again and again must not fill the state.
 #[test]
 fn the_last_sixteen_losses_of_a_volume_are_remembered() {
     let mut state = pair(Ram);

@@ -1,4 +1,4 @@
-//! Groups get other replicas: step by step, and what is refused.
+//! Changes of a group's replicas, step by step, and the changes that are refused.
 
 mod common;
 
@@ -10,14 +10,15 @@ use wire::control::{DeviceKind, Intent};
 
 type Short = (u64, u32, Vec<u32>, Vec<u32>, bool);
 
-/// A pair, and a third server that has nothing.
+/// A pair, and a third server that has no groups.
 fn three() -> State {
     let mut state = pair(DeviceKind::Durable);
     apply(&mut state, &up(3, 3, 13, DeviceKind::Durable));
     state
 }
 
-/// What becomes of group 1, which is [1, 2] in epoch 1.
+/// Returns group 1, which begins as [1, 2] in epoch 1, after these commands: its replicas, the
+/// leaving one, and its short form.
 fn run(commands: &[Command]) -> (Vec<u32>, u32, Short) {
     let mut state = three();
     commands.iter().for_each(|c| drop(apply(&mut state, c)));

@@ -1,5 +1,6 @@
-//! The MDM's work in a domain of 128 servers with ten devices each, of different sizes: how much state, how many
-//! commands, and (printed, `--nocapture`) how long each step takes.
+//! The MDM's work in a domain of 128 servers with ten devices each, of different sizes: how much
+//! state and how many commands there are, and (printed with `--nocapture`) how long each step
+//! takes.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Who is slow: whose word counts, who is compared with whom, and who is borne all the same.
+//! Slow devices: whose reports count, which devices are compared, and which slow ones are kept all
+//! the same.
 
 mod common;
 
@@ -10,7 +11,7 @@ use mdm::status::{Observed, Seen};
 use mdm::{Command, State};
 use wire::control::{DeviceKind, Heartbeat, Intent, SlowDevice};
 
-/// A cluster of servers with one device each, and what they say of each other.
+/// A cluster of servers with one device each, and what they report of each other.
 struct Rig {
     state: State,
     seen: Observed,
@@ -34,7 +35,7 @@ impl Rig {
         Rig { state, seen, slowness, limits, now }
     }
 
-    /// One server's next heartbeat: who takes how many milliseconds.
+    /// Takes one server's next heartbeat: which devices take how many milliseconds.
     fn says(&mut self, by: u32, slow: &[(u32, u32)]) {
         let slow =
             slow.iter().map(|(device, ms)| SlowDevice { device: *device, ms: *ms, stands_ms: 0 });
@@ -48,7 +49,7 @@ impl Rig {
         self.seen.devices.insert(DeviceId(by), seen);
     }
 
-    /// Time passes, and the same is said all the time: who is done without at last.
+    /// Lets time pass while the reports stay the same. Returns the devices that are ejected.
     fn after(&mut self, time: Duration) -> Vec<u32> {
         let end = self.now + time;
         loop {
@@ -93,7 +94,7 @@ fn a_moment_without_news_is_forgiven_and_more_begins_anew() {
 #[test]
 fn of_others_most_have_to_say_it_and_two_at_least() {
     let mut rig = Rig::new(4);
-    // Who is slow himself finds everybody slow.
+    // A device that is slow itself finds all others slow.
     rig.says(2, &[(1, 400), (3, 400), (4, 400)]);
     assert_eq!(rig.long(), []);
     assert!(delays(&rig.state, &rig.seen).is_empty());
@@ -123,7 +124,7 @@ fn who_is_needed_is_borne_and_who_is_away_makes_nobody_else_go() {
     rig.says(2, &[(2, 900)]);
     rig.down(1);
     assert_eq!(rig.long(), [], "2 has the only copies of what 1 had, and one of four is out");
-    // One of three: its partner in the other groups is there, but one unit of few is out already.
+    // Device 2 is in maintenance now: the operator knows.
     let mut rig = Rig::new(4);
     rig.says(2, &[(2, 900)]);
     let maintain = Intend { devices: vec![2], intent: Intent::Maintain as i32 };
@@ -139,7 +140,7 @@ fn of_many_a_fifth_goes_one_fault_unit_at_a_time() {
     }
     for out in [2, 5] {
         assert_eq!(rig.long(), [out]);
-        // It is taken for lost, and its copies are made anew elsewhere.
+        // It counts as lost, and its copies are rebuilt elsewhere.
         rig.state.devices.get_mut(&DeviceId(out)).unwrap().up = false;
         for group in rig.state.groups.values_mut().filter(|g| g.replicas.contains(&DeviceId(out))) {
             let to = if group.replicas.contains(&DeviceId(1)) { 3 } else { 1 };

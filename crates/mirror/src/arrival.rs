@@ -1,9 +1,11 @@
-//! Copies that come: who receives them begins them at its own pace, as its own clients allow.
+//! Copies that arrive at a joiner: the joiner starts them at the pace that its own clients allow.
 //!
-//! Each source paces what it sends by what its own clients get, and knows nothing of the others that send to the same
-//! newcomer. So a copy that may wait says so (`flag::YIELDS`), and waits here, under its range lock, which the source holds as well:
-//! for [`PATIENCE`] at most, as clients of those blocks wait with it. Bounded by what all sources have in flight. What a
-//! settle copies, or what one that returns has missed, doesn't wait.
+//! Each primary paces the copies that it sends by the latency of its own clients, and knows nothing
+//! of other primaries that send to the same joiner. So a copy that may be delayed says so
+//! (`flag::YIELDS`). It waits here under its range lock, which its primary holds as well. It waits
+//! for at most [`PATIENCE`], because clients of these blocks wait with it. What all primaries have
+//! in flight bounds the number of copies that wait. Copies of a settle, and copies of what a
+//! returning replica has missed, don't wait.
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op};
@@ -13,39 +15,39 @@ use base::{Duration, Mutant, Time, mutant};
 use seam::{Effects, Journal};
 use wire::flag;
 
-/// The longest that a copy waits.
+/// The longest time that a copy waits.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// The copies that have come, and are not written yet.
+/// Copies that have arrived and are not written yet.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    /// In the order in which they came, and when that was.
+    /// Copies that wait, in order of arrival, with their times of arrival.
     waiting: VecDeque<(u64, Time)>,
-    /// Those that are being written, with what they are for, and since when.
+    /// Copies that are being written, with their purposes and start times.
     running: BTreeMap<u64, (Purpose, Time)>,
-    /// When the next one may begin.
+    /// When the next copy may begin.
     at: Option<Time>,
 }
 
 impl Arrivals {
-    /// When `start_arrivals` has something to do.
+    /// Returns when `start_arrivals` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
         self.at
     }
 
-    /// None waits.
+    /// Returns true if no copy waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// How many are being written for this.
+    /// Returns how many copies of this purpose are being written.
     fn count(&self, purpose: Purpose) -> u32 {
         self.running.values().filter(|(of, _)| *of == purpose).count() as u32
     }
 }
 
-/// True for a copy that may wait.
+/// Returns true for a copy that may be delayed.
 #[inline]
 pub(crate) fn yields(op: &Op) -> bool {
     let both = flag::COPY | flag::YIELDS;
@@ -53,12 +55,12 @@ pub(crate) fn yields(op: &Op) -> bool {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// A copy has its range here.
+    /// A copy has its range lock here.
     pub(crate) fn arrive(&mut self, now: Time, key: u64) {
         self.arrivals.waiting.push_back((key, now));
     }
 
-    /// Begins those whose turn it is.
+    /// Starts the copies whose turn it is.
     #[cold]
     pub(crate) fn start_arrivals(&mut self, now: Time, out: &mut Effects) {
         while let Some((key, purpose)) = self.next_arrival(now) {
@@ -70,7 +72,7 @@ impl<J: Journal> Mirror<J> {
 
     fn next_arrival(&mut self, now: Time) -> Option<(u64, Purpose)> {
         self.arrivals.at = None;
-        // Those whose configuration is over have ended.
+        // Operations whose configuration ended are gone.
         while self.arrivals.waiting.front().is_some_and(|(key, _)| self.ops.get(*key).is_none()) {
             self.arrivals.waiting.pop_front();
         }
@@ -103,14 +105,14 @@ impl<J: Journal> Mirror<J> {
         None
     }
 
-    /// What a copy that waits is for.
+    /// Returns the purpose of a copy that waits.
     fn arrives_for(&self, key: u64) -> Option<Purpose> {
         let op = self.ops.get(key)?;
         let solo = self.replicas.get(op.group).is_none_or(|r| r.is_solo());
         Some(if solo { Purpose::Rebuild } else { Purpose::Move })
     }
 
-    /// A copy is written, or can't be.
+    /// A copy was written, or could not be.
     pub(crate) fn arrived(&mut self, now: Time, key: u64, len: u32) {
         if let Some((purpose, since)) = self.arrivals.running.remove(&key) {
             self.pace.ended(now, End::Target, purpose, now.since(since), since, len);

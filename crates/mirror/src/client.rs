@@ -1,34 +1,37 @@
-//! The client's side of the protocol: block requests in, operations to primaries out.
+//! The client's side of the protocol: takes block requests, and sends operations to primaries.
 //!
-//! A request is cut at the borders of units into **operations**; each goes to the primary of its
+//! A request is cut at the borders of units into **operations**. Each goes to the primary of its
 //! unit's group, and is sent again, with its number, for as long as it takes (rule R8). Devices are
-//! named by id: what a link is, how it is dialled and greeted, is the owner's business, and so is
-//! where maps come from.
+//! named by id. The owner of a [`Client`] dials them, exchanges the hellos, and fetches maps.
 //!
 //! Invariants:
-//! - Every request is answered exactly once, when nothing of it is outstanding any more.
-//! - An operation keeps its number (`seq`) until an answer says that nothing of it was done. The floor
-//!   that is sent with each operation is never above a number that may still be retried.
-//! - **A write is never outstanding twice in one session of a device**: the device couldn't tell the
-//!   second from a retry that comes after the first was answered. A write that was given up where it
-//!   may still be alive (its *ghost*) ends that session before it goes there again; the device answers
-//!   a new session's hello only after what was of the old one (rule R8).
-//! - At most `Limits::sdc_requests` requests, and three times as many operations; no allocation per
-//!   request once the tables have grown. Writes leave a quarter of the requests to others.
-//! - A write that finds no space is held, for as long as it takes.
-//! - What was asked for somebody who is gone is never sent again (rule R16), nor what was answered as too late.
+//! - Every request is answered exactly once: when nothing of it is outstanding any more, or when
+//!   its time limit has passed.
+//! - An operation keeps its number (`seq`) until an answer says that nothing of it was done. The
+//!   floor that is sent with each operation is never above a number that may still be retried.
+//! - **A write is never outstanding twice in one session of a device**: the device could not
+//!   distinguish the second one from a retry that arrives after the first was answered. A write
+//!   that was given up at a device and may still be executed there (its *ghost*) ends that session
+//!   before it is sent there again. The device answers the hello of a new session only after it has
+//!   finished or dropped what belongs to the old one (rule R8).
+//! - There are at most `Limits::sdc_requests` requests, and three times as many operations. Once
+//!   the tables have grown, a request needs no allocation. Writes leave a quarter of the requests
+//!   to others.
+//! - A write that finds no space is held, for as long as it takes (rule R15).
+//! - A request whose asker is gone is never sent again (rule R16). The same is true of one that was
+//!   answered as too late.
 //!
 //! Overlapping requests are not ordered here: the primary does that.
 //!
-//! | file | what |
+//! | file | contents |
 //! |---|---|
-//! | `request` | checking, splitting, gathering the parts |
+//! | `request` | a request: its checks, its pieces, and their answers |
 //! | `op` | one operation, and its header |
-//! | `device` | a primary's credit, and who waits for it |
-//! | `outstanding` | which numbers are out: the floor |
-//! | `route` | where an operation goes, and when again |
+//! | `device` | a primary: its link, its credit, and its queue |
+//! | `outstanding` | the numbers of outstanding writes: the floor |
+//! | `route` | where an operation is sent, and when it is sent again |
 //! | `hold` | writes for which there is no space |
-//! | `orphan` | what was asked for somebody who is gone |
+//! | `orphan` | requests whose asker is gone |
 //! | `reply` | what each answer means |
 
 mod device;
@@ -56,15 +59,15 @@ use request::Request;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 use wire::Header;
 
-/// What the client wants to know of the cluster map.
+/// What the client needs of the cluster map.
 pub trait Topology {
-    /// The map's version; 0 when there is none yet.
+    /// Returns the map's version; 0 when there is none yet.
     fn version(&self) -> MapVersion;
-    /// A volume that exists, and that this client may use.
+    /// Returns a volume, if it exists and this client may use it.
     fn volume(&self, id: VolumeId) -> Option<Usable>;
-    /// The group of a unit of a volume that exists.
+    /// Returns the group of a unit, if its volume exists.
     fn group_of(&self, unit: UnitKey) -> Option<GroupId>;
-    /// Who serves a group.
+    /// Returns the primary of a group.
     fn leader(&self, group: GroupId) -> Leader;
 }
 
@@ -73,24 +76,24 @@ pub trait Topology {
 pub struct Usable {
     /// Its size in bytes.
     pub size: u64,
-    /// The number of the client's leave to use it: I/O of an earlier one is over.
+    /// The generation of the client's permission. I/O of an earlier generation is over.
     pub generation: u32,
-    /// It may write.
+    /// The client may write.
     pub writable: bool,
 }
 
-/// Who serves a group.
+/// The primary of a group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Leader {
     /// This device, in this epoch.
     At(DeviceId, Epoch),
-    /// Nobody for now.
+    /// None for now.
     Nobody,
-    /// Nobody ever again: every copy is lost (rule R10).
+    /// None: every copy is lost (rule R10).
     Lost,
 }
 
-/// What one call may look at, and where it puts what is to be done.
+/// The inputs of a call, and the list that takes its actions.
 #[derive(Debug)]
 pub struct Turn<'a, M, T> {
     /// The time.
@@ -99,37 +102,38 @@ pub struct Turn<'a, M, T> {
     pub map: &'a M,
     /// Where buffers come from.
     pub pool: &'a BufPool,
-    /// To be done by the owner, in this order, before the next call about the same device.
+    /// What the owner has to do, in this order, before the next call about the same device.
     pub out: &'a mut Vec<Action<T>>,
 }
 
-/// What the owner is to do.
+/// What the owner has to do.
 #[derive(Debug)]
 pub enum Action<T> {
-    /// Send this to a device that is up.
+    /// Send this to a device whose link is up.
     Send {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// Complete but for length and checksums.
+        /// The header, complete except for length and checksums.
         header: Header,
         /// The data of a write.
         body: Buf,
     },
-    /// Get a link to this device and keep it from now on. Asked for once per device.
+    /// Get a link to this device and keep it from now on. Requested once per device.
     Dial {
-        /// Which.
+        /// The device.
         device: DeviceId,
     },
-    /// Close the link to this device, and dial again. It counts as down already.
+    /// Close the link to this device and dial again. It counts as down already.
     Hangup {
-        /// Which.
+        /// The device.
         device: DeviceId,
-        /// What is wrong with it.
+        /// The reason.
         why: Hangup,
     },
-    /// There is no space for a part of this write: it waits, for as long as it takes. Told each time that it is tried.
+    /// There is no space for a part of this write: it waits for as long as it takes. Reported each
+    /// time that it is tried.
     Held {
-        /// Whose it is.
+        /// The owner's name for the request.
         origin: T,
     },
     /// Operations wait for a map: get one that is at least as new as this.
@@ -139,25 +143,26 @@ pub enum Action<T> {
     },
     /// A request is answered.
     Done {
-        /// Whose it was.
+        /// The owner's name for the request.
         origin: T,
-        /// The data of a read, the bits of extents, or why not.
+        /// The data of a read, the bits of extents, or the error.
         result: Result<Buf, BlockError>,
     },
 }
 
-/// Why a link is given up.
+/// Why a link is closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hangup {
     /// A body arrived damaged.
     BadBody,
-    /// An answer that does not fit what was asked.
+    /// An answer does not fit its operation.
     Nonsense,
-    /// A write may be alive there that has to be asked again: only a new session makes that safe.
+    /// A write that has to be sent again may still be executed there: only a new session makes that
+    /// safe.
     Unanswered,
 }
 
-/// A primary that has named itself, until a map confirms it or knows better.
+/// A primary that a server has named, until a map confirms it or has a newer one.
 #[derive(Clone, Copy, Debug)]
 struct Hint {
     device: DeviceId,
@@ -169,24 +174,26 @@ struct Hint {
 #[derive(Debug)]
 pub struct Client<T> {
     me: Option<(SdcId, Incarnation)>,
-    /// Somebody newer has our name.
+    /// A newer process has this client's name.
     superseded: bool,
     transfer: u32,
     extra: usize,
     stuck_after: Duration,
-    /// Zero: a request may take for ever.
+    /// The time limit of a request. Zero: none.
     answer_within: Duration,
     requests: Slab<Request<T>>,
     ops: Slab<Op>,
-    /// Requests that came before the first map.
+    /// Requests that came before the first map. They get the permission of that map, so no fence
+    /// holds them back. Only simulated programs ask that early: `libgabion`, NBD sessions and loads
+    /// find a volume by its name in a map first.
     early: Vec<u64>,
     devices: IdMap<DeviceId, Device>,
     hints: Map<GroupId, Hint>,
-    /// The number that was given out last.
+    /// The number that was assigned last.
     seq: u64,
-    /// By group: one that is down must not hold back the floor of the others.
+    /// By group, because a group that is down must not hold back the floor of others.
     outstanding: IdMap<GroupId, Outstanding>,
-    /// Operations that want a place to go. Empty between calls.
+    /// Operations that have to be routed. Empty between calls.
     loose: VecDeque<u64>,
     /// Operations that wait for a time or a map.
     waiting: Vec<u64>,
@@ -199,7 +206,7 @@ pub struct Client<T> {
 }
 
 impl<T: Copy> Client<T> {
-    /// A client that has nothing to do.
+    /// Creates a client that has nothing to do.
     pub fn new(limits: &Limits) -> Client<T> {
         let requests = limits.sdc_requests as usize;
         Client {
@@ -210,9 +217,9 @@ impl<T: Copy> Client<T> {
             stuck_after: limits.stuck_after,
             answer_within: limits.answer_within,
             requests: Slab::new(requests),
-            // A request always gets a first operation. One beyond the first is started only while
-            // there are fewer than `requests` more operations than requests, some of which may not
-            // have any yet: so at most 2 x `requests` are not the first of their request.
+            // A request always gets a first operation. Further operations are started only while
+            // there are fewer than `requests` more operations than requests, some of which may have
+            // none yet. So at most 2 x `requests` operations are not the first of their request.
             ops: Slab::new(requests * 3),
             early: Vec::new(),
             devices: IdMap::default(),
@@ -229,14 +236,14 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// The MDM has said who we are. To be called before the first `link_up`, and never with another
-    /// name: what is outstanding would be another client's.
+    /// Sets the identity that the MDM has given this client. Call it before the first `link_up`,
+    /// and never with another identity: what is outstanding would be another client's.
     pub fn named(&mut self, sdc: SdcId, incarnation: Incarnation) {
         assert!(self.me.is_none_or(|me| me == (sdc, incarnation)), "a client has one identity");
         self.me = Some((sdc, incarnation));
     }
 
-    /// Takes a request; `origin` comes back in its `Done`, which may be among the actions already.
+    /// Takes a request. `origin` comes back in its `Done`, which may be among the actions already.
     /// Before the first map, requests wait.
     pub fn request<M: Topology>(
         &mut self,
@@ -247,7 +254,7 @@ impl<T: Copy> Client<T> {
         self.request_of(turn.now, origin, request, turn);
     }
 
-    /// Takes a request that its owner got at this time.
+    /// Takes a request that its owner got at `since`.
     pub fn request_of<M: Topology>(
         &mut self,
         since: Time,
@@ -291,12 +298,12 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// False when a request of this kind would be answered `Busy` now.
+    /// Returns false if a request of this kind would be answered `Busy` now.
     pub fn admits(&self, writes: bool) -> bool {
         self.held.admits(writes) && !self.requests.is_full()
     }
 
-    /// A device welcomed us in a new session, with this credit.
+    /// A device has welcomed this client in a new session, with this credit.
     pub fn link_up<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -317,7 +324,7 @@ impl<T: Copy> Client<T> {
         self.work(turn);
     }
 
-    /// `turn.map` is newer than in the last call.
+    /// Takes a newer map, which is `turn.map`.
     pub fn map_changed<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         let version = turn.map.version();
         self.hints.retain(|group, hint| {
@@ -340,7 +347,7 @@ impl<T: Copy> Client<T> {
         self.work(turn);
     }
 
-    /// Time has come to `wake_at`.
+    /// Does what is due. Call it at `wake_at`.
     pub fn tick<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         if self.due.is_some_and(|due| due <= turn.now) {
             self.release_due(turn.now);
@@ -351,28 +358,38 @@ impl<T: Copy> Client<T> {
         self.work(turn);
     }
 
-    /// When `tick` has something to do.
+    /// Returns when `tick` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
         Time::earliest(self.due, self.sweep_at)
     }
 
-    /// True while an operation has been waiting for longer than `Limits::stuck_after`. Looked at in
-    /// `tick`, so it may be late by half as much again.
+    /// Returns true while an operation has been waiting for longer than `Limits::stuck_after`.
+    /// Checked in `tick`, so it may be late by half of that.
     pub fn is_stuck(&self) -> bool {
         self.stuck && !self.ops.is_empty()
     }
 
-    /// Operations that are held because there is no space for what they write.
+    /// Returns the number of operations that are held because there is no space for them.
     pub fn held(&self) -> u32 {
         self.held.ops
     }
 
-    /// Requests that are not answered yet.
+    /// Returns the number of requests that are not answered yet.
     pub fn outstanding(&self) -> usize {
         self.requests.len()
     }
 
-    /// How many operations were sent again since the last call.
+    /// Returns the number of requests that write data and are not answered yet.
+    pub fn writes(&self) -> usize {
+        self.held.writes as usize
+    }
+
+    /// Returns the number of operations of all requests.
+    pub fn ops(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Returns how many operations were sent again since the last call.
     pub fn take_retried(&mut self) -> u32 {
         core::mem::take(&mut self.retried)
     }
@@ -386,7 +403,7 @@ impl<T: Copy> Client<T> {
         self.proceed(key, turn);
     }
 
-    /// The operations that `wanted` picks: those that were sent first come first.
+    /// Returns the operations that `wanted` picks, those that were sent first at the front.
     fn keys(&self, wanted: impl Fn(&Op) -> bool) -> Vec<u64> {
         let rank = |op: &Op| (op.seq == 0, op.seq, op.since, op.offset);
         let mut found: Vec<_> = self.ops.iter().filter(|(_, op)| wanted(op)).collect();

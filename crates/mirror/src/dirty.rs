@@ -1,11 +1,12 @@
-//! The dirty set D of a replica: blocks that may differ from the other copy.
+//! The dirty set D of a replica: blocks that may differ from another copy (rules R5, R6, R11).
 //!
-//! One concept for "in flight at the crash" and "missed by the absent partner".
+//! It contains both the writes that were in flight when a configuration ended and the writes that
+//! an absent replica missed.
 
 use alloc::collections::BTreeMap;
 use base::{BLOCK, BlockSet, UnitKey, VolumeId};
 
-/// Blocks by unit; no unit is in it with an empty set.
+/// Dirty blocks by unit. No unit has an empty set.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub struct Dirty {
     units: BTreeMap<UnitKey, BlockSet>,
@@ -19,12 +20,12 @@ impl Dirty {
         }
     }
 
-    /// Adds all of another set.
+    /// Adds all blocks of another set.
     pub fn extend(&mut self, other: &Dirty) {
         other.units.iter().for_each(|(unit, blocks)| self.insert(*unit, *blocks));
     }
 
-    /// Takes blocks out.
+    /// Removes blocks.
     pub fn remove(&mut self, unit: UnitKey, blocks: BlockSet) {
         if let Some(set) = self.units.get_mut(&unit) {
             set.remove(blocks);
@@ -34,33 +35,33 @@ impl Dirty {
         }
     }
 
-    /// True when all of these blocks are in.
+    /// Returns true if all of these blocks are in the set.
     pub fn contains(&self, unit: UnitKey, mut blocks: BlockSet) -> bool {
         blocks.remove(self.units.get(&unit).copied().unwrap_or(BlockSet::EMPTY));
         blocks.is_empty()
     }
 
-    /// Takes everything out.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.units.clear();
     }
 
-    /// Takes out a volume that is gone.
+    /// Removes the blocks of a volume that is gone.
     pub fn drop_volume(&mut self, volume: VolumeId) {
         self.units.retain(|unit, _| unit.volume != volume);
     }
 
-    /// True when nothing is in.
+    /// Returns true if the set is empty.
     pub fn is_empty(&self) -> bool {
         self.units.is_empty()
     }
 
-    /// Units, in order.
+    /// Returns the units and their blocks, in order of the units.
     pub fn iter(&self) -> impl Iterator<Item = (UnitKey, BlockSet)> {
         self.units.iter().map(|(unit, blocks)| (*unit, *blocks))
     }
 
-    /// Takes the first run of at most `most` blocks out.
+    /// Removes and returns the first run of blocks, `most` at most.
     pub fn pop_run(&mut self, most: u32) -> Option<(UnitKey, core::ops::Range<u32>)> {
         let (unit, blocks) = self.iter().next()?;
         let run = blocks.first_run().expect("no unit has an empty set");
@@ -69,12 +70,12 @@ impl Dirty {
         Some((unit, run))
     }
 
-    /// How many units are in.
+    /// Returns the number of units with dirty blocks.
     pub fn units(&self) -> usize {
         self.units.len()
     }
 
-    /// Bytes of the blocks that are in.
+    /// Returns the bytes of the dirty blocks.
     pub fn bytes(&self) -> u64 {
         self.units.values().map(|b| u64::from(b.len()) * u64::from(BLOCK)).sum()
     }

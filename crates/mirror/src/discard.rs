@@ -1,8 +1,12 @@
-//! A replica that is none any more: what it had is deleted (rule R11).
+//! Deletes a replica after it left the group (rule R11).
 //!
-//! Invariant: nothing is deleted but by a configuration of this very group that was entered, doesn't name
-//! this device, and was told by an MDM: another server may lie. A crash on the way leaves the content, or none of it; the next life's map says the same again.
-//! The epoch in which it acted is kept: should it become a replica again, it acts in a newer one only.
+//! Invariants:
+//! - Content is deleted only after this device has entered a configuration of the group that does
+//!   not name it and that an MDM has sent: another server may be wrong.
+//! - A crash meanwhile leaves all of the content or none. The first map of the next incarnation
+//!   says again that it has to be deleted.
+//! - The epoch in which the replica acted is kept. If the device becomes a replica of the group
+//!   again, it acts only in a newer epoch (R2).
 
 use crate::marks::Waiting;
 use crate::mirror::Mirror;
@@ -11,8 +15,8 @@ use base::{Epoch, GroupId, Mutant, Time, mutant};
 use seam::{Change, Effects, Journal, Note};
 
 impl<J: Journal> Mirror<J> {
-    /// Deletes what is here of a group to which this device doesn't belong. Nothing else begins in the group
-    /// until that is durable: it counts as a job.
+    /// Deletes the content of a group to which this device does not belong. Until that is durable
+    /// nothing else begins in the group, because it counts as a job.
     pub(crate) fn discard(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let record = &replica.record;
@@ -29,7 +33,7 @@ impl<J: Journal> Mirror<J> {
         self.change_first(now, group, vec![Change::Wipe], Waiting::Discard, out);
     }
 
-    /// It is gone, durably.
+    /// The deletion is durable.
     pub(crate) fn discarded(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         replica.local -= 1;
@@ -37,7 +41,8 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// What only another server has said of this group, an MDM has said, too: now it may cost what is here.
+    /// An MDM has confirmed what only another server had said of this group: content may be deleted
+    /// now.
     pub(crate) fn enter_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.next.is_none() && !replica.config.replicas.contains(&self.me) {

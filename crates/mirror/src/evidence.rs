@@ -1,4 +1,5 @@
-//! What a device can tell about who has every write, for MDMs that were lost and begin anew.
+//! What a device remembers that shows which replica has every acknowledged write. MDMs that lost
+//! their logs decide by it during a recovery.
 
 use crate::mirror::Mirror;
 use crate::replica::Replica;
@@ -6,12 +7,13 @@ use alloc::vec::Vec;
 use base::{Epoch, GroupId};
 use seam::{GroupRecord, Journal};
 
-/// What a device remembers of a group that says who has every write.
+/// What a device remembers of a group that helps to find the replica with every acknowledged write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Evidence {
     /// The highest epoch in which it took part; 0: in none.
     pub acted: Epoch,
-    /// In that one it was a joiner. It may have been sealed, and then have missed what its leader acknowledged without it.
+    /// It was a joiner in that epoch. It may have been sealed and then have missed writes that the
+    /// primary acknowledged without it.
     pub joiner: bool,
     /// The last epoch at whose seal it was equal to others.
     pub base: Epoch,
@@ -24,7 +26,7 @@ impl From<&GroupRecord> for Evidence {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// What this device remembers of each group, in order.
+    /// Returns what this device remembers of each group, in order of the groups.
     pub fn evidence(&self) -> Vec<(GroupId, Evidence)> {
         let one = |(id, r): (GroupId, &Replica)| {
             let (acted, joiner, base) = (r.record.acted, r.record.joiner, r.record.base);
@@ -35,7 +37,7 @@ impl<J: Journal> Mirror<J> {
         all
     }
 
-    /// The highest epoch in which this device took part in the group; 0: in none.
+    /// Returns the highest epoch in which this device took part in the group; 0: in none.
     pub fn acted(&self, group: GroupId) -> Epoch {
         self.replicas.get(group).map_or(Epoch(0), |r| r.record.acted)
     }

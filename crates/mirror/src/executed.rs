@@ -1,13 +1,16 @@
-//! Which client writes a replica's content includes (rule R8), so that a retry of one is not executed
-//! a second time, over what came after it.
+//! The list of executed writes: which writes of clients a replica's content includes (rule R8). A
+//! retry of such a write is answered and not executed again over what came after it.
 //!
-//! Kept by block: a resync that breaks off may have brought in, or overwritten, only a part of a write.
+//! Entries are kept by block, because a resync that breaks off may have brought in, or overwritten,
+//! only a part of a write.
 //!
-//! A client says with every write which number is its lowest unanswered one in the group; lower ones are
-//! never retried, and go. That alone bounds nothing: a client may hang, die, or lie. So a list has a
-//! length, and so have all lists of a device together ([`base::Limits`]): beyond it the oldest entries
-//! are forgotten, and [`Forgotten`] covers them. And a client whose window in a group is full gets no further
-//! write in, but for its lowest one.
+//! With every write a client sends its *floor*, its lowest unanswered number in the group. Lower
+//! numbers are never retried, so their entries are dropped. That alone bounds nothing, because a
+//! client may hang, die, or lie. Therefore each list has a maximum length, and so have all lists of
+//! a device together ([`base::Limits`]). The oldest entries beyond it are forgotten, and
+//! [`Forgotten`] covers them: a retry of such a write is neither executed nor acknowledged. A
+//! client whose window in a group is full may write nothing more there, except its lowest
+//! unanswered number.
 
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, UnitKey, mutant};
@@ -20,7 +23,7 @@ struct Entry {
     seq: u64,
     unit: UnitKey,
     blocks: BlockSet,
-    /// Rises with each entry of the device: the lowest are forgotten first.
+    /// Rises with each entry of the device. The lowest are forgotten first.
     noted: u64,
 }
 
@@ -33,7 +36,7 @@ struct Client {
     prune_at: usize,
 }
 
-/// Entries below which a client's list isn't worth pruning.
+/// Number of entries below which a client's list isn't worth pruning.
 const FEW: usize = 32;
 
 impl Client {
@@ -48,14 +51,14 @@ impl Client {
         self.entries.push(entry);
     }
 
-    /// Drops what is never retried.
+    /// Drops entries that are never retried.
     fn prune(&mut self) {
         let floor = self.floor;
         self.entries.retain(|e| e.seq >= floor);
         self.prune_at = (self.entries.len() * 2).max(FEW);
     }
 
-    /// What may be retried, and when it was noted.
+    /// Returns the entries that may be retried, and when they were noted.
     fn iter(&self) -> impl Iterator<Item = (u64, ExecutedBlocks)> {
         let Client { sdc, incarnation, floor, .. } = *self;
         self.entries.iter().filter(move |e| e.seq >= floor).map(move |e| {
@@ -71,19 +74,19 @@ impl Client {
     }
 }
 
-/// An entry as a record of a frame.
+/// Converts an entry to a record of a frame.
 pub(crate) fn wire_entry(e: &ExecutedBlocks) -> Executed {
     Executed::new(e.write.sdc, e.write.incarnation, e.write.seq, e.unit, e.blocks)
 }
 
-/// The entry that such a record tells. What may be forgotten, it doesn't tell.
+/// Converts a record of a frame to an entry. The record has no floor, so the entry has floor 0.
 pub(crate) fn told_entry(r: &Executed) -> ExecutedBlocks {
     let (sdc, incarnation, seq) = (r.sdc(), Incarnation(r.incarnation.get()), r.seq.get());
     let write = ClientWrite { sdc, incarnation, seq, floor: 0 };
     ExecutedBlocks { write, unit: r.key(), blocks: r.set() }
 }
 
-/// Executed writes by client; only the newest life of each client counts.
+/// Executed writes by client, of the newest incarnation of each client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecutedList {
     clients: Vec<Client>,
@@ -91,7 +94,7 @@ pub struct ExecutedList {
 }
 
 impl ExecutedList {
-    /// Remembers a write to these blocks. `noted` rises with every entry of the device.
+    /// Adds an entry for a write to these blocks. `noted` rises with every entry of the device.
     pub fn record(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet, noted: u64) {
         let ClientWrite { sdc, incarnation, seq, floor } = write;
         let index = self.clients.iter().position(|c| c.sdc == sdc).unwrap_or_else(|| {
@@ -111,29 +114,31 @@ impl ExecutedList {
             client.push(Entry { seq, unit, blocks, noted });
         }
         self.len = self.len + client.entries.len() - before;
-        // Those that write are found soon, however many have written once.
+        // Clients that write move forward, so that they are found fast among many that no longer
+        // do.
         if index > 0 {
             self.clients.swap(index, index / 2);
         }
     }
 
-    /// The most entries that one client has in it.
+    /// Returns the largest number of entries of one client.
     pub fn widest(&self) -> usize {
         self.clients.iter().map(|c| c.entries.len()).max().unwrap_or(0)
     }
 
-    /// Entries that it has, with some that are never retried any more.
+    /// Returns the number of entries, including some that are never retried any more.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True when it has no entry.
+    /// Returns true if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Refuses a write of a life that is over, and one more of a client that has `most` writes in the list: the
-    /// client's oldest unanswered one gets through, so that the window moves.
+    /// Refuses a write of an incarnation that a newer one has replaced, and a write of a client
+    /// that has `most` writes in the list already. The client's oldest unanswered write is
+    /// admitted, so that the window moves.
     pub fn admits(&self, write: ClientWrite, most: usize) -> Result<(), Status> {
         let Some(client) = self.clients.iter().find(|c| c.sdc == write.sdc) else { return Ok(()) };
         if client.incarnation > write.incarnation && !mutant::on(Mutant::OldLife) {
@@ -150,20 +155,20 @@ impl ExecutedList {
         if unanswered < most { Ok(()) } else { Err(Status::Busy) }
     }
 
-    /// The newest life of the client that the list knows.
+    /// Returns the newest incarnation of the client in the list.
     pub fn life(&self, sdc: SdcId) -> Option<Incarnation> {
         self.clients.iter().find(|c| c.sdc == sdc).map(|c| c.incarnation)
     }
 
-    /// The blocks that are known to include this write.
+    /// Returns the blocks that are known to include this write.
     pub fn blocks(&self, write: ClientWrite) -> BlockSet {
         let client =
             self.clients.iter().find(|c| c.sdc == write.sdc && c.incarnation == write.incarnation);
         client.map_or(BlockSet::EMPTY, |c| c.blocks(write.seq))
     }
 
-    /// These blocks now have the content of a replica whose list is `theirs`: what it doesn't include
-    /// is gone, what it includes is here.
+    /// Takes over the entries of a replica whose content these blocks have now. `theirs` is that
+    /// replica's list; what it doesn't include is gone from these blocks.
     pub fn overwrite(
         &mut self,
         unit: UnitKey,
@@ -185,7 +190,8 @@ impl ExecutedList {
         }
     }
 
-    /// Adds blocks to the entry of a write, if there is one: copies bring in a write bit by bit.
+    /// Adds blocks to the entry of a write, because copies bring in a write piece by piece. Returns
+    /// false if there is no entry.
     fn extend(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet) -> bool {
         let same = |c: &&mut Client| c.sdc == write.sdc && c.incarnation == write.incarnation;
         let Some(client) = self.clients.iter_mut().find(same) else { return false };
@@ -207,12 +213,12 @@ impl ExecutedList {
 
     // ---- bounds ----
 
-    /// When each entry was noted.
+    /// Returns when each entry was noted.
     pub fn noted(&self) -> impl Iterator<Item = u64> {
         self.clients.iter().flat_map(|c| c.entries.iter().map(|e| e.noted))
     }
 
-    /// Forgets what was noted at `last` or before, in the list of this group.
+    /// Forgets the entries that were noted at `last` or before, in the list of this group.
     pub fn forget_until(&mut self, last: u64, group: GroupId, forgotten: &mut Forgotten) {
         self.retain(|told, e| {
             let ClientWrite { sdc, incarnation, seq, floor } = told.write;
@@ -224,13 +230,14 @@ impl ExecutedList {
         });
     }
 
-    /// Drops what is never retried, of all clients.
+    /// Drops the entries of all clients that are never retried.
     pub fn prune(&mut self) {
         self.clients.iter_mut().for_each(Client::prune);
         self.retain(|_, _| true);
     }
 
-    /// Has at most `most` entries from now on: if they are more, a quarter goes at once, as it looks at all of them.
+    /// Bounds the list to `most` entries. If it has more, a quarter is forgotten at once, because
+    /// finding the oldest looks at all of them.
     pub fn bound(&mut self, most: usize, group: GroupId, forgotten: &mut Forgotten) {
         if self.len <= most || mutant::on(Mutant::EndlessList) {
             return;
@@ -245,14 +252,14 @@ impl ExecutedList {
 
     // ---- as a whole ----
 
-    /// All that may be retried, in the order in which it was noted.
+    /// Returns the entries that may be retried, in the order in which they were noted.
     pub fn entries(&self) -> Vec<ExecutedBlocks> {
         let mut all: Vec<_> = self.clients.iter().flat_map(Client::iter).collect();
         all.sort_by_key(|(noted, _)| *noted);
         all.into_iter().map(|(_, entry)| entry).collect()
     }
 
-    /// What is known of these blocks.
+    /// Returns what is known about these blocks.
     pub fn of(&self, unit: UnitKey, blocks: BlockSet) -> Vec<ExecutedBlocks> {
         let common = |(_, e): (u64, ExecutedBlocks)| {
             let blocks = e.blocks.and(blocks);
@@ -261,7 +268,8 @@ impl ExecutedList {
         self.clients.iter().flat_map(Client::iter).filter_map(common).collect()
     }
 
-    /// The list of these entries, the oldest first; those that name no blocks are left out.
+    /// Creates a list of these entries, which are in order from the oldest. Entries without blocks
+    /// are left out.
     pub fn from_entries(entries: &[ExecutedBlocks], noted: &mut u64) -> ExecutedList {
         let mut list = ExecutedList::default();
         for e in entries.iter().filter(|e| !e.blocks.is_empty()) {
@@ -271,24 +279,24 @@ impl ExecutedList {
         list
     }
 
-    /// The list as records of a frame, the oldest first.
+    /// Returns the list as records of a frame, the oldest first.
     pub fn to_records(&self) -> Vec<Executed> {
         self.entries().iter().map(wire_entry).collect()
     }
 
-    /// The list that these records tell.
+    /// Creates a list from the records of a frame.
     pub fn from_records(records: &[Executed], noted: &mut u64) -> ExecutedList {
         let entries: Vec<ExecutedBlocks> = records.iter().map(told_entry).collect();
         ExecutedList::from_entries(&entries, noted)
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         *self = ExecutedList::default();
     }
 }
 
-/// The latest of the `count` oldest of these; `None` when it is about none.
+/// Returns the latest of the `count` oldest values; `None` if there is none.
 pub(crate) fn oldest(mut noted: Vec<u64>, count: usize) -> Option<u64> {
     let last = count.min(noted.len()).checked_sub(1)?;
     Some(*noted.select_nth_unstable(last).1)
@@ -362,7 +370,7 @@ mod tests {
         assert!(!forgotten.covers(G, write(4, 5001, 1)) && !forgotten.covers(G, write(5, 1, 1)));
     }
 
-    /// A log that an earlier build wrote may name it: a client is refused with it today.
+    /// Clients are refused with it today, but a log that an earlier build wrote may contain it.
     #[test]
     fn the_highest_number_there_is_can_be_forgotten() {
         let (mut list, mut forgotten) = (ExecutedList::default(), Forgotten::new(100));

@@ -1,14 +1,15 @@
-//! No space (rule R15): who finds it out, and what happens then. Nothing was changed anywhere, and a
-//! client holds its write until there is space.
+//! No space (rule R15): which replica notices it, and what happens then. Nothing has changed
+//! anywhere, and the client holds its write until there is space.
 //!
-//! The primary reserves before it acts. A secondary refuses before anything is durable there; then the
-//! write leaves the stream undone, and a joiner that took it gets what is here instead. A joiner without space
-//! starts over later.
+//! The primary reserves space before it acts. A secondary refuses before anything is durable there.
+//! Then the write leaves the stream without effect, and a joiner that has done it gets the content
+//! of the primary instead. A joiner without space starts over later.
 //!
-//! **The spare**: a part of each device is kept for copies that replace lost ones. Once the rest is taken, a client's
-//! write to new space of a thin volume finds none, as if the device were full; copies and repairs do, and so do thick
-//! volumes. A secondary refuses only what its primary can still take back (`flag::FRESH`): who keeps its spare is no
-//! suspect.
+//! **The spare**: a part of each device is reserved for copies that replace lost ones. Once the
+//! rest is used, a client's write to new space of a thin volume fails as if the device were full.
+//! Copies, repairs and thick volumes may use the spare. A secondary refuses a write for its spare
+//! only if the primary can still take the write back (`flag::FRESH`), so a device that keeps its
+//! spare is not suspected.
 
 use crate::client::PART_DONE;
 use crate::mirror::{Caller, Mirror};
@@ -22,12 +23,12 @@ use wire::Status;
 /// How long a joiner without space is left alone.
 const FULL_AGAIN: Duration = Duration::from_secs(1);
 
-/// Who may take how much of the device.
+/// How much of the device may be used, and by which volumes.
 #[derive(Debug)]
 pub(crate) struct Usable {
-    /// When so many bytes are taken, the rest is the spare.
+    /// When this many bytes are used, the rest is the spare.
     bytes: u64,
-    /// Volumes that may take of the spare, too.
+    /// Volumes that may use the spare, too.
     thick: BTreeSet<VolumeId>,
 }
 
@@ -38,19 +39,20 @@ impl Default for Usable {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// When `bytes` of the device are taken, the rest is kept for copies that replace lost ones, and for these thick
-    /// volumes. More may be taken already: nothing is given back for that.
+    /// Reserves the space beyond the first `bytes` of the device for copies that replace lost ones
+    /// and for these thick volumes. If more is used already, nothing is freed.
     pub fn keep_spare(&mut self, bytes: u64, thick: BTreeSet<VolumeId>) {
         self.usable = Usable { bytes, thick };
     }
 
-    /// Whether a client's write to this volume finds only the spare, if it needs new space.
+    /// Returns true if a write of a client to this volume could use only the spare for new space.
     fn has_only_spare(&self, volume: VolumeId) -> bool {
         let taken = self.journal.used() >= self.usable.bytes;
         taken && !self.usable.thick.contains(&volume) && !mutant::on(Mutant::SpendSpare)
     }
 
-    /// Reserves space for a client's write. If there is none, or only the spare, it is noted.
+    /// Reserves space for a client's write. Notes it and returns false if there is none, or only
+    /// the spare.
     pub(crate) fn reserve(
         &mut self,
         now: Time,
@@ -74,7 +76,8 @@ impl<J: Journal> Mirror<J> {
         false
     }
 
-    /// A client's write came that its primary can take back.
+    /// Starts a client's write that the primary can still take back, or refuses it if there is no
+    /// space except the spare.
     pub(crate) fn start_fresh(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let place @ (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
@@ -87,7 +90,7 @@ impl<J: Journal> Mirror<J> {
         self.start_job(now, key, out);
     }
 
-    /// A job without a reservation found no space: only a secondary's.
+    /// A job without a reservation found no space. This happens only at a secondary or joiner.
     pub(crate) fn job_full(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::NotStarted;
@@ -100,7 +103,7 @@ impl<J: Journal> Mirror<J> {
         self.refuse(now, key, Status::Full, out);
     }
 
-    /// A member has no space for it.
+    /// A replica has no space for the operation.
     pub(crate) fn refused(
         &mut self,
         now: Time,
@@ -114,12 +117,13 @@ impl<J: Journal> Mirror<J> {
         let required = self.replicas[group].needed().intersects(member);
         out.note(Note::Full { device: from });
         if !required {
-            // A joiner lacks it, and maybe more: starts over when it may have space.
+            // The joiner lacks this write, and maybe more. It starts over when it may have space.
             self.cut(now, group, out);
             self.asking.insert(group, now + FULL_AGAIN);
             return;
         }
-        // Who else got it may have it by now. A joiner is told otherwise; one that counts only by a new epoch.
+        // Other replicas may have done the write by now. A joiner gets other content for it; a
+        // replica whose answer is needed has to be removed by a new epoch.
         let mut others = op.sent;
         others.remove(member);
         let counts = others.intersects(self.replicas[group].needed());
@@ -133,7 +137,8 @@ impl<J: Journal> Mirror<J> {
             op.reserved = false;
             let lsn = op.lsn;
             self.finish_full(key, out);
-            // Before it leaves the stream: when that is empty, the joiner may be sealed.
+            // Before the write leaves the stream: when the stream is empty, the joiner may be
+            // sealed.
             if !others.is_empty() {
                 self.copy_anew(now, group, unit, BlockSet::touching(at, len), out);
             }
@@ -143,8 +148,8 @@ impl<J: Journal> Mirror<J> {
         self.suspects.insert(from);
     }
 
-    /// Tells the client, and whether a part of the write is in the content already: an operation that has
-    /// begun keeps its number.
+    /// Answers `Full` to the client, and whether a part of the write is in the content already:
+    /// then the write has begun and keeps its number.
     pub(crate) fn finish_full(&mut self, key: u64, out: &mut Effects) {
         if mutant::on(Mutant::AckFull) {
             return self.finish_client(key, Status::Ok, out);

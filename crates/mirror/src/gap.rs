@@ -1,8 +1,9 @@
-//! Data that was lost, and given up, but not as zeros: a person wants an error wherever the lost data would be read. The
-//! group began anew without any block; what has none is such an error until it is written whole.
+//! Gaps: data that was lost, and whose loss the operator accepted as errors and not as zeros (R10).
 //!
-//! So a write to a part of a block without data is an error, too, zeros are written as data, and every block counts as
-//! allocated: a copying program must not take what it can't read for zeros.
+//! The group started over without any block. A block without data is an error until it is written
+//! whole. So a partial write to such a block is an error, too, and zeros are written as data. Every
+//! block counts as allocated, because a program that copies the volume must not take unreadable
+//! blocks for zeros.
 
 use crate::mirror::Mirror;
 use crate::op::{Op, OpKind};
@@ -12,23 +13,25 @@ use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
 use seam::{Buf, Effects, Journal};
 use wire::flag;
 
-/// By volume and group: units of the volume below this one are meant.
+/// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
 
 impl<J: Journal> Mirror<J> {
-    /// Where blocks without data are errors. It has to be known before a group that began anew is configured.
+    /// Sets where blocks without data are errors. Call it before a group that started over is
+    /// configured.
     pub fn set_gaps(&mut self, gaps: Gaps) {
         self.gaps = gaps;
     }
 
-    /// Blocks of this unit that have no data are errors.
+    /// Returns true if blocks of this unit without data are errors.
     #[inline]
     pub(crate) fn is_gap(&self, group: GroupId, unit: UnitKey) -> bool {
         !self.gaps.is_empty()
             && self.gaps.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
     }
 
-    /// The operation needs what blocks hold that have no data, and that is an error.
+    /// Returns true if the operation needs the content of a block without data in a gap, which is
+    /// an error.
     #[inline]
     pub(crate) fn meets_gap(&self, op: &Op) -> bool {
         if !self.is_gap(op.group, op.unit) {
@@ -42,7 +45,8 @@ impl<J: Journal> Mirror<J> {
         !needed.is_empty()
     }
 
-    /// Zeros in a gap are data: a block that is cleared would be an error again. All share one buffer.
+    /// Turns a zeroing in a gap into a write of zeros, because a cleared block would be an error
+    /// again. All such writes share one buffer.
     pub(crate) fn zeros_as_data(&mut self, key: u64, out: &Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if op.kind != OpKind::Zero || !self.is_gap(op.group, op.unit) {
@@ -56,13 +60,13 @@ impl<J: Journal> Mirror<J> {
         op.flags &= !flag::NO_BODY_CRC;
     }
 
-    /// Gives the buffer back that nothing uses any more.
+    /// Frees the shared buffer if nothing uses it any more.
     pub(crate) fn drop_zeros(&mut self) {
         self.zeros = self.zeros.take().filter(|zeros| !zeros.is_unique());
     }
 }
 
-/// CRC-32C of these bytes, which are zeros: of whole blocks without a look at them.
+/// Returns the CRC-32C of these bytes, which are zeros. It does not read the whole blocks.
 fn sum_of_zeros(zeros: &Buf) -> u32 {
     let part = zeros.len() % BLOCK as usize;
     let blocks = 0..zeros.len() / BLOCK as usize;

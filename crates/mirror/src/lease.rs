@@ -1,35 +1,50 @@
-//! Leases between pairs of devices (rule R3): as a primary I hold them, as a secondary I grant them.
+//! Leases between pairs of devices (rules R3 and R4): a primary holds leases, a secondary grants
+//! them.
 //!
-//! A lease says: "until then I won't act for a group that you lead". It holds on the primary's clock
-//! from the moment its beacon left, on the secondary's until 1.25 leases after the beacon came, so
-//! clocks may differ in rate by a fifth, and need not agree on the time at all.
+//! A lease says: "until then I will not act as the primary of a group that you lead." For the
+//! primary it runs from the moment when its beacon left, and for one `Limits::lease`. For the
+//! secondary it runs from the moment when the beacon arrived, and for `Limits::grace`, which is
+//! 1.25 leases. So clocks may differ in rate by a fifth, and need not agree on the time.
+//!
+//! Invariants:
+//! - A lease never lets its holder read longer than it binds its granter, as long as clocks keep to
+//!   that bound.
+//! - A grant counts only when the holder's map is at least as new as the granter's (R4). So after a
+//!   device has learned that it is the new primary, its grants are useless to a former primary that
+//!   doesn't know.
+//! - Only the newest incarnation of a device gets leases.
 
 use crate::stopwatch::smooth;
 use alloc::collections::BTreeMap;
 use base::{DeviceId, Duration, IdMap, Incarnation, Limits, MapVersion, Mutant, Time, mutant};
 
+/// A lease from another device, which this one holds or asks for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Held {
     until: Time,
     heard: Time,
     needed_since: Option<Time>,
     beacon_due: Time,
-    /// From a beacon to its grant, smoothed.
+    /// Time from a beacon to its grant, smoothed.
     trip: Duration,
-    /// A grant that came with a map that this side didn't know: when its beacon left, and that map.
+    /// A grant that came with a map that this device did not know: when its beacon left, and the
+    /// map.
     early: Option<(Time, MapVersion)>,
 }
 
+/// A lease that this device has granted.
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     until: Time,
-    /// The newest life that was heard.
+    /// The newest incarnation that was heard.
     incarnation: Incarnation,
-    /// Until when lives before that one may serve reads by a grant of mine: one may go on beside it, and knows no newer map.
+    /// Until when earlier incarnations may serve reads by a grant of this device. One of them may
+    /// still run beside the newest one, and know no newer map.
     former: Time,
-    /// The newest map that it has said to have, of those that I know.
+    /// The newest map that it has said to know, among those that this device knows.
     map: MapVersion,
-    /// What it said last, if that is newer than what I know: it may be anything, and counts when I know it.
+    /// The map that it named last, if this device doesn't know that one yet. It may be made up, so
+    /// it counts only when this device knows it, too.
     said: MapVersion,
 }
 
@@ -37,32 +52,35 @@ struct Granted {
 #[derive(Debug)]
 pub struct Leases {
     held: IdMap<DeviceId, Held>,
-    /// The earliest `beacon_due` of those that are needed: whoever changes one calls `reckon`.
+    /// The earliest `beacon_due` of the leases that are needed. Code that changes one calls
+    /// `reckon`.
     next_beacon: Option<Time>,
     granted: IdMap<DeviceId, Granted>,
-    /// The version of this side's map.
+    /// The version of this device's map.
     mine: MapVersion,
     boot: Time,
     lease: Duration,
     grace: Duration,
     every: Duration,
     suspect_after: Duration,
-    /// When this side last looked for beacons that are due, and since when it does so without having stood still.
+    /// When this device last looked for beacons that are due, and since when it has done so without
+    /// a long stop.
     ran: Time,
     awake: Time,
 }
 
-/// What the map says of the other side.
+/// What the map says about another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fate {
-    /// The life that the map knows.
+    /// The incarnation that the map names.
     pub incarnation: Incarnation,
-    /// That life's process is known to be dead.
+    /// The process of that incarnation is known to be dead.
     pub dead: bool,
 }
 
 impl Leases {
-    /// None held; of what an earlier life granted nothing is known.
+    /// Creates the leases of a device that holds none. What its earlier incarnations granted is
+    /// unknown.
     pub fn new(boot: Time, limits: &Limits) -> Leases {
         Leases {
             held: IdMap::default(),
@@ -79,7 +97,7 @@ impl Leases {
         }
     }
 
-    /// From now on exactly these devices' leases are needed.
+    /// Sets the devices whose leases are needed from now on.
     pub fn need(&mut self, now: Time, devices: &alloc::collections::BTreeSet<DeviceId>) {
         for (device, held) in self.held.iter_mut() {
             if !devices.contains(&device) {
@@ -101,7 +119,7 @@ impl Leases {
         self.next_beacon = needed.map(|h| h.beacon_due).min();
     }
 
-    /// The devices whose beacons are due; counts them as sent.
+    /// Reports the devices whose beacons are due, and counts these as sent.
     pub fn due(&mut self, now: Time, mut beacon: impl FnMut(DeviceId)) {
         (self.awake, self.ran) = (self.awake(now), now);
         if self.next_beacon.is_none_or(|at| at > now) {
@@ -116,12 +134,12 @@ impl Leases {
         self.reckon();
     }
 
-    /// When `due` has something to do.
+    /// Returns when `due` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
         self.next_beacon
     }
 
-    /// A beacon to this device would get through now: send it at the next occasion.
+    /// Makes a beacon to this device due now, because it would get through.
     pub fn hurry(&mut self, device: DeviceId) {
         if let Some(held) = self.held.get_mut(device) {
             held.beacon_due = Time::ZERO;
@@ -129,8 +147,9 @@ impl Leases {
         }
     }
 
-    /// A grant came, for a beacon that left at `sent`. Counts only if this side's map is at least as
-    /// new as the granter's (rule R4: the granter may lead one of my groups in a map I don't have).
+    /// Takes a grant for a beacon that left at `sent`. It counts only if this device's map is at
+    /// least as new as the granter's (rule R4: in a newer map the granter may be the primary of one
+    /// of this device's groups).
     pub fn granted(
         &mut self,
         now: Time,
@@ -150,20 +169,20 @@ impl Leases {
         held.until = held.until.max(from + self.lease);
     }
 
-    /// True while this device's lease lets me read.
+    /// Returns true while a lease from the device `of` lets this one read.
     #[inline]
     pub fn holds(&self, now: Time, of: DeviceId) -> bool {
         mutant::on(Mutant::NoLease) || self.held.get(of).is_some_and(|h| now < h.until)
     }
 
-    /// Since when this side has run without a long stop. While it stood still it asked nobody, and what was answered
-    /// before that waits to be read.
+    /// Returns since when this device has run without a long stop. While it was stopped it sent no
+    /// beacons, and answers that had arrived before were not read.
     pub(crate) fn awake(&self, now: Time) -> Time {
         let stood = now.since(self.ran) > self.suspect_after / 2;
         if stood { now } else { self.awake }
     }
 
-    /// Devices that are needed and have not granted for too long.
+    /// Returns the devices that are needed and have not granted for too long.
     pub fn silent(&self, now: Time) -> impl Iterator<Item = DeviceId> {
         let awake = self.awake(now);
         self.held.iter().filter_map(move |(device, held)| {
@@ -172,7 +191,7 @@ impl Leases {
         })
     }
 
-    /// How long needed devices take to grant, of those that did lately.
+    /// Returns how long needed devices take to grant, for those that have done so recently.
     pub fn trips(&self, now: Time) -> impl Iterator<Item = (DeviceId, Duration)> {
         let lately = self.every * 3;
         self.held.iter().filter_map(move |(device, held)| {
@@ -181,14 +200,15 @@ impl Leases {
         })
     }
 
-    /// True when the device has granted within the last three beacons.
+    /// Returns true if the device has granted within the last three intervals of beacons.
     pub fn answers(&self, now: Time, device: DeviceId) -> bool {
         let heard = self.held.get(device).map_or(Time::ZERO, |h| h.heard);
         heard > Time::ZERO && now.since(heard) < self.every * 3
     }
 
-    /// Grants that came with maps that this side knows by now count. Call when all of the map is in force: a group that
-    /// another one leads in it is given up before. True if one counts that did not.
+    /// Counts grants that came with maps that this device knows by now. Call it when all of the map
+    /// is in force: by then this device has given up the groups that have another primary in it.
+    /// Returns true if a grant counts that did not count before.
     pub fn count_early(&mut self) -> bool {
         let (mine, lease) = (self.mine, self.lease);
         let mut any = false;
@@ -201,7 +221,8 @@ impl Leases {
         any
     }
 
-    /// I grant a lease to this life of a primary, whose beacon came now. False: a newer life was heard, and it gets none.
+    /// Grants a lease to this incarnation of a primary, whose beacon came now. Returns false, and
+    /// grants nothing, if a newer incarnation is known.
     pub fn grant(
         &mut self,
         now: Time,
@@ -215,7 +236,8 @@ impl Leases {
         entry.map(|granted| granted.until = now + grace).is_some()
     }
 
-    /// This side's map is another one. A life of which it says that its process is dead serves nothing any more.
+    /// Takes over a new map. An incarnation whose process is dead by the map serves nothing any
+    /// more.
     pub fn know(&mut self, map: MapVersion, fates: &BTreeMap<DeviceId, Fate>) {
         self.mine = map;
         for (device, fate) in fates.iter().filter(|(_, fate)| fate.dead) {
@@ -230,8 +252,9 @@ impl Leases {
         }
     }
 
-    /// Any frame tells how new the map of the sender, a life of a device, is. True when that is news. A version that this
-    /// side doesn't know is kept until it does: one that was made up must not outlive the lie.
+    /// Notes the map version that an incarnation of a device has named in a frame. Returns true if
+    /// that is news. A version that this device doesn't know waits until it does, and the next
+    /// frame replaces it: a version that was made up must not last.
     pub fn heard(&mut self, now: Time, from: DeviceId, life: Incarnation, map: MapVersion) -> bool {
         let unknown = |until: Time, former: Time| Granted {
             until,
@@ -243,7 +266,7 @@ impl Leases {
         let (until, mine) = (now.min(self.boot), self.mine);
         let entry = self.granted.get_or_insert_with(from, || unknown(until, Time::ZERO));
         if life < entry.incarnation {
-            return false; // what a former life knows says nothing of the newer one
+            return false; // what an earlier incarnation knows says nothing about the newer one
         }
         if life > entry.incarnation {
             let one = mutant::on(Mutant::OneLife);
@@ -258,17 +281,20 @@ impl Leases {
         news
     }
 
-    /// Until when my grants up to now let `device` serve reads, if nothing is known of it. An earlier
-    /// life of mine may have granted until a full grace after this one's start.
+    /// Returns until when the grants up to now let `device` serve reads, if nothing else is known
+    /// about it. An earlier incarnation of this device may have granted leases that run until a
+    /// full grace after this one's start.
     pub fn promised(&self, device: DeviceId) -> Time {
         let boot =
             if mutant::on(Mutant::NoRestartGrace) { Time::ZERO } else { self.boot + self.grace };
         self.granted.get(device).map_or(boot, |g| g.until.max(g.former).max(boot))
     }
 
-    /// True when `device` can't serve reads any more by a lease of mine, in a group that I lead since
-    /// `map`: it knows, or it is dead, and no life before that one may; or what was `promised` before I knew that map is
-    /// over. (Later grants tell the map, and are of no use to one who doesn't know it.)
+    /// Returns true if `device` can't serve reads by a lease of this device any more, in a group of
+    /// which this device is the primary since `map`. Either it knows that map or is dead, and no
+    /// earlier incarnation of it may still serve; or the time `promised` before this device knew
+    /// the map has passed. (Later grants carry the map's version and are useless to a device that
+    /// doesn't know it.)
     pub fn is_over(
         &self,
         now: Time,
@@ -307,7 +333,7 @@ mod tests {
         assert_eq!(silent(&leases, 10_400), 0);
         leases.due(ms(10_400), |_| {});
         assert_eq!(silent(&leases, 10_400), 0);
-        // Who answers nothing from then on is silent.
+        // A device that answers nothing from then on is silent.
         (10_800..12_400).step_by(400).for_each(|n| leases.due(ms(n), |_| {}));
         assert_eq!((silent(&leases, 12_400), silent(&leases, 12_401)), (0, 1));
     }
@@ -336,12 +362,14 @@ mod tests {
         assert_eq!(leases.wake_at(), None);
     }
 
-    /// An address may have moved to another host, and the process of before goes on at the old one.
+    /// The address may have moved to another host, and the earlier process may go on at the old
+    /// one.
     #[test]
     fn a_newer_life_at_the_same_address_is_no_proof_that_the_older_one_is_dead() {
         let ms = |n: u64| Time(n * 1_000_000);
         let fate = |life, dead| Fate { incarnation: Incarnation(life), dead };
-        // A process that has run for a while: its own earlier life has promised nothing that still counts.
+        // This process has run for a while: grants of its earlier incarnations don't count any
+        // more.
         let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
         let (peer, map) = (DeviceId(2), MapVersion(2));
         leases.grant(ms(10_000), peer, Incarnation(1), MapVersion(1));
@@ -354,7 +382,7 @@ mod tests {
         assert!(!over(end - 1, fate(2, false)) && over(end, fate(2, false)));
     }
 
-    /// Two processes of one server's name: the older one stood still, and goes on with its lease.
+    /// Two processes of one server: the older one stood still, and goes on with its lease.
     #[test]
     fn what_a_newer_life_knows_ends_no_lease_of_an_older_one() {
         let ms = |n: u64| Time(n * 1_000_000);
@@ -372,10 +400,10 @@ mod tests {
         assert!(!over(&leases, 10_002) && !over(&leases, 10_000 + grace - 1));
         assert_eq!(leases.promised(peer), ms(10_001 + grace));
         assert!(over(&leases, 10_000 + grace));
-        // The older one gets no lease any more, and what it knows says nothing of the newer one.
+        // The older one gets no lease any more, and what it knows says nothing about the newer one.
         assert!(!leases.grant(ms(10_003), peer, Incarnation(1), MapVersion(9)));
         assert!(!leases.heard(ms(10_003), peer, Incarnation(1), map));
-        // One whose death is proven has no lease.
+        // A process whose death is proven has no lease.
         let dead = [(peer, Fate { incarnation: Incarnation(2), dead: true })];
         leases.know(MapVersion(3), &dead.into());
         assert_eq!(leases.promised(peer), ms(10_000 + grace));

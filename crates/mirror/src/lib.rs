@@ -1,14 +1,52 @@
-//! The replication protocol: primary, secondary, settle, resync, client sessions.
+//! The replication protocol: how the replicas of a group stay equal, and how clients reach them.
 //!
-//! `docs/internals/protocol.md` says what these machines do and why it is safe. They know neither
-//! connections nor disk formats: whoever owns a [`Mirror`] tells it which link belongs to whom, and
-//! gives it a [`seam::Journal`].
+//! A group has one **primary**, as a rule one **secondary**, and while it is resynced or moved also
+//! a **joiner**. The MDM decides a group's configuration (primary, in-sync set, joiners) and
+//! numbers each one with an **epoch**. Data doesn't pass through the MDM:
+//!
+//! 1. A client sends a write to the primary. When the write has its range lock it gets the next
+//!    **lsn**, and the primary sends it to the other replicas in the group's ordered stream.
+//! 2. The primary acknowledges the write when every in-sync replica has it durably (R1).
+//! 3. The primary serves a read from its own copy while it holds a lease from every other in-sync
+//!    replica (R3).
+//! 4. When a configuration ends, each replica adds to its **dirty set** D the blocks in which other
+//!    replicas may differ. The next primary settles: it makes the in-sync replicas equal in the
+//!    blocks of all their dirty sets, and only then serves (R6).
+//! 5. A replica that is not in sync joins in the same way, while clients go on writing (R11).
+//!
+//! `docs/internals/protocol.md` describes the protocol and why it is safe, and
+//! `docs/internals/rules.md` the rules R1 to R16. The state machines here know neither connections
+//! nor disk formats: the owner of a [`Mirror`] tells it which link leads to which device, and gives
+//! it a [`seam::Journal`], the unit store.
+//!
+//! | file | contents | rules |
+//! |---|---|---|
+//! | `mirror` | all replicas of a shard: operations, range locks, media jobs | R3 |
+//! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
+//! | `replica` | one replica: configuration, record, role; the primary's stream | R5 |
+//! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
+//! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
+//! | `sync` | settle and resync | R6, R11 |
+//! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
+//! | `watch` | timers, beacons and grants; which devices are suspected | R3, R4, R12 |
+//! | `executed` | the list of executed writes | R8 |
+//! | `dirty`, `marks` | the dirty set, and what the unit store is told | R5 |
+//! | `op`, `lock`, `load` | one operation, range locks, the limit for clients' operations | R3 |
+//! | `window` | flow control to each replica; joiners that stall | R11 |
+//! | `pace`, `arrival`, `stopwatch` | the speed of copies at both ends, and how it is measured | |
+//! | `repair`, `scrub` | damaged blocks | R13 |
+//! | `full` | no space, and the spare | R15 |
+//! | `gap` | data whose loss was accepted as errors | R10 |
+//! | `discard`, `volumes` | deleting replicas that left, and volumes | R11, R9 |
+//! | `evidence`, `standing` | what a device knows, for a recovery and for the simulator | |
+//! | `client` | the client's side | R8, R15, R16 |
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
 mod arrival;
 pub mod client;
+mod configuration;
 mod dirty;
 mod discard;
 mod evidence;

@@ -1,12 +1,14 @@
-//! What operations of clients take of a shard as long as they are not answered.
+//! The load of a shard with operations of clients that are not answered yet.
 //!
-//! Only these count. Copies have their own limit, or a shard full of operations that wait for a settle would never settle.
-//! What other leaders send is always taken, or two shards could wait for each other's places: their limits bound it.
-//! What is answered and on its way to a joiner is bounded by that one's window.
+//! Only these operations count. Copies have a limit of their own; otherwise a shard full of
+//! operations that wait for a settle would never settle. Operations from other primaries are always
+//! accepted, because two shards could otherwise wait for room at each other; the limits of those
+//! primaries bound them. Writes that are answered and still on their way to a joiner are bounded by
+//! that joiner's window.
 
 use base::{Limits, Mutant, mutant};
 
-/// Operations, and bytes that they or their answers take.
+/// The number of operations, and the bytes of their bodies or answers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     ops: u32,
@@ -14,7 +16,7 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// One more, if it counts, with so many bytes.
+    /// Adds an operation of this many bytes, if it counts.
     pub fn add(&mut self, counts: Option<u32>) {
         if let Some(bytes) = counts {
             self.ops += 1;
@@ -22,7 +24,7 @@ impl Load {
         }
     }
 
-    /// One that counted is answered, or over.
+    /// Removes an operation that is answered or over, if it counted.
     pub fn end(&mut self, counts: Option<u32>) {
         if let Some(bytes) = counts {
             self.ops -= 1;
@@ -30,18 +32,18 @@ impl Load {
         }
     }
 
-    /// True when no more are taken.
+    /// Returns true if no more operations are accepted.
     pub fn is_full(&self, limits: &Limits) -> bool {
         let full = self.ops >= limits.shard_ops || self.bytes >= limits.shard_bytes;
         full && !mutant::on(Mutant::EndlessLoad)
     }
 
-    /// How many there are.
+    /// Returns the number of operations.
     pub fn ops(&self) -> u32 {
         self.ops
     }
 
-    /// What they take.
+    /// Returns the bytes of the operations.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

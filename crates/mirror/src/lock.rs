@@ -1,5 +1,5 @@
-//! Range locks of one group: operations on overlapping blocks run one after the other, in the order in
-//! which they came; reads share.
+//! Range locks of one group. Operations on overlapping blocks run one after the other, in order of
+//! arrival; reads share. So no read overlaps a write in flight (R3).
 
 use crate::mirror::Mirror;
 use crate::op::Local;
@@ -17,7 +17,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// The blocks that a byte range of a unit touches.
+    /// Returns the range of the blocks that a byte range of a unit touches.
     pub fn new(unit: UnitKey, at: u32, len: u32, exclusive: bool) -> Range {
         Range { unit, first: at / BLOCK, end: (at + len).div_ceil(BLOCK), exclusive }
     }
@@ -30,7 +30,7 @@ impl Range {
     }
 }
 
-/// The locks, in order of arrival.
+/// The locks that are held or waited for, in order of arrival.
 #[derive(Debug, Default)]
 pub struct Locks {
     entries: Vec<Entry>,
@@ -44,7 +44,8 @@ struct Entry {
 }
 
 impl Locks {
-    /// Asks for a lock; true when it is granted at once, else `unlock` of another tells when it is.
+    /// Requests a lock and returns true if it is granted at once. Otherwise `unlock` of another
+    /// operation reports it.
     #[inline]
     pub fn lock(&mut self, op: u64, range: Range) -> bool {
         let granted = !self.entries.iter().any(|e| e.range.conflicts(&range));
@@ -52,7 +53,8 @@ impl Locks {
         granted
     }
 
-    /// Gives a lock, or a place in the queue, back; tells which operations got theirs thereby.
+    /// Releases a lock, or withdraws a request, and reports the operations that get their lock by
+    /// that.
     #[inline]
     pub fn unlock(&mut self, op: u64, mut granted: impl FnMut(u64)) {
         let Some(index) = self.entries.iter().position(|e| e.op == op) else { return };
@@ -69,20 +71,20 @@ impl Locks {
         }
     }
 
-    /// Every operation that holds or wants a lock, in order of arrival.
+    /// Returns every operation that holds or waits for a lock, in order of arrival.
     pub fn ops(&self) -> impl Iterator<Item = u64> {
         self.entries.iter().map(|e| e.op)
     }
 
-    /// True when nobody holds or wants anything.
+    /// Returns true if no lock is held or waited for.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 }
 
 impl<J: Journal> Mirror<J> {
-    /// What the journal relies on: no other job is at work on these blocks, unless both only read. Looks at every
-    /// operation, so only builds that check everything ask.
+    /// Returns true if no other job works on these blocks, or all of them only read. The unit store
+    /// relies on it. Looks at every operation, so only builds with debug assertions call it.
     pub(crate) fn is_apart(
         &self,
         key: u64,
@@ -91,7 +93,7 @@ impl<J: Journal> Mirror<J> {
         changes: bool,
     ) -> bool {
         if mutant::on(Mutant::ReadInFlight) || mutant::on(Mutant::CopyUnlocked) {
-            return true; // these have judges of their own
+            return true; // other checks catch these mutants
         }
         let blocks = BlockSet::touching(at, len);
         self.ops.iter().all(|(other, op)| {

@@ -1,11 +1,12 @@
-//! What the journal is told (rule R5): marks with each write, changes of a group's record, and who waits
-//! until they are durable.
+//! What the unit store is told (rule R5): the metadata of each write, changes of a group's record,
+//! and what waits until such a change is durable.
 //!
-//! The sets in here and in the journal are not the same facts. What is here is exact, and counts while
-//! this process lives; what the journal holds is what a crash would reveal: it has what is in flight as
-//! well, and learns late what is clean. For a device that does not survive there is only the first.
+//! The dirty set here and the one in the unit store are not the same. The one here is exact, and
+//! counts while this process runs. The one in the unit store is what a crash would leave: it
+//! includes what is in flight, and learns late what is clean. A device that does not survive its
+//! process has only the first one.
 //!
-//! Invariant: the journal's dirty set of a group includes the one here.
+//! Invariant: the unit store's dirty set of a group includes the one here.
 
 use crate::dirty::Dirty;
 use crate::executed::{ExecutedList, told_entry, wire_entry};
@@ -20,68 +21,69 @@ use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Journal, Marks,
 use wire::PeerLink;
 use wire::records::Executed;
 
-/// The low half of a change's token: no operation has that index.
+/// The low half of the token of a change. No operation has this index.
 const CHANGE: u64 = u32::MAX as u64;
-/// Units that one change names at most: the journal takes less than 1 MiB of entries at a time.
+/// Units in one change at most: the unit store takes less than 1 MiB of entries at a time.
 const UNITS: usize = 8192;
-/// Entries of what was forgotten that another replica tells of a group, at most: for each client that a cluster takes a
-/// number of the group, and one of all groups.
+/// Entries of forgotten writes of a group that another replica may send, at most: for each client
+/// that a cluster admits one number of the group, and one of all groups.
 const MARKERS: usize = 2 * (Forgotten::MOST + 1);
 
-/// How long lists are that clients, peers and time make longer.
+/// The lengths of lists that clients, peers or time make longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grown {
     /// Executed writes in all lists.
     pub executed: usize,
-    /// In the longest list of a group.
+    /// Executed writes in the longest list of a group.
     pub executed_group: usize,
-    /// Of one client in one group.
+    /// Executed writes of one client in one group.
     pub executed_client: usize,
     /// Numbers of clients whose writes were forgotten.
     pub forgotten: usize,
     /// Uncertain writes of a joiner.
     pub uncertain: usize,
-    /// The same of a member in sync.
+    /// Uncertain writes of a secondary.
     pub uncertain_in_sync: usize,
     /// Operations in a group's stream.
     pub stream: usize,
-    /// Bytes under way to one member.
+    /// Bytes in flight to one replica.
     pub flying: usize,
-    /// Units in dirty sets that belong to volumes that are gone.
+    /// Units in dirty sets that belong to deleted volumes.
     pub gone: usize,
-    /// Operations of clients that are not answered.
+    /// Unanswered operations of clients.
     pub client_ops: usize,
-    /// Their bytes.
+    /// Bytes of these operations.
     pub client_bytes: usize,
-    /// Copies of resyncs under way, where they are read.
+    /// Copies of syncs in flight from this device.
     pub copies: usize,
 }
 
-/// Who waits for a change.
+/// What continues when a change is durable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Waiting {
-    /// A configuration with this epoch is to be entered, as a joiner or not.
+    /// Entering the configuration of this epoch, as a joiner or not.
     Entry { epoch: Epoch, joins: bool },
-    /// A seal of this epoch is to be answered, to this link's operation.
+    /// The answer to a seal of this epoch, for this link's operation.
     Seal { epoch: Epoch, lsn: Lsn, link: PeerLink, op: u64 },
-    /// A wipe in this epoch is to be answered on this link.
+    /// The answer to a wipe in this epoch, on this link.
     Wipe { epoch: Epoch, link: PeerLink },
-    /// What a replica had that is none any more is to be gone.
+    /// The end of deleting a replica that left its group.
     Discard,
 }
 
-/// Changes that somebody waits for, and what the journal is still to hear.
+/// Changes that are not durable yet, and what the unit store has not been told yet.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     waiting: alloc::collections::BTreeMap<u64, (GroupId, Waiting)>,
     next: u64,
-    /// Groups with clean blocks that the journal has not heard of.
+    /// Groups with clean blocks that the unit store has not been told.
     pub untidy: BTreeSet<GroupId>,
 }
 
 impl Changes {
-    /// The same is the last that is on its way for the group: it will be answered to who asked last. Who asks repeats that
-    /// until there is an answer, and a device that hangs would get a change for each.
+    /// Returns true if the last change in progress for the group is the same: it will be answered
+    /// to the newest question. A primary repeats its question until it is answered, and a device
+    /// that hangs would get a change for each.
     pub fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
         let last = self.waiting.values_mut().rev().find(|known| known.0 == group);
         let Some((_, known)) = last else { return false };
@@ -99,13 +101,13 @@ impl Changes {
     }
 }
 
-/// After how many executed writes all lists are counted.
+/// Returns the number of executed writes after which all lists are counted.
 fn count_every(limits: &base::Limits) -> u64 {
     u64::from(limits.executed_device / 64).max(1)
 }
 
 impl<J: Journal> Mirror<J> {
-    /// What a job says about itself.
+    /// Returns the metadata of a write.
     pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> Marks {
         let unmarked = !op.kind.changes_data() || mutant::on(Mutant::NoMarks);
         if unmarked || !self.journal.survives() {
@@ -120,14 +122,14 @@ impl<J: Journal> Mirror<J> {
         Marks { dirty: !(alone && mutant::on(Mutant::NoSoloDirty)), origin }
     }
 
-    /// Changes a group's record; nobody waits.
+    /// Changes a group's record. Nothing waits for it.
     pub(crate) fn change(&mut self, group: GroupId, changes: Vec<Change>) {
         if self.journal.survives() {
             self.journal.change(None, group, changes);
         }
     }
 
-    /// Changes a group's record; `waiting` goes on when that is durable.
+    /// Changes a group's record. `waiting` continues when that is durable.
     pub(crate) fn change_first(
         &mut self,
         now: Time,
@@ -147,7 +149,7 @@ impl<J: Journal> Mirror<J> {
         self.journal.change(Some(token), group, changes);
     }
 
-    /// Takes in what the journal has finished; false when that was nothing.
+    /// Takes the results of what the unit store has finished; false if there were none.
     pub(crate) fn reap(&mut self, now: Time, out: &mut Effects) -> bool {
         let mut any = false;
         while let Some(Finished { token, result, crc }) = self.journal.finished() {
@@ -165,7 +167,7 @@ impl<J: Journal> Mirror<J> {
         any
     }
 
-    /// Ends a batch of calls: what was asked for goes to the device.
+    /// Ends a batch of calls: what was requested goes to the device.
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
         loop {
             self.journal.flush(out);
@@ -180,7 +182,8 @@ impl<J: Journal> Mirror<J> {
         match waiting {
             Waiting::Entry { epoch, joins } => {
                 let Some(replica) = self.replicas.get_mut(group) else { return };
-                // The next configuration may be another one by now. What the device says counts all the same.
+                // Another configuration may be the next one by now. What is durable counts all the
+                // same.
                 if replica.record.acted < epoch {
                     (replica.record.acted, replica.record.joiner) = (epoch, joins);
                 }
@@ -195,7 +198,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- executed writes ----
 
-    /// Blocks have another replica's content.
+    /// Updates the list of executed writes for blocks that have another replica's content now.
     pub(crate) fn overwritten(
         &mut self,
         group: GroupId,
@@ -212,12 +215,12 @@ impl<J: Journal> Mirror<J> {
         replica.record.executed.bound(most, group, &mut self.forgotten);
     }
 
-    /// Executed writes that all lists of this device have.
+    /// Returns the number of executed writes in all lists of this device.
     pub fn executed_len(&self) -> usize {
         self.replicas.values().map(|r| r.record.executed.len()).sum()
     }
 
-    /// How long lists of this device are, for who compares that with their bounds.
+    /// Returns the lengths of lists of this device, for comparison with their bounds.
     pub fn grown(&self) -> Grown {
         let lists = || self.replicas.values().map(|r| &r.record.executed);
         let most = |of: &dyn Fn(&Role) -> usize| {
@@ -249,34 +252,35 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// What [`Mirror::grown`] may tell at most.
+    /// Returns the largest values that [`Mirror::grown`] may return.
     pub fn may_grow(limits: &base::Limits) -> Grown {
         let group = limits.executed_group as usize;
-        // What was admitted before it was full; of each of that, the blocks that a member needs whole; and copies.
+        // The bound, what was admitted before it was reached, the whole blocks that a replica needs
+        // of each of these, and copies.
         let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
         Grown {
             executed: limits.executed_device as usize + count_every(limits) as usize,
             executed_group: group,
-            // Twice, as what is never retried is dropped now and then only.
+            // Twice, because entries that are never retried are dropped only now and then.
             executed_client: group
                 .min(2 * (2 * limits.executed_window + limits.shard_ops) as usize),
             forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
             uncertain: crate::secondary::UNCERTAIN_MAX,
-            // Who leads tells with each operation up to where the stream is finished.
-            // Before its seal it keeps all, up to a bound of its own.
+            // The primary sends with each operation up to where the stream is finished. Before its
+            // seal a secondary keeps all, up to a bound of its own.
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
             flying: crate::window::most(limits) as usize,
-            // What was in flight when the volume went.
+            // What was in flight when the volume was deleted.
             gone: stream,
             client_ops: limits.shard_ops as usize,
-            // And the last one that is taken.
+            // The limit, and the last operation that was admitted below it.
             client_bytes: limits.shard_bytes as usize + base::UNIT as usize,
             copies: crate::pace::Pace::most(limits) as usize,
         }
     }
 
-    /// A group's list may be too long; now and then all lists are counted.
+    /// Bounds a group's list that may be too long. Counts all lists now and then.
     #[cold]
     pub(crate) fn bound_executed(&mut self, group: GroupId) {
         let most = self.limits.executed_group as usize;
@@ -294,7 +298,7 @@ impl<J: Journal> Mirror<J> {
         if self.executed_len() <= most || mutant::on(Mutant::EndlessList) {
             return;
         }
-        // What is never retried goes first: nobody misses it, and nothing is forgotten with it.
+        // Entries that are never retried go first: dropping them forgets nothing.
         self.replicas.values_mut().for_each(|r| r.record.executed.prune());
         let len = self.executed_len();
         if len <= most {
@@ -308,21 +312,23 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// What another replica of the group has forgotten: content that comes from there may include it.
+    /// Takes over what another replica of the group has forgotten: content that comes from there
+    /// may include it.
     pub(crate) fn take_forgotten(&mut self, group: GroupId, told: &[Executed]) {
         let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(told_entry);
         self.forget(group, entries.collect());
     }
 
-    /// These entries are forgotten from now on, in this group: only of this one the content comes from where they are
-    /// told. The device hears of it before it hears of what comes after.
+    /// Forgets these entries in this group, because only this group's content comes from where they
+    /// were told. The unit store hears of it before it hears of what comes afterwards.
     pub(crate) fn forget(&mut self, group: GroupId, entries: Vec<ExecutedBlocks>) {
         let here = entries.into_iter().map(Forgotten::of_group);
         let entries: Vec<ExecutedBlocks> = here.collect();
         for entry in &entries {
             self.forgotten.take(group, entry);
         }
-        // What the device knows counts: this side may know more, of its own lists, which a restart brings back.
+        // Compares with what is durable: this process may have forgotten more entries of its own
+        // lists, which a restart brings back.
         let known = self.journal.forgotten();
         let is_news = |e: &ExecutedBlocks| known.is_some_and(|known| !known.has(group, e));
         let news: Vec<ExecutedBlocks> = entries.into_iter().filter(is_news).collect();
@@ -331,7 +337,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The group's list of executed writes, and what was forgotten of it, as records of a frame.
+    /// Returns the group's list of executed writes, and what was forgotten of it, as records of a
+    /// frame.
     pub(crate) fn executed_records(&self, group: GroupId) -> Vec<Executed> {
         let mut records: Vec<Executed> =
             self.forgotten.entries(group).map(|e| wire_entry(&e)).collect();
@@ -341,7 +348,7 @@ impl<J: Journal> Mirror<J> {
         records
     }
 
-    /// The newest life of a client of which a write is listed here.
+    /// Returns the newest incarnation of a client of which a write is listed here.
     pub fn newest_life(&self, sdc: SdcId) -> Incarnation {
         let lives = self.replicas.values().filter_map(|r| r.record.executed.life(sdc));
         lives.max().unwrap_or_default()
@@ -349,7 +356,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- what is clean ----
 
-    /// Every member has what this operation has written.
+    /// Notes that every replica has what this operation has written.
     pub(crate) fn on_all(&mut self, op: &Op) {
         if !self.journal.survives() || op.kind == OpKind::Copy {
             return;
@@ -365,7 +372,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Tells the journal what is clean, and not in flight again. Late is safe.
+    /// Tells the unit store which blocks are clean and not in flight again. It is safe to do so
+    /// late.
     pub(crate) fn tell_clean(&mut self) {
         while let Some(group) = self.changes.untidy.pop_first() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
@@ -389,7 +397,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// This is all that may differ: `Dirty` may be what is in flight.
+    /// Replaces the unit store's dirty set by the one here and what is in flight.
     pub(crate) fn change_to(&mut self, group: GroupId) {
         if !self.journal.survives() {
             return;
@@ -408,8 +416,8 @@ impl<J: Journal> Mirror<J> {
             let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(list)];
             return self.change(group, changes);
         }
-        // Too many for one step, and a crash between two would leave too few marks. So all that the journal has stays
-        // dirty until the next seal: that is safe.
+        // Too many for one step, and a crash between two steps would leave too small a set. So
+        // everything in the unit store's set stays dirty until the next seal, which is safe.
         for part in list.chunks(UNITS) {
             self.change(group, alloc::vec![Change::Dirty(part.to_vec())]);
         }

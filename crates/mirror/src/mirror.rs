@@ -1,11 +1,9 @@
-//! The replicas of one shard: takes over configurations, starts and ends operations.
+//! All replicas of one shard: starts and ends their operations.
 //!
-//! `primary`, `secondary` and `sync` hold the parts of the protocol; this file holds what they share:
-//! operations, range locks, media jobs, and the change from one configuration to the next.
+//! `primary`, `secondary` and `sync` contain the roles and phases of the protocol. This file
+//! contains what they share: operations, range locks and media jobs.
 //!
-//! Invariants: an operation changes the media only while it holds its range lock; a new configuration is
-//! entered only when no job of the group runs; from the moment it is known, nothing is answered under
-//! the old one.
+//! Invariant: an operation changes the media only while it holds its range lock.
 
 use crate::arrival::{self, Arrivals};
 use crate::full::Usable;
@@ -13,13 +11,12 @@ use crate::gap::Gaps;
 use crate::lease::{Fate, Leases};
 use crate::load::Load;
 use crate::lock::Range;
-use crate::marks::{Changes, Waiting};
+use crate::marks::Changes;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::Pace;
 use crate::repair::Repair;
-use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
+use crate::replica::{GroupConfig, Record, Replica, Role};
 use crate::scrub::Scrub;
-use crate::secondary::Secondary;
 use crate::stopwatch::Stopwatch;
 use crate::volumes::Volumes;
 use crate::window::{Peer, Traffic};
@@ -28,15 +25,15 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, MapVersion, Mutant,
-    Policy, Slab, Time, mutant,
+    Slab, Time, mutant,
 };
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Journal,
-    Note, Started,
+    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Journal, Note,
+    Started,
 };
 use wire::{Header, Kind, PeerLink, Status, flag};
 
-/// Where an answer goes: the link, the asker's name for the operation, and what it is about.
+/// Where an answer goes: the link, the asker's number for the operation, and the group.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
     pub link: PeerLink,
@@ -44,45 +41,45 @@ pub(crate) struct Caller {
     pub group: GroupId,
 }
 
-/// Counters that status views show.
+/// Counters for status views.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Client operations answered.
+    /// Answers to operations of clients.
     pub ops: u64,
-    /// Clients' reads that were answered with data.
+    /// Reads of clients that were answered with data.
     pub reads: u64,
-    /// Bytes of these.
+    /// Bytes of these reads.
     pub read_bytes: u64,
-    /// Clients' writes that were answered as done, zeroes among them.
+    /// Writes of clients that were acknowledged, including zeroings.
     pub writes: u64,
-    /// Bytes of these, without zeroes.
+    /// Bytes of these writes, without zeroings.
     pub written_bytes: u64,
-    /// Bytes copied to joiners and in settling.
+    /// Bytes copied in resyncs and settles, counted once per receiver.
     pub moved: u64,
-    /// When a write last found no space here.
+    /// When a write last found no space on this device.
     pub full_at: Option<Time>,
-    /// When a write to a thin volume last found only the spare here.
+    /// When a write to a thin volume last found only the spare on this device.
     pub only_spare_at: Option<Time>,
-    /// Bytes of damaged blocks that were written anew.
+    /// Bytes of damaged blocks that were rewritten.
     pub repaired: u64,
-    /// Times that damaged blocks were in no other copy that is in sync.
+    /// How often no other in-sync replica could provide damaged blocks.
     pub unreadable: u64,
 }
 
-/// What a group looks like from here, for status, tests and the simulator.
+/// The state of a group at this device, for status, tests and the simulator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupView {
-    /// Which group.
+    /// The group.
     pub group: GroupId,
-    /// The configuration that is in force here.
+    /// The configuration in force at this device.
     pub config: GroupConfig,
-    /// Leads.
+    /// This device is the primary.
     pub primary: bool,
-    /// Leads and serves.
+    /// This device is the primary and serves.
     pub active: bool,
-    /// Blocks that may differ from the other copy, in bytes, without what is in flight.
+    /// Bytes of the dirty set, without what is in flight.
     pub dirty_bytes: u64,
-    /// Bytes that a running sync still has to move.
+    /// Bytes that a running sync still has to copy.
     pub todo_bytes: u64,
 }
 
@@ -98,63 +95,66 @@ pub struct Mirror<J> {
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     pub(crate) named_at: MapVersion,
-    /// Members that I have dialled; and what is under way to all of them.
+    /// Devices that this one has dialled as a primary.
     pub(crate) peers: IdMap<DeviceId, Peer>,
+    /// What is in flight to all of them together.
     pub(crate) traffic: Traffic,
-    /// Operations of streams that were given to links so far.
+    /// Number of operations of streams that were handed to links so far.
     pub(crate) sends: u64,
-    /// Members whose links have room again, while something waits for it.
+    /// Devices whose windows have room again while something waits for it.
     pub(crate) roomy: Vec<DeviceId>,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
     /// Where blocks without data are errors.
     pub(crate) gaps: Gaps,
-    /// As many zeros as a unit has, while some are data in a gap.
+    /// Zeros of the length of a unit, while writes in gaps use them.
     pub(crate) zeros: Option<Buf>,
-    /// Operations that have their lock and can start.
+    /// Operations that have their range lock and can start.
     pub(crate) ready: VecDeque<u64>,
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
     pub(crate) arrivals: Arrivals,
-    /// Groups that I bring a joiner up to date in.
+    /// Groups in which this device, as the primary, fills a joiner.
     pub(crate) joining: BTreeSet<GroupId>,
     pub(crate) pace: Pace,
-    /// When copies that are held back may begin.
+    /// When copies that are delayed may begin.
     pub(crate) copy_at: Option<Time>,
-    /// Groups that wait until a promise of mine runs out.
+    /// Groups that wait until leases that this device has granted have run out, and until when.
     pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
-    /// Groups with reads that wait for a lease.
+    /// Groups with operations that wait for a lease, for room in a window, or for the end of a
+    /// seal.
     pub(crate) parked: BTreeSet<GroupId>,
-    /// Groups whose sync asks again.
+    /// Groups whose sync will repeat its question, and when.
     pub(crate) asking: BTreeMap<GroupId, Time>,
-    /// Groups whose commit point the secondaries may not know yet.
+    /// Groups with commit points that the secondaries may not know yet.
     pub(crate) untold: Vec<GroupId>,
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
-    /// Volumes that exist, and of which nobody knows.
+    /// Volumes that exist, and ids of volumes that may exist.
     pub(crate) volumes: Volumes,
-    /// Groups of whose newest configuration no MDM has told yet, but another server.
+    /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
     pub(crate) unsure: BTreeSet<GroupId>,
     pub(crate) usable: Usable,
     pub(crate) changes: Changes,
-    /// By operation: the blocks that it lacks.
+    /// By operation: the damaged blocks that it waits for.
     pub(crate) repairs: BTreeMap<u64, Repair>,
-    /// By operation that writes another replica's content: what that replica's list says about it.
+    /// By operation that writes another replica's content: the entries of that replica's list of
+    /// executed writes.
     pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
-    /// Executed writes that no list has any more, and how many were ever listed.
+    /// Executed writes that no list contains any more, and how many entries were ever listed.
     pub(crate) forgotten: Forgotten,
     pub(crate) noted: u64,
-    /// When so many were, all lists are counted.
+    /// Value of `noted` at which all lists are counted again.
     pub(crate) count_at: u64,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
-    /// How long jobs of the device take.
+    /// Measures how long jobs of the device take.
     pub(crate) stopwatch: Stopwatch,
     pub(crate) failed: bool,
 }
 
 impl<J: Journal> Mirror<J> {
-    /// The replicas of a device, as its records say; none for a new device.
+    /// Creates the replicas that the device's records describe; none for a new device.
     pub fn new(
         me: DeviceId,
         incarnation: Incarnation,
@@ -223,41 +223,43 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The device's content.
+    /// Returns the unit store.
     pub fn journal(&self) -> &J {
         &self.journal
     }
 
-    /// The device, whose jobs nobody will hear of any more.
+    /// Returns the unit store. The results of its jobs are lost.
     pub fn into_journal(self) -> J {
         self.journal
     }
 
-    /// The device, for calls that concern no job.
+    /// Returns the unit store, for calls that are not jobs.
     pub fn journal_mut(&mut self) -> &mut J {
         &mut self.journal
     }
 
-    /// Counters.
+    /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// The device failed in a way that this process can't go on from: it must stop.
+    /// Returns true if the device has failed in such a way that this process must stop.
     pub fn failed(&self) -> bool {
         self.failed || self.journal.failed().is_some()
     }
 
-    /// Operations in flight.
+    /// Returns the number of operations in flight.
     pub fn in_flight(&self) -> usize {
         self.ops.len()
     }
 
+    /// Adds an operation, and returns its key.
     pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
         self.load.add(op.counts);
         self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
     }
 
+    /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.get_mut(key)?;
         self.load.end(op.counts.take());
@@ -268,19 +270,19 @@ impl<J: Journal> Mirror<J> {
         self.ops.remove(key)
     }
 
-    /// Every group with a replica here, in order.
+    /// Returns every group that has a replica here, in order.
     pub fn groups(&self) -> Vec<GroupId> {
         let mut groups: Vec<GroupId> = self.replicas.keys().collect();
         groups.sort_unstable();
         groups
     }
 
-    /// True for a group of which something is, or may be, here.
+    /// Returns true if this device has, or may have, something of the group.
     pub fn has(&self, group: GroupId) -> bool {
         self.replicas.get(group).is_some()
     }
 
-    /// What a group looks like from here.
+    /// Returns the state of a group at this device.
     pub fn view(&self, group: GroupId) -> Option<GroupView> {
         let replica = self.replicas.get(group)?;
         let (primary, active, todo_bytes) = match &replica.role {
@@ -291,252 +293,9 @@ impl<J: Journal> Mirror<J> {
         Some(GroupView { group, config, primary, active, dirty_bytes, todo_bytes })
     }
 
-    // ---- configurations ----
-
-    /// The version of the map at which this life was named. Whatever an earlier life has led, it led by then.
-    pub fn named_at(&mut self, map: MapVersion) {
-        self.named_at = map;
-    }
-
-    /// A newer map is there. Call before `configure`, once per map.
-    pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
-        self.map = map;
-        self.leases.know(map, &fates);
-        self.fates = fates;
-    }
-
-    /// What the storage pool says about copies that replace a lost one, and about those that only move. Holds at once.
-    pub fn set_policies(
-        &mut self,
-        now: Time,
-        rebuild: Policy,
-        rebalance: Policy,
-        out: &mut Effects,
-    ) {
-        if self.pace.set(rebuild, rebalance) {
-            self.pump(now, out);
-        }
-    }
-
-    /// Takes over a group's configuration, if it is newer than the one in force. `told`: by an MDM, and not by another
-    /// server alone.
-    pub fn configure(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        config: &GroupConfig,
-        told: bool,
-        out: &mut Effects,
-    ) {
-        let member = config.replicas.contains(&self.me);
-        if !member && self.replicas.get(group).is_none() {
-            return;
-        }
-        // No MDM has said so, and a server may be wrong.
-        if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
-            return;
-        }
-        let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
-        let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
-        let confirms = told && config.epoch == known.epoch && self.unsure.contains(&group);
-        if config.epoch <= known.epoch && !confirms {
-            return;
-        }
-        if confirms && config == known {
-            self.unsure.remove(&group);
-            return self.enter_again(now, group, out);
-        }
-        // Else it is newer, or the other server was wrong.
-        let old_epoch =
-            config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
-        if old_epoch && replica.config.epoch.0 == 0 {
-            return; // R2: after a restart only a newer epoch counts
-        }
-        match told {
-            true => self.unsure.remove(&group),
-            false => self.unsure.insert(group),
-        };
-        let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
-        let led = before.primary;
-        let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
-        let mut former: Vec<DeviceId> = replica.former.iter().chain(gone).copied().collect();
-        former.retain(|d| !config.replicas.contains(d) && self.leases.promised(*d) > now);
-        former.sort_unstable();
-        former.dedup();
-        replica.former = former;
-        if config.primary == Some(self.me) && led != Some(self.me) {
-            let others = config.replicas.iter().chain(&replica.former).filter(|d| **d != self.me);
-            replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
-        }
-        self.stop(group, config, out);
-        let map = self.map;
-        if let Some(replica) = self.replicas.get_mut(group) {
-            replica.next = Some((config.clone(), map));
-        }
-        self.enter(now, group, out);
-    }
-
-    /// Nothing is answered under the present configuration any more.
-    fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
-        let admitted = self.fold_admitted(group, next);
-        self.fold_uncertain(group);
-        if admitted {
-            self.change_to(group);
-        }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        let role = core::mem::replace(&mut replica.role, Role::Out);
-        let locks = core::mem::take(&mut replica.locks);
-        let mut ops: Vec<u64> = locks.ops().collect();
-        if let Role::Primary(primary) = role {
-            ops.extend(primary.held);
-            ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
-        }
-        let here = |key: &&u64| self.ops.get(**key).is_some_and(|op| op.group == group);
-        ops.extend(self.repairs.keys().filter(here));
-        ops.sort_unstable();
-        ops.dedup();
-        for key in ops {
-            self.abort(key, next, out);
-        }
-        self.ask_no_more(group, next);
-        self.waiting_grace.remove(&group);
-        self.asking.remove(&group);
-        self.joining.remove(&group);
-        self.parked.remove(&group);
-    }
-
-    /// A joiner whose admission was asked for, and is granted, has all that I have but for what is in
-    /// flight: the blocks that it had missed are not dirty any more.
-    fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) -> bool {
-        let Some(replica) = self.replicas.get_mut(group) else { return false };
-        let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return false };
-        let joined = sync.joiner.is_some_and(|joiner| next.in_sync.contains(&joiner));
-        let both = joined && next.in_sync.contains(&self.me);
-        if sync.in_limbo() && both {
-            replica.record.clean();
-            replica.record.base = replica.config.epoch;
-        }
-        sync.in_limbo() && both
-    }
-
-    /// What is in flight is uncertain: puts it into the dirty set.
-    fn fold_uncertain(&mut self, group: GroupId) {
-        if !self.journal.keeps_data() {
-            return;
-        }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        match &mut replica.role {
-            Role::Primary(primary) => {
-                for entry in primary.stream.iter().filter(|e| !e.done) {
-                    let op = self.ops.get(entry.op).expect("an operation of the stream lives");
-                    replica.record.dirty.insert(op.unit, BlockSet::touching(op.at, op.len));
-                }
-            }
-            Role::Secondary(secondary) => secondary.fold(&mut replica.record.dirty),
-            Role::Out => {}
-        }
-    }
-
-    /// Ends an operation without doing it, or leaves only its media job.
-    fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) {
-        let Some(op) = self.ops.get_mut(key) else { return };
-        let (group, unit) = (op.group, op.unit);
-        let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
-        if matches!(asker, Asker::Nobody) {
-            return; // the configuration changes again while its job runs
-        }
-        let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
-        let number = op.number;
-        self.scrub.dropped(key);
-        self.give_room(group, flying, bytes, number);
-        let op = self.ops.get_mut(key).expect("looked up above");
-        if op.kind == OpKind::Copy {
-            self.copies -= 1;
-        }
-        let (at, len) = (op.at, op.len);
-        if core::mem::take(&mut op.reserved) {
-            self.journal.release(group, unit, at, len);
-        }
-        if !matches!(op.local, Local::Running | Local::Mending) {
-            self.remove_op(key);
-        }
-        if let Asker::Client { link, op } = asker {
-            let (epoch, leader) = (next.epoch, next.primary);
-            self.reply_stale(Caller { link, op, group }, epoch, leader, out);
-        }
-    }
-
-    /// Enters the next configuration, once no job of the last one runs, and the journal has it that this
-    /// replica acts in it (rule R2): until then nothing is answered.
-    pub(crate) fn enter(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let me = self.me;
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        if replica.local > 0 {
-            return;
-        }
-        let Some((next, _)) = &replica.next else { return };
-        let epoch = next.epoch;
-        let (acts, joins) = (Replica::acts_in(next, me), !next.in_sync.contains(&me));
-        let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
-        if acts && unknown {
-            // What others have, this one doesn't know: its dirty set reaches back to no epoch before this one.
-            replica.record.base = epoch;
-            self.change(group, alloc::vec![Change::Base(epoch)]);
-        }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        if acts && self.journal.survives() && replica.record.acted < epoch {
-            if replica.noted < epoch {
-                replica.noted = epoch;
-                let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };
-                let wait = Waiting::Entry { epoch, joins };
-                self.change_first(now, group, alloc::vec![acts], wait, out);
-            }
-            return;
-        }
-        let Some((config, map)) = replica.next.take() else { return };
-        replica.enter(config, map, me);
-        let config = &replica.config;
-        if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
-            // That can't be taken back: an MDM has to say it.
-            if !self.unsure.contains(&group) {
-                self.discard(now, group, out);
-            }
-            return;
-        }
-        if config.lost || config.primary.is_none() {
-            return;
-        }
-        if config.primary == Some(me) {
-            assert!(config.in_sync.contains(&me), "{group} is led from outside its in-sync set");
-            (replica.record.acted, replica.record.joiner) = (config.epoch, false);
-            replica.role = Role::Primary(Primary::default());
-            out.note(Note::Primary { group, epoch: config.epoch });
-            self.begin(now, group, out);
-        } else if config.in_sync.contains(&me) || config.joiners.contains(&me) {
-            let joiner = !config.in_sync.contains(&me);
-            let primary = config.primary.expect("checked above");
-            (replica.record.acted, replica.record.joiner) = (config.epoch, joiner);
-            replica.role = Role::Secondary(Secondary::new(primary, joiner));
-        }
-    }
-
-    /// The devices whose lease, or whose answers, groups that I lead need; and those to be brought back.
-    pub fn wanted(&self) -> (BTreeSet<DeviceId>, BTreeSet<DeviceId>) {
-        let (mut needed, mut out_of_sync) = (BTreeSet::new(), BTreeSet::new());
-        let configs =
-            self.replicas.values().map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
-        for config in configs.filter(|c| c.primary == Some(self.me)) {
-            for device in config.replicas.iter().filter(|d| **d != self.me) {
-                let member = config.in_sync.contains(device) || config.joiners.contains(device);
-                (if member { &mut needed } else { &mut out_of_sync }).insert(*device);
-            }
-        }
-        (needed, out_of_sync)
-    }
-
     // ---- operations ----
 
-    /// Puts an operation in line for its range.
+    /// Requests the operation's range lock. The operation is ready when it has the lock.
     pub(crate) fn queue(&mut self, key: u64) {
         let op = self.ops.get(key).expect("queued operations live");
         let exclusive = op.alone || !op.kind.shares();
@@ -562,7 +321,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Starts what can start, until nothing can.
+    /// Starts operations until none can start.
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
         loop {
             while let Some(key) = self.ready.pop_front() {
@@ -594,13 +353,13 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Starts an operation's job on the media.
+    /// Starts an operation's media job.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
         let started = self.launch(key, out);
         self.launched(now, key, started, out);
     }
 
-    /// Starts an operation's job; what came of it is for `launched`.
+    /// Starts an operation's media job. The caller passes the result to `launched`.
     pub(crate) fn launch(&mut self, key: u64, out: &mut Effects) -> Started {
         let gone = self
             .ops
@@ -616,7 +375,7 @@ impl<J: Journal> Mirror<J> {
                 Job::Lose { at, len }
             }
             OpKind::Write => {
-                // A retry in parts, and what a primary has read, have a sum as well.
+                // A retry in parts, and what a primary has read, have a checksum as well.
                 let summed = op.flags & flag::NO_BODY_CRC == 0;
                 Job::Write { at, body: op.body.clone(), crc: summed.then_some(op.body_crc) }
             }
@@ -650,7 +409,7 @@ impl<J: Journal> Mirror<J> {
         started
     }
 
-    /// A job was started.
+    /// Handles the result of starting a job.
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
             Started::Pending => self.stopwatch.begins(now, key),
@@ -660,7 +419,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A device operation ended.
+    /// Takes the result of a device operation.
     pub fn disk_done(
         &mut self,
         now: Time,
@@ -674,6 +433,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// Continues an operation whose media job has ended.
     pub(crate) fn job_done(
         &mut self,
         now: Time,
@@ -730,12 +490,12 @@ impl<J: Journal> Mirror<J> {
 
     // ---- frames ----
 
-    /// A header of ours about a group.
+    /// Returns a header about a group, with the epoch in force here.
     pub(crate) fn header(&self, kind: Kind, group: GroupId) -> Header {
         self.header_in(kind, group, self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch))
     }
 
-    /// The same, when its epoch is known.
+    /// Returns a header about a group in this epoch.
     pub(crate) fn header_in(&self, kind: Kind, group: GroupId, epoch: Epoch) -> Header {
         let mut header = Header::new(kind);
         header.group = group.0.into();
@@ -759,7 +519,8 @@ impl<J: Journal> Mirror<J> {
         out.send(to.link.id, to.link.frame(header, &body), body);
     }
 
-    /// A read's answer. A checksum that the store knows is not made anew from memory.
+    /// Answers a read. A checksum that the unit store knows is not computed again from memory,
+    /// which may have changed.
     pub(crate) fn reply_data(
         &mut self,
         to: Caller,
@@ -778,8 +539,8 @@ impl<J: Journal> Mirror<J> {
         out.send(to.link.id, head, body);
     }
 
-    /// "Your epoch is old": with the one that is in force here, and who leads in it. Whoever asks may go on
-    /// there, also without an MDM.
+    /// Answers that the client's epoch is old, with the epoch that is known here and its primary.
+    /// So the client can go on without an MDM.
     pub(crate) fn reply_stale(
         &self,
         to: Caller,

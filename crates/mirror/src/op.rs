@@ -1,4 +1,5 @@
-//! One operation in flight at a shard.
+//! One operation in flight at a shard: an operation of a client or of another device, a copy of a
+//! sync, or a read of the scrubber.
 
 use crate::replica::Members;
 use base::{Duration, GroupId, Incarnation, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
@@ -8,17 +9,18 @@ use wire::{Header, PeerLink, Status};
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum OpKind {
-    /// A client reads.
+    /// Reads for a client, for a primary that repairs its copy, or for the scrubber.
     Read,
-    /// A client asks for the valid blocks.
+    /// A client asks which blocks hold data.
     Extents,
-    /// A client writes, or a replicated write.
+    /// A client's write, or a replicated one.
     Write,
-    /// A client zeroes, or a replicated zeroing.
+    /// A client's zeroing, or a replicated one.
     Zero,
-    /// A resync copies the range to the peer of the group's sync.
+    /// Copies the range to the peers of the group's sync.
     Copy,
-    /// Whole blocks go to members that could not complete a write in parts.
+    /// Sends whole blocks to replicas that could not complete a partial write, or that have
+    /// reported damage.
     Amend,
 }
 
@@ -27,39 +29,41 @@ impl OpKind {
         matches!(self, OpKind::Write | OpKind::Zero)
     }
 
-    /// True when others of its sort may be at work on the same blocks.
+    /// Returns true if several operations of this kind may use the same blocks at the same time.
     pub fn shares(self) -> bool {
         matches!(self, OpKind::Read | OpKind::Extents)
     }
 }
 
-/// True for a range that is not empty, lies within a unit, and has both ends at multiples of `GRAIN` bytes.
+/// Returns true for a range that is not empty, lies within a unit, and has both ends at multiples
+/// of `GRAIN` bytes.
 #[inline]
 pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
     let within = len > 0 && at < UNIT && len <= UNIT - at;
     within && at.is_multiple_of(GRAIN) && len.is_multiple_of(GRAIN)
 }
 
-/// Who asked.
+/// The origin of an operation, which gets the answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
-    /// A client: answer on this link, with its own name for the operation.
+    /// A client, which gets the answer on this link with its own number `op` for the operation.
     Client { link: PeerLink, op: u64 },
     /// The group's primary: likewise.
     Primary { link: PeerLink, op: u64 },
-    /// A sync of ours, that began then, and took so long to read it.
+    /// A sync of this device. The copy began at `since`, and its data was here after `read`.
     Sync { since: Time, read: Duration },
-    /// A write of ours, whose blocks a member needs whole.
+    /// This device's write with the key `of`, whose blocks another replica needs whole.
     Amend { of: u64 },
-    /// A member, whose copy of these blocks is damaged.
+    /// A secondary whose scrubber has found damage in these blocks.
     Mend,
     /// The scrubber.
     Scrub,
-    /// Nobody any more: the configuration changed; only its media job is left.
+    /// None any more: the configuration ended, and only the media job is left.
     Nobody,
 }
 
-/// One operation. Lives from its arrival until it is done here and at every member that it was sent to.
+/// One operation. It exists from its arrival until it is done here and at every replica that it was
+/// sent to.
 #[derive(Debug)]
 pub(crate) struct Op {
     pub group: GroupId,
@@ -74,45 +78,50 @@ pub(crate) struct Op {
     pub body_crc: u32,
     /// Its place in the group's stream; 0 before it has one.
     pub lsn: Lsn,
-    /// Holds space on the media until its job starts.
+    /// It has space reserved on the device, until its job starts.
     pub reserved: bool,
     pub local: Local,
+    /// Replicas that it goes to.
     pub sent: Members,
+    /// Replicas that have done it, or don't need it any more.
     pub acked: Members,
-    /// Members that it was sent to on their present link and that have not answered: it takes room there.
+    /// Replicas that it was sent to on their present link and that have not answered: it takes room
+    /// in their windows.
     pub flying: Members,
-    /// What [`crate::mirror::Mirror::sends`] was when it was first sent, itself included.
+    /// Its number: what [`crate::mirror::Mirror::sends`] was, including this sending, when it was
+    /// last sent while it was in flight to no replica.
     pub number: u64,
-    /// A client sent it to this shard, and has no answer: it counts against the limits for clients, with so many bytes.
+    /// The bytes that it takes of the limits for clients. `None`: it is no client's, or is
+    /// answered.
     pub counts: Option<u32>,
-    /// When it came, if it is a client's.
+    /// When it arrived, if it is a client's.
     pub since: Time,
-    /// It has its range to itself, as if it wrote: a read that has met damage.
+    /// It has its range exclusively although it only reads, because it has met damage.
     pub alone: bool,
-    /// The asker has its answer, and the range is free.
+    /// The origin has its answer, and the range is free.
     pub answered: bool,
-    /// A retry of which a part is in the content: what is left of it is done.
+    /// A retry of which a part is in the content already. This operation does what is missing.
     pub in_part: bool,
     /// More of the write is missing than this operation covers.
     pub more: bool,
-    /// Members that need its blocks whole, and those that were, or are being, sent them.
+    /// Replicas that need its blocks whole, and replicas to which these were, or are being, sent.
     pub damaged: Members,
     pub amended: Members,
 }
 
-/// Where the media job stands.
+/// The state of the media job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Local {
     NotStarted,
     Running,
-    /// It met damaged blocks: another copy is being asked for them.
+    /// It met damaged blocks, and another replica has been asked for them.
     Asking,
-    /// They are being written.
+    /// The blocks of the other replica are being written.
     Mending,
     Done,
 }
 
-/// A client's name for what it asks for.
+/// Returns a client's identification of its write.
 pub(crate) fn client_write(h: &Header) -> ClientWrite {
     ClientWrite {
         sdc: SdcId(h.sdc.get()),
@@ -123,7 +132,7 @@ pub(crate) fn client_write(h: &Header) -> ClientWrite {
 }
 
 impl Op {
-    /// An operation that has just come: nothing is done yet.
+    /// Creates an operation of which nothing is done yet.
     pub fn new(group: GroupId, kind: OpKind, unit: UnitKey, at: u32, len: u32, asker: Asker) -> Op {
         Op {
             group,
@@ -154,12 +163,13 @@ impl Op {
         }
     }
 
-    /// The answer once this operation is done: with `Busy` the client asks for the rest.
+    /// Returns the status to answer once this operation is done. After `Busy` the client asks for
+    /// the rest.
     pub fn status_when_done(&self) -> Status {
         if self.more { Status::Busy } else { Status::Ok }
     }
 
-    /// The operation that a frame asks for.
+    /// Creates the operation that a frame asks for.
     pub fn from_frame(h: &Header, kind: OpKind, asker: Asker, body: Buf) -> Op {
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         let client = client_write(h);

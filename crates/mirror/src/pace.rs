@@ -1,45 +1,53 @@
-//! How fast joiners are filled: as the storage pool's two policies say, one for copies that replace a lost one, one for
-//! those that only move. Both ends of a copy keep them, each for its own clients: see [`End`].
+//! How fast joiners are filled. The storage pool has two policies: one for copies that replace lost
+//! ones, and one for copies that only move data. Both ends of a copy keep them, each for its own
+//! clients: see [`End`].
 //!
-//! The rest after a copy is what makes a policy fit every device: where copies take long, because the device is slow or
-//! clients keep it busy, there are fewer of them. It is measured by what copies take on the average, so that they are
-//! spread evenly over time. No rest leads below the policy's floor: protection always comes. Where copies take so long
-//! that the few of a policy would be slower than its floor, because they wait behind what clients write, there are more
-//! of them at a time. While no client asks for anything, nothing rests. What somebody missed who returns doesn't rest
-//! either: it is little, and until it is there, the next loss stops service. A settle isn't held back at all: clients wait
-//! for it.
+//! A rest after each copy makes a policy fit every device: where copies take long, because the
+//! device is slow or busy with clients, there are fewer of them. A policy that favours clients
+//! makes the rest a multiple of what copies take on the average, so that they are spread evenly
+//! over time. A policy by latency adapts it to what clients get.
+//!
+//! - No rest makes copies slower than the policy's floor, so every copy completes.
+//! - Where copies wait long behind clients' writes, the few copies that a policy allows may be
+//!   slower than its floor. Then more run at a time.
+//! - While no client is active, nothing rests.
+//! - Copies of what a returning replica missed don't rest: they are few, and until they are done
+//!   the next failure stops service.
+//! - A settle isn't held back at all, because clients wait for it.
 
 use base::{Duration, Limits, Mutant, Policy, Time, mutant};
 
-/// For so long after a client's last operation clients count as being served.
+/// Clients count as active for this long after their last operation.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// A copy that took longer has met something else than a busy device; so has an operation of a client. No rest is
-/// longer: the lowest floor is a gentle copy per second.
+/// A copy that took longer has met something else than a busy device, and counts as this long; an
+/// operation of a client that took longer doesn't count. No rest is longer, either: the lowest
+/// floor is one gentle copy per second.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Bytes of a copy that rests: what a request waits for that comes just behind it.
+/// Bytes of a copy that is followed by a rest. A request that arrives just behind it waits for this
+/// much.
 const GENTLE: u32 = 64 << 10;
 
-/// So many copies at a time are made for who returns, where a policy makes fewer and has them rest.
+/// Copies at a time for a returning replica, where the policy allows fewer and has them rest.
 const RETURNS: u32 = 4;
 
-/// More are made while all of them together are slower than so many times the policy's floor.
+/// For a returning replica, the floor is this many times that of the policy.
 const URGENT: u64 = 8;
 
-/// Operations show what clients get without copies when there was none for so long.
+/// Operations show the latency without copies when there was no copy for this long.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// What a copy is for.
+/// The purpose of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// To serve again.
+    /// To serve again: a settle.
     Settle,
-    /// To have two copies again: what one that was away has missed.
+    /// To have two copies again: what a returning replica has missed.
     Return,
-    /// To have two copies again: all of it.
+    /// To have two copies again: everything.
     Rebuild,
-    /// To have one of them elsewhere.
+    /// To have one of the copies elsewhere.
     Move,
 }
 
@@ -51,13 +59,13 @@ impl Purpose {
 
 /// Which end of a copy this device is.
 ///
-/// Where copies come to, only a policy by latency holds them: who receives has no other word for how much is too much, and
-/// a server that is new gets all from others, which rest already.
+/// At the target only a policy by latency delays copies: the receiver has no other signal of
+/// overload, and a new server gets everything from others, which rest already.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum End {
-    /// It is read here.
+    /// The copy is read here.
     Source = 0,
-    /// It is written here.
+    /// The copy is written here.
     Target = 1,
 }
 
@@ -71,17 +79,18 @@ pub(crate) enum Turn {
     Later,
 }
 
-/// What one operation in a hundred exceeds, in nanoseconds, as lately seen; 0: nothing was.
+/// An estimate of the 99th percentile of recent durations, in nanoseconds. 0: there was none.
 #[derive(Clone, Copy, Default, Debug)]
 struct Tail {
     ns: u64,
-    /// Shorter ones in a row.
+    /// Number of shorter ones in a row.
     below: u64,
 }
 
 impl Tail {
-    /// Up by 99 parts for a longer one, down by one for a shorter one: where it stays, one in a hundred is longer. Down
-    /// faster when none was longer for long: it was another kind of load.
+    /// Adds a duration. A longer one raises the estimate by 99 parts, a shorter one lowers it by
+    /// one part, so it settles where one in a hundred is longer. It falls faster when none was
+    /// longer for a long time, because that was another kind of load.
     fn see(&mut self, ns: u64) {
         (self.ns, self.below) = match self.ns {
             0 => (ns.max(1), 0),
@@ -91,32 +100,35 @@ impl Tail {
     }
 }
 
-/// What was copied lately, and what clients get.
+/// What was copied recently, and what latency clients get.
 #[derive(Debug)]
 pub(crate) struct Pace {
     rebuild: Policy,
     rebalance: Policy,
-    /// A client's last operation.
+    /// When a client's last operation came.
     client: Option<Time>,
-    /// By end: the rest after the last copy is over.
+    /// By end: when the rest after the last copy is over.
     due: [Time; 2],
-    /// By end: what copies take on the average of the last ones.
+    /// By end: what recent copies took here on the average.
     took: [Duration; 2],
-    /// By end: how long they are under way on the average of the last ones, with what they wait for elsewhere.
+    /// By end: how long recent copies were in flight on the average, including waits at their other
+    /// end.
     lasts: [Duration; 2],
-    /// When a copy began or ended, and what the last one was for.
+    /// When a copy began or ended last.
     copied: Option<Time>,
+    /// The purpose of the copy that began last.
     latest: Purpose,
-    /// What operations take without copies.
+    /// What clients' operations take without copies.
     alone: Tail,
-    /// The rest that keeps them short beside copies, by latency.
+    /// For policies by latency: the rest that keeps clients' operations short beside copies.
     yields: Duration,
-    /// None was too long yet since copies began: how long they have to rest is still being found out.
+    /// Since copies began, no operation has taken too long yet: the right rest is still being
+    /// found.
     begins: bool,
 }
 
 impl Pace {
-    /// As the limits say, until a storage pool says something else.
+    /// Starts with the policies of the limits, until a storage pool sets others.
     pub fn new(limits: &Limits) -> Pace {
         Pace {
             rebuild: limits.rebuild,
@@ -133,7 +145,8 @@ impl Pace {
         }
     }
 
-    /// What the storage pool says now, for rebuilds and for moves. True when that is something else than before.
+    /// Sets the storage pool's policies for rebuilds and for moves. Returns true if they have
+    /// changed.
     pub fn set(&mut self, rebuild: Policy, rebalance: Policy) -> bool {
         let news = (self.rebuild, self.rebalance) != (rebuild, rebalance);
         if news {
@@ -145,12 +158,12 @@ impl Pace {
 
     // ---- clients ----
 
-    /// A client asks for something.
+    /// Notes that an operation of a client came.
     pub fn client(&mut self, now: Time) {
         self.client = Some(now);
     }
 
-    /// An operation of a client is answered that came at this time.
+    /// Notes that a client's operation is answered, which came at `since`.
     pub fn answered(&mut self, now: Time, since: Time) {
         const LONGEST_NS: u64 = LONGEST.as_nanos() as u64;
         const ALONE_NS: u64 = ALONE.as_nanos() as u64;
@@ -166,8 +179,9 @@ impl Pace {
         }
     }
 
-    /// An operation took so long beside copies. The rest becomes longer by 99 parts if that is too long, else shorter by
-    /// one: where it stays, one in a hundred is too long.
+    /// Adapts the rest to what an operation took beside copies. If that was too long, the rest
+    /// grows by 99 parts, otherwise it shrinks by one part. So it settles where one operation in a
+    /// hundred takes too long.
     fn give(&mut self, took: Duration) {
         let policy = *self.policy(self.latest);
         match self.bound_of(&policy) {
@@ -182,7 +196,8 @@ impl Pace {
         }
     }
 
-    /// What one operation in a hundred may take; nothing, as long as nobody knows what they take without copies.
+    /// Returns the duration that one operation in a hundred may exceed. `None` while it is unknown
+    /// what they take without copies.
     fn bound_of(&self, policy: &Policy) -> Option<Duration> {
         let ns = match policy.micros {
             0 => self.alone.ns / 100 * u64::from(policy.percent),
@@ -209,7 +224,7 @@ impl Pace {
         self.policy(purpose).rests() && self.is_busy(now) && purpose != Purpose::Return
     }
 
-    /// So many copies of this kind at most; 0: any.
+    /// Returns the largest number of such copies; 0: any number.
     fn bound(&self, now: Time, end: End, purpose: Purpose, limits: &Limits) -> u32 {
         let policy = self.policy(purpose);
         let least = if purpose == Purpose::Return { RETURNS } else { 0 };
@@ -221,7 +236,7 @@ impl Pace {
         }
     }
 
-    /// Bytes that have to be under way for the floor.
+    /// Returns the bytes that have to be in flight to reach the floor.
     fn owed(&self, end: End, purpose: Purpose) -> u64 {
         let floor = self.policy(purpose).floor;
         let floor = if purpose == Purpose::Return { floor * URGENT } else { floor };
@@ -229,17 +244,17 @@ impl Pace {
         (floor * lasts).div_ceil(1_000_000)
     }
 
-    /// So many copies have to be under way for the floor.
+    /// Returns the number of copies that have to be in flight to reach the floor.
     fn enough(&self, end: End, purpose: Purpose, limits: &Limits) -> u32 {
         if mutant::on(Mutant::NoFloor) {
             return 0;
         }
         let (owed, len) = (self.owed(end, purpose), u64::from(self.size(end, purpose, limits)));
-        let rests = u64::from(owed > len); // in the place of one that rests
+        let rests = u64::from(owed > len); // in place of one that rests
         (owed.div_ceil(len) + rests).min(limits.copies.into()) as u32
     }
 
-    /// Bytes of a copy while clients are served: few, if that is enough for the floor.
+    /// Returns the bytes of a copy while clients are active: few, if that is enough for the floor.
     fn size(&self, end: End, purpose: Purpose, limits: &Limits) -> u32 {
         let gentle = limits.copy_bytes.min(GENTLE);
         let most = u64::from(gentle) * u64::from(limits.copies.saturating_sub(1));
@@ -247,13 +262,13 @@ impl Pace {
         if few { limits.copy_bytes } else { gentle }
     }
 
-    /// Copies in flight, at most: some more than `limits.copies` for those that clients wait for, as the others may have to wait
-    /// at their other end.
+    /// Returns the largest number of copies in flight. It is above `limits.copies`, so that those
+    /// that clients wait for can begin while the others may have to wait at their other end.
     pub fn most(limits: &Limits) -> u32 {
         limits.copies + limits.copies / 4
     }
 
-    /// Whether one more may begin beside `copies` others of this end.
+    /// Returns whether one more copy may begin beside `copies` others of this end.
     pub fn turn(
         &self,
         now: Time,
@@ -277,24 +292,24 @@ impl Pace {
         }
     }
 
-    /// Bytes of a copy that begins now.
+    /// Returns the bytes of a copy that begins now.
     pub fn len(&self, now: Time, purpose: Purpose, limits: &Limits) -> u32 {
         let rests = self.rests(now, purpose);
         if rests { self.size(End::Source, purpose, limits) } else { limits.copy_bytes }
     }
 
-    /// What clients get decides how fast copies of this kind are.
+    /// Returns true if the latency of clients decides how fast such copies are.
     pub fn is_by_latency(&self, purpose: Purpose) -> bool {
         self.policy(purpose).is_by_latency()
     }
 
-    /// A copy begins.
+    /// Notes that a copy begins.
     pub fn begun(&mut self, now: Time, purpose: Purpose) {
         if self.copied.is_none_or(|at| now.since(at) > ALONE) {
             (self.yields, self.begins) = (LONGEST, true);
             self.lasts = [Duration::ZERO; 2];
             if self.rests(now, purpose) && self.policy(purpose).is_by_latency() {
-                // The first ones don't come all at once either.
+                // The first copies don't come all at once either.
                 let rest = u64::from(GENTLE) * 1_000_000_000 / self.policy(purpose).floor;
                 self.due = [now + Duration::from_nanos(rest); 2];
             }
@@ -302,7 +317,8 @@ impl Pace {
         (self.copied, self.latest) = (Some(now), purpose);
     }
 
-    /// A copy of so many bytes has ended. It `took` so long of what this device does, and was under way since then.
+    /// Notes that a copy of this many bytes has ended. It `took` that long at this device, and was
+    /// in flight since `since`.
     pub fn ended(
         &mut self,
         now: Time,
@@ -327,9 +343,9 @@ impl Pace {
             _ if !policy.is_by_latency() => self.took[end] * policy.rest,
             None => self.took[end],
             Some(_) => {
-                // Requests that are too long come in bunches: a rest that did not grow beyond what the floor allows would be
-                // short again before so many others were served as the bunch is worth. Until the first one that is too
-                // long, it need not.
+                // Slow operations come in bunches. If the rest could not grow beyond what the floor
+                // allows, it would be short again before as many others were served as the bunch is
+                // worth. Until the first slow operation it need not grow.
                 if self.begins {
                     self.yields = self.yields.min(whole * 4);
                 }
@@ -341,7 +357,7 @@ impl Pace {
     }
 }
 
-/// An average of the last durations, with one more.
+/// Adds one duration to an average of recent ones.
 fn mean(of: &mut Duration, next: Duration) {
     let next = next.min(LONGEST);
     *of = if of.is_zero() { next } else { (*of * 7 + next) / 8 };
@@ -431,8 +447,8 @@ mod tests {
         assert_eq!(pace.turn(at(1040), End::Source, Purpose::Rebuild, 0, &limits), Turn::At(due));
     }
 
-    /// Copies that take 1 ms, and a client whose requests take as long as `takes` says for a rest; the rest in the
-    /// end.
+    /// Makes copies that take 1 ms, beside a client whose requests take what `takes` says for a
+    /// rest. Returns the rest in the end.
     fn settled(policy: Policy, takes: impl Fn(Duration) -> Duration) -> Duration {
         settled_for(Purpose::Rebuild, limits(policy, Policy::latency_micros(50, 1 << 20)), takes)
     }
@@ -468,7 +484,7 @@ mod tests {
     #[test]
     fn by_latency_copies_rest_as_long_as_requests_need_it() {
         let ms = Duration::from_millis;
-        // 1 ms alone; with copies 10 ms, less when they rest.
+        // 1 ms alone; 10 ms beside copies, less when they rest.
         let takes = |rest: Duration| ms(1) + ms(9) * 1000 / (1000 + rest.as_micros() as u32);
         let floor = 1 << 20;
         let twice = settled(Policy::latency_percent(200, floor), takes);
@@ -478,7 +494,7 @@ mod tests {
         assert!(settled(Policy::latency_micros(20_000, floor), takes) < ms(1), "they are short");
         let both = limits(Policy::latency_micros(50, floor), Policy::latency_percent(200, floor));
         assert_eq!(settled_for(Purpose::Move, both, takes), twice, "each has its own bound");
-        // Whatever copies do, it is too long: the floor holds.
+        // Requests take too long whatever copies do: the floor holds.
         let never = settled(Policy::latency_percent(200, floor), |_| ms(10));
         assert_eq!(never, Duration::from_micros(61_500));
     }
@@ -522,8 +538,8 @@ mod tests {
         assert_eq!(pace.turn(at(1000), End::Source, Purpose::Rebuild, 7, &limits), Turn::Now);
     }
 
-    /// Bytes per second that are copied while clients are served and each copy takes so long; 99 of 100 requests take
-    /// too long beside them.
+    /// Returns the bytes per second that are copied while clients are active, each copy takes
+    /// `took`, and each request 900 ms.
     fn speed(purpose: Purpose, policy: Policy, took: Duration) -> u64 {
         let limits = Limits { copies: 16, copy_bytes: 128 << 10, ..limits(policy, policy) };
         let (mut pace, mut now) = (Pace::new(&limits), at(1000));

@@ -1,4 +1,20 @@
-//! The primary: client operations from arrival to answer (rules R1, R3, R8).
+//! The primary: operations of clients from arrival to answer (rules R1, R3, R8).
+//!
+//! Once the group is active, every operation first gets its range lock, in order of arrival. Then a
+//! read waits for the leases that it needs and reads from this device. A write gets the next lsn,
+//! is written here, and is sent to all other in-sync replicas and joiners, in one step. Only a
+//! write that needs new space is sent first and written here when every other in-sync replica has
+//! it, so that they can refuse it (R15).
+//!
+//! Invariants:
+//! - A write is acknowledged only when it is durable here and at every other in-sync replica, and
+//!   at a joiner in limbo. If one of them fails, the configuration ends, and the client asks again
+//!   (R1).
+//! - A read is started only while every other in-sync replica, and a joiner in limbo, has granted a
+//!   lease that still runs (R3).
+//! - A retry of a write that the content includes is not executed again (R8).
+//! - Nothing is served before the group is active. It becomes active when it has settled (R6) and
+//!   when no lease that this device has granted to another replica can count any more (R4).
 
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
@@ -14,7 +30,8 @@ use seam::{Buf, Effects, Journal, Note, Started};
 use wire::{Header, Kind, PeerLink, Status, flag};
 
 impl<J: Journal> Mirror<J> {
-    /// A client's operation came. The caller has checked the session, and the volume against the map.
+    /// Takes an operation of a client. The caller has checked the session, and the volume against
+    /// the map.
     pub fn client(&mut self, now: Time, link: PeerLink, h: &Header, body: Buf, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let caller = Caller { link, op: h.op.get(), group };
@@ -35,13 +52,14 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// A client's session is over, or it has a new one (rule R8): what was asked before and was not begun is
-    /// never done. What was begun holds its range, so whatever a new session asks for comes after it.
+    /// Drops a client's operations that have not begun, because its session is over or has been
+    /// replaced (rule R8). Those that have begun hold their ranges, so operations of a new session
+    /// come after them.
     ///
-    /// Else a write that waited here could be executed when the client, or its next life, has long
-    /// overwritten it; and the list of executed writes, which knows the newest life only, would not
-    /// recognise a retry. And it may wait long: for its range, for a lease, or for its group to serve. Meanwhile it would
-    /// take the room of others.
+    /// Otherwise a write that waits here could be executed after the client, or its next
+    /// incarnation, has overwritten it, and the list of executed writes, which knows only the
+    /// newest incarnation, would not recognise a retry. A write may wait long: for its range, for a
+    /// lease, or until its group is served. Meanwhile it would take room from other clients.
     pub fn session_over(&mut self, now: Time, sdc: SdcId, out: &mut Effects) {
         let is_over = |op: &Op| {
             let begun = op.local != Local::NotStarted || op.lsn != Lsn(0);
@@ -64,7 +82,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// Whether the operation is one for this replica, now.
+    /// Checks whether this replica may execute the operation now.
     fn admit(&self, h: &Header, body: &Buf) -> Result<OpKind, Status> {
         let epoch = Epoch(h.epoch.get());
         let Some(replica) = self.replicas.get(GroupId(h.group.get())) else {
@@ -92,7 +110,8 @@ impl<J: Journal> Mirror<J> {
         if !fits::<SECTOR>(at, len) {
             return Err(Status::OutOfRange);
         }
-        // Nothing is above it: what is forgotten is told by the number that follows (R8).
+        // A forgotten write is described by the number after its own, and there is none after this
+        // (R8).
         if h.seq.get() == u64::MAX {
             return Err(Status::OutOfRange);
         }
@@ -107,7 +126,8 @@ impl<J: Journal> Mirror<J> {
             return Err(Status::Busy);
         }
         if kind.changes_data() {
-            // A discard may make the space that the client's oldest write waits for: it has room beside the writes.
+            // A discard may make the space that the client's oldest write waits for, so discards
+            // have room beyond the window of writes.
             let windows = if kind == OpKind::Zero { 2 } else { 1 };
             let most = windows * self.limits.executed_window as usize;
             replica.record.executed.admits(client_write(h), most)?;
@@ -134,7 +154,8 @@ impl<J: Journal> Mirror<J> {
 
     // ---- reads ----
 
-    /// True when every member that could be promoted has promised not to be, for now (rule R3).
+    /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
+    /// the primary for now (rule R3).
     fn may_read(&self, now: Time, group: GroupId) -> bool {
         let replica = &self.replicas[group];
         let needed = replica.needed();
@@ -159,6 +180,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// Lets an operation that has its range lock wait for a lease, for room, or for the end of a
+    /// seal.
     pub(crate) fn park(&mut self, group: GroupId, key: u64) {
         if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
             primary.parked.push(key);
@@ -166,7 +189,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Something changed that parked operations may have waited for.
+    /// Retries operations that wait, because what they wait for may have changed.
     pub(crate) fn unpark(&mut self, group: GroupId) {
         self.parked.remove(&group);
         if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
@@ -203,7 +226,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- writes ----
 
-    /// The write has its range: gives it its place in the stream, sends it out, and writes it here.
+    /// Starts a write that has its range: assigns its lsn, sends it, and writes it here.
     pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit, again) = (op.group, op.unit, op.flags & flag::RETRY != 0);
@@ -238,8 +261,9 @@ impl<J: Journal> Mirror<J> {
             return self.finish_full(key, out);
         }
         self.ops.get_mut(key).expect("the operation lives").reserved = needs_space;
-        // First write to a unit: a secondary without space must be able to refuse before anything is
-        // changed here. All others: in parallel; the job first, which looks at the body's checksum.
+        // A write that needs new space: a secondary without space must be able to refuse before
+        // anything has changed here. All others run in parallel, the job first, as it checks the
+        // body's checksum.
         let alone = self.replicas[group].needed().is_empty();
         let now_here = !needs_space || alone || mutant::on(Mutant::ActBeforeReserve);
         let started = now_here.then(|| self.launch(key, out));
@@ -251,12 +275,12 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// What to answer to a retried write, if nothing of it is left to do now.
+    /// Returns the answer to a retried write if nothing of it is left to do now.
     ///
-    /// If a part of the write is in the content, the operation becomes the first run of blocks that
-    /// are missing, and no more: other clients may have overwritten the blocks between two such runs.
-    /// A write with several missing runs is answered `Busy` after each but the last, so the client
-    /// asks again for the next one.
+    /// If a part of the write is in the content, the operation is reduced to the first run of
+    /// missing blocks, and to no more than that: other clients may have overwritten the blocks
+    /// between two such runs. A write with several missing runs is answered `Busy` after each of
+    /// them but the last, so the client asks again for the next one.
     fn is_executed(&mut self, key: u64) -> Option<Status> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         if mutant::on(Mutant::NoDedupe) {
@@ -269,7 +293,8 @@ impl<J: Journal> Mirror<J> {
         if mutant::on(Mutant::RetryWhole) {
             first = 0..BLOCKS_PER_UNIT;
         }
-        // Neither "done" nor doing it is known to be right.
+        // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
+        // be, too.
         if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
             return Some(Status::Forgotten);
         }
@@ -281,7 +306,8 @@ impl<J: Journal> Mirror<J> {
             let whole = op.body.clone();
             op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
             op.body_crc = if op.flags & flag::NO_BODY_CRC == 0 {
-                // The part's first: what has changed by then, the whole shows, and the part's is made wrong.
+                // The checksum of the part is computed first. If the body had changed by then, that
+                // of the whole differs, and the part gets a wrong one.
                 let part = base::crc::crc32c(&op.body);
                 let same = base::crc::crc32c(&whole) == op.body_crc;
                 if same { part } else { !part }
@@ -289,13 +315,13 @@ impl<J: Journal> Mirror<J> {
                 0
             };
         }
-        // It may wait afterwards, and come here again as what is left.
+        // The operation may wait now, and then come here again with the reduced range.
         op.in_part |= (from, to - from) != (op.at, op.len);
         (op.at, op.len) = (from, to - from);
         None
     }
 
-    /// Gives an operation its lsn and sends it to all that need it.
+    /// Assigns an operation's lsn and sends it to all replicas that need it.
     fn send_write(&mut self, key: u64, to: Members, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
@@ -314,7 +340,7 @@ impl<J: Journal> Mirror<J> {
         self.replicate(key, to, out);
     }
 
-    /// Sends an operation of the stream to these members, as far as their links have room.
+    /// Sends an operation of the stream to these replicas, as far as their windows have room.
     pub(crate) fn replicate(&mut self, key: u64, to: Members, out: &mut Effects) {
         if to.is_empty() {
             return;
@@ -322,7 +348,7 @@ impl<J: Journal> Mirror<J> {
         self.send_copies(key, to, false, out);
     }
 
-    /// A member answered a `Replicate`.
+    /// Takes a replica's answer to a `Replicate`.
     pub fn replicated(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
         let (key, group) = (h.op.get(), GroupId(h.group.get()));
         let Some(op) = self.ops.get_mut(key) else { return };
@@ -353,8 +379,8 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// Goes on with a write after its local job or a member's answer: answers it when R1 is met, and
-    /// forgets it when nothing is left to do.
+    /// Continues a write after its local job or an answer of a replica: acknowledges it when R1 is
+    /// met, and removes it when nothing is left to do.
     pub(crate) fn check_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
         match op.kind {
@@ -377,7 +403,7 @@ impl<J: Journal> Mirror<J> {
         }
         let met = op.acked.contains_all(needed);
         if reserved && op.local == Local::NotStarted {
-            // Who needs the blocks whole has had space for it.
+            // A replica that needs the blocks whole has had space for the write.
             let mut answered = op.acked;
             answered.insert(op.damaged);
             if answered.contains_all(needed) {
@@ -403,12 +429,12 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// R1 is met. As long as no other member of the group is in sync, what is written is dirty: also
-    /// what a joiner has got already, which may come back without it.
+    /// Acknowledges a write: R1 is met. If no other replica is in sync, the written blocks become
+    /// dirty, even if a joiner has them already, because it may come back without them.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.answered = true;
-        // What other members still have to do is no operation of a client any more.
+        // What other replicas still have to do doesn't count as an operation of a client any more.
         self.load.end(op.counts.take());
         let (group, asker) = (op.group, op.asker);
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
@@ -426,7 +452,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Ends a client operation that has nothing (left) to do.
+    /// Ends a client's operation of which nothing, or nothing more, has to be done.
     pub(crate) fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
@@ -435,7 +461,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// An operation of the stream is finished everywhere.
+    /// Takes an operation that is finished everywhere out of the stream.
     pub(crate) fn leave_stream(&mut self, now: Time, group: GroupId, lsn: Lsn, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let Some(primary) = replica.primary() else { return };
@@ -451,7 +477,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Tells secondaries the commit points that no write has carried to them.
+    /// Sends the secondaries the commit points that no write has carried to them.
     pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
         for group in core::mem::take(&mut self.untold) {
             let mut header = self.header(Kind::Commit, group);
@@ -471,7 +497,8 @@ impl<J: Journal> Mirror<J> {
 
     // ---- activity ----
 
-    /// A new epoch under my lead: settles with the other in-sync members, then serves.
+    /// Starts an epoch in which this device is the primary: settles with the other in-sync replicas
+    /// (R6), then serves.
     pub(crate) fn begin(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let replica = self.replicas.get(group).expect("the caller has it");
         let first =
@@ -482,7 +509,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Serves, as soon as no promise of mine to a former leader runs (rule R4).
+    /// Serves, as soon as no lease that this device has granted to a former primary can count any
+    /// more (rule R4).
     pub(crate) fn activate(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let replica = self.replicas.get(group).expect("the caller has it");
         let over = |(device, promised): &(DeviceId, Time)| {
@@ -512,7 +540,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// The groups that I lead, in order.
+    /// Returns the groups of which this device is the primary, in order.
     pub(crate) fn led(&self) -> Vec<GroupId> {
         let mut led: Vec<GroupId> = self
             .replicas

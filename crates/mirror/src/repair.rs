@@ -1,20 +1,22 @@
-//! Damaged blocks: what the journal calls corrupt is read from another copy, and written anew (rule
-//! R13).
+//! Repairs damaged blocks: what the unit store calls corrupt is read from another replica and
+//! rewritten (rule R13).
 //!
-//! The primary asks one member after the other for the blocks, until one can read them, writes them
-//! whole, and starts over what had met the damage. A member that can't complete a write in parts
-//! says so, and gets the blocks whole, as another write of the stream in the name of the same
-//! client write. Both while the operation has its range to itself (a read that met damage waits for
-//! that, and reads again): nothing overlapping is in flight, so any copy that is in sync has what
-//! the blocks should hold, or what they held before this very write, which is done over then; in
-//! settling either copy's content will do, with its list of executed writes. For a joiner that
-//! nobody waits for no range is held: the sync copies it the blocks.
+//! The primary asks one replica after the other for the blocks until one can read them. It rewrites
+//! them whole and repeats the operation that met the damage. A secondary that can't complete a
+//! partial write says so and gets the blocks whole, as another write of the stream in the name of
+//! the same client write.
 //!
-//! If no copy that is in sync has the blocks, a read ends in a media error, a write as well,
-//! without having changed anything. A sync copies the damage as it copies all else: it can't keep a
-//! joiner out for ever, nor can two copies differ when both can be read again.
+//! Both happen while the operation has its range exclusively (a read that met damage waits for
+//! that, and reads again), so nothing that overlaps is in flight. Therefore any in-sync replica has
+//! what the blocks should hold, or what they held before this very write, which is then done again.
+//! In a settle either copy's content will do, together with its list of executed writes. For a
+//! joiner that no acknowledgement needs, no range is held: the sync copies the blocks to it.
 //!
-//! A device that can't read what was just written anew has failed: this process ends, and the other
+//! If no in-sync replica has the blocks, the read or write ends with a media error, and the write
+//! has changed nothing. A sync copies damage like content, for two reasons: damage must not keep a
+//! joiner out for ever, and two copies must not differ once both can be read again.
+//!
+//! A device that can't read what was just rewritten has failed. This process ends, and the other
 //! copy serves.
 
 use crate::executed::{ExecutedList, wire_entry};
@@ -29,16 +31,16 @@ use wire::records::{self, Executed};
 use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
-/// Rounds of repair that one operation gets; each mends one run of blocks.
+/// Rounds of repair that one operation gets. Each repairs one run of blocks.
 const ROUNDS: u32 = 256;
-/// How long until a copy of what nobody can read is tried once more.
+/// How long until a copy of unreadable blocks is tried once more.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
-/// Blocks that an operation waits for.
+/// Damaged blocks that an operation waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repair {
     from: DeviceId,
-    /// Members that can't read them either.
+    /// Replicas that can't read them either.
     damaged: Members,
     first: u16,
     blocks: u16,
@@ -60,13 +62,13 @@ impl Repair {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// A job failed. It does not run any more.
+    /// Handles a job that failed. It does not run any more.
     pub(crate) fn job_failed(&mut self, now: Time, key: u64, error: DiskError, out: &mut Effects) {
         if error == DiskError::BadBody {
             return self.bad_body(now, key, out);
         }
         let DiskError::Corrupt { first, blocks } = error else {
-            // What is on the device now? Nobody knows: this process must not go on.
+            // The content of the device is unknown now: this process must not go on.
             self.failed = true;
             return;
         };
@@ -93,8 +95,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A read that shares its range has met damage: it starts over when it has the range to itself. Others may have
-    /// met it as well, and no two may write the blocks at once.
+    /// Repeats a read that shares its range and has met damage, when it has the range exclusively.
+    /// Other reads may have met the same damage, and no two may write the blocks at once.
     fn read_alone(&mut self, key: u64) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.alone = true;
@@ -103,9 +105,9 @@ impl<J: Journal> Mirror<J> {
         self.queue(key);
     }
 
-    /// The body of a write has changed in memory since it came. Whoever sent it sends it again, unless
-    /// others may have done it by now: then nobody knows what else has changed in here, and this process
-    /// must not go on.
+    /// Handles a write whose body has changed in memory since it came. If no other replica may have
+    /// done the write, its sender has to send it again. Otherwise it is unknown what else has
+    /// changed in this memory, and this process must not go on.
     fn bad_body(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
@@ -126,7 +128,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// True when the configuration has changed since the operation began.
+    /// Returns true if the configuration in which the operation began has ended.
     pub(crate) fn is_over(&self, key: u64) -> bool {
         let op = self.ops.get(key).expect("the caller has it");
         let changing = self.replicas.get(op.group).is_none_or(|r| r.next.is_some());
@@ -134,7 +136,7 @@ impl<J: Journal> Mirror<J> {
         matches!(op.asker, Asker::Nobody) || (ours && changing)
     }
 
-    /// Forgets an operation whose configuration is over.
+    /// Drops an operation whose configuration has ended.
     pub(crate) fn drop_over(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.remove_op(key).expect("the caller has it");
         self.unlock(op.group, key);
@@ -143,11 +145,13 @@ impl<J: Journal> Mirror<J> {
 
     // ---- at the primary: its own copy is damaged ----
 
+    /// Asks another replica for these damaged blocks.
     fn ask_other(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let bad = BlockSet::from_range(first.into()..(first + blocks).into());
         if self.repairs.get(&key).is_some_and(|mended| !mended.set().and(bad).is_empty()) {
-            // Nor would the next round help. All of it is in the copy that it was mended from.
+            // The device has not kept the repair, so another round would not help. The other copy
+            // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
             self.failed = true;
             return;
@@ -158,7 +162,7 @@ impl<J: Journal> Mirror<J> {
         let damaged = Members::default();
         op.local = Local::Asking;
         if op.kind == OpKind::Write && !op.reserved {
-            // The failed job has given its slots back.
+            // The failed job has released its slots.
             op.reserved = self.journal.reserve(op.group, op.unit, op.at, op.len);
         }
         let Some(from) = other.filter(|_| round <= ROUNDS) else {
@@ -168,7 +172,7 @@ impl<J: Journal> Mirror<J> {
         self.send_fetch(key, out);
     }
 
-    /// The member that was asked can't read the blocks: the next one is asked.
+    /// Asks the next replica, because the last one can't read the blocks.
     fn ask_next(&mut self, now: Time, key: u64, out: &mut Effects) {
         let (Some(repair), Some(op)) = (self.repairs.get_mut(&key), self.ops.get(key)) else {
             return;
@@ -192,7 +196,7 @@ impl<J: Journal> Mirror<J> {
         self.send_peer(repair.from, h, Buf::EMPTY, out);
     }
 
-    /// Asks again for what has not come; of one device, or of all.
+    /// Repeats requests for blocks that have not come, to one device or to all.
     pub(crate) fn fetch_again(&mut self, of: Option<DeviceId>, out: &mut Effects) {
         if self.repairs.is_empty() {
             return;
@@ -207,8 +211,9 @@ impl<J: Journal> Mirror<J> {
         keys.into_iter().for_each(|key| self.send_fetch(key, out));
     }
 
-    /// The blocks came: they are written whole. In a group that is active both copies are equal there. In a settle
-    /// they may not be, and a third one may differ from both: then they are marked.
+    /// Takes blocks from another replica and writes them whole. In an active group both copies are
+    /// equal in them. In a settle they may differ, and a third copy may differ from both: then they
+    /// become dirty.
     pub fn fetched_in(
         &mut self,
         now: Time,
@@ -244,13 +249,14 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Mending;
         replica.local += 1;
         let unit = op.unit;
-        // While it settles, or mends for a write that is in the stream, others may lack what comes with this.
+        // In a settle, or if the write is in the stream already, others may lack what comes with
+        // the blocks.
         let settles = matches!(&replica.role, Role::Primary(primary) if !primary.active);
         let dirty = (settles || op.lsn != Lsn(0)) && !mutant::on(Mutant::MendUnmarked);
         if dirty {
             replica.record.dirty.insert(unit, repair.set());
         }
-        // The content may include what that replica has forgotten.
+        // The content may include writes that the other replica has forgotten.
         self.take_forgotten(group, list);
         let list: Rc<[ExecutedBlocks]> = ExecutedList::from_records(list, &mut 0).entries().into();
         self.copied.insert(key, list.clone());
@@ -275,7 +281,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// The blocks are whole again: what had met the damage starts over.
+    /// The blocks are repaired: repeats the operation that met the damage.
     pub(crate) fn mended(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
@@ -294,7 +300,7 @@ impl<J: Journal> Mirror<J> {
             return self.check_write(now, key, out);
         }
         if !self.is_over(key) && self.is_settle_copy(key) {
-            // The peers' lists would get what this side's said before.
+            // The peers have this replica's former list of executed writes.
             self.drop_copy(key);
             self.sync_mut(group).expect("a settle is under way").anew = true;
             return self.advance(now, group, out);
@@ -302,15 +308,16 @@ impl<J: Journal> Mirror<J> {
         self.start_over(now, key, out);
     }
 
-    /// A copy for members in sync, in settling: who mends it may have had another content there.
+    /// Returns true for a copy of a settle: repaired blocks may have other content than before.
     fn is_settle_copy(&mut self, key: u64) -> bool {
         let op = self.ops.get(key).expect("the caller has it");
         let (group, copies) = (op.group, op.kind == OpKind::Copy);
         copies && self.sync_mut(group).is_some_and(|sync| sync.joiner.is_none())
     }
 
-    /// What a write has left here can't be read, and who needs it whole hasn't got it. The damage is the write's:
-    /// its blocks are mended with what they held before it, and it is done over.
+    /// Handles a write whose blocks can't be read back here, and which another replica needs whole.
+    /// The write has caused the damage: its blocks are repaired with what they held before, and it
+    /// is done again.
     fn write_over(
         &mut self,
         now: Time,
@@ -325,7 +332,7 @@ impl<J: Journal> Mirror<J> {
         self.ask_other(now, write, first, blocks, out);
     }
 
-    /// What had met damage begins anew. It has its range; a read may need a lease.
+    /// Repeats an operation that met damage. It has its range; a read may need a lease.
     fn start_over(&mut self, now: Time, key: u64, out: &mut Effects) {
         if self.is_over(key) {
             return self.drop_over(now, key, out);
@@ -340,8 +347,9 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The job that met the damage has given its slots back. If there are none now, the members that may have done the
-    /// write have to go, as after damage that nobody can mend. They can: the blocks are whole here again.
+    /// Reserves space again, because the job that met the damage has released its slots. If there
+    /// is none, the replicas that may have done the write have to leave the in-sync set, as after
+    /// damage that can't be repaired. They may, because the blocks are whole here again.
     fn reserve_again(&mut self, key: u64) -> bool {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.reserved = op.reserved || self.journal.reserve(op.group, op.unit, op.at, op.len);
@@ -352,8 +360,8 @@ impl<J: Journal> Mirror<J> {
         op.reserved
     }
 
-    /// A volume is gone, and the damage with it: what waits for another copy of its blocks starts over. None may
-    /// come: who knows that the volume is gone has nothing to answer.
+    /// Repeats operations that wait for blocks of a deleted volume. The blocks may never come: a
+    /// replica that knows of the deletion has nothing to answer.
     pub(crate) fn end_repairs(&mut self, now: Time, volume: VolumeId, out: &mut Effects) {
         let waits = |key: &u64| {
             let op = self.ops.get(*key);
@@ -368,7 +376,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// No copy that is in sync has the blocks.
+    /// Ends an operation because no in-sync replica has the blocks.
     fn unreadable(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
         self.repairs.remove(&key);
         let op = self.ops.get_mut(key).expect("the caller has it");
@@ -379,7 +387,8 @@ impl<J: Journal> Mirror<J> {
         let needed = self.replicas[group].needed();
         match kind {
             _ if matches!(asker, Asker::Scrub) => self.scrub_lost(now, key, first, blocks),
-            // Damaged here as well: the member asks again, and gives up.
+            // The blocks are damaged here as well: the secondary asks again, and gives up in the
+            // end.
             _ if matches!(asker, Asker::Mend) => self.drop_over(now, key, out),
             OpKind::Read | OpKind::Extents => self.finish_client(key, Status::Media, out),
             OpKind::Copy => {
@@ -387,11 +396,12 @@ impl<J: Journal> Mirror<J> {
                 self.skip_copy(now, key, bad, out);
             }
             OpKind::Amend => unreachable!("its damage is the write's"),
-            // Somebody may have done what can't be done elsewhere: the members have to go before this is answered.
+            // A replica may have done the write, and others can't: it has to leave the in-sync set
+            // before this is answered.
             OpKind::Write | OpKind::Zero if sent_whole || !refused.contains_all(needed) => {
                 self.suspects.extend(self.replicas[group].config.devices(needed));
             }
-            // Who met the damage, too, has changed nothing.
+            // Replicas that met the damage, too, have changed nothing.
             OpKind::Write | OpKind::Zero => {
                 self.cut(now, group, out);
                 let op = self.ops.get_mut(key).expect("nothing has ended it");
@@ -405,8 +415,9 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A copy whose source can't be read; in settling the other copy is damaged as well. It is tried once more,
-    /// as it may have been the device's bad moment; then the peer is told of the damage.
+    /// Skips blocks of a copy that the source can't read; in a settle the other copy is damaged as
+    /// well. They are tried once more, because the error may pass. Then the peers are told of the
+    /// damage.
     fn skip_copy(&mut self, now: Time, key: u64, bad: BlockSet, out: &mut Effects) {
         let op = self.ops.get(key).expect("the caller has it");
         let (group, unit) = (op.group, op.unit);
@@ -423,9 +434,9 @@ impl<J: Journal> Mirror<J> {
         self.advance(now, group, out);
     }
 
-    /// The peer gets to know that these blocks can't be read: damage is copied like content, so that it can't
-    /// have another one than the primary. Should the primary read them some day, the peer's are repaired as
-    /// any others.
+    /// Tells the peers that these blocks can't be read. Damage is copied like content, so that no
+    /// peer has another content than the primary. If the primary can read the blocks some day,
+    /// those of the peers are repaired like any others.
     fn copy_loss(&mut self, now: Time, key: u64, bad: BlockSet, out: &mut Effects) {
         let run = bad.first_run().expect("something is damaged");
         let op = self.ops.get_mut(key).expect("the caller has it");
@@ -437,7 +448,7 @@ impl<J: Journal> Mirror<J> {
         self.send_copy(now, key, Buf::EMPTY, None, out);
     }
 
-    /// Tries once more to copy what could not be read.
+    /// Tries once more to copy the unreadable blocks.
     pub(crate) fn read_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(sync) = self.sync_mut(group) else { return };
         let unreadable = core::mem::take(&mut sync.unreadable);
@@ -447,9 +458,9 @@ impl<J: Journal> Mirror<J> {
         self.advance(now, group, out);
     }
 
-    // ---- at a member: the primary's copy is damaged ----
+    // ---- at a secondary: the primary's copy is damaged ----
 
-    /// The primary wants to know what blocks hold here.
+    /// Takes the primary's request for blocks that are damaged there.
     pub fn fetch_in(
         &mut self,
         now: Time,
@@ -473,7 +484,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// They have their range. What a volume that is gone held isn't here any more: that is no content.
+    /// Reads the requested blocks, which have their range lock. What a deleted volume held is gone
+    /// here, so zeros would be a wrong answer.
     pub(crate) fn start_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if self.is_gone(op.unit.volume) {
@@ -482,7 +494,7 @@ impl<J: Journal> Mirror<J> {
         self.start_job(now, key, out);
     }
 
-    /// They can't be had here.
+    /// Answers that this replica can't provide the blocks.
     fn end_fetch(&mut self, key: u64, why: Status, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
@@ -491,7 +503,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// They are read: with them go the entries of the list of executed writes.
+    /// Sends the blocks, with their entries of the list of executed writes.
     pub(crate) fn fetched_here(&mut self, now: Time, key: u64, data: Buf, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
@@ -509,9 +521,10 @@ impl<J: Journal> Mirror<J> {
         self.wipe_if_idle(now, op.group, out);
     }
 
-    // ---- at the primary: a member's copy is damaged ----
+    // ---- at the primary: another copy is damaged ----
 
-    /// A member can't complete this write, as what it would leave of its blocks is damaged there.
+    /// Handles a replica that could not do an operation: blocks that a write overwrites in part are
+    /// damaged there, or the body has changed in its memory.
     pub(crate) fn damaged_there(
         &mut self,
         now: Time,
@@ -539,8 +552,9 @@ impl<J: Journal> Mirror<J> {
         self.check_write(now, key, out);
     }
 
-    /// The blocks that a member needs whole have changed in its memory, and were not written there. They are read and sent once
-    /// more, to all who have not answered; a member whose scrubber has asked for them asks again.
+    /// Reads and sends the whole blocks once more, to all replicas that have not answered: they
+    /// have changed in a replica's memory and were not written. A secondary whose scrubber has
+    /// asked for them asks again.
     fn amend_once_more(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.remove_op(key).expect("the caller has it");
         let left = op.sent.without(op.acked);
@@ -554,7 +568,7 @@ impl<J: Journal> Mirror<J> {
         self.check_write(now, of, out);
     }
 
-    /// What was copied has changed in the member's memory, and was not written there.
+    /// Copies blocks once more that have changed in the replica's memory and were not written.
     fn copy_once_more(&mut self, now: Time, key: u64, member: Members, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.acked.insert(member);
@@ -565,7 +579,7 @@ impl<J: Journal> Mirror<J> {
         self.check_copy(now, key, out);
     }
 
-    /// The write is done here: the blocks that it touched are read whole, for those who need them.
+    /// Reads the blocks of a write whole for the replicas that need them. The write is done here.
     pub(crate) fn amend(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let to = core::mem::take(&mut op.damaged);
@@ -578,7 +592,7 @@ impl<J: Journal> Mirror<J> {
         self.start_job(now, amend, out);
     }
 
-    /// They are read: they go out as another write of the stream.
+    /// Sends these blocks as another write of the stream.
     pub(crate) fn send_amend(
         &mut self,
         now: Time,
@@ -607,7 +621,8 @@ impl<J: Journal> Mirror<J> {
         self.replicate(key, to, out);
     }
 
-    /// The volume is gone, so there is nothing to send: the write isn't answered as if the member had it.
+    /// Ends a write of a deleted volume: there is nothing to send, and it must not be acknowledged
+    /// as if the other replica had it.
     fn end_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.remove_op(key).expect("the caller has it");
         self.unlock(op.group, key);
@@ -618,7 +633,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The blocks may be there now: then the write is, too.
+    /// Ends the sending of whole blocks when all replicas have them: then they have the write, too.
     pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the caller has it");
         let of = match op.asker {
@@ -632,7 +647,7 @@ impl<J: Journal> Mirror<J> {
         let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
         self.remove_op(key);
         let Some(of) = of else {
-            self.unlock(group, key); // the member counts it
+            self.unlock(group, key); // the secondary counts it as repaired
             return self.leave_stream(now, group, lsn, out);
         };
         self.stats.repaired += u64::from(bytes);

@@ -1,4 +1,8 @@
-//! One replica of one group: its configuration, what it must remember, and the part that it plays.
+//! One replica of one group: its configuration, its durable record, and its role in the present
+//! epoch.
+//!
+//! Invariants of a primary's stream: its lsns are consecutive, its first operation is not finished,
+//! and the commit point is the lsn before that one, or the last lsn if the stream is empty.
 
 use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
@@ -13,21 +17,21 @@ use seam::GroupRecord;
 /// A group's configuration, as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GroupConfig {
-    /// Its number.
+    /// The number of the configuration.
     pub epoch: Epoch,
-    /// Who serves; `None` when no in-sync replica is up.
+    /// The replica that serves; `None` when no in-sync replica is up.
     pub primary: Option<DeviceId>,
-    /// Members, the preferred primary first; at most 8.
+    /// All replicas, the preferred primary first; at most 8.
     pub replicas: Vec<DeviceId>,
-    /// Those that hold every acknowledged write.
+    /// Replicas that hold every acknowledged write.
     pub in_sync: Vec<DeviceId>,
-    /// Those that are being brought up to date.
+    /// Replicas that are being filled.
     pub joiners: Vec<DeviceId>,
-    /// Every copy is gone (rule R10).
+    /// Every copy is lost (rule R10).
     pub lost: bool,
 }
 
-/// Some of a group's members, one bit by place in `GroupConfig::replicas`.
+/// A set of a group's replicas: one bit per place in `GroupConfig::replicas`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Members(pub u8);
 
@@ -62,7 +66,7 @@ impl Members {
 }
 
 impl GroupConfig {
-    /// The bit of a member; none for a stranger.
+    /// Returns the replica's bit; the empty set for a device that is no replica.
     pub(crate) fn member(&self, device: DeviceId) -> Members {
         Members(self.replicas.iter().position(|r| *r == device).map_or(0, |i| 1 << i))
     }
@@ -75,33 +79,35 @@ impl GroupConfig {
         self.each(members).map(|(_, device)| device)
     }
 
-    /// The same, and each one's bit.
+    /// Like `devices`, with each replica's bit.
     pub(crate) fn each(&self, members: Members) -> impl Iterator<Item = (Members, DeviceId)> {
         let places = self.replicas.iter().enumerate();
         places.map(|(i, d)| (Members(1 << i), *d)).filter(move |(m, _)| members.intersects(*m))
     }
 }
 
-/// What a replica must remember over a restart, together with its content (rule R5).
+/// What a replica must remember over a restart. It is stored together with the content (rule R5).
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Record {
-    /// The highest epoch in which it took, or may take, part; after a restart it never takes part in it
-    /// again (R2).
+    /// The highest epoch in which it took part, or may have done so. After a restart it never acts
+    /// in that epoch again (R2).
     pub acted: Epoch,
-    /// In that one it was a joiner.
+    /// It was a joiner in that epoch.
     pub joiner: bool,
-    /// The last epoch at whose seal it was equal to another in-sync member.
+    /// The last epoch at whose seal it was equal to another in-sync replica. `dirty` covers
+    /// everything since then.
     pub base: Epoch,
-    /// Blocks that may differ from the other copy.
+    /// Blocks that may differ from another copy.
     pub dirty: Dirty,
-    /// Any block may: the journal had no room for all of them.
+    /// Any block may differ: the unit store had no room for the whole dirty set.
     pub all_dirty: bool,
     /// Client writes that the content includes.
     pub executed: ExecutedList,
 }
 
 impl Record {
-    /// What a journal remembered. `noted` counts the entries of the device's lists.
+    /// Creates the record from that of the unit store. `noted` counts the entries of the device's
+    /// lists.
     pub fn new(found: &GroupRecord, noted: &mut u64) -> Record {
         let mut executed = found.executed.clone();
         executed.sort_by_key(|e| (e.write.incarnation, e.write.seq));
@@ -117,43 +123,46 @@ impl Record {
         }
     }
 
-    /// No block differs.
+    /// Clears the dirty set: no block differs.
     pub fn clean(&mut self) {
         self.dirty.clear();
         self.all_dirty = false;
     }
 }
 
-/// The part that a replica plays in its present epoch.
+/// The role of a replica in its present epoch.
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// None: not in sync, or the group is down, or the configuration is about to change.
+    /// None: the replica is not in sync, the group is down, or the configuration is about to
+    /// change.
     Out,
     Primary(Primary),
     Secondary(Secondary),
 }
 
-/// A leader's state in one epoch.
+/// The state of a primary in one epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Primary {
-    /// Serving. Before: settling, or waiting for old promises to run out.
+    /// It serves. Before that it settles, or waits until leases of a former primary have run out.
     pub active: bool,
-    /// The last lsn given out.
+    /// The last lsn that was assigned.
     pub last: Lsn,
-    /// Operations with an lsn, from the oldest that is not finished; lsns are consecutive.
+    /// Operations with an lsn, from the oldest that is not finished on; lsns are consecutive.
     pub stream: VecDeque<StreamEntry>,
     /// Operations that wait for `active`, in order of arrival, without locks.
     pub held: VecDeque<u64>,
-    /// Operations that have their lock and wait for a lease, or for a seal to end.
+    /// Operations that have their range lock and wait for a lease, for room in a window, or for the
+    /// end of a seal.
     pub parked: Vec<u64>,
-    /// Up to here every write is on all in-sync members; what they were told of it.
+    /// The commit point: every in-sync replica has the writes up to here.
     pub commit: Lsn,
+    /// The commit point that was sent last.
     pub told: Lsn,
-    /// The group is in the list of those whose members are to be told.
+    /// The group is in `Mirror::untold`.
     pub untold: bool,
-    /// Settling or bringing a joiner up to date.
+    /// The running settle or resync.
     pub sync: Option<Sync>,
-    /// Blocks that every member has, and that the journal takes for dirty.
+    /// Blocks that every replica has, and that the unit store still has in its dirty set.
     pub clean: Dirty,
 }
 
@@ -161,13 +170,13 @@ pub(crate) struct Primary {
 pub(crate) struct StreamEntry {
     pub lsn: Lsn,
     pub op: u64,
-    /// Whom it was sent to.
+    /// Replicas that it was sent to.
     pub to: Members,
     pub done: bool,
 }
 
 impl Primary {
-    /// Gives out the next lsn, to an operation that goes to these members.
+    /// Assigns the next lsn to an operation that goes to these replicas.
     pub fn enter(&mut self, op: u64, to: Members) -> Lsn {
         self.last = self.last.next();
         self.stream.push_back(StreamEntry { lsn: self.last, op, to, done: false });
@@ -177,13 +186,15 @@ impl Primary {
         self.last
     }
 
-    /// True when the stream takes what is not in flight yet. What is done stays behind the oldest in flight.
+    /// Returns true if the stream takes further operations. Finished ones stay in it behind the
+    /// oldest one in flight.
     pub fn has_room(&self, limits: &Limits) -> bool {
         self.stream.len() < limits.stream as usize
     }
 
-    /// How many operations lie between this one of the stream and the one before it that went to the member, too; if
-    /// there is none, and the member has what it needs of the others, all back to the commit point.
+    /// Returns how many operations lie between this one and the last one before it that went to the
+    /// replica, too. If the stream has none, returns how many lie back to the commit point, up to
+    /// which the replica has everything that it needs.
     pub fn skipped(&self, lsn: Lsn, member: Members) -> u32 {
         let Some(front) = self.stream.front() else { return 0 };
         let before = (lsn.0 - front.lsn.0) as usize;
@@ -194,7 +205,7 @@ impl Primary {
         others.count() as u32
     }
 
-    /// An operation is finished everywhere: the commit point moves when it was the oldest.
+    /// Marks an operation as finished everywhere. If it was the oldest, the commit point advances.
     pub fn leave(&mut self, lsn: Lsn) {
         let Some(front) = self.stream.front() else { return };
         let index = (lsn.0 - front.lsn.0) as usize;
@@ -210,24 +221,25 @@ impl Primary {
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub config: GroupConfig,
-    /// The in-sync members but for me.
+    /// The in-sync replicas except this one.
     pub others: Members,
-    /// The map that the configuration came with.
+    /// The version of the map that brought the configuration.
     pub map: MapVersion,
     pub record: Record,
     pub role: Role,
     pub locks: Locks,
-    /// Until when each other member may serve by leases that I had granted when I learned that I
-    /// lead.
+    /// Other devices that may have been the primary, and until when each may serve reads by leases
+    /// that this device had granted when it learned that it is the primary now.
     pub promises: Vec<(DeviceId, Time)>,
-    /// Who was a member in configurations of before, and is none any more: it may have led, and serve by a
-    /// lease that I had granted.
+    /// Devices that were replicas in earlier configurations and are none any more. They may have
+    /// been the primary, and may still serve reads by a lease that this device granted.
     pub former: Vec<DeviceId>,
-    /// Jobs that run on the media.
+    /// Number of jobs that run on the media.
     pub local: u32,
-    /// What comes next, as soon as no job runs, and it is durable that it acts then.
+    /// The next configuration. It is entered when no job runs and it is durable that the replica
+    /// acts in it.
     pub next: Option<(GroupConfig, MapVersion)>,
-    /// The highest epoch of which the journal was told that it acts in it.
+    /// The highest epoch in which it acts, as far as the unit store has been told.
     pub noted: Epoch,
 }
 
@@ -262,33 +274,36 @@ impl Replica {
         }
     }
 
-    /// Enters this configuration, which came with this map; the part to play is the caller's choice.
+    /// Puts this configuration, which came with this map, into force. The caller sets the role.
     pub fn enter(&mut self, config: GroupConfig, map: MapVersion, me: DeviceId) {
         self.others = config.members(&config.in_sync);
         self.others.remove(config.member(me));
         (self.config, self.map, self.locks) = (config, map, Locks::default());
     }
 
-    /// True when a configuration gives this device a part to play.
+    /// Returns true if a configuration gives this device a role.
     pub fn acts_in(config: &GroupConfig, me: DeviceId) -> bool {
         let member = config.in_sync.contains(&me) || config.joiners.contains(&me);
         !config.lost && config.primary.is_some() && member
     }
 
-    /// What is written is missing from members that may come back for just that: this one is the only one in
-    /// sync. While there are two, whoever else comes gets everything.
+    /// Returns true if writes have to stay dirty for replicas that are out of sync: this one is the
+    /// only one in sync, and others may come back for just what they missed. Beside a second
+    /// in-sync replica, every joiner gets a full copy instead.
     pub fn is_solo(&self) -> bool {
         self.config.in_sync.len() < self.config.replicas.len().min(2)
     }
 
-    /// The in-sync member after this one, or the first, but for `me`. (A mutant's way to settle.)
+    /// Returns the in-sync replica after this one, or the first, but never `me`. Only a mutant
+    /// settles by it.
     pub fn next_in_sync(&self, after: Option<DeviceId>, me: DeviceId) -> Option<Members> {
         let in_sync = &self.config.in_sync;
         let place = in_sync.iter().position(|d| Some(*d) == after).map_or(0, |i| i + 1);
         in_sync[place..].iter().find(|d| **d != me).map(|d| self.config.member(*d))
     }
 
-    /// The members whose answer an acknowledgement needs, and whose lease a read needs.
+    /// Returns the replicas whose answers an acknowledgement needs (R1), and whose leases a read
+    /// needs (R3).
     pub fn needed(&self) -> Members {
         let mut needed = self.others;
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
@@ -299,7 +314,7 @@ impl Replica {
         needed
     }
 
-    /// The members that get every new write.
+    /// Returns the replicas that get every new write.
     pub fn recipients(&self) -> Members {
         let mut to = self.needed();
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
@@ -326,7 +341,7 @@ mod tests {
         let next = enter(4, &[second, joiner]);
         assert_eq!((primary.skipped(next, second), primary.skipped(next, joiner)), (2, 0));
         assert_eq!(primary.skipped(copies[1], joiner), 0);
-        // What left the stream everybody has: the commit point covers it.
+        // All replicas have what has left the stream: the commit point covers it.
         [write, copies[0], copies[1]].into_iter().for_each(|lsn| primary.leave(lsn));
         assert_eq!((primary.commit, primary.skipped(next, second)), (copies[1], 0));
     }
@@ -337,7 +352,7 @@ mod tests {
         let sync = Sync::new(joiner, Some(DeviceId(3)), Lsn(0), 0);
         let mut primary = Primary { sync: Some(sync), ..Primary::default() };
         let write = primary.enter(1, Members(second.0 | joiner.0));
-        let whole = primary.enter(2, second); // its copy was damaged
+        let whole = primary.enter(2, second); // the secondary needs a block whole
         [write, whole].into_iter().for_each(|lsn| primary.leave(lsn));
         let sent = primary.sync.map(|sync| sync.sent);
         assert_eq!((sent, primary.commit), (Some(write), whole));

@@ -1,15 +1,19 @@
-//! The scrubber: reads everything that the device holds, so that what has rotted is found while another
-//! copy is whole, and not when that one is gone.
+//! The scrubber: reads everything that the device holds, so that damage is found while another copy
+//! is whole (rule R13).
 //!
-//! One range at a time, under its range lock, in the order in which the journal lays it out; clients wait for
-//! one such read at most. What is damaged is repaired as if a client had met it; a secondary, whom no
-//! client asks, tells its primary, and gets the blocks as a write of the stream.
+//! It reads one range at a time, under its range lock, in the order of the unit store. Clients wait
+//! for at most one such read. A primary repairs damage as if a client had met it. A secondary, from
+//! which clients don't read, reports damage to its primary, and gets the blocks as a write of the
+//! stream.
 //!
-//! Invariants: at most one read of a scrub runs; it stays within `Limits::scrub_bytes` per second; a range
-//! counts as done when it was read whole, or when what is damaged in it was given up and counted.
+//! Invariants:
+//! - At most one read of a scrub runs.
+//! - The scrubber reads at most `Limits::scrub_bytes` per second.
+//! - A pass leaves a range only when all of it was read, when its damage was given up and counted,
+//!   or when its group is skipped.
 //!
-//! Not done here: pages of the map and of checksums, the log, and the copies of the superblock. Their damage
-//! shows when they are read. Where a pass was is not remembered beyond the process.
+//! Pages of the map and of checksums, the log, and the copies of the superblock are not scrubbed.
+//! Their damage shows when they are read. The position of a pass is not kept beyond the process.
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, OpKind, fits};
@@ -20,39 +24,40 @@ use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, 
 use seam::{Buf, Effects, Journal, Note, Walk};
 use wire::{Header, Kind, PeerLink};
 
-/// The most that one read takes: long enough for a disk, short enough for a client that waits for it.
+/// Bytes of one read at most: long enough for a disk, short enough for a client that waits for it.
 const RUN: u32 = 256 << 10;
-/// How long until a range is looked at again whose group is not ready, or which is being repaired.
+/// How long until a range is tried again if its group is not ready, or if it is being repaired.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How often that happens before damage is given up.
+/// Number of such tries before damage is given up.
 const TRIES: u32 = 100;
-/// And before a group is passed over.
+/// Number of such tries before a group is skipped.
 const WAITS: u32 = 30;
 
-/// What came of scrubbing in this pass, or the last one. All but the counts and times in bytes.
+/// Progress and results of this scrub pass, or of the last one, in bytes except for counts and
+/// times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubStats {
-    /// A pass runs.
+    /// A pass is running.
     pub running: bool,
-    /// What it has read.
+    /// Bytes read.
     pub done: u64,
-    /// What it had to read, as of its beginning.
+    /// Bytes to read, as of the start of the pass.
     pub held: u64,
-    /// Passes that came to their end since the process started.
+    /// Passes completed since the process started.
     pub passes: u64,
-    /// When the last one did.
+    /// When the last pass was completed.
     pub ended: Option<Time>,
-    /// What it found damaged.
+    /// Damage that was found.
     pub damaged: u64,
-    /// Of that, what was written anew.
+    /// Damage that was repaired.
     pub repaired: u64,
-    /// Of that, what nobody else had.
+    /// Damage for which no other replica had the blocks.
     pub unrepairable: u64,
-    /// What it has not read, as this device is not in sync in its group.
+    /// Bytes that were not read, because the replica is not in sync or was not ready in time.
     pub skipped: u64,
 }
 
-/// The range that is being worked on.
+/// The range that is being scrubbed.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     group: GroupId,
@@ -61,45 +66,45 @@ struct Range {
     end: u32,
     held: u32,
     tries: u32,
-    /// Damage that the primary was told of: first block, blocks.
+    /// Damage that was reported to the primary: first block, number of blocks.
     told: Option<(u16, u16)>,
 }
 
 /// The scrubber of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
-    /// Where the pass goes on.
+    /// Where the pass continues.
     cursor: u64,
     began: Time,
     range: Option<Range>,
-    /// The operation that reads it.
+    /// The operation that reads the range.
     op: Option<u64>,
-    /// Groups that this pass has waited for in vain.
+    /// Groups for which this pass has waited in vain.
     unready: BTreeSet<GroupId>,
-    /// When something is to be done.
+    /// When there is something to do.
     due: Option<Time>,
     pub stats: ScrubStats,
-    /// The link on which a leader's beacons come.
+    /// By primary: the link on which its beacons come.
     leaders: BTreeMap<DeviceId, PeerLink>,
 }
 
 impl Scrub {
-    /// The scrubber of a device that was just opened.
+    /// Creates the scrubber of a device that was just opened. `first`: when the first pass begins.
     pub fn new(first: Option<Time>) -> Scrub {
         Scrub { due: first, ..Scrub::default() }
     }
 
-    /// When `scrub` has something to do.
+    /// Returns when `scrub` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
         self.due.filter(|_| self.op.is_none())
     }
 
-    /// A leader's beacon came on this link.
+    /// Notes that a primary's beacon came on this link.
     pub fn heard(&mut self, from: DeviceId, link: PeerLink) {
         self.leaders.insert(from, link);
     }
 
-    /// The operation ended without a result: the configuration changed.
+    /// Notes that the operation ended without a result, because its configuration ended.
     pub fn dropped(&mut self, key: u64) {
         if self.op == Some(key) {
             self.op = None;
@@ -109,32 +114,34 @@ impl Scrub {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// True for a device whose content can rot unseen.
+    /// Returns true for a device that is scrubbed: it survives its process, and scrubbing is not
+    /// disabled.
     fn is_scrubbed(&self) -> bool {
         self.journal.survives() && self.limits.scrub_bytes > 0
     }
 
-    /// What the scrubber has done; nothing for a device that is not scrubbed.
+    /// Returns what the scrubber has done; `None` for a device that is not scrubbed.
     pub fn scrub_stats(&self) -> Option<ScrubStats> {
         self.is_scrubbed().then_some(self.scrub.stats)
     }
 
-    /// Begins a pass now, over again if one runs: everything that the device holds at this moment will
-    /// have been read when it ends.
+    /// Begins a pass now, over again if one is running. When it ends, everything has been read that
+    /// the device holds at this moment.
     pub fn begin_scrub(&mut self, now: Time) {
         if !self.is_scrubbed() {
             return;
         }
         let held = self.journal.used();
         let scrub = &mut self.scrub;
-        // A read that still runs is of the pass before, and has no range to count for: this one begins when it ends.
+        // A read that still runs is of the pass before and counts for no range. This pass begins
+        // when it ends.
         (scrub.cursor, scrub.began, scrub.range, scrub.due) = (0, now, None, Some(now));
         scrub.unready.clear();
         let ScrubStats { passes, ended, .. } = scrub.stats;
         scrub.stats = ScrubStats { running: true, held, passes, ended, ..ScrubStats::default() };
     }
 
-    /// Goes on, when it is time to.
+    /// Continues the pass when it is due.
     pub(crate) fn scrub(&mut self, now: Time) {
         if self.scrub.wake_at().is_none_or(|at| at > now) {
             return;
@@ -168,7 +175,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The same range, some time later.
+    /// Tries the same range again later.
     fn scrub_later(&mut self, now: Time) {
         if let Some(range) = &mut self.scrub.range {
             range.tries += 1;
@@ -176,7 +183,8 @@ impl<J: Journal> Mirror<J> {
         self.scrub.due = Some(now + AGAIN);
     }
 
-    /// The next range of the walk; none when it has to go on later, or is at its end.
+    /// Returns the next range of the walk; `None` if the walk has to continue later, or is at its
+    /// end.
     fn next_range(&mut self, now: Time) -> Option<Range> {
         let scrub = &mut self.scrub;
         match self.journal.walk(scrub.cursor, RUN) {
@@ -198,14 +206,14 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Whether what is held of this group should be a good copy, or is to become the second one. What comes beside two
-    /// others is compared as it comes, and what goes is of no use any more.
+    /// Returns true if this replica should be a good copy, or is to become the second one. Any
+    /// other copy is of no use any more, or was just written beside two good ones.
     fn is_missed(&self, group: GroupId) -> bool {
         let missed = |r: &Replica| r.config.in_sync.contains(&self.me) || r.is_solo();
         self.replicas.get(group).is_some_and(missed)
     }
 
-    /// Whether damage that is found in this group can be repaired now.
+    /// Returns whether damage in this group can be repaired now.
     fn readiness(&self, group: GroupId) -> Ready {
         let Some(replica) = self.replicas.get(group) else { return Ready::Never };
         match &replica.role {
@@ -220,7 +228,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- ends ----
 
-    /// The range was read, and is whole.
+    /// Ends the read of a range that is whole.
     pub(crate) fn scrubbed(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
@@ -234,7 +242,7 @@ impl<J: Journal> Mirror<J> {
         self.wipe_if_idle(now, op.group, out);
     }
 
-    /// What the primary was told of has come.
+    /// Counts the blocks that were reported to the primary: they have come.
     fn scrub_mended(&mut self, group: GroupId, told: Option<(u16, u16)>, out: &mut Effects) {
         let Some((_, blocks)) = told else { return };
         let bytes = u64::from(blocks) * u64::from(BLOCK);
@@ -243,8 +251,8 @@ impl<J: Journal> Mirror<J> {
         out.note(Note::Repaired { group, bytes });
     }
 
-    /// Damage was met. True when the scrub has dealt with it: at a secondary, which gives its range free,
-    /// so that the blocks can come. False at a primary: it repairs as for any read.
+    /// Handles damage. At a secondary, frees the range, so that the blocks can come, and returns
+    /// true. Returns false at a primary, which repairs it as for any read.
     pub(crate) fn scrub_corrupt(
         &mut self,
         now: Time,
@@ -275,7 +283,7 @@ impl<J: Journal> Mirror<J> {
         true
     }
 
-    /// Has the primary send the blocks, and reads them again; some day that is given up.
+    /// Asks the primary to send the blocks, and reads them again later. Gives up after [`TRIES`].
     fn tell_damage(
         &mut self,
         now: Time,
@@ -296,8 +304,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The primary asks for blocks that are damaged here: it can't read them either. If it was told of them,
-    /// they are read once more, and given up.
+    /// Handles the primary's request for blocks that are damaged here as well. If they were
+    /// reported to the primary, they are read once more and given up.
     pub(crate) fn scrub_hopeless(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
         let op = self.ops.get(key).expect("the caller has it");
         let here = self.scrub.range.as_mut().filter(|r| (r.group, r.unit) == (op.group, op.unit));
@@ -309,14 +317,14 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A primary has the blocks again: from a member.
+    /// Counts blocks that a primary got from another replica.
     pub(crate) fn scrub_repaired(&mut self, bytes: u32) {
         if self.scrub.range.is_some() {
             self.scrub.stats.repaired += u64::from(bytes);
         }
     }
 
-    /// No copy that is in sync has the blocks: the range goes on behind them.
+    /// Gives blocks up that no in-sync replica has: the range continues behind them.
     pub(crate) fn scrub_lost(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
         let op = self.remove_op(key).expect("the caller has it");
         self.unlock(op.group, key);
@@ -326,6 +334,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
+    /// Counts damage that is given up, and continues behind it.
     fn scrub_past(&mut self, now: Time, first: u16, blocks: u16) {
         self.scrub.due = Some(now);
         let Some(range) = &mut self.scrub.range else { return };
@@ -339,6 +348,7 @@ impl<J: Journal> Mirror<J> {
 
     // ---- from the secondary to the primary ----
 
+    /// Reports damage to the group's primary.
     fn send_damage(
         &self,
         group: GroupId,
@@ -356,8 +366,8 @@ impl<J: Journal> Mirror<J> {
         out.send(link.id, link.frame(h, &[]), Buf::EMPTY);
     }
 
-    /// A member has damaged blocks: they are read here, and go out as a write of the stream, which leaves
-    /// what the content includes as it was.
+    /// Takes a secondary's report of damage. The blocks are read here and go out as a write of the
+    /// stream that leaves the list of executed writes as it was.
     pub fn damage_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
@@ -366,14 +376,14 @@ impl<J: Journal> Mirror<J> {
         let Some(replica) = self.replicas.get(group) else { return };
         let config = &replica.config;
         let present = config.epoch.0 == h.epoch.get() && replica.next.is_none();
-        // A joiner does not matter here, unless the group holds back all writes for its seal.
+        // A joiner doesn't matter here, unless all writes wait for its seal.
         let holds = |p: &Primary| p.sync.as_ref().is_some_and(Sync::holds_writes);
         let serves = matches!(
             &replica.role,
             Role::Primary(p) if p.active && !holds(p) && p.has_room(&self.limits)
         );
         if !fits || !present || !serves || !config.in_sync.contains(&from) || from == self.me {
-            return; // it asks again
+            return; // the secondary asks again
         }
         let same =
             |op: &Op| matches!(op.asker, Asker::Mend) && (op.group, op.unit) == (group, unit);
@@ -388,7 +398,7 @@ impl<J: Journal> Mirror<J> {
     }
 }
 
-/// Whether a group can be scrubbed.
+/// Whether a group can be scrubbed now.
 enum Ready {
     /// Now.
     Now,

@@ -1,4 +1,17 @@
-//! The secondary and the joiner: take a primary's stream, in order, and tell what is uncertain.
+//! The secondary and the joiner: they execute a primary's stream in order, and tell a sync which
+//! blocks may differ.
+//!
+//! A write is *uncertain* while it is above the commit point, because another replica may lack it.
+//! When a configuration ends, uncertain writes go to the dirty set.
+//!
+//! Invariants:
+//! - Frames count only if they come from the primary of the present epoch (R2).
+//! - Every frame of a stream is taken once, in order of the lsns, and overlapping ones are executed
+//!   in that order. After a gap the link is closed, and the primary sends again what was not
+//!   answered.
+//! - Before its own seal a replica forgets nothing by the commit point (R6).
+//! - A seal clears the dirty set only if its lsn is the last one that arrived, and it is answered
+//!   when that is durable (R6).
 
 use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
@@ -16,36 +29,39 @@ use wire::records::{self, Executed, UnitBlocks};
 use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
-/// Why a link is refused whose stream lacks something: the primary sends again what was not answered.
+/// The reason for closing a link whose stream has a gap. The primary then sends again what was not
+/// answered.
 pub const GAP: &str = "a gap in the stream of replicated writes";
 
-/// Before the seal, uncertain writes beyond this number are kept as dirty blocks instead.
+/// Number of uncertain writes before the seal beyond which they are kept as dirty blocks instead.
 pub(crate) const UNCERTAIN_MAX: usize = 256;
 
-/// A follower's state in one epoch.
+/// The state of a secondary or joiner in one epoch.
 #[derive(Debug)]
 pub(crate) struct Secondary {
     primary: DeviceId,
-    /// Not sealed yet: nothing is certain, whatever the commit point says.
+    /// A joiner whose seal is not durable yet: it may lack acknowledged writes.
     joiner: bool,
-    /// The primary has asked for our state in this epoch: its stream may come.
+    /// The primary has asked for this replica's state in this epoch, so its stream may come.
     started: bool,
-    /// The last lsn that came.
+    /// The last lsn that has arrived.
     last: Lsn,
-    /// Writes above the commit point, in order; before the seal, all.
+    /// Writes above the commit point, in order; before the seal, all writes.
     uncertain: VecDeque<(Lsn, UnitKey, BlockSet)>,
-    /// Writes that are not durable yet.
+    /// Writes that are not durable yet, with their operations.
     running: Vec<(Lsn, u64)>,
-    /// Writes that were not done, and why: no space, or damaged blocks.
+    /// Writes that were refused, and why: no space, or damaged blocks.
     refused: Vec<(Lsn, Status)>,
+    /// The lsn of the seal, when it is durable.
     sealed: Option<Lsn>,
-    /// Blocks that every member has, and that the journal takes for dirty.
+    /// Blocks that every replica has, and that the unit store still has in its dirty set.
     clean: Dirty,
-    /// What the primary's content includes, as of the start of the sync.
+    /// The list of executed writes of the primary, as of the start of the sync.
     source: ExecutedList,
-    /// The primary has asked for our state: it is told when everything is done that came before the question.
+    /// The primary's question for this replica's state. It is answered when everything is done that
+    /// came before it.
     asked: Option<(PeerLink, Header)>,
-    /// The primary wants everything forgotten, as soon as no job runs.
+    /// The link on which the primary has asked to delete everything. That waits until no job runs.
     wipe: Option<PeerLink>,
 }
 
@@ -67,35 +83,37 @@ impl Secondary {
         }
     }
 
-    /// It is equal to the primary, but for what is in flight.
+    /// Returns true if it is equal to the primary, except for what is in flight.
     pub fn is_equal(&self) -> bool {
         self.sealed.is_some() && !self.joiner
     }
 
-    /// It is being brought up to date, and has not noted yet that it is equal.
+    /// Returns true for a joiner that has not recorded yet that it is equal.
     pub fn is_joiner(&self) -> bool {
         self.joiner
     }
 
-    /// What is uncertain, in order.
+    /// Returns the uncertain writes, in order.
     pub fn uncertain(&self) -> impl Iterator<Item = (UnitKey, BlockSet)> {
         self.uncertain.iter().map(|(_, unit, blocks)| (*unit, *blocks))
     }
 
-    /// What copies from the primary bring with them.
+    /// Returns the list of executed writes that copies from the primary bring with them.
     pub fn source(&self) -> &ExecutedList {
         &self.source
     }
 
-    /// Moves everything uncertain into the dirty set.
+    /// Moves all uncertain writes into the dirty set.
     pub fn fold(&mut self, dirty: &mut Dirty) {
         self.uncertain.drain(..).for_each(|(_, unit, blocks)| dirty.insert(unit, blocks));
     }
 
-    /// Everything up to `commit` is on every member that it was sent to; `tidy`: the journal is to hear of it.
-    /// True when there is something to be heard. Before the seal a member may lack what another one has.
+    /// Advances the commit point: writes up to `commit` are on every replica that they were sent
+    /// to. Before the seal they stay uncertain, because a replica may lack what another one has.
+    /// With `tidy` the unit store is to be told what is clean. Returns true if there is something
+    /// to tell.
     fn commit(&mut self, commit: Lsn, tidy: bool) -> bool {
-        // Nobody sends these again.
+        // The primary doesn't send these again.
         self.refused.retain(|(lsn, _)| *lsn > commit);
         if self.sealed.is_none() {
             return false;
@@ -112,7 +130,7 @@ impl Secondary {
         !self.clean.is_empty()
     }
 
-    /// Blocks that every member has, without those that are uncertain again.
+    /// Takes the blocks that every replica has, except those that are uncertain again.
     pub fn take_clean(&mut self) -> Dirty {
         let mut clean = core::mem::take(&mut self.clean);
         self.uncertain.iter().for_each(|(_, unit, blocks)| clean.remove(*unit, *blocks));
@@ -121,7 +139,8 @@ impl Secondary {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// Whether a frame is from the leader of this very epoch; if not, what to answer.
+    /// Checks that a frame comes from the primary of the present epoch. If not, returns the status
+    /// to answer.
     pub(crate) fn check_leader(&self, from: DeviceId, h: &Header) -> Result<(), Status> {
         let Some(replica) = self.replicas.get(GroupId(h.group.get())) else {
             return Err(Status::Behind);
@@ -144,7 +163,7 @@ impl<J: Journal> Mirror<J> {
         out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
     }
 
-    /// A write of the stream came.
+    /// Takes a write of the stream.
     pub fn replicate_in(
         &mut self,
         now: Time,
@@ -177,7 +196,7 @@ impl<J: Journal> Mirror<J> {
         let skipped = if mutant::on(Mutant::OneStream) { 0 } else { u64::from(h.skipped.get()) };
         let before = lsn.0.saturating_sub(1 + skipped);
         if before > secondary.last.0.max(h.commit.get()) || !fits {
-            // A gap: this stream is not the one that was agreed on. The primary sends again.
+            // A gap, or a frame that can't be right. The primary sends again on the next link.
             out.note(Note::Refused { link: link.id, why: GAP });
             return out.push(Effect::Close { link: link.id });
         }
@@ -208,7 +227,7 @@ impl<J: Journal> Mirror<J> {
         self.insert_op(Op { lsn: Lsn(h.lsn.get()), ..Op::from_frame(h, kind, asker, body) })
     }
 
-    /// The mutant's way: whatever comes is written.
+    /// Executes a frame whatever its epoch, as a mutant does.
     fn replicate_blindly(
         &mut self,
         now: Time,
@@ -222,7 +241,8 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// A write came a second time: its link broke. Answers it, now or when it is durable.
+    /// Takes a write that arrives a second time because its link broke. Answers it now, or when it
+    /// is durable.
     fn replicate_again(&mut self, link: PeerLink, h: &Header, lsn: Lsn, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
@@ -242,8 +262,8 @@ impl<J: Journal> Mirror<J> {
         self.end_replicated(now, key, lsn, Status::Ok, out);
     }
 
-    /// A replicated write can't be done: there is no space, or a block that it would leave in parts is
-    /// damaged. Nothing was changed.
+    /// Refuses a replicated write because there is no space, or because a block that it would
+    /// overwrite in part is damaged. Nothing was changed.
     pub(crate) fn refuse(&mut self, now: Time, key: u64, why: Status, out: &mut Effects) {
         let lsn = self.ops.get(key).expect("the operation lives").lsn;
         let group = self.ops.get(key).expect("the operation lives").group;
@@ -269,7 +289,7 @@ impl<J: Journal> Mirror<J> {
         self.wipe_if_idle(now, op.group, out);
     }
 
-    /// The commit point moved.
+    /// Takes a commit point.
     pub fn commit_in(&mut self, from: DeviceId, h: &Header) {
         let group = GroupId(h.group.get());
         if self.check_leader(from, h).is_ok()
@@ -280,7 +300,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The primary asks for our state, and begins its stream after `lsn`.
+    /// Takes the primary's question for this replica's state. The primary's stream begins after the
+    /// `lsn` of the question.
     pub fn sync_start_in(
         &mut self,
         link: PeerLink,
@@ -301,15 +322,16 @@ impl<J: Journal> Mirror<J> {
         secondary.last = Lsn(h.lsn.get());
         secondary.refused.clear();
         secondary.source = ExecutedList::from_records(list, &mut 0);
-        // Copies bring in what the primary has forgotten, too.
+        // Copies may include writes that the primary has forgotten.
         self.take_forgotten(GroupId(h.group.get()), list);
         let replica = self.replicas.get_mut(GroupId(h.group.get())).expect("checked");
         replica.secondary().expect("checked").asked = Some((link, *h));
         self.answer_asked(GroupId(h.group.get()), out);
     }
 
-    /// Tells the primary our state, if it has asked and everything is done that came before: it sends more after that,
-    /// and whose device hangs would hold all of it in memory.
+    /// Sends this replica's state, if the primary has asked and everything is done that came before
+    /// the question. The answer lets the primary send more, and a replica whose device hangs would
+    /// have to hold all of that in memory.
     fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
@@ -321,8 +343,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Tells base and dirty set, in as many frames as it takes. Whoever doesn't know what may differ tells
-    /// all that it holds.
+    /// Sends the base epoch and the dirty set, in as many frames as necessary. A replica that
+    /// doesn't know what may differ sends all that it holds.
     fn send_state(&self, link: PeerLink, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let record = &self.replicas[group].record;
@@ -355,7 +377,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The primary wants us to start from nothing.
+    /// Takes the primary's order to delete everything and to start from nothing.
     pub fn sync_wipe_in(
         &mut self,
         now: Time,
@@ -369,7 +391,7 @@ impl<J: Journal> Mirror<J> {
         }
         let group = GroupId(h.group.get());
         let replica = self.replicas.get_mut(group).expect("checked");
-        // That can't be taken back: an MDM has to have said that this is no good copy.
+        // A deletion can't be undone, so an MDM has to have said that this copy is not in sync.
         if replica.config.in_sync.contains(&self.me) || self.unsure.contains(&group) {
             return self.answer(link, Kind::SyncState, h, Status::Behind, out);
         }
@@ -379,6 +401,7 @@ impl<J: Journal> Mirror<J> {
         self.wipe_if_idle(now, group, out);
     }
 
+    /// Deletes the content if the primary has asked for that and no job runs.
     pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
@@ -398,7 +421,7 @@ impl<J: Journal> Mirror<J> {
         self.change_first(now, group, alloc::vec![Change::Wipe], wait, out);
     }
 
-    /// The content is gone, durably.
+    /// The deletion is durable: answers with the empty state.
     pub(crate) fn wiped(
         &mut self,
         group: GroupId,
@@ -413,7 +436,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// We are equal to the primary up to `lsn`, which is all that came.
+    /// Takes a seal: if `lsn` is the last one that arrived, this replica is equal to the primary.
     pub fn seal_in(
         &mut self,
         now: Time,
@@ -444,14 +467,15 @@ impl<J: Journal> Mirror<J> {
         }
         secondary.uncertain.clear();
         replica.record.clean();
-        // Beside another one in sync, what a joiner misses from here on nobody remembers, unless it is admitted:
-        // it must not look as if it could come back for that.
+        // Beside a second in-sync replica, no replica records what a joiner misses from here on if
+        // it is not admitted. So its base must not suggest that it could come back for only that.
         let beside = !replica.config.in_sync.contains(&self.me) && replica.config.in_sync.len() > 1;
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
         let executed = &mut replica.record.executed;
         *executed = ExecutedList::from_records(list, &mut self.noted);
-        // The list is as long as its leader has it: what has no room here is forgotten before the rest is listed.
+        // The list is as long as at the primary. What has no room here is forgotten before the rest
+        // is listed.
         let mut dropped = Forgotten::new(Forgotten::MOST);
         executed.bound(self.limits.executed_group as usize, group, &mut dropped);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
@@ -463,7 +487,7 @@ impl<J: Journal> Mirror<J> {
         self.change_first(now, group, changes, wait, out);
     }
 
-    /// The seal is durable: from here on this replica counts as equal.
+    /// The seal is durable: from now on this replica counts as equal.
     pub(crate) fn sealed(
         &mut self,
         group: GroupId,
@@ -488,7 +512,7 @@ impl<J: Journal> Mirror<J> {
     }
 }
 
-/// True for a copy of blocks that can't be read where they come from.
+/// Returns true for a copy of blocks that can't be read at its source.
 fn is_loss(h: &Header) -> bool {
     h.has(flag::COPY) && h.has(flag::LOST) && fits::<BLOCK>(h.at.get(), h.len.get())
 }

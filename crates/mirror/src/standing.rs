@@ -1,4 +1,4 @@
-//! What a replica knows of its content, for who compares that with the content itself.
+//! What a replica knows about its own content, for judges that compare it with the content itself.
 
 use crate::dirty::Dirty;
 use crate::mirror::Mirror;
@@ -8,21 +8,22 @@ use alloc::vec::Vec;
 use base::{BlockSet, GroupId};
 use seam::{ExecutedBlocks, Journal};
 
-/// One replica's view of its own content.
+/// One replica's knowledge of its own content.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
-    /// Any block may differ from another member's.
+    /// Any block may differ from another replica's.
     pub all: bool,
-    /// These blocks may: D, what is uncertain, and what operations are at work on.
+    /// Blocks that may differ: D, uncertain writes, and blocks of operations in progress.
     pub may_differ: Dirty,
-    /// Operations are at work on these blocks: they may have any part of it.
+    /// Blocks of operations in progress. They may contain any part of what is being written.
     pub busy: Dirty,
     /// Client writes that the content includes.
     pub executed: Vec<ExecutedBlocks>,
 }
 
 impl<J: Journal> Mirror<J> {
-    /// What this replica knows of its content; none: there is no replica of the group here.
+    /// Returns what this replica knows of its content. `None`: there is no replica of the group
+    /// here.
     pub fn standing(&self, group: GroupId) -> Option<Standing> {
         let replica = self.replicas.get(group)?;
         let mut busy = Dirty::default();

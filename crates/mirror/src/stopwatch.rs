@@ -1,21 +1,21 @@
-//! How long things take: one of many is timed at a time, so that it costs next to nothing.
+//! Measures how long jobs take. It times one of many jobs at a time, so it costs next to nothing.
 
 use base::{Duration, Time};
 
-/// Times one job at a time, and keeps a mean that forgets.
+/// Times one job at a time, and keeps a moving average.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Stopwatch {
     /// The job that is timed, and when it began.
     running: Option<(u64, Time)>,
     mean: Duration,
-    /// When a job ended last, timed or not.
+    /// When a job last ended, timed or not.
     ended: Time,
-    /// A job has ended since it was asked last.
+    /// A timed job has ended since the last call of `ask`.
     news: bool,
 }
 
 impl Stopwatch {
-    /// A job begins; it is timed if no other one is.
+    /// A job begins. It is timed if no other one is.
     #[inline]
     pub fn begins(&mut self, now: Time, job: u64) {
         if self.running.is_none() {
@@ -33,22 +33,22 @@ impl Stopwatch {
         }
     }
 
-    /// The mean of lately, or the age of the job that is timed, if that is longer already. `None`: nothing was
-    /// to be timed since this was asked last.
+    /// Returns the moving average, or the age of the timed job if that is longer. `None`: no job
+    /// was timed since the last call.
     pub fn ask(&mut self, now: Time) -> Option<Duration> {
         let age = self.running.map_or(Duration::ZERO, |(_, since)| now.since(since));
         let news = core::mem::take(&mut self.news) || self.running.is_some();
         news.then(|| self.mean.max(age))
     }
 
-    /// For how long no job at all has ended while one is timed: however many wait for each other, one that
-    /// works ends some.
+    /// Returns for how long no job at all has ended while one is timed. A device that works ends
+    /// some jobs, however many wait for each other.
     pub fn stands(&self, now: Time) -> Duration {
         self.running.map_or(Duration::ZERO, |(_, since)| now.since(since.max(self.ended)))
     }
 }
 
-/// The mean after one more value: a quarter of what is new.
+/// Returns the average after one more value, which counts a quarter.
 pub(crate) fn smooth(mean: Duration, value: Duration) -> Duration {
     mean - mean / 4 + value / 4
 }

@@ -1,11 +1,18 @@
-//! Settling and resync: one machine that makes a peer equal (rules R6 and R11).
+//! Settle and resync: one machine that makes peers equal to the primary (rules R6 and R11).
 //!
-//! The primary asks its peers what may differ, copies that to all of them as writes of its own stream, and
-//! seals. Settling does it with all other in-sync members before the epoch is served; a join does it with one
-//! device while clients write, and ends in limbo: acknowledgements need the joiner although it isn't in the set yet.
+//! The primary asks its peers which blocks may differ, copies these blocks to all of them as writes
+//! of its own stream, and seals the peers. A *settle* does this with all other in-sync replicas
+//! before the epoch is served. A *join* does it with one joiner while clients write, and ends in
+//! **limbo**: acknowledgements need the joiner although it is not in the in-sync set yet. See
+//! [`Phase`] for the steps.
 //!
-//! Invariant: of any two in-sync members whose content differs in a block, one has the block in its dirty set. So
-//! nobody is sealed, and forgets its dirty set, before every peer has everything.
+//! A joiner that can't follow is **cut off**: its link broke, it has no space, or it stalls. It
+//! gets nothing any more, everything that it misses is dirty, clients don't wait for it, and the
+//! join starts over with the first question. An in-sync replica is never cut off; the primary waits
+//! for it until a new configuration removes it.
+//!
+//! Invariant: of any two in-sync replicas that differ in a block, one has the block in its dirty
+//! set. So no peer is sealed, which clears its dirty set, before every peer has everything.
 
 use crate::dirty::Dirty;
 use crate::mirror::Mirror;
@@ -23,71 +30,77 @@ use wire::records::{self, UnitBlocks};
 use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
-/// How long until an unanswered or refused question is asked again.
+/// How long until an unanswered or refused question is repeated the first time.
 const ASK_AGAIN: Duration = Duration::from_millis(10);
-/// The same, where no answer came again and again: each question begins the peer's stream anew, and an answer that takes longer
-/// than until the next one says nothing of that. A whole window of other data may be before the question.
+/// The longest such time, after it has doubled with each repetition. Each question restarts the
+/// peer's stream, and only the answer to the last question counts. So questions must not be faster
+/// than answers, and a whole window of other data may be ahead of a question.
 const ASK_AT_LAST: Duration = Duration::from_secs(16);
 
-/// How far a sync is.
+/// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Phase {
-    /// The peers were asked for their state.
+    /// The peers have been asked for their state.
     Ask,
-    /// The joiner was asked to forget everything.
+    /// The joiner has been asked to delete everything.
     Wipe,
     /// Blocks are being copied.
     Copy,
-    /// All is sent; waiting until all of it is there. New writes wait.
+    /// Everything has been sent; waits until the peers have all of it. New writes wait.
     Drain,
-    /// "You are equal": waiting until all peers have noted it. New writes wait.
+    /// The peers have been told that they are equal up to this lsn; waits until all have recorded
+    /// it. New writes wait.
     Seal(Lsn),
-    /// A joiner's admission is asked for: limbo.
+    /// Limbo: the joiner's admission has been requested.
     Admit,
 }
 
-/// One sync: with a joiner, or, in settling, with all other in-sync members at once.
+/// One sync: a join with a joiner, or a settle with all other in-sync replicas at once.
 #[derive(Debug)]
 pub(crate) struct Sync {
     /// The peers.
     pub members: Members,
-    /// The peer is a joiner: this one.
+    /// The joiner, if this is a join.
     pub joiner: Option<DeviceId>,
     pub phase: Phase,
-    /// All is copied, not only what may differ.
+    /// Everything is copied, not only what may differ.
     pub full: bool,
     /// The peers get every new write.
     pub streaming: bool,
-    /// Peers that have told their state, and those that have noted that they are equal.
+    /// Peers that have told their state.
     told: Members,
+    /// Peers that have recorded that they are equal.
     sealed: Members,
-    /// The last lsn when the peers were asked: their stream begins behind it.
+    /// The last lsn when the peers were asked: their stream begins after it.
     asked: Lsn,
-    /// What [`Mirror::sends`] was then.
+    /// What [`Mirror::sends`] was at that moment.
     asked_after: u64,
-    /// What it was when they were sealed.
+    /// What [`Mirror::sends`] was when the peers were sealed.
     pub sealed_after: u64,
-    /// The last one that went to the peers. Others may have gone to other members since.
+    /// The last lsn that went to the peers. Later ones may have gone to other replicas.
     pub sent: Lsn,
-    /// How long the answer is waited for.
+    /// How long to wait for an answer.
     patience: Duration,
-    /// What is still to be copied.
+    /// Blocks that are still to be copied.
     pub todo: Dirty,
-    /// What can't be read here, while nobody in sync has it: tried once more.
+    /// Blocks that no in-sync replica can read. They will be tried once more.
     pub unreadable: Dirty,
-    /// What was tried once more: the next time, the peers are told that it is lost.
+    /// Blocks that were tried once more. If they fail again, the peers are told that they are lost.
     pub tried: Dirty,
-    /// The list of executed writes that the peers were told is not this side's any more: they are asked anew.
+    /// The primary's list of executed writes has changed since the peers were told: they are asked
+    /// again.
     pub anew: bool,
-    /// The oldest operation that a joiner has not answered, and when that was seen first.
+    /// The oldest operation that the joiner has not acknowledged, and since when that is so.
     pub owes: Option<(Lsn, Time)>,
     /// Copies in flight.
     copying: u32,
+    /// The group is in `Mirror::copy_queue`.
     queued: bool,
 }
 
 impl Sync {
-    /// One with these members of the group; `last` is the stream's last operation, `sends` what [`Mirror::sends`] is.
+    /// Creates a sync with these replicas. `last` is the last lsn of the stream, and `sends` is the
+    /// present [`Mirror::sends`].
     pub fn new(members: Members, joiner: Option<DeviceId>, last: Lsn, sends: u64) -> Sync {
         Sync {
             members,
@@ -112,12 +125,12 @@ impl Sync {
         }
     }
 
-    /// Acknowledgements and reads need the joiner.
+    /// Returns true if acknowledgements and reads need the joiner.
     pub fn in_limbo(&self) -> bool {
         self.joiner.is_some() && self.phase == Phase::Admit
     }
 
-    /// Peers whose answer the present phase waits for.
+    /// Returns the peers whose answers the present phase waits for.
     fn unanswered(&self) -> Members {
         let answered = match self.phase {
             Phase::Ask => self.told,
@@ -127,24 +140,33 @@ impl Sync {
         self.members.without(answered)
     }
 
-    /// Peers that get nothing, and are asked for their state: a joiner that was cut off.
+    /// Returns the peers that get nothing and are asked for their state: a joiner that was cut off,
+    /// or whose stream has not begun.
     pub fn asked(&self) -> Members {
         if self.streaming { Members::default() } else { self.members }
     }
 
-    /// What is to be copied is known.
+    /// Returns true if it is known what is to be copied.
     pub fn has_begun(&self) -> bool {
         !matches!(self.phase, Phase::Ask | Phase::Wipe)
     }
 
-    /// An operation of the stream goes to these members.
+    /// Notes that an operation of the stream goes to these replicas.
     pub fn enters(&mut self, lsn: Lsn, to: Members) {
         if to.intersects(self.members) {
             self.sent = lsn;
         }
     }
 
-    /// New writes wait for the seal.
+    /// Returns true if a mutant ignores what peers report as dirty.
+    fn forgets_dirty(&self) -> bool {
+        mutant::on(match self.joiner {
+            Some(_) => Mutant::IgnoreJoinerDirty,
+            None => Mutant::IgnorePeerDirty,
+        })
+    }
+
+    /// Returns true if new writes wait for the seal.
     pub fn holds_writes(&self) -> bool {
         matches!(self.phase, Phase::Drain | Phase::Seal(_))
     }
@@ -155,8 +177,8 @@ impl<J: Journal> Mirror<J> {
         self.replicas.get_mut(group)?.primary()?.sync.as_mut()
     }
 
-    /// Starts to bring a joiner up to date, or starts it over. `idle`: it has done what it was sent in this group, as it
-    /// has said.
+    /// Starts to fill a joiner, or starts it over. `idle`: the joiner has said that it has done
+    /// everything that it was sent in this group.
     pub(crate) fn ask_joiner(
         &mut self,
         now: Time,
@@ -165,7 +187,8 @@ impl<J: Journal> Mirror<J> {
         idle: bool,
         out: &mut Effects,
     ) {
-        // Before it has read, and done, what it was sent earlier it only answers: its stream begins with the next question.
+        // Until it has read and done what it was sent earlier, the joiner only answers, and its
+        // stream begins with the next question.
         let (streaming, sends) = (idle && self.is_clear(joiner, group), self.sends);
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
@@ -177,7 +200,7 @@ impl<J: Journal> Mirror<J> {
         self.send_question(group, out);
     }
 
-    /// Starts to settle with these in-sync members.
+    /// Starts to settle with these in-sync replicas.
     pub(crate) fn ask_members(
         &mut self,
         now: Time,
@@ -192,7 +215,7 @@ impl<J: Journal> Mirror<J> {
         self.send_question(group, out);
     }
 
-    /// Sends, or sends again, what the present phase waits for, to those who have not answered.
+    /// Sends the question of the present phase, or repeats it, to the peers that have not answered.
     fn send_question(&mut self, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
@@ -221,8 +244,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The joiner can't follow: from now on it gets nothing, and everything that it misses is dirty.
-    /// Clients don't notice. Asks again.
+    /// Cuts the joiner off because it can't follow: from now on it gets nothing, and everything
+    /// that it misses is dirty. Clients don't notice. The joiner is asked again later.
     pub(crate) fn cut(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let Role::Primary(primary) = &mut replica.role else { return };
@@ -243,7 +266,7 @@ impl<J: Journal> Mirror<J> {
         self.unpark(group);
     }
 
-    /// Asks again where no answer came.
+    /// Repeats the questions that were not answered in time.
     pub(crate) fn ask_again(&mut self, now: Time, out: &mut Effects) {
         let due: Vec<GroupId> =
             self.asking.iter().filter(|(_, at)| **at <= now).map(|(g, _)| *g).collect();
@@ -279,14 +302,14 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The question is asked again after this time.
+    /// Has the question repeated after this time.
     fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
         let Some(sync) = self.sync_mut(group) else { return };
         sync.patience = patience;
         self.asking.insert(group, now + patience);
     }
 
-    /// A peer told its state.
+    /// Takes a peer's state.
     pub fn sync_state_in(
         &mut self,
         now: Time,
@@ -309,69 +332,102 @@ impl<J: Journal> Mirror<J> {
         };
         let Some(list) = records::read::<UnitBlocks>(body) else { return };
         if h.status.get() != Status::Ok as u16 {
-            let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
-            let patience = sync.patience.min(ASK_AGAIN * 10);
-            if sync.joiner.is_some() {
-                self.cut(now, group, out);
-            }
-            if present {
-                self.wait_for_answer(now, group, patience); // it doesn't know this epoch yet
-            }
-            return;
+            return self.state_refused(now, group, h, out);
         }
-        // It follows me in this epoch, so it serves by no lease of an older one (rule R4, case b).
+        // The peer acts in this epoch, so it serves no reads by a lease of an older one (rule R4,
+        // case b).
         replica.promises.retain(|(device, _)| *device != from);
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         let idle = sync.copying == 0;
         match sync.phase {
             Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
-            // An answer to an older question says nothing of this stream.
+            // The answer to an older question says nothing about this stream.
             Phase::Ask if h.op.get() == sync.asked.0 => {}
             _ => return,
         }
         self.has_told(from, group, asked_after);
         if !streaming {
-            // Copies of before end in this sync. `ask_again` asks when they have.
-            if !h.has(flag::MORE) && idle && self.is_behind(from) {
-                self.wait_for_answer(now, group, ASK_AGAIN * 10); // its stream would find no room
-            } else if !h.has(flag::MORE) && idle {
-                // This answer took as long as the next one will.
-                self.ask_joiner(now, group, from, true, out);
-                self.wait_for_answer(now, group, patience);
+            if !h.has(flag::MORE) && idle {
+                self.restart_stream(now, group, from, patience, out);
             }
             return self.pump(now, out);
         }
         let replica = self.replicas.get_mut(group).expect("looked up above");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &mut primary.sync else { return };
-        let forget = mutant::on(match sync.joiner {
-            Some(_) => Mutant::IgnoreJoinerDirty,
-            None => Mutant::IgnorePeerDirty,
-        });
-        for entry in list.iter().filter(|e| !forget && !gone.contains(&e.key().volume)) {
+        let forgets = sync.forgets_dirty();
+        for entry in list.iter().filter(|e| !forgets && !gone.contains(&e.key().volume)) {
             sync.todo.insert(entry.key(), entry.set());
         }
         if h.has(flag::MORE) {
             return;
         }
-        let empty = h.has(flag::FULL);
         let all = replica.record.all_dirty || h.has(flag::ALL);
         let reaches = sync.joiner.is_none()
             || (Epoch(h.lsn.get()) >= replica.record.base && !all)
             || mutant::on(Mutant::IgnoreBase);
-        if !reaches && !empty {
-            self.cut(now, group, out);
-            if let Some(sync) = self.sync_mut(group) {
-                sync.phase = Phase::Wipe;
-            }
-            return self.send_question(group, out);
+        if !reaches && !h.has(flag::FULL) {
+            return self.wipe_joiner(now, group, out);
         }
         sync.told.insert(member);
         sync.full |= !reaches || all;
         out.note(Note::SyncStart { group, peer: from, bytes: sync.todo.bytes(), full: !reaches });
         if sync.told != sync.members {
-            return; // what any of them may lack goes to all
+            return; // waits for the others: what one peer may lack goes to all
         }
+        self.plan_copies(group, member, reaches);
+        self.asking.remove(&group);
+        self.advance(now, group, out);
+        self.pump(now, out);
+    }
+
+    /// A peer can't tell its state now: it may not know the epoch yet.
+    fn state_refused(&mut self, now: Time, group: GroupId, h: &Header, out: &mut Effects) {
+        let Some(sync) = self.sync_mut(group) else { return };
+        let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
+        let patience = sync.patience.min(ASK_AGAIN * 10);
+        if sync.joiner.is_some() {
+            self.cut(now, group, out);
+        }
+        if present {
+            self.wait_for_answer(now, group, patience);
+        }
+    }
+
+    /// A joiner that was cut off has done everything that it was sent: its stream begins again with
+    /// the next question. No copy of this side runs; while one does, `ask_again` asks later.
+    fn restart_stream(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        joiner: DeviceId,
+        patience: Duration,
+        out: &mut Effects,
+    ) {
+        if self.is_behind(joiner) {
+            // Its stream would find no room.
+            return self.wait_for_answer(now, group, ASK_AGAIN * 10);
+        }
+        // The next answer will take as long as this one.
+        self.ask_joiner(now, group, joiner, true, out);
+        self.wait_for_answer(now, group, patience);
+    }
+
+    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it.
+    fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        self.cut(now, group, out);
+        if let Some(sync) = self.sync_mut(group) {
+            sync.phase = Phase::Wipe;
+        }
+        self.send_question(group, out);
+    }
+
+    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
+    /// sets of both sides reach back far enough to name every difference.
+    fn plan_copies(&mut self, group: GroupId, peer: Members, reaches: bool) {
+        let replica = self.replicas.get_mut(group).expect("the caller has it");
+        let Role::Primary(primary) = &mut replica.role else { return };
+        let Some(sync) = &mut primary.sync else { return };
         sync.phase = Phase::Copy;
         if reaches {
             sync.todo.extend(&replica.record.dirty);
@@ -387,16 +443,13 @@ impl<J: Journal> Mirror<J> {
         // What is in flight and was not sent to the peer is in no dirty set yet.
         for entry in primary.stream.iter().filter(|e| !e.done) {
             let op = self.ops.get(entry.op).expect("an operation of the stream lives");
-            if !op.sent.intersects(member) {
+            if !op.sent.intersects(peer) {
                 sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
             }
         }
-        self.asking.remove(&group);
-        self.advance(now, group, out);
-        self.pump(now, out);
     }
 
-    /// Goes on when a phase may be over.
+    /// Continues the copy phase, or ends it when everything has been copied.
     pub(crate) fn advance(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let drained = primary.stream.is_empty();
@@ -430,7 +483,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Everything that was sent is there: all peers are equal.
+    /// Seals the peers: everything that was sent has been answered, so they are equal.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let sends = self.sends;
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
@@ -440,7 +493,8 @@ impl<J: Journal> Mirror<J> {
         self.send_question(group, out);
     }
 
-    /// A peer has noted that it is equal. When all have, so does this one.
+    /// Takes a peer's confirmation of its seal. When all have confirmed, this replica counts as
+    /// equal, too.
     pub fn sealed_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let Some(replica) = self.replicas.get_mut(group) else { return };
@@ -479,7 +533,7 @@ impl<J: Journal> Mirror<J> {
         self.activate(now, group, out);
     }
 
-    /// Groups whose joiners wait to be admitted, with epoch and joiner.
+    /// Returns the groups whose joiners wait for their admission, with epoch and joiner.
     pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
         let limbo = |r: &crate::replica::Replica| match &r.role {
             Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
@@ -498,8 +552,8 @@ impl<J: Journal> Mirror<J> {
 
     // ---- copies ----
 
-    /// The first group in turn whose copies aren't held back, and what they are for. A group whose stream is full waits:
-    /// what is copied stays in it until the oldest write is done.
+    /// Returns the first group in turn whose copies may start, and their purpose. A group whose
+    /// stream is full waits: finished copies stay in the stream until the oldest write is done.
     fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
         self.copy_at = None;
         if self.copy_queue.is_empty() || self.copies >= Pace::most(&self.limits) {
@@ -522,6 +576,7 @@ impl<J: Journal> Mirror<J> {
         Some((group, self.purpose(group)))
     }
 
+    /// Returns the purpose of the group's copies.
     fn purpose(&self, group: GroupId) -> Purpose {
         let Some(replica) = self.replicas.get(group) else { return Purpose::Settle };
         match &replica.role {
@@ -536,7 +591,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// True where copies may wait for clients of who receives them.
+    /// Returns true if the receiver may delay the group's copies in favour of its own clients.
     pub(crate) fn yields(&self, group: GroupId) -> bool {
         matches!(self.purpose(group), Purpose::Rebuild | Purpose::Move)
     }
@@ -551,7 +606,7 @@ impl<J: Journal> Mirror<J> {
                 continue;
             }
             let Some((unit, run)) = sync.todo.pop_run(most) else {
-                self.advance(now, group, out); // a deleted volume took the rest
+                self.advance(now, group, out); // the rest belonged to a deleted volume
                 continue;
             };
             sync.copying += 1;
@@ -575,8 +630,10 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The joiner could not write these blocks, of which it has damaged ones. Clients don't wait for it, so the
-    /// write's range may be free, and another write under way there: they are copied, as what else may differ.
+    /// Copies these blocks to the joiner again: it could not write them because it has damaged
+    /// ones, or it may have done a write that was taken back. Clients don't wait for it, so the
+    /// write's range may be free and another write in flight there. So the blocks are copied like
+    /// all others that may differ.
     pub(crate) fn copy_anew(
         &mut self,
         now: Time,
@@ -594,7 +651,8 @@ impl<J: Journal> Mirror<J> {
         self.advance(now, group, out);
     }
 
-    /// A copy has its range. Blocks without data are sent as zeros; a mixed run is split.
+    /// Starts a copy that has its range. Blocks without data are sent as zeros; a mixed run is
+    /// split.
     pub(crate) fn start_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit, first) = (op.group, op.unit, op.at / BLOCK);
@@ -619,7 +677,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The copy's data is here (empty: zeros): it takes its place in the stream.
+    /// Puts a copy into the stream and sends it. `data` is empty for zeros.
     pub(crate) fn send_copy(
         &mut self,
         now: Time,
@@ -640,7 +698,7 @@ impl<J: Journal> Mirror<J> {
         let Some(sync) = &primary.sync else { return };
         let to = if sync.streaming { sync.members } else { Members::default() };
         if to.is_empty() {
-            // Cut off while the data was read: start over with the next question.
+            // The joiner was cut off while the data was read. The next question starts over.
             return self.drop_copy(key);
         }
         op.lsn = primary.enter(key, to);
@@ -648,6 +706,7 @@ impl<J: Journal> Mirror<J> {
         self.replicate(key, to, out);
     }
 
+    /// Drops a copy and frees its range.
     pub(crate) fn drop_copy(&mut self, key: u64) {
         let op = self.remove_op(key).expect("the operation lives");
         self.copies -= 1;
@@ -657,7 +716,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A copy may be there now.
+    /// Ends a copy if all peers have it.
     pub(crate) fn check_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
@@ -666,7 +725,8 @@ impl<J: Journal> Mirror<J> {
         let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);
         if let Asker::Sync { since, read } = op.asker {
             let (purpose, len) = (self.purpose(group), op.len);
-            // Where the other end keeps its own pace, what passes there says nothing of this device.
+            // Where the receiver sets the pace, its share of the time says nothing about this
+            // device.
             let paced = self.pace.is_by_latency(purpose);
             let took = if paced { read } else { now.since(since) };
             self.pace.ended(now, End::Source, purpose, took, since, len);
@@ -682,7 +742,8 @@ impl<J: Journal> Mirror<J> {
 
     // ---- peers ----
 
-    /// A link that I dialled to a member is welcomed: sends again what it may not have, as its answers make room.
+    /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
+    /// replica may lack, as far as there is room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
         self.link_peer(device, Some(link));
         self.leases.hurry(device);
@@ -693,7 +754,8 @@ impl<J: Journal> Mirror<J> {
             let Role::Primary(primary) = &replica.role else { continue };
             let mine = primary.sync.as_ref().filter(|s| s.members.intersects(member));
             match mine.map(|s| s.phase) {
-                // What can't be read has its own time, and it is the device's.
+                // While copying, the timer is for blocks that the device can't read: a link changes
+                // nothing.
                 None | Some(Phase::Copy) => {}
                 Some(phase) => {
                     self.asking.insert(group, now);
@@ -717,8 +779,8 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// That link is gone. A joiner is cut off, so that clients don't wait for it; an in-sync member is
-    /// waited for.
+    /// The link to a device is gone. A joiner is cut off, so that clients don't wait for it. An
+    /// in-sync replica is waited for.
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         if self.link_peer(device, None) {
             self.unpark_all();

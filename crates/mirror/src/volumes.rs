@@ -1,5 +1,5 @@
-//! The volumes that exist. What is stored of one that is deleted goes (rule R9). What became of one that only lost MDMs knew is
-//! not known: its data stays.
+//! The volumes that exist. The data of a deleted volume is dropped (rule R9). The data of a volume
+//! that only lost MDMs knew is kept, because it is not known whether the volume was deleted.
 
 use crate::mirror::Mirror;
 use crate::replica::{Primary, Role};
@@ -12,16 +12,16 @@ use seam::{Effects, Journal, Note};
 /// The volumes of a map.
 #[derive(Clone, Debug, Default)]
 pub struct Volumes {
-    /// Those that exist.
+    /// Volumes that exist.
     pub live: BTreeSet<VolumeId>,
-    /// The first id that is not given out.
+    /// The first id that has not been assigned.
     pub next: VolumeId,
-    /// Ids that MDMs which are lost may have given out: nobody knows what became of these volumes.
+    /// Ids that lost MDMs may have assigned. It is not known whether these volumes still exist.
     pub unknown: Vec<Range<VolumeId>>,
 }
 
 impl Volumes {
-    /// True when the volume was deleted: its data may go, and never comes again.
+    /// Returns true if the volume was deleted. Its data may be dropped, and is never stored again.
     pub fn is_gone(&self, volume: VolumeId) -> bool {
         volume < self.next
             && !self.live.contains(&volume)
@@ -30,7 +30,7 @@ impl Volumes {
 }
 
 impl<J: Journal> Mirror<J> {
-    /// The volumes that exist; those that are known not to any more are dropped (rule R9).
+    /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
     pub fn set_volumes(&mut self, now: Time, volumes: Volumes, out: &mut Effects) {
         self.volumes = volumes;
         let mut stored: Vec<VolumeId> = self.journal.volumes();
@@ -41,7 +41,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// True when the volume was deleted: its units are never stored again.
+    /// Returns true if the volume was deleted: its units are never stored again.
     pub(crate) fn is_gone(&self, volume: VolumeId) -> bool {
         self.volumes.is_gone(volume) && !mutant::on(Mutant::NoLiveList)
     }

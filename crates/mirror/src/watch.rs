@@ -1,5 +1,6 @@
-//! What happens by the clock: beacons and leases, questions that are asked again, promises that run
-//! out, and what is to be proposed to the MDM.
+//! What happens by the clock: beacons and leases (R3), leases that run out (R4), repeated
+//! questions, and the devices that this one suspects (R12). The owner proposes the latter to the
+//! MDM.
 
 use crate::mirror::Mirror;
 use crate::replica::{Primary, Replica, Role};
@@ -10,7 +11,7 @@ use seam::{Effects, Journal};
 use wire::{Header, Kind, PeerLink};
 
 impl<J: Journal> Mirror<J> {
-    /// Bytes that syncs here still have to move.
+    /// Returns the bytes that the syncs of this device still have to copy.
     pub fn resync_remaining(&self) -> u64 {
         let todo = |r: &Replica| match &r.role {
             Role::Primary(Primary { sync: Some(sync), .. }) => sync.todo.bytes(),
@@ -19,7 +20,8 @@ impl<J: Journal> Mirror<J> {
         self.replicas.values().map(todo).sum()
     }
 
-    /// Groups of which this device has nothing that was ever equal to others, in order.
+    /// Returns the groups whose content on this device was never equal to another replica's, in
+    /// order.
     pub fn partial(&self) -> Vec<GroupId> {
         let partial = |(_, r): &(GroupId, &Replica)| r.record.base == Epoch(0);
         let mut all: Vec<_> = self.replicas.iter().filter(partial).map(|(id, _)| id).collect();
@@ -27,8 +29,8 @@ impl<J: Journal> Mirror<J> {
         all
     }
 
-    /// Groups of which a newcomer gets a copy while another replica is out of sync: what is still to be copied,
-    /// and what that one lacks, in bytes.
+    /// Returns the groups in which a new replica is being filled while another one is out of sync,
+    /// with the bytes that are still to be copied and the bytes that the other one lacks.
     pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
         let told = |group: &GroupId| {
             let (group, r) = (*group, self.replicas.get(*group)?);
@@ -43,7 +45,7 @@ impl<J: Journal> Mirror<J> {
         self.joining.iter().filter_map(told).collect()
     }
 
-    /// Does what is due. Call at `wake_at`, and after a new map.
+    /// Does what is due. Call it at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.send_beacons(now, out);
         self.ask_again(now, out);
@@ -54,7 +56,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    /// Asks for the leases that are due to be asked for, and tells the commit points before.
+    /// Sends the beacons that are due, and before them the commit points.
     fn send_beacons(&mut self, now: Time, out: &mut Effects) {
         let mut due = Vec::new();
         self.leases.due(now, |device| due.push(device));
@@ -68,13 +70,14 @@ impl<J: Journal> Mirror<J> {
         self.drop_zeros();
         let mut beacon = self.header(Kind::Beacon, GroupId(0));
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
-        // Data that waits must not make a healthy member look silent: a beacon may overtake it, and so
-        // may the grant. `docs/internals/protocol.md`, "Leases", says why no rule needs their order.
+        // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
+        // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
+        // order.
         let links = due.into_iter().filter_map(|device| self.peers.get(device)?.link);
         links.for_each(|link| out.send_first(link.id, link.frame(beacon, &[])));
     }
 
-    /// After a new map was taken over: promises may be over by it.
+    /// Acts on a new map that was taken over: groups may not have to wait for leases any more.
     pub fn map_changed(&mut self, now: Time, out: &mut Effects) {
         self.try_waiting(now, out);
         if self.leases.count_early() {
@@ -83,7 +86,7 @@ impl<J: Journal> Mirror<J> {
         self.tick(now, out); // pumps
     }
 
-    /// When `tick` has something to do.
+    /// Returns when `tick` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
         let asking = self.asking.values().min().copied();
         let grace = self.waiting_grace.values().min().copied();
@@ -92,6 +95,7 @@ impl<J: Journal> Mirror<J> {
         Time::earliest(Time::earliest(wake, copies), self.scrub.wake_at())
     }
 
+    /// Activates the groups that need not wait for leases any more.
     pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {
         let waiting: Vec<GroupId> = self.waiting_grace.keys().copied().collect();
         for group in waiting {
@@ -99,7 +103,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The map has changed what is needed of whom. Beacons go to the `courted` devices, too: those
+    /// Sets the devices that are needed. Beacons also go to the `courted` devices, the candidates
     /// that may come back.
     pub fn need_leases(
         &mut self,
@@ -111,17 +115,17 @@ impl<J: Journal> Mirror<J> {
         self.suspects.retain(|device| needed.contains(device));
     }
 
-    /// True when the device has answered a beacon lately.
+    /// Returns true if the device has answered a beacon recently.
     pub fn answers(&self, now: Time, device: DeviceId) -> bool {
         self.leases.answers(now, device)
     }
 
-    /// True once after joiners have become ready to be admitted.
+    /// Returns true once after joiners have become ready to be admitted.
     pub fn take_ready_to_admit(&mut self) -> bool {
         core::mem::take(&mut self.ready_to_admit)
     }
 
-    /// A primary asks for a lease, on the link that it dialled.
+    /// Takes a beacon: a primary asks for a lease, on the link that it dialled.
     pub fn beacon_in(
         &mut self,
         now: Time,
@@ -139,24 +143,25 @@ impl<J: Journal> Mirror<J> {
         }
         let mut grant = self.header(Kind::Grant, GroupId(0));
         (grant.sent, grant.epoch) = (h.sent, 0.into());
-        // Before my first map: the sender may not know that an earlier life of mine has led its groups.
+        // Before the first map: the sender may not know that an earlier incarnation of this device
+        // was the primary of its groups.
         grant.map = self.map.max(self.named_at).0.into();
         out.send_first(link.id, link.frame(grant, &[]));
     }
 
-    /// A lease came.
+    /// Takes a grant.
     pub fn grant_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
         self.leases.granted(now, from, Time(h.sent.get()), MapVersion(h.map.get()), self.map);
         self.unpark_all();
         self.pump(now, out);
     }
 
-    /// The map has no older life of the device: one that it doesn't know yet is not believed.
+    /// Returns false for an incarnation that is newer than the one in the map: it is not believed.
     fn knows_life(&self, device: DeviceId, life: Incarnation) -> bool {
         self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
     }
 
-    /// Any frame of another device tells how new the map of this life of it is.
+    /// Notes the map version that an incarnation of another device has named in a frame.
     pub fn heard(
         &mut self,
         now: Time,
@@ -170,26 +175,30 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Devices that took at least so long lately, as seen from here: this one by its own jobs, others by what lies
-    /// between a beacon and its grant. What was not seen lately is not told.
+    /// Returns the devices that took at least `floor` recently, as seen from here: this one by its
+    /// own jobs, others by the time between a beacon and its grant. Devices without a recent
+    /// measurement are left out.
     pub fn slow(&mut self, now: Time, floor: Duration) -> Vec<(DeviceId, Duration)> {
         let own = self.stopwatch.ask(now).map(|took| (self.me, took));
         let all = own.into_iter().chain(self.leases.trips(now));
         all.filter(|(_, took)| *took >= floor).collect()
     }
 
-    /// For how long none of this device's jobs has ended, while some are to.
+    /// Returns for how long none of this device's jobs has ended while some are running.
     pub fn stands(&self, now: Time) -> Duration {
         self.stopwatch.stands(now)
     }
 
-    /// Devices that groups here need and that have not answered for two of the MDM's periods: the MDM,
-    /// which sees all of them, comes first; this is for what it can't see.
+    /// Returns the devices that this one suspects: those that have not answered for twice the MDM's
+    /// `suspect_after`, and those that have to leave the in-sync set because an operation failed
+    /// there or here. The MDM, which sees all devices, decides about silence first; this is for
+    /// what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
         self.leases.silent(now).chain(self.suspects.iter().copied()).collect()
     }
 
-    /// Devices that groups here need, or would like to have back, and that have not answered for as long.
+    /// Returns the devices that have not answered for as long, of those that groups here need or
+    /// would like to have back.
     pub fn unreached(&self, now: Time) -> impl Iterator<Item = DeviceId> {
         self.leases.silent(now)
     }

@@ -1,22 +1,28 @@
-//! What is under way to each member: at most half of what its link's queue takes.
+//! Flow control: each replica has a **window**, which bounds the bytes in flight to it to half of
+//! what the queue of its link takes.
 //!
-//! A link whose queue is too long is given up. If all that a member has not answered were sent at once when its link is
-//! back, that could be too long again, for ever. So what a member has not answered counts against its window, and what
-//! finds no room waits, in order, until answers make some. While it waits, clients' writes that would go there wait, too:
-//! a member that is slower than the clients slows them down, and isn't lost by it.
+//! A link whose queue is too long is closed. If everything that a replica has not answered were
+//! sent at once when its link is back, the queue could be too long again, for ever. So what a
+//! replica has not answered takes room in its window, and what finds no room waits, in order, until
+//! answers make some. While it waits, clients' writes that would go there wait, too. So a replica
+//! that is slower than the clients slows them down, and does not lose its link. Later writes wait
+//! behind those that wait already, in whatever group. Otherwise a busy group with a low number
+//! would leave no room to other groups.
 //!
-//! An operation may be over before a member has answered it: the configuration has changed, or a joiner was cut off. Its
-//! bytes may still wait in the link's queue. They take room until something is answered that was sent later: a link
-//! keeps its order. And the member's device may hang: where the member will be asked for its state in that group, they
-//! take room until it has told that, as it does so when it has done them. Else a joiner would get a window of each group
-//! in turn.
+//! An operation may end here before a replica has answered it, because the configuration ended or a
+//! joiner was cut off. Its bytes may still wait in the link's queue. They take room until the
+//! replica answers something that was sent later, because a link keeps its order. Furthermore the
+//! replica's device may hang. If the replica will be asked for its state in that group, the bytes
+//! take room until it has answered that question, which it does when it has done the operations.
+//! Otherwise a joiner would get a window of each group in turn.
 //!
-//! Each operation takes as much room as if `shard_ops` of them filled the window: small writes that only a joiner
-//! lacks are answered already, and count against no other limit.
+//! Each operation takes at least as much room as if `shard_ops` of them filled the window. Small
+//! writes that only a joiner lacks are answered already, and count against no other limit.
 //!
-//! A joiner that no acknowledgement needs is waited for as long as it answers; one that stands still is cut off. It
-//! stands still if clients wait for room and nothing is answered, or if the same operation of a group is the oldest
-//! that is not answered for [`STANDS`] times as long: copies and the seal hold clients back, too.
+//! A joiner that no acknowledgement needs is waited for as long as it answers, and cut off when it
+//! **stalls**. It stalls if clients wait for room and nothing is answered for `suspect_after`, or
+//! if the same operation of a group is the oldest unacknowledged one for [`STANDS`] times as long,
+//! because copies and the seal hold clients back, too.
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
@@ -28,42 +34,44 @@ use base::{DeviceId, Duration, GroupId, Limits, Lsn, Mutant, Time, UNIT, mutant}
 use seam::{Buf, Effects, Head, Journal};
 use wire::{Header, Kind, PeerLink, flag};
 
-/// So many times `suspect_after` a joiner may take for one operation.
+/// How long a joiner may take for one operation, in multiples of `suspect_after`.
 const STANDS: u32 = 5;
 
-/// A member that I have dialled, and what is under way to it.
+/// A device that this one has dialled as a primary, and what is in flight to it.
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
-    /// `None` while no link of mine is welcomed there: then nothing is under way.
+    /// `None` while no dialled link is welcomed there; then nothing is in flight.
     pub link: Option<PeerLink>,
     /// Bytes of operations of streams that were sent on it and are not answered.
     flying: u64,
-    /// Bytes of operations that were sent on it and are over without an answer: they may still wait in its queue.
+    /// Bytes of operations that were sent on it and ended without an answer. They may still wait in
+    /// its queue.
     sunk: u64,
-    /// What [`Mirror::sends`] was when the last of them was over.
+    /// What [`Mirror::sends`] was when the last of these operations ended.
     fence: u64,
-    /// By group: the same, until the member has told its state in the group.
+    /// By group: such operations, if the device will be asked for its state in the group. They
+    /// count until it has answered.
     undone: BTreeMap<GroupId, Undone>,
-    /// Bytes of all of those.
+    /// Bytes of all operations in `undone`.
     left: u64,
     /// Operations of streams that wait for room, in order.
     backlog: VecDeque<u64>,
-    /// Clients wait for room, since then or since the last answer.
+    /// Clients wait for room, since this time or since the last answer after it.
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
 }
 
-/// Operations of a group that are over, and that a member may still have to do.
+/// Operations of a group that have ended here, and that a replica may still have to do.
 #[derive(Clone, Copy, Debug, Default)]
 struct Undone {
     bytes: u64,
-    /// The number of the last one.
+    /// The number of the last of them.
     last: u64,
 }
 
 impl Peer {
-    /// An operation of so many bytes is answered that was sent as this number.
+    /// An operation of this many bytes is answered, which was sent with this number.
     fn land(&mut self, bytes: u64, number: u64, all: &mut Traffic) {
         let bytes = bytes.min(self.flying);
         self.flying -= bytes;
@@ -71,14 +79,15 @@ impl Peer {
         self.has_read(number, all);
     }
 
-    /// An operation of so many bytes is over, and not answered.
+    /// An operation of this many bytes ends without an answer.
     fn sink(&mut self, bytes: u64, sends: u64) {
         let bytes = bytes.min(self.flying);
         self.flying -= bytes;
         (self.sunk, self.fence) = (self.sunk + bytes, sends);
     }
 
-    /// The same, and the member will be asked for its state in this group. The operation was sent as this number.
+    /// Like `sink`, for an operation sent with this number in a group in which the device will be
+    /// asked for its state.
     fn leave(&mut self, group: GroupId, bytes: u64, number: u64) {
         let bytes = bytes.min(self.flying);
         self.flying -= bytes;
@@ -87,119 +96,125 @@ impl Peer {
         *undone = Undone { bytes: undone.bytes + bytes, last: undone.last.max(number) };
     }
 
-    /// It will not be asked for its state in this group any more, or has told it: so many bytes it had still to do.
+    /// The device has told its state in this group, or will not be asked for it any more. Returns
+    /// the bytes that it still had to do.
     fn forget(&mut self, group: GroupId) -> Option<u64> {
         let undone = self.undone.remove(&group)?;
         self.left -= undone.bytes;
         Some(undone.bytes)
     }
 
-    /// It has answered what was sent as this number, so it has read all that was sent before.
+    /// The device has answered what was sent with this number, so it has read everything that was
+    /// sent before.
     fn has_read(&mut self, number: u64, all: &mut Traffic) {
         if number > self.fence {
             all.flying -= core::mem::take(&mut self.sunk);
         }
     }
 
-    /// It does what was sent before this number: it has answered such an operation within this time.
+    /// Returns true if the device works on operations that were sent before this number: it has
+    /// answered one of them within this time.
     fn is_before(&self, number: u64, now: Time, within: Duration) -> bool {
         self.answered.is_some_and(|(last, at)| last < number && now.since(at) <= within)
     }
 
-    /// Something waits for room.
+    /// Returns true if something waits for room.
     fn is_waited_for(&self) -> bool {
         !self.backlog.is_empty() || self.awaited.is_some()
     }
 
-    /// Bytes that take room on it.
+    /// Returns the bytes that take room in its window.
     fn taken(&self) -> u64 {
         self.flying + self.sunk + self.left
     }
 
-    /// One operation always has room, however large it is.
+    /// Returns true if there is room. One operation always has room, however large it is.
     fn has_room(&self, bytes: u64, window: u64) -> bool {
         self.flying == 0 || self.taken() + bytes <= window || mutant::on(Mutant::NoWindow)
     }
 
-    /// An operation that comes now has room, and overtakes none that waits.
+    /// Returns true if an operation that comes now has room, and overtakes none that waits.
     fn takes(&self, bytes: u64, window: u64) -> bool {
         self.backlog.is_empty() && self.has_room(bytes, window)
     }
 }
 
-/// What is under way to all members together: as long as one link's window has room for all of that, each link has.
+/// What is in flight to all devices together. While one window has room for all of that, every
+/// window has.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     /// Bytes that take room.
     flying: u64,
-    /// Operations that wait for room.
+    /// Number of operations that wait for room, plus the replicas for whose room clients wait.
     waiting: u64,
-    /// Bytes that an operation takes at least.
+    /// The least bytes that an operation takes.
     least: u64,
 }
 
 impl Traffic {
-    /// Nothing is under way.
+    /// Creates the state in which nothing is in flight.
     pub fn new(limits: &Limits) -> Traffic {
         let least = limits.link_queue / 2 / u64::from(limits.shard_ops.max(1));
         Traffic { flying: 0, waiting: 0, least }
     }
 
-    /// Bytes that an operation of the stream takes in a member's window.
+    /// Returns the bytes that an operation of the stream takes in a window.
     pub fn bytes(&self, op: &Op) -> u64 {
         self.least.max((wire::header::HEADER + op.body.len()) as u64)
     }
 
-    /// No link is short of room for so many bytes more.
+    /// Returns true if no link can be short of room for this many bytes more.
     fn is_light(&self, bytes: u64, window: u64) -> bool {
         let any = mutant::on(Mutant::NoWindow);
         self.waiting == 0 && (self.flying + bytes <= window || any)
     }
 }
 
-/// Bytes that may be under way to a member: its window, or one operation.
+/// Returns the bytes that may be in flight to a device: its window, or one operation.
 pub(crate) fn most(limits: &Limits) -> u64 {
     (limits.link_queue / 2).max(wire::header::HEADER as u64 + u64::from(UNIT))
 }
 
 impl<J: Journal> Mirror<J> {
-    /// The most bytes that are under way to one member.
+    /// Returns the largest number of bytes in flight to one device.
     pub(crate) fn most_flying(&self) -> u64 {
         self.peers.values().map(|peer| peer.flying).max().unwrap_or(0)
     }
 
-    /// Bytes that may be under way to a member.
+    /// Returns the window of a device, in bytes.
     pub(crate) fn window(&self) -> u64 {
         self.limits.link_queue / 2
     }
 
-    /// True while my link to this device is up.
+    /// Returns true while this device's link to the other one is up.
     pub(crate) fn is_linked(&self, device: DeviceId) -> bool {
         self.peers.get(device).is_some_and(|peer| peer.link.is_some())
     }
 
-    /// True while my link to this device is up, and all that was sent on it is answered or still waited for; but for what it
-    /// may still have to do in other groups, as long as that leaves half of its window.
+    /// Returns true if this device's link to the other one is up, and the other one has read all
+    /// operations that ended without an answer, and done those of this group. What it may still
+    /// have to do in other groups may take half of its window.
     pub(crate) fn is_clear(&self, device: DeviceId, group: GroupId) -> bool {
         let Some(peer) = self.peers.get(device) else { return false };
         let done = peer.sunk == 0 && !peer.undone.contains_key(&group);
         peer.link.is_some() && done && !self.is_behind(device)
     }
 
-    /// What a member may still have to do of groups in which it will be asked for its state takes more than half of its
-    /// window.
+    /// Returns true if more than half of a device's window is taken by what it may still have to do
+    /// in groups in which it will be asked for its state.
     pub(crate) fn is_behind(&self, device: DeviceId) -> bool {
         self.peers.get(device).is_some_and(|peer| peer.left > self.window() / 2)
     }
 
-    /// Sends a frame to a member, if its link is up; what it takes there is not counted.
+    /// Sends a frame to a device, if its link is up. The frame takes no room in the window.
     pub(crate) fn send_peer(&self, device: DeviceId, header: Header, body: Buf, out: &mut Effects) {
         if let Some(link) = self.peers.get(device).and_then(|peer| peer.link) {
             out.send(link.id, link.frame(header, &body), body);
         }
     }
 
-    /// Sends an operation of the stream to these members. Where a link has no room it waits, unless it `has_turn`.
+    /// Sends an operation of the stream to these replicas. Where a link has no room it waits,
+    /// unless it `has_turn`.
     pub(crate) fn send_copies(&mut self, key: u64, to: Members, has_turn: bool, out: &mut Effects) {
         let window = self.window();
         let mut header = self.copy_header(key);
@@ -210,10 +225,11 @@ impl<J: Journal> Mirror<J> {
             op.number = self.sends;
         }
         let (bytes, flags) = (self.traffic.bytes(op), header.flags);
-        // Only where one other has to have it: of two, one may have done it when the other one refuses.
+        // Only if exactly one other replica has to have it: of two, one may have done it when the
+        // other refuses.
         let undone = op.reserved && op.local == Local::NotStarted;
         let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
-        // As a rule all of them get the same frame.
+        // As a rule all replicas get the same frame.
         let mut sealed: Option<((u32, u8, u16), Head)> = None;
         for (member, device) in replica.config.each(to) {
             let Some(peer) = self.peers.get_mut(device) else { continue };
@@ -241,7 +257,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The header of an operation of the stream, but for what differs from member to member.
+    /// Returns the header of an operation of the stream, except for what differs from replica to
+    /// replica.
     fn copy_header(&self, key: u64) -> Header {
         let op = self.ops.get(key).expect("the operation lives");
         let replica = &self.replicas[op.group];
@@ -268,7 +285,8 @@ impl<J: Journal> Mirror<J> {
         h
     }
 
-    /// True when a client's write of so many bytes has to wait until these members have answered more.
+    /// Returns true if a client's write of this many bytes has to wait until these replicas have
+    /// answered more.
     pub(crate) fn is_crowded(
         &mut self,
         now: Time,
@@ -283,23 +301,30 @@ impl<J: Journal> Mirror<J> {
         let mut crowded = false;
         for device in self.replicas[group].config.devices(to) {
             let peer = self.peers.get_mut(device).filter(|p| p.link.is_some());
-            let Some(peer) = peer.filter(|p| !p.takes(bytes, window)) else { continue };
-            peer.awaited = peer.awaited.or(Some(now));
+            // Clients that wait already come first.
+            let full = |p: &&mut Peer| p.awaited.is_some() || !p.takes(bytes, window);
+            let Some(peer) = peer.filter(full) else { continue };
+            if peer.awaited.is_none() {
+                peer.awaited = Some(now);
+                self.traffic.waiting += 1;
+            }
             crowded = true;
         }
         crowded
     }
 
-    /// The link to a member is up anew, or gone: nothing is under way on it. True when clients waited for room there.
+    /// Sets the new link to a device, or that there is none: nothing is in flight on it. Returns
+    /// true if clients waited for room there.
     pub(crate) fn link_peer(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
         self.traffic.flying -= before.taken();
-        self.traffic.waiting -= before.backlog.len() as u64;
+        self.traffic.waiting -= before.backlog.len() as u64 + u64::from(before.awaited.is_some());
         before.awaited.is_some()
     }
 
-    /// A member answered an operation that took so many bytes and was sent as this number: that makes room.
+    /// A replica has answered an operation of this many bytes, which was sent with this number:
+    /// that makes room.
     #[inline]
     pub(crate) fn make_room(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
@@ -311,8 +336,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A member told its state in this group: it has read all operations that were sent before it was asked, so many, and
-    /// done those of the group.
+    /// A replica has told its state in this group: it has read the first `sends` operations that
+    /// were sent, and done those of the group.
     #[cold]
     pub(crate) fn has_told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
@@ -325,13 +350,14 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// An operation is over: members that have not answered it never will. They may not have read it yet.
+    /// An operation ends here. Replicas that have not answered it may not have read it yet, and
+    /// their answers don't count any more.
     #[cold]
     pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64, number: u64) {
         let Some(replica) = self.replicas.get(group) else { return };
         let asked = match &replica.role {
             Role::Primary(primary) => primary.sync.as_ref().map_or(Members::default(), Sync::asked),
-            // The configuration changes: `ask_no_more` knows who will be.
+            // The configuration ends: `ask_no_more` knows which replicas will be asked.
             _ => flying,
         };
         for (member, device) in replica.config.each(flying).collect::<Vec<_>>() {
@@ -346,7 +372,8 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// A configuration ends, and this is the next one: whoever isn't asked for its state in that will not tell what it has done.
+    /// A configuration ends, and `next` takes effect: a replica that is not asked for its state in
+    /// it will not tell what it has done.
     #[cold]
     pub(crate) fn ask_no_more(&mut self, group: GroupId, next: &GroupConfig) {
         let joiner = next.joiners.first();
@@ -367,7 +394,7 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Sends what waited for room, and lets clients go on.
+    /// Sends what waits for room that there is now, and lets clients go on.
     pub(crate) fn use_room(&mut self, out: &mut Effects) {
         while let Some(device) = self.roomy.pop() {
             self.send_backlog(device, out);
@@ -394,14 +421,15 @@ impl<J: Journal> Mirror<J> {
             self.send_copies(key, member, true, out);
         }
         let peer = self.peers.get_mut(device).expect("as above");
-        // Not for each answer: all that waits is looked at.
+        // Not after every answer, because this retries everything that waits.
         let roomy = peer.flying == 0 || peer.taken() <= window / 4 * 3;
         if roomy && peer.awaited.take().is_some() {
+            self.traffic.waiting -= 1;
             self.unpark_all();
         }
     }
 
-    /// Whether a member still needs an operation that waits for it; as which one of the group.
+    /// Returns the replica's bit if it still needs this operation of its backlog.
     fn is_owed(&self, key: u64, device: DeviceId) -> Option<Members> {
         let op = self.ops.get(key).filter(|op| !matches!(op.asker, Asker::Nobody))?;
         let member = self.replicas.get(op.group)?.config.member(device);
@@ -409,14 +437,18 @@ impl<J: Journal> Mirror<J> {
         owed.then_some(member)
     }
 
-    /// Everything that waits for a lease, a seal or room is tried again.
+    /// Retries everything that waits for a lease, a seal or room, in order of arrival.
     pub(crate) fn unpark_all(&mut self) {
+        let before = self.ready.len();
         while let Some(group) = self.parked.pop_first() {
             self.unpark(group);
         }
+        let ops = &self.ops;
+        let ready = &mut self.ready.make_contiguous()[before..];
+        ready.sort_by_key(|key| ops.get(*key).map(|op| op.since));
     }
 
-    /// Joiners that stand still are cut off. Time in which this process stood still itself says nothing.
+    /// Cuts off joiners that stall. Time in which this process itself stood still doesn't count.
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
         let awake = self.leases.awake(now);
         let groups: Vec<GroupId> = self.joining.iter().copied().collect();
@@ -431,9 +463,10 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// The joiner of this group has had the same oldest operation to answer for too long, and not because of what it got
-    /// before that: a window may hold more work than it does in that time, and its device may do one thing after the other.
-    /// What waits for room here has not been sent.
+    /// Returns true if the joiner of this group has had the same oldest unacknowledged operation
+    /// for too long, and not because of what was sent to it earlier: a window may hold more work
+    /// than the joiner can do in that time, and its device may do one thing after the other. What
+    /// waits for room here has not been sent.
     fn is_stuck(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
         let Some(peer) = self.peers.get(joiner) else { return false };
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {

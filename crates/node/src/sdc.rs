@@ -31,17 +31,21 @@ use crate::links;
 use crate::mapview::{MapView, Volume};
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{
     ClusterId, DeviceId, Dialect, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time,
     VolumeId,
 };
 use core::net::SocketAddr;
 use mirror::client::{Action, Client, Hangup, Turn};
-use seam::{Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers, Unsent};
+use seam::{
+    BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers, Unsent,
+};
 use wire::Header;
 use wire::control::Refusal;
 
 pub use framer::SdcFramer;
+pub use nbd::NbdGrown;
 
 /// Settings with which an SDC starts.
 #[derive(Clone, Debug)]
@@ -78,6 +82,19 @@ enum Peer {
     Nbd,
 }
 
+/// Lengths of the lists of a client, or their bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grown {
+    /// Requests that are not answered, orphans included.
+    pub requests: usize,
+    /// Those that write data.
+    pub writes: usize,
+    /// Operations of all requests.
+    pub ops: usize,
+    /// Lists of NBD connections.
+    pub nbd: NbdGrown,
+}
+
 /// A data client.
 #[derive(Debug)]
 pub struct Sdc {
@@ -110,7 +127,7 @@ impl Sdc {
             client: Client::new(&config.limits),
             mdm: mdm::MdmLink::new(&config.mdm, &config.limits),
             servers: servers::Servers::default(),
-            nbd: nbd::Sessions::default(),
+            nbd: nbd::Sessions::new(&config.limits),
             links: Map::default(),
             dials: Map::default(),
             next_dial: 0,
@@ -130,6 +147,28 @@ impl Sdc {
     /// Returns the number of operations that wait for space.
     pub fn held(&self) -> u32 {
         self.client.held()
+    }
+
+    /// Returns how long the lists are that programs and NBD clients make grow.
+    pub fn grown(&self) -> Grown {
+        Grown {
+            requests: self.client.outstanding(),
+            writes: self.client.writes(),
+            ops: self.client.ops(),
+            nbd: self.nbd.grown(),
+        }
+    }
+
+    /// Returns how long they may be (`docs/internals/limits.md`).
+    pub fn may_grow(&self) -> Grown {
+        let limits = &self.config.limits;
+        let requests = limits.sdc_requests as usize;
+        Grown {
+            requests,
+            writes: requests - requests / 4,
+            ops: requests * 3,
+            nbd: self.nbd.may_grow(limits),
+        }
     }
 
     /// Returns the version of the map; 0 before the first one.
@@ -343,6 +382,9 @@ impl Node for Sdc {
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
         match event {
             Event::Frame { link, head, body } => self.frame(now, link, head, body, out),
+            Event::Request { id, .. } if mutant::on(Mutant::NeedMdm) && !self.mdm.is_up() => {
+                out.push(Effect::Reply { id, result: Err(BlockError::Busy) });
+            }
             Event::Request { id, request } => {
                 self.client(now, out, |client, turn| {
                     client.request(Origin::Program(id), request, turn)

@@ -1,5 +1,7 @@
 //! The driver contract on both backends, with RAM devices, growing files and file devices.
 
+mod common;
+
 use rt::{Backend, Config, DiskSpec, ListenAddr, Listener, RtError, Shard, Stop};
 use seam::contract::{DEADLINE, Harness, Place, Probe, SCENARIOS, Setup};
 use seam::{Effects, Event, Node, Port, Strangers};
@@ -170,7 +172,7 @@ fn has_uring() -> bool {
     match Shard::bind(Config { backend: Backend::Uring, ..Config::default() }) {
         Ok(_) => true,
         Err(RtError::NoUring { why }) => {
-            eprintln!("skipped: {why}");
+            common::leave_out(&format!("io_uring: {why}"));
             false
         }
         Err(e) => panic!("{e}"),

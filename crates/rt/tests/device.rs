@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Dir, backends};
+use common::{Dir, backends, leave_out};
 use rt::{Backend, DiskSpec, Drive, RtError};
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
 use std::fs::File;
@@ -217,7 +217,7 @@ impl Loop {
         let args = [&["--find", "--show"], flags, &[file.to_str()?]].concat();
         let device = run("losetup", &args);
         if device.is_none() {
-            eprintln!("skipped: no loop device can be set up here");
+            leave_out("block devices, because no loop device can be set up");
         }
         device.map(|path| Loop(path.into()))
     }
@@ -284,7 +284,7 @@ fn a_file_system_that_is_full_underneath_is_told_as_such() {
     let dir = Dir::new("device-full");
     let folder = dir.0.to_str().unwrap();
     if run("mount", &["-t", "tmpfs", "-o", "size=1m", "tmpfs", folder]).is_none() {
-        return eprintln!("skipped: no file system can be mounted here");
+        return leave_out("a full file system, because mounting is not permitted");
     }
     let _mounted = Mounted(dir.0.clone());
     for backend in backends() {

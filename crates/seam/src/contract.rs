@@ -38,8 +38,6 @@
 //!     multiple of its block size, ends in `OutOfRange`.
 //!
 //! The scenarios assume a working network: run them in the simulator without faults.
-//!
-//! The scenarios assume a network that works: switch faults off in the simulator for them.
 
 mod check;
 mod probe;
@@ -106,11 +104,6 @@ impl Scenario {
     pub fn check(&self, harness: &mut dyn Harness) {
         (self.run)(harness);
     }
-}
-
-/// Runs all scenarios.
-pub fn check_all(harness: &mut dyn Harness) {
-    SCENARIOS.iter().for_each(|s| s.check(harness));
 }
 
 macro_rules! scenario {

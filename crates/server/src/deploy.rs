@@ -182,6 +182,7 @@ impl Deployment<'_> {
         if self.topology.mdms().count() > 1 {
             self.step("Gathering the MDMs", || self.gather())?;
         }
+        self.founded()?;
         let orders = self.orders()?;
         if !orders.is_empty() {
             self.step("Making pools and fault sets", || self.order(orders))?;
@@ -244,8 +245,7 @@ impl Deployment<'_> {
         Admin::find(&self.topology.mdms_at())
     }
 
-    /// Forms one cluster from the MDMs. From then on none of them would begin another cluster, even
-    /// if it lost its log.
+    /// Forms one cluster from the MDMs.
     fn gather(&self) -> Result<()> {
         let founder = self.topology.founder()?;
         let rest = self.topology.mdms().filter(|h| h.name != founder.name);
@@ -255,16 +255,30 @@ impl Deployment<'_> {
             tie_breaker: host.is_tie_breaker(),
         };
         let members: Vec<Member> = std::iter::once(founder).chain(rest).map(member).collect();
-        self.until(|| match self.admin() {
-            Ok(_) => Ok(Ok(())),
-            Err(_) => Ok(Err((founder, "mdm"))),
-        })?;
+        self.begun()?;
         self.refuse_two()?;
         if gather::take_in(|| self.admin(), &members)? {
             self.until(|| {
                 Ok(self.missing_mdm(&mut self.admin()?)?.map_or(Ok(()), |h| Err((h, "mdm"))))
             })?;
         }
+        Ok(())
+    }
+
+    /// Waits until an MDM leads: then the cluster has begun.
+    fn begun(&self) -> Result<()> {
+        let founder = self.topology.founder()?;
+        self.until(|| match self.admin() {
+            Ok(_) => Ok(Ok(())),
+            Err(_) => Ok(Err((founder, "mdm"))),
+        })
+    }
+
+    /// Writes `join = true` into the founder's configuration once the cluster has begun. From then
+    /// on no MDM would begin another cluster, even if it lost its log.
+    fn founded(&self) -> Result<()> {
+        self.begun()?;
+        let founder = self.topology.founder()?;
         let remote = Remote { host: founder, way: self.way };
         let roles = roles::of(founder, self.topology, false)?;
         let mdm = roles.iter().find(|r| r.name == "mdm").context("it has an MDM")?;

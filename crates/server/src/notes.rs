@@ -101,6 +101,7 @@ impl Notes {
     }
 }
 
+// Long: one match over all notes.
 fn tell(note: Note) -> Telling {
     let counted = |sort| Telling { sort, line: None, bytes: 0, count: 1, lasts: false };
     let told = |sort, line: String| Telling { line: Some(line), ..counted(sort) };
@@ -267,7 +268,9 @@ fn tell(note: Note) -> Telling {
         Note::Snapshot { version } => told("snapshots", format!("wrote a snapshot of {version}")),
         Note::Waiting => told(
             "waits",
-            "belongs to no cluster yet: `gabion mdm add` adds it to one".to_owned(),
+            "belongs to no cluster yet: `gabion mdm add` adds it to one. If it was the only MDM of \
+             its cluster and lost its log, restore a backup: `gabion mdm restore`"
+                .to_owned(),
         ),
         Note::GroupsLost { groups: 0 } => {
             told("losses", "no group of this device is lost any more".to_owned())

@@ -267,6 +267,7 @@ impl std::fmt::Display for UpDown {
 
 impl Report {
     /// Makes the report from an MDM's status.
+    // Long: one field of the report after the other.
     pub fn new(info: &StatusInfo, mdm: SocketAddr) -> Report {
         let groups = Groups {
             total: info.groups,
@@ -546,6 +547,7 @@ mod tests {
 
     /// The published fields. This test may only get additions.
     #[test]
+    // Long: a table of all fields.
     fn the_published_fields_are_all_there() {
         let json = serde_json::to_value(report(&sample())).unwrap();
         for path in [

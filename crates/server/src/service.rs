@@ -327,6 +327,7 @@ impl Drop for End {
 }
 
 /// Writes the log, and starts and stops shards, until the process has to end.
+// Long: one match over all messages.
 fn follow<N: Node + Watch + 'static>(
     log: &Log,
     inbox: &Receiver<Message>,

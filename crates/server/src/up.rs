@@ -402,6 +402,7 @@ fn tell_what_was_emptied(dir: &StateDir) -> Result<()> {
 /// Writes every role's file. Returns one name per process, the MDMs' first and the SDC's last.
 /// Existing servers keep their devices, also those that were added since. Addresses stay the same
 /// if possible.
+// Long: one file per role, from the same addresses.
 fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<String>> {
     let Asked { backend, tcp_only, sds_per_process, .. } = plan.asked;
     let servers: Vec<(String, Vec<DeviceConfig>)> =

@@ -185,13 +185,13 @@ mod tests {
             };
         }
         let mdm = parse::<MdmConfig>(golden!("mdm.toml")).unwrap();
-        assert_eq!((mdm.0.quarantine_seconds, mdm.1), (Some(5), None));
+        assert_eq!((mdm.0.quarantine_seconds, &mdm.1), (Some(5), &None));
         let sds = parse::<SdsConfig>(golden!("sds.toml")).unwrap();
-        assert_eq!((sds.0.device.len(), sds.0.device[0].pin, sds.1), (2, Some(0), None));
+        assert_eq!((sds.0.device.len(), sds.0.device[0].pin, &sds.1), (2, Some(0), &None));
         let sdc = parse::<SdcConfig>(golden!("sdc.toml")).unwrap();
-        assert_eq!((sdc.0.mdm.len(), sdc.0.nbd.len(), sdc.1), (2, 2, None));
+        assert_eq!((sdc.0.mdm.len(), sdc.0.nbd.len(), &sdc.1), (2, 2, &None));
         let topology = parse::<Topology>(golden!("topology.toml")).unwrap();
-        assert_eq!((topology.0.hosts.len(), topology.0.pools.len(), topology.1), (2, 1, None));
+        assert_eq!((topology.0.hosts.len(), topology.0.pools.len(), &topology.1), (2, 1, &None));
         // What this release writes of them has the same content.
         assert_eq!(parse(&text(&mdm.0).unwrap()).unwrap(), mdm);
         assert_eq!(parse(&text(&sds.0).unwrap()).unwrap(), sds);

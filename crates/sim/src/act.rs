@@ -231,7 +231,7 @@ impl Stage {
         let prng = &mut self.damage_prng;
         if self.world.disk(id, DiskId(0)).damage(damage, at, data, prng) {
             self.marks.meet("sim: a block was damaged");
-            self.harmed.insert(block);
+            self.harmed.insert((i, block.0, block.1));
         }
     }
 

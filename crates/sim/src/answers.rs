@@ -13,6 +13,7 @@ use node::sds::Sds;
 use seam::BlockError;
 use std::collections::BTreeSet;
 use std::ops::Range;
+use store::durable::Durable;
 
 const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 
@@ -102,8 +103,8 @@ impl Stage {
     pub(crate) fn is_in_order(&self, index: usize, error: BlockError) -> bool {
         let op = &self.history.ops[index];
         let volume = self.volumes.iter().find(|v| v.id == Some(op.volume));
-        // A copy was damaged while the other one was away: the error is right, and no
-        // wrong data is returned.
+        // A copy was damaged while the other one was away: the error is right where no copy of the
+        // block was always whole.
         let excused = self.plan.allow_loss || self.exposure.excuse.is_some();
         let case = Case {
             op,
@@ -113,7 +114,9 @@ impl Stage {
             timed: !self.plan.limits.answer_within.is_zero(),
             lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
             damaged: self.may_be_damaged(op)
-                && (!self.scanning || excused || self.is_lost_twice(op)),
+                && (!self.scanning
+                    || self.is_lost_twice(op)
+                    || excused && self.is_harmed_everywhere(op)),
             superseded: op.life < self.world.life(self.proc(Who::Sdc(op.client))),
             repeated: match op.kind {
                 IoKind::Read | IoKind::Extents => false,
@@ -154,35 +157,64 @@ impl Stage {
         let Some(durable) = self.sds(i).and_then(Sds::device).and_then(|d| d.durable()) else {
             return;
         };
-        let disk = self.world.disk_at(id, seam::DiskId(0));
-        let place = |b: &u32| durable.place(group, unit, *b);
-        let damaged = |b: &u32| place(b).is_some_and(|place| disk.is_or_was_damaged(place));
-        let met: Vec<u32> = blocks.map(u32::from).filter(damaged).collect();
-        self.harmed.extend(met.into_iter().map(|b| (unit, b)));
+        let met = |b: &u32| self.is_harmed_at(i, durable, Some(group), unit, *b);
+        let met: Vec<u32> = blocks.map(u32::from).filter(met).collect();
+        self.harmed.extend(met.into_iter().map(|b| (i, unit, b)));
+    }
+
+    /// Returns true when this server can't read a block, or could not at some time.
+    fn is_harmed_at(
+        &self,
+        i: u8,
+        durable: &Durable,
+        group: Option<GroupId>,
+        unit: UnitKey,
+        block: u32,
+    ) -> bool {
+        let disk = self.world.disk_at(self.proc(Who::Sds(i)), seam::DiskId(0));
+        let place = group.and_then(|group| durable.place(group, unit, block));
+        let data = durable.layout().extents.iter().map(|e| e.slots.at..e.end);
+        self.harmed.contains(&(i, unit, block))
+            || place.is_some_and(|place| disk.is_or_was_damaged(place))
+            || disk.has_failed_outside(&data.collect::<Vec<_>>())
+    }
+
+    /// Returns true when a block was damaged on any server, or was told to any server to be lost.
+    pub(crate) fn is_harmed(&self, unit: UnitKey, block: u32) -> bool {
+        (0..self.plan.sds).any(|i| self.harmed.contains(&(i, unit, block)))
     }
 
     /// Returns true when the operation touches a block that may be unreadable on some server: the
     /// plan damaged it, its copy was made from a damaged one, or the server's device failed to read
-    /// it or something that is not data.
+    /// it or something that is not data. (A process notes what it can't read before it answers, so
+    /// a server that is down excuses only what it noted.)
     fn may_be_damaged(&self, op: &Record) -> bool {
         if !self.plan.damages() {
             return false;
         }
-        let blocks = self.blocks(op);
-        let there = |i: u8| {
-            let disk = self.world.disk_at(self.proc(Who::Sds(i)), seam::DiskId(0));
-            let Some(durable) = self.sds(i).and_then(Sds::device).and_then(|d| d.durable()) else {
-                return disk.was_harmed();
-            };
-            let place = |(group, unit, b): &(Option<GroupId>, UnitKey, u32)| {
-                durable.place((*group)?, *unit, *b)
-            };
-            let data = durable.layout().extents.iter().map(|e| e.slots.at..e.end);
-            disk.has_failed_outside(&data.collect::<Vec<_>>())
-                || blocks.iter().filter_map(place).any(|place| disk.is_or_was_damaged(place))
+        self.blocks(op).iter().any(|(group, unit, b)| {
+            self.is_harmed(*unit, *b)
+                || (0..self.plan.sds)
+                    .filter_map(|i| Some((i, self.durable(i)?)))
+                    .any(|(i, durable)| self.is_harmed_at(i, durable, *group, *unit, *b))
+        })
+    }
+
+    /// Returns true when the operation touches a block of which no in-sync copy was always whole:
+    /// each was damaged at some time, or made from a damaged one.
+    fn is_harmed_everywhere(&self, op: &Record) -> bool {
+        let harmed = |i: u8, group, unit, b| match self.durable(i) {
+            Some(durable) => self.is_harmed_at(i, durable, group, unit, b),
+            None => self.harmed.contains(&(i, unit, b)),
         };
-        blocks.iter().any(|(_, unit, b)| self.harmed.contains(&(*unit, *b)))
-            || (0..self.plan.sds).filter(|i| self.plan.keeps(Who::Sds(*i))).any(there)
+        self.blocks(op).into_iter().any(|(group, unit, b)| {
+            let copies = group.and_then(|group| self.observer.groups.get(&group));
+            let has = |i: &u8| {
+                let device = self.sds(*i).map(Sds::id);
+                copies.is_some_and(|g| device.is_some_and(|d| g.in_sync.contains(&d.0)))
+            };
+            (0..self.plan.sds).filter(has).all(|i| harmed(i, group, unit, b))
+        })
     }
 
     /// Returns true when the operation touches a block that two servers were told is lost. The last
@@ -345,6 +377,35 @@ mod tests {
         stage.scanning = false;
         stage.heal();
         assert_eq!(may_fail(&mut stage), [true, false], "the answer may be on its way");
+    }
+
+    #[test]
+    fn an_excuse_reaches_no_block_of_which_a_copy_is_whole() {
+        let mut stage = stage(DAMAGES);
+        damage(&mut stage, 1, STRUCK);
+        stage.scanning = true;
+        stage.exposure.excuse = Some("sds1 was wiped in rough weather".into());
+        assert_eq!(may_fail(&mut stage), [false, false], "the other copy is whole");
+        damage(&mut stage, 0, STRUCK);
+        assert_eq!(may_fail(&mut stage), [true, false]);
+        stage.exposure.excuse = None;
+        assert_eq!(may_fail(&mut stage), [false, false], "nothing may strike both copies");
+        stage.plan.allow_loss = true;
+        assert_eq!(may_fail(&mut stage), [true, false]);
+    }
+
+    #[test]
+    fn a_server_that_is_down_excuses_only_blocks_that_it_could_not_read() {
+        let mut stage = stage(DAMAGES);
+        damage(&mut stage, 1, STRUCK);
+        stage.kill(Who::Sds(1), crate::plan::Death { keep: true, ..Default::default() });
+        assert_eq!(may_fail(&mut stage), [false, false], "it has not met the damage");
+        let mut stage = self::stage(DAMAGES);
+        damage(&mut stage, 1, STRUCK);
+        let ((group, unit, _), id) = (place(&stage, 1, STRUCK), stage.proc(Who::Sds(1)));
+        stage.met_damage(id, group, unit, 0..1);
+        stage.kill(Who::Sds(1), crate::plan::Death { keep: true, ..Default::default() });
+        assert_eq!(may_fail(&mut stage), [true, false], "its answer may be on the way");
     }
 
     #[test]

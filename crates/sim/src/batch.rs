@@ -5,7 +5,7 @@ use crate::disk::{Disk, DiskKind};
 use crate::inbox::{Item, PendingDisk, PendingKind, ProcState, Strike};
 use crate::world::{ProcId, Reply, Step, What, World};
 use base::{LinkId, Prng, Time};
-use seam::{Buf, DiskId, DiskOp, Effect, Event};
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Event};
 
 impl World {
     pub(crate) fn run(&mut self, id: ProcId) -> Step {
@@ -169,9 +169,11 @@ impl World {
     pub(crate) fn disk_ended(&mut self, id: ProcId, op: u32) {
         let proc = &mut self.procs[id.0];
         let pending = proc.pending.get_mut(&op).expect("a device operation ends once");
+        let broken = proc.broken;
         let disk = &mut proc.disks[pending.disk.0 as usize];
         if matches!(disk.kind(), DiskKind::Log | DiskKind::File) {
             let trouble = match (&pending.what, disk.kind()) {
+                _ if broken => Some(DiskError::Io),
                 (PendingKind::Read { .. }, DiskKind::Log) => None,
                 (_, DiskKind::Log) => self.weather.log_fails(&mut self.disk_prng),
                 (PendingKind::Read { .. }, _) => self.weather.read_fails(&mut self.disk_prng),

@@ -95,6 +95,8 @@ pub(crate) struct Process {
     pub disks: Vec<Disk>,
     /// Extra delay of its frames, and of the operations of its disks.
     pub slow: (Duration, Duration),
+    /// Every operation of its disks fails.
+    pub broken: bool,
     /// Its host refuses dials until this time, even while the process runs.
     pub refuses_until: Time,
     pub pending: BTreeMap<u32, PendingDisk>,
@@ -119,6 +121,7 @@ impl Process {
         Process {
             name: name.to_string(),
             slow: (Duration::ZERO, Duration::ZERO),
+            broken: false,
             refuses_until: Time::ZERO,
             state: ProcState::Dead,
             host_down: false,

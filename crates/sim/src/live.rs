@@ -133,9 +133,9 @@ impl Stage {
         })
     }
 
-    /// Returns the first group that is not fully mirrored and active. With `at_last`, three
-    /// kinds of groups are excepted: groups in doubt, groups whose loss is excused or affects
-    /// no volume, and copies without space. Copies on `held` devices, which get nothing yet,
+    /// Returns the first group that is not fully mirrored and active. With `at_last`, three kinds of
+    /// groups are excepted: groups in doubt, groups whose loss is excused (and was judged by R10) or
+    /// affects no volume, and copies without space. Copies on `held` devices, which get nothing yet,
     /// are always excepted.
     pub fn groups_unmet(&self, at_last: bool, held: &BTreeSet<DeviceId>) -> Option<String> {
         let (groups, doubtful) = (&self.observer.groups, self.doubtful());
@@ -144,7 +144,8 @@ impl Stage {
                 continue;
             }
             if g.lost {
-                if at_last && (self.exposure.excuse.is_some() || !self.is_used(*id)) {
+                let excused = self.exposure.excuse.is_some() && self.losses.has(*id);
+                if at_last && (excused || !self.is_used(*id)) {
                     continue;
                 }
                 return Some(format!("{id} is lost"));
@@ -411,6 +412,31 @@ fn copies_unmet(id: GroupId, g: &GroupInfo) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run;
+    use crate::trace::Sink;
+
+    #[test]
+    fn a_loss_is_excused_only_where_it_was_judged() {
+        let text = "gabion-plan 1\nsds 2\nclients 1\nvolume 1\ndurable 1\ncapacity 8\ndepth 4\n\
+                    length 1.0\n";
+        let mut stage = Stage::new(&text.parse().unwrap(), Sink::Off);
+        run::set_up(&mut stage).unwrap();
+        let used = |id: &GroupId| stage.is_used(*id);
+        let id = *stage.observer.groups.keys().find(|id| used(id)).expect("the volume has one");
+        stage.exposure.excuse = Some("another server was wiped in rough weather".into());
+        stage.observer.groups.get_mut(&id).expect("just seen").lost = true;
+        let unmet = |stage: &Stage| {
+            let unmet = stage.groups_unmet(true, &BTreeSet::new());
+            unmet.is_some_and(|text| text == format!("{id} is lost"))
+        };
+        assert!(unmet(&stage), "no device of it was emptied");
+        let mut lost = stage.observer.groups[&id].clone();
+        (lost.epoch, lost.in_sync) = (lost.epoch + 1, Vec::new());
+        let now = stage.world.steps();
+        lost.replicas.iter().for_each(|d| stage.losses.emptied(DeviceId(*d), now));
+        stage.losses.group(&lost, now + 1).unwrap();
+        assert!(!unmet(&stage));
+    }
 
     #[test]
     fn a_small_volume_weighs_a_whole_unit_in_each_of_its_groups() {

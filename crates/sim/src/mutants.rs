@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 18] = [
+const PLANS: [(Mutant, &str, &str); 21] = [
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
         Mutant::PartAtOnce,
@@ -86,6 +86,21 @@ const PLANS: [(Mutant, &str, &str); 18] = [
         Mutant::ForgetEverywhere,
         "forgotten-elsewhere",
         include_str!("../plans/forgotten-elsewhere.plan"),
+    ),
+    (
+        Mutant::OrphansLive,
+        "write-of-a-gone-connection",
+        include_str!("../plans/write-of-a-gone-connection.plan"),
+    ),
+    (
+        Mutant::NoCompareAndSwap,
+        "report-of-an-older-epoch",
+        include_str!("../plans/report-of-an-older-epoch.plan"),
+    ),
+    (
+        Mutant::MdmVoteUnwritten,
+        "vote-before-a-power-failure",
+        include_str!("../plans/vote-before-a-power-failure.plan"),
     ),
 ];
 

@@ -21,6 +21,7 @@ mod overlong;
 mod patience;
 mod policies;
 pub mod pools;
+mod queues;
 mod rejects;
 mod rescue;
 mod seals;
@@ -292,6 +293,12 @@ pub enum Outcast {
     Dark,
     /// Its process is frozen.
     Frozen,
+    /// Nobody hears it, and it hears all others.
+    Mute,
+    /// It hears nobody, and all others hear it.
+    Deaf,
+    /// Every operation of its disk fails with EIO, also after each restart; its content survives.
+    FailedDisk,
     /// Every frame that it sends or receives is delayed.
     SlowLinks,
     /// Every operation of its disk is delayed.

@@ -160,6 +160,7 @@ fn wait(
             continue;
         }
         i10_clean::check(stage)?;
+        bounds::check(stage)?;
         r15_spare::check(stage)?;
         relief.look(stage);
         stage.be_patient();
@@ -416,7 +417,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
         return under_copies(stage, i);
     }
     let away = stage.plan.away(i);
-    if how == Outcast::Heard && !stage.can_be_found_cut_off(&away) {
+    if matches!(how, Outcast::Heard | Outcast::Deaf) && !stage.can_be_found_cut_off(&away) {
         return Ok(());
     }
     let now = stage.world.now();
@@ -429,7 +430,11 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
                 stage.kill(who, Death { keep: true, power: true, ..Death::default() });
             }
             Outcast::Frozen => stage.act(Action::Pause(who, false)),
-            Outcast::Cut | Outcast::Unheard | Outcast::Heard => {
+            Outcast::FailedDisk => {
+                let id = stage.proc(who);
+                stage.world.break_disks(id);
+            }
+            Outcast::Cut | Outcast::Unheard | Outcast::Heard | Outcast::Mute | Outcast::Deaf => {
                 let mates = |o: &Who| matches!(o, Who::Sds(j) if away.contains(j));
                 let others = stage.everybody().into_iter().filter(|o| !mates(o));
                 let mdm = |o: &Who| matches!(o, Who::Mdm(_));
@@ -438,8 +443,12 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
                     Outcast::Heard => !mdm(o),
                     _ => true,
                 }) {
-                    stage.act(Action::Block(who, other));
-                    stage.act(Action::Block(other, who));
+                    if how != Outcast::Deaf {
+                        stage.act(Action::Block(who, other));
+                    }
+                    if how != Outcast::Mute {
+                        stage.act(Action::Block(other, who));
+                    }
                 }
             }
             Outcast::SlowLinks | Outcast::SlowDisk | Outcast::HungDisk => {}
@@ -448,12 +457,21 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     match how.slowness() {
         Some(slow) => without_slow(stage, i, slow)?,
         None => {
+            let lives = server_lives(stage);
             first_success(stage, how)?;
+            let failed = |i: &u8| server_lives(stage)[usize::from(*i)] != lives[usize::from(*i)];
+            if how == Outcast::FailedDisk && !away.iter().all(failed) {
+                // Nothing has used the disk of a device, so nobody can know that it fails.
+                stage.marks.meet("sim: a disk failed that nothing used");
+                stage.outcasts.clear();
+                mend(stage);
+                return become_whole(stage);
+            }
             ask_everything(stage, 0);
             ask_until_rebuilt(stage)?;
             wait(stage, "I8", CALM, |s| s.unmet_without(i))?;
             rebuilt_in_time(stage, how)?;
-            second(stage, i)?;
+            second(stage, i, how)?;
         }
     }
     stage.outcasts.clear();
@@ -474,6 +492,7 @@ fn first_success(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
         100..1000 => "sim: first success within 1 s",
         _ => "sim: first success within the bound",
     });
+    stage.marks.meet(&format!("sim: first success after {how:?}"));
     let now = stage.world.now();
     stage.world.trace().line(now, "PLAN", || format!("first success after {longest} ms"));
     probes.check(&stage.history.ops, &format!("{how:?}"), bound)
@@ -568,7 +587,10 @@ fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
 /// Checks that copies of a server are rebuilt in time when the MDM surely does not hear it. (With
 /// other faults the MDM may hear the server now and then.)
 fn rebuilt_in_time(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
-    let gone = matches!(how, Outcast::Dead | Outcast::Dark | Outcast::Frozen | Outcast::Cut);
+    let gone = matches!(
+        how,
+        Outcast::Dead | Outcast::Dark | Outcast::Frozen | Outcast::Cut | Outcast::Mute
+    );
     if !gone || !stage.rebuilds() {
         return Ok(());
     }
@@ -579,7 +601,7 @@ fn rebuilt_in_time(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
 
 /// Kills one more server when the copies of the first one are rebuilt, if enough servers are left
 /// to rebuild once more.
-fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
+fn second(stage: &mut Stage, first: u8, how: Outcast) -> Result<(), Failure> {
     let plan = &stage.plan;
     let i = (plan.server(first) + 1) % plan.servers();
     let away: Vec<u8> = plan.together(i).collect();
@@ -600,6 +622,10 @@ fn second(stage: &mut Stage, first: u8) -> Result<(), Failure> {
     for i in away {
         stage.kill(Who::Sds(i), Death { keep: true, ..Death::default() });
     }
+    // A replica that was just made has to wait for leases that a first server which still sends
+    // beacons may have.
+    let gone = matches!(how, Outcast::Dead | Outcast::Dark | Outcast::FailedDisk);
+    first_success(stage, if gone { Outcast::Dead } else { Outcast::Cut })?;
     ask_everything(stage, 0);
     wait(stage, "I8", CALM, |s| s.unmet_without(first))
 }
@@ -622,6 +648,7 @@ fn ask_until_rebuilt(stage: &mut Stage) -> Result<(), Failure> {
             return Err(Failure::new("I8", format!("under load, after {CALM:?}: {unmet}")));
         }
         i10_clean::check(stage)?;
+        bounds::check(stage)?;
         ask_everything(stage, turn);
         turn += 1;
         stage.world.alarm(stage.world.now() + ASK_EVERY, ASK);

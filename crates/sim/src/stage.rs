@@ -95,8 +95,8 @@ pub struct Stage {
     pub losses: Losses,
     /// Device id of each server process, as far as it was ever named.
     ids: Vec<DeviceId>,
-    /// Blocks that were damaged somewhere at some time, or were reported lost.
-    pub(crate) harmed: BTreeSet<(UnitKey, u32)>,
+    /// Blocks that were damaged on a server at some time, or were reported lost to it.
+    pub(crate) harmed: BTreeSet<(u8, UnitKey, u32)>,
     /// Volumes that clients may be told they can't use.
     pub leaves: Leaves,
     /// Number of unmap orders that were answered without the confirmation of a server
@@ -461,15 +461,19 @@ impl Stage {
         Ok(())
     }
 
-    /// Checks that a group is really lost when an MDM gives it up as lost. If the plan swaps
-    /// devices, failures are ignored, as it is not known here which server has which device.
-    fn losses(&mut self, page: &MapPage) -> Result<(), Failure> {
+    /// Checks that a group is really lost when an MDM gives it up as lost.
+    pub(crate) fn losses(&mut self, page: &MapPage) -> Result<(), Failure> {
         let moment = self.world.steps();
         let nothing = page.groups.iter().filter(|g| self.loses_nothing(g));
         let nothing: Vec<GroupId> = nothing.map(|g| GroupId(g.id)).collect();
         nothing.into_iter().for_each(|g| self.losses.stays_lost(g));
-        let result = page.groups.iter().try_for_each(|g| self.losses.group(g, moment));
-        if self.plan.swaps() { Ok(()) } else { result }
+        // The entry that names a device's next incarnation may give up a group as well.
+        if let Some(mdm) = self.mdm().filter(|mdm| mdm.is_decided()) {
+            let known = mdm.state().devices.iter().map(|(id, device)| (*id, device.nonce));
+            let known: Vec<(DeviceId, u64)> = known.collect();
+            known.into_iter().for_each(|(id, nonce)| self.losses.registered(id, nonce, moment));
+        }
+        page.groups.iter().try_for_each(|g| self.losses.group(g, moment))
     }
 
     fn note(&mut self, id: ProcId, note: Note) -> Result<(), Failure> {
@@ -584,7 +588,7 @@ impl Stage {
     ) {
         let blocks = u32::from(blocks.start)..u32::from(blocks.end);
         if let Who::Sds(i) = self.who(id) {
-            self.harmed.extend(blocks.clone().map(|b| (unit, b)));
+            self.harmed.extend(blocks.clone().map(|b| (i, unit, b)));
             self.lost_copies.extend(blocks.clone().map(|b| (i, unit, b)));
         }
         self.heal_blocks(group, unit, blocks);

@@ -172,6 +172,8 @@ impl Stage {
                 let moved =
                     |at: u8| [(i, j), (j, i)].into_iter().find(|m| m.0 == at).map_or(at, |m| m.1);
                 self.lost_copies = lost.map(|(at, unit, block)| (moved(at), unit, block)).collect();
+                let harmed = std::mem::take(&mut self.harmed).into_iter();
+                self.harmed = harmed.map(|(at, unit, block)| (moved(at), unit, block)).collect();
             }
         }
     }
@@ -219,5 +221,30 @@ impl Stage {
     pub(crate) fn unrefused(&self) -> Option<String> {
         let (i, Harm { how, .. }) = self.tampered.iter().next()?;
         Some(format!("sds{i} has not refused a device that was {how:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::run;
+    use crate::stage::Stage;
+    use crate::trace::Sink;
+    use base::DeviceId;
+    use wire::control::MapPage;
+
+    #[test]
+    fn a_false_loss_is_noticed_where_devices_are_exchanged_too() {
+        let text = "gabion-plan 1\nsds 3\nclients 1\nvolume 1\ndurable 1\ncapacity 8\ndepth 4\n\
+                    length 1.0\nat 0.5 tamper 0 swapped 1\n";
+        let mut stage = Stage::new(&text.parse().unwrap(), Sink::Off);
+        run::set_up(&mut stage).unwrap();
+        let mut lost = stage.observer.groups.values().next().expect("there is a volume").clone();
+        (lost.epoch, lost.in_sync, lost.lost) = (lost.epoch + 1, Vec::new(), true);
+        let page = MapPage { groups: vec![lost.clone()], ..MapPage::default() };
+        let failure = stage.losses(&page).expect_err("nothing was emptied");
+        assert_eq!(failure.name, "R10");
+        let now = stage.world.steps();
+        lost.replicas.iter().for_each(|d| stage.losses.emptied(DeviceId(*d), now));
+        stage.losses(&page).unwrap();
     }
 }

@@ -42,7 +42,7 @@ impl World {
     pub fn heal(&mut self) {
         let n = self.procs.len();
         for process in &mut self.procs {
-            (process.slow, process.refuses_until) = Default::default();
+            (process.slow, process.broken, process.refuses_until) = Default::default();
         }
         for from in 0..n {
             for to in 0..n {
@@ -68,6 +68,11 @@ impl World {
     /// this much from now on.
     pub fn slow_down(&mut self, id: ProcId, net: Duration, disk: Duration) {
         self.procs[id.0].slow = (net, disk);
+    }
+
+    /// Lets each operation of this process's disks fail from now on.
+    pub fn break_disks(&mut self, id: ProcId) {
+        self.procs[id.0].broken = true;
     }
 
     /// Returns how many frames with writes reached this process, from clients and from primaries.

@@ -25,6 +25,10 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::OneLife,
         Mutant::OldDisk,
         Mutant::EarlierLife,
+        Mutant::HoldForEver,
+        Mutant::OrphansLive,
+        Mutant::NoCompareAndSwap,
+        Mutant::MdmVoteUnwritten,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

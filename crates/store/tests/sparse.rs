@@ -72,3 +72,22 @@ fn a_bad_place_between_them_hurts_nobody_and_a_bad_block_only_itself() {
     world.settle();
     assert_eq!(world.corrupt.len(), 1);
 }
+
+/// Another copy may lack a neighbour of the bad block, so a run is not damaged as a whole.
+#[test]
+fn a_bad_block_in_a_run_hurts_only_itself() {
+    let (mut world, group) = sparse();
+    world.write(group, UNIT_1, 0, UNIT, false);
+    world.settle();
+    let bad = world.store.as_ref().unwrap().place(group, UNIT_1, 41).expect("it holds data");
+    world.unreadable = (bad..bad + u64::from(BLOCK), u32::MAX);
+    world.may_be_damaged = true;
+    world.read(group, UNIT_1, 0, UNIT);
+    world.settle();
+    assert_eq!(world.corrupt, [(UNIT_1, 41, 1)]);
+    world.unreadable.1 = 0;
+    world.corrupt.clear();
+    world.write(group, UNIT_1, 41 * BLOCK, BLOCK, false);
+    world.settle();
+    world.compare_content();
+}

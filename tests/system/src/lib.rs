@@ -29,7 +29,7 @@ pub use folder::{Folder, case};
 pub use run::{Ran, gabion, shell, tool};
 pub use spaces::Spaces;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use std::time::{Duration, Instant};
 
 /// Waits until `condition` returns a value; `what` names the condition in the error message.
@@ -53,6 +53,15 @@ pub fn wait<T>(
 /// Returns a number from the environment, for the long form of a test.
 pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}
+
+/// Says that a test leaves something out, because this machine lacks or forbids something.
+/// `cargo xtask test` lists it at its end. Returns an error if the environment has `GABION_ALL=1`.
+pub fn leave_out(why: &str) -> Result<()> {
+    // On its own line, because the test binary has not ended the line with the test's name.
+    println!("\nLEFT OUT: {why}");
+    ensure!(setting("GABION_ALL", 0) == 0, "GABION_ALL is set, and this was left out: {why}");
+    Ok(())
 }
 
 /// Returns the kind of the next fault after `count` faults: each kind once, then random ones.

@@ -2,16 +2,25 @@
 //!
 //! Every finding is one line with the place, the fault, and the reason for the rule.
 
+mod columns;
 mod crates;
 mod links;
+mod long;
+mod rules;
+mod source;
 mod text;
+mod unused;
 
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories without source files of the project.
+/// Directories without source files of the project. (`target` is one unless it is a crate.)
 const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts"];
+
+/// Paths that the checks of columns, long functions and unused items pass over: others are at work
+/// on them. To be emptied when that is merged.
+const NOT_YET: &[&str] = &["crates/mdm", "crates/node", "crates/sim", "docs/operate/managers.md"];
 
 /// A text file of the project.
 pub struct File {
@@ -33,6 +42,10 @@ pub fn run() -> Result<bool> {
     collect(Path::new("."), &mut files)?;
     let mut findings = text::check(&files);
     findings.extend(links::check(&files));
+    findings.extend(rules::check(&files));
+    findings.extend(columns::check(&files));
+    findings.extend(long::check(&files));
+    findings.extend(unused::check(&files));
     findings.extend(crates::check()?);
     findings.extend(crate::header::check()?);
     for finding in &findings {
@@ -42,13 +55,35 @@ pub fn run() -> Result<bool> {
     Ok(findings.is_empty())
 }
 
+/// Returns true for a path in [`NOT_YET`].
+fn is_not_yet(path: &Path) -> bool {
+    NOT_YET.iter().any(|prefix| path.starts_with(prefix))
+}
+
+/// Returns the lines of a page outside of code blocks, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fence: Option<&str> = None;
+    text.lines().enumerate().filter_map(move |(i, line)| {
+        let start = line.trim_start();
+        let mark = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark));
+        match (fence, mark) {
+            (None, None) => return Some((i + 1, line)),
+            (None, mark) => fence = mark,
+            (opened, mark) if opened == mark => fence = None,
+            _ => {}
+        }
+        None
+    })
+}
+
 fn collect(folder: &Path, into: &mut Vec<File>) -> Result<()> {
     let mut entries: Vec<PathBuf> =
         fs::read_dir(folder)?.map(|e| Ok(e?.path())).collect::<Result<_>>()?;
     entries.sort();
     for path in entries {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if path.is_symlink() || SKIPPED.contains(&name.as_str()) {
+        let skipped = SKIPPED.contains(&name.as_str()) && !path.join("Cargo.toml").exists();
+        if path.is_symlink() || skipped {
             continue;
         }
         if path.is_dir() {

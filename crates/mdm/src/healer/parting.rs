@@ -1,10 +1,13 @@
-//! Who is to be dropped from a group, and may have led it until a moment ago (rule R4).
+//! Replicas that are to be dropped from a group, and may have led it until a moment ago (rule R4).
 //!
-//! Who led a group, and is cut off from everybody but a client, serves reads until the last lease that it was granted is
-//! over. Its successor waits for that, as long as it knows: a new life of the successor only knows whom it finds among the
-//! group's replicas. So a replica that isn't in sync stays one until it knows that it leads no more, or is dead, or a grace
-//! has passed since its successor knew: what that one grants later isn't taken for a lease, and without its leases, as of one
-//! that was in sync, nothing was ever served. (Who got in sync later was admitted by a successor that had waited.)
+//! An earlier primary that is cut off from everything but a client serves reads until the last
+//! lease that it was granted is over. Its successor waits for that as long as it knows of it; but a
+//! new incarnation of the successor knows only the devices among the group's replicas. So a replica
+//! that is not in sync stays a replica until one of three things is true: it knows that it no
+//! longer leads; it is dead; or a grace has passed since its successor knew the map. What the
+//! successor grants once it knows the map is not taken for a lease, and the earlier primary never
+//! serves without a lease from the successor, which was in sync. (A replica that got in sync later
+//! was admitted by a successor that had waited.)
 
 use crate::state::State;
 use crate::status::Observed;
@@ -12,22 +15,23 @@ use alloc::collections::BTreeMap;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, GroupId, Limits, MapVersion, Time};
 
-/// See the module's text. A new MDM begins with none: it waits a grace more than it would have to.
+/// Replicas that wait to be dropped. A new leader begins with none, so it may wait one grace longer
+/// than necessary.
 #[derive(Debug, Default)]
 pub(super) struct Partings(BTreeMap<(GroupId, DeviceId), Parting>);
 
 #[derive(Debug)]
 struct Parting {
-    /// By this map it is not in sync.
+    /// The first map seen in which the device is not in sync.
     map: MapVersion,
-    /// Since when one that leads instead knows that map.
+    /// When a primary that leads in its place was first seen to know that map.
     known: Option<Time>,
-    /// It serves no more.
+    /// The device no longer serves.
     over: bool,
 }
 
 impl Partings {
-    /// Looks at all groups that are on the move.
+    /// Updates the list from all groups that are moving.
     pub(super) fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
         let mut before = core::mem::take(&mut self.0);
         for (id, group) in state.groups.iter().filter(|(_, g)| g.leaving.is_some()) {
@@ -43,13 +47,15 @@ impl Partings {
         }
     }
 
-    /// The device serves no reads of this group any more, or is in sync, so that it has followed its successor.
+    /// Returns true if the device no longer serves reads of this group, or is in sync and so has
+    /// followed its successor.
     pub(super) fn is_over(&self, group: GroupId, device: DeviceId) -> bool {
         self.0.get(&(group, device)).is_none_or(|p| p.over) || mutant::on(Mutant::PartAtOnce)
     }
 }
 
-/// The device has taken over this map, or a newer one; or it is dead, and its next life acts on no older one.
+/// Returns true if the device has taken over this map or a newer one, or is dead: its next
+/// incarnation acts on no older one.
 fn knows(device: DeviceId, map: MapVersion, state: &State, seen: &Observed) -> bool {
     let dead = state.devices.get(&device).is_none_or(|d| d.dead);
     dead || seen.devices.get(&device).is_some_and(|s| s.map >= map)

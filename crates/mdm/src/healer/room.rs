@@ -1,4 +1,4 @@
-//! Who can take another group: room, and how much each device has to do already.
+//! Which devices can take another group: their room, and how many copies each has under way.
 
 use crate::group::Group;
 use crate::state::State;
@@ -12,7 +12,7 @@ use base::{
 use placement::{Held, Plan};
 use wire::control::Intent;
 
-/// Copies that a device has in hand, and about their bytes.
+/// The copies that a device has under way, and roughly their bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Copies {
     count: u32,
@@ -26,45 +26,48 @@ impl Copies {
     }
 }
 
+/// What the healer knows of one device's room and load.
 #[derive(Debug)]
 struct Room {
     /// Its fault unit.
     unit: SdsId,
     pool: PoolId,
     capacity: u64,
-    /// What it holds, and what is on its way to it.
+    /// Bytes that it holds or that are on their way to it.
     used: u64,
-    /// Of everything, what it should have, as a part: among those that can take something.
+    /// The fraction of its pool that it should hold, among the devices that can take something.
     part: f64,
-    /// Groups that it belongs to, or will.
+    /// Number of groups that it belongs to, or will belong to.
     groups: u64,
-    /// Those of them that no volume uses.
+    /// Number of those groups that no volume uses.
     empty: u64,
-    /// Its groups that volumes use: what it holds is theirs; and units that these may hold.
+    /// Number of its groups that volumes use (all it holds is theirs), and units that all its
+    /// groups may hold.
     with_data: u64,
     units: u64,
-    /// Devices that it doesn't reach, so that nothing is copied there by it.
+    /// Devices that it does not reach: it can make no copy there.
     parted: Vec<DeviceId>,
-    /// Copies that it makes, and those that it gets.
+    /// Copies that it makes, and copies that it gets.
     makes: Copies,
     gets: Copies,
-    /// It is heard, and stays.
+    /// It is heard, has room, and stays.
     open: bool,
-    /// Of capacity, in percent, for rebuilds only.
+    /// Percent of its capacity that only rebuilds may use.
     spare: u64,
-    /// It has told how full it is.
+    /// It has reported how full it is.
     heard: bool,
-    /// The newest map that it has taken over in this life.
+    /// The newest map that it has taken over in this incarnation.
     map: MapVersion,
 }
 
 impl Room {
-    /// It knows that it is no replica of the group: what it may have had of it is deleted. A copy must not meet that.
+    /// Returns true if the device knows that it is no replica of the group, so that it has deleted
+    /// what it had of it. A new copy must not meet old content.
     fn knows(&self, group: &Group) -> bool {
         self.map >= group.changed_at
     }
 
-    /// It has space for so many bytes more, and can remember one more group.
+    /// Returns true if it has space for this many bytes more, and can remember one more group.
     fn fits(&self, bytes: u64, spare: bool) -> bool {
         let usable = beside_spare(self.capacity, if spare { 0 } else { self.spare });
         let few = self.groups < MAX_REPLICAS;
@@ -79,7 +82,8 @@ pub(super) type Homes = BTreeMap<(GroupId, DeviceId), DeviceId>;
 #[derive(Debug)]
 pub(super) struct Rooms {
     rooms: BTreeMap<DeviceId, Room>,
-    /// Copies that one device makes or gets at a time, and how many bytes more of them may have.
+    /// A device makes or gets at most `most` copies at a time, or more while they have less than
+    /// `small` bytes together.
     most: u32,
     small: u64,
 }
@@ -127,12 +131,12 @@ impl Rooms {
         rooms
     }
 
-    /// Says what each of those that can take something should have.
+    /// Computes what fraction each device that can take something should hold.
     fn part(&mut self, state: &State) {
         for pool in state.objects.pools.keys() {
             let mut devices = state.placement(*pool);
             devices.retain(|d| self.rooms.get(&d.id).is_some_and(|room| room.open));
-            // Too few of them: then it doesn't matter.
+            // With too few devices there are no fractions, and none are needed.
             let parts = placement::parts(&devices).unwrap_or_default();
             for (device, part) in devices.iter().zip(parts) {
                 self.rooms.get_mut(&device.id).expect("it was there").part = part;
@@ -140,7 +144,8 @@ impl Rooms {
         }
     }
 
-    /// About as many bytes as a group has: the units of a volume spread evenly over its groups.
+    /// Returns roughly the bytes of a group: the units of a volume are spread evenly over its
+    /// groups.
     fn bytes(&self, state: &State, id: GroupId) -> u64 {
         let group = &state.groups[&id];
         let held = |d: &DeviceId| self.rooms.get(d).map(|r| r.used / r.with_data.max(1));
@@ -148,24 +153,27 @@ impl Rooms {
         if state.is_used(id) { bytes } else { 0 }
     }
 
-    /// True when the device has room for the group; without `spare`, beside the spare.
+    /// Returns true when the device has room for the group. Without `spare`, the spare stays free.
     pub fn fits(&self, state: &State, id: GroupId, to: DeviceId, spare: bool) -> bool {
         let fits =
             |room: &Room| room.knows(&state.groups[&id]) && room.fits(self.bytes(state, id), spare);
         self.rooms.get(&to).is_some_and(fits)
     }
 
-    /// True for a device that has registered, and has said nothing yet, or lags: it will in a moment.
+    /// Returns true for a device that has registered and has not reported yet, or that lags: it
+    /// will be ready in a moment.
     pub fn is_awaited(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
         self.rooms.get(&device).is_some_and(|room| !room.heard) || self.lags(state, id, device)
     }
 
-    /// True for a device that may take copies, and doesn't know yet that it has nothing of the group.
+    /// Returns true for a device that may take copies, and does not know yet that it has nothing of
+    /// the group.
     pub fn lags(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
         self.rooms.get(&device).is_some_and(|room| room.open && !room.knows(&state.groups[&id]))
     }
 
-    /// True when neither has too many copies in hand. Small ones go together, as each takes a turn of the MDM.
+    /// Returns true when neither device has too many copies under way. Small ones may exceed the
+    /// count, as each takes a round of the MDM.
     pub fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
         let bytes = self.bytes(state, id);
         let makes = self.rooms.get(&source).is_some_and(|r| self.are_few(r.makes, bytes));
@@ -176,7 +184,7 @@ impl Rooms {
         copies.count < self.most || copies.bytes + bytes < self.small
     }
 
-    /// A copy of the group is on its way.
+    /// Counts a copy of the group as under way.
     pub fn take(&mut self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) {
         let bytes = self.bytes(state, id);
         if let Some(room) = self.rooms.get_mut(&to) {
@@ -191,8 +199,9 @@ impl Rooms {
         }
     }
 
-    /// Where a replica of the group goes best, in the place of that one: to another fault unit of the
-    /// pool than the other replica's, and there to whom has the least for its part. Many devices take the groups of one.
+    /// Returns the best device for a replica of the group, in the place of the one on `from`: in
+    /// another fault unit of the pool than the other replica's, and there the device with the least
+    /// load for its fraction. The groups of one device spread over many.
     pub fn best(
         &self,
         state: &State,
@@ -229,15 +238,17 @@ impl Rooms {
         best.map(|(to, _)| *to)
     }
 
-    /// Where replicas go best that are on devices that don't stay: all of them together, so that no device gets
-    /// more than its share, as far as that can be. By group, and where its replica is. Each pool by itself.
+    /// Returns the best destinations for the replicas on devices that do not stay, by group and
+    /// present device. They are planned together, each pool by itself, so that no device gets more
+    /// than its share, as far as possible.
     pub fn house(state: &State, lost: &BTreeSet<DeviceId>) -> Homes {
         let mut all = Homes::new();
         for pool in state.objects.pools.keys() {
             let mut devices = devices_of(state, *pool);
             devices.retain(|d| !lost.contains(&d.id));
             let stays: BTreeSet<DeviceId> = devices.iter().map(|d| d.id).collect();
-            // Where the others are has to be known: copies that go stay apart from those that are still to go.
+            // The devices that go are listed, too: a copy must stay apart from a replica that has
+            // yet to move.
             let goes =
                 state.devices.iter().filter(|(id, d)| d.pool == *pool && !stays.contains(id));
             devices.extend(goes.filter_map(|(id, _)| {
@@ -251,7 +262,7 @@ impl Rooms {
         all
     }
 
-    /// What would make all level that is up, each pool by itself.
+    /// Returns the moves that would level all devices that are up, each pool by itself.
     pub fn level(state: &State) -> Plan {
         let mut all = Plan::default();
         let pools = state.objects.pools.keys();
@@ -267,13 +278,13 @@ impl Rooms {
     }
 }
 
-/// Who may take a pool's groups.
+/// Returns the devices that may take a pool's groups.
 fn devices_of(state: &State, pool: PoolId) -> Vec<placement::Device> {
     state.placement_of(|of| of == pool || mutant::on(Mutant::HealAnywhere))
 }
 
-/// The groups of a pool, weighed by the units that they may hold. What volumes have really written changes all day, and
-/// moves that chase it would never end.
+/// Returns the groups of a pool, weighted by the units that they may hold. What volumes have really
+/// written changes all day, and moves that followed it would never end.
 fn held(state: &State, pool: PoolId) -> Vec<Held> {
     let here = |g: &Group| !g.lost && state.pool_of(g) == Some(pool);
     let units = |id: GroupId| match mutant::on(Mutant::LevelByNumber) {

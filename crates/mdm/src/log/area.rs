@@ -1,18 +1,19 @@
-//! Layouts of the log: area headers and batches. Little-endian; each with a CRC-32C of its own.
+//! Layouts of the log: area headers and batches. They are little-endian, and each has a CRC-32C of
+//! its own.
 
 use alloc::vec::Vec;
 use base::crc::crc32c;
 
-/// Where areas begin. The first two take turns; the third is where builds before format 3 had their second one: it is
-/// read, and not written any more.
+/// Where the areas begin. The first two take turns. The third is where builds before format 3 had
+/// their second area: it is read and no longer written.
 pub const AREAS: [u64; 3] = [0, 1 << 30, 1 << 40];
-/// The longest image: what follows it in its area, a limit of batches and one more, has room behind it.
+/// The longest image. Its area has room behind it for `limit` bytes of batches and one batch more.
 pub const IMAGE_MAX: u64 = 768 << 20;
-/// Everything begins on such a boundary.
+/// Headers, images and batches begin at multiples of this.
 pub const BLOCK: usize = 4096;
 /// The layout's version.
 pub const FORMAT: u32 = 3;
-/// The one before: all is the same but the place of the second area.
+/// The version before it: only the place of the second area differs.
 const FORMAT_FAR: u32 = 2;
 /// The most bytes of records in one batch.
 pub const BATCH_MAX: usize = 2 << 20;
@@ -21,7 +22,7 @@ pub(super) const BATCH_HEAD: usize = 40;
 
 const MAGIC: [u8; 8] = *b"GABNMDM1";
 const BATCH_MAGIC: [u8; 4] = *b"GMLB";
-/// The longest image that is believed.
+/// The longest image that a valid header may announce.
 const BODY_MAX: u64 = 4 << 30;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
@@ -35,13 +36,13 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 /// The header of an area.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
-    /// Which turn this is; the highest counts.
+    /// Which turn this is; the highest one counts.
     pub generation: u64,
     /// Bytes of the image.
     pub body_len: u64,
     /// Their CRC-32C.
     pub body_crc: u32,
-    /// Batches begin at most so many bytes behind the image.
+    /// Batches begin at most this many bytes after the end of the image.
     pub limit: u64,
 }
 
@@ -74,7 +75,7 @@ impl Header {
         block
     }
 
-    /// True for the header of a build that had its second area far away.
+    /// Returns true for the header of a build that had its second area far away, at 1 TiB.
     pub fn is_far(block: &[u8]) -> bool {
         block[..8] == MAGIC && u32_at(block, 12) == FORMAT_FAR
     }
@@ -102,7 +103,8 @@ impl Header {
     }
 }
 
-/// Bytes of the image that an area holds, by its header; 0: the block is no header.
+/// Returns the bytes of the image that an area holds, by its header block; 0 if the block is no
+/// header.
 pub fn image_len(block: &[u8; BLOCK]) -> u64 {
     match Header::read(block) {
         Found::Header(header) => header.body_len,
@@ -118,22 +120,22 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// How many records are in.
+    /// Returns the number of records in the batch.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// How many bytes it has; at most [`BATCH_MAX`].
+    /// Returns the bytes of the batch's payload; at most [`BATCH_MAX`].
     pub fn bytes(&self) -> usize {
         self.payload.len()
     }
 
-    /// True when no record is in.
+    /// Returns true when the batch has no record.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Adds a record; false, and nothing is added, when the batch is full.
+    /// Adds a record. Returns false and adds nothing when the batch is full.
     pub fn push(&mut self, record: &[u8]) -> bool {
         if self.payload.len() + 4 + record.len() > BATCH_MAX {
             return false;
@@ -145,7 +147,7 @@ impl Batch {
     }
 }
 
-/// A batch's bytes on the disk, and its crc.
+/// Returns a batch's bytes on the disk, and its crc.
 pub(super) fn write_batch(batch: Batch, chain: u32, generation: u64, first: u64) -> (Vec<u8>, u32) {
     let mut data = Vec::with_capacity((BATCH_HEAD + batch.payload.len()).next_multiple_of(BLOCK));
     data.extend(BATCH_MAGIC);
@@ -163,17 +165,17 @@ pub(super) fn write_batch(batch: Batch, chain: u32, generation: u64, first: u64)
     (data, crc)
 }
 
-/// What is found where a batch may be.
+/// What is at a place where a batch may be.
 pub(super) enum Place<'a> {
-    /// More bytes are needed to tell.
+    /// More bytes are needed to decide.
     Need,
     /// No batch of this generation.
     None,
-    /// A batch: whole and undamaged, by its own crc.
+    /// A batch that is whole and undamaged, by its own crc.
     Batch { chain: u32, crc: u32, first: u64, count: u32, payload: &'a [u8] },
 }
 
-/// Looks at bytes that begin where a batch may begin.
+/// Examines bytes that begin where a batch may begin.
 pub(super) fn read_batch(bytes: &[u8], generation: u64) -> Place<'_> {
     if bytes.len() < BATCH_HEAD {
         return Place::Need;
@@ -196,12 +198,12 @@ pub(super) fn read_batch(bytes: &[u8], generation: u64) -> Place<'_> {
     }
 }
 
-/// Bytes that a batch with this payload takes on the disk.
+/// Returns the bytes that a batch with this payload takes on the disk.
 pub(super) fn batch_len(payload: usize) -> u64 {
     (BATCH_HEAD + payload).next_multiple_of(BLOCK) as u64
 }
 
-/// The records of a payload; `None` when the lengths don't add up.
+/// Splits a payload into its records; `None` when the lengths do not add up.
 pub(super) fn records(mut payload: &[u8], count: u32) -> Option<Vec<&[u8]>> {
     let mut records = Vec::new();
     while let Some((len, rest)) = payload.split_at_checked(4) {

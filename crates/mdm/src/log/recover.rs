@@ -1,4 +1,4 @@
-//! Reads the log: headers, the image of the newest area, its batches, and what lies behind them.
+//! Reads the log: headers, the image of the newest area, its batches, and what is behind them.
 
 use super::area::{
     self, AREAS, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, read_batch, records,
@@ -8,7 +8,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::crc::crc32c;
 
-/// What was found.
+/// The log as it was found.
 pub(super) struct Recovered {
     pub found: Held,
     /// The number of the next record.
@@ -28,32 +28,33 @@ enum Stage {
     Body,
     /// Replaying batches.
     Batches,
-    /// Behind the last valid batch: is there another one?
+    /// Looking for another batch behind the last valid one.
     Behind,
     /// Writing the headers again: one may be missing, and each may be in the page cache only.
     Repair,
-    /// After each of them.
+    /// Flushing after each header.
     Flush,
 }
 
 /// A recovery under way.
 pub(super) struct Recovery {
     stage: Stage,
-    /// The bytes from `at` on that were read and not yet used.
+    /// The bytes from `at` on that were read and are not used yet.
     window: Vec<u8>,
     at: u64,
+    /// The two headers of each area read so far.
     headers: Vec<[Found; 2]>,
-    /// So many areas are looked at.
+    /// Number of areas to look at.
     areas: usize,
     area: usize,
     header: Header,
-    /// Where the header is to be written, a missing one first.
+    /// Where the header is to be written again; a missing one comes first.
     repair: VecDeque<u64>,
     held: Held,
     next: u64,
     chain: u32,
     start: u64,
-    /// Behind the last valid batch.
+    /// The end of the last valid batch.
     end: u64,
 }
 
@@ -76,7 +77,7 @@ impl Recovery {
         }
     }
 
-    /// Where there can't be a batch any more.
+    /// Returns the offset from which on there can be no batch.
     fn bound(&self) -> u64 {
         self.start.saturating_add(self.header.limit).saturating_add(batch_len(BATCH_MAX))
     }
@@ -104,7 +105,7 @@ impl Recovery {
         match self.stage {
             Stage::Headers => {
                 let (first, second) = data.split_at(BLOCK);
-                // Only where the first area is of such a build there may be something far away.
+                // An area at 1 TiB can exist only if the first area has the old format.
                 if self.headers.is_empty() && (Header::is_far(first) || Header::is_far(second)) {
                     self.areas = AREAS.len();
                 }
@@ -260,5 +261,5 @@ impl Recovery {
     }
 }
 
-// The window is read in whole chunks of blocks, so it never ends inside of a block.
+// Whole chunks of blocks are read, so the window never ends inside a block.
 const _: () = assert!(CHUNK.is_multiple_of(BLOCK) && area::BATCH_HEAD <= BLOCK);

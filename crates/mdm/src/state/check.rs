@@ -1,4 +1,4 @@
-//! What always holds of a state.
+//! The invariants of a state.
 
 use super::{Device, State, Volume, check_size};
 use crate::group::Doubt;
@@ -9,12 +9,12 @@ use base::DeviceId;
 use wire::control::Intent;
 
 impl State {
-    /// The first invariant that doesn't hold.
+    /// Returns the first invariant that does not hold.
     pub fn check(&self) -> Result<(), String> {
         let up = |d: DeviceId| self.is_up(d);
         for (id, group) in &self.groups {
             if group.doubt != Doubt::None {
-                continue; // as it was left by decisions of which some are lost
+                continue; // its decisions are partly lost
             }
             group.check(&up).map_err(|what| format!("{id}: {what}: {group:?}"))?;
             let revivable =

@@ -1,4 +1,4 @@
-//! Clients: they register, and are removed.
+//! Clients: their registration and removal.
 
 use super::{Edits, PAST, Sdc, State, Volume};
 use crate::command;
@@ -40,14 +40,15 @@ impl State {
         Some(Edits { sdc, ..Edits::default() })
     }
 
-    /// True for an id that the lost MDMs of a recovery may have given away, and that was not removed since.
+    /// Returns true for an id that MDMs lost in a recovery may have assigned, and that was not
+    /// removed since.
     pub(crate) fn may_be_lost(&self, id: SdcId) -> bool {
         let recovery = &self.recovery;
         let may = id.0 > recovery.sdc_known && recovery.may_be_given(id.0, recovery.sdc);
         may && !self.removed_sdcs.contains(id.0)
     }
 
-    /// A client is gone for good. Its id never comes back, and its lives are over.
+    /// Removes a client for good. Its id is never used again, and its incarnations have ended.
     pub(super) fn drop_sdc(&self, id: SdcId) -> Result<Edits, Refused> {
         let sdc = self.sdcs.get(&id).ok_or(Refused::Outdated)?;
         let names = |v: &&Volume| v.mapping.clients().any(|(to, _)| to == id);

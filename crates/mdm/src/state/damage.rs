@@ -1,4 +1,5 @@
-//! Data of which no copy serves: which it is, and how its groups begin anew when somebody accepts the loss.
+//! Data that no replica serves: which data that is, and how its groups start again when an operator
+//! accepts the loss.
 
 use super::{Device, Edits, State, Volume};
 use crate::command::{self, Command, Shape};
@@ -13,14 +14,14 @@ use alloc::vec::Vec;
 use base::{DeviceId, Epoch, GroupId, UNIT, VolumeId};
 use wire::control::{self, AcceptedLoss, Intent, Unserved, UnservedGroup, VolumeDamage};
 
-/// How many accepted losses of a volume are remembered.
+/// The most accepted losses of a volume that are remembered.
 const LOSSES: usize = 16;
-/// Groups in one order.
+/// The most groups in one order.
 const GROUPS: usize = 8192;
 
 impl State {
-    /// What of a volume can't be served. `seen` tells which devices have older copies, `words` what devices have of groups in
-    /// doubt.
+    /// Returns what of a volume cannot be served. `seen` tells which devices have older copies,
+    /// `words` what devices have of groups in doubt.
     pub fn damage(
         &self,
         name: &str,
@@ -38,7 +39,7 @@ impl State {
         })
     }
 
-    /// Why nobody serves this group, if nobody does.
+    /// Returns why this group is not served; `None` if it is.
     fn unserved(&self, id: GroupId, seen: &Observed, words: &Words) -> Option<UnservedGroup> {
         let group = self.groups.get(&id).filter(|g| g.is_failed())?;
         let stale = self.stale((id, group), &self.told(id, group, words), seen);
@@ -56,7 +57,7 @@ impl State {
         })
     }
 
-    /// What devices have told of a group in doubt.
+    /// Returns what devices have reported of a group in doubt.
     fn told(&self, id: GroupId, group: &Group, words: &Words) -> Copies {
         match group.doubt {
             Doubt::None => Copies::default(),
@@ -64,8 +65,9 @@ impl State {
         }
     }
 
-    /// Devices that are up and have an older copy, the best first. One that never had all of the group is none of them, nor
-    /// is one of which the copy was thrown away since: only the device itself knows that.
+    /// Returns the devices that are up and have an older copy, the best first. A device that never
+    /// had all of the group is not among them, nor is one whose copy was deleted since: only the
+    /// device itself knows that.
     fn stale(
         &self,
         (id, group): (GroupId, &Group),
@@ -82,7 +84,7 @@ impl State {
         group.replicas.iter().copied().filter(old).collect()
     }
 
-    /// How many groups that volumes use are lost, and how many wait for somebody.
+    /// Returns how many groups in use are lost, and how many wait for a device.
     pub fn count_unserved(&self) -> (u32, u32) {
         let used = self.users.keys().filter_map(|id| self.groups.get(id)).filter(|g| g.is_failed());
         used.fold((0, 0), |(lost, away), g| match g.lost {
@@ -91,8 +93,8 @@ impl State {
         })
     }
 
-    /// Serves volumes again without what is lost. `seen` tells which devices know their present groups, `words` what
-    /// devices have of groups in doubt.
+    /// Returns the command that serves volumes again without what is lost. `seen` tells which
+    /// devices know their present groups, `words` what devices have of groups in doubt.
     pub fn accept_loss_command(
         &self,
         m: &control::AcceptLoss,
@@ -148,9 +150,10 @@ impl State {
         Ok(Command::AcceptLoss(command::AcceptLoss { volumes, loss, groups }))
     }
 
-    /// The group begins anew with the best older copy that is there, and with no other device that has something of it:
-    /// one that comes back has to delete what it has first, and one that has just come has not said what it knows. What
-    /// either wrote alone would not be found by comparing what both remember.
+    /// Returns the two replicas of a group that starts again with the best older copy that is
+    /// there. The second one is a device that has nothing of the group. A device that comes back
+    /// has to delete its content first, and one that has just come has not reported what it knows:
+    /// comparing what both replicas remember would not find what such a device wrote alone.
     fn with_stale(
         &self,
         (id, group): (GroupId, &Group),
@@ -166,15 +169,16 @@ impl State {
         Some([first, second])
     }
 
-    /// Devices that may take this group.
+    /// Returns the devices that may take this group.
     fn fit(&self, group: &Group) -> Vec<DeviceId> {
         let pool = self.pool_of(group);
         let fit = |d: &Device| d.up && d.intent == Intent::Normal && Some(d.pool) == pool;
         self.devices.iter().filter(|(_, d)| fit(d)).map(|(id, _)| *id).collect()
     }
 
-    /// The group begins anew, empty. Its first device must hold nothing of it: one that doesn't belong to it, and has
-    /// said that it knows that. The other one gets a copy, which takes the place of what it may have.
+    /// Returns the two replicas of a group that starts again, empty. The first one must hold
+    /// nothing of the group: it is a device that does not belong to it and has reported that it
+    /// knows that. The second one gets a copy, which replaces what it may have.
     fn with_nothing(&self, group: &Group, told: &Copies, seen: &Observed) -> Option<[DeviceId; 2]> {
         let load = |d: &DeviceId| (self.groups_of(*d).len(), *d);
         let fit = self.fit(group);
@@ -195,7 +199,7 @@ impl State {
             let old = self.groups.get(&id).filter(|g| g.epoch.0 == shape.epoch && g.is_failed());
             let (Some(old), [first, ..]) = (old, &shape.replicas[..]) else { continue };
             let first = DeviceId(*first);
-            // Of a group in doubt later epochs may have been acted in.
+            // In a group in doubt, replicas may have acted in later epochs.
             let epoch = match old.doubt {
                 Doubt::None => old.epoch.next(),
                 _ => Epoch(old.epoch.0.max(shape.acted) + JUMP),
@@ -228,7 +232,7 @@ impl State {
                 }
                 // What was an error until now reads as zeros, too.
                 (false, false) => volume.gaps.clear(),
-                // Whatever the older copy has counts.
+                // The content of the older copy counts, whatever it is.
                 (false, true) => begun.for_each(|id| _ = volume.gaps.remove(&id)),
             }
             if groups.is_empty() && self.volumes[&id].gaps == volume.gaps {
@@ -242,7 +246,8 @@ impl State {
     }
 }
 
-/// The device has said, in this life, that it knows who has the group: one that is no replica deletes what it has of it.
+/// Returns true if the device has reported, in this incarnation, that it knows the group's
+/// replicas: a device that is none of them deletes what it has of it.
 fn knows(device: &DeviceId, group: &Group, seen: &Observed) -> bool {
     seen.devices.get(device).is_some_and(|s| s.map >= group.changed_at)
 }

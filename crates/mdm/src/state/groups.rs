@@ -1,4 +1,5 @@
-//! Groups: what primaries propose and the healer plans; and which groups a device or a volume has.
+//! Commands on groups, which primaries propose and the healer plans, and the indexes of groups by
+//! device and volume.
 
 use super::{Edits, State, Users, Volume};
 use crate::command;
@@ -24,7 +25,8 @@ impl State {
         self.as_primary(c.by, c.incarnation, device, |group| group.join(device))
     }
 
-    /// Changes the groups that this life of `by` leads and that `device`, somebody else, belongs to.
+    /// Changes the groups that incarnation `life` of `by` leads and that the other device,
+    /// `device`, belongs to.
     pub(super) fn as_primary(
         &self,
         by: u32,
@@ -77,9 +79,9 @@ impl State {
         Edits { groups: groups.into_iter().collect(), ..Edits::default() }
     }
 
-    /// Whether these devices may be a group's replicas for good. If one of them is new, they must be on two
-    /// fault units and in one pool, and it must not be on its way out. (That an old one came to the other's server
-    /// with its disk is nothing to refuse here.)
+    /// Returns true if these devices may be a group's replicas for good. If one of them is new,
+    /// they must be on different fault units and in one pool, and no new one may be about to leave.
+    /// (If an old one came to the other's server with its disk, that is no reason to refuse.)
     pub(super) fn may_hold(&self, group: GroupId, staying: impl Iterator<Item = DeviceId>) -> bool {
         let Some(group) = self.groups.get(&group) else { return false };
         let pool = self.pool_of(group);
@@ -98,14 +100,15 @@ impl State {
         !fresh || units.len() == count || mutant::on(Mutant::OneFaultUnit)
     }
 
-    /// Groups that have two replicas on one fault unit.
+    /// Returns the groups that have two replicas on one fault unit.
     pub(crate) fn groups_together(&self) -> impl Iterator<Item = GroupId> {
         let together = |(a, b): &(DeviceId, DeviceId)| self.unit_of(*a) == self.unit_of(*b);
         let pairs = self.by_pair.iter().filter(move |(pair, _)| together(pair));
         pairs.flat_map(|(_, groups)| groups).copied()
     }
 
-    /// Those of these groups that `f` changes, in their new epoch; with `raise`, all of them.
+    /// Returns those of these groups that `f` changes, in their new epoch; with `raise`, all of
+    /// them.
     pub(super) fn changed<'a>(
         &self,
         ids: impl IntoIterator<Item = &'a GroupId>,
@@ -132,7 +135,7 @@ impl State {
         changed
     }
 
-    /// Computes what follows from the rest, after a snapshot was read.
+    /// Rebuilds the indexes, after a snapshot was read.
     pub(crate) fn index_all(&mut self) {
         self.by_device.clear();
         self.by_pair.clear();
@@ -163,14 +166,14 @@ impl State {
     }
 }
 
-/// Puts a group into a list that is in order.
+/// Adds a group to a sorted list.
 fn enter(groups: &mut Vec<GroupId>, id: GroupId) {
     if let Err(place) = groups.binary_search(&id) {
         groups.insert(place, id);
     }
 }
 
-/// Takes a group out of the list of this key; no empty list stays.
+/// Removes a group from the list of this key, and the list when it becomes empty.
 fn leave<K: Ord>(lists: &mut BTreeMap<K, Vec<GroupId>>, key: K, id: GroupId) {
     let Some(groups) = lists.get_mut(&key) else { return };
     groups.retain(|g| *g != id);
@@ -179,7 +182,7 @@ fn leave<K: Ord>(lists: &mut BTreeMap<K, Vec<GroupId>>, key: K, id: GroupId) {
     }
 }
 
-/// A volume's groups, and how many units of its each of them may hold.
+/// Returns a volume's groups, and how many of its units each of them may hold.
 fn used(volume: &Volume) -> (BTreeSet<GroupId>, u64) {
     let slots: BTreeSet<GroupId> = volume.slots.iter().copied().collect();
     let units = (volume.size / u64::from(UNIT)).div_ceil(slots.len().max(1) as u64);

@@ -1,5 +1,5 @@
-//! What people make, name and remove beside volumes: protection domains, fault sets and storage pools; and other
-//! names for what is there.
+//! Protection domains, fault sets and storage pools: how operators make and remove them. And new
+//! names for all kinds of objects.
 
 use super::{Edits, Sdc, Server, State, Volume};
 use crate::command;

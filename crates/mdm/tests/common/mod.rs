@@ -1,4 +1,4 @@
-//! Clusters to test with.
+//! Clusters for tests.
 #![allow(dead_code)]
 
 use base::{DeviceId, GroupId, Limits};
@@ -7,12 +7,12 @@ use mdm::group::Group;
 use mdm::{Command, Outcome, State};
 use wire::control::DeviceKind;
 
-/// Small groups counts, few slots.
+/// Limits with few groups per device and few slots.
 pub fn limits() -> Limits {
     Limits { groups_per_device: 4, stripe_width: 4, ..Limits::TEST_MIN }
 }
 
-/// A device's first or later life.
+/// The start of a device's process: its first or a later incarnation.
 pub fn up(device: u32, incarnation: u64, store: u64, kind: DeviceKind) -> Command {
     Command::DeviceUp(DeviceUp {
         device,
@@ -62,8 +62,8 @@ pub fn apply(state: &mut State, command: &Command) -> Outcome {
     outcome
 }
 
-/// Two servers with one device each (lives 1 and 2, stores 11 and 12), one volume `v` on two groups:
-/// g1 led by dev1 or dev2.
+/// Two servers with one device each (incarnations 1 and 2, stores 11 and 12), and one volume `v` on
+/// two groups: dev1 is the preferred primary of the first one, dev2 of the second one.
 pub fn pair(kind: DeviceKind) -> State {
     let mut s = State::new();
     apply(&mut s, &Command::FormCluster(FormCluster { cluster: 7 }));
@@ -82,21 +82,21 @@ pub fn pair(kind: DeviceKind) -> State {
     s
 }
 
-/// A group in short: epoch, primary, in sync, joiners, lost.
+/// A short form of a group: epoch, primary, in sync, joiners, lost.
 pub fn short(state: &State, group: u32) -> (u64, u32, Vec<u32>, Vec<u32>, bool) {
     let g = &state.groups[&GroupId(group)];
     let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
     (g.epoch.0, g.primary.map_or(0, |p| p.0), ids(&g.in_sync), ids(&g.joiners), g.lost)
 }
 
-/// Other replicas for a group, of which `leaving` goes at last (0: none).
+/// New replicas for a group; `leaving` is the one that is dropped at the end (0: none).
 pub fn reshape(group: u32, epoch: u64, replicas: &[u32], leaving: u32) -> Command {
     Command::Reshape(Reshape {
         list: vec![Shape { group, epoch, replicas: replicas.to_vec(), leaving, acted: 0 }],
     })
 }
 
-/// Has a volume made, as a person would.
+/// Returns the command that creates a volume, as for an operator's request.
 pub fn create(
     state: &State,
     name: &str,

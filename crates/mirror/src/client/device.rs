@@ -1,26 +1,26 @@
-//! One primary as the client sees it: is it there, how much may it be asked, who waits.
+//! One primary as the client sees it: its link, its credit, and the operations that wait for it.
 
 use alloc::collections::VecDeque;
 
 /// A device that operations go to.
 #[derive(Debug, Default)]
 pub(super) struct Device {
-    /// It was asked to be dialled.
+    /// The owner was asked to dial it.
     pub(super) wanted: bool,
-    /// It has welcomed us.
+    /// It has welcomed this client.
     pub(super) up: bool,
-    /// How often it has: the number of the session.
+    /// The number of the session: how often it has welcomed this client.
     pub(super) session: u64,
     credit_ops: u32,
     credit_bytes: u32,
     used_ops: u32,
     used_bytes: u32,
-    /// Operations that wait for the link or for credit, first come first. Some may be gone already.
+    /// Operations that wait for the link or for credit, in order. Some may be gone already.
     pub(super) queue: VecDeque<u64>,
 }
 
 impl Device {
-    /// A new session with this credit; nothing is outstanding in it.
+    /// Starts a new session with this credit. Nothing is outstanding in it.
     pub(super) fn link_up(&mut self, ops: u32, bytes: u32) {
         self.up = true;
         self.session += 1;
@@ -28,8 +28,8 @@ impl Device {
         (self.used_ops, self.used_bytes) = (0, 0);
     }
 
-    /// Takes credit for one operation, if there is any. An operation larger than the whole credit
-    /// goes alone.
+    /// Takes credit for one operation; false if there is too little. An operation larger than the
+    /// whole credit is sent alone.
     pub(super) fn take(&mut self, bytes: u32) -> bool {
         let used = self.used_bytes.saturating_add(bytes);
         let fits =
@@ -41,7 +41,7 @@ impl Device {
         fits
     }
 
-    /// Gives the credit of one operation back.
+    /// Returns the credit of one operation.
     pub(super) fn give(&mut self, bytes: u32) {
         self.used_ops -= 1;
         self.used_bytes -= bytes;

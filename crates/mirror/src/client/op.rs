@@ -1,13 +1,13 @@
-//! One operation: what is asked of one primary about one unit.
+//! One operation: what the client asks one primary about one unit.
 
 use base::{DeviceId, Epoch, GroupId, Time};
 use seam::{BlockKind, BlockRequest};
 use wire::{Header, Kind, flag};
 
-/// Where an operation is.
+/// The place of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Place {
-    /// On its way to one of the others.
+    /// On its way to one of the other places.
     Loose,
     /// Waits for the device's link or credit.
     Queued(DeviceId),
@@ -34,19 +34,19 @@ pub(super) struct Op {
     pub(super) group: GroupId,
     /// Its number; 0 before it is sent.
     pub(super) seq: u64,
-    /// In which epoch it was sent, or is about to be. Follows the group's epoch as long as we know
-    /// that the device has led all the time.
+    /// The epoch in which it was sent, or is about to be. It follows the group's epoch while the
+    /// device is known to have been the primary all the time.
     pub(super) epoch: Epoch,
     pub(super) place: Place,
-    /// Since when it is under way.
+    /// When the operation was made.
     pub(super) since: Time,
-    /// Where, and in which session, it may still be outstanding although it was given up there.
+    /// The device and session in which it may still be executed although it was given up there.
     pub(super) ghost: Option<(DeviceId, u64)>,
-    /// Since when we don't know whether the device still works on it.
+    /// Since when it is unknown whether the device still works on it.
     pub(super) doubt: Option<Time>,
     /// How often it was put off.
     pub(super) delays: u8,
-    /// There was no space for it when it was last asked for.
+    /// There was no space for it when it was last sent.
     pub(super) held: bool,
 }
 
@@ -72,7 +72,8 @@ impl Op {
         }
     }
 
-    /// The header that asks for it, but for what is the same for all of a client's operations.
+    /// Returns the header of the operation, without what is the same for all operations of a
+    /// client.
     pub(super) fn header(&self, request: &BlockRequest, generation: u32) -> Header {
         let (kind, flags) = match request.kind {
             BlockKind::Read => (Kind::Read, 0),

@@ -1,17 +1,21 @@
-//! Requests whose asker is gone: an NBD connection that broke, say. Whoever connects next may repeat
-//! them, or write something else, and nothing of the old ones may appear after that (rule R16).
+//! Requests whose asker is gone, for example because an NBD connection broke. A program that
+//! connects later may repeat them or write something else, and nothing of the old ones may appear
+//! after that (rule R16).
 //!
-//! An **orphan** is an operation of such a request that a primary has, and has not answered.
+//! An **orphan** is an operation of such a request that a primary has and has not answered.
 //!
-//! - What no primary has ends at once: it was never sent, or was answered that nothing of it is done.
-//! - **An orphan is never sent again.** Any answer ends it, the end of the session, and another leader.
-//! - So all that is left is one frame. What is asked later comes after it: on the same session by the
-//!   order of arrival at the primary's range lock; in a later session, as its hello ends what was not
-//!   begun before it; at another leader, as the frame names an epoch that is over, and the new leader
-//!   has settled what was begun in it (rules R2, R6, R8).
-//! - A primary that doesn't answer an orphan for [`PATIENCE`] loses the session. A client that is cut
-//!   off does so, too, long before its path heals. Of one that only reads nothing appears later, but it has
-//!   a place here and in the server: that may take [`READS_PATIENCE`].
+//! - An operation that no primary has ends at once: it was never sent, or an answer has said that
+//!   nothing of it is done.
+//! - **An orphan is never sent again.** It ends with any answer, with the end of its session, or
+//!   when another device becomes the primary.
+//! - So only one frame is left of it, and what is asked later takes effect after that frame. In the
+//!   same session, the order of arrival at the primary's range lock ensures that. In a later
+//!   session, the hello ends what was not begun before it. At another primary, the frame names an
+//!   epoch that is over, and the new primary has settled what was begun in it (rules R2, R6, R8).
+//! - A primary that doesn't answer an orphaned write for [`PATIENCE`] loses the session. A client
+//!   that is cut off also ends the session in this way, long before its path heals. An orphaned
+//!   read has no effect later, but it takes room here and at the server: it may take
+//!   [`READS_PATIENCE`].
 
 use super::op::Place;
 use super::request::Request;
@@ -23,13 +27,14 @@ use base::time::Duration;
 use base::{DeviceId, Time};
 use seam::{BlockError, Buf};
 
-/// How long a primary may keep an orphan without an answer.
+/// How long a primary may leave an orphaned write unanswered.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The same of one that only reads: all others lose the session, too.
+/// The same for a read. It is longer because all other operations lose the session, too.
 const READS_PATIENCE: Duration = Duration::from_secs(10);
 
 impl<T: Copy> Client<T> {
-    /// A newer process has this client's name, says the MDM: nothing is asked any more, and what was is over.
+    /// The MDM says that a newer process has this client's name: sends nothing any more, and ends
+    /// all requests.
     pub fn superseded<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         self.superseded = true;
         for request in self.requests.values_mut() {
@@ -39,7 +44,8 @@ impl<T: Copy> Client<T> {
         self.forget(|_| true, turn);
     }
 
-    /// Nobody wants the answers to these requests any more: nothing of them is asked again.
+    /// Ends the requests that `gone` picks, because nothing wants their answers any more. Nothing
+    /// of them is sent again.
     pub fn forget<M: Topology>(&mut self, gone: impl Fn(T) -> bool, turn: &mut Turn<'_, M, T>) {
         let mut over = Vec::new();
         for (key, request) in self.requests.iter() {
@@ -54,9 +60,9 @@ impl<T: Copy> Client<T> {
         self.orphan(&over, BlockError::Busy, turn);
     }
 
-    /// Answers the requests that have taken longer than the user allows. What a primary has of
-    /// them is an orphan from then on: its effect is not known, and comes before that of anything
-    /// that is asked later, or never.
+    /// Answers the requests that have exceeded the user's time limit. What a primary has of them is
+    /// an orphan from then on: its effect is unknown, and comes before that of anything that is
+    /// asked later, or never.
     pub(super) fn end_late<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         if self.answer_within.is_zero() {
             return;
@@ -81,7 +87,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Nothing of these requests is sent any more.
+    /// Sends nothing of these requests any more.
     fn orphan<M: Topology>(&mut self, over: &[u64], why: BlockError, turn: &mut Turn<'_, M, T>) {
         if over.is_empty() {
             return;
@@ -90,10 +96,10 @@ impl<T: Copy> Client<T> {
             let request = self.requests.get_mut(*key).expect("just seen");
             request.gone = Some(turn.now);
             request.error.get_or_insert(why);
-            request.request.body = Buf::EMPTY; // A frame that is out has its own share of it.
+            request.request.body = Buf::EMPTY; // a frame in flight has its own reference to it
             request.data = Buf::EMPTY;
         }
-        // Of these alone: an operation of an earlier one may be on its way to its end.
+        // Only of these: an operation of an earlier one may be about to end.
         let over: BTreeSet<u64> = over.iter().copied().collect();
         self.drop_unsent(|key| over.contains(&key));
         for key in &over {
@@ -101,7 +107,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ends the sessions in which an orphan was left without an answer for too long.
+    /// Ends the sessions in which an orphan was left unanswered for too long.
     pub(super) fn end_orphans<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         let patience = |writes: bool| if writes { PATIENCE } else { READS_PATIENCE };
         let late = |gone: Time, writes: bool| turn.now.since(gone) >= patience(writes);

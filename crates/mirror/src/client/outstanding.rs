@@ -1,17 +1,18 @@
-//! Which operation numbers of one group are out, in order: for the floor (rule R8).
+//! The numbers of one group's outstanding writes, in order: they give the floor (rule R8). Reads
+//! are not among them, because a read is never retried under its number.
 //!
-//! A ring in order of the numbers. What is done is noticed when it comes to the front, and the ring
-//! is tidied when most of it is done, so it stays within twice the operations that there are, also
-//! while the oldest one waits for a group that is down.
+//! They are in a ring. Numbers that are done are noticed when they come to the front, and the ring
+//! is tidied when most of it is done. So it stays within twice the number of operations, even while
+//! the oldest one waits for a group that is down.
 
 use super::Op;
 use alloc::collections::VecDeque;
 use base::Slab;
 
-/// Entries that the ring may have before it is worth tidying.
+/// Number of entries that the ring may have before tidying it is worthwhile.
 const SLACK: usize = 16;
 
-/// The numbers that may still be retried, and some that are done.
+/// Numbers that may still be retried, and some that are done.
 #[derive(Debug, Default)]
 pub(super) struct Outstanding {
     ring: VecDeque<(u64, u64)>,
@@ -26,7 +27,7 @@ impl Outstanding {
         self.ring.push_back((seq, key));
     }
 
-    /// The lowest number that may still be retried; `next` when there is none.
+    /// Returns the lowest number that may still be retried; `next` when there is none.
     pub(super) fn floor(&mut self, next: u64, ops: &Slab<Op>) -> u64 {
         while let Some((seq, key)) = self.ring.front() {
             if has(ops, *seq, *key) {
@@ -38,7 +39,7 @@ impl Outstanding {
     }
 }
 
-/// The operation lives, and has this number still.
+/// Returns true if the operation exists and still has this number.
 fn has(ops: &Slab<Op>, seq: u64, key: u64) -> bool {
     ops.get(key).is_some_and(|op| op.seq == seq)
 }
@@ -66,7 +67,7 @@ mod tests {
             ops.remove(key);
         }
         assert!(out.ring.len() <= SLACK + 4, "{}", out.ring.len());
-        ops.get_mut(old).unwrap().seq = 0; // as one that is held: it will get another number
+        ops.get_mut(old).unwrap().seq = 0; // like one that is held: it will get another number
         assert_eq!(out.floor(1000, &ops), 1000);
         assert!(out.ring.is_empty());
     }

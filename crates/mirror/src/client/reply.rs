@@ -1,4 +1,4 @@
-//! What each answer of a primary means for the operation.
+//! What each answer of a primary means for its operation.
 
 use super::hold::PART_DONE;
 use super::op::Place;
@@ -58,7 +58,7 @@ impl<T: Copy> Client<T> {
         self.refused(key, device, status, header, turn);
     }
 
-    /// It was not done: for good, or for now?
+    /// Decides whether an operation that was not done fails, or is sent again.
     fn refused<M: Topology>(
         &mut self,
         key: u64,
@@ -89,7 +89,8 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Sends at once what arrived damaged; if that happens again, not quite at once.
+    /// Sends an operation again whose body arrived damaged: at once the first time, later after
+    /// that.
     fn again<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let op = self.ops.get_mut(key).expect("it was just answered");
         if op.delays == 0 {
@@ -100,13 +101,14 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// What our own map says about the volume and range of an operation that a device doesn't know.
+    /// Returns what this client's own map says about the volume and range that a device doesn't
+    /// accept.
     fn verdict(&self, key: u64, map: &impl Topology) -> Option<BlockError> {
         let request = self.requests.get(self.ops.get(key)?.request)?;
         super::request::place(&request.request, map).err()
     }
 
-    /// The device doesn't serve the group in the epoch that we named.
+    /// Handles a device that doesn't serve the group in the epoch that was named.
     fn stale<M: Topology>(
         &mut self,
         key: u64,
@@ -121,7 +123,7 @@ impl<T: Copy> Client<T> {
         if epoch > asked && leader != DeviceId(0) {
             self.take_hint(group, Hint { device: leader, epoch, map });
         } else if self.hints.get(&group).is_some_and(|h| (h.device, h.epoch) == (device, asked)) {
-            self.hints.remove(&group); // It was asked, and knows better.
+            self.hints.remove(&group); // it was asked, and knows better
         }
         self.need_map(map, turn);
         match self.leader(group, turn.map) {

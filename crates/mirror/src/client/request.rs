@@ -1,10 +1,10 @@
-//! One block request: is it in order, what are its pieces, and how do their answers make one.
+//! One block request: its checks, its pieces, and how their answers make one.
 
 use super::{Op, Topology};
 use base::{BLOCK, SECTOR, Time, UNIT, UnitKey};
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 
-/// Operations of one request that are under way at once.
+/// Operations of one request that are in flight at once.
 pub(super) const WINDOW: u32 = 32;
 
 /// A request that is not answered yet.
@@ -17,25 +17,25 @@ pub(super) struct Request<T> {
     pub(super) next: u32,
     /// Bytes that are done.
     pub(super) done: u32,
-    /// Operations under way.
+    /// Operations in flight.
     pub(super) live: u32,
-    /// What was read so far, when there are several pieces; else the one piece.
+    /// What was read so far if there are several pieces; otherwise the answer to the only one.
     pub(super) data: Buf,
-    /// It has failed, and waits for the rest of its operations.
+    /// The request has failed, and waits for the rest of its operations.
     pub(super) error: Option<BlockError>,
     /// The owner was told that it waits for space.
     pub(super) held: bool,
-    /// When it came.
+    /// When the owner got it.
     pub(super) since: Time,
-    /// Since when nobody wants its answer any more: nothing of it is sent again.
+    /// Since when its answer is not wanted any more: nothing of it is sent again.
     pub(super) gone: Option<Time>,
-    /// Its answer has been given, although a part of it is under way still.
+    /// It was answered although a part of it is still in flight.
     pub(super) answered: bool,
-    /// Bytes that were sent: for the mutant of rule R7.
+    /// Bytes that were sent, for the mutant of rule R7.
     pub(super) sent: u32,
 }
 
-/// A part of a request that lies in one unit.
+/// The part of a request that lies in one unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Piece {
     pub(super) unit: u32,
@@ -43,7 +43,7 @@ pub(super) struct Piece {
     pub(super) len: u32,
 }
 
-/// What can be said without a map.
+/// Checks what can be checked without a map.
 pub(super) fn check(request: &BlockRequest, transfer: u32) -> Result<(), BlockError> {
     let sector = u64::from(SECTOR);
     if !request.at.is_multiple_of(sector) || !request.len.is_multiple_of(SECTOR) {
@@ -59,7 +59,7 @@ pub(super) fn check(request: &BlockRequest, transfer: u32) -> Result<(), BlockEr
     }
 }
 
-/// What the map says: the number of the client's leave to use the volume.
+/// Checks a request against the map, and returns the generation of the client's permission.
 pub(super) fn place(request: &BlockRequest, map: &impl Topology) -> Result<u32, BlockError> {
     let volume = map.volume(request.volume).ok_or(BlockError::NoSuchVolume)?;
     if !volume.writable && matches!(request.kind, BlockKind::Write | BlockKind::Zero { .. }) {
@@ -99,13 +99,13 @@ impl<T> Request<T> {
         }
     }
 
-    /// Checks against the map what came before there was one.
+    /// Checks a request that came before there was a map.
     pub(super) fn take_place(&mut self, map: &impl Topology) -> Result<(), BlockError> {
         self.generation = place(&self.request, map)?;
         Ok(())
     }
 
-    /// The piece that begins `next` bytes into the request.
+    /// Returns the piece that begins `next` bytes into the request.
     pub(super) fn piece(&self) -> Piece {
         let from = self.request.at + u64::from(self.next);
         let at = (from % u64::from(UNIT)) as u32;
@@ -117,12 +117,12 @@ impl<T> Request<T> {
         UnitKey { volume: self.request.volume, index: piece.unit }
     }
 
-    /// True when every byte is done, or it has failed and nothing is under way.
+    /// Returns true if every byte is done, or if the request has failed and nothing is in flight.
     pub(super) fn is_over(&self) -> bool {
         self.live == 0 && (self.error.is_some() || self.done == self.request.len)
     }
 
-    /// How long the body of an operation's good answer is.
+    /// Returns the length of the body of an operation's good answer.
     pub(super) fn answer_len(&self, op: &Op) -> usize {
         match self.request.kind {
             BlockKind::Read => op.len as usize,
@@ -131,11 +131,11 @@ impl<T> Request<T> {
         }
     }
 
-    /// Takes in an operation's good answer, whose length has been checked.
+    /// Takes an operation's good answer, whose length has been checked.
     pub(super) fn gather(&mut self, op: &Op, body: Buf, pool: &BufPool) {
         self.done += op.len;
         if self.gone.is_some() {
-            return; // Nobody wants it.
+            return; // its answer is not wanted any more
         }
         if op.len == self.request.len {
             self.data = body;
@@ -163,19 +163,19 @@ impl<T> Request<T> {
         }
     }
 
-    /// What the request comes to.
+    /// Returns the answer to the request.
     pub(super) fn result(self) -> (T, Result<Buf, BlockError>) {
         (self.origin, self.error.map_or(Ok(self.data), Err))
     }
 }
 
-/// Blocks that an operation touches.
+/// Returns the number of blocks that an operation touches.
 fn blocks(op: &Op) -> u32 {
     (op.at + op.len).div_ceil(BLOCK) - op.at / BLOCK
 }
 
-/// Copies the lowest `count` bits of `from` into `to`, to bit `at` and on. Those bits of `to` are
-/// zero before.
+/// Copies the lowest `count` bits of `from` to `to`, beginning at bit `at`. These bits of `to` must
+/// be zero.
 fn put_bits(to: &mut [u8], at: usize, from: &[u8], count: usize) {
     for (i, byte) in from.iter().enumerate() {
         let left = count - i * 8;

@@ -1,7 +1,7 @@
-//! Where operations go, and when again.
+//! Where operations are sent, and when they are sent again.
 //!
-//! Whoever sets an operation free makes it `Loose` and puts it in a list; `work` finds each a place.
-//! So nothing here recurses, however much one lost link or one new map sets free.
+//! Code that frees an operation makes it `Loose` and puts it into a list, and `work` finds a place
+//! for each. So nothing here recurses, however many operations one lost link or one new map frees.
 
 use super::device::Device;
 use super::op::Place;
@@ -14,12 +14,13 @@ use base::{DeviceId, GroupId, MapVersion, Time};
 use seam::{BlockError, BlockKind, Buf};
 use wire::flag;
 
-/// The first delay before an operation that was put off is sent again; doubles up to the second.
+/// The first delay before an operation that was put off is sent again. It doubles up to
+/// `DELAY_MAX`.
 pub(super) const DELAY_MIN: Duration = Duration::from_millis(2);
 const DELAY_MAX: Duration = Duration::from_millis(50);
 
 impl<T: Copy> Client<T> {
-    /// Who serves the group, as far as we know.
+    /// Returns the primary of the group, as far as this client knows.
     pub(super) fn leader(&self, group: GroupId, map: &impl Topology) -> Leader {
         let known = map.leader(group);
         match (self.hints.get(&group), known) {
@@ -29,7 +30,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// A device says who leads the group in this epoch.
+    /// Notes that a device has named the primary of the group in this epoch.
     pub(super) fn take_hint(&mut self, group: GroupId, hint: Hint) {
         let held = self.hints.entry(group).or_insert(hint);
         if held.epoch < hint.epoch {
@@ -37,7 +38,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Starts as many operations of the request as may be under way, or answers it.
+    /// Starts as many operations of the request as may be in flight, or answers it.
     pub(super) fn proceed<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         loop {
             let extra = self.ops.len().saturating_sub(self.requests.len());
@@ -70,7 +71,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Sees to it that there is a `sweep`.
+    /// Ensures that there will be a `sweep`.
     pub(super) fn look_later(&mut self, now: Time) {
         if self.sweep_at.is_none() {
             self.sweep_at = Some(now + self.stuck_after);
@@ -116,7 +117,7 @@ impl<T: Copy> Client<T> {
         Some(op)
     }
 
-    /// Forgets those operations of requests that are over that no device works on.
+    /// Drops the operations of requests that are over, except those that a device works on.
     pub(super) fn drop_unsent(&mut self, over: impl Fn(u64) -> bool) {
         let unsent = |op: &Op| !matches!(op.place, Place::Sent(_)) && over(op.request);
         for key in self.keys(unsent) {
@@ -127,7 +128,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Takes an operation away from where it is, with its credit.
+    /// Takes an operation from its place, and returns its credit.
     pub(super) fn free(&mut self, key: u64) {
         let Some(op) = self.ops.get_mut(key) else { return };
         if let Place::Sent(device) = core::mem::replace(&mut op.place, Place::Loose) {
@@ -135,7 +136,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Finds a place for every loose operation.
+    /// Finds a place for every operation that is `Loose`.
     pub(super) fn work<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         while let Some(key) = self.loose.pop_front() {
             self.route(key, turn);
@@ -189,7 +190,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// The next operation in the device's queue, with credit for it.
+    /// Takes the next operation from the device's queue, if there is credit for it.
     fn take_queued(&mut self, device: DeviceId) -> Option<u64> {
         let there = self.devices.get_mut(device).filter(|d| d.up)?;
         loop {
@@ -233,7 +234,7 @@ impl<T: Copy> Client<T> {
         }
         let group = GroupId(header.group.get());
         let outstanding = self.outstanding.get_or_insert_with(group, Outstanding::default);
-        // A read is never retried under its number: while one waits, what was written meanwhile may be forgotten.
+        // A read is never retried under its number, so it does not hold the floor back.
         if first {
             if writes {
                 outstanding.push(self.seq, key, &self.ops);
@@ -250,7 +251,7 @@ impl<T: Copy> Client<T> {
         turn.out.push(Action::Send { device, header, body });
     }
 
-    /// Puts an operation off until this time; a new map ends the wait, too.
+    /// Puts an operation off until this time. A new map ends the wait, too.
     pub(super) fn wait(&mut self, key: u64, until: Time) {
         let Some(op) = self.ops.get_mut(key) else { return };
         op.place = Place::Waiting(until);
@@ -268,7 +269,7 @@ impl<T: Copy> Client<T> {
         self.wait(key, now + delay);
     }
 
-    /// Sets free what has waited long enough.
+    /// Frees the operations that have waited long enough.
     pub(super) fn release_due(&mut self, now: Time) {
         let mut due = None;
         let (ops, loose) = (&mut self.ops, &mut self.loose);
@@ -294,7 +295,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// The device's session is over: what was sent in it, then what has waited, is free again.
+    /// Ends the device's session: frees what was sent in it, then what has waited for it.
     pub(super) fn session_over<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -311,7 +312,7 @@ impl<T: Copy> Client<T> {
             self.set_free(*key);
         }
         if !keys.is_empty() {
-            // A dead device shows in the next map.
+            // If the device is dead, the next map shows it.
             self.need_map(MapVersion(turn.map.version().0 + 1), turn);
         }
     }
@@ -324,7 +325,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ends the device's session from our side.
+    /// Ends the device's session from this side.
     pub(super) fn hang_up<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -335,7 +336,7 @@ impl<T: Copy> Client<T> {
         self.session_over(device, turn);
     }
 
-    /// If that session still goes on, ends it.
+    /// Ends that session if it still goes on.
     fn end_ghost<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -347,11 +348,11 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Looks at an operation in the light of a new map.
+    /// Checks an operation against a new map.
     pub(super) fn review<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(op) = self.ops.get(key) else { return };
         let Some(request) = self.requests.get(op.request) else { return };
-        // What was asked for under a leave that is over is not asked under a later one (R8).
+        // What was asked for under an ended permission is not asked under a later one (R8).
         let usable = turn.map.volume(request.request.volume);
         if usable.is_none_or(|v| v.generation != request.generation) {
             return self.finish(key, Err(BlockError::NoSuchVolume), turn);
@@ -363,18 +364,19 @@ impl<T: Copy> Client<T> {
             Leader::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Leader::At(at, epoch) if at == device => {
                 if Some(epoch.0) == op.epoch.0.checked_add(1) {
-                    op.epoch = epoch; // It stayed primary, and works on.
+                    op.epoch = epoch; // it stayed the primary, and works on
                 } else if epoch > op.epoch && op.doubt.is_none() {
                     op.doubt = Some(turn.now);
                 }
             }
             Leader::At(..) => self.abandon(key, device, turn),
-            // Its primary answers it, if it comes back.
+            // The primary answers it if it comes back.
             Leader::Nobody => self.need_map(MapVersion(turn.map.version().0 + 1), turn),
         }
     }
 
-    /// Gives up on an operation that was sent to a device that doesn't lead its group any more.
+    /// Gives up an operation that was sent to a device that is not the primary of its group any
+    /// more.
     fn abandon<M: Topology>(&mut self, key: u64, device: DeviceId, turn: &mut Turn<'_, M, T>) {
         let session = self.devices.get(device).expect("it was sent there").session;
         let op = self.ops.get_mut(key).expect("just seen");
@@ -387,7 +389,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Now and then: is anything stuck, and what do we doubt?
+    /// Looks now and then for operations that are stuck, doubtful, late or orphaned.
     pub(super) fn sweep<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         let old = |since: Time| turn.now.since(since) >= self.stuck_after;
         self.stuck = self.ops.iter().any(|(_, op)| old(op.since));

@@ -1,5 +1,6 @@
 //! Whatever the order of answers, lost links, moved groups and late maps: each request is answered
-//! once, reads give the right bytes, and writes take effect in a way that a primary can defend.
+//! once, reads return the right bytes, and writes take effect in an order that a primary may
+//! choose.
 
 use crate::rig::{FakeMap, Rig, Sent};
 use base::time::Duration;
@@ -15,7 +16,7 @@ const DEVICES: u32 = 3;
 const GROUPS: u32 = 4;
 const MIB: u64 = 1 << 20;
 
-/// What happens next; the number picks among what there is.
+/// What happens next. The number picks from what there is.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Read(u32),
@@ -51,23 +52,24 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The cluster as it really is.
+/// The true state of the cluster.
 struct World {
     rig: Rig,
     truth: FakeMap,
-    /// Per group: its epoch, and since which one its leader has led without a break.
+    /// Per group: its epoch, and the epoch since which its primary has led without a break.
     epochs: Vec<(u64, u64)>,
     data: Vec<u8>,
-    /// By (session, seq): what a device works on. A write may be there once.
+    /// What devices work on, with the session. A session has each write once at most.
     inbox: Vec<(u64, Sent)>,
     sessions: BTreeMap<DeviceId, u64>,
     up: BTreeSet<DeviceId>,
     executed: BTreeSet<u64>,
     seen: BTreeSet<u64>,
-    /// What each request must give: reads of the lower half, which nobody writes.
+    /// What each request must return. Reads are of the lower half, to which nothing writes.
     asked: BTreeMap<u64, Vec<u8>>,
     answered: BTreeSet<u64>,
-    /// Which 64 KiB of the upper half are written by now, and with what, when answered.
+    /// By slot of 64 KiB in the upper half: the value that was written last, once that was
+    /// answered.
     slots: Vec<Option<u8>>,
     writes: BTreeMap<u64, (usize, u8)>,
 }
@@ -127,7 +129,7 @@ impl World {
             Step::Write(n) | Step::Zero(n) => {
                 let slot = (n % 128) as usize;
                 if self.writes.values().any(|w| w.0 == slot) {
-                    return; // Not two at once: which wins would be open.
+                    return; // not two at once: it would be open which one wins
                 }
                 let zero = matches!(step, Step::Zero(_));
                 let value = if zero { 0 } else { (n >> 8) as u8 };
@@ -144,7 +146,7 @@ impl World {
         }
     }
 
-    /// Takes over what the client did: frames reach devices whose link is up.
+    /// Takes over what the client did. Frames reach devices whose link is up.
     fn settle(&mut self) {
         for device in std::mem::take(&mut self.rig.hangups) {
             assert!(self.up.remove(&device), "only links that are up are hung up");
@@ -188,7 +190,8 @@ impl World {
         }
     }
 
-    /// Device and epoch are what is in truth: it executes; else it says stale, or drops it if `silent`.
+    /// A device executes an operation if device and epoch are the true ones. Otherwise it answers
+    /// `Stale`, or drops the operation if `silent`.
     fn deliver(&mut self, n: u32, silent: bool) {
         if self.inbox.is_empty() {
             return;
@@ -199,7 +202,8 @@ impl World {
         let version = self.truth.version;
         match leader {
             Leader::At(device, epoch) if (device, epoch.0) == (sent.device, h.epoch.get()) => {}
-            // Who has led all the time works on; who has not, may drop it without a word.
+            // A device that was the primary all the time goes on with it; another one may drop it
+            // silently.
             Leader::At(device, _)
                 if device == sent.device
                     && h.epoch.get() >= self.epochs[h.group.get() as usize].1 => {}
@@ -217,7 +221,7 @@ impl World {
         self.rig.answer(&sent, Status::Ok, &body);
     }
 
-    /// Whoever leads in truth has no space for a write, which was not executed.
+    /// The true primary has no space for a write that was not executed.
     fn full(&mut self, n: u32) {
         let n = n as usize % self.inbox.len();
         let (h, at) = (self.inbox[n].1.header, self.inbox[n].1.device);
@@ -302,7 +306,7 @@ impl World {
         }
     }
 
-    /// Faults stop: everything must end, in bounded time.
+    /// Faults stop. Everything must end in bounded time.
     fn heal(&mut self) {
         for group in 0..GROUPS {
             if self.truth.groups[group as usize] == Leader::Nobody {
@@ -332,7 +336,7 @@ impl World {
     }
 }
 
-/// The bits of a range of which every third block holds data.
+/// Returns the bits of a range in which every third block holds data.
 fn bits_of(at: u64, len: u64) -> Vec<u8> {
     let (first, end) = (at / u64::from(BLOCK), (at + len).div_ceil(u64::from(BLOCK)));
     let mut bits = vec![0; (end - first).div_ceil(8) as usize];

@@ -1,4 +1,4 @@
-//! The client core against hand-driven and random primaries, in virtual time.
+//! The client against primaries driven by hand and at random, in virtual time.
 
 mod any_order;
 mod replies;

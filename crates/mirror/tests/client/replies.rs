@@ -1,4 +1,5 @@
-//! One table: what each answer does to an operation; and what is refused before it becomes one.
+//! A table of what each answer does to an operation, and requests that are refused before there is
+//! an operation.
 
 use crate::rig::{LIFE, Rig, SDC, VOLUME};
 use base::time::Duration;
@@ -44,7 +45,8 @@ fn a_read_that_waits_does_not_hold_the_floor_back() {
     assert_eq!(floors(&rig), [(1, 1), (3, 3), (4, 3)], "a write does");
 }
 
-/// (status, the answer to the program if there is one, ms until the next send, wants a map)
+/// Status; the error of the request, if it ends; milliseconds until the next sending; whether a map
+/// is needed.
 type Row = (Status, Option<BlockError>, Option<u64>, bool);
 
 #[test]
@@ -147,7 +149,7 @@ fn a_write_without_space_is_held_under_a_new_number_until_there_is_some() {
     assert_eq!((rig.client.held(), rig.client.outstanding()), (0, 0));
 }
 
-/// Its owner may have had no room for it the first time.
+/// The owner may have had no room for it the first time.
 #[test]
 fn the_owner_is_told_each_time_that_a_write_finds_no_space() {
     let mut rig = Rig::up(1);
@@ -188,7 +190,7 @@ fn writes_leave_places_to_what_makes_space() {
     rig.read(8, 0, 512);
     assert_eq!(rig.sent.len(), 2);
     rig.sent.clear();
-    // Whoever asked for writes 0 to 2 is gone.
+    // The asker of writes 0 to 2 is gone.
     rig.forget(|origin| origin < 3);
     assert_eq!((rig.done.len(), rig.client.held()), (3, 3));
     rig.pass(Duration::from_millis(300));
@@ -242,7 +244,7 @@ fn who_has_led_before_names_the_leader_and_no_mdm_is_needed() {
     let mut rig = Rig::up(3);
     rig.write(1, 0, &[1; 512]);
     let sent = rig.one();
-    // Device 1 knows that device 3 leads in epoch 11; no newer map ever comes here.
+    // Device 1 knows that device 3 is the primary in epoch 11. The client never gets a newer map.
     rig.answer_with(&sent, Status::Stale, b"", |h| {
         (h.epoch, h.map, h.len) = (11.into(), 6.into(), 3.into());
     });
@@ -250,7 +252,7 @@ fn who_has_led_before_names_the_leader_and_no_mdm_is_needed() {
     assert_eq!((sent.device, sent.header.epoch.get()), (DeviceId(3), 11));
 }
 
-/// The highest epoch there is has none after it.
+/// There is no epoch after the highest one.
 #[test]
 fn an_epoch_that_a_server_makes_up_ends_nothing() {
     let mut rig = Rig::up(3);
@@ -271,7 +273,8 @@ fn a_primary_that_names_itself_is_asked_at_once_until_the_map_knows() {
     let mut rig = Rig::up(3);
     rig.write(1, 0, &[1; 512]);
     let sent = rig.one();
-    // Device 1 has stepped down; the map names device 2 in epoch 11; device 2 already leads in 12.
+    // Device 1 isn't the primary any more. The map names device 2 in epoch 11, which is the primary
+    // in epoch 12 already.
     rig.answer_with(&sent, Status::Stale, b"", |h| (h.epoch, h.map) = (11.into(), 6.into()));
     assert_eq!(rig.needs, Some(MapVersion(6)));
     rig.lead(0, 2, 11);
@@ -285,7 +288,7 @@ fn a_primary_that_names_itself_is_asked_at_once_until_the_map_knows() {
         (sent.device, sent.header.epoch.get(), rig.needs),
         (DeviceId(2), 12, Some(MapVersion(9)))
     );
-    // A map that is too old to know doesn't end the hint, one that is new enough does.
+    // A map that is too old doesn't end the hint; one that is new enough does.
     rig.new_map(|_| {});
     rig.read(2, 0, 512);
     assert_eq!(rig.one().header.epoch.get(), 12);
@@ -339,7 +342,7 @@ fn requests_that_are_not_in_order_are_refused() {
     let table = [
         (BlockKind::Read, 1, 512, BlockError::Misaligned),
         (BlockKind::Read, 0, 100, BlockError::Misaligned),
-        (BlockKind::Write, 0, 512, BlockError::Misaligned), // Without a body.
+        (BlockKind::Write, 0, 512, BlockError::Misaligned), // without a body
         (BlockKind::Read, 0, big, BlockError::TooBig),
         (BlockKind::Read, 16 * MIB, 512, BlockError::OutOfRange),
         (BlockKind::Read, 16 * MIB - 512, 1024, BlockError::OutOfRange),
@@ -396,7 +399,7 @@ fn a_leave_that_ended_takes_its_requests_with_it_and_readers_write_nothing() {
     let mut rig = Rig::up(2);
     rig.write(1, 0, &[1; 512]);
     let late = rig.sent.remove(0);
-    // It was unmapped, and mapped again meanwhile.
+    // The volume was unmapped and mapped again meanwhile.
     rig.new_map(|map| map.volumes.extend([(VOLUME, (16 * MIB, 3))]));
     assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (1, BlockError::NoSuchVolume));
     rig.answer(&late, Status::Ok, b"");

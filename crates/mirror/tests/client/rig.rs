@@ -1,4 +1,4 @@
-//! A client, a map, and what the client asked for last.
+//! A client with a map, and everything that the client has requested of its owner.
 
 use base::{
     DeviceId, Epoch, GroupId, Incarnation, Limits, MapVersion, SdcId, Time, UNIT, UnitKey, VolumeId,
@@ -52,13 +52,13 @@ impl Topology for FakeMap {
     }
 }
 
-/// A frame that the client sent.
+/// A frame that the client has sent.
 #[derive(Debug)]
 pub struct Sent {
     pub device: DeviceId,
     pub header: Header,
     pub body: Buf,
-    /// Its link was hung up behind it.
+    /// Its link was closed after it was sent.
     pub lost: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct Rig {
     pub pool: BufPool,
     pub sent: Vec<Sent>,
     pub done: Vec<Answer>,
-    /// Whose writes are held, as the owner was told.
+    /// Requests whose writes are held, as the owner was told.
     pub told_held: Vec<u64>,
     pub dials: Vec<DeviceId>,
     pub hangups: Vec<DeviceId>,
@@ -79,7 +79,7 @@ pub struct Rig {
 }
 
 impl Rig {
-    /// A named client with nothing to do; no device is up.
+    /// Creates a client that has its identity and nothing to do. No device is up.
     pub fn new(groups: u32, limits: &Limits) -> Rig {
         let mut client = Client::new(limits);
         client.named(SDC, LIFE);
@@ -97,7 +97,7 @@ impl Rig {
         }
     }
 
-    /// A client that every device has welcomed.
+    /// Creates a client that every device has welcomed.
     pub fn up(groups: u32) -> Rig {
         let mut rig = Rig::new(groups, &Limits::SHIPPED);
         (1..=groups).for_each(|d| rig.link_up(d));
@@ -166,7 +166,7 @@ impl Rig {
         self.new_map(|map| map.groups[group as usize] = Leader::At(DeviceId(device), Epoch(epoch)));
     }
 
-    /// Lets time pass and delivers the ticks that are asked for on the way.
+    /// Lets time pass, and calls the ticks that the client asks for meanwhile.
     pub fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.client.wake_at().filter(|at| *at <= end) {

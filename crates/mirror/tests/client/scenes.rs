@@ -1,4 +1,4 @@
-//! Links that break, primaries that move, credits that run out: by hand, in virtual time.
+//! Scenes in virtual time: links that break, primaries that change, credit that runs out.
 
 use crate::rig::Rig;
 use base::time::Duration;
@@ -33,7 +33,7 @@ fn extents_are_counted_from_the_block_that_holds_the_start() {
     let mut rig = Rig::up(2);
     rig.ask(1, BlockKind::Extents, MIB - 3 * 4096 + 512, 5 * 4096, Buf::EMPTY);
     let sent: Vec<_> = rig.sent.drain(..).collect();
-    rig.answer(&sent[1], Status::Ok, &[0b1111_1101]); // 3 blocks; the strays don't count.
+    rig.answer(&sent[1], Status::Ok, &[0b1111_1101]); // 3 blocks: the other bits don't count
     rig.answer(&sent[0], Status::Ok, &[0b100]);
     assert_eq!(&rig.result().unwrap()[..], &[0b10_1100]);
 }
@@ -101,7 +101,7 @@ fn credit_holds_back_and_is_given_back() {
     rig.read(3, 0, 512);
     rig.read(4, 0, 512);
     assert_eq!(rig.sent.len(), 2);
-    // An operation larger than the whole credit goes alone.
+    // An operation larger than the whole credit is sent alone.
     rig.sent.clear();
     rig.link_down(DeviceId(1));
     rig.link_up_with(1, 1, 100);
@@ -138,7 +138,7 @@ fn a_primary_that_was_replaced_is_not_waited_for() {
         (new.device, new.header.flags, new.header.seq),
         (DeviceId(2), flag::RETRY, old.header.seq)
     );
-    rig.answer(&old, Status::Ok, b""); // Late: what counts is what the new primary says.
+    rig.answer(&old, Status::Ok, b""); // too late: only the answer of the new primary counts
     assert!(rig.done.is_empty());
     rig.answer(&new, Status::Ok, b"");
     assert!(rig.result().is_ok());
@@ -151,12 +151,12 @@ fn a_write_never_lives_twice_in_one_session() {
     let first = rig.one();
     rig.lead(0, 2, 11);
     let second = rig.one();
-    rig.lead(0, 1, 12); // And back, while the first copy may be alive there.
+    rig.lead(0, 1, 12); // back again, while the first copy may still be executed there
     assert_eq!((rig.hangups.as_slice(), rig.sent.len()), (&[DeviceId(1)][..], 0));
     rig.link_up(1);
     let third = rig.one();
     assert_eq!((third.device, third.header.epoch.get()), (DeviceId(1), 12));
-    // Device 2 has answered its copy in between, so going there again is safe.
+    // Device 2 has answered its copy in between, so the write may go there again.
     rig.answer(&second, Status::Stale, b"");
     rig.lead(0, 2, 13);
     assert_eq!((rig.one().device, rig.hangups.len()), (DeviceId(2), 1));
@@ -170,10 +170,10 @@ fn a_primary_that_may_have_been_away_is_given_a_moment_then_a_new_session() {
     rig.read(2, 512, 512);
     rig.read(3, MIB, 512);
     let sent: Vec<_> = rig.sent.drain(..).collect();
-    rig.lead(0, 1, 11); // It stayed: all is well.
+    rig.lead(0, 1, 11); // it stayed the primary
     rig.pass(Duration::from_millis(500));
     assert_eq!((rig.sent.len(), rig.hangups.len()), (0, 0));
-    rig.lead(0, 1, 13); // Who led in epoch 12?
+    rig.lead(0, 1, 13); // another device may have led in epoch 12
     assert_eq!((rig.sent.len(), rig.hangups.len()), (0, 0));
     rig.pass(Duration::from_millis(200));
     assert_eq!(rig.hangups, [DeviceId(1)]);

@@ -1,8 +1,8 @@
-//! Blocks that can't be read: who has them, and who writes them anew.
+//! Blocks that can't be read: which device has them, and which one rewrites them.
 
 use crate::*;
 
-/// Damages these blocks of unit 0 of a device.
+/// Damages these blocks of unit 0 at a device.
 fn damage(pair: &mut Pair, device: usize, blocks: Range<u32>) {
     pair.mirrors[device].journal_mut().bad.insert(BlockSet::from_range(blocks));
 }
@@ -80,7 +80,7 @@ fn what_is_damaged_at_a_member_is_sent_whole() {
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
-/// A device learns that there are no volumes any more.
+/// A device learns that all volumes were deleted.
 fn delete(pair: &mut Pair, device: usize) {
     let (mirror, out) = (&mut pair.mirrors[device], &mut pair.outs[device]);
     let none = Volumes { next: VolumeId(2), ..Volumes::default() };
@@ -146,7 +146,7 @@ fn what_nobody_has_is_an_error_until_it_is_written_anew() {
     let block = |b: u32| b * BLOCK..(b + 1) * BLOCK;
     assert_eq!(pair.client(0, Kind::Read, 0, block(1), 0, 0), Some(Status::Media));
     assert_eq!(pair.read(0, 2), Some(7));
-    // In parts it can't be written; the other copy has met the damage, too: nothing was changed.
+    // A partial write fails. The other copy has met the damage, too, so nothing was changed.
     assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), Some(Status::Media));
     assert!(pair.mirrors[0].suspects(pair.now).is_empty());
     assert_eq!(pair.write(0, 1, 9), Some(Status::Ok));
@@ -174,7 +174,7 @@ fn a_joiner_gets_the_damage_of_the_last_copy_and_is_admitted() {
         |pair: &mut Pair, b: u32| pair.client(1, Kind::Read, 0, b * BLOCK..(b + 1) * BLOCK, 0, 0);
     assert_eq!(read(&mut pair, 1), Some(Status::Media), "what it had before is never shown");
     assert_eq!(pair.read(1, 3), Some(8));
-    // The device that had the blocks can read one of them again: it is repaired as any damage.
+    // The device that had the blocks can read one of them again: it is repaired like any damage.
     pair.mirrors[0].journal_mut().bad.remove(BlockSet::from_range(1..2));
     assert_eq!(pair.read(1, 1), Some(8));
     assert_eq!(pair.write(1, 2, 9), Some(Status::Ok));
@@ -184,7 +184,8 @@ fn a_joiner_gets_the_damage_of_the_last_copy_and_is_admitted() {
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
-/// What is copied flips in the member's memory: it is copied once more, and nothing waits for ever.
+/// A copied block flips in the receiver's memory. It is copied once more, and nothing waits for
+/// ever.
 #[test]
 fn a_copy_whose_body_flips_at_the_member_is_sent_again() {
     let mut pair = settled();
@@ -201,7 +202,7 @@ fn a_copy_whose_body_flips_at_the_member_is_sent_again() {
     pair.assert_equal();
 }
 
-/// So does what is sent whole, as the member's own blocks are damaged.
+/// The same for a block that is sent whole because the replica's own one is damaged.
 #[test]
 fn blocks_that_flip_at_the_member_that_needs_them_whole_are_sent_again() {
     let mut pair = settled();
@@ -214,13 +215,14 @@ fn blocks_that_flip_at_the_member_that_needs_them_whole_are_sent_again() {
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
-/// Others take the slots of a write in parts while its blocks are mended.
+/// Other writes take the slots of a partial write while its blocks are repaired.
 #[test]
 fn a_mended_write_without_space_ends_with_its_configuration() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 0, 1..2);
-    // Its own slots, those of the mended blocks, its own again, and whatever else asks.
+    // The write's own slots, those of the repaired blocks, its own again, and those of any other
+    // request.
     pair.mirrors[0].journal_mut().space = [false, true, false, false].into();
     assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), None);
     assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)), "it may have done it");
@@ -236,7 +238,8 @@ fn a_mended_write_without_space_ends_with_its_configuration() {
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
-/// What mends it may have more of the stream than this device has done. A power cut may come before that is done here, too.
+/// The replica that provides the blocks may have done more of the stream than this device. A power
+/// cut may come before this device has done it, too.
 #[test]
 fn what_mends_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
     let mut pair = settled();
@@ -249,7 +252,7 @@ fn what_mends_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
     pair.assert_equal();
 }
 
-/// It may be the device's bad moment, and that isn't over sooner because a link breaks.
+/// The error may pass, but not sooner because a link breaks.
 #[test]
 fn what_a_settle_cannot_read_is_left_alone_for_a_second_also_if_a_link_breaks() {
     let mut pair = settled();

@@ -1,10 +1,11 @@
-//! The list of executed writes has bounds, and what goes for them is neither done twice nor called done.
+//! The list of executed writes has bounds. A write that drops out is neither executed twice nor
+//! acknowledged again.
 
 use super::*;
 use base::SdcId;
 use seam::ClientWrite;
 
-/// A pair with these limits, settled.
+/// Creates a settled pair with these limits.
 fn pair(limits: Limits) -> Pair {
     let mut pair = Pair::new([4, 4]);
     for (i, mirror) in pair.mirrors.iter_mut().enumerate() {
@@ -18,7 +19,7 @@ fn named(sdc: u32, seq: u64, floor: u64) -> ClientWrite {
     ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(1), seq, floor }
 }
 
-/// A client's write of one block.
+/// Sends a client's write of one block.
 fn write(
     pair: &mut Pair,
     to: usize,
@@ -30,7 +31,7 @@ fn write(
     write_of(pair, (to, GROUP), name, block, fill, flags)
 }
 
-/// The same, of a unit of this group.
+/// The same, to a unit of this group.
 fn write_of(
     pair: &mut Pair,
     to: (usize, GroupId),
@@ -67,8 +68,8 @@ fn ask(
     Status::from_code(reply.status.get())
 }
 
-/// 70,000 writes of clients whose floor stands: the lists stay so short that a settle hands them over in
-/// frames that are taken, and all that is not listed any more is refused.
+/// 70,000 writes of clients whose floors stand still. The lists stay so short that a settle can
+/// hand them over in frames that are accepted, and what is not listed any more is refused.
 #[test]
 fn however_many_writes_stay_unanswered_a_group_settles() {
     let limits = Limits::SHIPPED;
@@ -106,7 +107,8 @@ fn however_many_writes_stay_unanswered_a_group_settles() {
     pair.assert_equal();
 }
 
-/// What one replica has forgotten the other one refuses, too, once it has that one's content.
+/// What one replica has forgotten, the other one refuses, too, once it has the content of the
+/// first.
 #[test]
 fn what_was_forgotten_stays_forgotten_when_another_one_leads() {
     let mut limits = Limits::TEST_MIN;
@@ -130,8 +132,8 @@ fn what_was_forgotten_stays_forgotten_when_another_one_leads() {
     assert_eq!(pair.read(1, 0), Some(99));
 }
 
-/// A list that is longer than there is room for where a seal hands it over: the device there knows what it doesn't
-/// list, before it knows the list.
+/// The list that a seal hands over is longer than there is room for at the receiver. The receiver's
+/// device knows what is not listed there before it knows the list.
 #[test]
 fn what_has_no_room_at_a_seal_is_forgotten_first() {
     let mut limits = Limits::TEST_MIN;
@@ -158,8 +160,9 @@ fn what_has_no_room_at_a_seal_is_forgotten_first() {
     }
 }
 
-/// Clients count their writes over all groups. What is forgotten in one that is busy says nothing about another one,
-/// whose writes have waited meanwhile, also after these have been handed to another device.
+/// Clients number their writes across all groups. What is forgotten in a busy group says nothing
+/// about another one whose writes have waited meanwhile, even after these have been sent to another
+/// device.
 #[test]
 fn what_is_forgotten_in_one_group_costs_no_write_to_another_one() {
     let mut limits = Limits::TEST_MIN;
@@ -206,7 +209,7 @@ fn who_leaves_its_lowest_write_open_gets_so_many_others_in_and_then_that_one() {
     pair.assert_equal();
 }
 
-/// Its lowest write may wait for space, and a discard makes some.
+/// The client's lowest write may wait for space, and a discard makes some.
 #[test]
 fn a_client_whose_window_is_full_can_discard() {
     let limits = Limits { executed_window: 50, ..Limits::SHIPPED };
@@ -224,7 +227,7 @@ fn a_client_whose_window_is_full_can_discard() {
     assert_eq!(discard(&mut pair, 102), Status::Busy, "nor is there room for any number of these");
 }
 
-/// A client that lies about its floor fills its own window, and nothing more.
+/// A client with a false floor fills its own window, and nothing more.
 #[test]
 fn a_floor_that_stays_at_zero_fills_a_window_and_no_more() {
     let limits = Limits { executed_window: 50, ..Limits::SHIPPED };
@@ -237,7 +240,7 @@ fn a_floor_that_stays_at_zero_fills_a_window_and_no_more() {
     assert!(pair.mirrors.iter().all(|m| m.executed_len() <= 50));
 }
 
-/// No number is above it: of a client whose writes up to there are forgotten nothing could be told apart any more.
+/// There is no higher number, so writes above forgotten ones could not be distinguished any more.
 #[test]
 fn the_highest_number_there_is_is_refused() {
     let mut pair = pair(Limits::TEST_MIN);
@@ -248,7 +251,7 @@ fn the_highest_number_there_is_is_refused() {
     assert_eq!(pair.read(0, 0), Some(8));
 }
 
-/// What a client has asked that is gone takes no place from others, although its group does not serve.
+/// Operations of a client that is gone take no room from others, although their group isn't served.
 #[test]
 fn who_is_gone_leaves_the_room_to_others() {
     let mut pair = pair(Limits::TEST_MIN);
@@ -263,8 +266,8 @@ fn who_is_gone_leaves_the_room_to_others() {
     assert!(!busy(&mut pair, 6, 1));
 }
 
-/// Lists have entries that are never retried, as they are looked at now and then only. Where there is no room for all,
-/// these go first: here they alone are more than there is room for.
+/// Lists have entries that are never retried, because they are pruned only now and then. If there
+/// is too little room, these go first. Here they alone are more than there is room for.
 #[test]
 fn what_is_never_retried_is_forgotten_before_what_may_be() {
     let mut limits = Limits::TEST_MIN;

@@ -15,7 +15,7 @@ fn a_full_secondary_refuses_before_anything_changed() {
     assert_eq!(pair.mirrors[0].journal().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);
 }
 
-/// From now on the device keeps what is beyond so many blocks.
+/// From now on the device keeps everything beyond this many blocks as its spare.
 fn keep(pair: &mut Pair, device: usize, blocks: u32, thick: &[u32]) {
     let thick = thick.iter().map(|v| VolumeId(*v)).collect();
     pair.mirrors[device].keep_spare(u64::from(blocks * BLOCK), thick);
@@ -57,7 +57,7 @@ fn a_secondary_keeps_its_spare_and_is_no_suspect() {
     assert!(pair.mirrors[0].suspects(pair.now).is_empty());
     pair.assert_equal();
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "the stream goes on");
-    // The primary has a place for this one already, and has begun: it can't be taken back.
+    // The primary has space for this write already and has begun, so it can't be taken back.
     let other = UnitKey { index: 1, ..UNIT0 };
     let place = (BlockSet::from_range(9..10), vec![0; UNIT as usize]);
     pair.mirrors[0].journal_mut().units.insert(other, place);
@@ -72,7 +72,7 @@ fn two_first_writes_to_a_place_at_once_are_both_refused() {
     let mut pair = settle(Pair::new([4, 1]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     let before = pair.replies.len();
-    // What the first one has reserved is no place for the second one.
+    // What the first one has reserved is no space for the second one.
     (0..2).for_each(|b| pair.ask(0, Kind::Write, 1, b * BLOCK..(b + 1) * BLOCK, 7, 0));
     pair.run();
     let answers = pair.replies[before..].iter().map(|h| Status::from_code(h.status.get()));

@@ -1,8 +1,8 @@
-//! What was lost, and is an error to read until it is written.
+//! Gaps: lost data that is an error to read until it is written.
 
 use crate::*;
 
-/// Of volume 1 the first two units had something in the group.
+/// The first two units of volume 1 have gaps in the group.
 fn with_gap() -> Pair {
     let mut pair = settled();
     set(&mut pair, 2);

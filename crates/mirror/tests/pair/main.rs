@@ -1,5 +1,5 @@
-//! Two replicas of one group, wired to each other by hand: the protocol's main road, step by step.
-//! The simulator walks the side roads.
+//! Two replicas of one group, connected by hand: the main paths of the protocol, step by step. The
+//! simulator covers the others.
 
 mod damage;
 mod executed;
@@ -41,31 +41,33 @@ const TWO: Dialect = Dialect { wire_max: 2, ..wire::DIALECT };
 
 const UNIT0: UnitKey = UnitKey { volume: VolumeId(1), index: 0 };
 
-/// Memory that answers at once, with room for `room` units. Blocks of unit 0 can be damaged.
+/// A unit store in memory that answers at once, with room for `room` units. Blocks of unit 0 can be
+/// damaged.
 #[derive(Default)]
 struct Memory {
     units: BTreeMap<UnitKey, (BlockSet, Vec<u8>)>,
     room: usize,
     bad: BlockSet,
     ended: Vec<Finished>,
-    /// It outlives its process, so it has records and is scrubbed.
+    /// It survives its process, so it has records and is scrubbed.
     kept: bool,
     /// A bit of what is read next flips before it is sent.
     flips: bool,
-    /// What is damaged stays damaged.
+    /// Damaged blocks stay damaged.
     worn: bool,
-    /// What has ended is told later.
+    /// Results are returned later.
     late: bool,
-    /// Jobs that change data don't end, and these are waiting.
+    /// Jobs that change data don't end, and wait in `held`.
     hangs: bool,
     held: Vec<(u64, UnitKey, Job)>,
     /// Blocks of unit 0 that it was told are clean.
     clean: BlockSet,
-    /// Whether there is space, as the next ones who ask are told; else `room` says it.
+    /// Answers to the next reservations; then `room` decides.
     space: VecDeque<bool>,
-    /// Blocks of unit 0 that it has written with a mark that others may lack them.
+    /// Blocks of unit 0 that were written as dirty.
     marked: BlockSet,
-    /// What it was told is forgotten, if it remembers that, and what lists of executed writes then replaced its own.
+    /// What it was told is forgotten, if it keeps that, and the lists of executed writes that
+    /// replaced its own afterwards.
     forgotten: Option<Forgotten>,
     lists: Vec<(Forgotten, Vec<ExecutedBlocks>)>,
 }
@@ -75,7 +77,7 @@ impl Memory {
         Memory { room, bad: BlockSet::EMPTY, ..Memory::default() }
     }
 
-    /// The first damaged block that a job would have to read.
+    /// Returns the first damaged block that a job would have to read.
     fn damaged(&self, unit: UnitKey, job: &Job) -> Option<u16> {
         let (at, len) = match job {
             Job::Read { at, len } | Job::Zero { at, len } | Job::Lose { at, len } => (*at, *len),
@@ -244,7 +246,7 @@ impl Journal for Memory {
     fn used(&self) -> u64 {
         self.units.values().map(|(valid, _)| u64::from(valid.len() * BLOCK)).sum()
     }
-    /// 64 KiB at a time.
+    /// Takes steps of 64 KiB.
     fn walk(&self, cursor: u64, _: u32) -> Walk {
         let (index, at) = ((cursor >> 4) as usize, (cursor & 15) as u32 * 65536);
         let Some((unit, (valid, _))) = self.units.iter().nth(index) else { return Walk::End };
@@ -257,7 +259,7 @@ impl Journal for Memory {
     }
 }
 
-/// Two devices, 1 and 2; device d dials the other on link d * 10.
+/// Two devices, 1 and 2. Device d dials the other one on link d * 10.
 struct Pair {
     mirrors: [Mirror<Memory>; 2],
     outs: [Effects; 2],
@@ -268,11 +270,12 @@ struct Pair {
     replies: Vec<Header>,
     bodies: Vec<Buf>,
     seq: u64,
-    /// A bit of the next write of a client, or of the stream's next one of whole blocks, flips after its arrival.
+    /// A bit flips after arrival, in the next write of a client, and in the stream's next write of
+    /// whole blocks.
     flips: [bool; 2],
-    /// Bytes of the longest body that was sent.
+    /// Length of the longest body that was sent.
     longest: usize,
-    /// The last state that one has told the other.
+    /// The last state that one device has told the other.
     state: Option<(Header, Buf)>,
 }
 
@@ -298,7 +301,7 @@ impl Pair {
         }
     }
 
-    /// A new configuration, learned by the devices in `by`.
+    /// Makes a new configuration, which the devices in `by` learn.
     fn configure(&mut self, primary: u32, in_sync: &[u32], joiners: &[u32], by: &[usize]) {
         self.epoch += 1;
         let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
@@ -320,7 +323,7 @@ impl Pair {
         self.run();
     }
 
-    /// Device 2 is cut off; who comes in its place has an empty device.
+    /// Cuts device 2 off, and replaces it by an empty device.
     fn replace_second(&mut self) {
         self.connect(false);
         self.configure(1, &[1], &[], &[0]);
@@ -342,7 +345,7 @@ impl Pair {
         self.run();
     }
 
-    /// Lets time pass: ticks and delivers.
+    /// Lets time pass: calls the ticks, and delivers.
     fn wait(&mut self, ms: u64) {
         for _ in 0..ms / 50 {
             self.now = Time(self.now.0 + 50_000_000);
@@ -418,7 +421,7 @@ impl Pair {
             .then(|| Status::from_code(self.replies[before].status.get()).unwrap())
     }
 
-    /// The same, and nothing is delivered yet.
+    /// Like `client`, but nothing is delivered yet.
     fn ask(&mut self, to: usize, kind: Kind, unit: u32, range: Range<u32>, fill: u8, flags: u8) {
         if flags & flag::RETRY == 0 {
             self.seq += 1;
@@ -455,7 +458,7 @@ impl Pair {
     }
 }
 
-/// Hands a frame to the device that it was sent to.
+/// Hands a frame to its receiver.
 fn deliver_to(
     mirror: &mut Mirror<Memory>,
     now: Time,
@@ -465,7 +468,7 @@ fn deliver_to(
     body: Buf,
     out: &mut Effects,
 ) {
-    // A write tells the life of its client.
+    // The header of a replicated write has the incarnation of its client.
     if h.kind() != Some(Kind::Replicate) {
         let life = Incarnation(h.incarnation.get());
         mirror.heard(now, sender, life, MapVersion(h.map.get()), out);

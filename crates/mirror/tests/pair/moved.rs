@@ -1,8 +1,8 @@
-//! A group that belongs to other devices: what is here of it goes when an MDM has said so.
+//! A group that has moved to other devices: its content here is deleted when an MDM has said so.
 
 use super::*;
 
-/// The group in another epoch.
+/// Returns a configuration of the group in this epoch.
 pub fn config(
     epoch: u64,
     primary: u32,
@@ -66,7 +66,7 @@ fn a_leader_outside_the_set_in_sync_is_named_by_no_mdm() {
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok), "nothing has changed");
 }
 
-/// The MDM makes the same epoch, and another configuration of it.
+/// An MDM makes another configuration of the same epoch.
 #[test]
 fn what_an_mdm_says_of_an_epoch_counts_and_not_what_another_server_has_said() {
     let mut pair = settle(Pair::new([4, 4]));

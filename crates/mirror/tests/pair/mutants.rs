@@ -1,14 +1,15 @@
-//! Rules whose absence no plan of the simulator meets are noticed by a test of this crate's.
+//! Removes rules whose absence no plan of the simulator meets: a test of this crate must notice
+//! each.
 //!
-//! A mutant is switched on for the whole process, so this test has to run alone: `cargo test
-//! -p gabion-mirror --features mutants --test pair -- --exact mutants::every_mutant_is_caught`.
+//! A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
+//! gabion-mirror --features mutants --test pair -- --exact mutants::every_mutant_is_caught`.
 
 use crate::{executed, trio, window};
 use base::Mutant;
 use base::mutant::choose;
 use std::panic::catch_unwind;
 
-/// The test that a mutant has to fear.
+/// Returns the test that must fail with this mutant.
 fn test_of(mutant: Mutant) -> fn() {
     match mutant {
         Mutant::MendUnmarked => trio::a_settle_that_mends_its_leader_marks_what_others_may_lack,

@@ -1,4 +1,4 @@
-//! Writes, leases, who returns, who leads.
+//! Writes, leases, replicas that return, and primaries that change.
 
 use crate::*;
 
@@ -56,7 +56,7 @@ fn writes_reach_both_copies_and_reads_need_a_lease() {
 fn a_returning_copy_gets_what_it_missed_and_no_more() {
     let mut pair = settled();
     (0..8).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
-    pair.wait(500); // the last commit point is told
+    pair.wait(500); // the last commit point is sent
     pair.connect(false);
     pair.configure(1, &[1], &[], &[0]);
     assert_eq!(pair.write(0, 3, 2), Some(Status::Ok));
@@ -110,7 +110,7 @@ fn a_promoted_secondary_waits_out_its_promises_and_dedupes_retries() {
 fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
     let mut pair = settled();
     (0..5).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
-    // Device 2 comes back with foreign content, and without a record.
+    // Device 2 comes back with foreign content and without a record.
     pair.replace_second();
     pair.connect(true);
     assert_eq!(pair.mirrors[0].partial(), []);
@@ -172,14 +172,15 @@ fn a_write_that_both_copies_have_is_settled_in_both_logs_soon() {
     }
     let mut pair = settle(pair);
     assert_eq!(pair.write(0, 2, 7), Some(Status::Ok));
-    // Whatever is logged after a write says that it was whole: damage is damage from then on.
+    // Any record after the write says that it arrived whole: from then on damage is damage.
     pair.wait(1000);
     for mirror in &pair.mirrors {
         assert_eq!(mirror.journal().clean, BlockSet::from_range(2..3));
     }
 }
 
-/// A copy is still read when the sync that it is of is cut off, and an answer to its question comes a second time.
+/// A copy is still being read when its sync is cut off, and the answer to the sync's question comes
+/// a second time.
 #[test]
 fn a_copy_of_a_sync_that_was_cut_ends_before_the_next_one_begins() {
     let mut pair = settled();
@@ -204,7 +205,8 @@ fn a_copy_of_a_sync_that_was_cut_ends_before_the_next_one_begins() {
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
-/// Its leader may cut it off after its seal, and go on without it: so the seal says nothing before its admission.
+/// The primary may cut the joiner off after its seal and go on without it, so the seal proves
+/// nothing before the admission.
 #[test]
 fn a_joiner_says_that_it_is_one_until_it_is_admitted() {
     let mut pair = settled();
@@ -223,7 +225,7 @@ fn a_joiner_says_that_it_is_one_until_it_is_admitted() {
     assert_eq!([0, 1].map(|i| said(&pair, i)), [both; 2]);
 }
 
-/// The next configuration comes before it has noted that it takes part in this one.
+/// The next configuration comes before the joiner has recorded that it takes part in this one.
 #[test]
 fn a_joiner_that_enters_late_says_that_it_was_one() {
     let mut pair = settled();

@@ -2,7 +2,8 @@
 
 use crate::*;
 
-/// Two devices that outlive their processes, with 20 blocks of data each, damaged before a scrub.
+/// Creates two durable devices with 20 blocks of data each, which are damaged before a scrub
+/// begins.
 fn scrubbed(bad: [&[u32]; 2]) -> Pair {
     let mut pair = Pair::new([4, 4]);
     pair.mirrors = [0, 1].map(|i| {

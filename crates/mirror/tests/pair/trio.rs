@@ -1,13 +1,14 @@
-//! Three replicas of one group, whose pipes keep their order, can be stalled, and can stop before any frame.
+//! Three replicas of one group. Their connections keep their order, can stall, and can end before
+//! any frame.
 //!
-//! While a group moves, three members are in sync. A settle of three may break off anywhere, and again: no
-//! acknowledged write may be lost by it, no two members may differ afterwards, and what the list of executed
-//! writes says is there has to be there.
+//! While a group moves, three replicas are in sync. A settle of three may break off anywhere, and
+//! more than once. No acknowledged write may be lost by that, no two replicas may differ
+//! afterwards, and everything must be there that the list of executed writes contains.
 
 use crate::*;
 use std::collections::{BTreeSet, VecDeque};
 
-/// Blocks that stories write to.
+/// Number of blocks that stories write to.
 const BLOCKS: u32 = 4;
 
 struct Frame {
@@ -18,12 +19,12 @@ struct Frame {
     body: Buf,
 }
 
-/// Three devices; the one with index i dials the one with index j on link `10 * (i + 1) + j + 1`.
+/// Three devices. The one with index i dials the one with index j on link `10 * (i + 1) + j + 1`.
 struct Trio {
     mirrors: [Option<Mirror<Memory>>; 3],
     outs: [Effects; 3],
     wire: VecDeque<Frame>,
-    /// Nothing of what one sends to another is delivered.
+    /// Pairs of sender and receiver between which nothing is delivered.
     stalled: BTreeSet<(usize, usize)>,
     now: Time,
     epoch: u64,
@@ -37,7 +38,7 @@ impl Trio {
         Trio::on(limits, false)
     }
 
-    /// The same; the devices keep their content beyond their processes if `kept` says so.
+    /// The same. With `kept` the devices survive their processes.
     fn on(limits: &Limits, kept: bool) -> Trio {
         let pool = BufPool::new(1 << 24);
         let mirror = |i: u32| {
@@ -89,7 +90,7 @@ impl Trio {
         }
     }
 
-    /// All that live learn the next configuration; nothing is delivered yet.
+    /// All live devices learn the next configuration; nothing is delivered yet.
     fn configure(&mut self, primary: u32, in_sync: &[u32], joiners: &[u32]) {
         self.epoch += 1;
         let devices = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>();
@@ -110,7 +111,7 @@ impl Trio {
         }
     }
 
-    /// A device loses what it has and is not seen again; nor is what it has sent.
+    /// A device loses its content and never returns. Frames that it has sent are lost, too.
     fn kill(&mut self, index: usize) {
         self.mirrors[index] = None;
         self.wire.retain(|f| f.from != index && f.to != index);
@@ -119,7 +120,7 @@ impl Trio {
         self.dial(true);
     }
 
-    /// Takes what was sent onto the wire.
+    /// Puts what was sent onto the wire.
     fn collect(&mut self) {
         for from in 0..3 {
             let Some(mirror) = &mut self.mirrors[from] else { continue };
@@ -143,7 +144,7 @@ impl Trio {
         }
     }
 
-    /// Delivers this many frames at most, the oldest first. How many it were.
+    /// Delivers at most this many frames, the oldest first. Returns how many were delivered.
     fn run(&mut self, most: usize) -> usize {
         for done in 0..most {
             self.collect();
@@ -155,7 +156,7 @@ impl Trio {
         most
     }
 
-    /// Delivers what is on its way from one to another.
+    /// Delivers what is on its way from one device to another.
     fn deliver_between(&mut self, from: usize, to: usize) {
         self.collect();
         while let Some(place) = self.wire.iter().position(|f| (f.from, f.to) == (from, to)) {
@@ -170,7 +171,7 @@ impl Trio {
         deliver_to(mirror, now, on(link), sender, &h, body, &mut self.outs[to]);
     }
 
-    /// Time passes, and everything is delivered.
+    /// Lets time pass, and delivers everything.
     fn pass(&mut self, ms: u64) {
         for _ in 0..2 {
             self.run(usize::MAX);
@@ -182,12 +183,12 @@ impl Trio {
         }
     }
 
-    /// A client writes a block; again with the same number if `flags` say so.
+    /// A client writes a block; `flags` may say that it is a retry.
     fn write(&mut self, to: usize, block: u32, fill: u8, flags: u8) {
         self.ask(to, Kind::Write, block, vec![fill; BLOCK as usize], flags);
     }
 
-    /// A client reads a block, and everything is delivered: what the answer is.
+    /// A client reads a block, and everything is delivered. Returns the answer.
     fn read(&mut self, to: usize, block: u32) -> Option<Status> {
         self.replies.clear();
         self.ask(to, Kind::Read, block, vec![], 0);
@@ -208,38 +209,39 @@ impl Trio {
         mirror.client(self.now, on(CLIENT), &h, body, &mut self.outs[to]);
     }
 
-    /// What the first bytes of the blocks are at a device.
+    /// Returns the first byte of each block at a device.
     fn content(&self, index: usize) -> Option<Vec<u8>> {
         let (_, data) = &self.mirrors[index].as_ref()?.journal().units[&UNIT0];
         Some((0..BLOCKS).map(|block| data[(block * BLOCK) as usize]).collect())
     }
 }
 
-/// How a settle breaks off, and what comes then.
+/// How a settle breaks off, and what follows.
 #[derive(Clone, Copy, Debug)]
 struct Break {
-    /// How many frames are delivered before.
+    /// Number of frames that are delivered before.
     frames: usize,
-    /// What the leader sends to this device is not.
+    /// The device to which nothing is delivered that the primary sends.
     stalled: Option<u32>,
-    /// The leader dies.
+    /// The primary dies.
     dies: bool,
-    /// Who leads then.
+    /// The next primary.
     next: u32,
 }
 
 #[derive(Debug)]
 struct Story {
-    /// The in-sync members in order, and who settles them first.
+    /// The in-sync replicas in order, and the primary that settles them first.
     order: [u32; 3],
     leader: u32,
-    /// Who has the write, beside the leader of before.
+    /// Devices that the write has reached, besides the former primary.
     reached: &'static [u32],
     breaks: Vec<Break>,
 }
 
 impl Story {
-    /// Plays it: how many frames the last settle took before it broke off, and what went wrong.
+    /// Plays the story. Returns the number of frames of the last settle before it broke off, and
+    /// what went wrong.
     fn play(&self) -> (usize, Result<(), String>) {
         let mut trio = Trio::in_limbo();
         trio.write(0, 0, 2, 0);
@@ -263,7 +265,7 @@ impl Story {
         (frames, self.judge(&mut trio, leader))
     }
 
-    /// The client asks again. Then all have what was answered, and no two differ.
+    /// The client retries. Then all replicas must have what was answered, and no two may differ.
     fn judge(&self, trio: &mut Trio, leader: u32) -> Result<(), String> {
         let index = leader as usize - 1;
         let view = trio.mirrors[index].as_ref().and_then(|m| m.view(GROUP)).expect("it leads");
@@ -290,13 +292,13 @@ impl Story {
 const ORDERS: [[u32; 3]; 6] = [[1, 2, 3], [1, 3, 2], [2, 1, 3], [2, 3, 1], [3, 1, 2], [3, 2, 1]];
 const REACHED: [&[u32]; 4] = [&[], &[2], &[3], &[2, 3]];
 
-/// Who may lead when the one that did dies, and when it lives.
+/// Returns the possible next primaries, if the present one dies and if it lives.
 fn successors(leader: u32) -> impl Iterator<Item = (bool, u32)> {
     let all = [true, false].into_iter().flat_map(|dies| (1..=3).map(move |next| (dies, next)));
     all.filter(move |(dies, next)| !dies || *next != leader)
 }
 
-/// All stories that differ in these.
+/// Returns all combinations of these beginnings.
 fn beginnings() -> impl Iterator<Item = ([u32; 3], u32, &'static [u32])> {
     let leaders = ORDERS.into_iter().flat_map(|order| (1..=3).map(move |leader| (order, leader)));
     leaders.flat_map(|(order, leader)| REACHED.map(|reached| (order, leader, reached)))
@@ -344,7 +346,7 @@ fn a_settle_of_three_that_breaks_off_twice_loses_nothing() {
         for _ in 0..2 {
             let mut then: Vec<_> =
                 successors(leads).filter(|(_, next)| !dead.contains(next)).collect();
-            // One has to be left to be equal to.
+            // Two replicas have to be left, which can be compared.
             then.retain(|(dies, _)| !dies || dead.is_empty());
             let (dies, next) = then[random.below(then.len() as u64) as usize];
             let stalled = Some(1 + random.below(3) as u32).filter(|_| random.below(3) == 0);
@@ -377,8 +379,9 @@ fn what_two_of_three_cannot_read_comes_from_the_third() {
     assert_eq!(trio.read(0, 1), Some(Status::Media), "nobody has it now");
 }
 
-/// One of three has a write, and can't read it when it settles the others: what it mends itself with lacks the write.
-/// Wherever that breaks off, nobody's list of executed writes says that the write is there.
+/// One of three replicas has a write, and can't read it when it settles the others. The content
+/// that it is repaired with lacks the write. Wherever that breaks off, no list of executed writes
+/// says that the write is there.
 #[test]
 fn a_settle_that_mends_its_leader_leaves_true_lists() {
     for frames in 0..60 {
@@ -396,8 +399,9 @@ fn a_settle_that_mends_its_leader_leaves_true_lists() {
     }
 }
 
-/// One of three has a write alone, the leader can't read those blocks, and mends itself with what that one has. It dies
-/// before the settle has ended: the two that are left know that they may differ.
+/// One of three replicas alone has a write. The primary can't read those blocks, and repairs them
+/// with the content of that replica, which dies before the settle has ended. The two that are left
+/// know that they may differ.
 #[test]
 pub(crate) fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
     for frames in 0..60 {
@@ -448,7 +452,8 @@ fn copies_wait_behind_a_write_that_one_member_does_not_answer() {
     assert_eq!(trio.admissions().len(), 1);
 }
 
-/// While a group moves, it has a joiner for hours: damage at a secondary must not wait for the end.
+/// While a group moves, it has a joiner for hours. Damage at a secondary must not wait until that
+/// ends.
 #[test]
 fn what_a_secondary_scrubs_is_repaired_while_a_joiner_is_being_filled() {
     let mut trio = Trio::on(&Limits::TEST_MIN, true);

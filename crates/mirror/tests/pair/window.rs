@@ -1,12 +1,13 @@
-//! A link's queue is never filled: not by writes, nor by what is sent again when the link is back.
+//! A link's queue is never filled, neither by writes nor by what is sent again when the link is
+//! back.
 
 use crate::*;
 use base::{Duration, SdcId};
 
-/// What a link's queue takes: the window is half of it.
+/// Bytes that a link's queue takes. The window is half of that.
 const QUEUE: u64 = 64 << 10;
 
-/// Device 1 with such a queue, and device 2.
+/// Creates device 1 with such a queue, and device 2.
 fn narrow() -> Pair {
     let mut pair = Pair::new([4, 4]);
     let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
@@ -18,7 +19,7 @@ fn write(pair: &mut Pair, block: u32, fill: u8) {
     pair.ask(0, Kind::Write, 0, block * BLOCK..(block + 1) * BLOCK, fill, 0);
 }
 
-/// Bytes of writes that device 1 has sent, and not through `run`.
+/// Takes what device 1 has sent. Returns the bytes of its writes.
 fn sent(pair: &mut Pair) -> u64 {
     let mut bytes = 0;
     pair.mirrors[0].flush(pair.now, &mut pair.outs[0]);
@@ -94,7 +95,8 @@ fn clients_wait_for_a_joiner_as_long_as_it_answers() {
     pair.assert_equal();
 }
 
-/// Device 1 leads alone, and device 2 reads nothing that it is sent: bytes that are sent to it in three seconds of writes.
+/// Device 1 is alone in sync, and device 2 reads nothing. Returns the bytes that are sent to device
+/// 2 in three seconds of writes.
 fn sent_to_a_deaf_joiner(pair: &mut Pair) -> u64 {
     let mut bytes = sent(pair);
     for round in 0..60u32 {
@@ -155,7 +157,7 @@ fn operations_of_all_clients_together_take_a_bounded_part_of_memory() {
     assert_eq!(busy(&pair), 3);
     pair.connect(true);
     assert_eq!(answered(&pair), 8);
-    // What a read will answer counts, too: these wait for a lease.
+    // The future answer of a read counts, too. These reads wait for a lease.
     pair.connect(false);
     pair.wait(3000);
     let read = |pair: &mut Pair| pair.client(0, Kind::Read, 0, 0..4 * BLOCK, 0, 0);
@@ -165,7 +167,8 @@ fn operations_of_all_clients_together_take_a_bounded_part_of_memory() {
     assert_eq!((answered(&pair), pair.mirrors[0].grown().client_bytes), (10, 0));
 }
 
-/// A client that connects again and again behind a write that hangs takes the room of that write, and no more.
+/// A client that connects again and again behind a write that hangs takes the room of that write,
+/// and no more.
 #[test]
 fn what_a_session_had_waiting_ends_with_it() {
     let mut pair = settled();
@@ -197,8 +200,8 @@ fn what_a_session_had_waiting_ends_with_it() {
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
-/// Device 1 leads alone and has written 40 blocks, which the joiner has missed. The joiner reads all
-/// that it is sent, and no job of its device ends.
+/// Device 1 is alone in sync and has written 40 blocks that the joiner has missed. The joiner reads
+/// everything that it is sent, and no job of its device ends.
 fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
     let mut pair = Pair::new([4, 4]);
     pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, Memory::room(4), Time::ZERO);
@@ -212,7 +215,7 @@ fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
     pair
 }
 
-/// The joiner's device goes on, and the joiner gets everything.
+/// The joiner's device works again, and the joiner gets everything.
 fn go_on(pair: &mut Pair) {
     (pair.mirrors[1].journal_mut().hangs, pair.mirrors[1].journal_mut().late) = (false, false);
     pair.wait(40_000);
@@ -235,7 +238,8 @@ fn clients_do_not_wait_for_copies_to_a_joiner_whose_device_hangs() {
     go_on(&mut pair);
 }
 
-/// What came before the operation that hangs is done. So other operations' answers excuse nothing.
+/// Everything before the operation that hangs is done, so answers to other operations are no
+/// excuse.
 #[test]
 fn a_joiner_is_cut_off_for_one_operation_that_hangs_while_others_go_on() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
@@ -257,7 +261,7 @@ fn a_joiner_is_cut_off_for_one_operation_that_hangs_while_others_go_on() {
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
 }
 
-/// It asked nobody meanwhile, and answers that had come it has not read.
+/// The primary asked for nothing meanwhile, and did not read answers that had arrived.
 #[test]
 fn time_in_which_the_leader_stood_still_cuts_no_joiner_off() {
     for link_queue in [Limits::TEST_MIN.link_queue, QUEUE] {
@@ -289,7 +293,7 @@ fn clients_do_not_wait_for_the_seal_of_a_joiner_whose_device_hangs() {
     go_on(&mut pair);
 }
 
-/// A leader repeats what it asks for until it is answered.
+/// A primary repeats its questions until they are answered.
 #[test]
 fn a_seal_that_is_asked_for_again_is_one_change() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
@@ -318,7 +322,7 @@ fn a_wipe_that_is_asked_for_again_is_one_change() {
     assert_eq!(pair.mirrors[1].journal().ended.len(), 1);
 }
 
-/// All its groups begin an epoch at once: no job runs there that would be timed.
+/// All groups of the device begin an epoch at once. No job runs that would be timed.
 #[test]
 fn a_device_that_hangs_in_a_change_is_slow() {
     let mut pair = settle(Pair::new([4, 4]));
@@ -346,7 +350,7 @@ fn what_only_a_joiner_lacks_takes_no_room_of_clients() {
     go_on(&mut pair);
 }
 
-/// Ends the oldest job that the joiner's device has; true if that copied the first block.
+/// Ends the oldest job of the joiner's device. Returns true if it copied the first block.
 fn end_one(pair: &mut Pair) -> bool {
     let journal = pair.mirrors[1].journal_mut();
     if journal.held.is_empty() {
@@ -360,7 +364,7 @@ fn end_one(pair: &mut Pair) -> bool {
     first
 }
 
-/// Its device does one thing after the other, and has more than five seconds of work.
+/// The joiner's device does one thing after the other, and has more than five seconds of work.
 #[test]
 fn a_joiner_that_works_is_not_cut_off_for_what_lies_behind_other_work() {
     let mut pair = settle(narrow());
@@ -386,7 +390,7 @@ fn a_joiner_that_works_is_not_cut_off_for_what_lies_behind_other_work() {
     assert_eq!(copies, 1, "the same block was copied again");
 }
 
-/// Another group has nothing to do at the joiner, so its questions are answered.
+/// The joiner has nothing to do in another group, so questions there are answered.
 #[test]
 fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_hangs() {
     let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
@@ -404,7 +408,7 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
         (50..90).for_each(|block| write(&mut pair, block, 7));
         pair.wait(4000);
         for i in [1, 0] {
-            // It begins to join anew.
+            // The join starts over in this group.
             let idle = GroupConfig { epoch: Epoch(pair.epoch + round), ..idle.clone() };
             let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
             mirror.configure(pair.now, GroupId(4), &idle, true, out);
@@ -415,7 +419,7 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
     }
 }
 
-/// A write to the second unit, which is group 4's, by a client that is none of the others.
+/// Another client writes to the second unit, which belongs to group 4.
 fn write_to_other(pair: &mut Pair, epoch: u64, block: u32) {
     pair.seq += 1;
     let mut h = Header::new(Kind::Write);
@@ -429,7 +433,48 @@ fn write_to_other(pair: &mut Pair, epoch: u64, block: u32) {
     pair.mirrors[0].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[0]);
 }
 
-/// Clients go from one group to the next, and in each one the joiner's device hangs.
+/// Clients of the first group write again as soon as they are answered, and always want more than
+/// the window takes. A write to the second group is among them.
+#[test]
+fn a_group_with_a_high_number_gets_its_turn_in_the_window() {
+    let mut pair = settle(narrow());
+    let epoch = pair.epoch + 1;
+    let other = moved::config(epoch, 1, &[1, 2], &[1, 2], &[]);
+    for i in [1, 0] {
+        let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
+        mirror.configure(pair.now, GroupId(4), &other, true, out);
+    }
+    pair.wait(500);
+    let most = (QUEUE / 2 / u64::from(BLOCK)) as usize;
+    let wanted = 4 * most;
+    let before = pair.replies.len();
+    (0..wanted as u32).for_each(|block| write(&mut pair, block, 7));
+    write_to_other(&mut pair, epoch, 0);
+    let last = pair.seq;
+    let mut asked = wanted as u32;
+    while !pair.replies[before..].iter().any(|h| h.op.get() == last) {
+        let answered = pair.replies.len();
+        assert!(answered - before <= 2 * wanted, "{} others were answered", answered - before);
+        pair.now = Time(pair.now.0 + 1_000_000);
+        // One way, and back: `run` would end all that has been asked.
+        for from in [0, 1] {
+            pair.mirrors[from].flush(pair.now, &mut pair.outs[from]);
+            for effect in pair.outs[from].drain().collect::<Vec<_>>() {
+                if let Effect::Send { link, head, body } = effect {
+                    pair.deliver(from, link, &wire::parse(head.as_slice()), body);
+                }
+            }
+        }
+        for _ in answered..pair.replies.len() {
+            write(&mut pair, asked % 40, 7);
+            asked += 1;
+        }
+    }
+    pair.run();
+    pair.assert_equal();
+}
+
+/// Clients write to one group after the other, and in each one the joiner's device hangs.
 #[test]
 fn a_joiner_whose_device_hangs_takes_one_window_for_all_groups() {
     let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
@@ -473,7 +518,7 @@ pub fn a_joiner_takes_no_more_before_it_has_written_what_it_was_sent() {
     go_on(&mut pair);
 }
 
-/// A client that is none of the others writes to the first blocks of the volume, or asks for that again.
+/// Another client writes to the first blocks of the volume, or retries that.
 fn write_of_another(pair: &mut Pair, blocks: u32, flags: u8) {
     let mut h = Header::new(Kind::Write);
     (h.op, h.seq, h.floor) = (1.into(), 1.into(), 1.into());
@@ -486,7 +531,8 @@ fn write_of_another(pair: &mut Pair, blocks: u32, flags: u8) {
     pair.mirrors[0].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[0]);
 }
 
-/// Who asks again for a write of which a part is done is told so, also if what is left waits before it finds no space.
+/// A retry of a write of which a part is done is told so, even if the rest waits before it finds no
+/// space.
 #[test]
 fn a_part_that_is_done_is_not_forgotten_while_the_rest_waits() {
     let mut pair = settle(narrow());
@@ -499,7 +545,7 @@ fn a_part_that_is_done_is_not_forgotten_while_the_rest_waits() {
     (1..40).for_each(|block| fill(&mut pair, block));
     assert!(sent(&mut pair) >= QUEUE / 4, "the window is full");
     write_of_another(&mut pair, 2, flag::RETRY);
-    // The place of the block that is there goes to others.
+    // The space of the block that is there goes to others.
     let memory = pair.mirrors[0].journal_mut();
     memory.units.remove(&UNIT0);
     memory.room = 0;

@@ -1,6 +1,8 @@
-//! What servers don't reach each other: whose suspicion counts, and who is done without (rule R12; `mdm::reach` says who
-//! is cut off). A device that the others don't reach goes down, so that they lead what it led; its next heartbeat brings it
-//! back, without them. It leads what nobody else has then, and joins when they reach it.
+//! Devices that other servers cannot reach: which suspicions count, and which devices are taken out
+//! (rule R12; `mdm::reach` finds the devices that are cut off). Such a device goes down, so that
+//! the others lead what it led. Its next heartbeat brings it back, without those groups. From then
+//! on it leads only groups in which it alone is in sync, and joins the others again when their
+//! primaries reach it.
 
 use super::Mdm;
 use alloc::collections::BTreeSet;
@@ -13,7 +15,8 @@ use seam::{Effects, Note};
 use wire::control::Proposal;
 
 impl Mdm {
-    /// Takes out of a proposal what doesn't count, or doesn't yet: its sender says it again with each heartbeat.
+    /// Removes from a proposal what does not count, or not yet: its sender repeats it with each
+    /// heartbeat.
     pub(super) fn weigh(&mut self, now: Time, m: &mut Proposal) {
         let (by, limits) = (DeviceId(m.device), &self.config.limits);
         self.reach.told(now, by, &m.unreached, limits);
@@ -22,7 +25,7 @@ impl Mdm {
         m.suspects.retain(|d| !unreached.contains(d) || reach.counts(by, DeviceId(*d), limits));
     }
 
-    /// Devices that are cut off go out of the groups that others can serve.
+    /// Takes devices that are cut off out of the groups that others can serve.
     pub(super) fn do_without_cut_off(
         &mut self,
         now: Time,
@@ -38,7 +41,8 @@ impl Mdm {
         for device in found.difference(&before) {
             out.note(Note::CutOff { device: *device, over: false });
             if !shares(&self.state, *device, &found) {
-                // It is asked to take something again and again.
+                // It counts as an absence: primaries would try to bring the device up to date again
+                // and again.
                 self.count_absence(now, *device, None, out);
             }
         }
@@ -54,7 +58,8 @@ impl Mdm {
     }
 }
 
-/// True when the device is in sync in a group in which another one is, too, that is up and not cut off.
+/// Returns true when the device shares its place in a group's in-sync set with another one that is
+/// up and not cut off.
 fn shares(state: &State, device: DeviceId, cut_off: &BTreeSet<DeviceId>) -> bool {
     let there = |d: &DeviceId| *d != device && state.is_up(*d) && !cut_off.contains(d);
     let with_others = |g: &base::GroupId| {

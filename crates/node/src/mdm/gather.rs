@@ -1,7 +1,8 @@
-//! Verdicts on a server's devices wait a moment for each other: a server that dies with all its devices is one entry of the
-//! log, and one map, instead of one for each of them. What its peers suspect waits, too: the verdict says more, and then
-//! there is nothing left to say. Verdicts on a server with one device don't wait, and what its peers suspect only does while
-//! it is being dialled: which of the two answers is here first is chance, and the second would be one more entry and map.
+//! Verdicts on a server's devices wait a moment for each other: a server that dies with all its
+//! devices takes one log entry and one map, instead of one for each device. Suspicions of its peers
+//! wait, too: the verdict says more, and makes them superfluous. Verdicts on a server with one
+//! device do not wait. Suspicions of such a device wait only while it is being dialled: either
+//! answer may arrive first, and the second one would cost another entry and map.
 
 use super::Mdm;
 use super::intake::Input;
@@ -12,20 +13,20 @@ use mdm::detector::Verdict;
 use mdm::state::Device;
 use wire::control::Proposal;
 
-/// How many proposals wait; the others' primaries propose again.
+/// The most proposals that wait. Further ones are dropped: their primaries propose again.
 const DOUBTS: usize = 4096;
 
-/// What waits.
+/// Verdicts and suspicions that wait.
 #[derive(Debug, Default)]
 pub(super) struct Gathered {
-    /// By server: until when, and what there is already.
+    /// By server: until when its verdicts wait, and the verdicts so far.
     verdicts: BTreeMap<SdsId, (Time, Vec<Verdict>)>,
-    /// What peers suspect, and until when that waits.
+    /// Suspicions of peers, and until when each waits.
     doubts: VecDeque<(Time, Proposal)>,
 }
 
 impl Gathered {
-    /// When the first ones are due.
+    /// Returns when the first of them are due.
     pub fn due(&self) -> Option<Time> {
         let verdicts = self.verdicts.values().map(|(due, _)| *due).min();
         Time::earliest(verdicts, self.doubts.front().map(|(due, _)| *due))
@@ -33,17 +34,17 @@ impl Gathered {
 }
 
 impl Mdm {
-    /// How long a verdict waits for the others. Death shows on all links at once; who is silent is so for one device
-    /// after the other, as each has a heartbeat of its own.
+    /// Returns how long a verdict waits for the others. A death shows on all links at once. Silence
+    /// shows for one device after the other, as each has its own heartbeat.
     fn patience(&self, verdict: &Verdict) -> Duration {
         let beat = self.config.limits.heartbeat_every;
         if verdict.dead { beat / 8 } else { beat }
     }
 
-    /// A device seems to be gone.
+    /// Handles a verdict: a device seems to be gone.
     pub(super) fn judge(&mut self, now: Time, verdict: Verdict) {
         let Some(sds) = self.state.devices.get(&verdict.device).map(|d| d.sds) else { return };
-        // Of one that was silent it may be found out later that it is dead.
+        // A device that was silent may turn out to be dead later.
         let told = |d: &Device| if verdict.dead { !d.dead } else { d.up };
         let mates = self.state.devices.values().filter(|d| d.sds == sds && told(d)).count();
         let due = now + self.patience(&verdict);
@@ -57,7 +58,7 @@ impl Mdm {
         self.release(now);
     }
 
-    /// What has waited long enough is worked on.
+    /// Passes on what has waited for long enough.
     pub(super) fn release(&mut self, now: Time) {
         let mut due = Vec::new();
         self.gathered.verdicts.retain(|_, (at, list)| {
@@ -73,8 +74,8 @@ impl Mdm {
         }
     }
 
-    /// Takes out of a proposal what it suspects of servers with several devices, and of devices that are being dialled, for
-    /// later.
+    /// Removes from a proposal, for later, its suspicions of servers with several devices and of
+    /// devices that are being dialled.
     pub(super) fn defer(&mut self, now: Time, m: &mut Proposal) {
         let shared = |device: &u32| {
             let sds = self.state.devices.get(&DeviceId(*device)).map(|d| d.sds);
@@ -90,7 +91,8 @@ impl Mdm {
         }
     }
 
-    /// True when a verdict on the device waits. It says more than a peer that suspects the device, which will say so again.
+    /// Returns true when a verdict on the device waits. It says more than a peer's suspicion, which
+    /// the peer will repeat.
     pub(super) fn gathers(&self, device: DeviceId) -> bool {
         self.gathered.verdicts.values().any(|(_, list)| list.iter().any(|v| v.device == device))
     }

@@ -22,19 +22,21 @@ use alloc::vec::Vec;
 use base::{LinkId, MapVersion, Time};
 use consensus::{Image, Message, Wrong};
 use core::net::SocketAddr;
+use mdm::log::IMAGE_MAX;
 use mdm::members::MAX_MEMBERS;
 use prost::Message as _;
 use seam::{DialId, Effect, Effects, Note};
 use wire::control::{BuildInfo, Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, PeerLink};
 
-/// The longest message that is believed: a state of this size takes as long to send as a link may be stuck.
-const MESSAGE_MAX: usize = 1 << 30;
+/// The longest message that is believed: the longest state that a log takes, and 1 MiB for the rest of the message.
+/// All other messages are shorter.
+pub(super) const MESSAGE_MAX: usize = IMAGE_MAX as usize + (1 << 20);
 /// Bytes of one part.
 const PART: usize = 1 << 20;
 
 /// Links that say to be one member's, and have not proven it: the oldest goes when one more comes.
-const UNPROVEN: usize = 16;
+pub(super) const UNPROVEN: usize = 16;
 
 /// A member, as somebody to be dialled.
 struct Contact {
@@ -101,6 +103,11 @@ impl Peers {
     /// All links that this MDM dialled.
     pub fn all_links(&self) -> Vec<LinkId> {
         self.links.keys().copied().collect()
+    }
+
+    /// The number of MDMs that called before the state named them.
+    pub fn heard_of(&self) -> usize {
+        self.heard_of.len()
     }
 
     /// When somebody is to be dialled.

@@ -1,4 +1,4 @@
-//! Servers that were turned away lately, for the status: they are in no other list.
+//! Servers that were turned away lately, for the status: no other list has them.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -7,19 +7,23 @@ use base::Time;
 use base::time::Duration;
 use wire::control::TurnedAway;
 
-/// So many are kept, the latest ones.
-const MOST: usize = 16;
-/// How long one is told.
+/// The most servers that are kept: the latest ones.
+pub(super) const MOST: usize = 16;
+/// How long each of them is shown.
 const TOLD: Duration = Duration::from_secs(600);
 
-/// Those of this leader's time.
+/// The servers that this leader has turned away.
 #[derive(Debug, Default)]
 pub(super) struct TurnedAways {
     list: VecDeque<(Time, TurnedAway)>,
 }
 
 impl TurnedAways {
-    /// One was turned away. It takes the place of what was said about the same server before.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Records that a server was turned away. The entry replaces an earlier one of the same shard.
     pub(super) fn put(&mut self, now: Time, name: &str, shard: u32, address: &str, why: &str) {
         self.came(name, shard);
         if self.list.len() == MOST {
@@ -30,12 +34,12 @@ impl TurnedAways {
         self.list.push_back((now, TurnedAway { name, shard, address, why, seconds_ago: 0 }));
     }
 
-    /// This one was taken in.
+    /// Removes the entry of a shard that was accepted.
     pub(super) fn came(&mut self, name: &str, shard: u32) {
         self.list.retain(|(_, old)| (old.name.as_str(), old.shard) != (name, shard));
     }
 
-    /// Those of the last ten minutes, the earliest first.
+    /// Returns the entries of the last ten minutes, the earliest first.
     pub(super) fn lately(&self, now: Time) -> Vec<TurnedAway> {
         let told = self.list.iter().filter(|(at, _)| now.since(*at) < TOLD);
         let aged = |(at, one): &(Time, TurnedAway)| TurnedAway {

@@ -66,6 +66,11 @@ impl MdmLink {
         }
     }
 
+    /// True when an MDM knows us on a link that is up.
+    pub(super) fn is_up(&self) -> bool {
+        self.registered.is_some()
+    }
+
     /// Records that operations need a map of at least this version.
     pub(super) fn want(&mut self, version: MapVersion) {
         self.wanted = self.wanted.max(version);

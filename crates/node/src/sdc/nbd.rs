@@ -10,7 +10,7 @@ use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::time::Duration;
-use base::{LinkId, Map, Time, VolumeId};
+use base::{Limits, LinkId, Map, Time, VolumeId};
 use mdm::mapping::Grant;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Unsent};
 use target::nbd::{Action, Session};
@@ -26,25 +26,21 @@ const CONNECTIONS: usize = 4096;
 /// Limit of the connections without a volume. One more replaces the oldest one.
 const STRANGERS: usize = 256;
 
-/// Limit of the bytes of writes that wait for space, in all connections together. Writes above it
-/// count as in flight.
-const WAITING_BYTES: u64 = 1 << 30;
-
 /// Limits on answers that clients have not read.
 pub(super) const UNSENT: Unsent =
     Unsent { link: 1 << 20, all: 1 << 30, patience: Duration::from_secs(5) };
-
-/// Bytes of requests in flight, in all connections together. Each connection with a volume gets an
-/// equal share.
-const FLYING_BYTES: u64 = 1 << 30;
 
 /// A request for which there is no place yet: its connection, its tag, and the start of the wait.
 type Waiting = (LinkId, u64, BlockRequest, Time);
 
 /// All NBD sessions.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sessions {
     sessions: Map<LinkId, Session>,
+    /// Bytes of requests in flight that do not wait for space, of all connections together, and
+    /// their limit.
+    flying: u64,
+    most: u64,
     /// Links whose negotiation waits for a fresh map.
     refreshing: Vec<LinkId>,
     /// When the first of them has waited long enough. Then all of them are answered.
@@ -61,7 +57,71 @@ pub(super) struct Sessions {
     pub(super) review: bool,
 }
 
+/// Lengths of the lists of NBD connections, and their bounds (`docs/internals/limits.md`).
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct NbdGrown {
+    /// Connections.
+    pub connections: usize,
+    /// Connections that have attached no volume.
+    pub strangers: usize,
+    /// Requests of one connection in flight that do not wait for space.
+    pub requests: usize,
+    /// Bytes of these.
+    pub bytes: usize,
+    /// The same bytes, of all connections together.
+    pub all_bytes: usize,
+    /// Writes that wait for space, of all connections together.
+    pub waiting: usize,
+    /// Bytes of these.
+    pub waiting_bytes: usize,
+}
+
 impl Sessions {
+    /// Creates the list without a connection.
+    pub(super) fn new(limits: &Limits) -> Sessions {
+        Sessions {
+            sessions: Map::default(),
+            flying: 0,
+            most: limits.nbd_flying,
+            refreshing: Vec::new(),
+            refresh_by: None,
+            spare: Vec::new(),
+            strangers: VecDeque::new(),
+            crowded: Default::default(),
+            leaves: Map::default(),
+            review: false,
+        }
+    }
+
+    /// Returns how long the lists are.
+    pub(super) fn grown(&self) -> NbdGrown {
+        let all = || self.sessions.values();
+        let flying = |session: &Session| session.flying_bytes() as usize;
+        NbdGrown {
+            connections: self.sessions.len(),
+            strangers: self.strangers.len(),
+            requests: all().map(Session::active).max().unwrap_or(0),
+            bytes: all().map(flying).max().unwrap_or(0),
+            all_bytes: all().map(flying).sum(),
+            waiting: all().map(Session::waiting).sum(),
+            waiting_bytes: all().map(|session| session.waiting_bytes() as usize).sum(),
+        }
+    }
+
+    /// Returns how long the lists may be with these connections.
+    pub(super) fn may_grow(&self, limits: &Limits) -> NbdGrown {
+        let one = limits.nbd_payload as usize;
+        NbdGrown {
+            connections: CONNECTIONS,
+            strangers: STRANGERS,
+            requests: limits.nbd_requests.max(1) as usize,
+            bytes: 3 * one,
+            all_bytes: limits.nbd_flying as usize + self.sessions.len() * one,
+            waiting: waiting_most(limits),
+            waiting_bytes: limits.nbd_waiting as usize,
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.sessions.len()
     }
@@ -73,8 +133,10 @@ impl Sessions {
     }
 
     pub(super) fn remove(&mut self, link: LinkId) {
+        let gone = self.sessions.remove(&link);
+        self.flying -= gone.as_ref().map_or(0, Session::flying_bytes);
         // Many connections may end at once, so the queues are only searched if necessary.
-        if self.sessions.remove(&link).is_some_and(|session| session.in_flight() > 0) {
+        if gone.is_some_and(|session| session.in_flight() > 0) {
             self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
         }
         if self.leaves.remove(&link).is_some() {
@@ -89,9 +151,15 @@ impl Sessions {
 
     /// Divides the bytes in flight again, after a connection has attached a volume or has ended.
     fn share(&mut self) {
-        let share = FLYING_BYTES / self.leaves.len().max(1) as u64;
+        let share = self.most / self.leaves.len().max(1) as u64;
         self.sessions.values_mut().for_each(|session| session.share(share));
     }
+}
+
+/// Returns how many writes may wait for space without counting as in flight: half of the requests,
+/// so that the writes of volumes that have space find places.
+fn waiting_most(limits: &Limits) -> usize {
+    (limits.sdc_requests / 2) as usize
 }
 
 impl Sdc {
@@ -223,8 +291,9 @@ impl Sdc {
         let all: u64 = sessions().map(Session::waiting_bytes).sum();
         let writes: usize = sessions().map(Session::waiting).sum();
         // Other volumes may have space, and their writes need places, too.
-        let room = writes < (self.config.limits.sdc_requests / 2) as usize;
-        let most = if room { WAITING_BYTES.saturating_sub(all) } else { 0 };
+        let limits = &self.config.limits;
+        let room = writes < waiting_most(limits);
+        let most = if room { limits.nbd_waiting.saturating_sub(all) } else { 0 };
         self.nbd_session(now, link, out, |session, out, actions| {
             session.waits(tag, most, out.pool(), actions);
         });
@@ -249,7 +318,10 @@ impl Sdc {
         for link in core::mem::take(&mut self.nbd.refreshing) {
             let Some(mut session) = self.nbd.sessions.remove(&link) else { continue };
             let mut actions = core::mem::take(&mut self.nbd.spare);
+            session.leave(self.nbd.most.saturating_sub(self.nbd.flying));
+            let before = session.flying_bytes();
             session.refreshed(&self.map, out.pool(), &mut actions);
+            self.nbd.flying = self.nbd.flying - before + session.flying_bytes();
             let volume = session.attached().and_then(|(v, _)| Some((v, self.map.volumes.get(&v)?)));
             if let Some((id, volume)) = volume
                 && let Some(grant) = self.map.my_grant(volume)
@@ -314,9 +386,13 @@ impl Sdc {
         out: &mut Effects,
         call: impl FnOnce(&mut Session, &mut Effects, &mut Vec<Action>),
     ) {
+        let left = self.nbd.most.saturating_sub(self.nbd.flying);
         let Some(session) = self.nbd.sessions.get_mut(&link) else { return };
         let mut actions = core::mem::take(&mut self.nbd.spare);
+        session.leave(left);
+        let before = session.flying_bytes();
         call(session, out, &mut actions);
+        self.nbd.flying = self.nbd.flying - before + session.flying_bytes();
         self.nbd_execute(now, link, actions, out);
     }
 

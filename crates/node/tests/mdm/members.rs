@@ -165,6 +165,32 @@ fn hellos_in_a_members_name_do_not_keep_it_out() {
     assert_eq!(all.iter().filter(|link| !b.closed.contains(link)).count(), 16);
 }
 
+/// A member's messages have a bound, and a message that is longer costs no memory.
+#[test]
+fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
+    let longest = u32::try_from(mdm::log::IMAGE_MAX + (1 << 20)).unwrap();
+    assert!(longest < 1 << 30);
+    let mut b = Bench::with_a_member();
+    let (secret, term) = (b.secret(), b.term());
+    let member = b.hello_as(2, AWAY);
+    b.say(member, secret, term);
+    let part = |b: &mut Bench, len: u32| {
+        let mut header = Header::new(Kind::Raft);
+        (header.op, header.len) = (secret.into(), len.into());
+        b.raw(member, header, &[0; 4096]);
+        b.mdm.grown().all_parts
+    };
+    assert_eq!(part(&mut b, longest), 4096, "the first part of the longest message");
+    let member = b.hello_as(2, AWAY);
+    b.say(member, secret, term);
+    assert_eq!(b.mdm.grown().all_parts, 0, "another link has taken the place of that one");
+    let mut header = Header::new(Kind::Raft);
+    (header.op, header.len) = (secret.into(), (longest + 1).into());
+    b.raw(member, header, &[0; 4096]);
+    assert_eq!(b.refusal(member).0, RefusalCode::Unexpected);
+    assert_eq!(b.mdm.grown().all_parts, 0);
+}
+
 /// Whose secret a member refuses isn't it: sooner or later the true one is tried.
 #[test]
 fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {

@@ -70,6 +70,8 @@ pub struct Cluster {
     pub written: BTreeSet<u32>,
     /// Servers that refuse every hello.
     pub refusing: BTreeSet<u32>,
+    /// Servers that receive a hello and never answer it.
+    pub mute: BTreeSet<u32>,
     /// While this is set, all servers hold their I/O back.
     pub hold: bool,
     /// This server holds its I/O back.
@@ -140,6 +142,7 @@ impl Cluster {
             data: vec![0; (UNITS * UNIT) as usize],
             written: BTreeSet::new(),
             refusing: BTreeSet::new(),
+            mute: BTreeSet::new(),
             hold: false,
             holds: None,
             held: VecDeque::new(),
@@ -295,6 +298,9 @@ impl Cluster {
         if header.kind() == Some(Kind::Hello) {
             self.log.handshakes.push(header.version.get());
             self.log.hellos.push((Who::Server(n), Hello::decode(&body[..]).unwrap()));
+            if self.mute.contains(&n) {
+                return;
+            }
             if self.refusing.contains(&n) {
                 let code = RefusalCode::Superseded as i32;
                 let refusal = Refusal { code, ..Refusal::default() };

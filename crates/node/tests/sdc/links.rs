@@ -93,6 +93,24 @@ fn an_mdm_that_was_set_back_is_not_followed() {
     assert_eq!(c.log.registrations.len(), 2);
 }
 
+/// Its process hangs, and its host still accepts connections.
+#[test]
+fn a_server_that_answers_no_hello_is_dialled_again() {
+    let mut c = Cluster::ready();
+    c.mute.insert(1);
+    c.ask(1, BlockKind::Write, 0, 4096, &[7; 4096]);
+    let patience = Limits::SHIPPED.hello_within * 2;
+    c.pass(patience - ms(1));
+    assert_eq!(c.log.closed, []);
+    c.pass(ms(1));
+    assert_eq!(c.log.closed, [Who::Server(1)]);
+    // The hung process has ended, and another one listens.
+    c.mute.clear();
+    c.pass(ms(1000));
+    assert_eq!(c.log.hellos.iter().filter(|(who, _)| *who == Who::Server(1)).count(), 2);
+    assert!(c.log.replies.len() == 1 && c.log.replies[0].1.is_ok());
+}
+
 #[test]
 fn a_dead_primary_is_replaced_as_soon_as_the_map_says_so() {
     let mut c = Cluster::ready();

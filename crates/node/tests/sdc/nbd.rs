@@ -238,6 +238,114 @@ fn a_thousand_writes_that_wait_for_space_hold_nothing_else_up() {
     assert_eq!((c.sdc.held(), c.sdc.outstanding(), c.pool.used()), (0, 0, 0));
 }
 
+/// Writes that wait for space leave places for the writes of volumes that have some: half of the
+/// requests may wait, of which a write that finds no place is not one.
+#[test]
+fn writes_that_wait_for_space_are_half_of_the_requests_at_most() {
+    let limits = Limits { sdc_requests: 8, nbd_requests: 1, ..Limits::SHIPPED };
+    let mut c = Cluster::new(limits.clone());
+    c.pass(ms(1));
+    let mut full = Client::attached(&mut c, &limits);
+    let mut other = Client::attached(&mut c, &limits);
+    c.full = true;
+    for i in 0..10 {
+        full.request(&mut c, NBD_CMD_WRITE, i, i * 4096, 4096, &[7; 4096]);
+    }
+    c.pass(ms(20));
+    let nbd = c.sdc.grown().nbd;
+    assert_eq!((nbd.waiting, nbd.requests), (4, 1), "and one counts as in flight");
+    assert_eq!((c.sdc.held(), c.log.paused.len()), (5, 1));
+    // There is space elsewhere. Nothing of what waits is asked again this soon.
+    c.full = false;
+    other.request(&mut c, NBD_CMD_WRITE, 1, 1 << 20, 4096, &[8; 4096]);
+    assert_eq!(other.reply(&mut c, 1).0, 0, "it has found a place");
+    assert_eq!(c.sdc.held(), 5);
+    c.pass(Duration::from_secs(5));
+    assert_eq!(full.take(&mut c).len(), 10 * 16);
+    assert_eq!((c.sdc.held(), c.sdc.outstanding(), c.log.paused.len()), (0, 0, 0));
+}
+
+/// Bytes of one request of the two tests below.
+const PIECE: u32 = 4096;
+
+fn small_sums() -> Limits {
+    let sums = Limits { nbd_flying: 64 << 10, nbd_waiting: 32 << 10, ..Limits::SHIPPED };
+    Limits { nbd_payload: 16 << 10, ..sums }
+}
+
+/// Connections that come one after the other, while nobody answers, share what is in flight.
+#[test]
+fn what_all_connections_have_in_flight_has_a_bound() {
+    const COUNT: u64 = 12;
+    let limits = small_sums();
+    let mut c = Cluster::new(limits.clone());
+    c.pass(ms(1));
+    c.hold = true;
+    let mut all = Vec::new();
+    for _ in 0..COUNT {
+        let mut nbd = Client::attached(&mut c, &limits);
+        for i in 0..8 {
+            nbd.request(&mut c, NBD_CMD_WRITE, i, i * 4096, PIECE, &[7; PIECE as usize]);
+        }
+        all.push(nbd);
+        let (is, may) = (c.sdc.grown().nbd, c.sdc.may_grow().nbd);
+        let most = limits.nbd_flying as usize + all.len() * PIECE as usize;
+        assert!(is.all_bytes <= most, "{} connections: {}", all.len(), is.all_bytes);
+        assert!(is.all_bytes <= may.all_bytes && is.bytes <= may.bytes, "{is:?} {may:?}");
+        assert!(is.all_bytes >= all.len() * PIECE as usize, "each has something: {is:?}");
+    }
+    c.hold = false;
+    c.release();
+    for nbd in &mut all {
+        assert_eq!(nbd.take(&mut c).len(), 8 * 16);
+    }
+    assert_eq!((c.sdc.grown().nbd.all_bytes, c.log.paused.len()), (0, 0));
+}
+
+/// What connections that are gone had in flight leaves room for others.
+#[test]
+fn what_is_gone_with_its_connection_counts_no_more() {
+    let limits = small_sums();
+    let mut c = Cluster::new(limits.clone());
+    c.pass(ms(1));
+    c.hold = true;
+    for _ in 0..20 {
+        let mut nbd = Client::attached(&mut c, &limits);
+        for i in 0..8 {
+            nbd.request(&mut c, NBD_CMD_READ, i, i * 4096, PIECE, &[]);
+        }
+        assert_eq!(c.sdc.grown().nbd.all_bytes, 32 << 10);
+        c.cut(Who::Nbd);
+        assert_eq!(c.sdc.grown().nbd.all_bytes, 0);
+    }
+}
+
+/// Writes of all connections that wait for space have a bound, beyond which they count as in flight.
+#[test]
+fn what_waits_for_space_of_all_connections_has_a_bound() {
+    let limits = small_sums();
+    let mut c = Cluster::new(limits.clone());
+    c.pass(ms(1));
+    c.full = true;
+    let mut all: Vec<_> = (0..6).map(|_| Client::attached(&mut c, &limits)).collect();
+    for i in 0..6 {
+        for nbd in &mut all {
+            nbd.request(&mut c, NBD_CMD_WRITE, i, i * 4096, PIECE, &[7; PIECE as usize]);
+        }
+        c.pass(ms(1));
+    }
+    let is = c.sdc.grown().nbd;
+    assert_eq!((is.waiting, is.waiting_bytes), (8, limits.nbd_waiting as usize));
+    assert!(is.all_bytes > 0 && is.all_bytes <= limits.nbd_flying as usize + 6 * 4096, "{is:?}");
+    c.full = false;
+    c.pass(Duration::from_secs(10));
+    for nbd in &mut all {
+        assert_eq!(nbd.take(&mut c).len(), 6 * 16);
+    }
+    let is = c.sdc.grown().nbd;
+    assert_eq!((is.waiting_bytes, is.all_bytes, c.sdc.held()), (0, 0, 0));
+}
+
 #[test]
 fn who_attaches_nothing_is_closed_and_keeps_nobody_out() {
     let mut c = Cluster::ready();

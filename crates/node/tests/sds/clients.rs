@@ -54,6 +54,27 @@ fn what_waits_for_a_client_that_is_cut_off_is_not_done_later() {
     assert_eq!(b.begun, [6], "of which clients a write was begun");
 }
 
+/// The server's process hangs, and its host still accepts connections.
+#[test]
+fn a_server_that_answers_no_hello_is_dialled_again() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    b.map(mdm, 1, &[3, 4]);
+    while b.dials.is_empty() {
+        b.pass(Duration::from_millis(100));
+    }
+    let (dial, _) = b.dials.remove(0);
+    let link = b.link(Some(dial));
+    let client = b.client(6);
+    b.io(client, Kind::Write, 1, 0, &[0xbb; 512]);
+    b.pass(Limits::TEST_MIN.hello_within * 2 - Duration::from_millis(1));
+    assert!(!b.closed.contains(&link) && b.dials.is_empty());
+    b.pass(Duration::from_millis(1));
+    assert!(b.closed.contains(&link));
+    b.peer_comes();
+    assert_eq!(b.begun, [6], "of which clients a write was begun");
+}
+
 /// Only the incarnation in the map counts as the replica: an older one must not grant in its name.
 #[test]
 fn an_older_life_of_a_device_is_no_member() {

@@ -153,7 +153,8 @@ impl Bench<'_> {
             )?;
             let (floor, rate) = (taken.floor(|f| *f), taken.ours(|f| *f));
             let outcome = outcome.with_ratio(taken.ratio(|f| *f));
-            return Ok(told(outcome, [floor, rate], [1e6 / floor, 1e6 / rate]));
+            let both = [floor, rate].map(|iops| row.rate(iops, load.work.block));
+            return Ok(told(outcome, both, [1e6 / floor, 1e6 / rate]));
         }
         let Some(null) = &self.null else { return Ok(outcome.not_measured("no NULL devices")) };
         let floor = |at: &str| of(null, &format!("{name}, NULL devices, {at}"));

@@ -88,11 +88,7 @@ impl Loader {
             slots: vec![(Side::Read, 0, Time::ZERO); load.depth as usize],
             memory: vec![
                 0;
-                if load.data == Data::Copied {
-                    (load.depth * load.block) as usize
-                } else {
-                    0
-                }
+                if load.data == Data::Copied { bytes(load.depth, load.block) } else { 0 }
             ],
             load,
             shared,
@@ -204,6 +200,11 @@ impl Loader {
     }
 }
 
+/// Returns the number of bytes of all slots, which may be more than 4 GiB.
+fn bytes(depth: u32, block: u32) -> usize {
+    depth as usize * block as usize
+}
+
 /// Returns the content of [`Data::Checked`] from an offset on, 8 bytes at a time. It is never zero.
 fn words(at: u64) -> impl Iterator<Item = [u8; 8]> {
     (at + 1..).step_by(8).map(u64::to_le_bytes)
@@ -256,5 +257,15 @@ impl Node for Loader {
             None => Some(Time::ZERO),
             Some(_) => Time::earliest(self.sdc.wake_at(), Some(self.next)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_deep_load_of_large_blocks_is_counted_in_full() {
+        assert_eq!(bytes(1024, 4 << 20), 4 << 30);
     }
 }

@@ -21,11 +21,9 @@ pub struct Role {
 ///
 /// With `founding` there is no cluster yet, and the first manager begins one. Otherwise an MDM
 /// without a log waits to be added, so that it does not begin another cluster in place of this one.
-/// A single MDM never waits.
 pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>> {
     let mdm = topology.mdms_at();
-    let alone = mdm.len() == 1;
-    let begins = alone || founding && topology.founder()?.name == host.name;
+    let begins = founding && topology.founder()?.name == host.name;
     let pid = |role: &str| Some(host.path(&format!("run/gabion/{role}.pid")));
     let mut roles = Vec::new();
     if host.mdm.is_some() {
@@ -183,4 +181,28 @@ fn unit_file(role: &str, command: &str) -> String {
          LimitNOFILE=65536\nLimitMEMLOCK=infinity\nOOMScoreAdjust=-900\n\n\
          [Install]\nWantedBy=multi-user.target\n"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::topology::EXAMPLE;
+    use super::*;
+
+    /// Returns which of the MDMs wait to be added.
+    fn waiting(topology: &Topology, founding: bool) -> Vec<bool> {
+        let all = topology.mdms().map(|host| of(host, topology, founding).unwrap());
+        let mdm = all.map(|roles| roles.into_iter().find(|r| r.name == "mdm").unwrap());
+        mdm.map(|role| toml::from_str::<MdmConfig>(&role.config).unwrap().join).collect()
+    }
+
+    #[test]
+    fn the_first_manager_begins_a_cluster_once() {
+        let three: Topology = toml::from_str(EXAMPLE).unwrap();
+        assert_eq!(waiting(&three, true), [false, true, true]);
+        assert_eq!(waiting(&three, false), [true; 3]);
+        let mut one = three;
+        one.hosts[1..].iter_mut().for_each(|host| host.mdm = None);
+        assert_eq!(waiting(&one, true), [false]);
+        assert_eq!(waiting(&one, false), [true], "its log may be lost");
+    }
 }

@@ -259,6 +259,7 @@ fn check_pool(report: &Report, sds: &str, pool: Option<&str>, replaces: bool) ->
 }
 
 /// Runs `gabion device add`.
+// Long: one order, with the checks before it and the steps after it.
 pub fn add(
     target: &Target,
     server: &Server,

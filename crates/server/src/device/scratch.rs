@@ -157,6 +157,19 @@ impl Scratch {
         }
     }
 
+    /// Restores the saved content durably, as much of it as the device takes. A scratch file has
+    /// none. Returns the first error.
+    fn restore(&mut self) -> Result<()> {
+        let saved = std::mem::take(&mut self.saved);
+        if saved.is_empty() {
+            return Ok(());
+        }
+        let pieces = saved.chunks(PIECE).enumerate();
+        let put = pieces.map(|(i, piece)| self.put((i * PIECE) as u64, &self.pool.copy(piece)));
+        let put = put.fold(Ok(()), Result::and);
+        put.and(self.flush())
+    }
+
     /// Makes all writes durable.
     pub fn flush(&self) -> Result<()> {
         fdatasync(&self.fd).context("flushing")
@@ -179,14 +192,9 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let saved = std::mem::take(&mut self.saved);
-        for (i, piece) in saved.chunks(PIECE).enumerate() {
-            let buf = self.pool.copy(piece);
-            if let Err(error) = self.put((i * PIECE) as u64, &buf) {
-                eprintln!("error: the content of the device could not be restored: {error:#}");
-            }
+        if let Err(error) = self.restore() {
+            eprintln!("error: the content of the device could not be restored: {error:#}");
         }
-        let _ = self.flush();
     }
 }
 
@@ -200,4 +208,28 @@ pub fn folder(path: &Path) -> PathBuf {
 
 fn mixed(i: u64) -> u8 {
     base::prng::mix(i / 8).to_le_bytes()[i as usize % 8]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_saved_is_restored_or_the_failure_is_told() {
+        let mut scratch = Scratch::new(&std::env::temp_dir(), false).unwrap();
+        scratch.saved = (0..2 * PIECE).map(|i| (i / 4096) as u8).collect();
+        let saved = scratch.saved.clone();
+        scratch.restore().unwrap();
+        let mut read = scratch.pool.alloc(saved.len());
+        scratch.get(0, &mut read).unwrap();
+        assert!(read[..] == saved[..]);
+        // A scratch area that takes no writes any more.
+        scratch.saved = saved;
+        scratch.fd = open("/dev/null", OFlags::RDONLY, Mode::empty()).unwrap();
+        assert!(scratch.restore().unwrap_err().to_string().contains("writing"));
+        // One that takes writes, and fails to flush.
+        scratch.saved = vec![0; PIECE];
+        scratch.fd = open("/dev/null", OFlags::RDWR, Mode::empty()).unwrap();
+        assert!(scratch.restore().unwrap_err().to_string().contains("flushing"));
+    }
 }

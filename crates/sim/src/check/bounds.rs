@@ -1,9 +1,12 @@
 //! Judges that lists which clients, peers and time make grow stay within the bounds of
-//! `docs/internals/limits.md`, also in phase 1: at rest, every list is short.
+//! `docs/internals/limits.md`: in phase 1, and whenever the run waits for something. At rest, every
+//! list is short.
 
 use super::Failure;
 use crate::stage::Stage;
 use mirror::Grown;
+use node::mdm;
+use node::sdc::{self, NbdGrown};
 use node::sds::Device;
 
 /// A list: its name, its length, and its bound.
@@ -31,7 +34,67 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
         });
         within(&format!("sds{i}"), rows(is, sds.may_grow()).into_iter().chain(records))?;
     }
+    for i in 0..stage.plan.clients {
+        let Some(sdc) = stage.sdc(i) else { continue };
+        within(&format!("sdc{i}"), client_rows(sdc.grown(), sdc.may_grow()))?;
+    }
+    for i in 0..stage.plan.mdms {
+        let Some(mdm) = stage.mdm_at(i) else { continue };
+        within(&format!("mdm{i}"), mdm_rows(mdm.grown(), mdm.may_grow()))?;
+    }
     Ok(())
+}
+
+/// Returns all lists of a client by name.
+fn client_rows(is: sdc::Grown, may: sdc::Grown) -> [Row; 10] {
+    let sdc::Grown { requests, writes, ops, nbd } = is;
+    let NbdGrown {
+        connections,
+        strangers,
+        requests: flying,
+        bytes,
+        all_bytes,
+        waiting,
+        waiting_bytes,
+    } = nbd;
+    [
+        ("requests", requests, may.requests),
+        ("requests that write", writes, may.writes),
+        ("operations", ops, may.ops),
+        ("NBD connections", connections, may.nbd.connections),
+        ("NBD connections without a volume", strangers, may.nbd.strangers),
+        ("requests of a connection", flying, may.nbd.requests),
+        ("bytes of a connection's requests", bytes, may.nbd.bytes),
+        ("bytes of all connections' requests", all_bytes, may.nbd.all_bytes),
+        ("writes that wait for space", waiting, may.nbd.waiting),
+        ("bytes of writes that wait for space", waiting_bytes, may.nbd.waiting_bytes),
+    ]
+}
+
+/// Returns all lists of an MDM by name.
+fn mdm_rows(is: mdm::Grown, may: mdm::Grown) -> [Row; 9] {
+    let mdm::Grown {
+        admins,
+        inputs,
+        link_inputs,
+        member_links,
+        parts,
+        all_parts,
+        heard_of,
+        words,
+        turned_away,
+    } = is;
+    [
+        ("links for orders", admins, may.admins),
+        ("inputs", inputs, may.inputs),
+        ("inputs of a link", link_inputs, may.link_inputs),
+        ("links in the name of an MDM", member_links, may.member_links),
+        ("bytes of a message in parts", parts, may.parts),
+        ("bytes of all messages in parts", all_parts, may.all_parts),
+        ("MDMs that called", heard_of, may.heard_of),
+        ("devices that have told what they know", words, may.words),
+        ("servers that were turned away", turned_away, may.turned_away),
+    ]
 }
 
 /// Returns all lists of a server by name.
@@ -79,14 +142,16 @@ fn within(who: &str, rows: impl IntoIterator<Item = Row>) -> Result<(), Failure>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run;
+    use crate::trace::Sink;
     use mirror::Mirror;
     use std::collections::BTreeSet;
 
     /// Accessor of one list.
-    type List = fn(&mut Grown) -> &mut usize;
+    type List<G> = fn(&mut G) -> &mut usize;
 
-    /// Each list, and the name that a failure must show.
-    const LISTS: [(List, &str); 12] = [
+    /// Each list of a server, and the name that a failure must show.
+    const SERVER: [(List<Grown>, &str); 12] = [
         (|g| &mut g.executed, "executed writes in all groups"),
         (|g| &mut g.executed_group, "executed writes in a group"),
         (|g| &mut g.executed_client, "executed writes of a client in a group"),
@@ -100,21 +165,43 @@ mod tests {
         (|g| &mut g.client_bytes, "bytes of clients' operations"),
         (|g| &mut g.copies, "copies under way"),
     ];
+    /// The same of a client.
+    const CLIENT: [(List<sdc::Grown>, &str); 10] = [
+        (|g| &mut g.requests, "requests"),
+        (|g| &mut g.writes, "requests that write"),
+        (|g| &mut g.ops, "operations"),
+        (|g| &mut g.nbd.connections, "NBD connections"),
+        (|g| &mut g.nbd.strangers, "NBD connections without a volume"),
+        (|g| &mut g.nbd.requests, "requests of a connection"),
+        (|g| &mut g.nbd.bytes, "bytes of a connection's requests"),
+        (|g| &mut g.nbd.all_bytes, "bytes of all connections' requests"),
+        (|g| &mut g.nbd.waiting, "writes that wait for space"),
+        (|g| &mut g.nbd.waiting_bytes, "bytes of writes that wait for space"),
+    ];
+    /// The same of an MDM.
+    const MDM: [(List<mdm::Grown>, &str); 9] = [
+        (|g| &mut g.admins, "links for orders"),
+        (|g| &mut g.inputs, "inputs"),
+        (|g| &mut g.link_inputs, "inputs of a link"),
+        (|g| &mut g.member_links, "links in the name of an MDM"),
+        (|g| &mut g.parts, "bytes of a message in parts"),
+        (|g| &mut g.all_parts, "bytes of all messages in parts"),
+        (|g| &mut g.heard_of, "MDMs that called"),
+        (|g| &mut g.words, "devices that have told what they know"),
+        (|g| &mut g.turned_away, "servers that were turned away"),
+    ];
 
-    /// Returns bounds that all differ, so that a comparison with the bound of another list shows.
-    fn bounds() -> Grown {
-        let mut may = Mirror::<Device>::may_grow(&base::Limits::TEST_MIN);
-        for (n, (list, _)) in LISTS.iter().enumerate() {
+    /// Fails unless each list is compared with its own bound. All bounds are different here.
+    fn judge_each<G: Copy, const N: usize>(
+        mut may: G,
+        lists: [(List<G>, &str); N],
+        rows: fn(G, G) -> [Row; N],
+    ) {
+        for (n, (list, _)) in lists.iter().enumerate() {
             *list(&mut may) = 1000 + 100 * n;
         }
-        may
-    }
-
-    #[test]
-    fn each_list_is_judged_by_its_own_bound() {
-        let may = bounds();
         assert_eq!(within("sds3", rows(may, may)), Ok(()), "as long as they may be");
-        for (list, name) in LISTS {
+        for (list, name) in lists {
             let mut is = may;
             *list(&mut is) += 1;
             let text = within("sds3", rows(is, may)).expect_err(name).to_string();
@@ -122,7 +209,22 @@ mod tests {
             let told = format!("bounds: sds3 has {} {name}, and may have {most}", most + 1);
             assert_eq!(text, told);
         }
-        let names: BTreeSet<&str> = LISTS.iter().map(|(_, name)| *name).collect();
-        assert_eq!(names.len(), rows(may, may).len());
+        let names: BTreeSet<&str> = lists.iter().map(|(_, name)| *name).collect();
+        assert_eq!(names.len(), N);
+    }
+
+    #[test]
+    fn each_list_of_a_server_is_judged_by_its_own_bound() {
+        judge_each(Mirror::<Device>::may_grow(&base::Limits::TEST_MIN), SERVER, rows);
+    }
+
+    #[test]
+    fn each_list_of_a_client_and_an_mdm_is_judged_by_its_own_bound() {
+        let text = "gabion-plan 1\nsds 2\nclients 1\nvolume 1\ndurable 1\ncapacity 8\ndepth 4\n\
+                    length 1.0\n";
+        let mut stage = Stage::new(&text.parse().unwrap(), Sink::Off);
+        run::set_up(&mut stage).unwrap();
+        judge_each(stage.sdc(0).unwrap().may_grow(), CLIENT, client_rows);
+        judge_each(stage.mdm_at(0).unwrap().may_grow(), MDM, mdm_rows);
     }
 }

@@ -118,7 +118,7 @@ impl Stage {
     /// bytes may be anything.
     fn is_unreadable(&self, (i, j): (u8, u8), unit: UnitKey, index: u32) -> bool {
         let lost = [i, j].iter().any(|i| self.lost_copies.contains(&(*i, unit, index)));
-        lost || self.plan.allow_loss && self.harmed.contains(&(unit, index))
+        lost || self.plan.allow_loss && self.is_harmed(unit, index)
     }
 }
 

@@ -67,7 +67,7 @@ pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> R
         for index in (0..BLOCKS_PER_UNIT).filter(|index| entry.blocks.contains(*index)) {
             let one = BlockSet::from_range(index..index + 1);
             let lost = stage.lost_copies.contains(&(i, entry.unit, index));
-            let harmed = stage.harmed.contains(&(entry.unit, index));
+            let harmed = stage.is_harmed(entry.unit, index);
             if !lost && !harmed && !standing.busy.contains(entry.unit, one) {
                 look(stage, i, group, entry, value, index)?;
             }

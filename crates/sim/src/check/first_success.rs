@@ -25,12 +25,13 @@ const UNIT_SECTORS: u32 = UNIT / base::SECTOR;
 pub fn bound(how: Outcast, limits: &Limits) -> Option<Duration> {
     let silence = limits.suspect_after + limits.grace + AFTER_SILENCE;
     match how {
-        Outcast::Dead => Some(CRASH),
-        Outcast::Cut | Outcast::Unheard | Outcast::Dark | Outcast::Frozen => {
+        // A process ends when its disk fails.
+        Outcast::Dead | Outcast::FailedDisk => Some(CRASH),
+        Outcast::Cut | Outcast::Unheard | Outcast::Dark | Outcast::Frozen | Outcast::Mute => {
             // A clock may be slow by a tenth.
             Some(silence * 11 / 10)
         }
-        Outcast::Heard => Some(unreached(limits) * 11 / 10),
+        Outcast::Heard | Outcast::Deaf => Some(unreached(limits) * 11 / 10),
         Outcast::SlowLinks | Outcast::SlowDisk | Outcast::HungDisk => None,
     }
 }

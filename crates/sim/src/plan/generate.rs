@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that do not change what was drawn before them. Each draws from its own random
 /// stream. Append new ones at the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 21] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 22] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -34,6 +34,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 21] = [
     super::overlong::draw,
     super::shipped::draw,
     super::twins::draw,
+    super::queues::draw,
     super::versions::draw,
 ];
 
@@ -163,7 +164,8 @@ impl Plan {
 }
 
 /// Turns some dead outcasts into hosts without power and some cut-off ones into frozen processes:
-/// then no dial is refused. Some that the MDM does not hear become reachable by the MDMs only.
+/// then no dial is refused. Some that the MDM does not hear become reachable by the MDMs only. In
+/// others a disk fails, or a path is cut in one direction only.
 fn fates(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("fates");
     plan.outcast = plan.outcast.map(|(who, how)| match how {
@@ -172,7 +174,16 @@ fn fates(plan: &mut Plan, root: &Prng) {
         Outcast::Unheard if plan.sds > 2 && r.chance(0.5) => (who, Outcast::Heard),
         how => (who, how),
     });
-    if plan.outcast.is_some_and(|(_, how)| how == Outcast::Heard) {
+    // Drawn later than the others, so that these stay as they are.
+    let mut r = root.fork("more fates");
+    let files = |who| plan.away(who).iter().all(|i| plan.keeps(Who::Sds(*i)));
+    plan.outcast = plan.outcast.map(|(who, how)| match how {
+        Outcast::Dead if files(who) && r.chance(0.3) => (who, Outcast::FailedDisk),
+        Outcast::Cut if r.chance(0.3) => (who, Outcast::Mute),
+        Outcast::Heard if r.chance(0.4) => (who, Outcast::Deaf),
+        how => (who, how),
+    });
+    if plan.outcast.is_some_and(|(_, how)| matches!(how, Outcast::Heard | Outcast::Deaf)) {
         // Without a quarantine it would be chosen for copies again and again while
         // it is out of reach.
         plan.limits.quarantine = Duration::from_millis(30);

@@ -4,7 +4,9 @@
 use super::{Action, Plan};
 use base::{Limits, Prng};
 
-/// Changes one plan in fifty. Of the limits that were drawn only the time limit of requests stays.
+/// Changes one plan in fifty. Of the limits that were drawn only the time limit of requests stays:
+/// families that were drawn before made other limits smaller, or a quarantine shorter, so that rare
+/// paths are met more often, and their faults and judges do without that.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("shipped");
     let tight = plan.capacity < plan.volumes.iter().sum();

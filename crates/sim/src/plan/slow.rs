@@ -45,6 +45,9 @@ impl Outcast {
             | Outcast::Heard
             | Outcast::Dark
             | Outcast::Frozen
+            | Outcast::Mute
+            | Outcast::Deaf
+            | Outcast::FailedDisk
             | Outcast::HungDisk => None,
         }
     }

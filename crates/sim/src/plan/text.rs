@@ -40,10 +40,10 @@ macro_rules! limits {
 }
 
 limits! {
-    numbers: frame_body, client_ops, client_bytes, shard_ops, sdc_requests, link_queue,
+    numbers: frame_body, client_ops, client_bytes, shard_ops, shard_bytes, sdc_requests, link_queue,
         groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests,
         moves, moves_per_device, moving_bytes, spare_percent, executed_window, executed_group,
-        executed_device, stream;
+        executed_device, stream, nbd_flying, nbd_waiting;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
         answer_within,         rebuild_after, quarantine, slow, slow_for, mdm_tick
 }
@@ -85,6 +85,9 @@ impl fmt::Display for Plan {
                 Outcast::Heard => "heard",
                 Outcast::Dark => "dark",
                 Outcast::Frozen => "frozen",
+                Outcast::Mute => "mute",
+                Outcast::Deaf => "deaf",
+                Outcast::FailedDisk => "failed-disk",
                 Outcast::SlowLinks => "slow-links",
                 Outcast::SlowDisk => "slow-disk",
                 Outcast::HungDisk => "hung-disk",
@@ -423,6 +426,9 @@ impl Plan {
                     "heard" => Outcast::Heard,
                     "dark" => Outcast::Dark,
                     "frozen" => Outcast::Frozen,
+                    "mute" => Outcast::Mute,
+                    "deaf" => Outcast::Deaf,
+                    "failed-disk" => Outcast::FailedDisk,
                     "slow-links" => Outcast::SlowLinks,
                     "slow-disk" => Outcast::SlowDisk,
                     "hung-disk" => Outcast::HungDisk,

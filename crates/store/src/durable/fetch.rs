@@ -75,21 +75,26 @@ impl Durable {
         let first = from + job.fetch.pieces.get(from..)?.iter().position(|p| !p.ready)?;
         Some(match job.kind {
             Kind::Read { .. } => job.fetch.span(first),
-            _ => Span { first: first as u16, last: first as u16, singly: false },
+            _ => Span { first: first as u16, last: first as u16, singly: false, probe: None },
         })
     }
 
     fn read_span(&mut self, key: u64, span: Span, out: &mut Effects) {
         let pieces = &self.jobs.get(key).expect("it has pieces").fetch.pieces[span.now()];
         let (first, last) = (&pieces[0], &pieces[pieces.len() - 1]);
-        let at = self.layout.slot(first.slot) + u64::from(first.first % SLOT_BLOCKS * BLOCK);
-        let len = (last.first + last.count - first.first) * BLOCK;
+        let (block, len) = match span.probe {
+            Some(probe) => (first.first + u32::from(probe), BLOCK),
+            None => (first.first, (last.first + last.count - first.first) * BLOCK),
+        };
+        let slot = first.slot + block / SLOT_BLOCKS - first.first / SLOT_BLOCKS;
+        let at = self.layout.slot(slot) + u64::from(block % SLOT_BLOCKS * BLOCK);
         self.read(at, len, Op::Fetch { job: key, span }, out);
     }
 
     /// Takes pieces of a job that were read. Unreadable data counts as damaged: after it is written
-    /// again, it can be read again. If several pieces were read together, each one is tried alone.
-    /// The bad place may hold no data, and then no block is damaged.
+    /// again, it can be read again. If several pieces were read together, each one is tried alone,
+    /// and then each block: another copy may lack one that is whole here. The bad place may hold no
+    /// data, and then no block is damaged.
     pub(super) fn fetched(
         &mut self,
         key: u64,
@@ -99,8 +104,22 @@ impl Durable {
     ) {
         let Some(job) = self.jobs.get_mut(key) else { return };
         match (&mut job.fetch.pieces[span.now()], result) {
+            ([p], result) if span.probe.is_some() => {
+                let probe = span.probe.unwrap_or_default();
+                let (mut first, mut blocks) = (p.first as u16, p.count as u16);
+                if result.is_err() {
+                    (first, blocks) = (first + probe, 1);
+                } else if probe + 1 < blocks {
+                    return self.read_span(key, Span { probe: Some(probe + 1), ..span }, out);
+                }
+                // If each block can be read alone, it is unknown which one failed before.
+                job.error = job.error.or(Some(DiskError::Corrupt { first, blocks }));
+            }
             ([piece], Ok(data)) => piece.data = data,
             (pieces, Ok(data)) => share(pieces, &data),
+            ([p], Err(_)) if p.count > 1 => {
+                return self.read_span(key, Span { probe: Some(0), ..span }, out);
+            }
             ([p], Err(_)) => {
                 let (first, blocks) = (p.first as u16, p.count as u16);
                 job.error = job.error.or(Some(DiskError::Corrupt { first, blocks }));
@@ -112,7 +131,7 @@ impl Durable {
             && let Some(skip) = job.fetch.pieces[behind.clone()].iter().position(|p| !p.ready)
         {
             let first = (behind.start + skip) as u16;
-            return self.read_span(key, Span { first, ..span }, out);
+            return self.read_span(key, Span { first, probe: None, ..span }, out);
         }
         self.arrived(key, None, out);
     }

@@ -39,12 +39,16 @@ pub struct Span {
     pub last: u16,
     /// The read of all of them failed, so the pieces are read one by one.
     pub singly: bool,
+    /// The first piece can't be read as a whole, so its blocks are read one by one: this one, from
+    /// the start of the piece.
+    pub probe: Option<u16>,
 }
 
 impl Span {
     /// Returns the pieces that are read now.
     pub fn now(self) -> core::ops::RangeInclusive<usize> {
-        let last = if self.singly { self.first } else { self.last };
+        let alone = self.singly || self.probe.is_some();
+        let last = if alone { self.first } else { self.last };
         self.first.into()..=last.into()
     }
 }
@@ -83,7 +87,7 @@ impl Fetch {
                 last = i;
             }
         }
-        Span { first: first as u16, last: last as u16, singly: false }
+        Span { first: first as u16, last: last as u16, singly: false, probe: None }
     }
 }
 

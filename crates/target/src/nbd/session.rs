@@ -5,7 +5,8 @@
 //!   exports, or because too much is in flight) goes to the backlog, and so do all frames after it.
 //! - Every request gets exactly one reply when it is done, in the order of completion.
 //! - At most `Limits::nbd_requests` are in flight, and their memory is at most twice
-//!   `Limits::nbd_payload`, or the connection's share, before the last one is added. Writes that
+//!   `Limits::nbd_payload`, or the connection's share, or what the other connections leave, before
+//!   the last one is added. Writes that
 //!   wait for space do not count, up to [`WAITING`] of them and eight times `Limits::nbd_payload`:
 //!   so reads, discards and flushes behind them continue.
 //! - No action follows [`Action::Close`].
@@ -122,6 +123,8 @@ pub struct Session {
     flying_bytes: u64,
     /// Limit on `flying_bytes` before the last request is added.
     share: u64,
+    /// Limit on the same by what all other connections have in flight.
+    left: u64,
     /// Number of requests that wait for space, and their bytes.
     waiting: usize,
     waiting_bytes: u64,
@@ -146,6 +149,7 @@ impl Session {
             flying: Slab::new(requests + WAITING),
             flying_bytes: 0,
             share: u64::MAX,
+            left: u64::MAX,
             waiting: 0,
             waiting_bytes: 0,
             paused: false,
@@ -239,9 +243,26 @@ impl Session {
         self.share = bytes;
     }
 
+    /// Limits the bytes of requests in flight, as all connections together may add only this many.
+    /// A connection with nothing in flight may always add one request, so nobody waits for another
+    /// connection.
+    pub fn leave(&mut self, bytes: u64) {
+        self.left = self.flying_bytes.saturating_add(bytes);
+    }
+
     /// Returns true if this request is known to wait for space, or is not in flight.
     pub fn knows_wait(&self, tag: u64) -> bool {
         self.flying.get(tag).is_none_or(|op| op.waits)
+    }
+
+    /// Returns the number of requests in flight that do not wait for space.
+    pub fn active(&self) -> usize {
+        self.flying.len() - self.waiting
+    }
+
+    /// Returns the bytes of these requests.
+    pub fn flying_bytes(&self) -> u64 {
+        self.flying_bytes
     }
 
     /// Returns the number of writes that wait for space.
@@ -294,14 +315,9 @@ impl Session {
         u64::from(self.payload) * 2
     }
 
-    /// Returns the number of requests in flight that do not wait for space.
-    fn active(&self) -> usize {
-        self.flying.len() - self.waiting
-    }
-
     /// Returns how many bytes may be in flight before the last request is added.
     fn window(&self) -> u64 {
-        self.bytes_max().min(self.share).max(1)
+        self.bytes_max().min(self.share).min(self.left).max(1)
     }
 
     fn is_full(&self) -> bool {

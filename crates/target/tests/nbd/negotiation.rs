@@ -37,6 +37,7 @@ fn unknown_client_flags_close() {
     }
 }
 
+// Long: one table of options and their replies.
 #[test]
 fn options_get_exactly_these_replies() {
     let text = |t: &str| t.as_bytes().to_vec();

@@ -10,7 +10,7 @@ use system::cluster::signal;
 use system::nbd::Nbd;
 use system::run::binary;
 use system::spaces::{self, DISK};
-use system::{Folder, MIB, Ran, Spaces, case, free_port, secs, tool, wait};
+use system::{Folder, MIB, Ran, Spaces, case, free_port, gabion, secs, tool, wait};
 
 #[test]
 fn hosts_in_namespaces_lose_their_cable_and_their_server_and_nothing_else() {
@@ -125,7 +125,7 @@ fn three_mdms_are_one_cluster_and_a_lost_log_begins_no_other_one() {
             Ok(spaces.gabion(&["volume", "create", "w", "1MiB"])?.ok().ok())
         })?;
         // The MDM is empty and waits: it began the cluster once, and does not begin another one.
-        let ran = system::gabion(["status", "--mdm", &first])?;
+        let ran = gabion(["status", "--mdm", &first])?;
         ensure!(ran.code == 5, "{ran:?}");
         spaces.gabion(&["mdm", "remove", "h1"])?.ok()?;
         spaces.gabion(&["mdm", "add", "h1", &first])?.ok()?;
@@ -148,6 +148,39 @@ fn three_mdms_are_one_cluster_and_a_lost_log_begins_no_other_one() {
         fs::rename(&kept, &disk)?;
         spaces.up()?;
         spaces.wait_state("healthy")
+    });
+}
+
+/// The host of the only MDM has no device, so nothing but its configuration tells that a cluster
+/// has begun there.
+#[test]
+fn the_only_mdm_that_lost_its_log_begins_no_other_cluster_and_a_backup_brings_it_back() {
+    case(|| {
+        let text = spaces::topology(3, "128MiB", "\"v:32MiB\"", |_| String::new());
+        let without = text.replacen(&format!("devices = [\"file:/{DISK}:128MiB\"]\n"), "", 1);
+        let spaces = Spaces::of(&without)?;
+        let content = Random::new(81).bytes(32 * MIB as usize);
+        let mut nbd = spaces.nbd("v")?;
+        nbd.fill(&content)?;
+        let file = |name: &str| spaces.file(name).display().to_string();
+        let backup = spaces.folder.join("backup").display().to_string();
+        spaces.gabion(&["mdm", "backup", &backup])?.ok()?;
+        spaces.signal("h1", "mdm", Signal::KILL)?;
+        fs::remove_file(spaces.file("h1/var/lib/gabion/mdm.log"))?;
+        spaces.start("h1", "mdm")?;
+        wait("it says what it waits for", secs(10), || {
+            Ok(spaces.log("h1", "mdm")?.contains("gabion mdm restore").then_some(()))
+        })?;
+        let ran = spaces.gabion(&["status"])?;
+        ensure!(ran.code == 5, "{ran:?}");
+        nbd.verify(&content)?;
+        spaces.signal("h1", "mdm", Signal::KILL)?;
+        wait("it has ended", secs(10), || Ok((!spaces.runs("h1", "mdm")).then_some(())))?;
+        let config = file("h1/etc/gabion/mdm.toml");
+        gabion(["mdm", "restore", &backup, "--config", &config, "--yes"])?.ok()?;
+        spaces.start("h1", "mdm")?;
+        spaces.wait_state("healthy")?;
+        nbd.verify(&content)
     });
 }
 

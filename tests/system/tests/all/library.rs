@@ -2,9 +2,11 @@
 //!
 //! The tests use a user's compilers and scripts, and see the product only through its header.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use system::bytes::Random;
 use system::fio::{built, engine, workspace};
 use system::run::run;
@@ -58,26 +60,56 @@ fn the_example_copies_into_a_volume_and_back() {
     });
 }
 
+/// Compiles a program of `tests/system/c`.
+fn program(folder: &Folder, name: &str) -> Result<PathBuf> {
+    example(folder)?; // creates the link to the library
+    let program = folder.join(name);
+    let source = workspace().join(format!("tests/system/c/{name}.c"));
+    for compiler in ["-xc", "-xc++"] {
+        let mut gcc = Command::new("gcc");
+        gcc.args([compiler, "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
+        gcc.arg(&source).arg("-I").arg(workspace().join("crates/capi/include"));
+        gcc.arg("-L").arg(built()?).args(["-lgabion", "-Wl,-rpath,$ORIGIN"]);
+        if compiler == "-xc++" {
+            // The header is also valid C++; checking that needs no C++ library.
+            gcc.arg("-fsyntax-only");
+        }
+        run(&mut gcc)?.ok()?;
+    }
+    Ok(program)
+}
+
 #[test]
 fn wrong_calls_are_refused_in_words_and_harm_nothing() {
     case(|| {
         let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
-        example(&cluster.folder)?; // creates the link to the library
-        let program = cluster.folder.join("wrong");
-        let capi = workspace().join("crates/capi");
-        for compiler in ["-xc", "-xc++"] {
-            let mut gcc = Command::new("gcc");
-            gcc.args([compiler, "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]).arg(&program);
-            gcc.arg(workspace().join("tests/system/c/wrong.c")).arg("-I").arg(capi.join("include"));
-            gcc.arg("-L").arg(built()?).args(["-lgabion", "-Wl,-rpath,$ORIGIN"]);
-            if compiler == "-xc++" {
-                // The header is also valid C++; checking that needs no C++ library.
-                gcc.arg("-fsyntax-only");
-            }
-            run(&mut gcc)?.ok()?;
-        }
+        let program = program(&cluster.folder, "wrong")?;
         let said = run(Command::new(&program).arg(format!("dir:{}", cluster.dir())))?.ok()?;
         ensure!(said.ends_with("all refused\n"), "{said}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_handle_does_not_outlive_the_permission_that_it_was_opened_with() {
+    case(|| {
+        let cluster = Cluster::start(&Options { volumes: &["vol1:64MiB"], ..Options::default() })?;
+        let program = program(&cluster.folder, "fenced")?;
+        let mut child = Command::new(&program)
+            .arg(format!("dir:{}", cluster.dir()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut said = BufReader::new(child.stdout.take().context("stdout is piped")?).lines();
+        let first = said.next().context("it says something")??;
+        ensure!(first == "written", "{first}");
+        // The program stands still: a volume is taken from all, and another client writes to it.
+        cluster.gabion(&["volume", "unmap", "vol1", "--all"])?.ok()?;
+        cluster.gabion(&["volume", "map", "vol1", "--all"])?.ok()?;
+        cluster.nbd("vol1")?.write(0, &[2; 4096])?;
+        child.stdin.take().context("stdin is piped")?.write_all(b"mapped\n")?;
+        let rest = said.collect::<Result<Vec<String>, _>>()?;
+        ensure!(child.wait()?.success() && rest == ["kept out"], "{rest:?}");
         Ok(())
     });
 }

@@ -285,3 +285,42 @@ fn a_removal_that_waits_for_lost_data_says_so() {
         cluster.wait_removed("sds1")
     });
 }
+
+/// The server that died last has the last copies, on a device that survives. The order to remove it
+/// is refused and says what is needed first, instead of waiting in silence.
+#[test]
+fn the_removal_of_a_dead_server_with_last_copies_says_what_is_needed_first() {
+    case(|| {
+        let cluster = Cluster::start(&Options {
+            sds: 4,
+            device: "file:512MiB",
+            volumes: &["vol1:64MiB"],
+            ..Options::default()
+        })?;
+        cluster.fill("vol1", &Random::new(14).bytes((UNITS * MIB) as usize))?;
+        cluster.kill("sds2")?;
+        cluster.wait_down("sds2")?;
+        // What is written now has no other copy in the groups of sds1 and sds2.
+        let content = Random::new(15).bytes((UNITS * MIB) as usize);
+        cluster.fill("vol1", &content)?;
+        cluster.kill("sds1")?;
+        cluster.wait_down("sds1")?;
+        let status = cluster.status()?;
+        let servers = status["sds"].as_array().cloned().unwrap_or_default();
+        let server = servers.iter().find(|s| s["name"] == "sds1").cloned().unwrap_or_default();
+        let device = server["devices"][0]["id"].as_u64().unwrap_or_default();
+        let needed = format!("dev{device} is down, and has the only good copy of");
+        cluster.gabion(&["sds", "remove", "sds1"])?.fails(1, &[&needed, "bring it back first"])?;
+        let ran = cluster.gabion(&["volume", "damage", "vol1", "--json"])?;
+        let told: serde_json::Value = serde_json::from_str(&ran.stdout)?;
+        let ranges = told["ranges"].as_array().cloned().unwrap_or_default();
+        let waits = |r: &serde_json::Value| {
+            r["why"] == "away" && r["waits_for"] == serde_json::json!([device])
+        };
+        ensure!(!ranges.is_empty() && ranges.iter().all(waits), "{told:#}");
+        cluster.start_sds(1)?;
+        cluster.gabion(&["sds", "remove", "sds1"])?.ok()?;
+        cluster.wait_removed("sds1")?;
+        cluster.verify("vol1", &content)
+    });
+}

@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use system::bytes::Random;
 use system::nbd::{Nbd, Refused, cmd, errno};
-use system::{Cluster, Extra, MIB, Options, case, secs, wait};
+use system::{Cluster, Extra, MIB, Options, case, secs, setting, wait};
 
 /// The export flag of a read-only volume.
 const READ_ONLY: u16 = 2;
@@ -131,6 +131,7 @@ fn groups(cluster: &Cluster, names: &[&str]) -> Result<Vec<u64>> {
 }
 
 #[test]
+// Long: one story, in the order of its orders.
 fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
     case(|| {
         let options =
@@ -236,44 +237,72 @@ fn a_new_server_waits_where_a_pool_says_so_and_gets_copies_when_it_is_admitted()
 
 /// Units of the volume that clients write: one of each group.
 const UNITS: u64 = 384;
-/// Concurrent clients, and turns of them. 30 clients were enough to break a device for good.
-const CLIENTS: u32 = 6;
-const TURNS: u32 = 6;
+/// Clients with different names, and how many of them run at once. 30 clients were enough to break
+/// a device of 256 MiB for good. The long form is `GABION_NAMES=100`.
+const NAMES: u64 = 36;
+const CONCURRENT: usize = 6;
+/// Most names: each writes its own block of each unit.
+const MOST_NAMES: u64 = MIB / 4096;
 
 /// Writes a client's block of each unit, by a client with this name.
-fn write_as(cluster: &Cluster, name: u32) -> Result<()> {
+fn write_as(cluster: &Cluster, name: u64) -> Result<()> {
     let (mut client, socket) = Extra::sdc(cluster, &format!("c{name}"))?;
     let mut nbd = Nbd::connect(&socket, "vol1")?;
-    let block = u64::from(name % CLIENTS) * 4096;
+    let block = name * 4096;
     (0..UNITS).try_for_each(|unit| nbd.write(unit * MIB + block, &[name as u8; 4096]))?;
     client.kill()
+}
+
+/// Checks the blocks that the clients with the first `names` names have written.
+fn check_blocks(cluster: &Cluster, names: u64) -> Result<()> {
+    let expected: Vec<u8> = (0..names).flat_map(|name| [name as u8; 4096]).collect();
+    let mut nbd = cluster.nbd("vol1")?;
+    (0..UNITS).try_for_each(|unit| {
+        ensure!(nbd.read(unit * MIB, expected.len())? == expected, "unit {unit} differs");
+        Ok(())
+    })
+}
+
+/// Restarts each server in turn.
+fn restart_servers(cluster: &Cluster) -> Result<()> {
+    (1..=3).try_for_each(|n| {
+        cluster.kill(&format!("sds{n}"))?;
+        cluster.wait_down(&format!("sds{n}"))?;
+        cluster.start_sds(n)?;
+        cluster.wait_state("healthy", secs(120)).map(drop)
+    })
 }
 
 #[test]
 fn clients_that_come_and_go_fill_no_device_with_what_is_remembered_of_them() {
     case(|| {
-        let volumes = &["vol1:384MiB"];
-        let options = Options { device: "file:256MiB", volumes, ..Options::default() };
-        let cluster = Cluster::start(&options)?;
-        for turn in 0..TURNS {
+        let names = setting("GABION_NAMES", NAMES).min(MOST_NAMES);
+        let long = names > NAMES;
+        let (device, volumes) = (if long { "file:1GiB" } else { "file:256MiB" }, &["vol1:384MiB"]);
+        let cluster = Cluster::start(&Options { device, volumes, ..Options::default() })?;
+        let all: Vec<u64> = (0..names).collect();
+        for (turn, some) in (0..).zip(all.chunks(CONCURRENT)) {
             std::thread::scope(|threads| {
-                let names = turn * CLIENTS..(turn + 1) * CLIENTS;
                 let cluster = &cluster;
-                let all: Vec<_> =
-                    names.map(|n| threads.spawn(move || write_as(cluster, n))).collect();
-                all.into_iter().try_for_each(|t| t.join().expect("it doesn't panic"))
-            })?;
+                let clients: Vec<_> =
+                    some.iter().map(|n| threads.spawn(move || write_as(cluster, *n))).collect();
+                clients.into_iter().try_for_each(|t| t.join().expect("it doesn't panic"))
+            })
+            .with_context(|| format!("after {} names", turn * CONCURRENT))?;
+            if long && turn % 3 == 2 {
+                restart_servers(&cluster)
+                    .with_context(|| format!("after {} names", (turn + 1) * CONCURRENT))?;
+            }
         }
         cluster.kill_all()?;
         cluster.start_again()?;
-        let mut nbd = cluster.nbd("vol1")?;
-        let last = (TURNS - 1) * CLIENTS..TURNS * CLIENTS;
-        let expected: Vec<u8> = last.flat_map(|name| [name as u8; 4096]).collect();
-        for unit in 0..UNITS {
-            ensure!(nbd.read(unit * MIB, expected.len())? == expected, "unit {unit} differs");
-        }
-        drop(nbd);
+        check_blocks(&cluster, names)?;
         cluster.wait_state("healthy", secs(60))?;
+        if long {
+            restart_servers(&cluster)?;
+            check_blocks(&cluster, names)?;
+        }
+        println!("{names} names: {} blocks are right", names * UNITS);
         cluster.stop_and_inspect(3)
     });
 }

@@ -44,6 +44,21 @@ pub struct Row {
     pub target: Target,
 }
 
+/// The unit of rows that count requests.
+const IOPS: &str = "IOPS";
+/// The unit of rows that count bytes.
+const MIB_PER_S: &str = "MiB/s";
+
+impl Row {
+    /// Converts requests per second to the row's unit.
+    pub fn rate(&self, iops: f64, block: u32) -> f64 {
+        match self.unit {
+            MIB_PER_S => iops * f64::from(block) / f64::from(1 << 20),
+            _ => iops,
+        }
+    }
+}
+
 const fn load(
     name: &'static str,
     fio: &'static str,
@@ -82,7 +97,7 @@ pub const ROWS: [Row; 7] = [
     row(
         "write",
         "4 KiB random write, depth 32, two copies",
-        "IOPS",
+        IOPS,
         Kind::Rate("write"),
         (0.35, Some(0.5), true),
     ),
@@ -93,7 +108,7 @@ pub const ROWS: [Row; 7] = [
         Kind::Cpu("write"),
         (8.0, None, false),
     ),
-    row("read", "4 KiB random read, depth 32", "IOPS", Kind::Rate("read"), (0.8, None, true)),
+    row("read", "4 KiB random read, depth 32", IOPS, Kind::Rate("read"), (0.8, None, true)),
     row(
         "read-cpu",
         "4 KiB random read: time above NULL devices",
@@ -104,14 +119,14 @@ pub const ROWS: [Row; 7] = [
     row(
         "seq-write",
         "1 MiB sequential write, depth 8, two copies",
-        "MiB/s",
+        MIB_PER_S,
         Kind::Rate("seq-write"),
         (0.4, Some(0.5), true),
     ),
     row(
         "seq-read",
         "1 MiB sequential read, depth 8",
-        "MiB/s",
+        MIB_PER_S,
         Kind::Rate("seq-read"),
         (0.85, None, true),
     ),
@@ -127,6 +142,15 @@ pub const ROWS: [Row; 7] = [
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_in_bytes_count_the_bytes_of_their_requests() {
+        let row = |name: &str| ROWS.into_iter().find(|r| r.name == name).unwrap();
+        assert_eq!(row("seq-read").rate(100.0, 1 << 20), 100.0);
+        assert_eq!(row("seq-read").rate(100.0, 4 << 20), 400.0);
+        assert_eq!(row("seq-write").rate(100.0, 4 << 10), 0.390_625);
+        assert_eq!(row("read").rate(100.0, 4 << 10), 100.0);
+    }
 
     #[test]
     fn every_row_names_a_load_that_exists() {

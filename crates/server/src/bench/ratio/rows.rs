@@ -145,6 +145,7 @@ fn pair(layout: Layout, pattern: Pattern, workload: Workload, depth: u32, block:
 
 impl Plan {
     /// Returns all rows, with `per_process` servers per process where there are many servers.
+    // Long: a table, one entry per promise.
     pub fn new(per_process: Option<u32>) -> Plan {
         let row = |name: &str, figure, target| Row { name: name.to_owned(), figure, target };
         let basic = |title: &str, pattern, workload, depth, block, rows| Planned {

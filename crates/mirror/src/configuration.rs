@@ -1,0 +1,268 @@
+//! The change of a group from one configuration to the next (rules R2, R4 and R6).
+//!
+//! A replica stops first: what is in flight is folded into the dirty set, and operations end with
+//! `Stale`. It enters the next configuration when no job of the group runs and its record says
+//! durably that it acts in that epoch.
+//!
+//! Invariant: from the moment a newer configuration is known, nothing is answered under the old
+//! one.
+
+use crate::lease::Fate;
+use crate::marks::Waiting;
+use crate::mirror::{Caller, Mirror};
+use crate::op::{Asker, Local, OpKind};
+use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
+use crate::secondary::Secondary;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use base::{BlockSet, DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
+use seam::{Change, Effects, Journal, Note};
+
+impl<J: Journal> Mirror<J> {
+    /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
+    /// device were primaries only in maps up to that version.
+    pub fn named_at(&mut self, map: MapVersion) {
+        self.named_at = map;
+    }
+
+    /// Takes over the version of a newer map and the fates of devices in it. Call it once per map,
+    /// before `configure`.
+    pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
+        self.map = map;
+        self.leases.know(map, &fates);
+        self.fates = fates;
+    }
+
+    /// Sets the storage pool's policies for copies that replace lost ones and for copies that only
+    /// move data. They apply at once.
+    pub fn set_policies(
+        &mut self,
+        now: Time,
+        rebuild: Policy,
+        rebalance: Policy,
+        out: &mut Effects,
+    ) {
+        if self.pace.set(rebuild, rebalance) {
+            self.pump(now, out);
+        }
+    }
+
+    /// Takes over a group's configuration if it is newer than the newest known one. `told`: it
+    /// comes from an MDM, and not only from another server.
+    pub fn configure(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        config: &GroupConfig,
+        told: bool,
+        out: &mut Effects,
+    ) {
+        let member = config.replicas.contains(&self.me);
+        if !member && self.replicas.get(group).is_none() {
+            return;
+        }
+        // No MDM names such a primary, so the other server is wrong.
+        if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
+            return;
+        }
+        let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
+        let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let confirms = told && config.epoch == known.epoch && self.unsure.contains(&group);
+        if config.epoch <= known.epoch && !confirms {
+            return;
+        }
+        if confirms && config == known {
+            self.unsure.remove(&group);
+            return self.enter_again(now, group, out);
+        }
+        // The configuration is newer, or that of the other server was wrong and this one replaces
+        // it.
+        let old_epoch =
+            config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
+        if old_epoch && replica.config.epoch.0 == 0 {
+            return; // R2: after a restart only a newer epoch counts
+        }
+        match told {
+            true => self.unsure.remove(&group),
+            false => self.unsure.insert(group),
+        };
+        let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let led = before.primary;
+        let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
+        let mut former: Vec<DeviceId> = replica.former.iter().chain(gone).copied().collect();
+        former.retain(|d| !config.replicas.contains(d) && self.leases.promised(*d) > now);
+        former.sort_unstable();
+        former.dedup();
+        replica.former = former;
+        if config.primary == Some(self.me) && led != Some(self.me) {
+            let others = config.replicas.iter().chain(&replica.former).filter(|d| **d != self.me);
+            replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
+        }
+        self.stop(group, config, out);
+        let map = self.map;
+        if let Some(replica) = self.replicas.get_mut(group) {
+            replica.next = Some((config.clone(), map));
+        }
+        self.enter(now, group, out);
+    }
+
+    /// Ends the present configuration: from now on nothing is answered under it.
+    fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
+        let admitted = self.fold_admitted(group, next);
+        self.fold_uncertain(group);
+        if admitted {
+            self.change_to(group);
+        }
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let role = core::mem::replace(&mut replica.role, Role::Out);
+        let locks = core::mem::take(&mut replica.locks);
+        let mut ops: Vec<u64> = locks.ops().collect();
+        if let Role::Primary(primary) = role {
+            ops.extend(primary.held);
+            ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
+        }
+        let here = |key: &&u64| self.ops.get(**key).is_some_and(|op| op.group == group);
+        ops.extend(self.repairs.keys().filter(here));
+        ops.sort_unstable();
+        ops.dedup();
+        for key in ops {
+            self.abort(key, next, out);
+        }
+        self.ask_no_more(group, next);
+        self.waiting_grace.remove(&group);
+        self.asking.remove(&group);
+        self.joining.remove(&group);
+        self.parked.remove(&group);
+    }
+
+    /// Clears the dirty set if `next` admits the joiner for which this primary has requested
+    /// admission: the joiner has everything except what is in flight. Returns true in that case.
+    fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) -> bool {
+        let Some(replica) = self.replicas.get_mut(group) else { return false };
+        let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return false };
+        let joined = sync.joiner.is_some_and(|joiner| next.in_sync.contains(&joiner));
+        let both = joined && next.in_sync.contains(&self.me);
+        if sync.in_limbo() && both {
+            replica.record.clean();
+            replica.record.base = replica.config.epoch;
+        }
+        sync.in_limbo() && both
+    }
+
+    /// Adds what is in flight, and therefore uncertain, to the dirty set.
+    fn fold_uncertain(&mut self, group: GroupId) {
+        if !self.journal.keeps_data() {
+            return;
+        }
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        match &mut replica.role {
+            Role::Primary(primary) => {
+                for entry in primary.stream.iter().filter(|e| !e.done) {
+                    let op = self.ops.get(entry.op).expect("an operation of the stream lives");
+                    replica.record.dirty.insert(op.unit, BlockSet::touching(op.at, op.len));
+                }
+            }
+            Role::Secondary(secondary) => secondary.fold(&mut replica.record.dirty),
+            Role::Out => {}
+        }
+    }
+
+    /// Ends an operation without doing it, or leaves only its media job. A client is told to ask
+    /// again.
+    fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        let (group, unit) = (op.group, op.unit);
+        let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
+        if matches!(asker, Asker::Nobody) {
+            return; // the configuration changes once more while the job runs
+        }
+        let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
+        let number = op.number;
+        self.scrub.dropped(key);
+        self.give_room(group, flying, bytes, number);
+        let op = self.ops.get_mut(key).expect("looked up above");
+        if op.kind == OpKind::Copy {
+            self.copies -= 1;
+        }
+        let (at, len) = (op.at, op.len);
+        if core::mem::take(&mut op.reserved) {
+            self.journal.release(group, unit, at, len);
+        }
+        if !matches!(op.local, Local::Running | Local::Mending) {
+            self.remove_op(key);
+        }
+        if let Asker::Client { link, op } = asker {
+            let (epoch, leader) = (next.epoch, next.primary);
+            self.reply_stale(Caller { link, op, group }, epoch, leader, out);
+        }
+    }
+
+    /// Enters the next configuration once no job of the last one runs, and once the unit store has
+    /// recorded that this replica acts in it (rule R2). Until then nothing is answered.
+    pub(crate) fn enter(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+        let me = self.me;
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        if replica.local > 0 {
+            return;
+        }
+        let Some((next, _)) = &replica.next else { return };
+        let epoch = next.epoch;
+        let (acts, joins) = (Replica::acts_in(next, me), !next.in_sync.contains(&me));
+        let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
+        if acts && unknown {
+            // This replica doesn't know what others have: its dirty set covers no earlier epoch.
+            replica.record.base = epoch;
+            self.change(group, alloc::vec![Change::Base(epoch)]);
+        }
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        if acts && self.journal.survives() && replica.record.acted < epoch {
+            if replica.noted < epoch {
+                replica.noted = epoch;
+                let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };
+                let wait = Waiting::Entry { epoch, joins };
+                self.change_first(now, group, alloc::vec![acts], wait, out);
+            }
+            return;
+        }
+        let Some((config, map)) = replica.next.take() else { return };
+        replica.enter(config, map, me);
+        let config = &replica.config;
+        if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
+            // A deletion can't be undone, so the configuration has to come from an MDM.
+            if !self.unsure.contains(&group) {
+                self.discard(now, group, out);
+            }
+            return;
+        }
+        if config.lost || config.primary.is_none() {
+            return;
+        }
+        if config.primary == Some(me) {
+            assert!(config.in_sync.contains(&me), "{group} is led from outside its in-sync set");
+            (replica.record.acted, replica.record.joiner) = (config.epoch, false);
+            replica.role = Role::Primary(Primary::default());
+            out.note(Note::Primary { group, epoch: config.epoch });
+            self.begin(now, group, out);
+        } else if config.in_sync.contains(&me) || config.joiners.contains(&me) {
+            let joiner = !config.in_sync.contains(&me);
+            let primary = config.primary.expect("checked above");
+            (replica.record.acted, replica.record.joiner) = (config.epoch, joiner);
+            replica.role = Role::Secondary(Secondary::new(primary, joiner));
+        }
+    }
+
+    /// Returns the devices whose leases or answers this device needs as a primary, and the other
+    /// replicas of its groups, which should come back.
+    pub fn wanted(&self) -> (BTreeSet<DeviceId>, BTreeSet<DeviceId>) {
+        let (mut needed, mut out_of_sync) = (BTreeSet::new(), BTreeSet::new());
+        let configs =
+            self.replicas.values().map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
+        for config in configs.filter(|c| c.primary == Some(self.me)) {
+            for device in config.replicas.iter().filter(|d| **d != self.me) {
+                let member = config.in_sync.contains(device) || config.joiners.contains(device);
+                (if member { &mut needed } else { &mut out_of_sync }).insert(*device);
+            }
+        }
+        (needed, out_of_sync)
+    }
+}

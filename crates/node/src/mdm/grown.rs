@@ -1,0 +1,71 @@
+//! Lengths of the lists that peers, clients and strangers make grow, for oracles; and their bounds,
+//! which `docs/internals/limits.md` explains.
+
+use super::peers::{MESSAGE_MAX, UNPROVEN};
+use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, turned_away};
+use alloc::collections::BTreeMap;
+use mdm::members::MAX_MEMBERS;
+
+/// Lengths of lists, or their bounds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Grown {
+    /// Links for orders.
+    pub admins: usize,
+    /// Inputs of links that wait for the disk.
+    pub inputs: usize,
+    /// Inputs of one link that wait for the disk.
+    pub link_inputs: usize,
+    /// Links in the name of one other MDM.
+    pub member_links: usize,
+    /// Bytes of a message of another MDM that has not arrived as a whole.
+    pub parts: usize,
+    /// Bytes of all such messages.
+    pub all_parts: usize,
+    /// MDMs that called before the state named them.
+    pub heard_of: usize,
+    /// Devices that have told a recovering MDM what they know.
+    pub words: usize,
+    /// Servers that were turned away lately.
+    pub turned_away: usize,
+}
+
+impl Mdm {
+    /// Returns how long the lists are.
+    pub fn grown(&self) -> Grown {
+        let mut members: BTreeMap<u32, usize> = BTreeMap::new();
+        for link in self.links.values() {
+            if let Peer::Mdm(member) = link.peer {
+                *members.entry(member).or_default() += 1;
+            }
+        }
+        let parts = || self.links.values().map(|l| l.parts.len());
+        Grown {
+            admins: self.admins.len(),
+            inputs: self.links.values().map(|l| l.queued as usize).sum(),
+            link_inputs: self.links.values().map(|l| l.queued as usize).max().unwrap_or(0),
+            member_links: members.into_values().max().unwrap_or(0),
+            parts: parts().max().unwrap_or(0),
+            all_parts: parts().sum(),
+            heard_of: self.peers.heard_of(),
+            words: self.words.len(),
+            turned_away: self.turned_away.len(),
+        }
+    }
+
+    /// Returns how long they may be.
+    pub fn may_grow(&self) -> Grown {
+        Grown {
+            admins: ADMINS,
+            inputs: INPUTS,
+            link_inputs: INPUTS_PER_LINK as usize,
+            // One more is proven.
+            member_links: UNPROVEN + 1,
+            parts: MESSAGE_MAX,
+            all_parts: MAX_MEMBERS * MESSAGE_MAX,
+            // Removed members are kept until they don't count any more.
+            heard_of: 2 * MAX_MEMBERS,
+            words: self.state.devices.len(),
+            turned_away: turned_away::MOST,
+        }
+    }
+}

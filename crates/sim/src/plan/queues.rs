@@ -1,0 +1,52 @@
+//! Plans in which the queue of a link fills: a client asks for more than the link of a server may
+//! hold, and nothing of the answers gets through for a while. The link is given up, and the client
+//! is served nevertheless.
+
+use super::{Action, IoKind, Plan, Timed, Who};
+use base::Prng;
+use std::time::Duration;
+
+/// Limit of a link's queue in these plans, and of the bytes of a client at a shard, in bytes.
+const QUEUE: u64 = 2 << 20;
+const CLIENT: u32 = 8 << 20;
+/// Bytes and sectors of one read.
+const READ: u32 = 1 << 20;
+const SECTORS: u32 = READ / 512;
+
+/// Adds such times to some plans with a small queue.
+pub(super) fn draw(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("queues");
+    if plan.is_one_story() || plan.copies_devices() || plan.shipped || !r.chance(0.03) {
+        return;
+    }
+    let limits = &mut plan.limits;
+    (limits.link_queue, limits.client_bytes) = (QUEUE, CLIENT);
+    limits.client_ops = limits.client_ops.max(8);
+    limits.shard_bytes = limits.shard_bytes.max(u64::from(CLIENT) * 4);
+    limits.nbd_payload = limits.nbd_payload.max(READ);
+    plan.depth = plan.depth.max(64);
+    for _ in 0..r.range(1, 3) {
+        let at = plan.moment(&mut r);
+        let client = r.below(plan.clients.into()) as u8;
+        clog(plan, at, client, &mut r);
+    }
+}
+
+/// Holds back what the servers send to the client, and lets the client read all the while. (A
+/// client's own link holds all that it may have outstanding, with the shipped limits, too: so there
+/// are no large writes.)
+fn clog(plan: &mut Plan, at: Duration, client: u8, r: &mut Prng) {
+    let units = (0..).zip(&plan.volumes).flat_map(|(v, n)| (0..*n).map(move |unit| (v, unit)));
+    let units: Vec<(u8, u32)> = units.collect();
+    let time = r.range(500, 2500);
+    for i in 0..plan.sds {
+        let action = Action::Clog(Who::Sds(i), Who::Sdc(client), time as u32);
+        plan.steps.push(Timed { at, action });
+    }
+    for ms in (0..time).step_by(25) {
+        let (volume, unit) = *r.pick(&units);
+        let (kind, sector) = (IoKind::Read, unit * SECTORS);
+        let action = Action::Io { client, volume, kind, sector, sectors: SECTORS };
+        plan.steps.push(Timed { at: at + Duration::from_millis(ms), action });
+    }
+}
