@@ -146,11 +146,12 @@ fuzz_target!(|steps: Vec<Step>| {
         nonce: 1,
         pid: 1,
         limits: limits.clone(),
+        dialect: wire::DIALECT,
     };
     let out = Effects::new(BufPool::new(1 << 24), Prng::new(1), None);
     let mut rig = Rig { sds: Sds::new(config), out, now: Time(10_000_000_000), links: 0, map: 1 };
     rig.settle();
-    rig.control(1, Kind::Welcome, &Welcome { role: Role::Mdm as i32, ..Welcome::default() });
+    rig.control(1, Kind::Welcome, &Welcome { role: Role::Mdm as i32, version: 1, ..Welcome::default() });
     let registered = Registered { cluster: 9, id: 1, incarnation: 1, map: 1, scrub: 0 };
     rig.control(1, Kind::Registered, &registered);
     rig.map(&[(0, 0, 2, 4), (1, 0, 6, 0), (2, 1, 6, 0), (3, 0, 4, 2)]);

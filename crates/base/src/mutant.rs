@@ -285,6 +285,16 @@ pub enum Mutant {
     IgnoreRefusal,
     /// Links: a client serves nothing while it has no link to an MDM.
     NeedMdm,
+    /// A hello goes out in a frame of the newest version that its sender speaks.
+    NewestHello,
+    /// The dialling side speaks its newest version, whatever the welcome says.
+    IgnoreWelcome,
+    /// A field is used in a cluster of a lower level than the field's.
+    UseEarly,
+    /// A snapshot of a higher level, or with unknown fields, is read.
+    AnySnapshot,
+    /// The level rises although a server that is up does not know it.
+    RaiseOver,
 }
 
 impl Mutant {
@@ -432,6 +442,10 @@ impl Mutant {
         Mutant::NoWindow,
         Mutant::EndlessLoad,
         Mutant::MdmBelieveDisk,
+        Mutant::NewestHello,
+        Mutant::IgnoreWelcome,
+        Mutant::UseEarly,
+        Mutant::RaiseOver,
     ];
 }
 

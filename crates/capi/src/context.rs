@@ -121,6 +121,7 @@ impl Context {
             nonce: random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
+            dialect: node::DIALECT,
         });
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();

@@ -70,7 +70,8 @@ impl Cluster {
         let limits = Limits::SHIPPED;
         let address = "10.0.0.1:7000".parse().expect("an address");
         let (name, cluster) = ("mdm".into(), Some(ClusterId(7)));
-        let mdm = Config { name, address, join: false, cluster, limits, pid: 1 };
+        let mdm =
+            Config { name, address, join: false, cluster, limits, pid: 1, dialect: wire::DIALECT };
         let mut cluster = Cluster {
             now: Time(1_000_000_000),
             mdm: Place::new(Mdm::new(mdm), 1),
@@ -103,7 +104,7 @@ impl Cluster {
             ..CreateVolume::default()
         });
         let order = AdminRequest { ask: Some(ask) };
-        let hello = hello(ClusterId(0), Role::Admin, "admin");
+        let hello = hello(&wire::DIALECT, ClusterId(0), Role::Admin, "admin");
         let frames = [
             control_frame(Header::new(Kind::Hello), &hello, &self.pool),
             control_frame(Header::new(Kind::Admin), &order, &self.pool),
@@ -362,6 +363,7 @@ fn sdc() -> SdcConfig {
         nonce: 11,
         pid: 1,
         limits: Limits::SHIPPED,
+        dialect: wire::DIALECT,
     }
 }
 
@@ -376,6 +378,7 @@ fn sds(who: Who) -> SdsConfig {
         nonce: 20 + who as u64,
         pid: 1,
         limits: Limits::SHIPPED,
+        dialect: wire::DIALECT,
     }
 }
 

@@ -13,8 +13,12 @@ pub use objects::{DropObject, MapVolume, PutObject, Rename};
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::level;
 use prost::Message;
-use wire::control::{AcceptedLoss, GroupInfo, MappingInfo, MdmInfo, VolumeInfo};
+use wire::control::{
+    AcceptedLoss, DeviceKind, GroupInfo, Intent, MappingInfo, MdmInfo, ObjectKind, UnknownValue,
+    VolumeInfo, known,
+};
 
 /// One log entry.
 #[derive(Clone, PartialEq, prost::Oneof)]
@@ -86,6 +90,9 @@ pub enum Command {
     /// Groups that nobody serves begin anew, without what is lost.
     #[prost(message, tag = "81")]
     AcceptLoss(AcceptLoss),
+    /// The cluster's level rises.
+    #[prost(message, tag = "90")]
+    SetLevel(SetLevel),
 }
 
 /// See [`Command::FormCluster`].
@@ -141,6 +148,9 @@ pub struct DeviceUp {
     /// Of a new device: its storage pool; 0, as builds before there were any: the first.
     #[prost(uint32, tag = "52")]
     pub pool: u32,
+    /// From level 2 on: the release of its process, for people.
+    #[prost(string, tag = "90")]
+    pub release: String,
 }
 
 /// See [`Command::DeviceDown`].
@@ -439,12 +449,20 @@ pub struct AcceptLoss {
     pub groups: Vec<Shape>,
 }
 
+/// See [`Command::SetLevel`].
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct SetLevel {
+    /// The level from now on.
+    #[prost(uint32, tag = "1")]
+    pub level: u32,
+}
+
 /// The envelope of a command in the log.
 #[derive(Clone, PartialEq, Message)]
 struct Record {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60, 80, 81"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60, 80, 81, 90"
     )]
     command: Option<Command>,
 }
@@ -453,6 +471,45 @@ impl Command {
     /// The bytes of this command in the log.
     pub fn to_bytes(&self) -> Vec<u8> {
         Record { command: Some(self.clone()) }.encode_to_vec()
+    }
+
+    /// Returns the level that a cluster needs for this command and the fields that it uses.
+    pub fn level(&self) -> u32 {
+        let bytes = self.to_bytes();
+        let (tag, _) = prost::encoding::decode_key(&mut &bytes[..]).expect("just encoded");
+        let fields = match self {
+            Command::DeviceUp(c) if !c.release.is_empty() => level::of_field("DeviceUp.release"),
+            _ => level::FIRST,
+        };
+        level::of_command(tag).expect("`base::level` lists every command").max(fields)
+    }
+
+    /// Returns an error if a value in it is one that this build does not know: what the command
+    /// would do is not known either.
+    pub fn check(&self) -> Result<(), UnknownValue> {
+        let mapping = |m: &Option<MappingInfo>| m.as_ref().map_or(Ok(()), MappingInfo::check);
+        match self {
+            Command::DeviceUp(c) => known::<DeviceKind>("DeviceKind", c.kind),
+            Command::Intend(c) => known::<Intent>("Intent", c.intent),
+            Command::CreateVolume(c) => mapping(&c.mapping),
+            Command::MapVolume(c) => mapping(&c.mapping),
+            Command::Rename(c) => known::<ObjectKind>("ObjectKind", c.kind),
+            Command::DropObject(c) => known::<ObjectKind>("ObjectKind", c.kind),
+            Command::PutObject(c) => c.check(),
+            Command::Reconcile(c) => c.volumes.iter().try_for_each(|v| mapping(&v.mapping)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the command as a build of this level reads it: without the fields of later levels,
+    /// which such a build skips. A command that uses one is only made in a cluster of that level.
+    pub fn as_known_at(mut self, level: u32) -> Command {
+        if let Command::DeviceUp(c) = &mut self
+            && level < level::of_field("DeviceUp.release")
+        {
+            c.release.clear();
+        }
+        self
     }
 
     /// The command of these bytes; `None` when they are damaged or of a newer build.
@@ -476,6 +533,28 @@ mod tests {
         for command in [down, admit, Command::DeleteVolume(DeleteVolume { volume: 9 })] {
             assert_eq!(Command::from_bytes(&command.to_bytes()), Some(command));
         }
+    }
+
+    #[test]
+    fn every_command_has_a_level() {
+        for tag in 1..200 {
+            // A message without fields is a command if the tag is one.
+            let mut bytes = Vec::new();
+            prost::encoding::encode_key(
+                tag,
+                prost::encoding::WireType::LengthDelimited,
+                &mut bytes,
+            );
+            bytes.push(0);
+            let known = Record::decode(&bytes[..]).is_ok_and(|r| r.command.is_some());
+            let known = known || tag == 81; // it has a required field
+            assert_eq!(level::of_command(tag).is_some(), known, "tag {tag}");
+        }
+        let up = DeviceUp::default();
+        assert_eq!(Command::DeviceUp(up.clone()).level(), 1);
+        let up = Command::DeviceUp(DeviceUp { release: "0.9.0".into(), ..up });
+        assert_eq!((up.level(), up.clone().as_known_at(1).level()), (2, 1));
+        assert_eq!(up.clone().as_known_at(2), up);
     }
 
     #[test]

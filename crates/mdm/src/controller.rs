@@ -117,6 +117,7 @@ impl State {
             domain: home.0.0,
             fault_set: home.1.0,
             pool: home.2.0,
+            release: String::new(),
         });
         match self.would_change(&command) {
             true => Registration::New(device, command),
@@ -411,6 +412,7 @@ impl State {
             capacity: d.capacity,
             kind: d.kind as i32,
             pid: d.pid,
+            release: d.release.clone(),
             ..command::DeviceUp::default()
         }))
     }

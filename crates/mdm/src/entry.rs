@@ -5,9 +5,11 @@
 
 use crate::command::Command;
 use crate::state::State;
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::crc::crc32c;
+use base::{Mutant, mutant};
 use prost::Message;
 
 /// The most bytes of commands in one entry. With what is around them, they fit into one batch of the log.
@@ -27,8 +29,11 @@ struct Data {
 }
 
 impl Commands {
-    /// Adds a command; false, and nothing is added, when there is no room.
-    pub fn push(&mut self, command: &Command) -> bool {
+    /// Adds a command of a cluster of this level; false, and nothing is added, when there is no room.
+    /// Panics if the command needs a higher level: other members may not know it.
+    pub fn push(&mut self, command: &Command, level: u32) -> bool {
+        let fits = command.level() <= level || mutant::on(Mutant::UseEarly);
+        assert!(fits, "this needs a higher level: {command:?}");
         let bytes = command.to_bytes();
         if self.bytes + bytes.len() + 8 > ENTRY_MAX {
             return false;
@@ -83,28 +88,36 @@ impl Decided {
         to_bytes(&self.state, self.chain)
     }
 
-    /// Of bytes; an error says in what they aren't a state.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Decided, String> {
+    /// Of bytes, by a build that knows levels up to this one; an error says in what they aren't a
+    /// state.
+    pub fn from_bytes(bytes: &[u8], level_max: u32) -> Result<Decided, String> {
         let base = Base::decode(bytes).map_err(|e| e.to_string())?;
-        Ok(Decided { state: State::from_bytes(&base.state)?, chain: base.chain })
+        Ok(Decided { state: State::read(&base.state, level_max)?, chain: base.chain })
     }
 
-    /// Applies an entry's commands; false: this build doesn't know one of them.
-    #[must_use]
-    pub fn apply(&mut self, data: &[u8]) -> bool {
+    /// Applies an entry's commands. An error says what of it this build doesn't know.
+    pub fn apply(&mut self, data: &[u8], level_max: u32) -> Result<(), String> {
         self.chain = chain(self.chain, data);
-        apply(&mut self.state, data)
+        apply(&mut self.state, data, level_max)
     }
 }
 
-/// Applies an entry's commands; false, and nothing is changed: this build doesn't know one of them.
-#[must_use]
-pub fn apply(state: &mut State, data: &[u8]) -> bool {
-    let Some(commands) = commands(data) else { return false };
-    for command in commands {
-        state.apply(state.index + 1, &command);
+/// Applies an entry's commands, by a build that knows levels up to this one. An error says what of it
+/// the build doesn't know, and nothing is changed then.
+pub fn apply(state: &mut State, data: &[u8], level_max: u32) -> Result<(), String> {
+    let commands = commands(data).ok_or("a command")?;
+    for command in &commands {
+        command.check().map_err(|unknown| unknown.to_string())?;
+        if let Command::SetLevel(c) = command
+            && c.level > level_max
+        {
+            return Err(format!("level {}", c.level));
+        }
     }
-    true
+    for command in commands {
+        state.apply(state.index + 1, &command.as_known_at(level_max));
+    }
+    Ok(())
 }
 
 /// The state and sum as the bytes of a [`Decided`].
@@ -127,20 +140,63 @@ fn commands(data: &[u8]) -> Option<Vec<Command>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::FormCluster;
+    use crate::command::{self, FormCluster, SetLevel};
 
     #[test]
     fn what_is_decided_comes_back_and_an_unknown_command_is_noticed() {
         let mut commands = Commands::default();
         assert!(commands.is_empty());
-        assert!(commands.push(&Command::FormCluster(FormCluster { cluster: 7 })));
+        assert!(commands.push(&Command::FormCluster(FormCluster { cluster: 7 }), 1));
         let data = commands.into_data();
         let mut decided = Decided::nothing();
-        assert!(decided.apply(&data));
+        decided.apply(&data, 1).unwrap();
         assert_eq!((decided.state.cluster.0, decided.state.index), (7, 1));
-        assert_eq!(Decided::from_bytes(&decided.to_bytes()), Ok(decided.clone()));
+        assert_eq!(Decided::from_bytes(&decided.to_bytes(), 1), Ok(decided.clone()));
         let unknown = Data { commands: Vec::from([Vec::from([0xf2, 6, 0])]) };
-        assert!(!decided.apply(&unknown.encode_to_vec()));
-        assert!(Decided::from_bytes(&[9]).is_err());
+        assert!(decided.apply(&unknown.encode_to_vec(), 1).is_err());
+        assert!(Decided::from_bytes(&[9], 1).is_err());
+    }
+
+    fn entry(commands: &[Command], level: u32) -> Vec<u8> {
+        let mut list = Commands::default();
+        assert!(commands.iter().all(|command| list.push(command, level)));
+        list.into_data()
+    }
+
+    #[test]
+    fn a_level_that_this_build_does_not_know_stops_it_before_anything_is_applied() {
+        let form = Command::FormCluster(FormCluster { cluster: 7 });
+        let set = |level| Command::SetLevel(SetLevel { level });
+        let mut decided = Decided::nothing();
+        decided.apply(&entry(&[form], 1), 2).unwrap();
+        let before = decided.state.clone();
+        let data = entry(&[set(2), Command::DeleteVolume(Default::default())], 1);
+        assert_eq!(apply(&mut decided.state, &data, 1), Err("level 2".into()));
+        assert_eq!(decided.state, before);
+        decided.apply(&data, 2).unwrap();
+        assert_eq!(decided.state.level, 2);
+        let bytes = decided.to_bytes();
+        assert_eq!(Decided::from_bytes(&bytes, 2), Ok(decided));
+        let refused = Decided::from_bytes(&bytes, 1).unwrap_err();
+        assert!(refused.contains("level 2") && refused.contains("update"), "{refused}");
+    }
+
+    #[test]
+    fn a_value_that_this_build_does_not_know_stops_it() {
+        let mut decided = Decided::nothing();
+        let intend = command::Intend { devices: Vec::from([1]), intent: 6 };
+        let data = entry(&[Command::Intend(intend)], 1);
+        assert_eq!(decided.apply(&data, 1), Err("Intent 6".into()));
+        let up = command::DeviceUp { kind: 9, ..Default::default() };
+        let data = entry(&[Command::DeviceUp(up)], 1);
+        assert_eq!(decided.apply(&data, 1), Err("DeviceKind 9".into()));
+        assert_eq!(decided.state, State::new());
+    }
+
+    #[test]
+    #[should_panic(expected = "higher level")]
+    fn nothing_of_a_later_level_is_logged() {
+        let up = command::DeviceUp { release: "0.9.0".into(), ..Default::default() };
+        entry(&[Command::DeviceUp(up)], 1);
     }
 }

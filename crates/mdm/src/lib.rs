@@ -25,6 +25,7 @@ pub mod entry;
 pub mod group;
 pub mod healer;
 pub mod id_set;
+pub mod level;
 pub mod log;
 mod maintenance;
 pub mod mapping;

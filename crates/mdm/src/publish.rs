@@ -68,7 +68,8 @@ impl State {
     }
 
     fn page(&self) -> MapPage {
-        MapPage { version: self.version.0, cluster: self.cluster.0, ..MapPage::default() }
+        let (version, cluster, level) = (self.version.0, self.cluster.0, self.level);
+        MapPage { version, cluster, level, ..MapPage::default() }
     }
 }
 

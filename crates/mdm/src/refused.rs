@@ -378,6 +378,47 @@ pub enum Refused {
         "most MDMs work: there is nothing to recover from. `gabion mdm remove` takes out one that is lost"
     )]
     MajorityWorks,
+    /// The level is in force.
+    #[error("the cluster has level {0} already")]
+    LevelIsThere(u32),
+    /// A level below the present one.
+    #[error(
+        "the cluster has level {level}, and a level never falls: what was written since needs it. There is no way back \
+         to level {asked}"
+    )]
+    LevelFalls {
+        /// The present level.
+        level: u32,
+        /// The level asked for.
+        asked: u32,
+    },
+    /// The leading MDM is too old.
+    #[error("the leading MDM knows levels up to {known}, not level {asked}: update the MDMs first")]
+    LevelUnknown {
+        /// The level asked for.
+        asked: u32,
+        /// The highest one that it knows.
+        known: u32,
+    },
+    /// Processes that do not know the level, or may not.
+    #[error(
+        "every MDM, server and client has to know level {level}, and these don't, or are down and may not: {who}. Update \
+         and start them. `--without NAME` goes without an MDM or a server that is down: it is refused until it is updated"
+    )]
+    LevelLacks {
+        /// The level asked for.
+        level: u32,
+        /// Their names.
+        who: String,
+    },
+    /// A process that is up can't be left out.
+    #[error(
+        "`{0}` is up, and --without is for MDMs and servers that are down: update it, or stop it"
+    )]
+    WithoutUp(String),
+    /// Nobody has this name.
+    #[error("there is no MDM or server `{0}`: `gabion status` shows those that exist")]
+    WithoutNobody(String),
     /// The request names nothing that this build knows.
     #[error("this MDM doesn't know that order: update it")]
     Unknown,
@@ -431,7 +472,12 @@ impl Refused {
             Refused::NoSpace { .. } => AdminError::NoSpace,
             Refused::TooFewUnits { .. } | Refused::LastUnit { .. } => AdminError::TooFewServers,
             Refused::TooFewServers { .. } | Refused::TooFewLeft { .. } => AdminError::TooFewServers,
-            Refused::NotUnknown(_) => AdminError::NotFound,
+            Refused::NotUnknown(_) | Refused::WithoutNobody(_) => AdminError::NotFound,
+            Refused::LevelIsThere(_) => AdminError::Already,
+            Refused::LevelFalls { .. }
+            | Refused::LevelUnknown { .. }
+            | Refused::LevelLacks { .. }
+            | Refused::WithoutUp(_) => AdminError::Invalid,
             Refused::NotRecovering | Refused::MajorityWorks | Refused::NothingLost => {
                 AdminError::Already
             }

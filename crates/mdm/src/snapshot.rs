@@ -12,15 +12,17 @@ use crate::publish::{device_info, gaps, group_info, volume_info};
 use crate::recovery::{JUMP, Recovery};
 use crate::state::{Device, Sdc, Server, State, Volume};
 use alloc::collections::BTreeMap;
+use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, DomainId, Epoch, FaultSetId, GroupId, Incarnation, MapVersion, PoolId,
-    SdcId, SdsId, VolumeId,
+    ClusterId, DeviceId, DomainId, Epoch, FaultSetId, GroupId, Incarnation, MapVersion, Mutant,
+    PoolId, SdcId, SdsId, VolumeId, level, mutant,
 };
 use prost::Message;
 use wire::control::{
-    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, VolumeInfo,
+    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MappingInfo, MdmInfo, ObjectKind, UnknownValue,
+    VolumeInfo, level_of,
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -66,6 +68,9 @@ struct Snapshot {
     removed_sdcs: Vec<u32>,
     #[prost(message, repeated, tag = "84")]
     removed_ranges: Vec<IdRange>,
+    /// Looked at before anything else ([`level_of`]); 0 in snapshots of before there were levels.
+    #[prost(uint32, tag = "90")]
+    level: u32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -161,6 +166,9 @@ struct DeviceRecord {
     store: u64,
     #[prost(uint32, tag = "7")]
     pid: u32,
+    /// From level 2 on.
+    #[prost(string, tag = "90")]
+    release: String,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -241,15 +249,42 @@ impl State {
                 .ranges()
                 .map(|r| IdRange { from: r.start, to: r.end })
                 .collect(),
+            level: self.level,
         };
         snapshot.encode_to_vec()
     }
 
-    /// The state of these bytes; an error says in what they aren't a state.
+    /// The state of these bytes, as this release reads it.
     pub fn from_bytes(bytes: &[u8]) -> Result<State, String> {
-        let s = Snapshot::decode(bytes).map_err(|e| alloc::format!("{e}"))?;
+        State::read(bytes, level::LEVEL)
+    }
+
+    /// The state of these bytes, by a build that knows levels up to this one; an error says in what
+    /// they aren't a state. A higher level is refused before anything else is read.
+    pub fn read(bytes: &[u8], level_max: u32) -> Result<State, String> {
+        let level = level_of(bytes).map_err(|e| format!("{e}"))?;
+        if level > level_max && !mutant::on(Mutant::AnySnapshot) {
+            return Err(format!(
+                "it is of a cluster of level {level}, and this build knows levels up to {level_max}: \
+                 update it"
+            ));
+        }
+        let s = Snapshot::decode(bytes).map_err(|e| format!("{e}"))?;
+        // Every field of a snapshot belongs to a level, and those of this level are all known.
+        if s.encoded_len() != bytes.len() && !mutant::on(Mutant::AnySnapshot) {
+            return Err(String::from(
+                "it has fields that this build doesn't know, or is damaged: update it",
+            ));
+        }
+        s.check().map_err(|unknown| format!("{unknown} is not known to this build: update it"))?;
+        let early = s.devices.iter().any(|d| !d.release.is_empty());
+        if early && level < level::of_field("DeviceUp.release") && !mutant::on(Mutant::AnySnapshot)
+        {
+            return Err(String::from("it has fields of a higher level than its own"));
+        }
         let mut state = State {
             cluster: ClusterId(s.cluster),
+            level,
             index: s.index,
             version: MapVersion(s.version),
             next_volume: VolumeId(s.next_volume),
@@ -276,6 +311,16 @@ impl State {
         state.index_all();
         state.check()?;
         Ok(state)
+    }
+}
+
+impl Snapshot {
+    /// Values that this build doesn't know must not be taken for others.
+    fn check(&self) -> Result<(), UnknownValue> {
+        self.devices.iter().try_for_each(|d| d.info.check())?;
+        let mappings = self.volumes.iter().filter_map(|v| v.info.mapping.as_ref());
+        mappings.into_iter().try_for_each(MappingInfo::check)?;
+        self.objects.iter().flat_map(|o| &o.list).try_for_each(command::PutObject::check)
     }
 }
 
@@ -413,6 +458,7 @@ fn device_record(id: DeviceId, d: &Device) -> DeviceRecord {
         past: d.past.clone(),
         store: d.store,
         pid: d.pid,
+        release: d.release.clone(),
     }
 }
 
@@ -430,6 +476,7 @@ fn device(r: DeviceRecord) -> Device {
         intent: r.info.intent(),
         pool: PoolId(r.info.pool.max(1)),
         pid: r.pid,
+        release: r.release,
         up: r.info.up,
         dead: r.info.dead,
         address: r.info.address,
@@ -517,6 +564,27 @@ mod tests {
         };
         assert_eq!(unknown(true), [VolumeId(5)..VolumeId(9)]);
         assert_eq!(unknown(false), []);
+    }
+
+    #[test]
+    fn a_snapshot_that_this_build_does_not_understand_is_refused() {
+        let mut state = State { cluster: ClusterId(7), level: 2, ..State::new() };
+        let refused = |bytes: &[u8]| State::read(bytes, 1).unwrap_err();
+        let bytes = state.to_bytes();
+        assert_eq!(State::read(&bytes, 2), Ok(state.clone()));
+        assert!(refused(&bytes).contains("level 2"));
+        // The level is found whatever else there is, also where the rest can't be read.
+        let unreadable = [&bytes[..], &[0x0d, 1, 2, 3, 4]].concat();
+        assert!(refused(&unreadable).contains("level 2"), "{}", refused(&unreadable));
+        state.level = 1;
+        let bytes = state.to_bytes();
+        assert_eq!(State::read(&bytes, 1), Ok(state));
+        let unknown_field = [&bytes[..], &[0xf8, 0x3f, 1]].concat();
+        assert!(refused(&unknown_field).contains("fields that this build doesn't know"));
+        let info = DeviceInfo { id: 1, intent: 6, ..DeviceInfo::default() };
+        let device = DeviceRecord { info, ..DeviceRecord::default() };
+        let s = Snapshot { devices: Vec::from([device]), ..Snapshot::default() };
+        assert!(refused(&s.encode_to_vec()).contains("Intent 6"));
     }
 
     #[test]

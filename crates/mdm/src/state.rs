@@ -30,6 +30,7 @@ use crate::refused::{MAX_WAITING, Refused};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::level;
 use base::mutant::{self, Mutant};
 use base::{
     ClusterId, DeviceId, DomainId, FaultSetId, GroupId, Incarnation, MapVersion, PoolId, SdcId,
@@ -74,6 +75,8 @@ pub struct Device {
     pub capacity: u64,
     /// The process, for people.
     pub pid: u32,
+    /// The release of the process; empty in a cluster of level 1.
+    pub release: String,
     /// Thought to be alive.
     pub up: bool,
     /// Down, and known to be dead.
@@ -166,6 +169,8 @@ pub enum Outcome {
 pub struct State {
     /// The cluster; 0 before it is formed.
     pub cluster: ClusterId,
+    /// The cluster's level: what may be logged, sent, or written to a device (`base::level`).
+    pub level: u32,
     /// The last command.
     pub index: u64,
     /// The last command that changed the map.
@@ -221,6 +226,7 @@ pub(crate) const IDS_END: u32 = 1 << 31;
 #[derive(Default)]
 pub struct Edits {
     cluster: Option<ClusterId>,
+    level: Option<u32>,
     devices: Vec<(DeviceId, Device)>,
     server: Option<(SdsId, Server)>,
     objects: Option<Objects>,
@@ -245,6 +251,7 @@ impl Edits {
 
     fn is_map(&self) -> bool {
         self.cluster.is_some()
+            || self.level.is_some()
             || !self.devices.is_empty()
             || self.server.is_some()
             || self.sdc.is_some()
@@ -263,7 +270,8 @@ impl Edits {
 impl State {
     /// A state without a cluster.
     pub fn new() -> State {
-        State { next_volume: VolumeId(1), next_incarnation: Incarnation(1), ..State::default() }
+        let (next_volume, next_incarnation) = (VolumeId(1), Incarnation(1));
+        State { level: level::FIRST, next_volume, next_incarnation, ..State::default() }
     }
 
     /// Applies the log entry with this index, which must be the next one.
@@ -308,12 +316,19 @@ impl State {
             Command::DropObject(c) => self.drop_object(c),
             Command::Reconcile(c) => Ok(self.reconcile(c)),
             Command::AcceptLoss(c) => Ok(self.accept_loss(c)),
+            Command::SetLevel(c) => Ok(self.set_level(c)),
         }
     }
 
     fn form(&self, c: &command::FormCluster) -> Edits {
         let first = self.cluster.0 == 0 && c.cluster != 0;
         Edits { cluster: first.then_some(ClusterId(c.cluster)), ..Edits::default() }
+    }
+
+    /// A level never falls.
+    fn set_level(&self, c: &command::SetLevel) -> Edits {
+        let level = Some(c.level).filter(|level| *level > self.level);
+        Edits { level, ..Edits::default() }
     }
 
     fn commit(&mut self, edits: Edits) {
@@ -324,6 +339,7 @@ impl State {
         if let Some(cluster) = edits.cluster {
             self.cluster = cluster;
         }
+        self.level = edits.level.unwrap_or(self.level);
         if let Some((id, server)) = edits.server {
             self.servers.insert(id, server);
         }

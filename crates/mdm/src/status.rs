@@ -20,8 +20,8 @@ use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Limits, MapVersion, SdcId, Time, VolumeId};
 use core::time::Duration;
 use wire::control::{
-    DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, SdcStatus, StatusInfo,
-    VolumeStatus,
+    BuildInfo, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, SdcStatus,
+    StatusInfo, VolumeStatus,
 };
 
 /// How far back the resync rate looks.
@@ -34,6 +34,8 @@ pub struct Seen {
     pub connected: bool,
     /// Its last heartbeat.
     pub heartbeat: Option<Heartbeat>,
+    /// The build of its process.
+    pub build: Option<BuildInfo>,
     /// How it has come and gone.
     pub quarantine: Quarantine,
     /// The newest map that it has taken over in this life, as far as it has said.
@@ -204,6 +206,7 @@ pub fn status(
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
         objects: state.object_status(limits, |d| seen.used(d)),
         name: state.objects.system.clone(),
+        level: state.level,
         ..StatusInfo::default()
     };
     for (id, d) in &state.devices {
@@ -309,6 +312,7 @@ fn device(
         quarantine_ms: quarantine.as_millis() as u64,
         slow_ms,
         cut_off,
+        build: seen.and_then(|s| s.build.clone()),
     }
 }
 
@@ -353,5 +357,6 @@ fn sdc(state: &State, seen: &Observed, id: SdcId) -> SdcStatus {
         refused_by: seen
             .and_then(|s| s.heartbeat.as_ref())
             .map_or_else(Vec::new, |h| h.refused_by.clone()),
+        build: seen.and_then(|s| s.build.clone()),
     }
 }

@@ -160,7 +160,7 @@ impl<J: Journal> Mirror<J> {
             let mut header = self.reply_header(Caller { link, op: name, group: op.group });
             header.status = (Status::Full as u16).into();
             header.len = if op.in_part { PART_DONE } else { 0 }.into();
-            out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+            out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
         }
     }
 }

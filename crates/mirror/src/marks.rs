@@ -16,10 +16,9 @@ use crate::replica::Role;
 use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{
-    BlockSet, Epoch, GroupId, Incarnation, LinkId, Lsn, Mutant, SdcId, Time, UnitKey, mutant,
-};
+use base::{BlockSet, Epoch, GroupId, Incarnation, Lsn, Mutant, SdcId, Time, UnitKey, mutant};
 use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Journal, Marks, Origin};
+use wire::PeerLink;
 use wire::records::Executed;
 
 /// The low half of the token of a change. No operation has this index.
@@ -65,9 +64,9 @@ pub(crate) enum Waiting {
     /// Entering the configuration of this epoch, as a joiner or not.
     Entry { epoch: Epoch, joins: bool },
     /// The answer to a seal of this epoch, for this link's operation.
-    Seal { epoch: Epoch, lsn: Lsn, link: LinkId, op: u64 },
+    Seal { epoch: Epoch, lsn: Lsn, link: PeerLink, op: u64 },
     /// The answer to a wipe in this epoch, on this link.
-    Wipe { epoch: Epoch, link: LinkId },
+    Wipe { epoch: Epoch, link: PeerLink },
     /// The end of deleting a replica that left its group.
     Discard,
 }

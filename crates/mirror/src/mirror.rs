@@ -24,19 +24,19 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, LinkId, MapVersion,
-    Mutant, Slab, Time, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, MapVersion, Mutant,
+    Slab, Time, mutant,
 };
 use seam::{
     Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Journal, Note,
     Started,
 };
-use wire::{Header, Kind, Status, flag};
+use wire::{Header, Kind, PeerLink, Status, flag};
 
 /// Where an answer goes: the link, the asker's number for the operation, and the group.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
-    pub link: LinkId,
+    pub link: PeerLink,
     pub op: u64,
     pub group: GroupId,
 }
@@ -516,7 +516,7 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn reply(&mut self, to: Caller, status: Status, body: Buf, out: &mut Effects) {
         let mut header = self.reply_header(to);
         header.status = (status as u16).into();
-        out.send(to.link, wire::frame(header, &body), body);
+        out.send(to.link.id, to.link.frame(header, &body), body);
     }
 
     /// Answers a read. A checksum that the unit store knows is not computed again from memory,
@@ -532,11 +532,11 @@ impl<J: Journal> Mirror<J> {
         let head = match crc.filter(|_| !header.has(flag::NO_BODY_CRC)) {
             Some(crc) => {
                 (header.body_len, header.body_crc) = ((body.len() as u32).into(), crc.into());
-                wire::frame::seal(header)
+                to.link.seal(header)
             }
-            None => wire::frame(header, &body),
+            None => to.link.frame(header, &body),
         };
-        out.send(to.link, head, body);
+        out.send(to.link.id, head, body);
     }
 
     /// Answers that the client's epoch is old, with the epoch that is known here and its primary.
@@ -553,6 +553,6 @@ impl<J: Journal> Mirror<J> {
         header.status = (Status::Stale as u16).into();
         header.epoch = epoch.0.into();
         header.len = leader.map_or(0, |d| d.0).into();
-        out.send(to.link, wire::frame(header, &[]), Buf::EMPTY);
+        out.send(to.link.id, to.link.frame(header, &[]), Buf::EMPTY);
     }
 }

@@ -2,9 +2,9 @@
 //! sync, or a read of the scrubber.
 
 use crate::replica::Members;
-use base::{Duration, GroupId, Incarnation, LinkId, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
+use base::{Duration, GroupId, Incarnation, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
 use seam::{Buf, ClientWrite};
-use wire::{Header, Status};
+use wire::{Header, PeerLink, Status};
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -47,9 +47,9 @@ pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asker {
     /// A client, which gets the answer on this link with its own number `op` for the operation.
-    Client { link: LinkId, op: u64 },
+    Client { link: PeerLink, op: u64 },
     /// The group's primary: likewise.
-    Primary { link: LinkId, op: u64 },
+    Primary { link: PeerLink, op: u64 },
     /// A sync of this device. The copy began at `since`, and its data was here after `read`.
     Sync { since: Time, read: Duration },
     /// This device's write with the key `of`, whose blocks another replica needs whole.

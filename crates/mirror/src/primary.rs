@@ -23,16 +23,16 @@ use crate::sync::Phase;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, SECTOR, SdcId,
-    Time, mutant,
+    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, SECTOR, SdcId, Time,
+    mutant,
 };
 use seam::{Buf, Effects, Journal, Note, Started};
-use wire::{Header, Kind, Status, flag};
+use wire::{Header, Kind, PeerLink, Status, flag};
 
 impl<J: Journal> Mirror<J> {
     /// Takes an operation of a client. The caller has checked the session, and the volume against
     /// the map.
-    pub fn client(&mut self, now: Time, link: LinkId, h: &Header, body: Buf, out: &mut Effects) {
+    pub fn client(&mut self, now: Time, link: PeerLink, h: &Header, body: Buf, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let caller = Caller { link, op: h.op.get(), group };
         self.pace.client(now);
@@ -138,7 +138,7 @@ impl<J: Journal> Mirror<J> {
         Ok(kind)
     }
 
-    fn accept(&mut self, now: Time, link: LinkId, h: &Header, kind: OpKind, body: Buf) {
+    fn accept(&mut self, now: Time, link: PeerLink, h: &Header, kind: OpKind, body: Buf) {
         let group = GroupId(h.group.get());
         let asker = Asker::Client { link, op: h.op.get() };
         let op = Op::from_frame(h, kind, asker, body);
@@ -489,9 +489,8 @@ impl<J: Journal> Mirror<J> {
                 continue; // a later write has carried it
             }
             header.commit = primary.commit.0.into();
-            let head = wire::frame(header, &[]);
             for device in self.replicas[group].config.devices(needed) {
-                self.send_peer(device, head, Buf::EMPTY, out);
+                self.send_peer(device, header, Buf::EMPTY, out);
             }
         }
     }

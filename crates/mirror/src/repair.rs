@@ -25,12 +25,10 @@ use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::{Members, Role};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{
-    BLOCK, BlockSet, DeviceId, Duration, GroupId, LinkId, Lsn, Mutant, Time, VolumeId, mutant,
-};
+use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
 use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
 use wire::records::{self, Executed};
-use wire::{Header, Kind, Status, flag};
+use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
 /// Rounds of repair that one operation gets. Each repairs one run of blocks.
@@ -195,7 +193,7 @@ impl<J: Journal> Mirror<J> {
         h.op = key.into();
         h.volume = op.unit.volume.0.into();
         (h.unit, h.at, h.len) = (op.unit.index.into(), repair.at().into(), repair.len().into());
-        self.send_peer(repair.from, wire::frame(h, &[]), Buf::EMPTY, out);
+        self.send_peer(repair.from, h, Buf::EMPTY, out);
     }
 
     /// Repeats requests for blocks that have not come, to one device or to all.
@@ -466,7 +464,7 @@ impl<J: Journal> Mirror<J> {
     pub fn fetch_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         out: &mut Effects,
@@ -519,7 +517,7 @@ impl<J: Journal> Mirror<J> {
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
         let mut header = self.header(Kind::Reply, op.group);
         (header.op, header.at, header.len) = (name.into(), op.at.into(), op.len.into());
-        out.send(link, wire::frame(header, &body), body);
+        out.send(link.id, link.frame(header, &body), body);
         self.wipe_if_idle(now, op.group, out);
     }
 

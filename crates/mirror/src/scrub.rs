@@ -20,9 +20,9 @@ use crate::op::{Asker, Op, OpKind, fits};
 use crate::replica::{Members, Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
-use base::{BLOCK, DeviceId, Duration, GroupId, LinkId, Mutant, Time, UnitKey, VolumeId, mutant};
+use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Journal, Note, Walk};
-use wire::{Header, Kind};
+use wire::{Header, Kind, PeerLink};
 
 /// Bytes of one read at most: long enough for a disk, short enough for a client that waits for it.
 const RUN: u32 = 256 << 10;
@@ -85,7 +85,7 @@ pub(crate) struct Scrub {
     due: Option<Time>,
     pub stats: ScrubStats,
     /// By primary: the link on which its beacons come.
-    leaders: BTreeMap<DeviceId, LinkId>,
+    leaders: BTreeMap<DeviceId, PeerLink>,
 }
 
 impl Scrub {
@@ -100,7 +100,7 @@ impl Scrub {
     }
 
     /// Notes that a primary's beacon came on this link.
-    pub fn heard(&mut self, from: DeviceId, link: LinkId) {
+    pub fn heard(&mut self, from: DeviceId, link: PeerLink) {
         self.leaders.insert(from, link);
     }
 
@@ -363,7 +363,7 @@ impl<J: Journal> Mirror<J> {
         let mut h = self.header(Kind::Damage, group);
         (h.volume, h.unit) = (unit.volume.0.into(), unit.index.into());
         (h.at, h.len) = ((u32::from(first) * BLOCK).into(), (u32::from(blocks) * BLOCK).into());
-        out.send(*link, wire::frame(h, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(h, &[]), Buf::EMPTY);
     }
 
     /// Takes a secondary's report of damage. The blocks are read here and go out as a write of the

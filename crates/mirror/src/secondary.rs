@@ -22,11 +22,11 @@ use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, LinkId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Change, Effect, Effects, Forgotten, Journal, Note};
 use wire::records::{self, Executed, UnitBlocks};
-use wire::{Header, Kind, Status, flag};
+use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
 /// The reason for closing a link whose stream has a gap. The primary then sends again what was not
@@ -60,9 +60,9 @@ pub(crate) struct Secondary {
     source: ExecutedList,
     /// The primary's question for this replica's state. It is answered when everything is done that
     /// came before it.
-    asked: Option<(LinkId, Header)>,
+    asked: Option<(PeerLink, Header)>,
     /// The link on which the primary has asked to delete everything. That waits until no job runs.
-    wipe: Option<LinkId>,
+    wipe: Option<PeerLink>,
 }
 
 impl Secondary {
@@ -156,18 +156,18 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    fn answer(&self, link: LinkId, kind: Kind, h: &Header, status: Status, out: &mut Effects) {
+    fn answer(&self, link: PeerLink, kind: Kind, h: &Header, status: Status, out: &mut Effects) {
         let mut header = self.header(kind, GroupId(h.group.get()));
         (header.op, header.lsn, header.epoch) = (h.op, h.lsn, h.epoch);
         header.status = (status as u16).into();
-        out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
     }
 
     /// Takes a write of the stream.
     pub fn replicate_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         body: Buf,
@@ -197,8 +197,8 @@ impl<J: Journal> Mirror<J> {
         let before = lsn.0.saturating_sub(1 + skipped);
         if before > secondary.last.0.max(h.commit.get()) || !fits {
             // A gap, or a frame that can't be right. The primary sends again on the next link.
-            out.note(Note::Refused { link, why: GAP });
-            return out.push(Effect::Close { link });
+            out.note(Note::Refused { link: link.id, why: GAP });
+            return out.push(Effect::Close { link: link.id });
         }
         secondary.last = lsn;
         if secondary.commit(Lsn(h.commit.get()), self.journal.survives()) {
@@ -221,7 +221,7 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    fn insert_replicated(&mut self, link: LinkId, h: &Header, body: Buf) -> u64 {
+    fn insert_replicated(&mut self, link: PeerLink, h: &Header, body: Buf) -> u64 {
         let kind = if h.has(flag::ZERO) { OpKind::Zero } else { OpKind::Write };
         let asker = Asker::Primary { link, op: h.op.get() };
         self.insert_op(Op { lsn: Lsn(h.lsn.get()), ..Op::from_frame(h, kind, asker, body) })
@@ -231,7 +231,7 @@ impl<J: Journal> Mirror<J> {
     fn replicate_blindly(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         h: &Header,
         body: Buf,
         out: &mut Effects,
@@ -243,7 +243,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Takes a write that arrives a second time because its link broke. Answers it now, or when it
     /// is durable.
-    fn replicate_again(&mut self, link: LinkId, h: &Header, lsn: Lsn, out: &mut Effects) {
+    fn replicate_again(&mut self, link: PeerLink, h: &Header, lsn: Lsn, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
@@ -283,7 +283,7 @@ impl<J: Journal> Mirror<J> {
             let mut header = self.header(Kind::Replicated, op.group);
             (header.op, header.lsn) = (name.into(), lsn.0.into());
             header.status = (status as u16).into();
-            out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+            out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
         }
         self.answer_asked(op.group, out);
         self.wipe_if_idle(now, op.group, out);
@@ -304,7 +304,7 @@ impl<J: Journal> Mirror<J> {
     /// `lsn` of the question.
     pub fn sync_start_in(
         &mut self,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         body: &Buf,
@@ -345,7 +345,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Sends the base epoch and the dirty set, in as many frames as necessary. A replica that
     /// doesn't know what may differ sends all that it holds.
-    fn send_state(&self, link: LinkId, h: &Header, out: &mut Effects) {
+    fn send_state(&self, link: PeerLink, h: &Header, out: &mut Effects) {
         let group = GroupId(h.group.get());
         let record = &self.replicas[group].record;
         let mut list: Vec<UnitBlocks> =
@@ -370,7 +370,7 @@ impl<J: Journal> Mirror<J> {
             let more = pages.peek().is_some();
             let flags = header.flags | if more { flag::MORE } else { 0 };
             let body = out.copy(page.as_bytes());
-            out.send(link, wire::frame(Header { flags, ..header }, &body), body);
+            out.send(link.id, link.frame(Header { flags, ..header }, &body), body);
             if !more {
                 return;
             }
@@ -381,7 +381,7 @@ impl<J: Journal> Mirror<J> {
     pub fn sync_wipe_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         out: &mut Effects,
@@ -422,7 +422,13 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// The deletion is durable: answers with the empty state.
-    pub(crate) fn wiped(&mut self, group: GroupId, epoch: Epoch, link: LinkId, out: &mut Effects) {
+    pub(crate) fn wiped(
+        &mut self,
+        group: GroupId,
+        epoch: Epoch,
+        link: PeerLink,
+        out: &mut Effects,
+    ) {
         if self.replicas[group].config.epoch == epoch {
             let mut h = Header::new(Kind::SyncWipe);
             (h.group, h.epoch) = (group.0.into(), epoch.0.into());
@@ -434,7 +440,7 @@ impl<J: Journal> Mirror<J> {
     pub fn seal_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         body: &Buf,
@@ -487,7 +493,7 @@ impl<J: Journal> Mirror<J> {
         group: GroupId,
         epoch: Epoch,
         lsn: Lsn,
-        link: LinkId,
+        link: PeerLink,
         op: u64,
         out: &mut Effects,
     ) {
@@ -502,7 +508,7 @@ impl<J: Journal> Mirror<J> {
         out.note(Note::Sealed { group, peer, lsn });
         let mut header = self.header(Kind::Sealed, group);
         (header.op, header.lsn) = (op.into(), lsn.0.into());
-        out.send(link, wire::frame(header, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
     }
 }
 

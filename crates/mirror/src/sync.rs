@@ -27,7 +27,7 @@ use base::{
 };
 use seam::{Buf, Effects, Journal, Note};
 use wire::records::{self, UnitBlocks};
-use wire::{Header, Kind, Status, flag};
+use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
 /// How long until an unanswered or refused question is repeated the first time.
@@ -239,9 +239,8 @@ impl<J: Journal> Mirror<J> {
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
         header.op = last.0.into();
-        let head = wire::frame(header, &body);
         for peer in replica.config.devices(sync.unanswered()) {
-            self.send_peer(peer, head, body.clone(), out);
+            self.send_peer(peer, header, body.clone(), out);
         }
     }
 
@@ -745,7 +744,7 @@ impl<J: Journal> Mirror<J> {
 
     /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
     /// replica may lack, as far as there is room.
-    pub fn peer_up(&mut self, now: Time, device: DeviceId, link: base::LinkId, out: &mut Effects) {
+    pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
         self.link_peer(device, Some(link));
         self.leases.hurry(device);
         self.fetch_again(Some(device), out);

@@ -6,9 +6,9 @@ use crate::mirror::Mirror;
 use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, LinkId, MapVersion, Time};
+use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, MapVersion, Time};
 use seam::{Effects, Journal};
-use wire::{Header, Kind};
+use wire::{Header, Kind, PeerLink};
 
 impl<J: Journal> Mirror<J> {
     /// Returns the bytes that the syncs of this device still have to copy.
@@ -70,12 +70,11 @@ impl<J: Journal> Mirror<J> {
         self.drop_zeros();
         let mut beacon = self.header(Kind::Beacon, GroupId(0));
         (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
-        let beacon = wire::frame(beacon, &[]);
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
         let links = due.into_iter().filter_map(|device| self.peers.get(device)?.link);
-        links.for_each(|link| out.send_first(link, beacon));
+        links.for_each(|link| out.send_first(link.id, link.frame(beacon, &[])));
     }
 
     /// Acts on a new map that was taken over: groups may not have to wait for leases any more.
@@ -130,7 +129,7 @@ impl<J: Journal> Mirror<J> {
     pub fn beacon_in(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         out: &mut Effects,
@@ -147,7 +146,7 @@ impl<J: Journal> Mirror<J> {
         // Before the first map: the sender may not know that an earlier incarnation of this device
         // was the primary of its groups.
         grant.map = self.map.max(self.named_at).0.into();
-        out.send_first(link, wire::frame(grant, &[]));
+        out.send_first(link.id, link.frame(grant, &[]));
     }
 
     /// Takes a grant.

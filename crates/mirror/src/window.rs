@@ -30,9 +30,9 @@ use crate::replica::{GroupConfig, Members, Role};
 use crate::sync::{Phase, Sync};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, GroupId, Limits, LinkId, Lsn, Mutant, Time, UNIT, mutant};
+use base::{DeviceId, Duration, GroupId, Limits, Lsn, Mutant, Time, UNIT, mutant};
 use seam::{Buf, Effects, Head, Journal};
-use wire::{Header, Kind, flag};
+use wire::{Header, Kind, PeerLink, flag};
 
 /// How long a joiner may take for one operation, in multiples of `suspect_after`.
 const STANDS: u32 = 5;
@@ -41,7 +41,7 @@ const STANDS: u32 = 5;
 #[derive(Debug, Default)]
 pub(crate) struct Peer {
     /// `None` while no dialled link is welcomed there; then nothing is in flight.
-    pub link: Option<LinkId>,
+    pub link: Option<PeerLink>,
     /// Bytes of operations of streams that were sent on it and are not answered.
     flying: u64,
     /// Bytes of operations that were sent on it and ended without an answer. They may still wait in
@@ -207,9 +207,9 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Sends a frame to a device, if its link is up. The frame takes no room in the window.
-    pub(crate) fn send_peer(&self, device: DeviceId, head: Head, body: Buf, out: &mut Effects) {
+    pub(crate) fn send_peer(&self, device: DeviceId, header: Header, body: Buf, out: &mut Effects) {
         if let Some(link) = self.peers.get(device).and_then(|peer| peer.link) {
-            out.send(link, head, body);
+            out.send(link.id, link.frame(header, &body), body);
         }
     }
 
@@ -230,7 +230,7 @@ impl<J: Journal> Mirror<J> {
         let undone = op.reserved && op.local == Local::NotStarted;
         let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
         // As a rule all replicas get the same frame.
-        let mut sealed: Option<(u32, u8, Head)> = None;
+        let mut sealed: Option<((u32, u8, u16), Head)> = None;
         for (member, device) in replica.config.each(to) {
             let Some(peer) = self.peers.get_mut(device) else { continue };
             let Some(link) = peer.link else { continue };
@@ -247,12 +247,13 @@ impl<J: Journal> Mirror<J> {
                 _ => 0,
             };
             let flags = flags | if fresh.intersects(member) { flag::FRESH } else { 0 };
-            if sealed.as_ref().is_none_or(|(s, f, _)| (*s, *f) != (skipped, flags)) {
+            let differs = (skipped, flags, link.version);
+            if sealed.as_ref().is_none_or(|(of, _)| *of != differs) {
                 (header.skipped, header.flags) = (skipped.into(), flags);
-                sealed = Some((skipped, flags, wire::frame::seal(header)));
+                sealed = Some((differs, link.seal(header)));
             }
-            let (.., head) = sealed.as_ref().expect("just made");
-            out.send(link, *head, op.body.clone());
+            let (_, head) = sealed.as_ref().expect("just made");
+            out.send(link.id, *head, op.body.clone());
         }
     }
 
@@ -314,7 +315,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Sets the new link to a device, or that there is none: nothing is in flight on it. Returns
     /// true if clients waited for room there.
-    pub(crate) fn link_peer(&mut self, device: DeviceId, link: Option<LinkId>) -> bool {
+    pub(crate) fn link_peer(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
         self.traffic.flying -= before.taken();

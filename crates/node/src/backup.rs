@@ -178,7 +178,7 @@ mod tests {
             }
         };
         let image = Image::decode(&found.image.unwrap()[..]).unwrap();
-        let state = entry::Decided::from_bytes(&image.base.data).unwrap().state;
+        let state = entry::Decided::from_bytes(&image.base.data, 1).unwrap().state;
         assert!(state.recovery.open && state.cluster.0 == 7);
         assert_eq!(state.members.list.len(), 1);
     }

@@ -13,3 +13,5 @@ pub mod mapview;
 pub mod mdm;
 pub mod sdc;
 pub mod sds;
+
+pub use wire::DIALECT;

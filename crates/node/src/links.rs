@@ -6,12 +6,12 @@
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{ClusterId, Limits, LinkId, Mutant, Prng, Time, mutant};
+use base::{ClusterId, Dialect, Limits, LinkId, Mutant, Prng, Time, mutant};
 use core::net::SocketAddr;
 use core::time::Duration;
 use seam::{DialId, Effect, Effects, Port, Strangers};
 use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, Kind, control_frame};
+use wire::{Header, Kind, PeerLink, common_version, control_frame};
 
 /// A session number may be at most this far above the last one that the server knows. So a made-up
 /// number leaves room for the next ones.
@@ -40,8 +40,8 @@ enum State {
     Dialing,
     /// There is a link, and our hello was sent.
     Greeting(LinkId),
-    /// The hello was accepted.
-    Up(LinkId),
+    /// The hello was accepted, and the link has a protocol version.
+    Up(PeerLink),
 }
 
 /// One connection that a role needs.
@@ -111,7 +111,7 @@ impl Dialer {
     /// Records that the dial succeeded with this link, and sends the hello.
     pub fn link_up(&mut self, now: Time, link: LinkId, hello: &Hello, out: &mut Effects) {
         self.greeted(now, link);
-        send_control(link, Header::new(Kind::Hello), hello, out);
+        send_hello(link, hello, out);
     }
 
     /// Records that `link` is the connection, and that our hello was sent.
@@ -125,17 +125,18 @@ impl Dialer {
         self.answer_by = Some(now + self.patience);
     }
 
-    /// Records a `Welcome` after which nothing else can be refused.
-    pub fn welcomed(&mut self) {
-        self.admitted();
+    /// Records a `Welcome` after which nothing else can be refused. `version` is what both sides
+    /// speak ([`agreed`]).
+    pub fn welcomed(&mut self, version: u16) {
+        self.admitted(version);
         self.settled();
     }
 
     /// Records a `Welcome` after which the peer may still refuse the next message. The redial delay
     /// keeps growing until [`Dialer::settled`].
-    pub fn admitted(&mut self) {
+    pub fn admitted(&mut self, version: u16) {
         if let State::Greeting(link) = self.state {
-            self.state = State::Up(link);
+            self.state = State::Up(PeerLink::new(link, version));
             self.answer_by = None;
         }
     }
@@ -168,8 +169,8 @@ impl Dialer {
         matches!(self.state, State::Down { .. })
     }
 
-    /// Returns the link if the hello was accepted.
-    pub fn up(&self) -> Option<LinkId> {
+    /// Returns the link and its version if the hello was accepted.
+    pub fn up(&self) -> Option<PeerLink> {
         match self.state {
             State::Up(link) => Some(link),
             _ => None,
@@ -179,7 +180,8 @@ impl Dialer {
     /// Returns the link, whether the hello was accepted or not.
     pub fn link(&self) -> Option<LinkId> {
         match self.state {
-            State::Greeting(link) | State::Up(link) => Some(link),
+            State::Greeting(link) => Some(link),
+            State::Up(link) => Some(link.id),
             _ => None,
         }
     }
@@ -192,32 +194,73 @@ pub fn strangers(limits: &Limits) -> Strangers {
     Strangers { most, body: limits.stranger_body, patience: limits.hello_within }
 }
 
-/// Sends a control message.
+/// Sends a control message in the version of the link.
 pub fn send_control(
-    link: LinkId,
-    header: Header,
+    link: PeerLink,
+    mut header: Header,
     message: &impl prost::Message,
     out: &mut Effects,
 ) {
+    header.version = link.version.into();
     let (head, body) = control_frame(header, message, out.pool());
-    out.send(link, head, body);
+    out.send(link.id, head, body);
+}
+
+/// Sends a hello. The version of its frame is that of every handshake, however new this build is.
+pub fn send_hello(link: LinkId, hello: &Hello, out: &mut Effects) {
+    let newest = hello.version_max as u16;
+    let as_newest = mutant::on(Mutant::NewestHello);
+    let version = if as_newest { newest } else { wire::HANDSHAKE_VERSION };
+    send_control(PeerLink::new(link, version), Header::new(Kind::Hello), hello, out);
+}
+
+/// Sends a welcome.
+pub fn send_welcome(link: LinkId, welcome: &Welcome, out: &mut Effects) {
+    let link = PeerLink::new(link, wire::HANDSHAKE_VERSION);
+    send_control(link, Header::new(Kind::Welcome), welcome, out);
+}
+
+/// Returns the version of a link on which this welcome came. `None`: this build does not speak it, or
+/// the peer has not named any.
+pub fn agreed(dialect: &Dialect, welcome: &Welcome) -> Option<u16> {
+    if mutant::on(Mutant::IgnoreWelcome) {
+        return Some(dialect.wire_max);
+    }
+    common_version(dialect, welcome.version, welcome.version)
+}
+
+/// Reason for closing a link whose peer answers with a version that this build did not offer.
+pub const NOT_OFFERED: &str = "it speaks a protocol version that was not offered to it: update it";
+
+/// Note about a refusal because there is no common protocol version.
+pub const NO_COMMON_VERSION: &str = "refused: no protocol version is common to both sides";
+
+/// Note about a refusal because a build does not know the cluster's level.
+pub const TOO_OLD: &str =
+    "refused: the cluster has a higher level than the build of this process knows: update it";
+
+/// True for notes about refusals that have to do with versions or levels.
+pub fn is_of_versions(why: &str) -> bool {
+    use crate::mapview::{TOO_NEW, UNKNOWN};
+    [NOT_OFFERED, NO_COMMON_VERSION, TOO_OLD, TOO_NEW, UNKNOWN].contains(&why)
 }
 
 /// Returns a hello with the fields that are the same for every role.
-pub fn hello(cluster: ClusterId, role: Role, name: &str) -> Hello {
+pub fn hello(dialect: &Dialect, cluster: ClusterId, role: Role, name: &str) -> Hello {
     Hello {
         cluster: cluster.0,
         role: role as i32,
-        version_min: u32::from(wire::VERSION_MIN),
-        version_max: u32::from(wire::VERSION),
+        version_min: u32::from(dialect.wire_min),
+        version_max: u32::from(dialect.wire_max),
         name: String::from(name),
         auth: Vec::new(),
         ..Hello::default()
     }
 }
 
-/// Checks what every role checks of a hello: cluster and version.
-pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
+/// Checks what every role checks of a hello: cluster and version. Returns the version of the link:
+/// the highest one that both sides speak.
+pub fn check_hello(dialect: &Dialect, hello: &Hello, cluster: ClusterId) -> Result<u16, Refusal> {
     let strange = hello.cluster != 0 && cluster.0 != 0 && hello.cluster != cluster.0;
     if strange && !mutant::on(Mutant::AnyCluster) {
         let text = format!(
@@ -227,19 +270,17 @@ pub fn check_hello(hello: &Hello, cluster: ClusterId) -> Result<(), Refusal> {
         );
         return Err(refusal(RefusalCode::WrongCluster, text));
     }
-    let ours = u32::from(wire::VERSION_MIN)..=u32::from(wire::VERSION);
-    if hello.version_max < *ours.start() || hello.version_min > *ours.end() {
+    common_version(dialect, hello.version_min, hello.version_max).ok_or_else(|| {
         let text = format!(
             "this side speaks protocol versions {} to {}, `{}` speaks {} to {}: update the older one",
-            ours.start(),
-            ours.end(),
+            dialect.wire_min,
+            dialect.wire_max,
             hello.name,
             hello.version_min,
             hello.version_max
         );
-        return Err(refusal(RefusalCode::WrongVersion, text));
-    }
-    Ok(())
+        refusal(RefusalCode::WrongVersion, text)
+    })
 }
 
 /// Creates a refusal.
@@ -249,16 +290,18 @@ pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
 
 /// Sends a refusal, and closes the link after it.
 pub fn refuse(link: LinkId, refusal: &Refusal, out: &mut Effects) {
-    send_control(link, Header::new(Kind::Refusal), refusal, out);
+    let way = PeerLink::new(link, wire::HANDSHAKE_VERSION);
+    send_control(way, Header::new(Kind::Refusal), refusal, out);
     out.push(Effect::Close { link });
 }
 
-/// Returns a welcome with the fields that are the same for every role.
-pub fn welcome(cluster: ClusterId, role: Role) -> Welcome {
+/// Returns a welcome with the fields that are the same for every role. `version` is that of the
+/// link ([`check_hello`]).
+pub fn welcome(cluster: ClusterId, role: Role, version: u16) -> Welcome {
     Welcome {
         cluster: cluster.0,
         role: role as i32,
-        version: u32::from(wire::VERSION),
+        version: u32::from(version),
         ..Welcome::default()
     }
 }

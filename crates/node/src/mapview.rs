@@ -14,8 +14,10 @@ use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
 use mirror::{Gaps, Volumes};
+use prost::Message;
 use wire::control::{
     DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
+    level_of,
 };
 
 /// A device in the map.
@@ -119,6 +121,8 @@ pub struct MapView {
     pub version: MapVersion,
     /// The newest version that came directly from an MDM. Later deletions are not known here.
     pub told: MapVersion,
+    /// The cluster's level, as of the map; 0 before the first pull.
+    pub level: u32,
     /// The cluster.
     pub cluster: ClusterId,
     /// Devices by id.
@@ -215,6 +219,7 @@ impl MapView {
 
     fn apply(&mut self, page: MapPage, changes: &mut Changes) {
         self.cluster = ClusterId(page.cluster);
+        self.level = self.level.max(page.level);
         if !page.mdms.is_empty() {
             self.mdms = page.mdms.iter().filter_map(|m| m.address.parse().ok()).collect();
         }
@@ -357,6 +362,24 @@ fn whole(pages: &[MapPage]) -> Option<MapVersion> {
     let version = pages.last()?.version;
     pages.iter().all(|p| p.version == version).then_some(MapVersion(version))
 }
+
+/// Reads a page of a map, by a build that knows levels up to this one. The level is looked at before
+/// anything else of the page. The error is the note about it.
+pub fn read_page(body: &[u8], level_max: u32) -> Result<MapPage, &'static str> {
+    const DAMAGED: &str = "a map that can't be read";
+    if level_of(body).map_err(|_| DAMAGED)? > level_max {
+        return Err(TOO_NEW);
+    }
+    let page = MapPage::decode(body).map_err(|_| DAMAGED)?;
+    page.check().map_err(|_| UNKNOWN)?;
+    Ok(page)
+}
+
+/// The note about a map of a level that this build does not know.
+pub const TOO_NEW: &str =
+    "the map is of a cluster of a higher level than this build knows: update this process";
+/// The note about a map with a value that this build does not know.
+pub const UNKNOWN: &str = "the map has a value that this build doesn't know: update this process";
 
 /// True if a map of version `theirs` is from before a recovery of the MDMs, and `ours` from after
 /// it.

@@ -29,6 +29,7 @@ mod gather;
 mod greet;
 mod grown;
 mod intake;
+mod levels;
 mod members;
 mod memory;
 mod moved;
@@ -38,12 +39,12 @@ mod peers;
 mod recovery;
 mod turned_away;
 
-use crate::links::{self, hello, send_control};
+use crate::links::{self, hello, send_hello};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{ClusterId, DeviceId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
+use base::{ClusterId, DeviceId, Dialect, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use consensus::{Consensus, Image};
 use core::net::SocketAddr;
 use mdm::detector::{Detector, Verdict};
@@ -58,8 +59,8 @@ use mdm::status::Observed;
 use seam::{
     BlockError, DialError, DialId, DiskError, Effect, Effects, Event, Node, Note, Port, Strangers,
 };
-use wire::control::{Hello, Intent, Role};
-use wire::{Header, Kind, PeerFramer};
+use wire::control::{BuildInfo, Hello, Intent, Role};
+use wire::{HANDSHAKE_VERSION, PeerFramer, PeerLink};
 
 use gather::Gathered;
 pub use grown::Grown;
@@ -94,6 +95,8 @@ pub struct Config {
     pub limits: Limits,
     /// Its process, for people.
     pub pid: u32,
+    /// What its build can do.
+    pub dialect: Dialect,
 }
 
 /// Who is at the other end of a link.
@@ -124,6 +127,10 @@ struct Link {
     /// The how-manieth link: a process's later link has a higher number.
     opened: u64,
     peer: Peer,
+    /// The protocol version of its frames, once its hello was accepted.
+    version: u16,
+    /// What another MDM has said of its build.
+    build: Option<BuildInfo>,
     /// Kept until the MDM is ready.
     hello: Option<Hello>,
     parked: Option<Pull>,
@@ -307,6 +314,12 @@ impl Mdm {
         matches!(self.log.failed(), Some(LogError::Disk(_, Why(DiskError::NoSpace))))
     }
 
+    /// A link that others dialled, with its version.
+    fn peer_link(&self, link: LinkId) -> PeerLink {
+        let version = self.links.get(&link).map_or(HANDSHAKE_VERSION, |l| l.version);
+        PeerLink::new(link, version)
+    }
+
     fn link_up(&mut self, now: Time, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
         if dial.is_some_and(|d| self.asks_by(d)) {
             self.ask_whether_it_serves(link, out);
@@ -315,10 +328,11 @@ impl Mdm {
         } else if let Some(dial) = dial {
             // Somebody listens; that was the question.
             self.detector.answered(now, dial.0);
-            let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
+            let mut hello =
+                hello(&self.config.dialect, self.state.cluster, Role::Mdm, &self.config.name);
             hello.incarnation = self.life.0;
             hello.address = self.config.address.to_string();
-            send_control(link, Header::new(Kind::Hello), &hello, out);
+            send_hello(link, &hello, out);
             out.push(Effect::Close { link });
         } else {
             // The driver bounds the links of those that have not said who they are.
@@ -329,6 +343,8 @@ impl Mdm {
             let link_state = Link {
                 opened: self.opened,
                 peer: Peer::Stranger,
+                version: HANDSHAKE_VERSION,
+                build: None,
                 hello: None,
                 parked: None,
                 have: MapVersion(0),
@@ -457,7 +473,7 @@ impl Node for Mdm {
     type Framer = PeerFramer;
 
     fn framer(&mut self, _: Port) -> PeerFramer {
-        PeerFramer::new(self.config.limits.frame_body)
+        PeerFramer::speaking(&self.config.dialect, self.config.limits.frame_body)
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {

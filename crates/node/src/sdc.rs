@@ -33,7 +33,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{
-    ClusterId, DeviceId, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time, VolumeId,
+    ClusterId, DeviceId, Dialect, Incarnation, Limits, LinkId, Map, MapVersion, SdcId, Time,
+    VolumeId,
 };
 use core::net::SocketAddr;
 use mirror::client::{Action, Client, Hangup, Turn};
@@ -62,6 +63,8 @@ pub struct SdcConfig {
     pub pid: u32,
     /// Its limits.
     pub limits: Limits,
+    /// What its build can do.
+    pub dialect: Dialect,
 }
 
 /// The origin of a request.
@@ -208,6 +211,11 @@ impl Sdc {
         self.me
     }
 
+    /// Returns the highest level that its build knows.
+    pub fn level_max(&self) -> u32 {
+        self.config.dialect.level_max
+    }
+
     /// Returns the number of NBD connections.
     pub fn connections(&self) -> usize {
         self.nbd.len()
@@ -248,7 +256,7 @@ impl Sdc {
         match action {
             Action::Send { device, header, body } => {
                 if let Some(link) = self.servers.up(device) {
-                    out.send(link, wire::frame(header, &body), body);
+                    out.send(link.id, link.frame(header, &body), body);
                 }
             }
             Action::Done { origin, result } => {
@@ -266,12 +274,12 @@ impl Sdc {
             Action::Hangup { device, why } => {
                 if let Some(link) = self.servers.up(device) {
                     out.note(match why {
-                        Hangup::BadBody => Note::BadBody { link },
+                        Hangup::BadBody => Note::BadBody { link: link.id },
                         Hangup::Nonsense => {
-                            Note::Refused { link, why: "an answer that fits no question" }
+                            Note::Refused { link: link.id, why: "an answer that fits no question" }
                         }
                         Hangup::Unanswered => {
-                            Note::Refused { link, why: "a write that may be alive there" }
+                            Note::Refused { link: link.id, why: "a write that may be alive there" }
                         }
                     });
                 }
@@ -344,12 +352,13 @@ fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
     use wire::control::RefusalCode as Code;
     match decode::<Refusal>(header, body).map(|r| r.code()) {
         Some(Code::WrongCluster) => "refused: it belongs to another cluster",
-        Some(Code::WrongVersion) => "refused: it speaks another protocol version",
+        Some(Code::WrongVersion) => links::NO_COMMON_VERSION,
         Some(Code::Superseded) => {
             "refused: a newer process has this client's name, and one of the two needs another `name`; or it was \
              removed with `gabion sdc remove`. Start this one again then"
         }
         Some(Code::NotLeader) => "that MDM does not lead: the others are asked",
+        Some(Code::TooOld) => links::TOO_OLD,
         Some(Code::NotMe) => "refused: another process listens at this address",
         _ => "refused",
     }
@@ -359,7 +368,7 @@ impl Node for Sdc {
     type Framer = SdcFramer;
 
     fn framer(&mut self, port: Port) -> SdcFramer {
-        SdcFramer::new(port, &self.config.limits)
+        SdcFramer::new(port, &self.config.dialect, &self.config.limits)
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {

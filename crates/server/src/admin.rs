@@ -2,6 +2,8 @@
 
 use crate::exit::{Exit, coded};
 use anyhow::{Context, Result, anyhow, bail};
+use base::ClusterId;
+use node::links::{NOT_OFFERED, agreed, hello};
 use prost::Message;
 use seam::{BufPool, Framer, Framing};
 use std::collections::{BTreeSet, VecDeque};
@@ -140,6 +142,8 @@ pub struct Admin {
     stream: TcpStream,
     mdm: SocketAddr,
     next_op: u64,
+    /// The protocol version of the link.
+    version: u16,
 }
 
 impl Admin {
@@ -214,22 +218,21 @@ impl Admin {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-        let mut admin = Admin { stream, mdm, next_op: 1 };
-        let hello = Hello {
-            role: Role::Admin as i32,
-            version_min: wire::VERSION_MIN.into(),
-            version_max: wire::VERSION.into(),
-            name: format!("gabion, pid {}", std::process::id()),
-            direct,
-            ..Hello::default()
-        };
+        let mut admin = Admin { stream, mdm, next_op: 1, version: wire::HANDSHAKE_VERSION };
+        let name = format!("gabion, pid {}", std::process::id());
+        let hello = Hello { direct, ..hello(&wire::DIALECT, ClusterId(0), Role::Admin, &name) };
         let (header, body) = admin
             .send(Header::new(Kind::Hello), &hello)
             .and_then(|()| admin.receive())
             .map_err(|e| unreachable(format!("{e:#}")))?;
         match header.kind() {
             Some(Kind::Welcome) => match Welcome::decode(&body[..])? {
-                welcome if welcome.role() == Role::Mdm => Ok((admin, welcome)),
+                welcome if welcome.role() == Role::Mdm => {
+                    let version = agreed(&wire::DIALECT, &welcome);
+                    admin.version =
+                        version.with_context(|| format!("the MDM at {mdm}: {NOT_OFFERED}"))?;
+                    Ok((admin, welcome))
+                }
                 _ => bail!("{mdm} belongs to Gabion, but is not an MDM"),
             },
             Some(Kind::Refusal) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
@@ -386,7 +389,8 @@ impl Admin {
         Ok(reply)
     }
 
-    fn send(&mut self, header: Header, message: &impl Message) -> Result<()> {
+    fn send(&mut self, mut header: Header, message: &impl Message) -> Result<()> {
+        header.version = self.version.into();
         let (head, body) = wire::control_frame(header, message, &BufPool::new(0));
         self.stream.write_all(&[head.as_slice(), &body].concat())?;
         Ok(())
@@ -422,9 +426,10 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let serve = move || {
             let stream = listener.accept().unwrap().0;
-            let mut side = Admin { stream, mdm: address, next_op: 1 };
+            let mut side = Admin { stream, mdm: address, next_op: 1, version: 1 };
             side.receive().unwrap();
-            let welcome = Welcome { role: Role::Mdm as i32, ..Welcome::default() };
+            let (role, version) = (Role::Mdm as i32, 1);
+            let welcome = Welcome { role, version, ..Welcome::default() };
             side.send(Header::new(Kind::Welcome), &welcome).unwrap();
             let (header, body) = answer(side.receive().unwrap().0);
             let head = wire::frame(header, &body);
@@ -471,7 +476,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let serve = move || {
             for stream in listener.incoming() {
-                let mut side = Admin { stream: stream.unwrap(), mdm: address, next_op: 1 };
+                let mut side =
+                    Admin { stream: stream.unwrap(), mdm: address, next_op: 1, version: 1 };
                 side.receive().unwrap();
                 let code = RefusalCode::NotLeader as i32;
                 let refusal = Refusal { code, ..Refusal::default() };

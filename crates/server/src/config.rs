@@ -2,6 +2,7 @@
 
 use crate::files;
 use crate::spec::DeviceSpec;
+use crate::written;
 use anyhow::{Context, Result};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -230,24 +231,28 @@ pub fn spin(spin_us: Option<u32>) -> Duration {
     spin_us.map_or(rt::Config::default().spin, |us| Duration::from_micros(us.into()))
 }
 
-/// Reads a role's configuration.
+/// Reads a role's configuration. Keys of a newer release are left out with a warning ([`written`]).
 pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
     let text =
         fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
     if files::is_emptied(file) {
         return Err(files::emptied(file).into());
     }
-    toml::from_str(&text).with_context(|| {
+    let (config, skipped) = written::parse(&text).with_context(|| {
         format!(
             "{} is not a configuration of this role (--example-config prints one)",
             file.display()
         )
-    })
+    })?;
+    if let Some(skipped) = skipped {
+        eprintln!("warning: {}: {skipped}", file.display());
+    }
+    Ok(config)
 }
 
 /// Writes a role's configuration.
 pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
-    files::write(file, toml::to_string(config)?)
+    files::write(file, written::text(config)?)
         .with_context(|| format!("can't write {}", file.display()))
 }
 

@@ -54,6 +54,7 @@ mod top;
 mod up;
 mod volume;
 mod watched;
+mod written;
 
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
@@ -120,7 +121,7 @@ enum Command {
     /// Create, list, set, rename and remove storage pools
     #[command(subcommand)]
     Pool(objects::PoolCommand),
-    /// Name the cluster
+    /// Name the cluster; show or raise its level
     #[command(subcommand)]
     System(objects::SystemCommand),
     /// Re-enact a published experiment: throughput, removal, loss and rebuild

@@ -1,5 +1,5 @@
 //! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`,
-//! `gabion system rename`.
+//! `gabion system rename|level`.
 
 use crate::exit::Exit;
 use crate::report::{Pool, Report};
@@ -12,7 +12,9 @@ use base::Policy;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use wire::control::{Ask, CreateObject, Media, ObjectKind, PolicyInfo, RemoveObject, SetPool};
+use wire::control::{
+    Ask, CreateObject, Media, ObjectKind, PolicyInfo, RemoveObject, SetLevelAsk, SetPool,
+};
 
 /// Subcommands of `gabion domain`.
 #[derive(Subcommand, Debug)]
@@ -103,6 +105,22 @@ pub enum SystemCommand {
     Rename {
         /// Its new name
         to: String,
+    },
+    /// Show the cluster's level, or raise it, which can't be undone
+    #[command(after_help = "\
+Examples:
+  gabion system level                    the level, and the highest one that each process knows
+  gabion system level 2                  from now on: features and formats of level 2
+  gabion system level 2 --without sds7   don't wait for a server or an MDM that is down
+
+Every MDM, every server and every client that is up has to know the new level. Whoever is excluded \
+is refused until it is updated. docs/design/0008-versions.md tells what a level is.")]
+    Level {
+        /// The new level
+        level: Option<u32>,
+        /// Go without this MDM or server, which is down
+        #[arg(long, value_name = "NAME", requires = "level")]
+        without: Vec<String>,
     },
 }
 
@@ -273,10 +291,40 @@ pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
 
 /// Runs `gabion system`.
 pub fn system(target: &Target, command: &SystemCommand) -> Result<Exit> {
-    let SystemCommand::Rename { to } = command;
-    target.connect()?.rename(ObjectKind::System, "", to)?;
-    println!("The cluster is called {to} now.");
+    match command {
+        SystemCommand::Rename { to } => {
+            target.connect()?.rename(ObjectKind::System, "", to)?;
+            println!("The cluster is called {to} now.");
+        }
+        SystemCommand::Level { level: Some(level), without } => {
+            let (level, without) = (*level, without.clone());
+            target.connect()?.order(Ask::SetLevel(SetLevelAsk { level, without }))?;
+            println!("The cluster has level {level} now.");
+        }
+        SystemCommand::Level { level: None, .. } => print!("{}", levels(&status::ask(target)?)),
+    }
     Ok(Exit::Ok)
+}
+
+/// Formats the cluster's level, and who knows how much of what comes next.
+fn levels(report: &Report) -> String {
+    let mdm = report.mdm.iter().map(|m| (&m.build, "MDM", &m.name));
+    let sds = report.sds.iter().map(|s| (&s.build, "SDS", &s.name));
+    let sdc = report.sdc.iter().map(|s| (&s.build, "SDC", &s.name));
+    let mut t = table(&["role", "name", "release", "levels", "protocol"]);
+    for (build, role, name) in mdm.chain(sds).chain(sdc) {
+        let mut row = vec![role.to_owned(), name.clone()];
+        row.extend(match build {
+            Some(b) => [
+                b.release.clone(),
+                format!("up to {}", b.level_max),
+                format!("{} to {}", b.wire_min, b.wire_max),
+            ],
+            None => ["unknown", "-", "-"].map(str::to_owned),
+        });
+        t.add_row(row);
+    }
+    format!("The cluster has level {}.\n\n{t}\n", report.level)
 }
 
 fn create(

@@ -16,7 +16,7 @@ use store::durable::{
 const DISK: DiskId = DiskId(0);
 
 /// Matches any device of any cluster.
-pub const ANY: Expected = Expected { cluster: None, device: None };
+pub const ANY: Expected = Expected { cluster: None, device: None, level_max: base::level::LEVEL };
 
 fn effects(drive: &Drive) -> Effects {
     Effects::new(drive.pool().clone(), Prng::new(0), None)

@@ -3,6 +3,7 @@
 //! This is an interface: fields are only added, never changed or removed. It is described in
 //! `docs/reference/status.md`.
 
+mod build;
 mod objects;
 mod recovery;
 mod servers;
@@ -10,6 +11,7 @@ mod turned_away;
 
 use crate::config::volume_uri;
 use crate::exit::Exit;
+pub use build::Build;
 pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
@@ -73,6 +75,8 @@ pub struct Report {
     pub recovery: Option<Recovery>,
     /// Servers that the MDM refused lately.
     pub turned_away: Vec<TurnedAway>,
+    /// What may be logged, sent, or written to a device in this cluster.
+    pub level: u32,
 }
 
 /// The scrubber of a device: the current pass, or the last one.
@@ -127,6 +131,8 @@ pub struct Mdm {
     pub votes: bool,
     /// Entries missing from its log, as far as the leader knows.
     pub entries_behind: u64,
+    /// Its build, as far as the leader knows.
+    pub build: Option<Build>,
 }
 
 /// A data client.
@@ -140,6 +146,8 @@ pub struct Sdc {
     pub nbd_connections: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
     pub refused_by: Vec<u32>,
+    /// Its build, as far as it has said so.
+    pub build: Option<Build>,
 }
 
 /// A volume.
@@ -290,6 +298,7 @@ impl Report {
                 nbd_uris: s.nbd.clone(),
                 nbd_connections: s.connections,
                 refused_by: s.refused_by.clone(),
+                build: s.build.as_ref().map(Build::from),
             })
             .collect();
         let mut volumes: Vec<Volume> = info.volumes.iter().map(|v| volume(v, &sdc)).collect();
@@ -333,6 +342,7 @@ impl Report {
             }),
             recovery: info.recovery.as_ref().map(|r| Recovery::new(info, r)),
             turned_away: info.turned_away.iter().map(TurnedAway::from).collect(),
+            level: info.level.max(base::level::FIRST),
         }
     }
 
@@ -387,6 +397,7 @@ fn managers(info: &StatusInfo, leader: SocketAddr) -> Vec<Mdm> {
             leads: m.leader,
             votes: m.voter,
             entries_behind: m.behind,
+            build: m.build.as_ref().map(Build::from),
         }
     };
     let mut all: Vec<Mdm> = info.mdms.iter().map(one).collect();
@@ -402,6 +413,7 @@ fn managers(info: &StatusInfo, leader: SocketAddr) -> Vec<Mdm> {
             leads: true,
             votes: true,
             entries_behind: 0,
+            build: None,
         });
     }
     all
@@ -552,6 +564,10 @@ mod tests {
             "/mdm/0/leads",
             "/mdm/0/votes",
             "/mdm/0/entries_behind",
+            "/level",
+            "/mdm/0/build",
+            "/sds/0/build",
+            "/sdc/0/build",
             "/turned_away/0/name",
             "/turned_away/0/shard",
             "/turned_away/0/address",

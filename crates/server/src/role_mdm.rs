@@ -62,6 +62,7 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
             cluster: None,
             limits: limits.clone(),
             pid: std::process::id(),
+            dialect: wire::DIALECT,
         })
     };
     let job = Job::new("mdm".into(), shard, vec![Box::new(move |_| node())]);

@@ -35,6 +35,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
             nonce,
             pid: std::process::id(),
             limits: Limits { answer_within, ..Limits::SHIPPED },
+            dialect: wire::DIALECT,
         })
     };
     let job = Job::new(config.name.clone(), shard, vec![Box::new(node)]);

@@ -200,6 +200,7 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
             nonce,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
+            dialect: wire::DIALECT,
         })
     };
     let listeners = vec![Listener { port: Port::Peer, at: listen.into() }];

@@ -15,6 +15,7 @@
 use crate::exit::{Exit, coded};
 use crate::files;
 use crate::process::Process;
+use crate::written::{KEY, RELEASE, is_newer};
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -85,7 +86,8 @@ impl StateDir {
             );
         }
         if format != Format::Ours {
-            files::write(&dir.root.join("format"), format!("{FORMAT}\n")).with_context(failed)?;
+            files::write(&dir.root.join("format"), format!("{FORMAT}\n{KEY} {RELEASE}\n"))
+                .with_context(failed)?;
         }
         for part in ["config", "devices", "run", "logs"] {
             files::make_folder(&dir.root.join(part)).with_context(failed)?;
@@ -139,7 +141,7 @@ impl StateDir {
             return Ok(Format::Emptied);
         }
         match fs::read_to_string(file) {
-            Ok(text) if text.trim() == FORMAT => Ok(Format::Ours),
+            Ok(text) if is_ours(&text) => Ok(Format::Ours),
             Ok(text) => bail!(
                 "{} was made by another version of gabion (its format is `{}`, this build reads \
                  `{FORMAT}`): use the gabion that made it, or choose another --dir",
@@ -245,6 +247,17 @@ impl StateDir {
     }
 }
 
+/// True for the content of `format` in a directory that this build reads: the layout, and then lines
+/// of which it knows `written_by`. Others are a newer release's, which has to say that it is one.
+pub fn is_ours(text: &str) -> bool {
+    let mut lines = text.trim().lines();
+    let layout = lines.next() == Some(FORMAT);
+    let (by, others): (Vec<&str>, Vec<&str>) =
+        lines.partition(|line| line.split_whitespace().next() == Some(KEY));
+    let newer = || by.iter().any(|l| l.split_whitespace().nth(1).is_some_and(is_newer));
+    layout && (others.is_empty() || newer())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,6 +277,15 @@ mod tests {
         fs::write(path.join("format"), "gabion-up 2\n").unwrap();
         let error = StateDir::create(&path).unwrap_err().to_string();
         assert!(error.contains("another version"), "{error}");
+        let format = |text: &str| fs::write(path.join("format"), text).unwrap();
+        for ours in ["gabion-up 1\n", "gabion-up 1\nwritten_by 99.0.0\ncolour red\n"] {
+            format(ours);
+            assert_eq!(StateDir::open(&path).unwrap(), dir, "{ours}");
+        }
+        for not in ["gabion-up 1\ncolour red\n", "gabion-up 1\nwritten_by 0.0.1\ncolour red\n"] {
+            format(not);
+            assert!(StateDir::open(&path).is_err(), "{not}");
+        }
         fs::write(path.join("format"), "").unwrap();
         assert!(StateDir::open(&path).unwrap_err().to_string().contains("power cut"));
         assert_eq!(StateDir::create(&path).unwrap(), dir, "and `up` writes it anew");

@@ -7,7 +7,7 @@ use crate::table::{right, table};
 use crate::target::Target;
 use anyhow::Result;
 use clap::Args;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// Options of `gabion status`.
@@ -63,12 +63,43 @@ fn page(report: &Report) -> String {
     let news = |r: &&Recovery| r.open || r.doubtful_groups > 0 || !r.unknown_volumes.is_empty();
     let doubt = report.recovery.iter().filter(news);
     doubt.for_each(|r| page += &format!("RECOVERY  {}\n", r.text));
+    page += &releases(report);
     for t in &report.turned_away {
         let at = if t.address.is_empty() { String::new() } else { format!(" at {}", t.address) };
         page += &format!("TURNED AWAY {} s ago: {}{at}: {}\n", t.seconds_ago, t.name, t.why);
     }
     page
 }
+
+/// Formats the releases of all processes, if they are not the same: one line for each release, with the
+/// names of the processes.
+fn releases(report: &Report) -> String {
+    let mdm = report.mdm.iter().map(|m| (&m.build, &m.name));
+    let sds = report.sds.iter().map(|s| (&s.build, &s.name));
+    let sdc = report.sdc.iter().filter(|s| s.state == UpDown::Up).map(|s| (&s.build, &s.name));
+    let mut releases: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let all = mdm.chain(sds).chain(sdc);
+    for (build, name) in all.filter_map(|(build, name)| Some((build.as_ref()?, name))) {
+        releases.entry(&build.release).or_default().push(name);
+    }
+    if releases.len() < 2 {
+        return String::new();
+    }
+    let mut t = table(&["release", "processes", "names"]);
+    right(&mut t, &[1]);
+    for (release, mut names) in releases {
+        let count = names.len();
+        let more = count.saturating_sub(NAMES);
+        names.truncate(NAMES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = format!("{}{more}", names.join(", "));
+        t.add_row([release.to_owned(), count.to_string(), names]);
+    }
+    format!("\n{t}\n")
+}
+
+/// Number of processes of one release that are named.
+const NAMES: usize = 8;
 
 /// Number of failed volumes that get a line each.
 const VOLUMES: usize = 8;
@@ -334,6 +365,7 @@ mod tests {
             pid: n,
             nbd_uris: Vec::new(),
             nbd_connections: 1,
+            build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
         }
     }

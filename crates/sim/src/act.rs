@@ -5,7 +5,7 @@ use crate::disk::Damage;
 use crate::history::Record;
 use crate::nbd::{Order as Nbd, deaf};
 use crate::plan::{Action, Death, IoKind, Who};
-use crate::stage::Stage;
+use crate::stage::{NEXT, Stage};
 use crate::stamp;
 use crate::world::ProcState;
 use base::{BLOCKS_PER_UNIT, GroupId, MIB, SECTOR, UNIT, UnitKey, VolumeId};
@@ -111,6 +111,9 @@ impl Stage {
             }
             Action::Ambush(after_us, away_ms) => self.ambush = Some((after_us, away_ms)),
             Action::Return(i) => self.order(Order::Return(self.plan.server(i))),
+            Action::Become(who, true) => self.newer |= who.build_bit(),
+            Action::Become(who, false) => self.newer &= !who.build_bit(),
+            Action::Level => self.raise_level(),
             Action::Policies(rebuild, rebalance) => {
                 let pools = self.plan.all_pools();
                 pools.for_each(|pool| self.order(Order::Policies(pool, rebuild, rebalance)));
@@ -148,6 +151,20 @@ impl Stage {
         }
     }
 
+    /// Orders the next level. From now on nothing of this release is started, as the level may have
+    /// risen. Clients that are away don't hinder that, so the operator first updates all of them.
+    fn raise_level(&mut self) {
+        let old = |i: &u8| {
+            let id = self.proc(Who::Sdc(*i));
+            let sdc = self.world.actor::<node::sdc::Sdc>(id);
+            sdc.is_some_and(|sdc| sdc.level_max() < NEXT.level_max)
+        };
+        if !(0..self.plan.clients).any(|i| old(&i)) {
+            self.raised = true;
+            self.order(Order::Level);
+        }
+    }
+
     /// Returns true when an order of this kind about this volume is waiting.
     pub fn is_ordered(&self, v: u8, kind: impl Fn(&Order) -> bool) -> bool {
         let of = |o: &Order| match o {
@@ -165,6 +182,7 @@ impl Stage {
             | Order::FaultSet(_)
             | Order::Pool(_)
             | Order::Policies(..)
+            | Order::Level
             | Order::GiveUpSpare(_)
             | Order::Recover(_)
             | Order::Finish

@@ -2,6 +2,7 @@
 //! carries out one order after the other, and repeats each until the outcome is known.
 
 use crate::plan::pools::pool_name;
+use crate::stage::NEXT;
 use base::{DeviceId, Limits, Policy, Time, UNIT, VolumeId};
 use prost::Message;
 use seam::{DialId, Effect, Effects, Event, Node, Port};
@@ -13,8 +14,8 @@ use std::time::Duration;
 use wire::control::{
     AcceptLoss, Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject,
     CreateVolume, DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, RecoverMdm, Refusal,
-    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, SetPool, StatusAsk, StatusInfo, SwitchMdm,
-    UnmapAsk,
+    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, SetLevelAsk, SetPool, StatusAsk,
+    StatusInfo, SwitchMdm, UnmapAsk,
 };
 use wire::{Header, Kind, PeerFramer};
 
@@ -51,6 +52,8 @@ pub enum Order {
     SwitchMdm,
     /// Set this storage pool's policies for rebuilds and for moves.
     Policies(u8, Policy, Policy),
+    /// Raise the level to that of the next release, if everybody can follow.
+    Level,
     /// Let volumes use the spare of this storage pool.
     GiveUpSpare(u8),
     /// Let this MDM, which still has its log, continue alone.
@@ -220,6 +223,9 @@ impl Admin {
                 rebalance: Some(rebalance.into()),
                 ..SetPool::default()
             }),
+            Order::Level => {
+                Ask::SetLevel(SetLevelAsk { level: NEXT.level_max, without: Vec::new() })
+            }
             Order::Recover(_) => Ask::RecoverMdm(RecoverMdm {
                 by: "admin".into(),
                 at: 60_000,
@@ -338,6 +344,7 @@ impl Admin {
                 | Order::RemoveDevice(_)
                 | Order::Maintain(..)
                 | Order::Return(_)
+                | Order::Level
                 | Order::UseStale(_),
                 error,
                 _,

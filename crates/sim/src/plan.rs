@@ -30,6 +30,7 @@ mod slow;
 mod text;
 mod together;
 mod twins;
+mod versions;
 mod workload;
 
 use crate::disk::Damage;
@@ -184,6 +185,10 @@ pub enum Action {
     Ambush(u32, u32),
     /// Set the storage pool's policies for rebuilds and for moves.
     Policies(Policy, Policy),
+    /// This process is of the next release (true) or of this one from its next start on.
+    Become(Who, bool),
+    /// Raise the level of the cluster to that of the next release, if everybody can follow.
+    Level,
     /// A stranger sends this server a hello in the name of another process.
     Forge(u8, Forgery),
     /// A stranger sends an MDM or a server messages that only accepted peers may send.
@@ -246,6 +251,8 @@ impl Action {
                 | Action::Maintain(..)
                 | Action::Return(_)
                 | Action::Policies(..)
+                | Action::Become(..)
+                | Action::Level
                 | Action::Damage(..)
                 | Action::Grow(..)
                 | Action::Remove(_)
@@ -349,6 +356,8 @@ pub struct Plan {
     pub outcast: Option<(u8, Outcast)>,
     /// Clients keep sending requests while the copies of that server are rebuilt.
     pub busy: bool,
+    /// Processes that are of the next release at the start, one bit each ([`Who::build_bit`]).
+    pub newer: u64,
     /// Length of phase 1.
     pub length: Duration,
     /// Actions of phase 1, in order of time.

@@ -5,7 +5,7 @@ use crate::admin::{ALL, Order};
 use crate::check::first_success::{self, Probes};
 use crate::check::{
     Failure, agreement, bounds, differences, i02_register, i03_mirrors, i10_clean, i14_leaks,
-    older, pools, r15_spare,
+    i15_versions, older, pools, r15_spare,
 };
 use crate::history::Record;
 use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
@@ -132,6 +132,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     pools::check(stage)?;
     wait(stage, "Mdm", CALM, Stage::mdms_unmet)?;
     agreement::check(stage)?;
+    i15_versions::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
     older_copies(stage)
 }

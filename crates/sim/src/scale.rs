@@ -112,6 +112,7 @@ impl Scale {
             cluster: None,
             limits: limits.clone(),
             pid: 1,
+            dialect: wire::DIALECT,
         };
         world.boot(mdm, Box::new(Mdm::new(config)));
         world.boot(admin, Box::new(Asker::new(desk.clone(), MDM, limits.clone())));
@@ -246,7 +247,8 @@ impl Scale {
         self.until_known("the volumes' map")?;
         let nonce = self.world.draw(ProcId(2));
         let (name, nbd_uris, limits) = ("sdc".into(), Vec::new(), Scale::limits());
-        let config = SdcConfig { name, mdm: vec![MDM], nbd_uris, nonce, pid: 1, limits };
+        let dialect = wire::DIALECT;
+        let config = SdcConfig { name, mdm: vec![MDM], nbd_uris, nonce, pid: 1, limits, dialect };
         self.world.boot(ProcId(2), Box::new(Sdc::new(config)));
         self.until("the client's map", Duration::from_secs(5), |s| s.maps[2] > MapVersion(0))?;
         self.ask_all(BlockKind::Write)?;
@@ -393,6 +395,7 @@ impl Shape {
             nonce,
             pid: 1,
             limits: Scale::limits(),
+            dialect: wire::DIALECT,
         }
     }
 }

@@ -195,6 +195,7 @@ fn names(action: &Action, who: Who) -> bool {
     match *action {
         Action::Crash(w, _)
         | Action::Start(w)
+        | Action::Become(w, _)
         | Action::Pause(w, _)
         | Action::Resume(w)
         | Action::Lie(w, _)
@@ -237,6 +238,7 @@ fn names(action: &Action, who: Who) -> bool {
         | Action::Map(..)
         | Action::Switch
         | Action::Backup
+        | Action::Level
         | Action::Lose(None)
         | Action::Recover
         | Action::Finish

@@ -8,6 +8,7 @@ use crate::check::deaths;
 use crate::check::differences;
 use crate::check::errors::Leaves;
 use crate::check::i13_epochs::Observer;
+use crate::check::i15_versions;
 use crate::check::losses::Losses;
 use crate::check::pace::Pace;
 use crate::check::pools::Places;
@@ -24,7 +25,7 @@ use crate::tamper::{Harm, Snapshot};
 use crate::trace::Sink;
 use crate::twins::Twins;
 use crate::world::{ProcId, ProcState, Step, World};
-use base::{DeviceId, GroupId, Limits, MIB, Prng, TIB, Time, UnitKey, VolumeId};
+use base::{DeviceId, Dialect, GroupId, Limits, MIB, Prng, TIB, Time, UnitKey, VolumeId};
 use node::mdm::Mdm;
 use node::sdc::{Sdc, SdcConfig};
 use node::sds::{DeviceConfig, DurableConfig, Home, Sds, SdsConfig, Trouble};
@@ -146,7 +147,15 @@ pub struct Stage {
     pub(crate) twins: Twins,
     /// Number of new addresses that servers were given.
     pub(crate) readdressed: u8,
+    /// Processes that are of the next release when they start, one bit each.
+    pub(crate) newer: u64,
+    /// The level may have risen: nothing of this release is started any more.
+    pub(crate) raised: bool,
 }
+
+/// What the next release can do. Its frames are the same.
+pub(crate) const NEXT: Dialect =
+    Dialect { release: "next", wire_max: 2, level_max: 2, ..wire::DIALECT };
 
 /// Port of all processes.
 pub(crate) const MDM_PORT: u16 = 7000;
@@ -237,6 +246,8 @@ impl Stage {
             elsewhere: vec![false; plan.clients.into()],
             twins: Twins::default(),
             readdressed: 0,
+            newer: plan.newer,
+            raised: false,
             plan: plan.clone(),
         };
         stage.add_doubles();
@@ -261,6 +272,8 @@ impl Stage {
             return;
         }
         let limits = self.plan.limits.clone();
+        let newer = self.raised || self.newer & who.build_bit() != 0;
+        let dialect = if newer { NEXT } else { wire::DIALECT };
         // Some processes know all MDMs, some only one.
         let all: Vec<SocketAddr> =
             (0..self.plan.mdms).map(|i| Stage::address(Who::Mdm(i))).collect();
@@ -278,6 +291,7 @@ impl Stage {
                     cluster: None,
                     limits,
                     pid: 1,
+                    dialect,
                 };
                 self.world.boot(id, Box::new(Mdm::new(config)));
             }
@@ -314,6 +328,7 @@ impl Stage {
                     nonce,
                     pid: 1,
                     limits,
+                    dialect,
                 };
                 self.losses.starts(self.ids[usize::from(i)], nonce);
                 self.world.boot(id, Box::new(Sds::new(config)));
@@ -326,7 +341,8 @@ impl Stage {
                 };
                 let name = format!("sdc{i}");
                 let nbd_uris = Vec::new();
-                let config = SdcConfig { name, mdm: known, nbd_uris, nonce, pid: 1, limits };
+                let config =
+                    SdcConfig { name, mdm: known, nbd_uris, nonce, pid: 1, limits, dialect };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {
@@ -467,6 +483,9 @@ impl Stage {
         let former = self.former_of(id).is_some();
         if former && !matches!(note, Note::Active { .. } | Note::Refused { .. }) {
             return Ok(());
+        }
+        if !former {
+            i15_versions::note(self, id, &note)?;
         }
         match note {
             Note::Active { group, epoch, .. } if former => {

@@ -226,8 +226,55 @@ fn what_is_not_this_device_is_refused_with_a_reason() {
     assert_eq!(error, MountError::TooSmall { bytes: 1 << 20, needed: SMALLEST });
     // Each error says what to do.
     assert!(error.to_string().contains("use one of at least"));
-    world.mount_as(Expected { cluster: None, device: None }, SIZE, None).unwrap();
+    world.mount_as(Expected { cluster: None, device: None, ..expected() }, SIZE, None).unwrap();
     world.compare_content();
+}
+
+#[test]
+fn a_device_of_a_higher_level_is_refused_before_anything_else_of_it_is_read() {
+    let next = Expected { level_max: 2, ..expected() };
+    let level = |world: &World, at: u64| {
+        let mut page = [0; 512];
+        world.disk.read(at, &mut page);
+        u32::from_le_bytes(page[36..40].try_into().unwrap())
+    };
+    let refused = MountError::Level { level: 2, known: 1 };
+    // The checkpoint that raises the level stops after each number of operations.
+    let mut raised = 0;
+    for ends in 0.. {
+        let mut world = written();
+        world.mount_as(next, SIZE, None).unwrap();
+        let store = world.store.as_mut().unwrap();
+        assert_eq!(store.level(), 1);
+        store.raise_level(2);
+        let mut done = 0;
+        let over = loop {
+            world.store.as_mut().unwrap().flush(&mut world.out);
+            if done == ends {
+                break false;
+            }
+            if !world.end_or_fail(None) {
+                break true;
+            }
+            done += 1;
+        };
+        world.crash(Fate::Kept);
+        // One of the two copies whose place every build knows.
+        let any = Layout::superblocks(SIZE)[..2].iter().any(|at| level(&world, *at) == 2);
+        raised += u32::from(any);
+        if any {
+            assert_eq!(why(&mut world, expected(), SIZE), refused, "after {ends}");
+        }
+        world.mount_as(next, SIZE, None).unwrap();
+        assert!(!any || world.store.as_ref().unwrap().level() == 2);
+        world.compare_content();
+        if over {
+            assert!(raised > 1 && ends > 5, "{ends}");
+            let all = Layout::superblocks(SIZE).map(|at| level(&world, at));
+            assert_eq!(all, [2; 4]);
+            return;
+        }
+    }
 }
 
 #[test]

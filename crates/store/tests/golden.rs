@@ -71,7 +71,8 @@ impl Device {
     }
 
     fn mount(&mut self) {
-        let expected = Expected { cluster: Some(IDENTITY.cluster), device: Some(IDENTITY.device) };
+        let (cluster, device) = (Some(IDENTITY.cluster), Some(IDENTITY.device));
+        let expected = Expected { cluster, device, level_max: base::level::LEVEL };
         let mut mount = Mount::new(DiskId(0), self.size, expected, Tuning::SHIPPED);
         let mut state = mount.start(&mut self.out);
         loop {

@@ -1,6 +1,7 @@
 //! Control messages: Protocol Buffers (proto3), so that fields can be added and old builds skip
 //! them. Tags are part of the format: never reuse one.
 
+mod build;
 mod damage;
 mod map;
 mod objects;
@@ -8,6 +9,7 @@ mod orders;
 mod recovery;
 mod status;
 
+pub use build::{BuildInfo, SetLevelAsk, UnknownValue, known, level_of};
 pub use damage::{AcceptLoss, AcceptedLoss, DamageAsk, Unserved, UnservedGroup, VolumeDamage};
 pub use map::{
     DeviceInfo, GapInfo, GroupInfo, IdRange, Intent, MapPage, MdmInfo, SdcInfo, VolumeInfo,
@@ -104,6 +106,9 @@ pub struct Hello {
     /// From a command line: this particular MDM is meant, even if it does not lead.
     #[prost(bool, tag = "80")]
     pub direct: bool,
+    /// MDM to MDM: the sender's build.
+    #[prost(message, optional, tag = "90")]
+    pub build: Option<BuildInfo>,
 }
 
 /// The answer to a hello.
@@ -180,6 +185,8 @@ pub enum RefusalCode {
     Occupied = 10,
     /// The cluster accepts no more of these; something has to be removed first.
     Full = 11,
+    /// The sender's build does not know the cluster's level: it has to be updated.
+    TooOld = 12,
 }
 
 /// The answer to a hello that is refused.
@@ -269,6 +276,12 @@ pub struct Register {
     /// Records that the device's log has had since the device was created; 0: it has no log.
     #[prost(uint64, tag = "82")]
     pub records: u64,
+    /// The sender's build.
+    #[prost(message, optional, tag = "90")]
+    pub build: Option<BuildInfo>,
+    /// The highest level of the cluster that the sender has seen, in a map or on its device; 0: none.
+    #[prost(uint32, tag = "91")]
+    pub level: u32,
 }
 
 /// The registration of an SDC with the MDM.
@@ -292,6 +305,9 @@ pub struct RegisterSdc {
     /// The incarnation that an MDM gave to this process before.
     #[prost(uint64, tag = "81")]
     pub incarnation: u64,
+    /// The sender's build.
+    #[prost(message, optional, tag = "90")]
+    pub build: Option<BuildInfo>,
 }
 
 /// The MDM's answer to a registration.

@@ -1,18 +1,20 @@
 //! Creates and checks frames.
 
 use crate::header::{HEADER, Header, Kind, MAGIC, flag};
-use crate::{VERSION, VERSION_MIN};
+use crate::{DIALECT, HANDSHAKE_VERSION};
+use base::Dialect;
 use base::crc::crc32c;
 use prost::Message;
 use seam::{Buf, BufPool, FrameError, Framer, Framing, Head};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 impl Header {
-    /// Creates a header of this kind with all other fields zero.
+    /// Creates a header of this kind in the version of handshakes, with all other fields zero.
+    /// [`PeerLink`](crate::PeerLink) sets the version of the link when the frame is sent.
     pub fn new(kind: Kind) -> Header {
         let mut header = Header::new_zeroed();
         header.magic = MAGIC;
-        header.version = VERSION.into();
+        header.version = HANDSHAKE_VERSION.into();
         header.kind = kind as u8;
         header
     }
@@ -67,16 +69,31 @@ pub fn body_ok(header: &Header, body: &[u8]) -> bool {
         || crc32c(body) == header.body_crc.get()
 }
 
-/// Splits the stream of a link between Gabion processes into frames.
+/// Splits the stream of a link between Gabion processes into frames. It takes every version that the
+/// build speaks, because it does not know which one the two sides agree on, and handshakes always.
 #[derive(Clone, Debug)]
 pub struct PeerFramer {
     max_body: u32,
+    wire_min: u16,
+    wire_max: u16,
 }
 
 impl PeerFramer {
-    /// Creates a framer that refuses bodies of more than `max_body` bytes.
+    /// Creates a framer of this release that refuses bodies of more than `max_body` bytes.
     pub fn new(max_body: u32) -> PeerFramer {
-        PeerFramer { max_body }
+        PeerFramer::speaking(&DIALECT, max_body)
+    }
+
+    /// Creates a framer for a build that speaks other versions.
+    pub fn speaking(dialect: &Dialect, max_body: u32) -> PeerFramer {
+        PeerFramer { max_body, wire_min: dialect.wire_min, wire_max: dialect.wire_max }
+    }
+
+    fn takes(&self, header: &Header) -> bool {
+        let version = header.version.get();
+        let handshake = || header.kind().is_some_and(Kind::is_handshake);
+        (self.wire_min..=self.wire_max).contains(&version)
+            || version == HANDSHAKE_VERSION && handshake()
     }
 }
 
@@ -91,7 +108,7 @@ impl Framer for PeerFramer {
         if crc32c(&head[8..]) != header.crc.get() {
             return Err(FrameError::BadHead);
         }
-        if !(VERSION_MIN..=VERSION).contains(&header.version.get()) {
+        if !self.takes(&header) {
             return Err(FrameError::Version);
         }
         let any = base::mutant::on(base::Mutant::NoFrameLimit);
@@ -105,6 +122,7 @@ impl Framer for PeerFramer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::VERSION;
 
     /// The format, byte by byte. A change here is a new protocol version.
     #[test]
@@ -183,6 +201,18 @@ mod tests {
         let mut h = Header::new(Kind::Read);
         h.version = (VERSION + 1).into();
         assert_eq!(framer.frame(frame(h, b"").as_slice()), Err(FrameError::Version));
+        let whole = Ok(Framing::Frame { head: HEADER, body: 0 });
+        let next = Dialect { wire_max: VERSION + 1, ..DIALECT };
+        let mut next = PeerFramer::speaking(&next, 100);
+        assert_eq!(next.frame(frame(h, b"").as_slice()), whole);
+        assert_eq!(next.frame(frame(Header::new(Kind::Read), b"").as_slice()), whole);
+        // A build that has forgotten version 1 still understands a handshake.
+        let far = Dialect { wire_min: 8, wire_max: 9, ..DIALECT };
+        let mut far = PeerFramer::speaking(&far, 100);
+        for (kind, taken) in [(Kind::Hello, true), (Kind::Refusal, true), (Kind::Read, false)] {
+            let framed = far.frame(frame(Header::new(kind), b"").as_slice());
+            assert_eq!(framed.is_ok(), taken, "{kind:?}");
+        }
         assert_eq!(
             framer.frame(frame(Header::new(Kind::Write), &[0; 101]).as_slice()),
             Err(FrameError::TooLong)

@@ -13,12 +13,24 @@ extern crate alloc;
 pub mod control;
 pub mod frame;
 pub mod header;
+pub mod link;
 pub mod records;
 
 pub use frame::{PeerFramer, body_ok, control_frame, frame, parse};
 pub use header::{Header, Kind, Status, flag};
+pub use link::{HANDSHAKE_VERSION, PeerLink, common_version};
 
-/// The newest protocol version that this build supports.
+use base::Dialect;
+
+/// The newest protocol version that this release supports.
 pub const VERSION: u16 = 1;
-/// The oldest protocol version that this build supports.
+/// The oldest protocol version that this release supports.
 pub const VERSION_MIN: u16 = 1;
+
+/// What this release can do.
+pub const DIALECT: Dialect = Dialect {
+    release: env!("CARGO_PKG_VERSION"),
+    wire_min: VERSION_MIN,
+    wire_max: VERSION,
+    level_max: base::level::LEVEL,
+};

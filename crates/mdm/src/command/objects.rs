@@ -2,7 +2,7 @@
 
 use super::String;
 use prost::Message;
-use wire::control::{MappingInfo, PolicyInfo};
+use wire::control::{MappingInfo, Media, ObjectKind, PolicyInfo, UnknownValue, known};
 
 /// See [`super::Command::MapVolume`].
 #[derive(Clone, PartialEq, Message)]
@@ -59,6 +59,13 @@ pub struct PutObject {
     /// Of a pool: new devices wait for an order.
     #[prost(bool, tag = "9")]
     pub by_order: bool,
+}
+
+impl PutObject {
+    pub(crate) fn check(&self) -> Result<(), UnknownValue> {
+        known::<ObjectKind>("ObjectKind", self.kind)?;
+        known::<Media>("Media", self.media)
+    }
 }
 
 /// See [`super::Command::DropObject`].

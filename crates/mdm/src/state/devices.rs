@@ -64,6 +64,7 @@ impl State {
             kind,
             capacity: c.capacity,
             pid: c.pid,
+            release: c.release.clone(),
             up: true,
             dead: false,
             scrub: old.map_or(0, |d| d.scrub),

@@ -62,7 +62,7 @@ fn ask(
     let h = wire::parse(wire::frame(h, body).as_slice());
     let body = pair.outs[to].copy(body);
     let before = pair.replies.len();
-    pair.mirrors[to].client(pair.now, CLIENT, &h, body, &mut pair.outs[to]);
+    pair.mirrors[to].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[to]);
     pair.run();
     let reply = pair.replies.get(before)?;
     Status::from_code(reply.status.get())

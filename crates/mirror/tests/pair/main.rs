@@ -15,8 +15,8 @@ mod window;
 
 use base::crc::crc32c;
 use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion, Prng, Time,
-    UNIT, UnitKey, VolumeId,
+    BLOCK, BlockSet, DeviceId, Dialect, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion,
+    Prng, Time, UNIT, UnitKey, VolumeId,
 };
 use mirror::{GroupConfig, Mirror, Volumes};
 use seam::{
@@ -26,10 +26,19 @@ use seam::{
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use wire::header::HEADER;
-use wire::{Header, Kind, PeerFramer, Status, flag};
+use wire::{Header, Kind, PeerFramer, PeerLink, Status, flag};
 
 const GROUP: GroupId = GroupId(3);
 const CLIENT: LinkId = LinkId(1000);
+/// A link after its handshake. Links have different versions, and every frame has to carry that of
+/// its link (`run` and `collect` check it).
+fn on(link: LinkId) -> PeerLink {
+    PeerLink::new(link, 1 + (link.0 / 10 + link.0 % 10) as u16 % 2)
+}
+
+/// The build of these tests: it speaks two versions.
+const TWO: Dialect = Dialect { wire_max: 2, ..wire::DIALECT };
+
 const UNIT0: UnitKey = UnitKey { volume: VolumeId(1), index: 0 };
 
 /// A unit store in memory that answers at once, with room for `room` units. Blocks of unit 0 can be
@@ -328,7 +337,7 @@ impl Pair {
             let (other, link) = (DeviceId(2 - i as u32), LinkId(10 * (i as u64 + 1)));
             let (mirror, out) = (&mut self.mirrors[i], &mut self.outs[i]);
             if connected {
-                mirror.peer_up(self.now, other, link, out);
+                mirror.peer_up(self.now, other, on(link), out);
             } else {
                 mirror.peer_down(self.now, other, out);
             }
@@ -362,9 +371,10 @@ impl Pair {
                     };
                     if let Effect::Send { link, head, body } = effect {
                         let h = wire::parse(head.as_slice());
+                        assert_eq!(h.version.get(), on(link).version, "{:?}", h.kind());
                         self.longest = self.longest.max(body.len());
-                        let framed =
-                            PeerFramer::new(Limits::SHIPPED.frame_body).frame(head.as_slice());
+                        let framed = PeerFramer::speaking(&TWO, Limits::SHIPPED.frame_body)
+                            .frame(head.as_slice());
                         let whole = Framing::Frame { head: HEADER, body: body.len() };
                         assert_eq!(framed, Ok(whole), "{:?}: its receiver reads it", h.kind());
                         self.deliver(i, link, &h, body);
@@ -392,7 +402,7 @@ impl Pair {
         let whole = h.kind() == Some(Kind::Replicate) && body.len() >= BLOCK as usize;
         let flips = whole && std::mem::take(&mut self.flips[1]);
         let body = if flips { flipped(&body, &mut self.outs[to]) } else { body };
-        deliver_to(&mut self.mirrors[to], now, link, sender, h, body, &mut self.outs[to]);
+        deliver_to(&mut self.mirrors[to], now, on(link), sender, h, body, &mut self.outs[to]);
     }
 
     fn client(
@@ -429,7 +439,7 @@ impl Pair {
         if std::mem::take(&mut self.flips[0]) {
             body = flipped(&body, &mut self.outs[to]);
         }
-        self.mirrors[to].client(self.now, CLIENT, &h, body, &mut self.outs[to]);
+        self.mirrors[to].client(self.now, on(CLIENT), &h, body, &mut self.outs[to]);
     }
 
     fn write(&mut self, to: usize, block: u32, fill: u8) -> Option<Status> {
@@ -452,7 +462,7 @@ impl Pair {
 fn deliver_to(
     mirror: &mut Mirror<Memory>,
     now: Time,
-    link: LinkId,
+    link: PeerLink,
     sender: DeviceId,
     h: &Header,
     body: Buf,

@@ -51,7 +51,7 @@ fn what_another_server_says_of_a_group_wipes_nothing() {
         mirror.configure(pair.now, GROUP, &joins, told, out);
         let mut h = Header::new(Kind::SyncWipe);
         (h.group, h.epoch) = (GROUP.0.into(), epoch.into());
-        mirror.sync_wipe_in(pair.now, LinkId(20), DeviceId(1), &h, out);
+        mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &h, out);
         pair.mirrors[1].journal().is_empty(GROUP)
     };
     assert!(!wiped(&mut pair, false), "no MDM has said it");

@@ -83,7 +83,7 @@ impl Trio {
             let alive = self.mirrors[to].is_some();
             let Some(mirror) = &mut self.mirrors[from] else { continue };
             if up && alive {
-                mirror.peer_up(self.now, peer, link, &mut self.outs[from]);
+                mirror.peer_up(self.now, peer, on(link), &mut self.outs[from]);
             } else {
                 mirror.peer_down(self.now, peer, &mut self.outs[from]);
             }
@@ -132,6 +132,7 @@ impl Trio {
                     _ => continue,
                 };
                 let header = wire::parse(head.as_slice());
+                assert_eq!(header.version.get(), on(link).version, "{:?}", header.kind());
                 if link == CLIENT {
                     self.replies.push(header);
                     continue;
@@ -167,7 +168,7 @@ impl Trio {
     fn deliver(&mut self, Frame { link, from, to, header: h, body }: Frame) {
         let (now, sender) = (self.now, DeviceId(from as u32 + 1));
         let Some(mirror) = &mut self.mirrors[to] else { return };
-        deliver_to(mirror, now, link, sender, &h, body, &mut self.outs[to]);
+        deliver_to(mirror, now, on(link), sender, &h, body, &mut self.outs[to]);
     }
 
     /// Lets time pass, and delivers everything.
@@ -205,7 +206,7 @@ impl Trio {
         let h = wire::parse(wire::frame(h, &body).as_slice());
         let body = self.outs[to].copy(&body);
         let mirror = self.mirrors[to].as_mut().expect("clients ask who lives");
-        mirror.client(self.now, CLIENT, &h, body, &mut self.outs[to]);
+        mirror.client(self.now, on(CLIENT), &h, body, &mut self.outs[to]);
     }
 
     /// Returns the first byte of each block at a device.

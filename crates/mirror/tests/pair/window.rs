@@ -48,7 +48,7 @@ fn what_was_not_answered_is_sent_again_as_answers_make_room() {
     pair.run();
     assert_eq!(answered(&pair), 1);
     pair.connected = true;
-    pair.mirrors[0].peer_up(pair.now, DeviceId(2), LinkId(10), &mut pair.outs[0]);
+    pair.mirrors[0].peer_up(pair.now, DeviceId(2), on(LinkId(10)), &mut pair.outs[0]);
     let first = sent(&mut pair);
     assert!((QUEUE / 4..=QUEUE / 2).contains(&first), "{first} bytes in one event");
     // They were lost with that link; on the next one everything arrives.
@@ -317,7 +317,7 @@ fn a_wipe_that_is_asked_for_again_is_one_change() {
     (h.group, h.epoch) = (GROUP.0.into(), pair.epoch.into());
     for _ in 0..20 {
         let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
-        mirror.sync_wipe_in(pair.now, LinkId(20), DeviceId(1), &h, out);
+        mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &h, out);
     }
     assert_eq!(pair.mirrors[1].journal().ended.len(), 1);
 }
@@ -430,7 +430,7 @@ fn write_to_other(pair: &mut Pair, epoch: u64, block: u32) {
     let body = vec![3; BLOCK as usize];
     let h = wire::parse(wire::frame(h, &body).as_slice());
     let body = pair.outs[0].copy(&body);
-    pair.mirrors[0].client(pair.now, CLIENT, &h, body, &mut pair.outs[0]);
+    pair.mirrors[0].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[0]);
 }
 
 /// Clients of the first group write again as soon as they are answered, and always want more than
@@ -528,7 +528,7 @@ fn write_of_another(pair: &mut Pair, blocks: u32, flags: u8) {
     let body = vec![9; (blocks * BLOCK) as usize];
     let h = wire::parse(wire::frame(h, &body).as_slice());
     let body = pair.outs[0].copy(&body);
-    pair.mirrors[0].client(pair.now, CLIENT, &h, body, &mut pair.outs[0]);
+    pair.mirrors[0].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[0]);
 }
 
 /// A retry of a write of which a part is done is told so, even if the rest waits before it finds no

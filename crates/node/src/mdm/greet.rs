@@ -3,7 +3,9 @@
 use super::intake::Input;
 use super::outlet::Answer;
 use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
-use crate::links::{check_hello, refusal, refuse, send_control, welcome};
+use crate::links::{
+    NO_COMMON_VERSION, TOO_OLD, check_hello, refusal, refuse, send_control, send_welcome, welcome,
+};
 use alloc::format;
 use alloc::string::String;
 use base::mutant::{self, Mutant};
@@ -74,11 +76,12 @@ impl Mdm {
             RefusalCode::Superseded => "superseded",
             RefusalCode::WrongCluster => "wrong cluster",
             RefusalCode::WrongDevice => "wrong device",
-            RefusalCode::WrongVersion => "wrong version",
+            RefusalCode::WrongVersion => NO_COMMON_VERSION,
             RefusalCode::NotLeader => "this MDM does not lead",
             RefusalCode::WrongMember => "a wrong MDM",
             RefusalCode::WrongPlace => "a server's domain, fault set or storage pool",
             RefusalCode::Full => "the cluster has as many servers or clients as it takes",
+            RefusalCode::TooOld => TOO_OLD,
             RefusalCode::Occupied => {
                 "a device that counts as up elsewhere, or whose place is taken"
             }
@@ -199,7 +202,7 @@ impl Mdm {
             return self.greet_other(link, hello, out);
         }
         if !self.ready {
-            check_hello(&hello, self.state.cluster)?;
+            check_hello(&self.config.dialect, &hello, self.state.cluster)?;
             if hello.role() == Role::Admin && hello.direct && self.consensus.is_some() {
                 return self.greet(link, &hello, out);
             }
@@ -215,11 +218,17 @@ impl Mdm {
         hello: Hello,
         out: &mut Effects,
     ) -> Result<(), Refusal> {
-        check_hello(&hello, self.state.cluster)?;
+        let version = check_hello(&self.config.dialect, &hello, self.state.cluster)?;
+        // What is proposed may still come to nothing.
+        if self.proposed().is_none() {
+            self.check_build(&hello.name, hello.build.as_ref())?;
+        }
         if !self.hello_of_member(&hello)? {
             self.links.get_mut(&link).expect("it said hello").hello = Some(hello);
             return Ok(());
         }
+        self.links.get_mut(&link).expect("it said hello").version = version;
+        self.note_build(link, hello.build);
         self.seat_member(link, hello.id, hello.secret, out);
         out.push(Effect::Welcome { link });
         self.welcome_member(link, out);
@@ -233,7 +242,7 @@ impl Mdm {
         hello: &Hello,
         out: &mut Effects,
     ) -> Result<(), Refusal> {
-        check_hello(hello, self.state.cluster)?;
+        let version = check_hello(&self.config.dialect, hello, self.state.cluster)?;
         let role = hello.role();
         let alone = self.state.members.list.len() <= 1;
         if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin || !alone) {
@@ -253,11 +262,12 @@ impl Mdm {
         if hello.incarnation != 0 && newest.is_some_and(|i| hello.incarnation < i.0) {
             return Err(refusal(RefusalCode::Superseded, superseded(&hello.name)));
         }
-        self.links.get_mut(&link).expect("it said hello").peer = Peer::Guest(role);
+        let guest = self.links.get_mut(&link).expect("it said hello");
+        (guest.peer, guest.version) = (Peer::Guest(role), version);
         if role == Role::Admin {
             self.take_admin(link, out);
         }
-        let mut answer = welcome(self.state.cluster, Role::Mdm);
+        let mut answer = welcome(self.state.cluster, Role::Mdm, version);
         (answer.incarnation, answer.map) = (self.life.0, self.state.version.0);
         if self.state.recovery.open {
             answer.map = self.state.index; // no map has this version yet
@@ -268,7 +278,7 @@ impl Mdm {
             (answer.last_term, answer.last) = end.unwrap_or_default();
             answer.mdms = self.state.members.infos();
         }
-        send_control(link, Header::new(Kind::Welcome), &answer, out);
+        send_welcome(link, &answer, out);
         Ok(())
     }
 
@@ -368,7 +378,7 @@ impl Mdm {
         let reply = AdminReply { error: error as i32, text, ..AdminReply::default() };
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();
-        send_control(link, header, &reply, out);
+        send_control(self.peer_link(link), header, &reply, out);
     }
 
     /// Queues an input of this link; false when there is no room.

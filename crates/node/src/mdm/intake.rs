@@ -176,7 +176,8 @@ impl Mdm {
         if !self.state.would_change(command) {
             return false;
         }
-        assert!(batch.push(command), "a batch has room for one more input");
+        let level = self.state.level;
+        assert!(batch.push(command, level), "a batch has room for one more input");
         self.count_absences(now, command, out);
         let outcome = self.state.apply(self.state.index + 1, command);
         assert_eq!(outcome, Outcome::Changed, "{command:?}");
@@ -342,6 +343,13 @@ impl Mdm {
         batch: &mut Commands,
         out: &mut Effects,
     ) {
+        if let Err(why) = self.check_device(m) {
+            self.turn_away(now, m, &why.text);
+            return self.refuse(link, &why, out);
+        }
+        if let Some(command) = self.level_of_before(m) {
+            self.execute(now, &command, batch, out);
+        }
         let opened = self.links[&link].opened;
         let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
         let before = session.map_or(0, |s| s.began);
@@ -354,7 +362,8 @@ impl Mdm {
                 return self.expel(link, refusal(RefusalCode::WrongDevice, text), out);
             }
             Registration::Known(id) => (id, before),
-            Registration::New(id, command) => {
+            Registration::New(id, mut command) => {
+                self.tell_release(&mut command, m);
                 self.execute(now, &command, batch, out);
                 self.observed.devices.entry(id).or_default().born();
                 (id, opened)
@@ -388,7 +397,8 @@ impl Mdm {
         self.turned_away.came(&m.sds, m.shard);
         let incarnation = self.state.devices[&device].incarnation;
         self.detector.heard(now, device, incarnation);
-        self.observed.devices.entry(device).or_default().connected = true;
+        let seen = self.observed.devices.entry(device).or_default();
+        (seen.connected, seen.build) = (true, m.build.clone());
         self.heed(device, link);
         let before = self.devices.insert(device, Session { link, began });
         self.seat(link, Peer::Device(device, incarnation), before, out);
@@ -404,6 +414,9 @@ impl Mdm {
         batch: &mut Commands,
         out: &mut Effects,
     ) {
+        if let Err(why) = self.check_build(&m.name, m.build.as_ref()) {
+            return self.refuse(link, &why, out);
+        }
         let opened = self.links[&link].opened;
         let session = self.state.sdc_of(&m.name).and_then(|(id, _)| self.sdcs.get(&id));
         let before = session.map_or(0, |s| s.began);
@@ -426,7 +439,8 @@ impl Mdm {
             }
         };
         let incarnation = self.state.sdcs[&sdc].incarnation;
-        self.observed.sdcs.entry(sdc).or_default().connected = true;
+        let seen = self.observed.sdcs.entry(sdc).or_default();
+        (seen.connected, seen.build) = (true, m.build.clone());
         let before = self.sdcs.insert(sdc, Session { link, began });
         self.seat(link, Peer::Sdc(sdc, incarnation), before, out);
         self.registered(link, sdc.0, incarnation.0, 0, out);
@@ -460,7 +474,9 @@ impl Mdm {
         }
         let cluster = self.state.cluster.0;
         let message = Registered { cluster, id, incarnation, map, scrub };
-        let (head, body) = control_frame(Header::new(Kind::Registered), &message, out.pool());
+        let mut header = Header::new(Kind::Registered);
+        header.version = self.peer_link(link).version.into();
+        let (head, body) = control_frame(header, &message, out.pool());
         self.answers.push(Answer::frame(link, head, body));
     }
 
@@ -480,6 +496,8 @@ impl Mdm {
         let made = match &ask {
             _ if let Some(made) = self.while_recovering(now, ask.as_ref()) => made,
             None | Some(Ask::Scrub(_) | Ask::RecoverMdm(_)) => Err(Refused::Unknown),
+            Some(ask) if ask.check().is_err() => Err(Refused::Unknown),
+            Some(Ask::SetLevel(m)) => self.raise_level(m).map(Some),
             Some(Ask::Status(_) | Ask::Backup(_)) => Ok(None),
             Some(Ask::Damage(m)) => {
                 self.state.damage(&m.volume, &self.observed, &self.words).map(|damage| {
@@ -608,7 +626,7 @@ impl Mdm {
         reply.applied = self.state.index;
         reply.term = self.term();
         let mut header = Header::new(Kind::AdminReply);
-        header.op = op.into();
+        (header.op, header.version) = (op.into(), self.peer_link(link).version.into());
         let (head, body) = control_frame(header, &reply, out.pool());
         let answer = Answer::frame(link, head, body);
         self.answers.push(Answer { order: Some(op), question: u64::MAX, ..answer });

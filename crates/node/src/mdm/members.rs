@@ -17,7 +17,7 @@ use consensus::{Membership, Peer};
 use mdm::Refused;
 use mdm::members::{Members, Voter, info};
 use seam::Effects;
-use wire::control::{MdmStatus, SwitchMdm};
+use wire::control::{BuildInfo, MdmStatus, SwitchMdm};
 
 /// A member that lacks at most so many entries has everything: it gets the last ones in a moment.
 const CLOSE: u64 = 8;
@@ -91,6 +91,10 @@ impl Mdm {
                 leader: consensus.role().leader == u64::from(*id),
                 voter: peer.is_some_and(|p| p.voter),
                 heard: peer.is_some_and(|p| p.heard),
+                build: match *id == consensus.id() as u32 {
+                    true => Some(BuildInfo::of(&self.config.dialect)),
+                    false => self.build_of(*id),
+                },
                 behind: last.saturating_sub(peer.map_or(0, |p| p.matched)),
             }
         };

@@ -70,7 +70,7 @@ impl Mdm {
                 let data = entry::to_bytes(&State::new(), 0);
                 self.begin_with(Image::first(1, data));
             }
-            Some(image) => match read(&image, &found.records) {
+            Some(image) => match read(&image, &found.records, self.level_max()) {
                 Ok((image, whole)) => match self.config.cluster {
                     Some(want) if whole.state.cluster.0 != 0 && want != whole.state.cluster => {
                         let text = format!(
@@ -121,7 +121,8 @@ impl Mdm {
     pub(super) fn start(&mut self, now: Time, image: Image, out: &mut Effects) {
         let decided = match image.base.data.is_empty() {
             true => Decided::nothing(),
-            false => Decided::from_bytes(&image.base.data).expect("it was read, or made, before"),
+            false => Decided::from_bytes(&image.base.data, self.level_max())
+                .expect("it was read, or made, before"),
         };
         let me = image.me as u32;
         let late = decided.state.members.list.get(&me).is_some_and(|m| m.tie_breaker);
@@ -178,8 +179,17 @@ impl Mdm {
 }
 
 /// What the log held, and the state that all of it makes.
-fn read(image: &[u8], records: &[Vec<u8>]) -> Result<(Image, Box<Decided>), String> {
+fn read(
+    image: &[u8],
+    records: &[Vec<u8>],
+    level_max: u32,
+) -> Result<(Image, Box<Decided>), String> {
     let mut image = Image::decode(image).map_err(|e| e.to_string())?;
+    // The state says whether this build can read what follows, so it comes first.
+    let mut scratch = Box::new(match image.base.data.is_empty() {
+        true => Decided::nothing(),
+        false => Decided::from_bytes(&image.base.data, level_max)?,
+    });
     for record in records {
         let record = Record::decode(&record[..]).map_err(|e| e.to_string())?;
         if !image.replay(record) {
@@ -187,14 +197,8 @@ fn read(image: &[u8], records: &[Vec<u8>]) -> Result<(Image, Box<Decided>), Stri
         }
     }
     // Everything is tried, so that an entry of a newer build is noticed before anything depends on it.
-    let mut scratch = Box::new(match image.base.data.is_empty() {
-        true => Decided::nothing(),
-        false => Decided::from_bytes(&image.base.data)?,
-    });
     for e in image.entries.iter().filter(|e| e.kind == 0 && !e.data.is_empty()) {
-        if !scratch.apply(&e.data) {
-            return Err(format!("entry {}", e.index));
-        }
+        scratch.apply(&e.data, level_max).map_err(|what| format!("entry {}: {what}", e.index))?;
     }
     Ok((image, scratch))
 }

@@ -7,7 +7,7 @@
 //! not noticed; only those who have a vote could see to that ([`super::peers`]).
 
 use super::Mdm;
-use crate::links::{hello, send_control};
+use crate::links::{hello, send_hello};
 use alloc::string::ToString;
 use base::{ClusterId, LinkId, Time};
 use consensus::Image;
@@ -64,11 +64,11 @@ impl Mdm {
     pub(super) fn ask_whether_it_serves(&mut self, link: LinkId, out: &mut Effects) {
         let Some(moved) = &mut self.moved else { return };
         moved.link = Some(link);
-        let mut hello = hello(moved.cluster, Role::Mdm, &self.config.name);
+        let mut hello = hello(&self.config.dialect, moved.cluster, Role::Mdm, &self.config.name);
         let me = moved.image.me as u32;
         (hello.id, hello.to, hello.last) = (me, me, moved.image.last().0);
         (hello.incarnation, hello.address) = (moved.nonce, self.config.address.to_string());
-        send_control(link, Header::new(Kind::Hello), &hello, out);
+        send_hello(link, &hello, out);
     }
 
     /// What who listens there has answered.

@@ -71,7 +71,7 @@ impl Mdm {
 
     fn take_turn(&mut self, turn: Turn, out: &mut Effects) {
         if let Some(data) = turn.restored {
-            match Decided::from_bytes(&data) {
+            match Decided::from_bytes(&data, self.level_max()) {
                 Ok(decided) => (self.state, self.chain) = (decided.state, decided.chain),
                 Err(what) => return self.not_understood(&what, out),
             }
@@ -102,8 +102,9 @@ impl Mdm {
                         self.answers.iter_mut().for_each(|a| a.question = 0);
                     }
                     _ => {
-                        if !entry::apply(&mut self.state, &data) {
-                            return self.not_understood("an entry", out);
+                        let level_max = self.level_max();
+                        if let Err(what) = entry::apply(&mut self.state, &data, level_max) {
+                            return self.not_understood(&what, out);
                         }
                     }
                 }
@@ -172,9 +173,10 @@ impl Mdm {
     fn go_back(&mut self) {
         let Some(consensus) = &self.consensus else { return };
         let (base, entries) = consensus.decided();
-        let mut decided = Decided::from_bytes(base).expect("it was a state before");
+        let decided = Decided::from_bytes(base, self.level_max());
+        let mut decided = decided.expect("it was a state before");
         for data in entries {
-            assert!(decided.apply(&data), "it was applied before");
+            decided.apply(&data, self.level_max()).expect("it was applied before");
         }
         assert_eq!(decided.chain, self.chain, "these are the entries that were committed");
         self.state = decided.state;

@@ -13,7 +13,7 @@ use mdm::state::Device;
 use prost::Message;
 use seam::{Buf, Effects, Head, Note};
 use wire::control::{AdminError, AdminReply, Intent, MapPage, Refusal};
-use wire::{Header, Kind, frame};
+use wire::{HANDSHAKE_VERSION, Header, Kind, PeerLink};
 
 /// A frame that waits.
 pub(super) struct Answer {
@@ -125,7 +125,7 @@ impl Mdm {
             .collect();
         for (link, pull) in pulls {
             if open {
-                Mdm::empty_page(link, pull.op, out);
+                Mdm::empty_page(self.peer_link(link), pull.op, out);
                 continue;
             }
             self.send_pages(link, pull, out);
@@ -217,7 +217,7 @@ impl Mdm {
         };
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();
-        send_control(link, header, &reply, out);
+        send_control(self.peer_link(link), header, &reply, out);
     }
 
     /// Answers the hellos that came before there was an answer, if there is one now.
@@ -247,11 +247,13 @@ impl Mdm {
             (pages.have, pages.version) = (pull.have, self.state.version);
             pages.bodies = list.iter().map(|page| encode(page, out)).collect();
         }
+        let link =
+            PeerLink::new(link, self.links.get(&link).map_or(HANDSHAKE_VERSION, |l| l.version));
         for body in &pages.bodies {
             let mut header = Header::new(Kind::MapPage);
             header.op = pull.op.into();
             header.map = self.state.version.0.into();
-            out.send(link, frame(header, body), body.clone());
+            out.send(link.id, link.frame(header, body), body.clone());
         }
     }
 
@@ -274,7 +276,7 @@ impl Mdm {
         for (link, op) in orders.into_iter().filter(|(link, _)| self.links.contains_key(link)) {
             let mut header = Header::new(Kind::AdminReply);
             header.op = op.into();
-            send_control(link, header, &reply, out);
+            send_control(self.peer_link(link), header, &reply, out);
         }
         self.revived.clear();
         self.settle_hellos(Time::ZERO, out);

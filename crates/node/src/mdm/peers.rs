@@ -14,7 +14,7 @@
 //!   consensus.
 
 use super::{Mdm, Peer};
-use crate::links::{Dialer, MUTE, hello, refusal, send_control, welcome};
+use crate::links::{Dialer, MUTE, NOT_OFFERED, agreed, hello, refusal, send_welcome, welcome};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString;
@@ -26,8 +26,8 @@ use mdm::log::IMAGE_MAX;
 use mdm::members::MAX_MEMBERS;
 use prost::Message as _;
 use seam::{DialId, Effect, Effects, Note};
-use wire::control::{Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, Kind, frame};
+use wire::control::{BuildInfo, Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
+use wire::{Header, Kind, PeerLink};
 
 /// The longest message that is believed: the longest state that a log takes, and 1 MiB for the rest of the message.
 /// All other messages are shorter.
@@ -177,10 +177,12 @@ impl Mdm {
     pub(super) fn greet_member(&mut self, now: Time, link: LinkId, member: u32, out: &mut Effects) {
         let Some(consensus) = &self.consensus else { return out.push(Effect::Close { link }) };
         let (last, term) = (consensus.last(), consensus.role().term);
-        let mut hello = hello(self.state.cluster, Role::Mdm, &self.config.name);
+        let mut hello =
+            hello(&self.config.dialect, self.state.cluster, Role::Mdm, &self.config.name);
         (hello.id, hello.to) = (self.me(), member);
         (hello.last, hello.term) = (last, term);
         hello.address = self.config.address.to_string();
+        hello.build = Some(BuildInfo::of(&self.config.dialect));
         let config = consensus.membership();
         let votes =
             [&config.voters, &config.outgoing].iter().any(|v| v.contains(&u64::from(member)));
@@ -219,9 +221,21 @@ impl Mdm {
         let Some(member) = self.peers.links.get(&link).copied() else { return };
         match header.kind() {
             Some(Kind::Welcome) => {
-                self.note_named(member, body);
-                if let Some(contact) = self.peers.contacts.get_mut(&member) {
-                    contact.dialer.welcomed();
+                let Ok(welcome) = Welcome::decode(body) else { return };
+                self.note_named(member, &welcome);
+                match agreed(&self.config.dialect, &welcome) {
+                    Some(version) => {
+                        if let Some(contact) = self.peers.contacts.get_mut(&member) {
+                            contact.dialer.welcomed(version);
+                        }
+                    }
+                    None => {
+                        out.note(Note::Refused { link, why: NOT_OFFERED });
+                        out.push(Effect::Close { link });
+                        if self.peers.lost(link).is_some() {
+                            self.member_lost(now, member, out);
+                        }
+                    }
                 }
             }
             kind => {
@@ -242,8 +256,7 @@ impl Mdm {
     }
 
     /// Whom a member names. Those that the state doesn't name yet have come since this one was heard last.
-    fn note_named(&mut self, by: u32, body: &[u8]) {
-        let Ok(welcome) = Welcome::decode(body) else { return };
+    fn note_named(&mut self, by: u32, welcome: &Welcome) {
         let parse = |m: &MdmInfo| Some((m.id, m.address.parse().ok()?));
         let named = welcome.mdms.iter().filter_map(parse).take(MAX_MEMBERS).collect();
         self.peers.named.insert(by, named);
@@ -262,9 +275,9 @@ impl Mdm {
 
     /// Says to another member that it is welcome, and who the members are.
     pub(super) fn welcome_member(&self, link: LinkId, out: &mut Effects) {
-        let mut answer = welcome(self.state.cluster, Role::Mdm);
+        let mut answer = welcome(self.state.cluster, Role::Mdm, self.peer_link(link).version);
         answer.mdms = self.state.members.infos();
-        send_control(link, Header::new(Kind::Welcome), &answer, out);
+        send_welcome(link, &answer, out);
     }
 
     /// Sends messages to those to whom there is a link, and who have said how they know them for this one's.
@@ -502,13 +515,13 @@ fn set_back(id: u32, last: u64, known: u64) -> alloc::string::String {
     )
 }
 
-fn send(link: LinkId, secret: u64, number: u64, message: &Message, out: &mut Effects) {
+fn send(link: PeerLink, secret: u64, number: u64, message: &Message, out: &mut Effects) {
     let bytes = message.encode_to_vec();
     for (i, part) in bytes.chunks(PART).enumerate() {
         let mut header = Header::new(Kind::Raft);
         (header.op, header.seq) = (secret.into(), number.into());
         (header.at, header.len) = (((i * PART) as u32).into(), (bytes.len() as u32).into());
         let body = out.copy(part);
-        out.send(link, frame(header, &body), body);
+        out.send(link.id, link.frame(header, &body), body);
     }
 }

@@ -20,7 +20,7 @@ use mdm::recovery;
 use mdm::{Refused, State};
 use seam::{Effect, Effects, Note};
 use wire::control::{AdminError, AdminReply, Ask, ObjectKind, RecoverMdm, Report};
-use wire::{Header, Kind, control_frame};
+use wire::{Header, Kind, PeerLink, control_frame};
 
 /// How often it is looked at what devices have told.
 const EVERY: base::Duration = base::Duration::from_millis(200);
@@ -43,11 +43,13 @@ impl Mdm {
         };
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();
+        let link = self.peer_link(link);
+        header.version = link.version.into();
         match self.recover(&order, out) {
             Ok(()) => {
                 out.note(Note::Recovering { number: self.state.recovery.number });
                 let (head, body) = control_frame(header, &AdminReply::default(), out.pool());
-                self.answers.push(Answer { order: Some(op), ..Answer::frame(link, head, body) });
+                self.answers.push(Answer { order: Some(op), ..Answer::frame(link.id, head, body) });
             }
             Err(text) => {
                 let error = AdminError::Other as i32;
@@ -107,11 +109,9 @@ impl Mdm {
     fn with_undecided(&self, entries: Vec<Vec<u8>>) -> Result<State, String> {
         let mut state = self.state.clone();
         for data in entries {
-            if !entry::apply(&mut state, &data) {
-                return Err(String::from(
-                    "its log holds an entry that this build doesn't know: update it",
-                ));
-            }
+            entry::apply(&mut state, &data, self.level_max()).map_err(|what| {
+                format!("its log holds an entry that this build doesn't know ({what}): update it")
+            })?;
         }
         Ok(state)
     }
@@ -240,7 +240,7 @@ impl Mdm {
     }
 
     /// Answers a map's pull while there is none to hand out: a page that changes nothing.
-    pub(super) fn empty_page(link: LinkId, op: u64, out: &mut Effects) {
+    pub(super) fn empty_page(link: PeerLink, op: u64, out: &mut Effects) {
         let page = wire::control::MapPage { last: true, ..Default::default() };
         let mut header = Header::new(Kind::MapPage);
         header.op = op.into();

@@ -1,6 +1,6 @@
 //! The framers of an SDC's links.
 
-use base::Limits;
+use base::{Dialect, Limits};
 use seam::{FrameError, Framer, Framing, Port};
 use target::nbd::NbdFramer;
 use wire::PeerFramer;
@@ -16,9 +16,9 @@ pub enum SdcFramer {
 
 impl SdcFramer {
     /// Creates the framer of a new link.
-    pub fn new(port: Port, limits: &Limits) -> SdcFramer {
+    pub fn new(port: Port, dialect: &Dialect, limits: &Limits) -> SdcFramer {
         match port {
-            Port::Peer => SdcFramer::Peer(PeerFramer::new(limits.frame_body)),
+            Port::Peer => SdcFramer::Peer(PeerFramer::speaking(dialect, limits.frame_body)),
             Port::Nbd => SdcFramer::Nbd(NbdFramer::new(limits)),
         }
     }

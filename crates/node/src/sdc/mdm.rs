@@ -9,15 +9,15 @@
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::finder::Finder;
 use crate::links::send_control;
-use crate::mapview::{OF_BEFORE, knows_less};
+use crate::mapview::{OF_BEFORE, knows_less, read_page};
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
 use seam::{Buf, Effects, Note};
 use wire::control::{
-    Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
+    BuildInfo, Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
 };
-use wire::{Header, Kind, flag};
+use wire::{Header, Kind, PeerLink, flag};
 
 /// A pull that has not been answered for this long is sent again, if it is still needed.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct MdmLink {
     pub(super) finder: Finder,
     /// The link on which we are registered.
-    registered: Option<LinkId>,
+    registered: Option<PeerLink>,
     /// The map version at which the MDM knew this incarnation. Older maps must not be acted on.
     pub(super) known_at: MapVersion,
     heartbeat_at: Time,
@@ -123,7 +123,8 @@ impl Sdc {
     }
 
     pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
-        let mut hello = links::hello(self.cluster, Role::Sdc, &self.config.name);
+        let mut hello =
+            links::hello(&self.config.dialect, self.cluster, Role::Sdc, &self.config.name);
         if let Some((sdc, incarnation)) = self.me {
             (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
         }
@@ -157,9 +158,12 @@ impl Sdc {
             Some(Kind::Registered) => {
                 decode::<Registered>(&header, &body).map(|r| self.registered(now, link, &r, out))
             }
-            Some(Kind::MapPage) if self.mdm.registered == Some(link) => {
-                decode::<MapPage>(&header, &body)
-                    .map(|page| self.map_page(now, header.op.get(), page, out))
+            Some(Kind::MapPage) if self.mdm.registered.is_some_and(|to| to.id == link) => {
+                match read_page(&body, self.config.dialect.level_max) {
+                    _ if !wire::body_ok(&header, &body) => None,
+                    Ok(page) => Some(self.map_page(now, header.op.get(), page, out)),
+                    Err(why) => return self.refuse(now, link, why, out),
+                }
             }
             Some(Kind::Refusal) => {
                 self.refuse(now, link, refusal_note(&header, &body), out);
@@ -192,7 +196,10 @@ impl Sdc {
         if knows_less(welcome.map, self.map.version) {
             return self.refuse(now, link, OF_BEFORE, out);
         }
-        self.mdm.finder.dialer_mut().admitted();
+        let Some(version) = links::agreed(&self.config.dialect, welcome) else {
+            return self.refuse(now, link, links::NOT_OFFERED, out);
+        };
+        self.mdm.finder.dialer_mut().admitted(version);
         let register = RegisterSdc {
             name: self.config.name.clone(),
             nonce: self.config.nonce,
@@ -200,12 +207,17 @@ impl Sdc {
             nbd: self.config.nbd_uris.clone(),
             id: self.me.map_or(0, |(sdc, _)| sdc.0),
             incarnation: self.me.map_or(0, |(_, life)| life.0),
+            build: Some(BuildInfo::of(&self.config.dialect)),
         };
+        let link = PeerLink::new(link, version);
         send_control(link, self.mdm_header(Kind::RegisterSdc), &register, out);
         self.mdm.finder.dialer_mut().asked(now);
     }
 
     fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
+        let Some(up) = self.mdm.finder.dialer().up().filter(|up| up.id == link) else {
+            return self.refuse(now, link, "an answer to a registration that was not sent", out);
+        };
         let me = (SdcId(registered.id), Incarnation(registered.incarnation));
         if me.0 == SdcId(0) || self.me.is_some_and(|old| old != me) {
             // Outstanding operations would belong to another client. So keep the old identity, and
@@ -219,7 +231,7 @@ impl Sdc {
         }
         self.mdm.finder.dialer_mut().settled();
         self.cluster = ClusterId(registered.cluster);
-        self.mdm.registered = Some(link);
+        self.mdm.registered = Some(up);
         self.mdm.known_at = self.mdm.known_at.max(MapVersion(registered.map));
         self.mdm.want(MapVersion(registered.map));
         self.mdm.heartbeat_at = now;
@@ -259,7 +271,7 @@ impl Sdc {
         }
         if late.is_some_and(|pull| !pull.parked) && self.mdm.finder.has_choice() {
             // Its host may have lost power. A link does not show that for minutes.
-            return self.refuse(now, link, "an MDM that does not answer", out);
+            return self.refuse(now, link.id, "an MDM that does not answer", out);
         }
         self.mdm.pulls += 1;
         // A parked pull that led to nothing is followed by a plain one, which an MDM answers at
@@ -271,7 +283,7 @@ impl Sdc {
         let mut header = self.mdm_header(Kind::MapPull);
         header.op = pull.op.into();
         header.flags = if pull.parked { flag::WAIT } else { 0 };
-        out.send(link, wire::frame(header, b""), Buf::EMPTY);
+        out.send(link.id, link.frame(header, b""), Buf::EMPTY);
     }
 
     /// Returns a header for the MDM with this client's identity and map version.

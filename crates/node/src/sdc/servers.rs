@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, MapVersion, Time};
 use seam::{Buf, DialId, Effect, Effects};
 use wire::control::{Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, Kind};
+use wire::{Header, Kind, PeerLink};
 
 /// The link to one device.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Servers {
 impl Servers {
     /// Returns the link to this device, if the device has welcomed us on it.
     #[inline]
-    pub(super) fn up(&self, device: DeviceId) -> Option<LinkId> {
+    pub(super) fn up(&self, device: DeviceId) -> Option<PeerLink> {
         self.servers.get(device)?.dialer.as_ref()?.up()
     }
 
@@ -139,7 +139,8 @@ impl Sdc {
         };
         let Some(dialer) = server.dialer.as_mut() else { return out.push(Effect::Close { link }) };
         server.session = server.session.saturating_add(1);
-        let mut hello = links::hello(self.cluster, Role::Sdc, &self.config.name);
+        let mut hello =
+            links::hello(&self.config.dialect, self.cluster, Role::Sdc, &self.config.name);
         (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
         (hello.session, hello.map) = (server.session, self.map.version.0);
         hello.to = device.0;
@@ -187,7 +188,7 @@ impl Sdc {
         body: Buf,
         out: &mut Effects,
     ) {
-        let up = self.servers.up(device) == Some(link);
+        let up = self.servers.up(device).is_some_and(|up| up.id == link);
         match header.kind() {
             Some(Kind::Reply) if up => {
                 self.client(now, out, |client, turn| client.reply(device, &header, body, turn));
@@ -233,11 +234,14 @@ impl Sdc {
             self.want_newer_map();
             return self.refuse(now, link, "welcomed by somebody else than was dialled", out);
         }
+        let Some(version) = links::agreed(&self.config.dialect, welcome) else {
+            return self.refuse(now, link, links::NOT_OFFERED, out);
+        };
         let Some(server) = self.servers.servers.get_mut(device) else { return };
         server.refused = false;
         server.life = Incarnation(welcome.incarnation);
         if let Some(dialer) = server.dialer.as_mut() {
-            dialer.welcomed();
+            dialer.welcomed(version);
         }
         let ops = if out.chaos("sdc.credit") { 1 } else { welcome.credit_ops };
         let bytes = welcome.credit_bytes;

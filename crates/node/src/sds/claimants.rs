@@ -11,7 +11,7 @@
 //!   neither the configuration nor the map names.
 
 use super::{Sds, Who};
-use crate::links::send_control;
+use crate::links::send_hello;
 use crate::mapview::is_of_before;
 use base::{Incarnation, LinkId, Time};
 use core::net::SocketAddr;
@@ -138,7 +138,7 @@ impl Sds {
         let Some(claimant) = dialled else { return false };
         claimant.stage = Stage::Greeted(link, until);
         self.links.insert(link, Who::Claimant);
-        send_control(link, Header::new(Kind::Hello), &self.hello_to_mdm(), out);
+        send_hello(link, &self.hello_to_mdm(), out);
         true
     }
 

@@ -2,8 +2,8 @@
 
 use super::opening::Known;
 use super::{Device, Sds, Trouble, Who};
-use crate::links::{hello, send_control};
-use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less};
+use crate::links::{NO_COMMON_VERSION, NOT_OFFERED, TOO_OLD, agreed, hello, send_control};
+use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -18,10 +18,10 @@ use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
-    Admission, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal, RefusalCode,
-    Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
+    Admission, BuildInfo, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal,
+    RefusalCode, Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
 };
-use wire::{Header, Kind, flag};
+use wire::{Header, Kind, PeerLink, flag};
 
 /// The device counts as full for this long after a write found no space.
 const FULL_FOR: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ impl Sds {
     }
 
     pub(super) fn hello_to_mdm(&self) -> Hello {
-        let hello = hello(self.cluster, Role::Sds, &self.config.name);
+        let hello = hello(&self.config.dialect, self.cluster, Role::Sds, &self.config.name);
         let (id, incarnation, map) = (self.me.0, self.incarnation.0, self.map.version.0);
         Hello { id, incarnation, map, ..hello }
     }
@@ -58,11 +58,15 @@ impl Sds {
                 Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out))
             }
             Some(Kind::Registered) => {
-                Registered::decode(&body[..]).map(|r| self.registered(now, link, &r, out))
+                Registered::decode(&body[..]).map(|r| self.registered(now, &r, out))
             }
-            Some(Kind::MapPage) => {
-                MapPage::decode(&body[..]).map(|p| self.page_of_mdm(now, link, body, p, out))
-            }
+            Some(Kind::MapPage) => match read_page(body, self.config.dialect.level_max) {
+                Ok(page) => Ok(self.page_of_mdm(now, body, page, out)),
+                Err(why) => {
+                    out.note(Note::Refused { link, why });
+                    return self.drop_link(now, link, out);
+                }
+            },
             Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
                 let code = r.code();
                 match code {
@@ -119,7 +123,12 @@ impl Sds {
             out.note(Note::Refused { link, why: OF_BEFORE });
             return self.drop_link(now, link, out);
         }
-        self.mdm.dialer_mut().admitted();
+        let Some(version) = agreed(&self.config.dialect, welcome) else {
+            out.note(Note::Refused { link, why: NOT_OFFERED });
+            return self.drop_link(now, link, out);
+        };
+        self.mdm.dialer_mut().admitted(version);
+        let link = PeerLink::new(link, version);
         self.mdm_life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return };
         if welcome.recovers {
@@ -153,6 +162,8 @@ impl Sds {
             incarnation: self.incarnation.0,
             next_volume: 0,
             records: 0,
+            build: Some(BuildInfo::of(&config.dialect)),
+            level: self.map.level,
         };
         let device = match (&self.mirror, self.opening.known()) {
             (Some(mirror), _) => mirror.journal(),
@@ -169,6 +180,7 @@ impl Sds {
         if let Some(durable) = device.durable() {
             let Identity { device, uuid, .. } = durable.identity();
             (register.device, register.store) = (device.0, uuid[0]);
+            register.level = register.level.max(durable.level());
             let acted = durable.records().into_iter().map(|(_, r)| r.acted.0).max();
             register.acted = acted.unwrap_or(0);
             register.records = durable.records_written();
@@ -177,7 +189,7 @@ impl Sds {
     }
 
     /// Handles the MDM's answer to the registration, which assigns the incarnation.
-    fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
+    fn registered(&mut self, now: Time, registered: &Registered, out: &mut Effects) {
         self.mdm.dialer_mut().settled();
         self.occupied = None;
         self.cluster = ClusterId(registered.cluster);
@@ -195,10 +207,10 @@ impl Sds {
             // could only do harm.
             return self.end(Note::Superseded, out);
         }
-        if self.mirror.is_some() {
-            return self.pull(link, flag::WAIT, out);
+        match self.mdm.dialer().up().filter(|_| self.mirror.is_some()) {
+            Some(link) => self.pull(link, flag::WAIT, out),
+            None => self.serve(now, out),
         }
-        self.serve(now, out);
     }
 
     /// Begins to serve, if the device can be used. The MDM has assigned the incarnation.
@@ -220,33 +232,26 @@ impl Sds {
 
     /// Asks the MDM for the changes since the newest map that an MDM itself has sent. Without
     /// `WAIT` the answer comes at once, even if there are none.
-    pub(super) fn pull(&mut self, link: LinkId, flags: u8, out: &mut Effects) {
+    pub(super) fn pull(&mut self, link: PeerLink, flags: u8, out: &mut Effects) {
         let mut pull = Header::new(Kind::MapPull);
         (pull.flags, pull.map) = (flags, self.map.told.0.into());
-        out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
     }
 
-    fn page_of_mdm(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        body: &Buf,
-        page: MapPage,
-        out: &mut Effects,
-    ) {
+    fn page_of_mdm(&mut self, now: Time, body: &Buf, page: MapPage, out: &mut Effects) {
         let (last, from) = (page.last, self.map.version);
         if page.version > 0 {
             self.told_at = None;
         }
         self.map_page(now, page, out);
         self.news.keep(body.to_vec(), last.then_some((from, self.map.version)));
-        if last {
+        if let Some(link) = self.mdm.dialer().up().filter(|_| last) {
             self.pull(link, flag::WAIT, out);
         }
     }
 
     /// Sends a server with an older map what the MDM has sent here since that map.
-    pub(super) fn pass_on(&self, link: LinkId, pull: &Header, out: &mut Effects) {
+    pub(super) fn pass_on(&self, link: PeerLink, pull: &Header, out: &mut Effects) {
         if mutant::on(Mutant::HoardMaps) {
             return;
         }
@@ -254,7 +259,7 @@ impl Sds {
             let mut header = Header::new(Kind::MapPage);
             (header.op, header.map) = (pull.op, version.0.into());
             let body = out.copy(page);
-            out.send(link, wire::frame(header, &body), body);
+            out.send(link.id, link.frame(header, &body), body);
         }
     }
 
@@ -263,7 +268,7 @@ impl Sds {
     pub(super) fn look_for_news(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         theirs: MapVersion,
         out: &mut Effects,
@@ -275,7 +280,7 @@ impl Sds {
         if let Some(question) = self.news.is_due(now, from, (theirs, mine), every) {
             let mut pull = Header::new(Kind::MapPull);
             (pull.op, pull.map) = (question.into(), mine.0.into());
-            out.send(link, wire::frame(pull, &[]), Buf::EMPTY);
+            out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
         }
     }
 
@@ -295,7 +300,13 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        let Ok(page) = MapPage::decode(&body[..]) else { return self.drop_link(now, link, out) };
+        let page = match read_page(body, self.config.dialect.level_max) {
+            Ok(page) => page,
+            Err(why) => {
+                out.note(Note::Refused { link, why });
+                return self.drop_link(now, link, out);
+            }
+        };
         // The recovering MDM relies on this shard's report: with a map from before the recovery,
         // this shard must not become a primary.
         if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
@@ -370,6 +381,9 @@ impl Sds {
         let rebalance = pool.rebalance.unwrap_or(limits.rebalance);
         let capacity = mirror.journal().capacity();
         mirror.set_policies(now, rebuild.on(capacity), rebalance.on(capacity), out);
+        if let Device::Durable(durable) = mirror.journal_mut() {
+            durable.raise_level(self.map.level);
+        }
         mirror.set_map(self.map.version, fates);
         let spare = pool.spare.unwrap_or(limits.spare_percent);
         let usable = beside_spare(mirror.journal().capacity(), u64::from(spare));
@@ -574,6 +588,8 @@ fn refused(code: RefusalCode) -> &'static str {
             "an MDM of another cluster: if it was this one's, it has lost its log. Let the servers run, end that MDM, \
              remove its log, and restore a backup (docs/operate/managers.md)"
         }
+        RefusalCode::TooOld => TOO_OLD,
+        RefusalCode::WrongVersion => NO_COMMON_VERSION,
         RefusalCode::Full => {
             "the cluster has as many devices as it takes: remove one that is gone for good"
         }

@@ -9,6 +9,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, Limits, LinkId, Time};
 use core::net::SocketAddr;
+use wire::PeerLink;
 
 /// A device that is dialled.
 #[derive(Debug)]
@@ -69,6 +70,11 @@ impl Followers {
     /// dial.
     pub(super) fn look_again(&mut self) {
         self.dial_at = Some(Time::ZERO);
+    }
+
+    /// Returns the link to a device that has welcomed this one.
+    pub(super) fn up(&self, device: DeviceId) -> Option<PeerLink> {
+        self.get(device)?.dialer.up()
     }
 
     /// Returns the links to devices that do not answer.

@@ -24,8 +24,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant, SdcId,
-    Time, mutant,
+    ClusterId, DeviceId, Dialect, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant,
+    SdcId, Time, mutant,
 };
 use core::net::SocketAddr;
 use followers::Followers;
@@ -62,6 +62,8 @@ pub struct SdsConfig {
     pub pid: u32,
     /// Its limits.
     pub limits: Limits,
+    /// What its build can do.
+    pub dialect: Dialect,
 }
 
 /// Where a new server and a new device belong, by name; empty where there is no choice. Servers and
@@ -133,10 +135,11 @@ enum Who {
     Claimant,
     /// A secondary or joiner in groups of which this device is the primary. We dialled it.
     Follower(DeviceId),
-    /// A device that is the primary of groups with a replica here. It dialled us.
-    Leader(DeviceId),
-    /// A client. It dialled us.
-    Client(SdcId),
+    /// A device that is the primary of groups with a replica here. It dialled us, and speaks this
+    /// protocol version.
+    Leader(DeviceId, u16),
+    /// A client. It dialled us, and speaks this protocol version.
+    Client(SdcId, u16),
 }
 
 /// The newest connection from a client or a primary (rule R8).
@@ -208,7 +211,7 @@ impl Sds {
         let mdm = Finder::new(&config.mdm, &config.limits);
         Sds {
             cluster: ClusterId(0),
-            opening: Opening::new(&config.device),
+            opening: Opening::new(&config.device, config.dialect.level_max),
             mirror: None,
             me: DeviceId(0),
             incarnation: Incarnation(0),
@@ -429,8 +432,8 @@ impl Sds {
                     }
                 }
             }
-            Some(Who::Leader(device)) => forget_link(self.leaders.get_mut(&device), link),
-            Some(Who::Client(sdc)) => self.client_lost(now, sdc, link, out),
+            Some(Who::Leader(device, _)) => forget_link(self.leaders.get_mut(&device), link),
+            Some(Who::Client(sdc, _)) => self.client_lost(now, sdc, link, out),
             Some(Who::Stranger) => self.waiting.retain(|w| !w.is_on(link)),
             None => {}
         }
@@ -474,7 +477,7 @@ impl seam::Node for Sds {
     type Framer = PeerFramer;
 
     fn framer(&mut self, _: Port) -> PeerFramer {
-        PeerFramer::new(self.config.limits.frame_body)
+        PeerFramer::speaking(&self.config.dialect, self.config.limits.frame_body)
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {

@@ -30,19 +30,21 @@ enum Step {
 pub(super) struct Opening {
     /// Settings of a durable device.
     config: Option<DurableConfig>,
+    /// The highest level of a cluster that this build knows.
+    level_max: u32,
     name: Option<(ClusterId, DeviceId)>,
     step: Step,
 }
 
 impl Opening {
-    pub(super) fn new(config: &DeviceConfig) -> Opening {
+    pub(super) fn new(config: &DeviceConfig, level_max: u32) -> Opening {
         let memory = |bytes, keeps| Device::Memory(Memory::new(DiskId(0), bytes, keeps));
         let (config, step) = match config {
             DeviceConfig::Ram { capacity } => (None, Step::Ready(memory(*capacity, true))),
             DeviceConfig::Null { capacity } => (None, Step::Ready(memory(*capacity, false))),
             DeviceConfig::Durable(config) => (Some(config.clone()), Step::Unread),
         };
-        Opening { config, name: None, step }
+        Opening { config, level_max, name: None, step }
     }
 
     /// Begins to read the device.
@@ -53,7 +55,7 @@ impl Opening {
                     Some((cluster, device)) => (Some(cluster), Some(device)),
                     None => (None, None),
                 };
-                let expected = Expected { cluster, device };
+                let expected = Expected { cluster, device, level_max: self.level_max };
                 let mut mount = Mount::new(DiskId(0), config.bytes, expected, config.tuning);
                 let mounting = mount.start(out);
                 self.step = Step::Mounting(Box::new(mount));

@@ -3,7 +3,8 @@
 
 use super::{Sds, Session, Who};
 use crate::links::{
-    SESSION_LEAP, check_hello, hello, refusal, refuse, send_control, session_after, welcome,
+    NOT_OFFERED, SESSION_LEAP, agreed, check_hello, hello, refusal, refuse, send_welcome,
+    session_after, welcome,
 };
 use base::{
     DeviceId, GroupId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, UnitKey,
@@ -12,7 +13,7 @@ use base::{
 use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Note};
 use wire::control::{Access, Hello, Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, Kind, Status};
+use wire::{Header, Kind, PeerLink, Status};
 
 /// Text of the refusal if no map with the peer's incarnation came in time.
 const UNHEARD_OF: &str =
@@ -48,7 +49,8 @@ impl Sds {
             Some(Some(None)) => self.greet_mdm(now, link, out),
             Some(Some(Some(device))) if self.followers.get(device).is_some() => {
                 self.links.insert(link, Who::Follower(device));
-                let mut hello = hello(self.cluster, Role::Sds, &self.config.name);
+                let mut hello =
+                    hello(&self.config.dialect, self.cluster, Role::Sds, &self.config.name);
                 (hello.id, hello.incarnation) = (self.me.0, self.incarnation.0);
                 let follower = self.followers.change(device).expect("checked");
                 follower.refused = false;
@@ -76,8 +78,12 @@ impl Sds {
             return self.damaged(now, link, who, &h, out);
         }
         match who {
-            Who::Client(sdc) => self.client_frame(now, link, sdc, h, body, out),
-            Who::Leader(device) => self.leader_frame(now, link, device, &h, body, out),
+            Who::Client(sdc, version) => {
+                self.client_frame(now, PeerLink::new(link, version), sdc, h, body, out)
+            }
+            Who::Leader(device, version) => {
+                self.leader_frame(now, PeerLink::new(link, version), device, &h, body, out)
+            }
             Who::Follower(device) => self.follower_frame(now, link, device, &h, &body, out),
             Who::Mdm => self.mdm_frame(now, link, &h, &body, out),
             Who::Claimant => self.claimant_frame(now, link, &h, &body, out),
@@ -87,8 +93,8 @@ impl Sds {
 
     /// Handles a damaged frame. A client can send its data again. Every other link starts over.
     fn damaged(&mut self, now: Time, link: LinkId, who: Who, h: &Header, out: &mut Effects) {
-        if let (Who::Client(_), Some(Kind::Write)) = (who, h.kind()) {
-            return self.answer_client(link, h, Status::Damaged, out);
+        if let (Who::Client(_, version), Some(Kind::Write)) = (who, h.kind()) {
+            return self.answer_client(PeerLink::new(link, version), h, Status::Damaged, out);
         }
         self.drop_link(now, link, out);
     }
@@ -121,7 +127,7 @@ impl Sds {
         hello: &Hello,
         out: &mut Effects,
     ) -> Result<(), Refusal> {
-        check_hello(hello, self.cluster)?;
+        let version = check_hello(&self.config.dialect, hello, self.cluster)?;
         if hello.role() == Role::Mdm {
             self.mdm_asks(now, hello, out);
             return Ok(()); // it closes the link
@@ -172,7 +178,7 @@ impl Sds {
                     mirror.session_over(now, sdc, out);
                 }
                 self.clients.insert(sdc, session);
-                self.links.insert(link, Who::Client(sdc));
+                self.links.insert(link, Who::Client(sdc, version));
                 old.and_then(|s| s.link)
             }
             _ => {
@@ -180,7 +186,7 @@ impl Sds {
                 let old = self.leaders.get(&device).copied();
                 let session = newer(old, incarnation, hello, link)?;
                 self.leaders.insert(device, session);
-                self.links.insert(link, Who::Leader(device));
+                self.links.insert(link, Who::Leader(device, version));
                 if mutant::on(Mutant::BelieveHello) {
                     mirror.heard(now, device, incarnation, MapVersion(hello.map), out);
                 }
@@ -194,12 +200,12 @@ impl Sds {
             out.note(Note::OldSession { link: old });
             out.push(Effect::Close { link: old });
         }
-        let mut welcome = welcome(self.cluster, Role::Sds);
+        let mut welcome = welcome(self.cluster, Role::Sds, version);
         (welcome.id, welcome.incarnation, welcome.map) =
             (self.me.0, self.incarnation.0, self.map.version.0);
         welcome.credit_ops = self.config.limits.client_ops;
         welcome.credit_bytes = self.config.limits.client_bytes;
-        send_control(link, Header::new(Kind::Welcome), &welcome, out);
+        send_welcome(link, &welcome, out);
         Ok(())
     }
 
@@ -252,7 +258,7 @@ impl Sds {
     fn client_frame(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         sdc: SdcId,
         mut h: Header,
         body: Buf,
@@ -262,8 +268,11 @@ impl Sds {
         h.sdc = sdc.0.into();
         h.incarnation = session.incarnation.0.into();
         if !matches!(h.kind(), Some(Kind::Read | Kind::Write | Kind::Zero | Kind::Extents)) {
-            out.note(Note::Refused { link, why: "a client sent a frame that is not an I/O" });
-            return self.drop_link(now, link, out);
+            out.note(Note::Refused {
+                link: link.id,
+                why: "a client sent a frame that is not an I/O",
+            });
+            return self.drop_link(now, link.id, out);
         }
         match self.check_volume(&h, sdc) {
             Err(status) => self.answer_client(link, &h, status, out),
@@ -305,17 +314,17 @@ impl Sds {
         Ok(())
     }
 
-    fn answer_client(&mut self, link: LinkId, h: &Header, status: Status, out: &mut Effects) {
+    fn answer_client(&mut self, link: PeerLink, h: &Header, status: Status, out: &mut Effects) {
         let mut reply = Header::new(Kind::Reply);
         (reply.op, reply.group, reply.map) = (h.op, h.group, self.map.version.0.into());
         reply.status = (status as u16).into();
-        out.send(link, wire::frame(reply, &[]), Buf::EMPTY);
+        out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
     }
 
     fn leader_frame(
         &mut self,
         now: Time,
-        link: LinkId,
+        link: PeerLink,
         from: DeviceId,
         h: &Header,
         body: Buf,
@@ -334,13 +343,13 @@ impl Sds {
             Some(Kind::SyncWipe) => mirror.sync_wipe_in(now, link, from, h, out),
             Some(Kind::Seal) => mirror.seal_in(now, link, from, h, &body, out),
             Some(Kind::MapPull) => self.pass_on(link, h, out),
-            Some(Kind::MapPage) => self.page_of_server(now, link, from, h, &body, out),
+            Some(Kind::MapPage) => self.page_of_server(now, link.id, from, h, &body, out),
             _ => {
                 out.note(Note::Refused {
-                    link,
+                    link: link.id,
                     why: "a server sent a frame that is not for a follower",
                 });
-                self.drop_link(now, link, out);
+                self.drop_link(now, link.id, out);
             }
         }
     }
@@ -363,9 +372,15 @@ impl Sds {
             Some(Kind::Replicated) => mirror.replicated(now, from, h, out),
             Some(Kind::Grant) => {
                 mirror.grant_in(now, from, h, out);
-                self.look_for_news(now, link, from, MapVersion(h.map.get()), out);
+                if let Some(link) = self.followers.up(from) {
+                    self.look_for_news(now, link, from, MapVersion(h.map.get()), out);
+                }
             }
-            Some(Kind::MapPull) => self.pass_on(link, h, out),
+            Some(Kind::MapPull) => {
+                if let Some(link) = self.followers.up(from) {
+                    self.pass_on(link, h, out);
+                }
+            }
             Some(Kind::MapPage) => self.page_of_server(now, link, from, h, body, out),
             Some(Kind::SyncState) => mirror.sync_state_in(now, from, h, body, out),
             Some(Kind::Sealed) => mirror.sealed_in(now, from, h, out),
@@ -396,14 +411,20 @@ impl Sds {
         // An earlier process may still run where the device was. It has promised nothing, and its
         // grants bind nobody.
         let known = self.map.devices.get(&device).map_or(0, |d| d.incarnation.0);
-        let is_it = Welcome::decode(&body[..])
-            .is_ok_and(|w| w.role() == Role::Sds && w.id == device.0 && w.incarnation >= known);
+        let welcome = Welcome::decode(&body[..]).ok();
+        let welcome =
+            welcome.filter(|w| w.role() == Role::Sds && w.id == device.0 && w.incarnation >= known);
+        let version = welcome.as_ref().and_then(|w| agreed(&self.config.dialect, w));
+        if welcome.is_some() && version.is_none() {
+            out.note(Note::Refused { link, why: NOT_OFFERED });
+        }
         let follower = self.followers.change(device).filter(|f| f.dialer.link() == Some(link));
-        let (true, Some(follower), Some(mirror)) = (is_it, follower, &mut self.mirror) else {
+        let (Some(version), Some(follower), Some(mirror)) = (version, follower, &mut self.mirror)
+        else {
             return self.drop_link(now, link, out);
         };
-        follower.dialer.welcomed();
-        mirror.peer_up(now, device, link, out);
+        follower.dialer.welcomed(version);
+        mirror.peer_up(now, device, PeerLink::new(link, version), out);
     }
 }
 

@@ -4,6 +4,7 @@ mod clients;
 mod copies;
 mod members;
 mod recovery;
+mod versions;
 
 use base::{ClusterId, DeviceId, Limits, LinkId, MapVersion, Prng, Time};
 use core::time::Duration;
@@ -43,7 +44,7 @@ struct Bench {
 fn config(limits: Limits) -> Config {
     let address = "10.0.0.1:7000".parse().unwrap();
     let (name, cluster) = ("mdm".into(), Some(ClusterId(7)));
-    Config { name, address, join: false, cluster, limits, pid: 42 }
+    Config { name, address, join: false, cluster, limits, pid: 42, dialect: wire::DIALECT }
 }
 
 impl Bench {
@@ -145,7 +146,11 @@ impl Bench {
 
     fn say_hello(&mut self, role: Role) -> LinkId {
         let link = self.connect();
-        self.send(link, Header::new(Kind::Hello), &hello(ClusterId(0), role, "someone"));
+        self.send(
+            link,
+            Header::new(Kind::Hello),
+            &hello(&wire::DIALECT, ClusterId(0), role, "someone"),
+        );
         link
     }
 
@@ -393,7 +398,7 @@ fn the_newer_process_wins_and_the_older_one_is_told() {
     assert_eq!((code, &*text), (RefusalCode::Superseded, "another process serves as a: stop one"));
     // It comes back with its old number, or as if it were new.
     let link = b.connect();
-    let mut again = hello(ClusterId(7), Role::Sds, "a");
+    let mut again = hello(&wire::DIALECT, ClusterId(7), Role::Sds, "a");
     (again.id, again.incarnation) = (1, 1);
     b.send(link, Header::new(Kind::Hello), &again);
     assert_eq!(b.refusal(link).0, RefusalCode::Superseded);
@@ -636,7 +641,11 @@ fn strangers_and_garbage_end_their_own_link_only() {
         (7, Role::Unknown, RefusalCode::NotMe),
     ] {
         let link = b.connect();
-        b.send(link, Header::new(Kind::Hello), &hello(ClusterId(cluster), role, "x"));
+        b.send(
+            link,
+            Header::new(Kind::Hello),
+            &hello(&wire::DIALECT, ClusterId(cluster), role, "x"),
+        );
         assert_eq!(b.refusal(link).0, code);
     }
     let frames: [(Role, Kind, &[u8]); 5] = [

@@ -27,7 +27,7 @@ impl Bench {
 
     fn hello_with(&mut self, id: u32, address: &str, secret: u64) -> LinkId {
         let link = self.connect();
-        let plain = hello(ClusterId(7), Role::Mdm, "b");
+        let plain = hello(&wire::DIALECT, ClusterId(7), Role::Mdm, "b");
         let hello = Hello { id, to: 1, address: address.into(), secret, ..plain };
         self.send(link, Header::new(Kind::Hello), &hello);
         link
@@ -75,7 +75,7 @@ impl Bench {
     fn with_all_entries(&mut self) -> (LinkId, u64) {
         self.dials.retain(|(_, to)| to == AWAY);
         let (way, greeting) = self.dial_up();
-        let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+        let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
         self.send(way, Header::new(Kind::Welcome), &plain);
         let link = self.hello_as(2, AWAY);
         self.pass(500, &[]);
@@ -128,7 +128,7 @@ fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
     b.dials.retain(|(_, to)| to == AWAY);
     let (way, greeting) = b.dial_up();
     let secret = greeting.secret;
-    let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+    let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
     b.send(way, Header::new(Kind::Welcome), &plain);
     let earlier = b.hello_as(2, AWAY);
     let term = b.term();
@@ -195,7 +195,7 @@ fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
 #[test]
 fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
     let mut b = Bench::with_a_member();
-    let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+    let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
     for secret in (100..105).chain([9]).chain(105..110) {
         b.hello_with(2, AWAY, secret);
     }
@@ -224,7 +224,7 @@ fn only_a_leader_that_is_as_new_says_that_a_member_was_set_back() {
     let term = b.term();
     let again = |b: &mut Bench, term: u64| {
         let link = b.connect();
-        let plain = hello(ClusterId(7), Role::Mdm, "b");
+        let plain = hello(&wire::DIALECT, ClusterId(7), Role::Mdm, "b");
         let address = AWAY.into();
         let hello = Hello { id: 2, to: 1, address, secret: 9, last: last - 1, term, ..plain };
         b.send(link, Header::new(Kind::Hello), &hello);
@@ -281,7 +281,7 @@ fn whom_the_state_does_not_name_is_refused_and_not_dialled() {
     // But a member may know somebody who has come meanwhile.
     let (link, _) = b.dial_up();
     let named = MdmInfo { id: 3, address: "10.0.0.3:1".into(), ..MdmInfo::default() };
-    let plain = node::links::welcome(ClusterId(7), Role::Mdm);
+    let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
     b.send(link, Header::new(Kind::Welcome), &Welcome { mdms: vec![named], ..plain });
     let third = b.hello_as(3, "10.0.0.3:1");
     assert_eq!(b.take::<Welcome>(third, Kind::Welcome)[0].mdms.len(), 2);
@@ -296,7 +296,7 @@ fn an_mdm_that_waits_is_taken_in_by_one_cluster() {
     b.settle();
     let call = |b: &mut Bench, id: u32| {
         let link = b.connect();
-        let plain = hello(ClusterId(7), Role::Mdm, "a");
+        let plain = hello(&wire::DIALECT, ClusterId(7), Role::Mdm, "a");
         let address = format!("10.0.1.{id}:7000");
         let hello = Hello { id, to: 5, address, newcomer: true, secret: 9, ..plain };
         b.send(link, Header::new(Kind::Hello), &hello);
@@ -352,7 +352,7 @@ fn a_log_with_a_forged_term_ends_with_words() {
 fn who_was_removed_and_still_counts_is_dialled_after_a_restart() {
     let b = Bench::with_a_member();
     let mut commands = Commands::default();
-    assert!(commands.push(&Command::RemoveMdm(RemoveMdm { id: 2 })));
+    assert!(commands.push(&Command::RemoveMdm(RemoveMdm { id: 2 }), 1));
     let data = commands.into_data();
     let membership = Membership { voters: vec![1, 2], ..Membership::default() };
     let image = Image {

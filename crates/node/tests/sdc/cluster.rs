@@ -1,7 +1,9 @@
 //! A driver, an MDM and servers in one struct, in virtual time. Frames arrive at once and in order,
 //! unless a test holds them back or breaks a link.
 
-use base::{BLOCK, DeviceId, GroupId, Limits, LinkId, MapVersion, Prng, Time, UNIT, VolumeId};
+use base::{
+    BLOCK, DeviceId, Dialect, GroupId, Limits, LinkId, MapVersion, Prng, Time, UNIT, VolumeId,
+};
 use core::time::Duration;
 use node::sdc::{Sdc, SdcConfig};
 use prost::Message;
@@ -20,7 +22,7 @@ use wire::{Header, Kind, Status, control_frame, flag};
 pub const VOLUME: VolumeId = VolumeId(1);
 pub const UNITS: u32 = 8;
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Who {
     Mdm,
     Server(u32),
@@ -31,6 +33,8 @@ pub enum Who {
 #[derive(Default)]
 pub struct Log {
     pub hellos: Vec<(Who, Hello)>,
+    /// The versions of the frames in which hellos came.
+    pub handshakes: Vec<u16>,
     pub registrations: Vec<RegisterSdc>,
     pub heartbeats: u32,
     /// Volumes that are attached, according to the last heartbeat.
@@ -81,6 +85,8 @@ pub struct Cluster {
     pub full: bool,
     /// The body of the next answer is damaged on its way.
     pub damage: bool,
+    /// The protocol version that a peer answers with, if it is not 1.
+    pub speaks: BTreeMap<Who, u32>,
     /// Bytes that each NBD client has received.
     pub received: BTreeMap<LinkId, Vec<u8>>,
     pub log: Log,
@@ -93,6 +99,11 @@ fn address(port: u16) -> SocketAddr {
 impl Cluster {
     /// Creates an SDC that has not started, two servers, and one volume "data" in two groups.
     pub fn new(limits: Limits) -> Cluster {
+        Cluster::of(limits, wire::DIALECT)
+    }
+
+    /// Creates a cluster whose SDC is of this build.
+    pub fn of(limits: Limits, dialect: Dialect) -> Cluster {
         let config = SdcConfig {
             name: "client".into(),
             mdm: vec![address(1)],
@@ -100,6 +111,7 @@ impl Cluster {
             nonce: 77,
             pid: 5,
             limits,
+            dialect,
         };
         let pool = BufPool::new(64 << 20);
         let devices = (1..=2).map(|d| device(d, 1)).collect();
@@ -138,6 +150,7 @@ impl Cluster {
             every_status: None,
             full: false,
             damage: false,
+            speaks: BTreeMap::new(),
             received: BTreeMap::new(),
             log: Log::default(),
         }
@@ -146,9 +159,13 @@ impl Cluster {
     /// Creates a cluster whose SDC is ready.
     pub fn ready() -> Cluster {
         let mut cluster = Cluster::new(Limits::SHIPPED);
-        cluster.pass(Duration::from_millis(1));
-        assert!(cluster.sdc.is_ready());
+        cluster.make_ready();
         cluster
+    }
+
+    pub fn make_ready(&mut self) {
+        self.pass(Duration::from_millis(1));
+        assert!(self.sdc.is_ready());
     }
 
     pub fn on(&mut self, event: Event<'_>) {
@@ -223,6 +240,7 @@ impl Cluster {
     fn mdm(&mut self, link: LinkId, header: Header, body: &[u8]) {
         match header.kind().unwrap() {
             Kind::Hello => {
+                self.log.handshakes.push(header.version.get());
                 self.log.hellos.push((Who::Mdm, Hello::decode(body).unwrap()));
                 let welcome = Welcome {
                     cluster: 9,
@@ -278,6 +296,7 @@ impl Cluster {
 
     fn server(&mut self, n: u32, link: LinkId, header: Header, body: Buf) {
         if header.kind() == Some(Kind::Hello) {
+            self.log.handshakes.push(header.version.get());
             self.log.hellos.push((Who::Server(n), Hello::decode(&body[..]).unwrap()));
             if self.mute.contains(&n) {
                 return;
@@ -293,7 +312,7 @@ impl Cluster {
                 role: Role::Sds as i32,
                 id,
                 incarnation,
-                version: 1,
+                version: self.speaks.get(&Who::Server(n)).copied().unwrap_or(1),
                 map: self.map.version,
                 credit_ops: 64,
                 credit_bytes: 8 << 20,

@@ -5,3 +5,4 @@ mod links;
 mod nbd;
 mod nbd_client;
 mod orphans;
+mod versions;

@@ -14,7 +14,8 @@ impl Bench {
         let link = self.link(Some(dial));
         self.asked.clear();
         let role = Role::Sds as i32;
-        let welcome = Welcome { cluster: 7, role, id: 4, incarnation: 2, ..Welcome::default() };
+        let welcome =
+            Welcome { cluster: 7, role, id: 4, incarnation: 2, version: 1, ..Welcome::default() };
         self.frame(link, Kind::Welcome, &welcome);
         while let Some(asked) = self.asked.pop() {
             let mut h = match asked.kind() {
@@ -87,7 +88,14 @@ fn an_older_life_of_a_device_is_no_member() {
         let (dial, _) = b.dials.remove(0);
         let link = b.link(Some(dial));
         let role = Role::Sds as i32;
-        let welcome = Welcome { cluster: 7, role, id: 4, incarnation: life, ..Welcome::default() };
+        let welcome = Welcome {
+            cluster: 7,
+            role,
+            id: 4,
+            incarnation: life,
+            version: 1,
+            ..Welcome::default()
+        };
         b.frame(link, Kind::Welcome, &welcome);
         assert_eq!(b.closed.contains(&link), !is_it);
         assert_eq!(b.sent.contains(&(link, Kind::SyncStart)), is_it);
@@ -102,7 +110,7 @@ fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote
     let mdm = b.join_mdm(1);
     b.map_led(mdm, 1, 4, &[3, 4]);
     let leader = b.link(None);
-    let hello = hello(ClusterId(7), Role::Sds, "b");
+    let hello = hello(&wire::DIALECT, ClusterId(7), Role::Sds, "b");
     let hello = Hello { id: 4, incarnation: 2, session: 1, map: 21, to: 3, ..hello };
     b.frame(leader, Kind::Hello, &hello);
     let old = b.client(5); // its incarnation is 8

@@ -2,6 +2,7 @@
 //! believes.
 
 mod clients;
+mod versions;
 
 use base::{ClusterId, Limits, LinkId, Prng, Time};
 use core::time::Duration;
@@ -51,7 +52,12 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        Bench::on(DeviceConfig::Ram { capacity: 1 << 24 }, Vec::new())
+        Bench::of(wire::DIALECT)
+    }
+
+    /// Creates a shard of this build in memory.
+    fn of(dialect: base::Dialect) -> Bench {
+        Bench::with(dialect, DeviceConfig::Ram { capacity: 1 << 24 }, Vec::new())
     }
 
     /// Creates a shard with a new durable device.
@@ -62,6 +68,10 @@ impl Bench {
     }
 
     fn on(device: DeviceConfig, disk: Vec<u8>) -> Bench {
+        Bench::with(wire::DIALECT, device, disk)
+    }
+
+    fn with(dialect: base::Dialect, device: DeviceConfig, disk: Vec<u8>) -> Bench {
         let config = SdsConfig {
             name: "a".into(),
             shard: 0,
@@ -72,6 +82,7 @@ impl Bench {
             nonce: 5,
             pid: 1,
             limits: Limits::TEST_MIN,
+            dialect,
         };
         let mut bench = Bench {
             sds: Sds::new(config),
@@ -172,7 +183,8 @@ impl Bench {
         assert_eq!(to, MDM);
         let link = self.link(Some(dial));
         let role = Role::Mdm as i32;
-        let welcome = Welcome { cluster: 7, role, incarnation: life, ..Welcome::default() };
+        let welcome =
+            Welcome { cluster: 7, role, incarnation: life, version: 1, ..Welcome::default() };
         self.frame(link, Kind::Welcome, &welcome);
         assert!(self.sent.contains(&(link, Kind::Register)));
         let registered =
@@ -184,7 +196,7 @@ impl Bench {
     /// Lets a peer dial that claims to be this incarnation of a device or client.
     fn says(&mut self, role: Role, id: u32, incarnation: u64, session: u64) -> LinkId {
         let link = self.link(None);
-        let hello = hello(ClusterId(7), role, "b");
+        let hello = hello(&wire::DIALECT, ClusterId(7), role, "b");
         self.frame(link, Kind::Hello, &Hello { id, incarnation, session, map: 1 << 60, ..hello });
         link
     }
@@ -210,7 +222,7 @@ impl Bench {
     /// Lets an MDM dial that claims to listen at `address`, to find out whether this server lives.
     fn is_asked(&mut self, cluster: u64, life: u64, address: &str) {
         let link = self.link(None);
-        let ask = hello(ClusterId(cluster), Role::Mdm, "mdm");
+        let ask = hello(&wire::DIALECT, ClusterId(cluster), Role::Mdm, "mdm");
         let ask = Hello { incarnation: life, address: address.into(), ..ask };
         self.frame(link, Kind::Hello, &ask);
     }
@@ -227,6 +239,7 @@ impl Bench {
             role,
             incarnation: life,
             map: self.sds.map().version.0,
+            version: 1,
             ..Welcome::default()
         };
         self.frame(link, Kind::Welcome, &welcome);
@@ -379,6 +392,7 @@ impl Bench {
             incarnation: 2,
             map: 1 << 32,
             recovers: true,
+            version: 1,
             ..Welcome::default()
         };
         self.frame(link, Kind::Welcome, &welcome);
@@ -697,7 +711,7 @@ impl Bench {
 
     fn client(&mut self, id: u32) -> LinkId {
         let link = self.link(None);
-        let hello = hello(ClusterId(7), Role::Sdc, "c");
+        let hello = hello(&wire::DIALECT, ClusterId(7), Role::Sdc, "c");
         self.frame(link, Kind::Hello, &Hello { id, incarnation: 8, session: 1, ..hello });
         link
     }
@@ -765,6 +779,7 @@ fn an_mdm_that_was_set_back_is_not_followed() {
             role: Role::Mdm as i32,
             incarnation: 2,
             map,
+            version: 1,
             ..Welcome::default()
         };
         b.frame(link, Kind::Welcome, &welcome);

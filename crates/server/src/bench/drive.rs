@@ -155,6 +155,7 @@ impl Jobs {
             nonce: crate::random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
+            dialect: wire::DIALECT,
         };
         let shared = Arc::new(Shared::default());
         let (tell, halt) = (shared.clone(), self.stop.clone());

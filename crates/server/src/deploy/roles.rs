@@ -84,7 +84,7 @@ pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>>
 }
 
 fn role(name: &'static str, config: &impl Serialize) -> Result<Role> {
-    let text = toml::to_string(config)?;
+    let text = crate::written::text(config)?;
     Ok(Role { name, config: format!("# Written by `gabion deploy`.\n{text}") })
 }
 

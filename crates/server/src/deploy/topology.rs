@@ -3,6 +3,7 @@
 use super::objects::{self, PoolPlan};
 use crate::config::NbdAddress;
 use crate::spec::{DeviceSpec, VolumeSpec};
+use crate::written;
 use anyhow::{Context, Result, bail};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -304,7 +305,12 @@ impl Topology {
         let text =
             fs::read_to_string(file).with_context(|| format!("can't read {}", file.display()))?;
         let is_table = file.extension().is_some_and(|e| e == "csv");
-        let read = if is_table { Topology::of_table(&text) } else { Ok(toml::from_str(&text)?) };
+        let of_toml = || -> Result<Topology> {
+            let (topology, skipped) = written::parse(&text)?;
+            skipped.iter().for_each(|s| eprintln!("warning: {}: {s}", file.display()));
+            Ok(topology)
+        };
+        let read = if is_table { Topology::of_table(&text) } else { of_toml() };
         read.with_context(|| {
             format!("{} is not a topology (`gabion deploy --example` prints one)", file.display())
         })

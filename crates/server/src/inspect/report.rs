@@ -54,6 +54,7 @@ impl Copies {
                 let (state, content) = match state {
                     CopyState::Valid(content) => ("valid", Some(content)),
                     CopyState::Newer(_) => ("newer format", None),
+                    CopyState::Level(_) => ("higher level", None),
                     CopyState::Unknown(_) => ("unknown features", None),
                     CopyState::Misfit => ("unknown areas", None),
                     CopyState::Damaged => ("damaged", None),

@@ -1,6 +1,6 @@
 //! Data servers and their devices, as `status --json` publishes them.
 
-use super::{Scrub, UpDown};
+use super::{Build, Scrub, UpDown};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use wire::control::{DeviceKind, DeviceStatus, Intent};
@@ -22,6 +22,8 @@ pub struct Sds {
     pub capacity_bytes: u64,
     pub used_bytes: u64,
     pub devices: Vec<Device>,
+    /// The build of its first process that has said so.
+    pub build: Option<Build>,
 }
 
 /// One device of a data server.
@@ -99,7 +101,9 @@ pub(super) fn servers(devices: &[DeviceStatus]) -> Vec<Sds> {
             capacity_bytes: 0,
             used_bytes: 0,
             devices: Vec::new(),
+            build: None,
         });
+        sds.build = sds.build.take().or_else(|| status.build.as_ref().map(Build::from));
         if device.state == UpDown::Down {
             sds.state = UpDown::Down;
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that do not change what was drawn before them. Each draws from its own random
 /// stream. Append new ones at the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 21] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 22] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -35,6 +35,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 21] = [
     super::shipped::draw,
     super::twins::draw,
     super::queues::draw,
+    super::versions::draw,
 ];
 
 impl Plan {
@@ -86,6 +87,7 @@ impl Plan {
             weather: weather(&mut root.fork("weather")),
             outcast: None,
             busy: false,
+            newer: 0,
             length,
             steps: Vec::new(),
         };

@@ -97,6 +97,9 @@ impl fmt::Display for Plan {
         if self.busy {
             writeln!(f, "busy 1")?;
         }
+        if self.newer != 0 {
+            writeln!(f, "newer {}", self.newer)?;
+        }
         writeln!(f, "length {}", seconds(self.length))?;
         let base = if self.shipped { Limits::SHIPPED } else { Limits::TEST_MIN };
         if self.shipped {
@@ -205,6 +208,8 @@ impl fmt::Display for Action {
             Action::NewerDisk(i) => write!(f, "newer-disk {i}"),
             Action::Hang(client, c) => write!(f, "hang {client} {c}"),
             Action::Deaf(client, c, ms) => write!(f, "deaf {client} {c} {ms}"),
+            Action::Become(who, newer) => write!(f, "become {who} {}", u8::from(*newer)),
+            Action::Level => write!(f, "level"),
             Action::Policies(rebuild, rebalance) => write!(f, "policies {rebuild} {rebalance}"),
             Action::Damage(i, damage) => {
                 let how = DAMAGE.iter().find(|(d, _)| d == damage).expect("all are there").1;
@@ -321,6 +326,8 @@ impl FromStr for Action {
             ["ambush", after_us, away_ms] => Action::Ambush(after_us.parse()?, away_ms.parse()?),
             ["hang", client, c] => Action::Hang(client.parse()?, c.parse()?),
             ["deaf", client, c, ms] => Action::Deaf(client.parse()?, c.parse()?, ms.parse()?),
+            ["become", who, newer] => Action::Become(who.parse()?, newer.parse::<u8>()? != 0),
+            ["level"] => Action::Level,
             ["policies", rebuild, rebalance] => {
                 Action::Policies(rebuild.parse()?, rebalance.parse()?)
             }
@@ -365,6 +372,7 @@ impl FromStr for Plan {
             weather: Weather::FAIR,
             outcast: None,
             busy: false,
+            newer: 0,
             length: Duration::ZERO,
             steps: Vec::new(),
         };
@@ -432,6 +440,7 @@ impl Plan {
                 };
                 self.outcast = Some((sds.parse()?, how));
             }
+            "newer" => self.newer = rest.parse()?,
             "busy" => self.busy = rest.parse::<u8>()? != 0,
             "length" => self.length = duration(rest)?,
             "limit" | "weather" => {

@@ -299,7 +299,7 @@ impl Durable {
             places = layout.earlier_ends().chain([second, last]).collect();
         }
         c.busy += places.len() as u32;
-        let content = Content { identity, layout, anchor: c.anchor };
+        let content = Content { identity, layout, anchor: c.anchor, level: self.level };
         let mut body = out.alloc(PAGE as usize);
         content.encode(body.as_mut());
         places.into_iter().for_each(|at| self.write(at, body.clone(), Op::Anchor, out));

@@ -62,8 +62,9 @@ pub struct Superblock {
     pub cluster: U64,
     /// Id of the device in the cluster.
     pub device: U32,
-    /// Zero.
-    pub reserved: U32,
+    /// The level of the cluster that wrote it; 0 means 1, as before there were levels. A build that
+    /// knows no such level reads nothing else of the device.
+    pub level: U32,
     /// Drawn at random by each format. Nothing of an earlier format on the device counts.
     pub uuid: [U64; 2],
     /// Size of the device when it was formatted or last grew, in bytes, rounded down to 64 KiB.

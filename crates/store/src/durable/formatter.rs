@@ -5,6 +5,7 @@ use super::mount::MountError;
 use super::superblock::{Anchor, Content, CopyState, Identity, look};
 use alloc::vec::Vec;
 use base::crc::crc32c;
+use base::level;
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
 
 /// State of a format after an operation has completed.
@@ -58,7 +59,7 @@ impl Format {
         let root_crc = crc32c(&root);
         let anchor =
             Anchor { sequence: FIRST, root_crc, records_crc: crc32c(&[]), ..Anchor::default() };
-        let content = Content { identity, layout, anchor };
+        let content = Content { identity, layout, anchor, level: level::FIRST };
         let copies = core::array::from_fn(|i| (DiskOp(i as u64), Buf::EMPTY));
         let (step, next_op) = (Step::Look, 0);
         Ok(Format { disk, bytes, content, force, step, busy: 0, next_op, copies, flushing: false })

@@ -74,6 +74,17 @@ pub enum MountError {
         /// Its format.
         format: u32,
     },
+    /// It is of a cluster of a higher level.
+    #[error(
+        "the device is of a cluster of level {level}, and this build knows levels up to {known}: \
+         update this server"
+    )]
+    Level {
+        /// The level of the device.
+        level: u32,
+        /// The highest level that this build knows.
+        known: u32,
+    },
     /// A newer build wrote it, with features that this build doesn't know.
     #[error("the device uses unknown features ({unknown:#x}): update this server")]
     Features {
@@ -124,6 +135,8 @@ pub struct Expected {
     pub cluster: Option<ClusterId>,
     /// Id of the device. `None`: any.
     pub device: Option<DeviceId>,
+    /// The highest level of a cluster that this build knows.
+    pub level_max: u32,
 }
 
 /// State of a mount after an operation has completed.
@@ -289,7 +302,7 @@ impl Mount {
             Step::Flush => {
                 let what = "flushing the device";
                 result.map_err(|error| MountError::Device { what, error })?;
-                let search = Search::new(self.bytes);
+                let search = Search::knowing(self.expected.level_max, self.bytes);
                 let first = search.next().expect("nothing was looked at yet");
                 self.step = Step::Superblocks(Box::new(search));
                 self.read(first, PAGE, out);
@@ -341,7 +354,7 @@ impl Mount {
             }
             content => content?,
         };
-        let Content { identity, layout, anchor } = &content;
+        let Content { identity, layout, anchor, .. } = &content;
         if let Some(wanted) = self.expected.cluster.filter(|c| *c != identity.cluster) {
             return Err(MountError::OtherCluster { found: identity.cluster, wanted });
         }

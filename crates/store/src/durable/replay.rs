@@ -318,7 +318,7 @@ impl Replay {
         }
         self.overlay.retain(|slot, block| map.valid(slot) >> block & 1 == 1);
         let head = LogStart { chain: 0, ..self.next };
-        let Content { layout, identity, anchor } = content;
+        let Content { layout, identity, anchor, level } = content;
         let log = Log::new(layout.log, identity.uuid, anchor.life + 1, head);
         Ok(Recovered {
             disk,
@@ -326,6 +326,7 @@ impl Replay {
             layout,
             tuning,
             anchor,
+            level,
             map,
             overlay: self.overlay,
             sums: self.sums,

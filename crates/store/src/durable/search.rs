@@ -11,8 +11,8 @@
 
 use super::layout::{Layout, PAGE, SLOT};
 use super::mount::MountError;
-use super::superblock::{Content, CopyState, look};
-use base::{Mutant, mutant};
+use super::superblock::{Content, CopyState, look_as};
+use base::{Mutant, level, mutant};
 use seam::DiskError;
 
 /// A search, page by page.
@@ -20,6 +20,8 @@ use seam::DiskError;
 pub struct Search {
     /// Size of the device in bytes.
     bytes: u64,
+    /// The highest level that the build knows.
+    level_max: u32,
     /// Per copy: its place in bytes, and what was found there.
     copies: [Option<(u64, CopyState)>; 4],
     /// The error of a read.
@@ -27,9 +29,14 @@ pub struct Search {
 }
 
 impl Search {
-    /// Starts the search on a device of `bytes`.
+    /// Starts the search on a device of `bytes`, as this release does.
     pub fn new(bytes: u64) -> Search {
-        let mut search = Search { bytes, copies: [const { None }; 4], error: None };
+        Search::knowing(level::LEVEL, bytes)
+    }
+
+    /// Starts the search for a build that knows levels up to this one.
+    pub fn knowing(level_max: u32, bytes: u64) -> Search {
+        let mut search = Search { bytes, level_max, copies: [const { None }; 4], error: None };
         search.skip();
         search
     }
@@ -44,7 +51,7 @@ impl Search {
         let Some(copy) = self.missing() else { return };
         let at = self.place(copy);
         let state = match page {
-            Ok(page) => look(page),
+            Ok(page) => look_as(page, self.level_max),
             Err(error) => {
                 self.error = Some(error);
                 CopyState::Unreadable
@@ -115,6 +122,12 @@ impl Search {
 
     /// Returns the content that counts.
     pub fn choose(&self) -> Result<Content, MountError> {
+        // A checkpoint may have raised the level in some of the copies only. Their log needs it, too.
+        for state in self.copies[..2].iter().flatten().map(|(_, state)| state) {
+            if let CopyState::Level(level) = state {
+                return Err(MountError::Level { level: *level, known: self.level_max });
+            }
+        }
         let misfit = |(_, state): &(u64, CopyState)| *state == CopyState::Misfit;
         if self.copies[..2].iter().flatten().any(misfit) {
             return Err(MountError::Damaged { what: "the table of areas", at: 0 });
@@ -137,6 +150,9 @@ impl Search {
         for (_, state) in self.copies() {
             match state {
                 CopyState::Newer(format) => return MountError::Newer { format: *format },
+                CopyState::Level(level) => {
+                    return MountError::Level { level: *level, known: self.level_max };
+                }
                 CopyState::Unknown(features) => return MountError::Features { unknown: *features },
                 CopyState::Damaged | CopyState::Misfit => {
                     error = MountError::Damaged { what: "every superblock", at: 0 };

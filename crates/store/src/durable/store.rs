@@ -100,6 +100,8 @@ pub struct Durable {
     pub(super) layout: Layout,
     pub(super) tuning: Tuning,
     pub(super) anchor: Anchor,
+    /// The level of the cluster, as the next checkpoint writes it.
+    pub(super) level: u32,
     pub(super) map: UnitMap,
     pub(super) overlay: Overlay,
     pub(super) sums: Sums,
@@ -137,6 +139,7 @@ pub(super) struct Recovered {
     pub layout: Layout,
     pub tuning: Tuning,
     pub anchor: Anchor,
+    pub level: u32,
     pub map: UnitMap,
     pub overlay: Overlay,
     pub sums: Sums,
@@ -158,6 +161,7 @@ impl Durable {
             layout: r.layout,
             tuning: r.tuning,
             anchor: r.anchor,
+            level: r.level,
             map: r.map,
             overlay: r.overlay,
             sums: r.sums,
@@ -184,6 +188,20 @@ impl Durable {
     /// Returns the identity of the device.
     pub fn identity(&self) -> Identity {
         self.identity
+    }
+
+    /// Returns the level of the cluster that the device was written for.
+    pub fn level(&self) -> u32 {
+        self.level
+    }
+
+    /// Takes over a higher level of the cluster. The next checkpoint, which is due now, writes it to
+    /// the device; only after that may the device get anything that needs the level.
+    pub fn raise_level(&mut self, level: u32) {
+        if level > self.level {
+            self.level = level;
+            self.request_checkpoint();
+        }
     }
 
     /// Returns the number of bytes in slots that are in use.

@@ -7,7 +7,7 @@ use super::format::{
     DiskArea, FEATURES, FORMAT, GROWN, MAGIC, SUPERBLOCK_BYTES, Superblock, superblock_crc,
 };
 use super::layout::{Area, GROWTHS, Layout, PAGE};
-use base::{ClusterId, DeviceId, Mutant, mutant};
+use base::{ClusterId, DeviceId, Mutant, level, mutant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 /// Identity of a device.
@@ -58,6 +58,8 @@ pub struct Content {
     pub layout: Layout,
     /// The last checkpoint.
     pub anchor: Anchor,
+    /// The level of the cluster.
+    pub level: u32,
 }
 
 /// Returns the layout as a superblock stores it: the areas, and the range that each growth added.
@@ -89,10 +91,13 @@ fn layout(sb: &Superblock) -> Option<Layout> {
 impl Content {
     /// Writes the superblock into a page.
     pub fn encode(&self, page: &mut [u8]) {
-        let Content { identity, layout, anchor } = self;
+        let Content { identity, layout, anchor, level } = self;
         let mut sb = Superblock::new_zeroed();
         sb.magic = MAGIC;
         let features = if layout.extents.len() > 1 { GROWN } else { 0 };
+        let needed = level::of_features(features).expect("this build knows what it writes");
+        assert!(needed <= *level, "features {features:#x} need level {needed}");
+        sb.level = if *level > level::FIRST { *level } else { 0 }.into();
         (sb.format, sb.features) = (FORMAT.into(), features.into());
         (sb.cluster, sb.device) = (identity.cluster.0.into(), identity.device.0.into());
         sb.uuid = identity.uuid.map(Into::into);
@@ -130,6 +135,7 @@ impl Content {
                 records_len: sb.records_len.get(),
                 records_crc: sb.records_crc.get(),
             },
+            level: sb.level.get().max(level::FIRST),
         })
     }
 }
@@ -142,6 +148,8 @@ pub enum CopyState {
     Valid(Content),
     /// A newer build wrote it, in this format.
     Newer(u32),
+    /// It is of a cluster of this level, which this build does not know.
+    Level(u32),
     /// A newer build wrote it, with these features that this build doesn't know.
     Unknown(u64),
     /// The copy is whole, but this build would not make its table of areas.
@@ -154,8 +162,13 @@ pub enum CopyState {
     Nothing,
 }
 
-/// Classifies a page that lies where a copy of the superblock should be.
+/// Classifies a page that lies where a copy of the superblock should be, as this release does.
 pub fn look(page: &[u8]) -> CopyState {
+    look_as(page, level::LEVEL)
+}
+
+/// Classifies such a page, as a build does that knows levels up to this one.
+pub fn look_as(page: &[u8], level_max: u32) -> CopyState {
     let Ok((sb, _)) = Superblock::ref_from_prefix(page) else { return CopyState::Nothing };
     if sb.magic != MAGIC || page.len() < SUPERBLOCK_BYTES {
         return CopyState::Nothing;
@@ -166,6 +179,9 @@ pub fn look(page: &[u8]) -> CopyState {
     }
     if sb.crc.get() != superblock_crc(page) && !mutant::on(Mutant::NoSuperblockCheck) {
         return CopyState::Damaged;
+    }
+    if sb.level.get() > level_max {
+        return CopyState::Level(sb.level.get());
     }
     match sb.features.get() & !FEATURES {
         0 => Content::decode(sb).map_or(CopyState::Misfit, CopyState::Valid),

@@ -29,7 +29,7 @@ pub fn identity() -> Identity {
 }
 
 pub fn expected() -> Expected {
-    Expected { cluster: Some(CLUSTER), device: Some(DeviceId(3)) }
+    Expected { cluster: Some(CLUSTER), device: Some(DeviceId(3)), level_max: 1 }
 }
 
 /// Limits as small as possible, so that a short run reaches every one of them.

@@ -240,6 +240,9 @@ pub struct MapPage {
     /// The next incarnation that will be assigned. A lower one that is not in the map has ended.
     #[prost(uint64, tag = "72")]
     pub next_life: u64,
+    /// The cluster's level. It is looked at before anything else of the page ([`super::level_of`]).
+    #[prost(uint32, tag = "90")]
+    pub level: u32,
 }
 
 /// An MDM in the map.

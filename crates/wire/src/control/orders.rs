@@ -2,7 +2,7 @@
 
 use super::{
     AcceptLoss, BackupAsk, CreateObject, DamageAsk, MapAsk, MapTo, RecoverMdm, RemoveObject,
-    RenameAsk, SetPool, StatusInfo, UnmapAsk, VolumeDamage, VolumeStatus,
+    RenameAsk, SetLevelAsk, SetPool, StatusInfo, UnmapAsk, VolumeDamage, VolumeStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -13,7 +13,7 @@ pub struct AdminRequest {
     /// The query or order.
     #[prost(
         oneof = "Ask",
-        tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83"
+        tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83, 90"
     )]
     pub ask: Option<Ask>,
 }
@@ -84,6 +84,9 @@ pub enum Ask {
     /// Serve volumes again without their lost data.
     #[prost(message, tag = "83")]
     AcceptLoss(AcceptLoss),
+    /// Raise the cluster's level.
+    #[prost(message, tag = "90")]
+    SetLevel(SetLevelAsk),
 }
 
 /// Orders that an MDM is added to the cluster. It already runs, and belongs to no cluster.

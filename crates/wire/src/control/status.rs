@@ -1,6 +1,6 @@
 //! The state of the cluster as an MDM reports it: the answer to a status request.
 
-use super::{DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, RecoveryStatus};
+use super::{BuildInfo, DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, RecoveryStatus};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -76,6 +76,9 @@ pub struct StatusInfo {
     /// Servers that were recently refused at registration.
     #[prost(message, repeated, tag = "90")]
     pub turned_away: Vec<TurnedAway>,
+    /// The cluster's level.
+    #[prost(uint32, tag = "91")]
+    pub level: u32,
 }
 
 /// A server, or a device of one, that was refused at registration.
@@ -133,6 +136,9 @@ pub struct MdmStatus {
     /// Number of log entries that it lacks, as far as is known.
     #[prost(uint64, tag = "5")]
     pub behind: u64,
+    /// The build of its process, as far as it was told.
+    #[prost(message, optional, tag = "91")]
+    pub build: Option<BuildInfo>,
 }
 
 /// Writes that find no space. Clients hold them until there is some, because a volume is deleted,
@@ -225,6 +231,9 @@ pub struct DeviceStatus {
     /// The name in the configuration of the server's processes.
     #[prost(string, tag = "53")]
     pub own: String,
+    /// The build of its process, as far as it was told.
+    #[prost(message, optional, tag = "91")]
+    pub build: Option<BuildInfo>,
 }
 
 /// One volume.
@@ -286,4 +295,7 @@ pub struct SdcStatus {
     /// Devices that refuse it.
     #[prost(uint32, repeated, tag = "70")]
     pub refused_by: Vec<u32>,
+    /// The build of its process, as far as it was told.
+    #[prost(message, optional, tag = "91")]
+    pub build: Option<BuildInfo>,
 }

@@ -1,0 +1,149 @@
+//! The order that raises the cluster's level, and who has to be able to follow.
+//!
+//! Every MDM, every device that is not removed, and every client that is up must know the new level.
+//! A process that is down may be of any build: it is in the way by its name, unless the order goes
+//! without it. From then on it is refused until it is updated. Clients that are down are refused in
+//! the same way, without a word in the order: they hold no data.
+
+use crate::command::{Command, SetLevel};
+use crate::refused::Refused;
+use crate::state::State;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{Mutant, mutant};
+use wire::control::{BuildInfo, SetLevelAsk};
+
+/// A process that has to know the level.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// The name of the MDM, server or client.
+    pub name: String,
+    /// It has said what its build is, and is here. `None`: it is down.
+    pub build: Option<BuildInfo>,
+}
+
+impl Party {
+    /// Creates a party that is up, and has said this of its build, or nothing.
+    pub fn up(name: &str, build: Option<BuildInfo>) -> Party {
+        Party { name: name.into(), build: Some(build.unwrap_or_default()) }
+    }
+
+    /// Creates a party that is down.
+    pub fn down(name: &str) -> Party {
+        Party { name: name.into(), build: None }
+    }
+
+    /// Returns what is in the way of this level; `None`: nothing is.
+    fn lacks(&self, level: u32) -> Option<String> {
+        let Some(build) = &self.build else { return Some(format!("`{}` (down)", self.name)) };
+        let knows = BuildInfo::level(Some(build));
+        let release = if build.release.is_empty() { "unknown" } else { &build.release };
+        (knows < level).then(|| format!("`{}` (release {release}, up to level {knows})", self.name))
+    }
+}
+
+impl State {
+    /// Raises the level. `all` are the MDMs, the servers and the clients that are up, each process of
+    /// them; `level_max` is the highest level that this MDM knows.
+    pub fn set_level_command(
+        &self,
+        m: &SetLevelAsk,
+        level_max: u32,
+        all: &[Party],
+    ) -> Result<Command, Refused> {
+        if m.level == self.level {
+            return Err(Refused::LevelIsThere(self.level));
+        }
+        if m.level < self.level {
+            return Err(Refused::LevelFalls { level: self.level, asked: m.level });
+        }
+        if m.level > level_max {
+            return Err(Refused::LevelUnknown { asked: m.level, known: level_max });
+        }
+        for name in &m.without {
+            let mut named = all.iter().filter(|p| p.name == *name).peekable();
+            if named.peek().is_none() {
+                return Err(Refused::WithoutNobody(name.chars().take(64).collect()));
+            }
+            if named.any(|p| p.build.is_some()) {
+                return Err(Refused::WithoutUp(name.clone()));
+            }
+        }
+        let left = all.iter().filter(|p| !m.without.contains(&p.name));
+        let lack: BTreeMap<&String, String> =
+            left.filter_map(|p| Some((&p.name, p.lacks(m.level)?))).collect();
+        if !lack.is_empty() && !mutant::on(Mutant::RaiseOver) {
+            let names: Vec<String> = lack.into_values().collect();
+            return Err(Refused::LevelLacks { level: m.level, who: names.join(", ") });
+        }
+        Ok(Command::SetLevel(SetLevel { level: m.level }))
+    }
+
+    /// Returns why a process with this build can't belong to the cluster; `None`: it can.
+    pub fn too_old(&self, name: &str, build: Option<&BuildInfo>) -> Option<String> {
+        let knows = BuildInfo::level(build);
+        (knows < self.level).then(|| {
+            format!(
+                "the cluster has level {}, and `{name}` knows levels up to {knows}: update it",
+                self.level
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn build(level_max: u32) -> Option<BuildInfo> {
+        Some(BuildInfo { release: "0.1.0".into(), level_max, ..BuildInfo::default() })
+    }
+
+    fn order(level: u32, without: &[&str]) -> SetLevelAsk {
+        SetLevelAsk { level, without: without.iter().map(|s| String::from(*s)).collect() }
+    }
+
+    #[test]
+    fn the_level_rises_when_everybody_can_follow() {
+        let state = State::new();
+        let new = |name| Party::up(name, build(2));
+        let all = [new("mdm1"), new("sds1"), new("sdc1")];
+        let raise = Command::SetLevel(SetLevel { level: 2 });
+        assert_eq!(state.set_level_command(&order(2, &[]), 2, &all), Ok(raise.clone()));
+        let old = [&all[..], &[Party::up("sds2", build(1)), Party::up("sdc2", None)]].concat();
+        let Err(why) = state.set_level_command(&order(2, &[]), 2, &old) else { panic!() };
+        let text = alloc::string::ToString::to_string(&why);
+        assert!(text.contains("`sdc2` (release unknown, up to level 1), `sds2` (release 0.1.0"));
+        let down = [&all[..], &[Party::down("sds3"), Party::down("sds3")]].concat();
+        let Err(why) = state.set_level_command(&order(2, &[]), 2, &down) else { panic!() };
+        assert_eq!(why, Refused::LevelLacks { level: 2, who: "`sds3` (down)".into() });
+        assert_eq!(state.set_level_command(&order(2, &["sds3"]), 2, &down), Ok(raise));
+    }
+
+    #[test]
+    fn an_order_without_somebody_means_who_is_down() {
+        let state = State::new();
+        // One process of the server is down, the other one is not.
+        let all = [Party::up("sds1", build(1)), Party::down("sds1"), Party::up("mdm1", build(2))];
+        let up = state.set_level_command(&order(2, &["sds1"]), 2, &all);
+        assert_eq!(up, Err(Refused::WithoutUp("sds1".into())));
+        let nobody = state.set_level_command(&order(2, &["sds9"]), 2, &all);
+        assert_eq!(nobody, Err(Refused::WithoutNobody("sds9".into())));
+    }
+
+    #[test]
+    fn a_level_neither_falls_nor_exceeds_what_the_leader_knows() {
+        let mut state = State::new();
+        state.level = 2;
+        let ask = |level| state.set_level_command(&order(level, &[]), 2, &[]);
+        assert_eq!(ask(2), Err(Refused::LevelIsThere(2)));
+        assert_eq!(ask(1), Err(Refused::LevelFalls { level: 2, asked: 1 }));
+        assert_eq!(ask(3), Err(Refused::LevelUnknown { asked: 3, known: 2 }));
+        assert!(state.too_old("a", build(1).as_ref()).is_some_and(|why| why.contains("update it")));
+        assert!(
+            state.too_old("a", None).is_some() && state.too_old("a", build(2).as_ref()).is_none()
+        );
+    }
+}

@@ -1,0 +1,245 @@
+//! Golden logs: this release reads what earlier ones logged, and comes to the same states.
+//!
+//! `golden/RELEASE/log.txt` has one entry of the MDMs' log per line, in hex, and after it the sum of
+//! the state to which the log leads up to there. `snapshot.txt` is the last state. `disk.txt` is a log
+//! on a disk: the pages that are not zero, each with its offset and without the zeros at its end.
+//!
+//! A sum that differs: `apply` has changed for an existing command, which must never happen. The files
+//! of a release are never written anew: a new release adds its own folder, by
+//! `GOLDEN=write cargo test -p gabion-mdm --test golden`.
+
+mod common;
+
+use base::crc::crc32c;
+use common::*;
+use mdm::command::*;
+use mdm::entry::{Commands, apply as apply_entry};
+use mdm::log::{Batch, Found, Io, Log, Progress};
+use mdm::{Command, State};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+use wire::control::DeviceKind::{Durable, Ram};
+use wire::control::{GrantInfo, Intent, MappingInfo, MdmInfo, ObjectKind};
+
+const LIMIT: u64 = 1 << 20;
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden")
+}
+
+/// The releases that have golden files.
+fn releases() -> Vec<PathBuf> {
+    let all = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let all: Vec<PathBuf> = all.filter(|path| path.is_dir()).collect();
+    assert!(!all.is_empty());
+    all
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits = |i: usize| u8::from_str_radix(&text[i..i + 2], 16).unwrap();
+    (0..text.len()).step_by(2).map(digits).collect()
+}
+
+fn put(kind: ObjectKind, id: u32, name: &str) -> Command {
+    let (kind, name) = (kind as i32, name.into());
+    Command::PutObject(PutObject { kind, id, name, domain: 1, ..PutObject::default() })
+}
+
+/// A history with every command of level 1 that a log without a recovery has, some in one entry.
+fn history() -> Vec<Vec<Command>> {
+    let member = |id: u32| MdmInfo {
+        id,
+        name: format!("m{id}"),
+        address: format!("10.1.0.{id}:7001"),
+        tie_breaker: id == 3,
+    };
+    let grant = GrantInfo { sdc: 1, access: 1, generation: 0 };
+    let mapping = Some(MappingInfo { all: None, sdcs: vec![grant] });
+    let new = |a, b| NewGroup { replicas: vec![a, b] };
+    let volume = CreateVolume {
+        volume: 1,
+        name: "v".into(),
+        size: 8 << 20,
+        groups: vec![new(1, 2), new(2, 3), new(3, 1)],
+        slots: vec![1, 2, 3],
+        ..CreateVolume::default()
+    };
+    let other = CreateVolume { volume: 2, name: "w".into(), groups: vec![], ..volume.clone() };
+    let sdc = |sdc, name: &str| RegisterSdc {
+        sdc,
+        name: name.into(),
+        incarnation: 3 + u64::from(sdc),
+        nonce: 9,
+        pid: 7,
+        nbd: vec!["nbd://10.0.0.9/".into()],
+    };
+    let intend = |intent: Intent| Intend { devices: vec![4], intent: intent as i32 };
+    let scrub = Scrub { device: 1, number: 1 };
+    let rename = Rename { kind: ObjectKind::Volume as i32, id: 1, name: "data".into() };
+    let drop_pool = DropObject { kind: ObjectKind::Pool as i32, id: 2 };
+    let downs = DevicesDown {
+        list: vec![
+            DeviceDown { device: 1, incarnation: 1, dead: false },
+            DeviceDown { device: 4, incarnation: 9, dead: true },
+        ],
+    };
+    vec![
+        vec![Command::FormCluster(FormCluster { cluster: 7 }), Command::AddMdm(member(1))],
+        vec![Command::AddMdm(member(2)), Command::AddMdm(member(3))],
+        vec![put(ObjectKind::FaultSet, 1, "rack1"), put(ObjectKind::Pool, 2, "fast")],
+        vec![up(1, 1, 11, Durable), up(2, 2, 12, Durable), up(3, 3, 13, Ram)],
+        vec![Command::RegisterSdc(sdc(1, "c")), Command::RegisterSdc(sdc(2, "d"))],
+        vec![Command::CreateVolume(volume), Command::CreateVolume(other)],
+        vec![Command::MapVolume(MapVolume { volume: 1, mapping })],
+        vec![suspect(1, 1, 2), down(3, 3, true)],
+        vec![up(3, 8, 33, Ram), join(1, 1, 2), admit(1, 3, 2)],
+        vec![up(4, 9, 14, Durable), reshape(1, 5, &[1, 4, 2], 2)],
+        vec![Command::Scrub(scrub), Command::Rename(rename)],
+        vec![Command::DevicesDown(downs)],
+        vec![up(1, 10, 11, Durable)],
+        vec![Command::ResizeVolume(ResizeVolume { volume: 1, size: 16 << 20 })],
+        vec![Command::DeleteVolume(DeleteVolume { volume: 2 })],
+        vec![Command::Intend(intend(Intent::Maintain)), Command::Intend(intend(Intent::Remove))],
+        vec![Command::RemoveMdm(RemoveMdm { id: 2 }), Command::DropObject(drop_pool)],
+        vec![Command::SetLevel(SetLevel { level: 1 })],
+    ]
+}
+
+fn sum(state: &State) -> u32 {
+    crc32c(&state.to_bytes())
+}
+
+/// Runs a log on pages of 4 KiB until it has nothing to do.
+fn run(log: &mut Log, disk: &mut BTreeMap<u64, Vec<u8>>) -> Option<Found> {
+    let mut found = None;
+    while let Some(io) = log.next() {
+        let progress = match io {
+            Io::Read { at, len } => {
+                let mut data = vec![0; len as usize];
+                for (i, part) in data.chunks_mut(4096).enumerate() {
+                    if let Some(page) = disk.get(&(at + 4096 * i as u64)) {
+                        part.copy_from_slice(&page[..part.len()]);
+                    }
+                }
+                log.done(Ok(&data))
+            }
+            Io::Write { at, data } => {
+                for (i, page) in data.chunks(4096).enumerate() {
+                    disk.insert(at + 4096 * i as u64, page.to_vec());
+                }
+                log.done(Ok(&[]))
+            }
+            Io::Flush => log.done(Ok(&[])),
+        };
+        match progress {
+            Progress::Recovered(read) => found = Some(*read),
+            Progress::Failed => panic!("{:?}", log.failed()),
+            _ => {}
+        }
+    }
+    found
+}
+
+/// The files of this release, by name.
+fn files() -> BTreeMap<&'static str, String> {
+    let (mut state, mut log, mut records) = (State::new(), String::new(), Vec::new());
+    for commands in history() {
+        let mut list = Commands::default();
+        assert!(commands.iter().all(|command| list.push(command, state.level)));
+        let data = list.into_data();
+        apply_entry(&mut state, &data, base::level::LEVEL).unwrap();
+        state.check().unwrap();
+        writeln!(log, "{} {:08x}", hex(&data), sum(&state)).unwrap();
+        records.push(data);
+    }
+    let mut disk = BTreeMap::new();
+    let mut on_disk = Log::new(LIMIT);
+    run(&mut on_disk, &mut disk);
+    on_disk.switch(b"an image");
+    run(&mut on_disk, &mut disk);
+    for data in &records {
+        let mut batch = Batch::default();
+        assert!(batch.push(data));
+        on_disk.append(batch);
+        run(&mut on_disk, &mut disk);
+    }
+    let mut pages = String::new();
+    for (at, page) in disk {
+        let end = page.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        if end > 0 {
+            writeln!(pages, "{at} {}", hex(&page[..end])).unwrap();
+        }
+    }
+    [("log.txt", log), ("snapshot.txt", hex(&state.to_bytes())), ("disk.txt", pages)].into()
+}
+
+#[test]
+fn this_release_writes_what_its_golden_files_say() {
+    let files = files();
+    let folder = folder().join(env!("CARGO_PKG_VERSION"));
+    if std::env::var("GOLDEN").is_ok_and(|v| v == "write") {
+        fs::create_dir_all(&folder).unwrap();
+        for (name, text) in &files {
+            fs::write(folder.join(name), text).unwrap();
+        }
+    }
+    for (name, text) in &files {
+        let golden = fs::read_to_string(folder.join(name)).unwrap();
+        assert!(golden == *text, "{name}: other bytes than this release has written before");
+    }
+}
+
+#[test]
+fn the_log_of_every_release_leads_to_the_same_states() {
+    for release in releases() {
+        let mut state = State::new();
+        for (number, line) in
+            fs::read_to_string(release.join("log.txt")).unwrap().lines().enumerate()
+        {
+            let (data, golden) = line.split_once(' ').unwrap();
+            apply_entry(&mut state, &unhex(data), base::level::LEVEL).unwrap();
+            assert_eq!(format!("{:08x}", sum(&state)), golden, "{release:?}, entry {}", number + 1);
+        }
+        let bytes = unhex(&fs::read_to_string(release.join("snapshot.txt")).unwrap());
+        assert!(State::from_bytes(&bytes) == Ok(state), "{release:?}");
+    }
+}
+
+#[test]
+fn the_disk_of_every_release_is_read() {
+    for release in releases() {
+        let mut disk = BTreeMap::new();
+        for line in fs::read_to_string(release.join("disk.txt")).unwrap().lines() {
+            let (at, data) = line.split_once(' ').unwrap();
+            let mut page = unhex(data);
+            page.resize(4096, 0);
+            disk.insert(at.parse().unwrap(), page);
+        }
+        let found = run(&mut Log::new(LIMIT), &mut disk).expect("it was read");
+        assert_eq!(found.image.as_deref(), Some(&b"an image"[..]), "{release:?}");
+        let log = fs::read_to_string(release.join("log.txt")).unwrap();
+        let entries: Vec<Vec<u8>> =
+            log.lines().map(|line| unhex(line.split_once(' ').unwrap().0)).collect();
+        assert_eq!(found.records, entries, "{release:?}");
+    }
+}
+
+#[test]
+fn the_history_has_every_command_but_those_of_recoveries() {
+    let tag = |c: &Command| prost::encoding::decode_key(&mut &c.to_bytes()[..]).unwrap().0;
+    let mut tags: Vec<u32> = history().iter().flatten().map(tag).collect();
+    tags.sort_unstable();
+    tags.dedup();
+    let first = &base::level::LEVELS[0];
+    let missing: Vec<&u32> = first.commands.iter().filter(|tag| !tags.contains(tag)).collect();
+    assert_eq!(missing, [&80, &81], "commands without a golden entry");
+}

@@ -1,0 +1,112 @@
+//! The cluster's level at the leading MDM: who is here in which build, and who is too old to stay.
+
+use super::{Mdm, Peer};
+use base::{DeviceId, LinkId, Mutant, level, mutant};
+use mdm::Refused;
+use mdm::command::{Command, SetLevel};
+use mdm::level::Party;
+use wire::control::{
+    BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelAsk, known,
+};
+
+use crate::links::refusal;
+
+impl Mdm {
+    /// The highest level that this build knows.
+    pub(super) fn level_max(&self) -> u32 {
+        self.config.dialect.level_max
+    }
+
+    /// Refuses a process whose build does not know the cluster's level.
+    pub(super) fn check_build(&self, name: &str, said: Option<&BuildInfo>) -> Result<(), Refusal> {
+        match self.state.too_old(name, said) {
+            Some(text) => Err(refusal(RefusalCode::TooOld, text)),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a device of a build that does not know the cluster's level, or of a kind that this
+    /// build does not know.
+    pub(super) fn check_device(&self, m: &Register) -> Result<(), Refusal> {
+        self.check_build(&m.sds, m.build.as_ref())?;
+        if m.level > self.level_max() {
+            let text = alloc::format!(
+                "`{}` has seen this cluster at level {}, and this MDM knows levels up to {}: update it",
+                m.sds,
+                m.level,
+                self.level_max()
+            );
+            return Err(refusal(RefusalCode::Unexpected, text));
+        }
+        known::<DeviceKind>("DeviceKind", m.kind).map_err(|unknown| {
+            let text = alloc::format!("this MDM doesn't know devices of {unknown}: update it");
+            refusal(RefusalCode::Unexpected, text)
+        })
+    }
+
+    /// A level that lost MDMs had raised, and of which a server tells after a recovery: it is in force.
+    pub(super) fn level_of_before(&self, m: &Register) -> Option<Command> {
+        let raised = self.state.recovery.number > 0 && m.level > self.state.level;
+        raised.then_some(Command::SetLevel(SetLevel { level: m.level }))
+    }
+
+    /// The build of another MDM, as it has said on a link that is up.
+    pub(super) fn build_of(&self, member: u32) -> Option<BuildInfo> {
+        let of = |l: &&super::Link| l.peer == Peer::Mdm(member);
+        let newest = self.links.values().filter(of).max_by_key(|l| l.opened)?;
+        Some(newest.build.clone().unwrap_or_default())
+    }
+
+    /// The order that raises the level.
+    pub(super) fn raise_level(&self, m: &SetLevelAsk) -> Result<Command, Refused> {
+        let me = self.consensus.as_ref().map_or(0, |c| c.id()) as u32;
+        let peers = self.consensus.as_ref().map_or_else(Default::default, |c| c.peers());
+        let heard = |id: u32| peers.iter().any(|p| p.id == u64::from(id) && p.heard);
+        let members = self.state.members.list.iter().map(|(id, member)| match *id == me {
+            true => Party::up(&member.name, Some(BuildInfo::of(&self.config.dialect))),
+            false => match self.build_of(*id).filter(|_| heard(*id)) {
+                Some(build) => Party::up(&member.name, Some(build)),
+                None => Party::down(&member.name),
+            },
+        });
+        let there = self.state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
+        let devices = there.map(|(id, d)| {
+            let name = self.state.servers.get(&d.sds).map_or("?", |s| &s.name);
+            let seen = self.observed.devices.get(id).and_then(|seen| seen.build.clone());
+            match self.is_here(*id) {
+                true => Party::up(name, seen),
+                false => Party::down(name),
+            }
+        });
+        let clients = self.sdcs.keys().filter_map(|id| {
+            let seen = self.observed.sdcs.get(id).and_then(|seen| seen.build.clone());
+            Some(Party::up(&self.state.sdcs.get(id)?.name, seen))
+        });
+        let all: alloc::vec::Vec<Party> = members.chain(devices).chain(clients).collect();
+        self.state.set_level_command(m, self.level_max(), &all)
+    }
+
+    fn is_here(&self, device: DeviceId) -> bool {
+        self.devices.contains_key(&device) && self.state.is_up(device)
+    }
+
+    /// From level 2 on the state has the releases of devices, so that they are known while they are
+    /// down.
+    pub(super) fn tell_release(&self, command: &mut Command, m: &Register) {
+        let needed = level::of_field("DeviceUp.release");
+        let may = self.state.level >= needed || mutant::on(Mutant::UseEarly);
+        if let (Command::DeviceUp(c), Some(build)) = (command, &m.build)
+            && self.level_max() >= needed
+            && may
+        {
+            c.release = build.release.clone();
+        }
+    }
+
+    /// Keeps what another MDM says of its build.
+    pub(super) fn note_build(&mut self, link: LinkId, build: Option<BuildInfo>) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.build = build;
+        }
+    }
+}

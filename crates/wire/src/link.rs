@@ -1,0 +1,75 @@
+//! A link between two processes of a cluster, and the protocol version that they agreed on.
+//!
+//! The dialling side says in its hello which versions it speaks. The other side answers with the
+//! highest one that both speak, and both keep it with the link. `Hello`, `Welcome` and `Refusal`
+//! always have [`HANDSHAKE_VERSION`], so that builds of any age can tell each other what is wrong.
+
+use crate::frame::{frame, seal};
+use crate::header::{Header, Kind};
+use base::{Dialect, LinkId};
+use seam::Head;
+
+/// The version of the frames of a handshake, for ever. It never changes with `VERSION`.
+pub const HANDSHAKE_VERSION: u16 = 1;
+
+/// A link whose handshake is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PeerLink {
+    /// The link, as the driver names it.
+    pub id: LinkId,
+    /// The version of its frames.
+    pub version: u16,
+}
+
+impl PeerLink {
+    /// Creates a link with this version.
+    pub fn new(id: LinkId, version: u16) -> PeerLink {
+        PeerLink { id, version }
+    }
+
+    /// Completes a header for this body, in the version of the link.
+    #[inline]
+    pub fn frame(self, mut header: Header, body: &[u8]) -> Head {
+        header.version = self.version.into();
+        frame(header, body)
+    }
+
+    /// Seals a header whose `body_len` and `body_crc` are set, in the version of the link.
+    #[inline]
+    pub fn seal(self, mut header: Header) -> Head {
+        header.version = self.version.into();
+        seal(header)
+    }
+}
+
+impl Kind {
+    /// True for the frames of a handshake, which always have [`HANDSHAKE_VERSION`].
+    pub fn is_handshake(self) -> bool {
+        matches!(self, Kind::Hello | Kind::Welcome | Kind::Refusal)
+    }
+}
+
+/// Returns the highest version that both sides speak; `None` if there is none.
+pub fn common_version(ours: &Dialect, min: u32, max: u32) -> Option<u16> {
+    let high = max.min(u32::from(ours.wire_max));
+    let low = min.max(u32::from(ours.wire_min));
+    (low <= high).then_some(high as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DIALECT;
+
+    #[test]
+    fn two_builds_speak_the_newest_version_that_both_know() {
+        let build = |wire_min, wire_max| Dialect { wire_min, wire_max, ..DIALECT };
+        let next = build(1, 2);
+        assert_eq!(common_version(&next, 1, 1), Some(1));
+        assert_eq!(common_version(&next, 1, 2), Some(2));
+        assert_eq!(common_version(&next, 2, 3), Some(2));
+        assert_eq!(common_version(&next, 3, 4), None);
+        assert_eq!(common_version(&build(3, 4), 1, 2), None);
+        assert_eq!(common_version(&next, 0, 0), None, "no build has said so");
+    }
+}
