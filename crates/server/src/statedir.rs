@@ -247,8 +247,9 @@ impl StateDir {
     }
 }
 
-/// True for the content of `format` in a directory that this build reads: the layout, and then lines
-/// of which it knows `written_by`. Others are a newer release's, which has to say that it is one.
+/// True for the content of `format` in a directory that this build reads: the layout, and then
+/// lines of which it knows `written_by`. Others are a newer release's, which has to say that it is
+/// one.
 pub fn is_ours(text: &str) -> bool {
     let mut lines = text.trim().lines();
     let layout = lines.next() == Some(FORMAT);

@@ -71,8 +71,8 @@ fn page(report: &Report) -> String {
     page
 }
 
-/// Formats the releases of all processes, if they are not the same: one line for each release, with the
-/// names of the processes.
+/// Formats the releases of all processes, if they are not the same: one line for each release, with
+/// the names of the processes.
 fn releases(report: &Report) -> String {
     let mdm = report.mdm.iter().map(|m| (&m.build, &m.name));
     let sds = report.sds.iter().map(|s| (&s.build, &s.name));

@@ -1,4 +1,5 @@
-//! `written_by` in configuration files, and what is done about keys that this release does not know.
+//! `written_by` in configuration files, and what is done about keys that this release does not
+//! know.
 //!
 //! A key that is unknown is a typing error, and the file is refused. But a newer release may have
 //! written the file before the operator went back to this one: then `written_by` names a newer
@@ -30,8 +31,8 @@ pub fn text(config: &impl Serialize) -> Result<String, toml::ser::Error> {
     Ok(format!("{KEY} = \"{RELEASE}\"\n{}", toml::to_string(config)?))
 }
 
-/// Reads a configuration. Also returns the unknown keys that were left out, and the newer release that
-/// wrote the file, if there are any.
+/// Reads a configuration. Also returns the unknown keys that were left out, and the newer release
+/// that wrote the file, if there are any.
 pub fn parse<T: DeserializeOwned>(text: &str) -> Result<(T, Option<Skipped>), toml::de::Error> {
     let mut table: Table = toml::from_str(text)?;
     let Some(by) = table.remove(KEY) else { return Ok((toml::from_str(text)?, None)) };
@@ -76,8 +77,9 @@ impl std::fmt::Display for Skipped {
 /// The deepest tables of a configuration, counted from 0.
 const DEPTHS: u32 = 3;
 
-/// Returns the table without a key that is unknown somewhere. The error does not say in which of the
-/// nested tables, so this leaves it out at as few depths as possible until the error is another one.
+/// Returns the table without a key that is unknown somewhere. The error does not say in which of
+/// the nested tables, so this leaves it out at as few depths as possible until the error is another
+/// one.
 fn without<T: DeserializeOwned>(table: &Table, key: &str) -> Option<Table> {
     let mut sets: Vec<u32> = (1..1 << DEPTHS).collect();
     sets.sort_by_key(|set| set.count_ones());

@@ -279,7 +279,8 @@ pub struct Register {
     /// The sender's build.
     #[prost(message, optional, tag = "90")]
     pub build: Option<BuildInfo>,
-    /// The highest level of the cluster that the sender has seen, in a map or on its device; 0: none.
+    /// The highest level of the cluster that the sender has seen, in a map or on its device; 0:
+    /// none.
     #[prost(uint32, tag = "91")]
     pub level: u32,
 }

@@ -69,8 +69,9 @@ pub fn body_ok(header: &Header, body: &[u8]) -> bool {
         || crc32c(body) == header.body_crc.get()
 }
 
-/// Splits the stream of a link between Gabion processes into frames. It takes every version that the
-/// build speaks, because it does not know which one the two sides agree on, and handshakes always.
+/// Splits the stream of a link between Gabion processes into frames. It takes every version that
+/// the build speaks, because it does not know which one the two sides agree on, and handshakes
+/// always.
 #[derive(Clone, Debug)]
 pub struct PeerFramer {
     max_body: u32,

@@ -1,9 +1,9 @@
 //! Golden frames: this release reads the frames of each kind that earlier ones sent, and sends the
 //! same bytes.
 //!
-//! `golden/RELEASE/frames.txt` has one frame per line, in hex, by the number of its kind. The files of a
-//! release are never written anew: a new release adds its own folder, by
-//! `GOLDEN=write cargo test -p gabion-wire --test golden`.
+//! `golden/RELEASE/frames.txt` has one frame per line, in hex, by the number of its kind. The files
+//! of a release are never written anew: a new release adds its own folder, by `GOLDEN=write cargo
+//! test -p gabion-wire --test golden`.
 
 use base::{BlockSet, Incarnation, SdcId, UnitKey, VolumeId};
 use prost::Message;
@@ -29,7 +29,8 @@ fn build() -> Option<BuildInfo> {
     Some(BuildInfo { release: "0.1.0".into(), level_max: 1, version_min: 1, version_max: 1 })
 }
 
-/// A body of this kind, with as many fields as there is something to say.
+/// A body of this kind with all fields set.
+// Long: one match over all kinds.
 fn body(kind: Kind) -> Vec<u8> {
     let unit = UnitKey { volume: VolumeId(3), index: 4 };
     let blocks = BlockSet::touching(4096, 8192);

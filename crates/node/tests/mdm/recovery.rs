@@ -319,7 +319,7 @@ fn a_process_is_welcome_with_the_life_that_was_decided() {
     let mut b = begun_with(&state);
     assert!(b.is_open() && before < life - 1);
     let link = b.connect();
-    let mut hello = hello(ClusterId(0), Role::Sds, "a");
+    let mut hello = hello(&wire::DIALECT, ClusterId(0), Role::Sds, "a");
     (hello.id, hello.incarnation) = (1, life - 1);
     b.send(link, Header::new(Kind::Hello), &hello);
     assert!(b.take::<Refusal>(link, Kind::Refusal).is_empty(), "it is not superseded");

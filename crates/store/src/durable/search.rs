@@ -122,7 +122,8 @@ impl Search {
 
     /// Returns the content that counts.
     pub fn choose(&self) -> Result<Content, MountError> {
-        // A checkpoint may have raised the level in some of the copies only. Their log needs it, too.
+        // A checkpoint may have raised the level in some of the copies only. Their log needs it,
+        // too.
         for state in self.copies[..2].iter().flatten().map(|(_, state)| state) {
             if let CopyState::Level(level) = state {
                 return Err(MountError::Level { level: *level, known: self.level_max });

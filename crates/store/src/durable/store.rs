@@ -195,8 +195,8 @@ impl Durable {
         self.level
     }
 
-    /// Takes over a higher level of the cluster. The next checkpoint, which is due now, writes it to
-    /// the device; only after that may the device get anything that needs the level.
+    /// Takes over a higher level of the cluster. The next checkpoint, which is due now, writes it
+    /// to the device; only after that may the device get anything that needs the level.
     pub fn raise_level(&mut self, level: u32) {
         if level > self.level {
             self.level = level;

@@ -59,8 +59,8 @@ struct LevelOnly {
     level: u32,
 }
 
-/// Returns the level of an encoded [`MapPage`] or snapshot: the field with tag 90 of both, for ever.
-/// Whatever else a newer build writes is skipped.
+/// Returns the level of an encoded [`MapPage`] or snapshot: the field with tag 90 of both, for
+/// ever. Whatever else a newer build writes is skipped.
 pub fn level_of(bytes: &[u8]) -> Result<u32, prost::DecodeError> {
     LevelOnly::decode(bytes).map(|only| only.level.max(level::FIRST))
 }
