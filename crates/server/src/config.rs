@@ -163,8 +163,6 @@ tcp_only = false
 "#;
 
 /// The output of `sds run --example-config`.
-
-/// The output of `sds run --example-config`.
 pub const SDS_EXAMPLE: &str = r#"# gabion sds run --config /etc/gabion/sds.toml
 
 # The server's name, unique in the cluster.

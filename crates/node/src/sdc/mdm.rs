@@ -161,7 +161,10 @@ impl Sdc {
             Some(Kind::MapPage) if self.mdm.registered.is_some_and(|to| to.id == link) => {
                 match read_page(&body, self.config.dialect.level_max) {
                     _ if !wire::body_ok(&header, &body) => None,
-                    Ok(page) => Some(self.map_page(now, header.op.get(), page, out)),
+                    Ok(page) => {
+                        self.map_page(now, header.op.get(), page, out);
+                        Some(())
+                    }
                     Err(why) => return self.refuse(now, link, why, out),
                 }
             }

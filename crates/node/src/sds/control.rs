@@ -61,7 +61,10 @@ impl Sds {
                 Registered::decode(&body[..]).map(|r| self.registered(now, &r, out))
             }
             Some(Kind::MapPage) => match read_page(body, self.config.dialect.level_max) {
-                Ok(page) => Ok(self.page_of_mdm(now, body, page, out)),
+                Ok(page) => {
+                    self.page_of_mdm(now, body, page, out);
+                    Ok(())
+                }
                 Err(why) => {
                     out.note(Note::Refused { link, why });
                     return self.drop_link(now, link, out);
