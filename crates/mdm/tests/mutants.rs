@@ -34,6 +34,12 @@ fn twin() -> Command {
 
 #[test]
 fn mutants_break_the_rule_that_they_are_named_for() {
+    let mut next = pair(Durable);
+    next.level = 2;
+    choose(Some(Mutant::AnySnapshot));
+    assert!(State::read(&next.to_bytes(), 1).is_ok(), "the level of a snapshot is not checked");
+    choose(None);
+    assert!(State::read(&next.to_bytes(), 1).is_err());
     let stale = [suspect(1, 1, 2), join(1, 1, 2), suspect(1, 1, 2), join(1, 1, 2), admit(1, 3, 2)];
     let cases = [
         (

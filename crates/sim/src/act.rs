@@ -111,8 +111,13 @@ impl Stage {
             }
             Action::Ambush(after_us, away_ms) => self.ambush = Some((after_us, away_ms)),
             Action::Return(i) => self.order(Order::Return(self.plan.server(i))),
-            Action::Become(who, true) => self.newer |= who.build_bit(),
-            Action::Become(who, false) => self.newer &= !who.build_bit(),
+            Action::Become(who, newer) => {
+                let bit = who.build_bit();
+                if (self.newer & bit != 0) != newer {
+                    self.newer ^= bit;
+                    self.marks.meet("sim: a process changed its build");
+                }
+            }
             Action::Level => self.raise_level(),
             Action::Policies(rebuild, rebalance) => {
                 let pools = self.plan.all_pools();

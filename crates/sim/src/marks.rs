@@ -57,6 +57,7 @@ pub const SEEN: &[&str] = &[
     "sim: a leader died between two seals",
     "sim: a loss was reported",
     "sim: a mapping was confirmed",
+    "sim: a process changed its build",
     "sim: a second server died",
     "sim: a server died with its devices",
     "sim: a server that refuses dials was cut from an MDM",
@@ -93,6 +94,7 @@ pub const SEEN: &[&str] = &[
     "sim: space was made for held writes",
     "sim: the MDMs' logs were lost",
     "sim: the end of a quarantine was waited for",
+    "sim: the level was raised",
     "sim: the limits are those that ship",
 ];
 

@@ -502,6 +502,9 @@ impl Stage {
                 let mdm = self.world.actor::<Mdm>(id);
                 let at = |mdm: &&Mdm| mdm.consensus().is_some_and(|c| c.applied() == index);
                 if let Some(mdm) = mdm.filter(at) {
+                    if mdm.state().level >= NEXT.level_max {
+                        self.marks.meet("sim: the level was raised");
+                    }
                     self.upkeep.look(index, mdm.state())?;
                     self.rescue.judge_older(mdm.state())?;
                     let moment = self.world.steps();
