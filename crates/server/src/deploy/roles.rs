@@ -192,7 +192,8 @@ mod tests {
     fn waiting(topology: &Topology, founding: bool) -> Vec<bool> {
         let all = topology.mdms().map(|host| of(host, topology, founding).unwrap());
         let mdm = all.map(|roles| roles.into_iter().find(|r| r.name == "mdm").unwrap());
-        mdm.map(|role| toml::from_str::<MdmConfig>(&role.config).unwrap().join).collect()
+        let read = |text: &str| crate::written::parse::<MdmConfig>(text).unwrap().0;
+        mdm.map(|role| read(&role.config).join).collect()
     }
 
     #[test]
