@@ -31,7 +31,8 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     }
     // Processes are replaced one after the other, in no order; sometimes all, by the next release.
     let all = r.chance(0.4);
-    let mut at = plan.moment(&mut r) / 2;
+    // Whole microseconds, because the text format of plans keeps no fractions of them.
+    let mut at = Duration::from_micros(plan.moment(&mut r).as_micros() as u64 / 2);
     for who in everybody {
         if all || r.chance(0.4) {
             let newer = all || r.chance(0.5);
