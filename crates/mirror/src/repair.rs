@@ -45,6 +45,8 @@ pub(crate) struct Repair {
     first: u16,
     blocks: u16,
     round: u32,
+    /// Blocks that earlier rounds of the operation repaired.
+    before: BlockSet,
 }
 
 impl Repair {
@@ -58,6 +60,13 @@ impl Repair {
 
     fn set(&self) -> BlockSet {
         BlockSet::touching(self.at(), self.len())
+    }
+
+    /// Returns the blocks that this round and earlier ones repaired.
+    fn mended(&self) -> BlockSet {
+        let mut all = self.before;
+        all.insert(self.set());
+        all
     }
 }
 
@@ -149,8 +158,9 @@ impl<J: Journal> Mirror<J> {
     fn ask_other(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let bad = BlockSet::from_range(first.into()..(first + blocks).into());
-        if self.repairs.get(&key).is_some_and(|mended| !mended.set().and(bad).is_empty()) {
-            // The device has not kept the repair, so another round would not help. The other copy
+        let mended = self.repairs.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
+        if !mended.and(bad).is_empty() {
+            // The device has not kept a repair, so another round would not help. The other copy
             // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
             self.failed = true;
@@ -168,7 +178,7 @@ impl<J: Journal> Mirror<J> {
         let Some(from) = other.filter(|_| round <= ROUNDS) else {
             return self.unreadable(now, key, first, blocks, out);
         };
-        self.repairs.insert(key, Repair { from, damaged, first, blocks, round });
+        self.repairs.insert(key, Repair { from, damaged, first, blocks, round, before: mended });
         self.send_fetch(key, out);
     }
 
