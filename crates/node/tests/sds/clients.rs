@@ -34,6 +34,15 @@ impl Bench {
             self.pass(Duration::from_millis(5));
         }
     }
+
+    /// Lets time pass until the server dials, and returns the link that this dial makes.
+    fn dialled(&mut self) -> LinkId {
+        while self.dials.is_empty() {
+            self.pass(Duration::from_millis(100));
+        }
+        let (dial, _) = self.dials.remove(0);
+        self.link(Some(dial))
+    }
 }
 
 #[test]
@@ -60,11 +69,7 @@ fn a_server_that_answers_no_hello_is_dialled_again() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     b.map(mdm, 1, &[3, 4]);
-    while b.dials.is_empty() {
-        b.pass(Duration::from_millis(100));
-    }
-    let (dial, _) = b.dials.remove(0);
-    let link = b.link(Some(dial));
+    let link = b.dialled();
     let client = b.client(6);
     b.io(client, Kind::Write, 1, 0, &[0xbb; 512]);
     b.pass(Limits::TEST_MIN.hello_within * 2 - Duration::from_millis(1));
@@ -82,11 +87,7 @@ fn an_older_life_of_a_device_is_no_member() {
         let mut b = Bench::new();
         let mdm = b.join_mdm(1);
         b.map(mdm, 1, &[3, 4]);
-        while b.dials.is_empty() {
-            b.pass(Duration::from_millis(100));
-        }
-        let (dial, _) = b.dials.remove(0);
-        let link = b.link(Some(dial));
+        let link = b.dialled();
         let role = Role::Sds as i32;
         let welcome = Welcome {
             cluster: 7,
