@@ -29,8 +29,8 @@ mod rig;
 pub mod tally;
 pub mod workload;
 
-use crate::exit::Exit;
 use crate::target::Target;
+use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
 

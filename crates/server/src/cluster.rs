@@ -8,8 +8,8 @@
 use crate::config::{self, SdsConfig};
 use crate::files;
 use crate::process::Process;
-use crate::report::{Device, Report, UpDown};
 use crate::statedir::StateDir;
+use admin::report::{Device, Report, UpDown};
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use std::fs;

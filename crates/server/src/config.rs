@@ -279,18 +279,6 @@ impl NbdAddress {
     }
 }
 
-/// Returns the URI of one volume at an address that a data client has reported.
-pub fn volume_uri(base: &str, volume: &str) -> String {
-    let authority = base.find("://").map_or(0, |at| at + 3);
-    match base[authority..].find('/') {
-        Some(slash) => {
-            let (before, after) = base.split_at(authority + slash + 1);
-            format!("{before}{volume}{after}")
-        }
-        None => format!("{base}/{volume}"),
-    }
-}
-
 /// Percent-encodes the bytes that a URI's query can't contain literally.
 fn percent(path: &Path) -> String {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"/-_.~".contains(b);
@@ -337,12 +325,9 @@ mod tests {
     }
 
     #[test]
-    fn uris_name_the_volume() {
+    fn uris_name_the_address() {
         let at = |text: &str| NbdAddress(text.parse().unwrap()).uri();
-        assert_eq!(
-            volume_uri(&at("unix:/tmp/a b/nbd.sock"), "vol1"),
-            "nbd+unix:///vol1?socket=/tmp/a%20b/nbd.sock"
-        );
-        assert_eq!(volume_uri(&at("127.0.0.1:10809"), "vol1"), "nbd://127.0.0.1:10809/vol1");
+        assert_eq!(at("unix:/tmp/a b/nbd.sock"), "nbd+unix:///?socket=/tmp/a%20b/nbd.sock");
+        assert_eq!(at("127.0.0.1:10809"), "nbd://127.0.0.1:10809/");
     }
 }

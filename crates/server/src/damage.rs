@@ -1,13 +1,13 @@
 //! Unserved bytes of volumes: lists them by ranges, and gives them up when an operator decides so.
 
-use crate::admin::Admin;
-use crate::decision::{Question, now, when, who};
-use crate::exit::Exit;
-use crate::report::device_name;
+use crate::decision::{Question, now, who};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
 use crate::volume::ReadAs;
+use admin::Admin;
+use admin::exit::Exit;
+use admin::report::{device_name, when};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};

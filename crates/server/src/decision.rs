@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use std::fs;
 use std::io::{IsTerminal, Write, stdin, stdout};
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A confirmation prompt.
 pub struct Question<'a> {
@@ -55,9 +55,4 @@ fn account() -> Option<String> {
 /// Returns the time in seconds since 1970, UTC.
 pub fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
-}
-
-/// Formats a time in seconds since 1970.
-pub fn when(seconds: u64) -> impl std::fmt::Display {
-    humantime::format_rfc3339_seconds(UNIX_EPOCH + Duration::from_secs(seconds))
 }

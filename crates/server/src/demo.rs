@@ -5,8 +5,8 @@ mod page;
 mod stand;
 mod watch;
 
-use crate::exit::Exit;
 use crate::target::Target;
+use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
 

@@ -13,14 +13,14 @@ mod objects;
 mod roles;
 pub mod topology;
 
-use crate::admin::Admin;
-use crate::exit::Exit;
 use crate::gather::{self, Member};
-use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::status;
 use crate::table::{right, table};
 use crate::target::Target;
+use admin::Admin;
+use admin::exit::Exit;
+use admin::report::{Report, UpDown};
 use anyhow::{Context, Result, bail};
 use check::Findings;
 use clap::Args;
@@ -405,7 +405,7 @@ impl Deployment<'_> {
         for host in self.topology.hosts.iter().filter(|h| h.sdc.is_some()) {
             for volume in &self.topology.volumes {
                 let base = host.nbd_at()[0].uri();
-                let uri = crate::config::volume_uri(&base, &volume.spec.name);
+                let uri = admin::report::volume_uri(&base, &volume.spec.name);
                 println!("  nbdinfo '{uri}'    (on {})", host.name);
             }
         }

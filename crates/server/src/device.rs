@@ -10,11 +10,11 @@ pub mod scratch;
 mod scrub;
 pub mod verdict;
 
-use crate::exit::Exit;
 use crate::removal::Removal;
 use crate::size::Size;
 use crate::spec::DeviceSpec;
 use crate::target::Target;
+use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
 use roster::Server;

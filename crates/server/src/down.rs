@@ -1,8 +1,8 @@
 //! `gabion down`: stops the cluster that `up` started, also after `up` itself is gone.
 
-use crate::exit::Exit;
 use crate::target::Target;
 use crate::up;
+use admin::exit::Exit;
 use anyhow::Result;
 
 /// Runs `gabion down`.

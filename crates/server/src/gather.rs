@@ -1,6 +1,6 @@
 //! Formation of the MDM cluster: the first MDM begins a new cluster and adds the others.
 
-use crate::admin::Admin;
+use admin::Admin;
 use anyhow::Result;
 use std::net::SocketAddr;
 

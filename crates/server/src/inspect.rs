@@ -10,9 +10,9 @@ pub mod report;
 mod slots;
 mod verify;
 
-use crate::exit::Exit;
 use crate::offline::{self, Offline};
 use crate::target::Target;
+use admin::exit::Exit;
 use anyhow::{Context, Result, bail};
 use base::VolumeId;
 use clap::{Args, Subcommand};

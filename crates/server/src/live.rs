@@ -1,8 +1,8 @@
 //! The output of a foreground `gabion up`: how to use the cluster, then its state, until Ctrl-C.
 
-use crate::report::{Report, UpDown};
 use crate::target::Target;
 use crate::{size::Size, status};
+use admin::report::{Report, UpDown};
 use anyhow::Result;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
@@ -19,7 +19,7 @@ const LISTED: usize = 8;
 pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
     let gabion = own_name();
     let mut text = format!("\n{}\n", status::headline(report));
-    let used = |v: &&crate::report::Volume| !v.nbd_uris.is_empty();
+    let used = |v: &&admin::report::Volume| !v.nbd_uris.is_empty();
     for volume in report.volumes.iter().filter(used) {
         let _ = writeln!(
             text,

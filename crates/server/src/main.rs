@@ -10,7 +10,6 @@
 #[macro_use]
 mod output;
 
-mod admin;
 mod bench;
 mod cluster;
 mod config;
@@ -20,7 +19,6 @@ mod demo;
 mod deploy;
 mod device;
 mod down;
-mod exit;
 mod files;
 mod gather;
 mod inspect;
@@ -34,7 +32,6 @@ mod offline;
 mod ports;
 mod process;
 mod removal;
-mod report;
 mod role_mdm;
 mod role_sdc;
 mod role_sds;
@@ -56,10 +53,10 @@ mod volume;
 mod watched;
 mod written;
 
+use admin::exit::{self, Exit};
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use exit::Exit;
 use std::process::ExitCode;
 
 /// Turns the disks of ordinary servers into one mirrored, self-healing block store.

@@ -3,10 +3,10 @@
 //! The MDM carries it out. Stopping this command does not end the maintenance; `--end` does.
 
 use crate::bench::progress::Line;
-use crate::report::{Device, Report};
 use crate::size::Size;
 use crate::status;
 use crate::target::Target;
+use admin::report::{Device, Report};
 use anyhow::Result;
 use clap::Args;
 use std::time::Duration;

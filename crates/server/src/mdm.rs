@@ -4,12 +4,12 @@ mod beginning;
 pub mod recovery;
 mod roster;
 
-use crate::admin::Admin;
 use crate::config::{self, MDM_EXAMPLE, MdmConfig};
-use crate::exit::Exit;
 use crate::statedir::StateDir;
 use crate::target::Target;
 use crate::{cluster, role_mdm, runopts::RunArgs};
+use admin::Admin;
+use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
 use std::net::SocketAddr;

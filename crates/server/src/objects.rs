@@ -1,12 +1,12 @@
 //! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`,
 //! `gabion system rename|level`.
 
-use crate::exit::Exit;
-use crate::report::{Pool, Report};
 use crate::size::Size;
 use crate::status;
 use crate::table::{right, table};
 use crate::target::Target;
+use admin::exit::Exit;
+use admin::report::{Pool, Report};
 use anyhow::{Result, bail};
 use base::Policy;
 use clap::{Args, Subcommand, ValueEnum};

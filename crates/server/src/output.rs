@@ -5,7 +5,7 @@
 //! SIGPIPE, as other programs end. Until then the signal is ignored, because a broken link must not
 //! end a role. A message to stderr that can't be written is dropped, and the command goes on.
 
-use crate::exit::Exit;
+use admin::exit::Exit;
 use anyhow::{Context, Result};
 use signal_hook::consts::SIGPIPE;
 use std::fmt::Arguments;

@@ -3,11 +3,11 @@
 //! The MDM carries the removal out, also after this command is stopped; only `--keep` cancels it.
 
 use crate::bench::progress::Line;
-use crate::exit::{Exit, coded};
-use crate::report::{Device, Report};
 use crate::size::Size;
 use crate::status;
 use crate::target::Target;
+use admin::exit::{Exit, coded};
+use admin::report::{Device, Report};
 use anyhow::Result;
 use clap::Args;
 use std::time::{Duration, Instant};

@@ -1,11 +1,11 @@
 //! `gabion sdc run|list|rename|remove|kill|start`.
 
 use crate::config::{self, SDC_EXAMPLE, SdcConfig};
-use crate::exit::Exit;
-use crate::report::Report;
 use crate::table::{right, table};
 use crate::target::Target;
 use crate::{cluster, role_sdc, runopts::RunArgs, status};
+use admin::exit::Exit;
+use admin::report::Report;
 use anyhow::Result;
 use clap::Subcommand;
 use std::time::Duration;

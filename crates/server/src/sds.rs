@@ -1,12 +1,12 @@
 //! `gabion sds run|list|kill|maintain|remove|rename|start`.
 
 use crate::config::SDS_EXAMPLE;
-use crate::exit::Exit;
 use crate::maintenance::Maintenance;
 use crate::removal::{Removal, What};
-use crate::report::UpDown;
 use crate::target::Target;
 use crate::{cluster, role_sds, runopts::RunArgs, status};
+use admin::exit::Exit;
+use admin::report::UpDown;
 use anyhow::Result;
 use clap::Subcommand;
 use std::time::Duration;

@@ -11,11 +11,11 @@
 //! names now, and a shard whose device has grown is restarted.
 
 use crate::device::presence::{self, Presence};
-use crate::exit::{Exit, coded};
 use crate::files;
 use crate::notes::Notes;
 use crate::process::Process;
 use crate::watched::{Verdict, Watch, Watched};
+use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use rt::{ListenAddr, RtError, Stop};
 use seam::{DiskId, Node, Note};

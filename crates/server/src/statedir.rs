@@ -12,10 +12,10 @@
 //! nbd.sock      where volumes are served
 //! ```
 
-use crate::exit::{Exit, coded};
 use crate::files;
 use crate::process::Process;
 use crate::written::{KEY, RELEASE, is_newer};
+use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -323,7 +323,7 @@ mod tests {
         let path = temp("lock");
         let dir = StateDir::create(&path).unwrap();
         let lock = dir.lock().unwrap();
-        assert_eq!(crate::exit::of(&dir.lock().unwrap_err()), Exit::Taken);
+        assert_eq!(admin::exit::of(&dir.lock().unwrap_err()), Exit::Taken);
         drop(lock);
         dir.lock().unwrap();
         fs::remove_dir_all(&path).unwrap();

@@ -1,10 +1,10 @@
 //! `gabion status`: the state of the cluster, for people and for programs.
 
-use crate::exit::Exit;
-use crate::report::{Device, Mapped, Mdm, Moves, Recovery, Report, Resync, Sdc, State, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
+use admin::exit::Exit;
+use admin::report::{Device, Mapped, Mdm, Moves, Recovery, Report, Resync, Sdc, State, UpDown};
 use anyhow::Result;
 use clap::Args;
 use std::collections::{BTreeMap, BTreeSet};

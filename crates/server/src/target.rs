@@ -1,11 +1,11 @@
 //! The cluster that a command is about: `--mdm ADDR,ADDR` names any, `--dir DIR` one that `up` runs
 //! on this machine.
 
-use crate::admin::Admin;
 use crate::cluster;
 use crate::config::{self, MdmConfig};
-use crate::exit::{self, Exit, coded};
 use crate::statedir::StateDir;
+use admin::Admin;
+use admin::exit::{self, Exit, coded};
 use anyhow::Result;
 use clap::Args;
 use std::net::{SocketAddr, ToSocketAddrs};

@@ -6,11 +6,11 @@
 mod rates;
 mod screen;
 
-use crate::exit::Exit;
-use crate::report::Report;
 use crate::size::Size;
 use crate::status;
 use crate::target::Target;
+use admin::exit::Exit;
+use admin::report::Report;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use ratatui::crossterm::event;

@@ -4,7 +4,6 @@ mod managers;
 mod starting;
 
 use crate::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
-use crate::exit::{Exit, coded};
 use crate::files;
 use crate::process::Process;
 use crate::size::Size;
@@ -12,6 +11,7 @@ use crate::spec::{DeviceSpec, UpDevice, VolumeSpec};
 use crate::statedir::StateDir;
 use crate::target::Target;
 use crate::{cluster, live, ports, room, salvage};
+use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::{Deserialize, Serialize};

@@ -2,11 +2,12 @@
 
 use crate::damage;
 use crate::decision::Question;
-use crate::exit::Exit;
-use crate::report::{Report, Volume};
 use crate::size::Size;
 use crate::target::Target;
-use crate::{report, spec, status};
+use crate::{spec, status};
+use admin::exit::Exit;
+use admin::report;
+use admin::report::{Report, Volume};
 use anyhow::Result;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};

@@ -85,10 +85,25 @@ const TABLE: &[Row] = &[
     // Drives nodes, as `sim` does, without instructions of its own that would distort the counts.
     row("gabion-gate", 2, &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node"], &[]),
     row(
+        "gabion-admin",
+        3,
+        // The node: its handshake and its words for refusals, so that both sides agree.
+        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node"],
+        &["anyhow", "humantime", "prost", "serde", "thiserror"],
+    ),
+    row(
         "gabion-server",
         3,
         // The store: `inspect` reads a device without a node.
-        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-store", "gabion-node", "gabion-rt"],
+        &[
+            "gabion-base",
+            "gabion-seam",
+            "gabion-wire",
+            "gabion-store",
+            "gabion-node",
+            "gabion-rt",
+            "gabion-admin",
+        ],
         &[
             "anyhow",
             "clap",

@@ -9,7 +9,7 @@ use super::figures::Figures;
 use super::io::seconds;
 use super::pair::Rounds;
 use super::rig::{Layout, Rig};
-use crate::exit::Exit;
+use admin::exit::Exit;
 use anyhow::{Result, bail};
 use clap::Args;
 use outcome::{Outcome, Page};

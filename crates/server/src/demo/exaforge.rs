@@ -12,12 +12,12 @@ use crate::bench::interrupt;
 use crate::bench::load::Data;
 use crate::bench::progress::Line;
 use crate::bench::workload::Workload;
-use crate::exit::Exit;
 use crate::limits::Limits;
-use crate::report::{Report, UpDown};
 use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
+use admin::exit::Exit;
+use admin::report::{Report, UpDown};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde::Serialize;
@@ -330,7 +330,7 @@ impl Demo {
     fn level(&self, number: usize) -> Result<()> {
         let name = format!("node{number}");
         self.wait("it has its share", |report| {
-            let groups = |s: &crate::report::Sds| s.devices.iter().map(|d| d.groups).sum::<u32>();
+            let groups = |s: &admin::report::Sds| s.devices.iter().map(|d| d.groups).sum::<u32>();
             let all: u32 = report.sds.iter().map(groups).sum();
             let own = report.sds.iter().find(|s| s.name == name).map_or(0, groups);
             let share = f64::from(all) / SERVERS as f64;

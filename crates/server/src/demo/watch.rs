@@ -1,11 +1,11 @@
 //! Samples the cluster while phases run: requests, their latency, and how much data is protected.
 
-use crate::admin::Admin;
 use crate::bench::interrupt;
 use crate::bench::tally::Counters;
-use crate::report::{Report, UpDown};
 use crate::status;
 use crate::target::Target;
+use admin::Admin;
+use admin::report::{Report, UpDown};
 use anyhow::{Result, anyhow};
 use serde::Serialize;
 use std::collections::BTreeMap;

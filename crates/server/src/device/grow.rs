@@ -7,12 +7,12 @@
 use super::content;
 use super::roster::{self, Found, Server};
 use crate::bench::progress::Line;
-use crate::exit::Exit;
-use crate::report::UpDown;
 use crate::size::Size;
 use crate::spec::DeviceSpec;
 use crate::status;
 use crate::target::Target;
+use admin::exit::Exit;
+use admin::report::UpDown;
 use anyhow::{Context, Result, bail};
 use std::time::{Duration, Instant};
 
@@ -45,7 +45,7 @@ pub fn run(
         *configured = Some(Size(sizes.to));
     }
     found.change()?;
-    let grown = |d: &crate::report::Device| {
+    let grown = |d: &admin::report::Device| {
         d.state == UpDown::Up && d.capacity_bytes > before.capacity_bytes
     };
     let after = found.wait_for(before.shard, "has not grown", true, grown)?;

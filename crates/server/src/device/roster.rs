@@ -6,16 +6,16 @@
 use super::content::{self, Content};
 use super::probe;
 use crate::config::{self, DeviceConfig, SdsConfig};
-use crate::exit::Exit;
 use crate::offline::{self, Offline};
 use crate::process::Process;
 use crate::removal::{Removal, What};
-use crate::report::{Device, Report, UpDown};
 use crate::size::Size;
 use crate::spec::DeviceSpec;
 use crate::table::{right, table};
 use crate::target::Target;
 use crate::{cluster, ports, room, service, status};
+use admin::exit::Exit;
+use admin::report::{Device, Report, UpDown};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use rustix::process::Signal;

@@ -5,10 +5,10 @@
 
 use super::report::{set_bytes, volumes};
 use super::slots;
-use crate::exit::Exit;
 use crate::files;
 use crate::offline::Offline;
 use crate::size::Size;
+use admin::exit::Exit;
 use anyhow::{Context, Result, bail};
 use base::{BLOCK, UNIT, VolumeId};
 use seam::Journal;

@@ -6,10 +6,10 @@
 use super::page;
 use super::report::{Copies, Superblock};
 use super::slots;
-use crate::exit::Exit;
 use crate::offline::Offline;
 use crate::size::Size;
 use crate::table::{right, table};
+use admin::exit::Exit;
 use anyhow::Result;
 use base::BLOCK;
 use seam::DiskError;

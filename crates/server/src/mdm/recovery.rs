@@ -1,14 +1,14 @@
 //! The loss of MDMs for good: backups, the restoration of one, and the recovery of the cluster by a
 //! surviving MDM.
 
-use crate::admin::Admin;
 use crate::config::{self, MdmConfig};
-use crate::decision::{Question, now, when, who};
-use crate::exit::{Exit, coded};
+use crate::decision::{Question, now, who};
 use crate::files;
-use crate::report::device_name;
 use crate::size::Size;
 use crate::target::Target;
+use admin::Admin;
+use admin::exit::{Exit, coded};
+use admin::report::{summary, when};
 use anyhow::{Context, Result, bail};
 use node::backup::{Backup, pack};
 use std::fs;
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use wire::control::{RecoverMdm, RecoveryStatus, StatusInfo, Welcome};
+use wire::control::{RecoverMdm, Welcome};
 
 const POLL: Duration = Duration::from_millis(100);
 /// Time that servers get to report.
@@ -156,65 +156,6 @@ fn wait_closed(at: SocketAddr) -> Result<Exit> {
         }
         std::thread::sleep(POLL);
     }
-}
-
-/// Describes the state of a recovery, and what to do.
-pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
-    let names = |ids: Vec<u32>| -> Vec<String> {
-        ids.into_iter().map(|id| device_name(info, id)).collect()
-    };
-    let (older, waits): (Vec<u32>, Vec<u32>) =
-        status.waits_for.iter().partition(|id| status.older.contains(id));
-    let (older, waits) = (names(older), names(waits));
-    let mut text = match status.open {
-        true => String::from(
-            "The MDM still collects what servers know. I/O goes on, as without an MDM.",
-        ),
-        false => format!(
-            "Recovery {} is over (ordered by {}, {}). Make the MDMs three again: `gabion mdm add`.",
-            status.number,
-            status.by,
-            when(status.at)
-        ),
-    };
-    if status.doubtful > 0 {
-        text += &format!(
-            " {} groups are not served, because it is not known which copy has every write.",
-            status.doubtful
-        );
-    }
-    if !waits.is_empty() {
-        text += &format!(" It waits for {}: start them.", waits.join(", "));
-    }
-    if !older.is_empty() {
-        text += &format!(
-            " In the place of {} an older disk came back, which was replaced since: put the newer \
-             one into its place.",
-            older.join(", ")
-        );
-    }
-    if status.alone > 0 {
-        text += &format!(
-            " Of {} of these groups one device has what was written last, if every device has \
-             reported. Is there a server that `gabion status` does not show? Start it.",
-            status.alone
-        );
-    }
-    if status.stuck > 0 {
-        text += &format!(" Of {} of these groups no server can tell.", status.stuck);
-    }
-    if !status.strange.is_empty() {
-        let ids = listed(&status.strange);
-        text += &format!(
-            " Servers hold or know volumes that the MDM does not know (ids {ids}). Their data \
-             stays on the devices, and nobody serves it. Start all servers, or restore a newer \
-             backup. If nobody needs these volumes: `gabion mdm recover --delete-volumes {ids}`."
-        );
-    }
-    if status.open {
-        text += " `gabion mdm recover --finish` goes on without what is missing.";
-    }
-    text
 }
 
 /// Runs `gabion mdm restore`.

@@ -2,8 +2,8 @@
 //!
 //! Counters start at 0 with each process, so a counter that went down belongs to a new process.
 
-use crate::report::{Device, Report, State, UpDown};
 use crate::size::Size;
+use admin::report::{Device, Report, State, UpDown};
 use anyhow::Result;
 use serde::Serialize;
 use std::collections::VecDeque;

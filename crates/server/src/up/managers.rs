@@ -2,12 +2,12 @@
 //!
 //! Invariant: where a log is gone, no MDM begins another cluster in its place.
 
-use crate::admin::Admin;
 use crate::cluster::{self, MAX_MDMS};
 use crate::config::{self, MdmConfig};
 use crate::salvage;
 use crate::statedir::StateDir;
 use crate::target::Target;
+use admin::Admin;
 use anyhow::{Result, anyhow, bail};
 use std::net::SocketAddr;
 use wire::control::{MdmInfo, MdmStatus};

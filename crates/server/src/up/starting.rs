@@ -3,12 +3,12 @@
 use super::managers;
 use crate::cluster;
 use crate::config::{self, MdmConfig};
-use crate::exit::{Exit, coded};
 use crate::gather::{self, Member};
-use crate::report::{Report, UpDown};
 use crate::spec::VolumeSpec;
 use crate::statedir::StateDir;
 use crate::target::Target;
+use admin::exit::{Exit, coded};
+use admin::report::{Report, UpDown};
 use anyhow::{Context, Result, bail};
 use std::io::Read;
 use std::os::unix::net::UnixStream;

@@ -2,7 +2,7 @@
 
 use super::rows::Target;
 use crate::bench::pair::Spread;
-use crate::exit::Exit;
+use admin::exit::Exit;
 use anyhow::Result;
 use serde::Serialize;
 

@@ -8,33 +8,51 @@ use wire::control::{Access, MapTo, Media, ObjectKind, ObjectStatus, PolicyInfo, 
 /// A protection domain.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Domain {
+    /// Its name.
     pub name: String,
+    /// Its id.
     pub id: u32,
+    /// Number of its servers.
     pub sds: u32,
+    /// Number of its devices.
     pub devices: u32,
+    /// Number of its volumes.
     pub volumes: u32,
+    /// Bytes that its devices can hold.
     pub capacity_bytes: u64,
+    /// Bytes that its devices have allocated.
     pub used_bytes: u64,
 }
 
 /// A fault set.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct FaultSet {
+    /// Its name.
     pub name: String,
+    /// Its id.
     pub id: u32,
+    /// Its protection domain.
     pub protection_domain: String,
+    /// Number of its servers.
     pub sds: u32,
+    /// Number of its devices.
     pub devices: u32,
+    /// Bytes that its devices can hold.
     pub capacity_bytes: u64,
+    /// Bytes that its devices have allocated.
     pub used_bytes: u64,
 }
 
 /// A storage pool.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Pool {
+    /// Its name.
     pub name: String,
+    /// Its id.
     pub id: u32,
+    /// Its protection domain.
     pub protection_domain: String,
+    /// The medium of its devices: `any`, `hdd` or `ssd`.
     pub media_type: &'static str,
     /// Percentage of its capacity that is reserved for rebuilds.
     pub spare_percent: u32,
@@ -46,10 +64,15 @@ pub struct Pool {
     pub new_devices_wait: bool,
     /// Always true: space that was never written reads as zeros.
     pub zero_padding: bool,
+    /// Number of its servers.
     pub sds: u32,
+    /// Number of its devices.
     pub devices: u32,
+    /// Number of its volumes.
     pub volumes: u32,
+    /// Bytes that its devices can hold.
     pub capacity_bytes: u64,
+    /// Bytes that its devices have allocated.
     pub used_bytes: u64,
     /// Bytes reserved by thick volumes, both copies.
     pub reserved_bytes: u64,
@@ -60,7 +83,9 @@ pub struct Pool {
 pub struct Mapped {
     /// The client's name; `all` means every client.
     pub sdc: String,
+    /// Every client may use it.
     pub all: bool,
+    /// `read-write` or `read-only`.
     pub access: &'static str,
 }
 

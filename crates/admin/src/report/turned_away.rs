@@ -7,10 +7,13 @@ use serde::Serialize;
 pub struct TurnedAway {
     /// The name in its configuration.
     pub name: String,
+    /// The number of the device in that configuration.
     pub shard: u32,
     /// Empty if the MDM refused it before it gave its address.
     pub address: String,
+    /// The reason, and what to do.
     pub why: String,
+    /// Seconds since it was refused last.
     pub seconds_ago: u64,
 }
 

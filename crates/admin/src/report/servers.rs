@@ -8,19 +8,27 @@ use wire::control::{DeviceKind, DeviceStatus, Intent};
 /// A data server.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Sds {
+    /// Its name.
     pub name: String,
+    /// Its id.
     pub id: u32,
     /// The name in its configuration. It differs from `name` if the server was renamed.
     pub process_name: String,
+    /// Its protection domain.
     pub protection_domain: String,
+    /// Its fault set. A server without one is a fault unit by itself.
     pub fault_set: Option<String>,
     /// Up when all its devices are up.
     pub state: UpDown,
+    /// The process that registered last.
     pub pid: u32,
     /// Address of its first device.
     pub address: String,
+    /// Bytes that its devices can hold.
     pub capacity_bytes: u64,
+    /// Bytes that its devices have allocated.
     pub used_bytes: u64,
+    /// Its devices.
     pub devices: Vec<Device>,
     /// The build of its first process that has said so.
     pub build: Option<Build>,
@@ -29,9 +37,13 @@ pub struct Sds {
 /// One device of a data server.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Device {
+    /// Its id, which stays when it moves to another server.
     pub id: u32,
+    /// Its number in the server, from 0.
     pub shard: u32,
+    /// `ram`, `null`, `durable` or `unknown`.
     pub kind: &'static str,
+    /// Up while the MDM counts on it.
     pub state: UpDown,
     /// Down, and its process is known to be dead.
     pub dead: bool,
@@ -47,15 +59,22 @@ pub struct Device {
     pub slow_ms: u32,
     /// The MDM reaches it, but the other servers don't.
     pub cut_off: bool,
+    /// It has a session with the leader.
     pub connected: bool,
     /// It has sent a heartbeat. Until then, for a moment after it registered, `used_bytes` and the
     /// other figures from heartbeats are 0, also in the sums over the cluster.
     pub told: bool,
+    /// Where its thread listens, as `IP:PORT`.
     pub address: String,
+    /// Rises with each start of its process.
     pub incarnation: u64,
+    /// Bytes that it can hold.
     pub capacity_bytes: u64,
+    /// Bytes that it has allocated.
     pub used_bytes: u64,
+    /// Groups with a replica here.
     pub groups: u32,
+    /// Groups whose primary it is.
     pub groups_led: u32,
     /// Groups of which it is getting a copy.
     pub groups_coming: u32,
@@ -71,15 +90,23 @@ pub struct Device {
     pub unreadable: u64,
     /// `None` for devices that are not scrubbed.
     pub scrub: Option<Scrub>,
+    /// Bytes that it still has to copy to others.
     pub resync_remaining_bytes: u64,
+    /// Bytes that it has copied to others since its process started.
     pub resync_moved_bytes: u64,
+    /// Operations of clients that it has served since its process started.
     pub ops: u64,
     /// Reads answered to clients since the process started; the next three fields likewise.
     pub reads: u64,
+    /// Bytes of these reads.
     pub read_bytes: u64,
+    /// Writes acknowledged to clients.
     pub writes: u64,
+    /// Bytes of these writes.
     pub written_bytes: u64,
+    /// It had no space for a write lately, or has only its spare.
     pub full: bool,
+    /// Its storage pool.
     pub storage_pool: String,
 }
 

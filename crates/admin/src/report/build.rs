@@ -6,6 +6,7 @@ use wire::control::BuildInfo;
 /// The build of a process.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 pub struct Build {
+    /// Its release, as `0.N.P`.
     pub release: String,
     /// The highest level of a cluster that it can belong to.
     pub level_max: u32,

@@ -7,9 +7,9 @@ mod build;
 mod objects;
 mod recovery;
 mod servers;
+mod summary;
 mod turned_away;
 
-use crate::config::volume_uri;
 use crate::exit::Exit;
 pub use build::Build;
 pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
@@ -19,6 +19,7 @@ use serde::Serialize;
 use servers::servers;
 pub use servers::{Device, Sds};
 use std::net::SocketAddr;
+pub use summary::{summary, when};
 pub use turned_away::TurnedAway;
 use wire::control::{MdmStatus, ObjectKind, StatusInfo};
 
@@ -50,22 +51,37 @@ pub enum UpDown {
 /// The document that `status --json` prints.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Report {
+    /// [`SCHEMA`].
     pub schema: u32,
+    /// The cluster's id, in 16 hexadecimal digits.
     pub cluster: String,
+    /// The state of the whole cluster.
     pub state: State,
+    /// Rises with each change of the configuration.
     pub map_version: u64,
+    /// The metadata managers, the leader first.
     pub mdm: Vec<Mdm>,
+    /// The data servers.
     pub sds: Vec<Sds>,
+    /// The data clients.
     pub sdc: Vec<Sdc>,
+    /// The volumes.
     pub volumes: Vec<Volume>,
+    /// All placement groups.
     pub groups: Groups,
+    /// What the devices hold.
     pub capacity: Capacity,
+    /// What is still to copy.
     pub resync: Resync,
+    /// The groups that move.
     pub moves: Moves,
     /// The cluster's name; empty if it has none.
     pub name: String,
+    /// The protection domains.
     pub protection_domains: Vec<Domain>,
+    /// The fault sets.
     pub fault_sets: Vec<FaultSet>,
+    /// The storage pools.
     pub storage_pools: Vec<Pool>,
     /// Present only while writes wait for space.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -82,6 +98,7 @@ pub struct Report {
 /// The scrubber of a device: the current pass, or the last one.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Scrub {
+    /// A pass runs now.
     pub running: bool,
     /// Bytes read in this pass.
     pub done_bytes: u64,
@@ -91,7 +108,9 @@ pub struct Scrub {
     pub passes: u64,
     /// Time since the last pass ended.
     pub ended_seconds_ago: Option<u64>,
+    /// Damaged bytes that this pass found.
     pub damaged_bytes: u64,
+    /// Those that it rewrote from another copy.
     pub repaired_bytes: u64,
     /// Damaged bytes without another copy.
     pub unrepairable_bytes: u64,
@@ -117,15 +136,19 @@ pub struct Full {
 /// A metadata manager.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Mdm {
+    /// Where it listens, as `IP:PORT`.
     pub address: String,
     /// Process id of the leader; 0 for the others.
     pub pid: u32,
     /// Down when the leader has not heard from it lately.
     pub state: UpDown,
+    /// Its name.
     pub name: String,
+    /// Its id.
     pub id: u32,
     /// `manager` or `tie-breaker`.
     pub role: &'static str,
+    /// It is the leader.
     pub leads: bool,
     /// True if it votes. A newly added MDM does not vote yet.
     pub votes: bool,
@@ -138,11 +161,17 @@ pub struct Mdm {
 /// A data client.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Sdc {
+    /// Its name.
     pub name: String,
+    /// Its id.
     pub id: u32,
+    /// Up while it has a session with the MDM.
     pub state: UpDown,
+    /// Its process id.
     pub pid: u32,
+    /// Where it serves NBD, without the name of an export.
     pub nbd_uris: Vec<String>,
+    /// Number of connected NBD clients.
     pub nbd_connections: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
     pub refused_by: Vec<u32>,
@@ -153,12 +182,19 @@ pub struct Sdc {
 /// A volume.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Volume {
+    /// Its name.
     pub name: String,
+    /// Its id, which is never used again.
     pub id: u32,
+    /// Its size, a multiple of 1 MiB.
     pub size_bytes: u64,
+    /// The state of its groups alone.
     pub state: State,
+    /// One URI for each address of each client that is up and may use it.
     pub nbd_uris: Vec<String>,
+    /// The groups that it is striped over.
     pub groups: Groups,
+    /// Its storage pool.
     pub storage_pool: String,
     /// Space for the whole volume is reserved.
     pub thick: bool,
@@ -171,25 +207,35 @@ pub struct Volume {
 /// Counts of placement groups.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Groups {
+    /// All of them.
     pub total: u32,
+    /// Those that lack a copy.
     pub degraded: u32,
+    /// Those without a copy that may serve.
     pub failed: u32,
 }
 
 /// Raw bytes, over all copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Capacity {
+    /// Space of the devices that are up and admitted.
     pub total_bytes: u64,
+    /// Data with all its copies.
     pub protected_bytes: u64,
+    /// Data that lacks a copy.
     pub degraded_bytes: u64,
+    /// Data without a copy.
     pub failed_bytes: u64,
 }
 
 /// Bytes to copy to replicas that are out of date.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Resync {
+    /// Bytes still to copy.
     pub remaining_bytes: u64,
+    /// Bytes copied per second lately.
     pub rate_bytes_per_second: u64,
+    /// Bytes copied since the servers' processes started.
     pub moved_bytes: u64,
 }
 
@@ -383,6 +429,18 @@ fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
     }
 }
 
+/// Returns the URI of one volume at an address that a data client has reported.
+pub fn volume_uri(base: &str, volume: &str) -> String {
+    let authority = base.find("://").map_or(0, |at| at + 3);
+    match base[authority..].find('/') {
+        Some(slash) => {
+            let (before, after) = base.split_at(authority + slash + 1);
+            format!("{before}{volume}{after}")
+        }
+        None => format!("{base}/{volume}"),
+    }
+}
+
 /// Returns all MDMs, the leader first. An MDM whose map lists no MDMs is the only one.
 fn managers(info: &StatusInfo, leader: SocketAddr) -> Vec<Mdm> {
     let one = |m: &MdmStatus| {
@@ -471,6 +529,15 @@ mod tests {
         let caps: Vec<u64> = report.sds.iter().map(|s| s.capacity_bytes).collect();
         assert_eq!(caps, [200, 100]);
         assert_eq!(report.volumes[0].nbd_uris, ["nbd+unix:///v?socket=/x"]);
+    }
+
+    #[test]
+    fn uris_name_the_volume() {
+        assert_eq!(
+            volume_uri("nbd+unix:///?socket=/tmp/a%20b/nbd.sock", "vol1"),
+            "nbd+unix:///vol1?socket=/tmp/a%20b/nbd.sock"
+        );
+        assert_eq!(volume_uri("nbd://127.0.0.1:10809/", "vol1"), "nbd://127.0.0.1:10809/vol1");
     }
 
     #[test]

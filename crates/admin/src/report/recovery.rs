@@ -1,5 +1,6 @@
 //! Progress of the last recovery of the MDMs, as `status --json` publishes it.
 
+use super::summary::summary;
 use serde::Serialize;
 use wire::control::{RecoveryStatus, StatusInfo};
 
@@ -8,6 +9,7 @@ use wire::control::{RecoveryStatus, StatusInfo};
 pub struct Recovery {
     /// Recoveries so far, this one included.
     pub number: u32,
+    /// Who ordered it, as `user@host`.
     pub ordered_by: String,
     /// Seconds since 1970, UTC.
     pub ordered_at_seconds: u64,
@@ -46,7 +48,7 @@ impl Recovery {
             waits_for: r.waits_for.clone(),
             older_disks: r.older.clone(),
             unknown_volumes: r.strange.clone(),
-            text: crate::mdm::recovery::summary(info, r),
+            text: summary(info, r),
         }
     }
 }
