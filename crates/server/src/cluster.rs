@@ -5,12 +5,12 @@
 //! `sds1` to `sdsN`. Several SDSs may share a process (`cluster.toml` says how many): each has its
 //! own configuration and pid file, but they start and end together, and share the log of the first.
 
-use crate::config::{self, SdsConfig};
-use crate::files;
-use crate::process::Process;
 use crate::statedir::StateDir;
 use admin::report::{Device, Report, UpDown};
 use anyhow::{Context, Result, bail};
+use daemon::config::{self, SdsConfig};
+use daemon::files;
+use daemon::process::Process;
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -14,7 +14,6 @@ mod roles;
 pub mod topology;
 
 use crate::gather::{self, Member};
-use crate::size::Size;
 use crate::status;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -24,6 +23,7 @@ use admin::report::{Report, UpDown};
 use anyhow::{Context, Result, bail};
 use check::Findings;
 use clap::Args;
+use daemon::size::Size;
 use host::{Remote, Way};
 use local::Local;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,7 @@
 //! `gabion device`: the devices of servers, and whether one can be trusted with data.
 
-pub mod content;
 mod grow;
 pub mod medium;
-pub mod presence;
 pub mod probe;
 mod roster;
 pub mod scratch;
@@ -11,12 +9,12 @@ mod scrub;
 pub mod verdict;
 
 use crate::removal::Removal;
-use crate::size::Size;
-use crate::spec::DeviceSpec;
 use crate::target::Target;
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
+use daemon::size::Size;
+use daemon::spec::DeviceSpec;
 use roster::Server;
 use std::path::PathBuf;
 

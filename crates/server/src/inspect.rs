@@ -6,17 +6,16 @@
 
 mod export;
 mod page;
-pub mod report;
 mod slots;
 mod verify;
 
-use crate::offline::{self, Offline};
 use crate::target::Target;
 use admin::exit::Exit;
 use anyhow::{Context, Result, bail};
 use base::VolumeId;
 use clap::{Args, Subcommand};
-use report::Copies;
+use daemon::inspect::{self as report, Copies};
+use daemon::offline::{self, Offline};
 use std::path::{Path, PathBuf};
 use store::durable::Tuning;
 

@@ -1,9 +1,10 @@
 //! The output of a foreground `gabion up`: how to use the cluster, then its state, until Ctrl-C.
 
+use crate::status;
 use crate::target::Target;
-use crate::{size::Size, status};
 use admin::report::{Report, UpDown};
 use anyhow::Result;
+use daemon::size::Size;
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write, stdout};
 use std::process::Child;

@@ -2,9 +2,9 @@
 //!
 //! Each subcommand has one file (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`,
 //! `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`). They share
-//! these modules: `output` prints, `target` finds the cluster, `admin` talks to its MDM, `cluster`,
-//! `statedir` and `process` manage the processes of a cluster on this machine, `service` and the
-//! `role_*` files run a node. This crate makes no decisions about data: the nodes do.
+//! these modules: `output` prints, `target` finds the cluster, `cluster` and `statedir` manage the
+//! processes of a cluster on this machine. The crate `daemon` runs a role, and `admin` talks to the
+//! MDM.
 #![forbid(unsafe_code)]
 
 #[macro_use]
@@ -12,37 +12,26 @@ mod output;
 
 mod bench;
 mod cluster;
-mod config;
 mod damage;
 mod decision;
 mod demo;
 mod deploy;
 mod device;
 mod down;
-mod files;
 mod gather;
 mod inspect;
 mod limits;
 mod live;
 mod maintenance;
 mod mdm;
-mod notes;
 mod objects;
-mod offline;
 mod ports;
-mod process;
 mod removal;
-mod role_mdm;
-mod role_sdc;
-mod role_sds;
 mod room;
 mod runopts;
 mod salvage;
 mod sdc;
 mod sds;
-mod service;
-mod size;
-mod spec;
 mod statedir;
 mod status;
 mod table;
@@ -50,11 +39,9 @@ mod target;
 mod top;
 mod up;
 mod volume;
-mod watched;
-mod written;
 
 use admin::exit::{self, Exit};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -135,8 +122,16 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(error) => {
             eprintln!("error: {error:#}");
-            exit::of(&error).into()
+            exit_of(&error).into()
         }
+    }
+}
+
+/// Returns the exit code for an error.
+fn exit_of(error: &anyhow::Error) -> Exit {
+    match error.chain().any(|cause| cause.is::<daemon::InUse>()) {
+        true => Exit::Taken,
+        false => exit::of(error),
     }
 }
 
@@ -196,14 +191,6 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Demo(command) => demo::run(target, command),
         Command::Bench(command) => bench::run(target, command),
     }
-}
-
-/// Returns 64 random bits from the kernel.
-fn random() -> Result<u64> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .context("the kernel gives no random numbers")?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]

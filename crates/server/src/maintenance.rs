@@ -3,12 +3,12 @@
 //! The MDM carries it out. Stopping this command does not end the maintenance; `--end` does.
 
 use crate::bench::progress::Line;
-use crate::size::Size;
 use crate::status;
 use crate::target::Target;
 use admin::report::{Device, Report};
 use anyhow::Result;
 use clap::Args;
+use daemon::size::Size;
 use std::time::Duration;
 
 const POLL: Duration = Duration::from_millis(200);

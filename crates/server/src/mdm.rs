@@ -1,17 +1,17 @@
 //! `gabion mdm run|list|add|remove|switch|backup|recover|restore|kill|start`.
 
-mod beginning;
 pub mod recovery;
 mod roster;
 
-use crate::config::{self, MDM_EXAMPLE, MdmConfig};
 use crate::statedir::StateDir;
 use crate::target::Target;
-use crate::{cluster, role_mdm, runopts::RunArgs};
+use crate::{cluster, runopts::RunArgs};
 use admin::Admin;
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
+use daemon::config::{self, MDM_EXAMPLE, MdmConfig};
+use daemon::{lost_log, role_mdm};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -174,7 +174,7 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
         MdmCommand::Run(args) => {
             let Some(file) = args.config_or_example(MDM_EXAMPLE)? else { return Ok(Exit::Ok) };
             let mut config: MdmConfig = config::read(file)?;
-            beginning::refuse_another(&config, file, false)?;
+            lost_log::refuse_another(&config, file, false)?;
             config.backend.0 = args.backend.unwrap_or(config.backend.0);
             role_mdm::run(&config)?;
         }
@@ -203,7 +203,7 @@ pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
             let dir = target.local()?;
             let name = cluster::mdm_name(&dir, name.as_deref())?;
             let file = dir.config_file(&name);
-            beginning::refuse_another(&config::read(&file)?, &file, true)?;
+            lost_log::refuse_another(&config::read(&file)?, &file, true)?;
             start(target, &dir, &name)?;
         }
     }

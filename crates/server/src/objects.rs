@@ -1,7 +1,6 @@
 //! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`,
 //! `gabion system rename|level`.
 
-use crate::size::Size;
 use crate::status;
 use crate::table::{right, table};
 use crate::target::Target;
@@ -10,6 +9,7 @@ use admin::report::{Pool, Report};
 use anyhow::{Result, bail};
 use base::Policy;
 use clap::{Args, Subcommand, ValueEnum};
+use daemon::size::Size;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use wire::control::{

@@ -47,7 +47,7 @@ fn is_free(at: SocketAddr) -> bool {
 pub fn free(count: usize) -> Result<Vec<SocketAddr>> {
     let range = usable();
     let size = range.len();
-    let start = crate::random()? as usize % size;
+    let start = daemon::random()? as usize % size;
     let mut found = Vec::with_capacity(count);
     for i in 0..size {
         let port = range.start + ((start + i) % size) as u16;

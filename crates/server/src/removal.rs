@@ -3,13 +3,13 @@
 //! The MDM carries the removal out, also after this command is stopped; only `--keep` cancels it.
 
 use crate::bench::progress::Line;
-use crate::size::Size;
 use crate::status;
 use crate::target::Target;
 use admin::exit::{Exit, coded};
 use admin::report::{Device, Report};
 use anyhow::Result;
 use clap::Args;
+use daemon::size::Size;
 use std::time::{Duration, Instant};
 
 const POLL: Duration = Duration::from_millis(200);

@@ -1,7 +1,7 @@
 //! Checks whether sparse devices have enough space on their file systems.
 
-use crate::files;
-use crate::size::Size;
+use daemon::files;
+use daemon::size::Size;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -4,13 +4,14 @@
 //! flushed, and only they matter: everything else is made again from their names and sizes, and
 //! from the files that are intact.
 
-use crate::config::{self, SdcConfig, SdsConfig};
-use crate::device::content::{self, Content};
-use crate::files;
-use crate::size::Size;
+use crate::cluster;
 use crate::statedir::StateDir;
-use crate::{cluster, config::MdmConfig};
 use anyhow::{Result, bail};
+use daemon::config::MdmConfig;
+use daemon::config::{self, SdcConfig, SdsConfig};
+use daemon::content::{self, Content};
+use daemon::files;
+use daemon::size::Size;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::PathBuf;

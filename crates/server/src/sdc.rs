@@ -1,13 +1,14 @@
 //! `gabion sdc run|list|rename|remove|kill|start`.
 
-use crate::config::{self, SDC_EXAMPLE, SdcConfig};
 use crate::table::{right, table};
 use crate::target::Target;
-use crate::{cluster, role_sdc, runopts::RunArgs, status};
+use crate::{cluster, runopts::RunArgs, status};
 use admin::exit::Exit;
 use admin::report::Report;
 use anyhow::Result;
 use clap::Subcommand;
+use daemon::config::{self, SDC_EXAMPLE, SdcConfig};
+use daemon::role_sdc;
 use std::time::Duration;
 use wire::control::{Ask, ObjectKind, RemoveObject};
 

@@ -1,14 +1,15 @@
 //! `gabion sds run|list|kill|maintain|remove|rename|start`.
 
-use crate::config::SDS_EXAMPLE;
 use crate::maintenance::Maintenance;
 use crate::removal::{Removal, What};
 use crate::target::Target;
-use crate::{cluster, role_sds, runopts::RunArgs, status};
+use crate::{cluster, runopts::RunArgs, status};
 use admin::exit::Exit;
 use admin::report::UpDown;
 use anyhow::Result;
 use clap::Subcommand;
+use daemon::config::SDS_EXAMPLE;
+use daemon::role_sds;
 use std::time::Duration;
 use wire::control::ObjectKind;
 

@@ -12,11 +12,11 @@
 //! nbd.sock      where volumes are served
 //! ```
 
-use crate::files;
-use crate::process::Process;
-use crate::written::{KEY, RELEASE, is_newer};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
+use daemon::files;
+use daemon::process::Process;
+use daemon::written::{KEY, RELEASE, is_newer};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -250,7 +250,7 @@ impl StateDir {
 /// True for the content of `format` in a directory that this build reads: the layout, and then
 /// lines of which it knows `written_by`. Others are a newer release's, which has to say that it is
 /// one.
-pub fn is_ours(text: &str) -> bool {
+fn is_ours(text: &str) -> bool {
     let mut lines = text.trim().lines();
     let layout = lines.next() == Some(FORMAT);
     let (by, others): (Vec<&str>, Vec<&str>) =
@@ -267,6 +267,12 @@ mod tests {
         let dir = std::env::temp_dir().join(format!("gabion-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&dir);
         dir
+    }
+
+    /// Files of each release so far. They are never changed; a release adds its own.
+    #[test]
+    fn the_directories_of_every_release_are_ours() {
+        assert!(is_ours(include_str!("../tests/golden/0.1.0/format")));
     }
 
     #[test]

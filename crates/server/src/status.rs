@@ -1,12 +1,12 @@
 //! `gabion status`: the state of the cluster, for people and for programs.
 
-use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::{Device, Mapped, Mdm, Moves, Recovery, Report, Resync, Sdc, State, UpDown};
 use anyhow::Result;
 use clap::Args;
+use daemon::size::Size;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 

@@ -2,12 +2,12 @@
 //! on this machine.
 
 use crate::cluster;
-use crate::config::{self, MdmConfig};
 use crate::statedir::StateDir;
 use admin::Admin;
 use admin::exit::{self, Exit, coded};
 use anyhow::Result;
 use clap::Args;
+use daemon::config::{self, MdmConfig};
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 

@@ -6,13 +6,13 @@
 mod rates;
 mod screen;
 
-use crate::size::Size;
 use crate::status;
 use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::Report;
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use daemon::size::Size;
 use ratatui::crossterm::event;
 use rates::{History, Sample};
 use std::io::{IsTerminal, stdout};

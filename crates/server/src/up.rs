@@ -3,17 +3,17 @@
 mod managers;
 mod starting;
 
-use crate::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
-use crate::files;
-use crate::process::Process;
-use crate::size::Size;
-use crate::spec::{DeviceSpec, UpDevice, VolumeSpec};
 use crate::statedir::StateDir;
 use crate::target::Target;
 use crate::{cluster, live, ports, room, salvage};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use daemon::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
+use daemon::files;
+use daemon::process::Process;
+use daemon::size::Size;
+use daemon::spec::{DeviceSpec, UpDevice, VolumeSpec};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use starting::Starting;

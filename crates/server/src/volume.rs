@@ -2,14 +2,15 @@
 
 use crate::damage;
 use crate::decision::Question;
-use crate::size::Size;
+use crate::status;
 use crate::target::Target;
-use crate::{spec, status};
 use admin::exit::Exit;
 use admin::report;
 use admin::report::{Report, Volume};
 use anyhow::Result;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use daemon::size::Size;
+use daemon::spec;
 use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
 
 /// Subcommands of `gabion volume`.

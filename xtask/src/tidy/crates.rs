@@ -92,6 +92,13 @@ const TABLE: &[Row] = &[
         &["anyhow", "humantime", "prost", "serde", "thiserror"],
     ),
     row(
+        "gabion-daemon",
+        3,
+        // The store: a device is examined while no process serves it.
+        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-store", "gabion-node", "gabion-rt"],
+        &["anyhow", "humantime", "rustix", "serde", "signal-hook", "thiserror", "toml"],
+    ),
+    row(
         "gabion-server",
         3,
         // The store: `inspect` reads a device without a node.
@@ -103,6 +110,7 @@ const TABLE: &[Row] = &[
             "gabion-node",
             "gabion-rt",
             "gabion-admin",
+            "gabion-daemon",
         ],
         &[
             "anyhow",
@@ -166,6 +174,11 @@ const BANS: &[(&str, &str, &str)] = &[
         "gabion-capi",
         "gabion-server",
         "programs link it: no command line, no tables, no process that it would start",
+    ),
+    (
+        "gabion-daemon",
+        "gabion-admin",
+        "a role asks no MDM as an operator does: what it has to know comes to its node",
     ),
     (
         "gabion-system-tests",

@@ -35,7 +35,7 @@ const WRITES: &[&str] = &[
 /// devices with flushes of their own, kernel settings, scratch files of benchmarks, and developer
 /// tools.
 const WRITERS: &[&str] = &[
-    "crates/server/src/files.rs",
+    "crates/daemon/src/files.rs",
     "crates/rt/src/device.rs",
     "crates/server/src/limits.rs",
     "crates/server/src/device/scratch.rs",
@@ -85,7 +85,7 @@ fn check_file(file: &File) -> Vec<String> {
             {
                 find(
                     i + 1,
-                    "files are written by `crates/server/src/files.rs`: others would not survive a power cut",
+                    "files are written by `crates/daemon/src/files.rs`: others would not survive a power cut",
                 );
             }
         }
@@ -159,7 +159,7 @@ mod tests {
         for write in WRITES {
             let text = format!("//! X.\nfn f() {{ {write} }}\n");
             assert_eq!(findings("crates/server/src/x.rs", &text), 1, "{write}");
-            assert_eq!(findings("crates/server/src/files.rs", &text), 0, "{write}");
+            assert_eq!(findings("crates/daemon/src/files.rs", &text), 0, "{write}");
             assert_eq!(findings("crates/server/tests/x.rs", &text), 0, "{write}");
             let test = format!("//! X.\n#[cfg(test)]\nmod tests {{ {write} }}\n");
             assert_eq!(findings("crates/server/src/x.rs", &test), 0, "{write}");

@@ -7,12 +7,12 @@
 
 use super::interrupt;
 use super::progress::Line;
-use crate::offline::{self, Offline};
-use crate::size::Size;
 use crate::table::{right, table};
 use anyhow::{Context, Result, bail};
 use base::{BLOCK, ClusterId, DeviceId, GroupId, Prng, UNIT, UnitKey, VolumeId};
 use clap::Args;
+use daemon::offline::{self, Offline};
+use daemon::size::Size;
 use rt::{Backend, DiskSpec, Drive};
 use seam::{Buf, Job, Started};
 use serde::Serialize;
@@ -221,7 +221,7 @@ fn prepare(path: &Path, units: u32, write_through: bool) -> Result<Offline> {
     if let Some(notice) = drive.notice() {
         eprintln!("{notice}");
     }
-    let uuid = [crate::random()?, crate::random()?];
+    let uuid = [daemon::random()?, daemon::random()?];
     let identity = Identity { cluster: ClusterId(1), device: DeviceId(1), uuid };
     offline::format(&mut drive, identity, false)?;
     let durability = if write_through { Durability::WriteThrough } else { Durability::Flush };

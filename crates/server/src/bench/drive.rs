@@ -118,7 +118,7 @@ impl Jobs {
                 work.block,
                 volume.size,
                 place,
-                crate::random()?,
+                daemon::random()?,
             )
             .with_context(|| {
                 format!(
@@ -144,7 +144,7 @@ impl Jobs {
         let shard = rt::Shard::bind(rt::Config {
             backend: volume.backend,
             local: !volume.tcp_only,
-            seed: crate::random()?,
+            seed: daemon::random()?,
             ..rt::Config::default()
         })?;
         let name = name::first_free()?;
@@ -152,7 +152,7 @@ impl Jobs {
             name: name.text.clone(),
             mdm: volume.mdm.clone(),
             nbd_uris: Vec::new(),
-            nonce: crate::random()?,
+            nonce: daemon::random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,
             dialect: wire::DIALECT,

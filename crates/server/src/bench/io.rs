@@ -5,11 +5,12 @@ use super::figures::Figures;
 use super::load::Data;
 use super::rig::{self, Layout, Rig, Temporary};
 use super::workload::Workload;
-use crate::size::Size;
+use crate::status;
 use crate::target::Target;
-use crate::{spec, status};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use daemon::size::Size;
+use daemon::spec;
 use serde::Serialize;
 use std::time::Duration;
 

@@ -90,7 +90,7 @@ impl Rig {
         tcp_only: bool,
         more: &[&str],
     ) -> Result<Rig> {
-        let name = format!("gabion-bench-{}-{:08x}", std::process::id(), crate::random()? as u32);
+        let name = format!("gabion-bench-{}-{:08x}", std::process::id(), daemon::random()? as u32);
         let dir = folder.join(name);
         let cleanup = Cleanup(dir.clone());
         let mut command = Command::new(std::env::current_exe()?);
@@ -159,7 +159,7 @@ impl Temporary {
         backend: rt::Backend,
         tcp_only: bool,
     ) -> Result<(Temporary, Volume)> {
-        let name = format!("bench-{:08x}", crate::random()? as u32);
+        let name = format!("bench-{:08x}", daemon::random()? as u32);
         let size = target.connect()?.create_volume(&name, VOLUME_MIN)?.size;
         let made = Temporary { target: target.clone(), name: name.clone() };
         let volume = Volume { mdm: target.mdms()?, name, size, backend, tcp_only };

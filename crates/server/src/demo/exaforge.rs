@@ -13,13 +13,13 @@ use crate::bench::load::Data;
 use crate::bench::progress::Line;
 use crate::bench::workload::Workload;
 use crate::limits::Limits;
-use crate::size::Size;
 use crate::table::{right, table};
 use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::{Report, UpDown};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use daemon::size::Size;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -129,8 +129,8 @@ pub fn run(target: &Target, args: &ExaforgeArgs) -> Result<Exit> {
     let _ = std::fs::remove_dir_all(&folder);
     if let Some(out) = &out {
         let json = serde_json::to_string_pretty(&document)?;
-        crate::files::write(&out.join("report.json"), json).context("can't write the report")?;
-        crate::files::write(&out.join("report.html"), page::html(&document))?;
+        daemon::files::write(&out.join("report.json"), json).context("can't write the report")?;
+        daemon::files::write(&out.join("report.html"), page::html(&document))?;
     }
     if args.json {
         println!("{}", serde_json::to_string_pretty(&document)?);

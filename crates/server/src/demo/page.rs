@@ -2,7 +2,7 @@
 
 use super::exaforge::{Document, Phase};
 use super::watch::Sample;
-use crate::size::Size;
+use daemon::size::Size;
 use std::fmt::Write as _;
 
 /// Size of a chart in pixels, and its left margin.

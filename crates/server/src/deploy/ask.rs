@@ -1,8 +1,8 @@
 //! Builds a topology from questions and answers.
 
 use super::topology::{Host, InPool, MdmRole, Topology};
-use crate::spec::{DeviceSpec, VolumeSpec};
 use anyhow::{Context, Result};
+use daemon::spec::{DeviceSpec, VolumeSpec};
 use std::io::{BufRead, Write};
 use std::str::FromStr;
 

@@ -2,8 +2,8 @@
 
 use super::host::Remote;
 use super::topology::{MDM_PORT, SDS_PORT};
-use crate::size::Size;
-use crate::spec::DeviceSpec;
+use daemon::size::Size;
+use daemon::spec::DeviceSpec;
 use seam::DiskError;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -256,7 +256,7 @@ mod tests {
         let mut drive = rt::Drive::open(&spec, rt::Backend::Auto).unwrap();
         let cluster = base::ClusterId(0xab);
         let identity = Identity { cluster, device: base::DeviceId(7), uuid: [1, 2] };
-        crate::offline::format(&mut drive, identity, false).unwrap();
+        daemon::offline::format(&mut drive, identity, false).unwrap();
         drop(drive);
         let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
         let page = hex(&std::fs::read(&path).unwrap()[..PAGE]);

@@ -3,10 +3,10 @@
 //! The plan is written to a file before anything is created, so that all of it can be removed.
 
 use super::topology::{Host, Topology};
-use crate::files;
-use crate::process::Process;
-use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
+use daemon::files;
+use daemon::process::Process;
+use daemon::spec::DeviceSpec;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
@@ -80,7 +80,7 @@ impl Local {
     pub fn open(folder: &Path) -> Result<Option<Local>> {
         let file = file(folder);
         match file.exists() {
-            true => crate::config::read(&file).map(Some),
+            true => daemon::config::read(&file).map(Some),
             false => Ok(None),
         }
     }
@@ -111,7 +111,7 @@ impl Local {
                 "network namespaces need root: use sudo, or `gabion up`, which does without them"
             );
         }
-        crate::config::write(&file(folder), self)?;
+        daemon::config::write(&file(folder), self)?;
         let (bridge, own) = (self.bridge(), format!("{}/24", address(self.network, 1)));
         ip(&["link", "add", &bridge, "type", "bridge"])?;
         ip(&["addr", "add", &own, "dev", &bridge])?;

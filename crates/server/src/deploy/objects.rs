@@ -2,9 +2,9 @@
 
 use super::topology::{Host, InPool, Text, Topology};
 use crate::objects::{MediaType, Settings};
-use crate::spec::VolumeSpec;
 use anyhow::{Result, bail};
 use base::Policy;
+use daemon::spec::VolumeSpec;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{Ask, ObjectKind, ObjectStatus};

@@ -3,9 +3,9 @@
 use super::check::Findings;
 use super::host::{Remote, Way, flush_above};
 use super::topology::{Host, InPool, Topology};
-use crate::config::{DeviceConfig, MdmConfig, SdcConfig, SdsConfig};
-use crate::spec::DeviceSpec;
 use anyhow::{Context, Result};
+use daemon::config::{DeviceConfig, MdmConfig, SdcConfig, SdsConfig};
+use daemon::spec::DeviceSpec;
 use serde::Serialize;
 use std::path::PathBuf;
 
@@ -84,7 +84,7 @@ pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>>
 }
 
 fn role(name: &'static str, config: &impl Serialize) -> Result<Role> {
-    let text = crate::written::text(config)?;
+    let text = daemon::written::text(config)?;
     Ok(Role { name, config: format!("# Written by `gabion deploy`.\n{text}") })
 }
 
@@ -192,7 +192,7 @@ mod tests {
     fn waiting(topology: &Topology, founding: bool) -> Vec<bool> {
         let all = topology.mdms().map(|host| of(host, topology, founding).unwrap());
         let mdm = all.map(|roles| roles.into_iter().find(|r| r.name == "mdm").unwrap());
-        let read = |text: &str| crate::written::parse::<MdmConfig>(text).unwrap().0;
+        let read = |text: &str| daemon::written::parse::<MdmConfig>(text).unwrap().0;
         mdm.map(|role| read(&role.config).join).collect()
     }
 

@@ -1,10 +1,10 @@
 //! The hosts of a cluster and their roles, from a TOML or CSV file, or from answers to questions.
 
 use super::objects::{self, PoolPlan};
-use crate::config::NbdAddress;
-use crate::spec::{DeviceSpec, VolumeSpec};
-use crate::written;
 use anyhow::{Context, Result, bail};
+use daemon::config::NbdAddress;
+use daemon::spec::{DeviceSpec, VolumeSpec};
+use daemon::written;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeSet;
@@ -454,6 +454,16 @@ impl Host {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Files of each release so far. They are never changed; a release adds its own.
+    #[test]
+    fn the_files_of_every_release_are_read() {
+        let text = include_str!("../../tests/golden/0.1.0/topology.toml");
+        let topology = written::parse::<Topology>(text).unwrap();
+        assert_eq!((topology.0.hosts.len(), topology.0.pools.len(), &topology.1), (2, 1, &None));
+        // What this release writes of it has the same content.
+        assert_eq!(written::parse(&written::text(&topology.0).unwrap()).unwrap(), topology);
+    }
 
     #[test]
     fn the_example_is_a_topology_and_survives_being_written() {

@@ -4,16 +4,16 @@
 //! groups with a copy on it go on with the other copy. The server decides how much it uses. This
 //! command refuses in advance what the server would refuse, before anything is changed.
 
-use super::content;
 use super::roster::{self, Found, Server};
 use crate::bench::progress::Line;
-use crate::size::Size;
-use crate::spec::DeviceSpec;
 use crate::status;
 use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::UpDown;
 use anyhow::{Context, Result, bail};
+use daemon::content;
+use daemon::size::Size;
+use daemon::spec::DeviceSpec;
 use std::time::{Duration, Instant};
 
 /// How long to wait for the end of a resync.

@@ -3,21 +3,21 @@
 //! The server's configuration is authoritative. A command changes the file and makes the process
 //! read it again with SIGHUP. The MDM's status then shows the result.
 
-use super::content::{self, Content};
 use super::probe;
-use crate::config::{self, DeviceConfig, SdsConfig};
-use crate::offline::{self, Offline};
-use crate::process::Process;
 use crate::removal::{Removal, What};
-use crate::size::Size;
-use crate::spec::DeviceSpec;
 use crate::table::{right, table};
 use crate::target::Target;
-use crate::{cluster, ports, room, service, status};
+use crate::{cluster, ports, room, status};
 use admin::exit::Exit;
 use admin::report::{Device, Report, UpDown};
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use daemon::config::{self, DeviceConfig, SdsConfig};
+use daemon::content::{self, Content};
+use daemon::offline::{self, Offline};
+use daemon::process::Process;
+use daemon::size::Size;
+use daemon::spec::DeviceSpec;
 use rustix::process::Signal;
 use serde::Serialize;
 use std::net::SocketAddr;
@@ -165,7 +165,7 @@ impl Found {
         let text = String::from_utf8_lossy(text.get(*from as usize..)?).into_owned();
         let named = format!(" {}.{shard}: ", self.config.name);
         let mut told = text.lines().filter_map(|line| line.split_once(&named));
-        told.find_map(|(_, why)| Some(why.strip_suffix(service::OTHERS_GO_ON)?.to_owned()))
+        told.find_map(|(_, why)| Some(why.strip_suffix(daemon::OTHERS_GO_ON)?.to_owned()))
     }
 
     /// Adds a device to the configuration and waits until it is up. Otherwise removes it again.

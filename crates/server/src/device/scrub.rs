@@ -1,12 +1,12 @@
 //! `gabion device scrub`: starts a pass, and waits for its end.
 
 use crate::bench::progress::Line;
-use crate::size::Size;
 use crate::status;
 use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::{Device, Report, Scrub, UpDown};
 use anyhow::{Result, bail};
+use daemon::size::Size;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -3,14 +3,14 @@
 //! A device has some units of a volume; the others are on other devices. Its copy may also lack the
 //! newest writes. The command reports both.
 
-use super::report::{set_bytes, volumes};
 use super::slots;
-use crate::files;
-use crate::offline::Offline;
-use crate::size::Size;
 use admin::exit::Exit;
 use anyhow::{Context, Result, bail};
 use base::{BLOCK, UNIT, VolumeId};
+use daemon::files;
+use daemon::inspect::{set_bytes, volumes};
+use daemon::offline::Offline;
+use daemon::size::Size;
 use seam::Journal;
 use serde::Serialize;
 use std::collections::BTreeSet;

@@ -1,8 +1,8 @@
 //! The page that `gabion inspect` prints for people.
 
-use super::report::{Growth, Report, Superblock};
-use crate::size::Size;
 use crate::table::{right, table};
+use daemon::inspect::{Growth, Report, Superblock};
+use daemon::size::Size;
 use std::fmt::Write as _;
 
 /// More groups than this are only summed up: `--json` lists all.

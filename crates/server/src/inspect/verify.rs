@@ -4,14 +4,14 @@
 //! damage to one of these makes the mount fail, and the command ends before this code runs.
 
 use super::page;
-use super::report::{Copies, Superblock};
 use super::slots;
-use crate::offline::Offline;
-use crate::size::Size;
 use crate::table::{right, table};
 use admin::exit::Exit;
 use anyhow::Result;
 use base::BLOCK;
+use daemon::inspect::{Copies, Superblock};
+use daemon::offline::Offline;
+use daemon::size::Size;
 use seam::DiskError;
 use serde::Serialize;
 use std::path::Path;

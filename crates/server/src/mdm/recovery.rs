@@ -1,15 +1,15 @@
 //! The loss of MDMs for good: backups, the restoration of one, and the recovery of the cluster by a
 //! surviving MDM.
 
-use crate::config::{self, MdmConfig};
 use crate::decision::{Question, now, who};
-use crate::files;
-use crate::size::Size;
 use crate::target::Target;
 use admin::Admin;
 use admin::exit::{Exit, coded};
 use admin::report::{summary, when};
 use anyhow::{Context, Result, bail};
+use daemon::config::{self, MdmConfig};
+use daemon::files;
+use daemon::size::Size;
 use node::backup::{Backup, pack};
 use std::fs;
 use std::io::Write;

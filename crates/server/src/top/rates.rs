@@ -2,9 +2,9 @@
 //!
 //! Counters start at 0 with each process, so a counter that went down belongs to a new process.
 
-use crate::size::Size;
 use admin::report::{Device, Report, State, UpDown};
 use anyhow::Result;
+use daemon::size::Size;
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::time::Instant;

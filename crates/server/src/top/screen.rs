@@ -1,9 +1,9 @@
 //! The screen of `gabion top`.
 
 use super::rates::{History, Sample, Seen, Server};
-use crate::size::Size;
 use crate::status;
 use admin::report::{State, UpDown};
+use daemon::size::Size;
 use ratatui::Frame;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};

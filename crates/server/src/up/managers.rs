@@ -3,12 +3,12 @@
 //! Invariant: where a log is gone, no MDM begins another cluster in its place.
 
 use crate::cluster::{self, MAX_MDMS};
-use crate::config::{self, MdmConfig};
 use crate::salvage;
 use crate::statedir::StateDir;
 use crate::target::Target;
 use admin::Admin;
 use anyhow::{Result, anyhow, bail};
+use daemon::config::{self, MdmConfig};
 use std::net::SocketAddr;
 use wire::control::{MdmInfo, MdmStatus};
 
@@ -231,10 +231,10 @@ mod tests {
         assert!(joins(false, "mdm2", None));
         assert!(!joins(false, "mdm", None), "it begins the cluster");
         assert!(joins(true, "mdm", None), "its log is gone");
-        crate::files::write(&dir.mdm_log("mdm"), "").unwrap();
+        daemon::files::write(&dir.mdm_log("mdm"), "").unwrap();
         assert!(!joins(true, "mdm", None), "a power cut came with its very first start");
         let text = "listen = \"127.0.0.1:1\"\nlog = \"l\"\njoin = true\n";
-        crate::files::write(&dir.config_file("mdm"), text).unwrap();
+        daemon::files::write(&dir.config_file("mdm"), text).unwrap();
         let kept = config::read(&dir.config_file("mdm")).unwrap();
         assert!(joins(true, "mdm", Some(&kept)), "it was started with an empty log");
         assert!(!joins(false, "mdm", Some(&kept)), "another cluster is wanted");

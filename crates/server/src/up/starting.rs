@@ -2,14 +2,14 @@
 
 use super::managers;
 use crate::cluster;
-use crate::config::{self, MdmConfig};
 use crate::gather::{self, Member};
-use crate::spec::VolumeSpec;
 use crate::statedir::StateDir;
 use crate::target::Target;
 use admin::exit::{Exit, coded};
 use admin::report::{Report, UpDown};
 use anyhow::{Context, Result, bail};
+use daemon::config::{self, MdmConfig};
+use daemon::spec::VolumeSpec;
 use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fs;
+use std::io::{Write, stderr};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -245,7 +246,7 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
         )
     })?;
     if let Some(skipped) = skipped {
-        eprintln!("warning: {}: {skipped}", file.display());
+        let _ = writeln!(stderr(), "warning: {}: {skipped}", file.display());
     }
     Ok(config)
 }

@@ -3,7 +3,6 @@
 //! This is an interface: fields are only added, never changed or removed. It is described in
 //! `docs/reference/inspect.md`.
 
-use super::name;
 use anyhow::Result;
 use base::{BLOCK, BlockSet, GroupId, VolumeId};
 use rt::Drive;
@@ -83,17 +82,27 @@ fn page(drive: &mut Drive, at: u64) -> Result<Result<Buf, DiskError>> {
 /// The content of a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
+    /// The version of this document's shape.
     pub schema: u32,
+    /// The path of the device, as it was given.
     pub device: String,
+    /// Its size in bytes.
     pub bytes: u64,
+    /// The copies of its superblock.
     pub superblocks: Vec<Superblock>,
+    /// What an intact superblock says of it.
     pub identity: Option<Id>,
     /// Present if the device is larger than what is used of it.
     pub growth: Option<Growth>,
+    /// Its areas, by their position.
     pub areas: Vec<Area>,
+    /// Its log, if it could be mounted.
     pub log: Option<Log>,
+    /// The use of its space, if it could be mounted.
     pub space: Option<Space>,
+    /// What it holds of each volume.
     pub volumes: Vec<Volume>,
+    /// What it holds of each group.
     pub groups: Vec<Group>,
     /// Why a server would refuse the device.
     pub error: Option<String>,
@@ -102,20 +111,30 @@ pub struct Report {
 /// A copy of the superblock.
 #[derive(Clone, Debug, Serialize)]
 pub struct Superblock {
+    /// Its number, from 0.
     pub copy: usize,
+    /// Its position in bytes.
     pub at: u64,
+    /// `valid`, or what is wrong with it.
     pub state: &'static str,
+    /// The number of the checkpoint that it names.
     pub checkpoint: Option<u64>,
+    /// The number of the mount that wrote it.
     pub life: Option<u64>,
 }
 
 /// The identity of a device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Id {
+    /// The cluster's id, in 16 hexadecimal digits.
     pub cluster: String,
+    /// The device's id in the cluster.
     pub device: u32,
+    /// The uuid of the device, in 32 hexadecimal digits.
     pub uuid: String,
+    /// The version of its format.
     pub format: u32,
+    /// Features of the format that it uses.
     pub features: Vec<String>,
     /// Number of mounts so far.
     pub life: u64,
@@ -135,21 +154,28 @@ pub struct Growth {
 /// A range of the device.
 #[derive(Clone, Debug, Serialize)]
 pub struct Area {
+    /// Its purpose.
     pub name: &'static str,
     /// 0 for an area from the format; else the number of the growth that added it.
     pub extent: usize,
+    /// Its position in bytes.
     pub at: u64,
+    /// Its length in bytes.
     pub bytes: u64,
 }
 
 /// The log.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Log {
+    /// Its length in bytes.
     pub bytes: u64,
-    /// Positions in the log, which only rise.
+    /// Position of the oldest record that is still needed. Positions only rise.
     pub tail: u64,
+    /// Position behind the newest record.
     pub head: u64,
+    /// Batches between the two.
     pub batches: u64,
+    /// Records between the two.
     pub records: u64,
     /// Bytes that a mount reads.
     pub replay_bytes: u64,
@@ -162,8 +188,11 @@ pub struct Log {
 /// The use of space.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Space {
+    /// Bytes of all slots.
     pub capacity_bytes: u64,
+    /// Bytes of the slots in use.
     pub used_bytes: u64,
+    /// Bytes of the others.
     pub free_bytes: u64,
     /// Bytes in blocks that hold data; the rest of `used_bytes` is in partly filled slots.
     pub data_bytes: u64,
@@ -172,22 +201,34 @@ pub struct Space {
 /// A device's part of a volume.
 #[derive(Clone, Debug, Serialize)]
 pub struct Volume {
+    /// Its id.
     pub id: u32,
+    /// Number of its units that have data here.
     pub units: u64,
+    /// Bytes of the slots that they use.
     pub used_bytes: u64,
+    /// Bytes in blocks that hold data.
     pub data_bytes: u64,
 }
 
 /// A device's part of a group, and its replication record.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Group {
+    /// Its id.
     pub id: u32,
+    /// Bytes of the slots that it uses.
     pub used_bytes: u64,
+    /// The newest epoch in which this replica has acted.
     pub acted: u64,
+    /// The base epoch of its dirty set.
     pub base: u64,
+    /// Units with dirty blocks.
     pub dirty_units: usize,
+    /// Bytes of dirty blocks.
     pub dirty_bytes: u64,
+    /// Every block counts as dirty.
     pub all_dirty: bool,
+    /// Length of its executed list.
     pub executed: usize,
 }
 
@@ -203,7 +244,7 @@ impl Report {
         let content = copies.newest();
         Report {
             schema: SCHEMA,
-            device: name(path),
+            device: path.display().to_string(),
             bytes,
             superblocks: copies.list(),
             identity: content.map(identity),

@@ -3,8 +3,8 @@
 //! A file may be emptied or deleted, and a disk overwritten. A server that has the device open does
 //! not notice that by itself until it is started again.
 
-use super::content;
-use crate::watched::Verdict;
+use crate::content;
+use crate::supervised::Verdict;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
@@ -16,7 +16,7 @@ use store::durable::layout::PAGE;
 pub const EVERY: Duration = Duration::from_secs(3);
 
 /// A device in use.
-pub struct Presence {
+pub struct DeviceWatch {
     path: PathBuf,
     /// The uuid of the device, once it was seen. A new device is formatted only after the cluster
     /// has accepted it.
@@ -37,10 +37,10 @@ enum Found {
     Unknown,
 }
 
-impl Presence {
+impl DeviceWatch {
     /// Starts without any knowledge about the device.
-    pub fn new(path: PathBuf) -> Presence {
-        Presence { path, seen: None, missed: false }
+    pub fn new(path: PathBuf) -> DeviceWatch {
+        DeviceWatch { path, seen: None, missed: false }
     }
 
     /// Returns what the server has to do if the device was there, and two checks in a row missed
@@ -118,11 +118,11 @@ mod tests {
         let path = dir.join("disk");
         for since_a_look in [Duration::from_millis(1), EVERY / 2, EVERY] {
             format(&path, [1, 2]);
-            let mut presence = Presence::new(path.clone());
-            assert_eq!(presence.look(), None);
+            let mut watch = DeviceWatch::new(path.clone());
+            assert_eq!(watch.look(), None);
             fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
             let mut gone = EVERY - since_a_look;
-            while presence.look().is_none() {
+            while watch.look().is_none() {
                 gone += EVERY;
             }
             let rest = Duration::from_secs(2); // to read the superblocks, and to end the shard
@@ -133,34 +133,34 @@ mod tests {
 
     #[test]
     fn a_device_that_is_emptied_overwritten_or_deleted_is_missed_and_a_new_one_is_not() {
-        let dir = std::env::temp_dir().join(format!("gabion-presence-{}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("gabion-watch-{}", std::process::id()));
         files::make_folder(&dir).unwrap();
         let path = dir.join("disk");
-        let mut presence = Presence::new(path.clone());
-        assert_eq!(presence.look(), None, "it was never there");
+        let mut watch = DeviceWatch::new(path.clone());
+        assert_eq!(watch.look(), None, "it was never there");
         format(&path, [1, 2]);
-        assert_eq!((presence.look(), presence.look()), (None, None));
-        let said = |presence: &mut Presence| {
-            presence.look();
-            match presence.look() {
+        assert_eq!((watch.look(), watch.look()), (None, None));
+        let said = |watch: &mut DeviceWatch| {
+            watch.look();
+            match watch.look() {
                 Some(Verdict::End(text) | Verdict::Say(text)) => text,
                 other => panic!("{other:?}"),
             }
         };
         fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
-        assert!(said(&mut presence).contains("was emptied"));
+        assert!(said(&mut watch).contains("was emptied"));
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         file.set_len(16 << 20).unwrap();
-        assert!(said(&mut presence).contains("was emptied"), "it is longer, and nothing is there");
+        assert!(said(&mut watch).contains("was emptied"), "it is longer, and nothing is there");
         file.write_all_at(&[1; 4096], 0).unwrap();
-        assert!(said(&mut presence).contains("was overwritten"));
+        assert!(said(&mut watch).contains("was overwritten"));
         format(&path, [3, 4]);
-        assert!(said(&mut presence).contains("is another device"));
+        assert!(said(&mut watch).contains("is another device"));
         format(&path, [1, 2]);
-        assert_eq!(presence.look(), None);
+        assert_eq!(watch.look(), None);
         fs::remove_file(&path).unwrap();
-        assert_eq!(presence.look(), None, "one look is not enough");
-        assert!(matches!(presence.look(), Some(Verdict::Say(text)) if text.contains("deleted")));
+        assert_eq!(watch.look(), None, "one look is not enough");
+        assert!(matches!(watch.look(), Some(Verdict::Say(text)) if text.contains("deleted")));
         fs::remove_dir_all(dir).unwrap();
     }
 }

@@ -124,7 +124,6 @@ fn unknown_key(error: &toml::de::Error) -> Option<String> {
 mod tests {
     use super::*;
     use crate::config::{MdmConfig, SdcConfig, SdsConfig};
-    use crate::deploy::topology::Topology;
 
     const SDS: &str = "name = \"sds1\"\nmdm = [\"10.0.0.1:7001\"]\n[[device]]\n\
                        spec = \"ram:1GiB\"\nlisten = \"10.0.0.2:7072\"\n";
@@ -192,13 +191,9 @@ mod tests {
         assert_eq!((sds.0.device.len(), sds.0.device[0].pin, &sds.1), (2, Some(0), &None));
         let sdc = parse::<SdcConfig>(golden!("sdc.toml")).unwrap();
         assert_eq!((sdc.0.mdm.len(), sdc.0.nbd.len(), &sdc.1), (2, 2, &None));
-        let topology = parse::<Topology>(golden!("topology.toml")).unwrap();
-        assert_eq!((topology.0.hosts.len(), topology.0.pools.len(), &topology.1), (2, 1, &None));
         // What this release writes of them has the same content.
         assert_eq!(parse(&text(&mdm.0).unwrap()).unwrap(), mdm);
         assert_eq!(parse(&text(&sds.0).unwrap()).unwrap(), sds);
         assert_eq!(parse(&text(&sdc.0).unwrap()).unwrap(), sdc);
-        assert_eq!(parse(&text(&topology.0).unwrap()).unwrap(), topology);
-        assert!(crate::statedir::is_ours(golden!("format")));
     }
 }

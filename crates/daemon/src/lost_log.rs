@@ -4,7 +4,7 @@
 //! nothing of the data on the devices, so it is refused.
 
 use crate::config::{self, MdmConfig, SdsConfig};
-use crate::device::content;
+use crate::content;
 use anyhow::{Context, Result, bail};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,6 @@
 //! The content of a device before it is given to a server, and the enlarging of files.
 
-use crate::inspect::report::Copies;
+use crate::inspect::Copies;
 use crate::offline;
 use crate::size::Size;
 use crate::spec::DeviceSpec;

@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn emptied_is_what_has_no_content() {
-        let file = std::env::temp_dir().join(format!("gabion-emptied-{}", std::process::id()));
+        let file = std::env::temp_dir().join(format!("gabion-content-{}", std::process::id()));
         assert!(!is_emptied(&file), "it is not there");
         for (content, is) in [("", true), ("\0\0\0", true), ("x", false), ("\n", false)] {
             write(&file, content).unwrap();

@@ -10,12 +10,11 @@
 //! when a shard panics or ends unasked. On SIGHUP the shards become those that the configuration
 //! names now, and a shard whose device has grown is restarted.
 
-use crate::device::presence::{self, Presence};
+use crate::device_watch::{self, DeviceWatch};
 use crate::files;
 use crate::notes::Notes;
 use crate::process::Process;
-use crate::watched::{Verdict, Watch, Watched};
-use admin::exit::{Exit, coded};
+use crate::supervised::{Supervised, Verdict, Watch};
 use anyhow::{Context, Result, bail};
 use rt::{ListenAddr, RtError, Stop};
 use seam::{DiskId, Node, Note};
@@ -66,14 +65,22 @@ pub struct Job<N> {
     pub grown: bool,
     /// The file that is its disk.
     pub file: Option<PathBuf>,
-    /// Watches for damage to that file by others, every [`presence::EVERY`].
-    pub presence: Option<Presence>,
+    /// Watches for damage to that file by others, every [`device_watch::EVERY`].
+    pub device_watch: Option<DeviceWatch>,
 }
 
 impl<N> Job<N> {
     /// A job without notices or a watched file.
     pub fn new(name: String, config: rt::Config, nodes: Vec<MakeNode<N>>) -> Job<N> {
-        Job { name, config, nodes, notices: Vec::new(), grown: false, file: None, presence: None }
+        Job {
+            name,
+            config,
+            nodes,
+            notices: Vec::new(),
+            grown: false,
+            file: None,
+            device_watch: None,
+        }
     }
 }
 
@@ -168,8 +175,8 @@ impl<N: Node + Watch + 'static> Shards<N> {
         job.notices.iter().for_each(|notice| log.line(notice));
         let (report, lost, stop) = (self.report.clone(), self.lost.clone(), Stop::new());
         let (name, until, file) = (job.name.clone(), stop.clone(), job.file.clone());
-        if let Some(presence) = job.presence.take() {
-            watch_presence(presence, name.clone(), stop.clone(), report.clone())?;
+        if let Some(watch) = job.device_watch.take() {
+            watch_device(watch, name.clone(), stop.clone(), report.clone())?;
         }
         let thread = thread::Builder::new()
             .name(name.clone())
@@ -284,7 +291,7 @@ fn run_shard<N: Node + Watch>(
         disk_bytes = shard.disk_bytes(seat, DiskId(0)).unwrap_or(0);
         let own = Place { at: shard.addrs(seat), disk_bytes };
         let (verdicts, name) = (report.clone(), job.name.clone());
-        nodes.push(Watched::new(make(&own), move |verdict| {
+        nodes.push(Supervised::new(make(&own), move |verdict| {
             let _ = verdicts.send(Message::Verdict { shard: name.clone(), verdict });
         }));
         at.extend(own.at);
@@ -346,10 +353,10 @@ fn follow<N: Node + Watch + 'static>(
                 notice.iter().for_each(|n| log.line(n));
             }
             Ok(Message::Verdict { verdict: Verdict::Say(text), .. }) => log.line(&text),
-            Ok(Message::Verdict { shard, verdict: Verdict::Starve(why) }) if reload.is_some() => {
+            Ok(Message::Verdict { shard, verdict: Verdict::NoSpace(why) }) if reload.is_some() => {
                 shards.starve(log, &shard, &why);
             }
-            Ok(Message::Verdict { shard, verdict: Verdict::End(why) | Verdict::Starve(why) }) => {
+            Ok(Message::Verdict { shard, verdict: Verdict::End(why) | Verdict::NoSpace(why) }) => {
                 if shards.running.len() < 2 {
                     bail!("{shard}: {why}");
                 }
@@ -407,27 +414,30 @@ fn follow<N: Node + Watch + 'static>(
     Ok(())
 }
 
+/// The error of a process that can't start, because another one has its address or its device.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct InUse(String);
+
 fn failed(shard: &str, why: RtError) -> anyhow::Error {
     match why {
-        RtError::InUse { .. } | RtError::Locked { .. } => {
-            coded(Exit::Taken, format!("{shard}: {why}"))
-        }
+        RtError::InUse { .. } | RtError::Locked { .. } => InUse(format!("{shard}: {why}")).into(),
         why => anyhow::anyhow!("{shard}: {why}"),
     }
 }
 
 /// Checks a shard's device regularly, on a thread of its own, because a read from a failing disk
 /// may take long.
-fn watch_presence(
-    mut presence: Presence,
+fn watch_device(
+    mut watch: DeviceWatch,
     shard: String,
     stop: Stop,
     report: SyncSender<Message>,
 ) -> Result<()> {
-    thread::Builder::new().name("presence".into()).spawn(move || {
+    thread::Builder::new().name("device-watch".into()).spawn(move || {
         let mut last = None;
         while !stop.is_set() {
-            let verdict = presence.look();
+            let verdict = watch.look();
             if verdict != last
                 && let Some(verdict) = verdict.clone()
                 && report.send(Message::Verdict { shard: shard.clone(), verdict }).is_err()
@@ -435,7 +445,7 @@ fn watch_presence(
                 return;
             }
             last = verdict;
-            thread::sleep(presence::EVERY);
+            thread::sleep(device_watch::EVERY);
         }
     })?;
     Ok(())

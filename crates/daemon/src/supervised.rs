@@ -16,7 +16,7 @@ pub enum Verdict {
     /// End the process, for this reason.
     End(String),
     /// End until the file system under its disk has space again.
-    Starve(String),
+    NoSpace(String),
 }
 
 /// A node whose state the process watches.
@@ -26,7 +26,7 @@ pub trait Watch {
 }
 
 /// A node, and the wrapper around it.
-pub struct Watched<N, F> {
+pub struct Supervised<N, F> {
     /// The node.
     pub node: N,
     last: Option<Verdict>,
@@ -35,14 +35,14 @@ pub struct Watched<N, F> {
     tell: F,
 }
 
-impl<N: Node + Watch, F: FnMut(Verdict)> Watched<N, F> {
+impl<N: Node + Watch, F: FnMut(Verdict)> Supervised<N, F> {
     /// Watches a node.
-    pub fn new(node: N, tell: F) -> Watched<N, F> {
-        Watched { node, last: None, stopping: false, tell }
+    pub fn new(node: N, tell: F) -> Supervised<N, F> {
+        Supervised { node, last: None, stopping: false, tell }
     }
 }
 
-impl<N: Node + Watch, F: FnMut(Verdict)> Node for Watched<N, F> {
+impl<N: Node + Watch, F: FnMut(Verdict)> Node for Supervised<N, F> {
     type Framer = N::Framer;
 
     fn framer(&mut self, port: Port) -> N::Framer {
@@ -88,7 +88,7 @@ impl Watch for node::mdm::Mdm {
     fn verdict(&self) -> Option<Verdict> {
         let why = self.failed()?;
         Some(match self.lacks_space() {
-            true => Verdict::Starve(why.to_owned()),
+            true => Verdict::NoSpace(why.to_owned()),
             false => Verdict::Say(format!("nothing can change any more: {why}")),
         })
     }
@@ -98,7 +98,7 @@ impl Watch for node::sds::Sds {
     fn verdict(&self) -> Option<Verdict> {
         let how = self.device().and_then(Journal::failed);
         if self.ended() && how == Some(DiskError::NoSpace) {
-            return Some(Verdict::Starve(broken(DiskError::NoSpace).to_owned()));
+            return Some(Verdict::NoSpace(broken(DiskError::NoSpace).to_owned()));
         }
         let else_why = if self.failed() { UNRELIABLE } else { SUPERSEDED };
         let why = || how.map_or(else_why, broken).to_owned();
@@ -113,7 +113,7 @@ impl Watch for node::sds::Sds {
 fn of_trouble(trouble: &Trouble) -> Verdict {
     match trouble {
         Trouble::Device(MountError::Device { error: DiskError::NoSpace, .. }) => {
-            Verdict::Starve(broken(DiskError::NoSpace).to_owned())
+            Verdict::NoSpace(broken(DiskError::NoSpace).to_owned())
         }
         _ => Verdict::End(trouble.to_string()),
     }
@@ -151,7 +151,7 @@ mod tests {
     fn a_device_that_lacks_room_while_it_is_opened_or_formatted_waits_for_it() {
         let failed = |what, error| of_trouble(&Trouble::Device(MountError::Device { what, error }));
         for what in ["writing the first checkpoint", "the device, while it was formatted"] {
-            let waits = Verdict::Starve(broken(DiskError::NoSpace).to_owned());
+            let waits = Verdict::NoSpace(broken(DiskError::NoSpace).to_owned());
             assert_eq!(failed(what, DiskError::NoSpace), waits);
             assert!(matches!(failed(what, DiskError::Io), Verdict::End(_)));
         }

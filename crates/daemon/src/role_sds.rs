@@ -4,8 +4,8 @@
 //! process. They share only the event loop, and they stop together.
 
 use crate::config::{self, DeviceConfig, SdsConfig};
-use crate::device::content::{self, Content};
-use crate::device::presence::Presence;
+use crate::content::{self, Content};
+use crate::device_watch::DeviceWatch;
 use crate::service::{self, Job, MakeNode, Place, Running};
 use crate::spec::DeviceSpec;
 use anyhow::{Context, Result, bail};
@@ -134,7 +134,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
     let notices = parts.iter().filter_map(|p| p.notice.clone()).collect();
     let file = parts.iter().find_map(|p| p.file.clone());
     // A server that shares a shard can't end alone, so only a single device is watched.
-    let presence = file.clone().filter(|_| parts.len() == 1).map(Presence::new);
+    let device_watch = file.clone().filter(|_| parts.len() == 1).map(DeviceWatch::new);
     let (seats, nodes) = parts.into_iter().map(|p| (p.seat, p.node)).unzip();
     let config = rt::Config {
         backend: config.backend.0,
@@ -145,7 +145,7 @@ fn job(name: String, config: &SdsConfig, parts: Vec<Part>) -> Result<Job<Sds>> {
         seed: crate::random()?,
         ..rt::Config::default()
     };
-    Ok(Job { notices, grown, file, presence, ..Job::new(name, config, nodes) })
+    Ok(Job { notices, grown, file, device_watch, ..Job::new(name, config, nodes) })
 }
 
 /// Prepares one device. `runs` is the size in bytes with which it was opened, if it is in use.
