@@ -165,6 +165,8 @@ pub enum Mutant {
     OneStream,
     /// R11: clients wait without limit for a joiner whose device hangs.
     AwaitJoiner,
+    /// R11: a joiner whose device hangs is cut off in one group after the other.
+    StallInTurn,
     /// R11: a joiner accepts a new stream before it has written everything that it got earlier.
     AnswerAtOnce,
     /// R4: a refused dial proves a death even at an address that refuses dials of a live server.
@@ -384,6 +386,7 @@ impl Mutant {
         Mutant::RebuildMaintained,
         Mutant::OneStream,
         Mutant::AwaitJoiner,
+        Mutant::StallInTurn,
         Mutant::TrustOneWord,
         Mutant::BelieveAccuser,
         Mutant::BearSlow,

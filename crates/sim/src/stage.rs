@@ -339,6 +339,8 @@ impl Stage {
                     true => Limits { answer_within: Duration::ZERO, ..limits },
                     false => limits,
                 };
+                let limits = Limits { link_queue: self.plan.client_queue(i), ..limits };
+                self.world.set_link_queue(id, limits.link_queue);
                 let name = format!("sdc{i}");
                 let nbd_uris = Vec::new();
                 let config =
