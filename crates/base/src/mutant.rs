@@ -322,7 +322,8 @@ impl Mutant {
     /// simulator creates the situations in which they matter.
     pub const MIRROR: &[Mutant] = &[Mutant::MendUnmarked, Mutant::AnswerAtOnce, Mutant::RetryWhole];
 
-    /// The mutants that the simulator has to catch. Six of `STORE` are not among them.
+    /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
+    /// them, nor those that only a test of `crates/sim/tests` catches.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,
         Mutant::AckBeforeLocal,
@@ -441,7 +442,6 @@ impl Mutant {
         Mutant::OldDisk,
         Mutant::ForgetDisks,
         Mutant::EarlierLife,
-        Mutant::AwaitMute,
         Mutant::NoWindow,
         Mutant::EndlessLoad,
         Mutant::MdmBelieveDisk,
