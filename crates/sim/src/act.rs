@@ -28,6 +28,7 @@ struct Spot {
 
 impl Stage {
     /// Carries out one action.
+    // Long: one match over all actions.
     pub fn act(&mut self, action: Action) {
         if action.is_fault() {
             self.fault(action);

@@ -181,6 +181,7 @@ const STRIKE: u64 = 2 << 32;
 
 impl Stage {
     /// Creates the stage with all processes in place and none started.
+    // Long: one list of all fields, and the processes in their order.
     pub fn new(plan: &Plan, sink: Sink) -> Stage {
         let mut world = World::new(plan.seed, plan.weather.clone(), plan.limits.link_queue, sink);
         let mdm = Some(Stage::address(Who::Mdm(0)));
@@ -260,6 +261,7 @@ impl Stage {
     }
 
     /// Starts a process, unless it runs.
+    // Long: one match over the roles, each with its whole configuration.
     pub fn start(&mut self, who: Who) {
         let id = self.proc(who);
         if self.stays_away(who) {
@@ -478,6 +480,7 @@ impl Stage {
         page.groups.iter().try_for_each(|g| self.losses.group(g, moment))
     }
 
+    // Long: one match over all notes that a judge looks at.
     fn note(&mut self, id: ProcId, note: Note) -> Result<(), Failure> {
         self.marks.note(&note);
         // A former incarnation may be active until it learns of the newer one. Its other

@@ -131,6 +131,7 @@ fn duration(s: &str) -> Result<Duration> {
 }
 
 impl fmt::Display for Action {
+    // Long: one match over all actions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Action::Io { client, volume, kind, sector, sectors } => {
@@ -245,6 +246,7 @@ impl FromStr for Who {
 
 impl FromStr for Action {
     type Err = anyhow::Error;
+    // Long: one match over all actions.
     fn from_str(s: &str) -> Result<Action> {
         let words: Vec<&str> = s.split_whitespace().collect();
         let io = |kind, w: &[&str]| -> Result<Action> {
