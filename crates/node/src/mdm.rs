@@ -96,7 +96,7 @@ pub struct Config {
     /// The id of the cluster that its log must belong to, or that a new log gets. `None`: any log
     /// is accepted, and the id of a new cluster is drawn at random.
     pub cluster: Option<ClusterId>,
-    /// The cluster's limits.
+    /// Its limits.
     pub limits: Limits,
     /// The id of its process, for people.
     pub pid: u32,
@@ -367,7 +367,7 @@ impl Mdm {
     }
 
     /// Closes the oldest link of an incarnation that is over, if there is one. Its process has sent
-    /// nothing since the newer one registered.
+    /// nothing since the next one registered.
     fn drop_old_life(&mut self, out: &mut Effects) {
         let over = self.links.iter().find(|(link, l)| match l.peer {
             Peer::Device(device, _) => self.devices.get(&device).is_none_or(|s| s.link != **link),

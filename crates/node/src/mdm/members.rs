@@ -21,7 +21,7 @@ use mdm::members::{Members, Voter, info};
 use seam::Effects;
 use wire::control::{BuildInfo, MdmStatus, SwitchMdm};
 
-/// A member that lacks at most this many entries has everything: it gets the last ones in a moment.
+/// A member that lacks at most this many entries counts as up to date: the rest is on its way.
 const CLOSE: u64 = 8;
 
 /// The next step.

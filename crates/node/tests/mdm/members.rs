@@ -1,4 +1,4 @@
-//! Who may speak as another MDM: those that the state names, at the addresses that it names.
+//! Which peers may speak as another MDM: those that the state names, at the addresses in it.
 
 use super::*;
 use consensus::{Base, Entry, HardState, Image, Membership};
