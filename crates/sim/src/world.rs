@@ -159,8 +159,8 @@ pub struct World {
 }
 
 impl World {
-    /// Creates an empty world. `link_queue` is the limit of the same name, of
-    /// processes that get no other one.
+    /// Creates an empty world. `link_queue` is the limit of the same name, for processes that
+    /// `set_link_queue` does not change.
     pub fn new(seed: u64, weather: Weather, link_queue: u64, sink: Sink) -> World {
         let root = Prng::new(seed).fork("world");
         World {
