@@ -18,9 +18,9 @@
 //!   leads.
 //! - Hellos are not answered before the log is read, nor while this MDM may be about to lead. One
 //!   hello per link is kept.
-//! - After the log failed, nothing changes any more: orders are answered with the error, and new
-//!   servers and clients are turned away. Those that are connected continue with the map that they
-//!   have; a leader with other MDMs closes their links instead.
+//! - After the log failed, nothing changes any more. A sole MDM answers orders with the error and
+//!   turns new servers and clients away; those that are connected continue with the map that they
+//!   have. An MDM that is not the only one closes their links, and refuses every hello.
 //! - A bad frame ends its link and nothing else. Queues are bounded. If an input does not fit, its
 //!   sender repeats it (proposals, heartbeats, registrations) or is told to try again (orders).
 //!
