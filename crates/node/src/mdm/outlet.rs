@@ -263,10 +263,10 @@ impl Mdm {
     /// Stops this MDM: nothing changes any more. If there are other MDMs, they continue.
     pub(super) fn fail(&mut self, why: String, out: &mut Effects) {
         self.failed = Some(why.clone());
-        self.consensus = None;
         if self.state.members.list.len() > 1 {
             self.resign(out);
         }
+        self.consensus = None;
         let waiting = self.answers.drain(..).filter_map(|a| Some((a.link, a.order?)));
         let mut orders: Vec<(LinkId, u64)> = waiting.collect();
         for input in self.inputs.drain(..) {

@@ -95,6 +95,27 @@ impl Bench {
     }
 }
 
+/// Peers look for another leader then. The advice to take this MDM into a cluster would be wrong.
+#[test]
+fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
+    let mut b = Bench::with_a_member();
+    b.with_all_entries();
+    let server = b.say_hello(Role::Sdc);
+    let admin = b.say_hello(Role::Admin);
+    b.held = true;
+    let kind = wire::control::ObjectKind::Domain as i32;
+    let domain = wire::control::CreateObject { kind, name: "d".into(), ..Default::default() };
+    b.order(admin, Ask::CreateObject(domain));
+    b.held = false;
+    b.disk_step(Some(DiskError::NoSpace));
+    b.settle();
+    for link in [server, admin] {
+        let (code, text) = b.refusal(link);
+        assert_eq!(code, RefusalCode::NotLeader);
+        assert!(text.starts_with("this MDM does not lead"), "{text}");
+    }
+}
+
 #[test]
 fn a_message_counts_from_where_the_member_listens() {
     let mut b = Bench::with_a_member();
