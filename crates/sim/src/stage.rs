@@ -94,7 +94,7 @@ pub struct Stage {
     /// Judge: which groups are really lost.
     pub losses: Losses,
     /// Device id of each server process, as far as it was ever named.
-    ids: Vec<DeviceId>,
+    pub(crate) ids: Vec<DeviceId>,
     /// Blocks that were damaged on a server at some time, or were reported lost to it.
     pub(crate) harmed: BTreeSet<(u8, UnitKey, u32)>,
     /// Volumes that clients may be told they can't use.

@@ -371,7 +371,9 @@ impl World {
         proc.wake = None;
         proc.scheduled = false;
         proc.strike = Strike::None;
-        proc.disks.iter_mut().for_each(|disk| disk.forget_lies(rests));
+        // Number of operations since the oldest one that has not ended.
+        let pending = proc.pending.keys().next().map_or(0, |first| proc.next_pending - first);
+        proc.disks.iter_mut().for_each(|disk| disk.forget_lies(rests, pending.into()));
         for (_, op) in std::mem::take(&mut proc.pending) {
             if let PendingKind::Write { at, body, .. } = op.what {
                 proc.disks[op.disk.0 as usize].write_torn(at, &body, &mut self.disk_prng);
