@@ -165,6 +165,8 @@ pub enum Mutant {
     OneStream,
     /// R11: clients wait without limit for a joiner whose device hangs.
     AwaitJoiner,
+    /// R11: a joiner whose device hangs is cut off in one group after the other.
+    StallInTurn,
     /// R11: a joiner accepts a new stream before it has written everything that it got earlier.
     AnswerAtOnce,
     /// R4: a refused dial proves a death even at an address that refuses dials of a live server.
@@ -320,7 +322,8 @@ impl Mutant {
     /// simulator creates the situations in which they matter.
     pub const MIRROR: &[Mutant] = &[Mutant::MendUnmarked, Mutant::AnswerAtOnce, Mutant::RetryWhole];
 
-    /// The mutants that the simulator has to catch. Six of `STORE` are not among them.
+    /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
+    /// them, nor those that only a test of `crates/sim/tests` catches.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,
         Mutant::AckBeforeLocal,
@@ -384,6 +387,7 @@ impl Mutant {
         Mutant::RebuildMaintained,
         Mutant::OneStream,
         Mutant::AwaitJoiner,
+        Mutant::StallInTurn,
         Mutant::TrustOneWord,
         Mutant::BelieveAccuser,
         Mutant::BearSlow,
@@ -438,7 +442,6 @@ impl Mutant {
         Mutant::OldDisk,
         Mutant::ForgetDisks,
         Mutant::EarlierLife,
-        Mutant::AwaitMute,
         Mutant::NoWindow,
         Mutant::EndlessLoad,
         Mutant::MdmBelieveDisk,

@@ -284,8 +284,9 @@ impl<'a> Round<'a> {
             if let Some(pair) = back {
                 self.shape(*id, pair, None);
             } else if let Some(from) = gone.iter().find(|d| goes(d))
-                && let Some(to) = self.rooms().best(state, *id, group, *from, true)
+                && let Some(to) = self.rooms().best(state, *id, group, *from, !leaves(from))
             {
+                self.rooms().take(state, *id, group.primary.unwrap_or(to), to);
                 let replicas = with(*from, to).into_iter().chain([leaving]).collect();
                 self.shape(*id, replicas, Some(leaving));
             }

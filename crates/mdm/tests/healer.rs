@@ -350,6 +350,39 @@ fn a_move_within_a_fault_set_never_ends_with_both_copies_there() {
     assert_ne!(rig.state.unit_of(a), rig.state.unit_of(b));
 }
 
+/// Moves from 2 to 3, which is in the same fault set, have their copies when the servers of the
+/// other copies go down. Other devices take the place of these copies.
+#[test]
+fn newcomers_in_place_of_lost_copies_are_few_per_device_and_leave_the_spare_to_rebuilds() {
+    let mut rig = Rig::new(6);
+    for n in [2, 3] {
+        rig.state.servers.get_mut(&SdsId(n)).unwrap().unit = SdsId(2);
+    }
+    rig.settle();
+    [1, 4, 5, 6].into_iter().for_each(|n| rig.used(n, 1 << 30));
+    rig.intend(2, Intent::Remove);
+    rig.beats();
+    let moving: Vec<_> = rig.moving().into_iter().filter(|m| m.2 == DeviceId(3)).collect();
+    rig.down(4);
+    rig.down(5);
+    rig.beats();
+    for (id, ..) in &moving {
+        let Some(primary) = rig.state.groups[id].primary else { continue };
+        let life = rig.life(primary.0);
+        apply(&mut rig.state, &join(primary.0, life, 3));
+        let epoch = rig.state.groups[id].epoch.0;
+        apply(&mut rig.state, &admit(id.0, epoch, 3));
+    }
+    rig.beats();
+    [1, 6].into_iter().for_each(|n| rig.used(n, 0));
+    rig.limits.moves_per_device = 1;
+    rig.round(rig.limits.rebuild_after);
+    for to in [1, 6] {
+        let count = rig.moving().iter().filter(|m| m.2 == DeviceId(to)).count();
+        assert!(count <= 1, "{count} copies go to device {to} at once: {:?}", rig.moving());
+    }
+}
+
 #[test]
 fn a_move_that_lost_all_its_copies_keeps_no_other_group_waiting() {
     let mut rig = Rig::new(5);

@@ -177,6 +177,9 @@ pub struct Client<T> {
     /// A newer process has this client's name.
     superseded: bool,
     transfer: u32,
+    /// Most payload bytes outstanding at one device, whatever credit the device grants: this
+    /// process's own link queue takes them all at once when they are sent again.
+    burst: u32,
     extra: usize,
     stuck_after: Duration,
     /// The time limit of a request. Zero: none.
@@ -213,6 +216,7 @@ impl<T: Copy> Client<T> {
             me: None,
             superseded: false,
             transfer: limits.nbd_payload,
+            burst: u32::try_from(limits.link_queue / 2).unwrap_or(u32::MAX),
             extra: requests,
             stuck_after: limits.stuck_after,
             answer_within: limits.answer_within,
@@ -312,6 +316,7 @@ impl<T: Copy> Client<T> {
         turn: &mut Turn<'_, M, T>,
     ) {
         assert!(self.me.is_some(), "a link needs an identity");
+        let bytes = bytes.min(self.burst);
         self.devices.get_or_insert_with(device, Device::default).link_up(ops, bytes);
         self.pump(device, turn);
         self.work(turn);

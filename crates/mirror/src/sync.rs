@@ -36,6 +36,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
 /// than answers, and a whole window of other data may be ahead of a question.
 const ASK_AT_LAST: Duration = Duration::from_secs(16);
+/// The longest such time while the joiner has too much to do, or has stalled in another group.
+const ASK_BEHIND: Duration = Duration::from_secs(1);
 
 /// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -123,6 +125,11 @@ impl Sync {
             copying: 0,
             queued: false,
         }
+    }
+
+    /// Returns true for a joiner that gets the stream and that no acknowledgement needs.
+    pub fn can_be_cut(&self) -> bool {
+        self.joiner.is_some() && self.streaming && self.phase != Phase::Admit
     }
 
     /// Returns true if acknowledgements and reads need the joiner.
@@ -250,7 +257,7 @@ impl<J: Journal> Mirror<J> {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &mut primary.sync else { return };
-        if sync.joiner.is_none() || sync.phase == Phase::Admit || !sync.streaming {
+        if !sync.can_be_cut() {
             return;
         }
         let member = sync.members;
@@ -405,8 +412,9 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         if self.is_behind(joiner) {
-            // Its stream would find no room.
-            return self.wait_for_answer(now, group, ASK_AGAIN * 10);
+            // Its stream would find no room, or a device that hangs.
+            let patience = patience.clamp(ASK_AGAIN * 10, ASK_BEHIND);
+            return self.wait_for_answer(now, group, patience);
         }
         // The next answer will take as long as this one.
         self.ask_joiner(now, group, joiner, true, out);

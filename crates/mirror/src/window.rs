@@ -26,7 +26,7 @@
 
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
-use crate::replica::{GroupConfig, Members, Role};
+use crate::replica::{GroupConfig, Members, Primary, Role};
 use crate::sync::{Phase, Sync};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -60,6 +60,8 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
+    /// It stalled as the joiner of this group, and has not told its state there since.
+    stalled_in: Option<GroupId>,
 }
 
 /// Operations of a group that have ended here, and that a replica may still have to do.
@@ -99,6 +101,7 @@ impl Peer {
     /// The device has told its state in this group, or will not be asked for it any more. Returns
     /// the bytes that it still had to do.
     fn forget(&mut self, group: GroupId) -> Option<u64> {
+        self.stalled_in = self.stalled_in.filter(|stalled| *stalled != group);
         let undone = self.undone.remove(&group)?;
         self.left -= undone.bytes;
         Some(undone.bytes)
@@ -200,10 +203,12 @@ impl<J: Journal> Mirror<J> {
         peer.link.is_some() && done && !self.is_behind(device)
     }
 
-    /// Returns true if more than half of a device's window is taken by what it may still have to do
-    /// in groups in which it will be asked for its state.
+    /// Returns true if a device can't take the stream of one more group yet: it stalled in a group
+    /// and still has to tell its state there, or more than half of its window is taken by what it
+    /// may still have to do in groups in which it will be asked for its state.
     pub(crate) fn is_behind(&self, device: DeviceId) -> bool {
-        self.peers.get(device).is_some_and(|peer| peer.left > self.window() / 2)
+        let behind = |peer: &Peer| peer.stalled_in.is_some() || peer.left > self.window() / 2;
+        self.peers.get(device).is_some_and(behind)
     }
 
     /// Sends a frame to a device, if its link is up. The frame takes no room in the window.
@@ -342,8 +347,8 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn has_told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         peer.has_read(sends + 1, &mut self.traffic);
-        if peer.undone.get(&group).is_some_and(|undone| undone.last <= sends) {
-            self.traffic.flying -= peer.forget(group).expect("just seen");
+        if peer.undone.get(&group).is_none_or(|undone| undone.last <= sends) {
+            self.traffic.flying -= peer.forget(group).unwrap_or(0);
         }
         if peer.is_waited_for() {
             self.note_room(from);
@@ -448,19 +453,42 @@ impl<J: Journal> Mirror<J> {
         ready.sort_by_key(|key| ops.get(*key).map(|op| op.since));
     }
 
-    /// Cuts off joiners that stall. Time in which this process itself stood still doesn't count.
+    /// Cuts off joiners that stall, in all their groups: each group would hold its clients back for
+    /// as long as the first one. Time in which this process itself stood still doesn't count.
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
         let awake = self.leases.awake(now);
-        let groups: Vec<GroupId> = self.joining.iter().copied().collect();
-        for group in groups {
-            let joiner = self.sync_mut(group).and_then(|sync| sync.joiner);
-            let awaited = joiner.and_then(|joiner| self.peers.get(joiner)?.awaited);
-            let after = self.limits.suspect_after;
-            let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > after);
-            if joiner.is_some_and(|joiner| self.is_stuck(now, awake, group, joiner)) || mute {
+        let join = |group: &GroupId| match &self.replicas.get(*group)?.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) => Some((*group, sync.joiner?)),
+            _ => None,
+        };
+        let joins: Vec<(GroupId, DeviceId)> = self.joining.iter().filter_map(join).collect();
+        let mut stalled = Vec::new();
+        for &(group, joiner) in &joins {
+            if !self.stalls(now, awake, group, joiner) {
+                continue;
+            }
+            if mutant::on(Mutant::StallInTurn) {
+                self.cut(now, group, out);
+            } else {
+                let peer = self.peers.get_mut(joiner).expect("it stalls");
+                peer.stalled_in.get_or_insert(group);
+                stalled.push(joiner);
+            }
+        }
+        for (group, joiner) in joins {
+            if stalled.contains(&joiner) {
                 self.cut(now, group, out);
             }
         }
+    }
+
+    /// Returns true if the joiner of this group stalls, and can be cut off.
+    fn stalls(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
+        let stuck = self.is_stuck(now, awake, group, joiner);
+        let awaited = self.peers.get(joiner).and_then(|peer| peer.awaited);
+        let after = self.limits.suspect_after;
+        let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > after);
+        (stuck || mute) && self.sync_mut(group).is_some_and(|sync| sync.can_be_cut())
     }
 
     /// Returns true if the joiner of this group has had the same oldest unacknowledged operation

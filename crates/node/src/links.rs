@@ -220,8 +220,8 @@ pub fn send_welcome(link: LinkId, welcome: &Welcome, out: &mut Effects) {
     send_control(link, Header::new(Kind::Welcome), welcome, out);
 }
 
-/// Returns the version of a link on which this welcome came. `None`: this build does not speak it, or
-/// the peer has not named any.
+/// Returns the version of a link on which this welcome came. `None` if this build does not speak
+/// it, or if the peer has named none.
 pub fn agreed(dialect: &Dialect, welcome: &Welcome) -> Option<u16> {
     if mutant::on(Mutant::IgnoreWelcome) {
         return Some(dialect.wire_max);

@@ -363,8 +363,8 @@ fn whole(pages: &[MapPage]) -> Option<MapVersion> {
     pages.iter().all(|p| p.version == version).then_some(MapVersion(version))
 }
 
-/// Reads a page of a map, by a build that knows levels up to this one. The level is looked at before
-/// anything else of the page. The error is the note about it.
+/// Decodes a page of a map, in a build that knows levels up to `level_max`. The level is checked
+/// before anything else in the page. The error is the note about it.
 pub fn read_page(body: &[u8], level_max: u32) -> Result<MapPage, &'static str> {
     const DAMAGED: &str = "a map that can't be read";
     if level_of(body).map_err(|_| DAMAGED)? > level_max {

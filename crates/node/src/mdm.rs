@@ -1,28 +1,32 @@
-//! The MDM as a node: links, the log's disk, the consensus, the detector and the state, composed.
+//! The MDM as a node. It connects the links, the disk of the log, the consensus, the failure
+//! detector and the state.
 //!
-//! How a wish becomes true: a frame or a verdict is *taken in* as an input ([`intake`]); `flush` turns
-//! inputs into commands against the newest state, applies them and proposes them as one entry; when the
-//! entry is committed, everything that it made visible is *let out*: answers, map pages, welcomes.
+//! How a request takes effect: [`intake`] turns a frame or a verdict into an input. `flush` turns
+//! inputs into commands against the newest state, applies them, and proposes them as one entry.
+//! When the entry is committed, [`outlet`] sends what depended on it: answers, map pages, welcomes.
 //!
-//! One of the cluster's MDMs leads ([`office`]); only it works on wishes. The others apply what was
-//! committed, and tell whoever comes where the leader is ([`peers`]: how they talk to each other;
-//! [`memory`]: what is written, and when; [`moved`]: what the only one asks first if its log names another place;
-//! [`recovery`]: how one goes on when the others are lost).
+//! One of the cluster's MDMs leads ([`office`]), and only the leader works on requests. The others
+//! apply what was committed, and tell peers where the leader is. [`peers`]: how MDMs talk to each
+//! other. [`memory`]: what is written, and when. [`moved`]: what a sole MDM asks first if its log
+//! names another address. [`recovery`]: how one MDM continues when the others are lost.
 //!
 //! Invariants:
-//! - Nothing that isn't committed leaves: between proposal and commit no answer and no page is sent. One
-//!   entry of commands is under way at a time, so without one all of the state is committed.
-//! - A leader that loses its office forgets what it had proposed, and all that it had heard.
-//! - An order that changed nothing is answered when a majority has said that this MDM still leads.
-//! - Before the log is read and the cluster formed, nobody is answered; one hello per link is kept.
-//! - After the log failed, nothing changes any more: orders are answered with the error, new servers
-//!   and clients are turned away, those that are here go on with the map that they have.
-//! - A bad frame ends its link, nothing else. Queues are bounded; what doesn't fit is repeated by its
-//!   sender (proposals, heartbeats, registrations) or told to try again (orders).
+//! - Nothing uncommitted leaves: between proposal and commit no answer and no page is sent. At most
+//!   one entry of commands is in flight; while there is none, the whole state is committed.
+//! - A leader that loses its leadership forgets what it had proposed, and all that it had heard.
+//! - An order that changed nothing is answered after a majority has confirmed that this MDM still
+//!   leads.
+//! - Hellos are not answered before the log is read, nor while this MDM may be about to lead. One
+//!   hello per link is kept.
+//! - After the log failed, nothing changes any more. A sole MDM answers orders with the error and
+//!   turns new servers and clients away; those that are connected continue with the map that they
+//!   have. An MDM that is not the only one closes their links, and refuses every hello.
+//! - A bad frame ends its link and nothing else. Queues are bounded. If an input does not fit, its
+//!   sender repeats it (proposals, heartbeats, registrations) or is told to try again (orders).
 //!
-//! It never pushes maps to those who don't ask, and it keeps no connection to an SDS of its own: its
-//! dials only find out whether somebody listens, and say which life of the MDM asks, so that a server
-//! whose link still leads to an earlier one comes back at once.
+//! The MDM does not push maps to peers that did not ask, except new volumes to clients. It keeps no
+//! connection of its own to an SDS: its dials only find out whether a process listens, and name the
+//! MDM's incarnation, so that a server whose link still leads to an earlier one reconnects at once.
 
 mod cut_off;
 mod gather;
@@ -70,51 +74,52 @@ use office::Office;
 use outlet::{Answer, Pages};
 use peers::Peers;
 
-/// How many links of members the MDM keeps open. Each device and each client has one; more are of lives that
-/// are over.
+/// The most links of members that the MDM keeps open. Each device and each client has one. Further
+/// ones belong to incarnations that are over.
 const LINKS: usize = 8192;
-/// How many links for orders it keeps open.
+/// The most links for orders that it keeps open.
 const ADMINS: usize = 512;
-/// How many inputs wait for the disk.
+/// The most inputs that wait for the disk.
 const INPUTS: usize = 4096;
-/// How many inputs of one link wait for the disk.
+/// The most inputs of one link that wait for the disk.
 const INPUTS_PER_LINK: u32 = 16;
 
-/// What an MDM is told at its start.
+/// The settings of an MDM.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Its name.
     pub name: String,
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: SocketAddr,
-    /// With an empty log it waits for a cluster that takes it in; else it begins one.
+    /// With an empty log: true to wait for a cluster that adds this MDM, false to start a cluster.
     pub join: bool,
-    /// The cluster that its log must belong to, or that a new log begins; `None`: any, or drawn.
+    /// The id of the cluster that its log must belong to, or that a new log gets. `None`: any log
+    /// is accepted, and the id of a new cluster is drawn at random.
     pub cluster: Option<ClusterId>,
-    /// Its bounds.
+    /// Its limits.
     pub limits: Limits,
-    /// Its process, for people.
+    /// The id of its process, for people.
     pub pid: u32,
     /// What its build can do.
     pub dialect: Dialect,
 }
 
-/// Who is at the other end of a link.
+/// The peer at the other end of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Peer {
-    /// Has not been welcomed.
+    /// It has not been welcomed.
     Stranger,
-    /// Has been welcomed in this role.
+    /// It has been welcomed in this role.
     Guest(Role),
-    /// This life of a device.
+    /// This incarnation of a device.
     Device(DeviceId, Incarnation),
-    /// This life of a client.
+    /// This incarnation of a client.
     Sdc(SdcId, Incarnation),
     /// Another MDM.
     Mdm(u32),
 }
 
-/// A "send me what is newer".
+/// A request for map changes.
 #[derive(Clone, Copy, Debug)]
 struct Pull {
     have: MapVersion,
@@ -124,34 +129,34 @@ struct Pull {
 
 #[derive(Debug)]
 struct Link {
-    /// The how-manieth link: a process's later link has a higher number.
+    /// Index of the link. A process's later link has a higher one.
     opened: u64,
     peer: Peer,
     /// The protocol version of its frames, once its hello was accepted.
     version: u16,
-    /// What another MDM has said of its build.
+    /// The build that another MDM has reported.
     build: Option<BuildInfo>,
-    /// Kept until the MDM is ready.
+    /// Kept until it can be answered.
     hello: Option<Hello>,
     parked: Option<Pull>,
-    /// The newest map that it has said to have.
+    /// The newest map that the peer said it has.
     have: MapVersion,
-    /// Its inputs that wait.
+    /// Number of its inputs that wait.
     queued: u32,
-    /// What came of a message of several parts.
+    /// The parts so far of a message of several parts.
     parts: Vec<u8>,
-    /// What another MDM wants to read in front of each message to it.
+    /// The secret that another MDM expects in front of each message to it.
     secret: u64,
-    /// What this device has told of what it knows.
+    /// The reports of this device so far, during a recovery.
     word: Option<Word>,
 }
 
-/// The link on which the present life of a process registered.
+/// The link on which the current incarnation of a process registered.
 #[derive(Clone, Copy, Debug)]
 struct Session {
     link: LinkId,
-    /// When the link was opened on which its life began; 0 if an earlier leader took it in, which
-    /// says nothing of who came first.
+    /// The `opened` of the link on which its incarnation first registered. 0 if it registered with
+    /// an earlier leader: then nothing is known about which of two processes came first.
     began: u64,
 }
 
@@ -159,40 +164,40 @@ struct Session {
 pub struct Mdm {
     config: Config,
     log: Log,
-    /// As of the last entry, or of the one that is proposed.
+    /// The state after the last applied entry, or after the proposed one.
     state: State,
-    /// A sum over the committed entries.
+    /// Running checksum of the committed entries.
     chain: u32,
-    /// `None` until the log was read and somebody has taken this MDM in, and after the log failed.
+    /// `None` until the log was read and this MDM belongs to a cluster, and after the log failed.
     consensus: Option<Consensus>,
-    /// What it will begin with when that is durable.
+    /// The image that it starts with as soon as that is durable.
     beginning: Option<Image>,
-    /// It asks whether another one has its log.
+    /// The question whether another MDM has its log, while it is open.
     moved: Option<Moved>,
-    /// It leads.
+    /// Its leadership; `None` while it does not lead.
     office: Option<Office>,
-    /// When time passes for the consensus next.
+    /// When the consensus is to be ticked next.
     tick_at: Time,
     peers: Peers,
-    /// It leads, and the cluster is formed.
+    /// True while it leads and the cluster is formed.
     ready: bool,
-    /// It was not known yet whether it will lead.
+    /// The result of `is_undecided` at the last flush.
     undecided: bool,
-    /// Drawn when it begins to serve: tells this life of the process from others.
+    /// This MDM's incarnation, drawn at random when it begins to serve.
     life: Incarnation,
     failed: Option<String>,
     detector: Detector,
     healer: Healer,
     slowness: Slowness,
     reach: Reach,
-    /// So many servers are away that nothing is rebuilt: as last told.
+    /// True if the driver was told that rebuilds are held back, because many servers are away.
     rebuilds_held: bool,
     turned_away: turned_away::TurnedAways,
-    /// Groups of volumes that are lost, and that wait for somebody: as last told.
+    /// Groups of volumes that are lost, and groups that wait for a device, as last noted.
     unserved: (u32, u32),
     /// When an answer that waits for a fence may leave, or has to.
     fence_due: Option<Time>,
-    /// So many servers are silent that none is taken for lost: as last told.
+    /// True if the driver was told that silent servers are not declared lost: too many are silent.
     held_back: bool,
     observed: Observed,
     links: BTreeMap<LinkId, Link>,
@@ -203,17 +208,20 @@ pub struct Mdm {
     inputs: VecDeque<Input>,
     /// Verdicts that wait for those on the same server's other devices.
     gathered: Gathered,
-    /// Devices that are down and gave a sign of life.
+    /// Devices that are down in the map and sent a heartbeat.
     revived: BTreeSet<DeviceId>,
     answers: Vec<Answer>,
-    /// Questions whether it still leads: asked, and answered.
+    /// Numbers of questions to the consensus whether this MDM still leads: the last one asked, and
+    /// the last one answered.
     questions: (u64, u64),
     pages: Pages,
-    /// What devices have told, each in its present life: while it is not known who has what.
+    /// The reports of devices in their current incarnations, while groups are in doubt.
     words: Words,
-    /// When that is looked at next, and until when those that are silent are waited for.
+    /// When the reports are evaluated next, and until when the recovery waits for devices that have
+    /// not reported.
     recovery_due: (Time, Time),
-    /// From this entry on, and with or without patience, nothing follows from what was told.
+    /// The state's index, and whether the recovery was patient, when the reports last led to no
+    /// command.
     nothing_follows: Option<(u64, bool)>,
     opened: u64,
     dials: u64,
@@ -221,7 +229,7 @@ pub struct Mdm {
 }
 
 impl Mdm {
-    /// An MDM that begins with reading its log.
+    /// Creates an MDM, which first reads its log.
     pub fn new(config: Config) -> Mdm {
         Mdm {
             log: Log::new(config.limits.mdm_log),
@@ -267,54 +275,55 @@ impl Mdm {
         }
     }
 
-    /// What it has heard.
+    /// Returns what it has heard from devices and clients.
     pub fn observed(&self) -> &Observed {
         &self.observed
     }
 
-    /// The state, for oracles: when [`Mdm::is_settled`], all of it is committed.
+    /// Returns the state, for oracles. If [`Mdm::is_settled`], all of it is committed.
     pub fn state(&self) -> &State {
         &self.state
     }
 
-    /// The consensus, for oracles.
+    /// Returns the consensus, for oracles.
     pub fn consensus(&self) -> Option<&Consensus> {
         self.consensus.as_ref()
     }
 
-    /// True when the state is what was decided, and nothing more.
+    /// Returns true if the state contains only committed entries.
     pub fn is_decided(&self) -> bool {
         self.consensus.is_some() && self.proposed().is_none()
     }
 
-    /// True when it serves.
+    /// Returns true if it serves.
     pub fn is_ready(&self) -> bool {
         self.ready && self.failed.is_none()
     }
 
-    /// True when it leads, and nothing waits.
+    /// Returns true if it leads and nothing waits.
     pub fn is_settled(&self) -> bool {
         let written = self.consensus.as_ref().is_some_and(|c| !c.is_due());
         let idle = self.log.is_idle() && self.proposed().is_none() && written;
         self.is_ready() && idle && self.inputs.is_empty() && self.revived.is_empty()
     }
 
-    /// True when every device that is up in the map has registered in this life of the MDM, and its link lives.
+    /// Returns true if every device that is up in the map has registered since this MDM began to
+    /// serve, and its link is up.
     pub fn hears_all(&self) -> bool {
         self.state.devices.iter().filter(|(_, d)| d.up).all(|(id, _)| self.devices.contains_key(id))
     }
 
-    /// Why it doesn't serve (any more) and what to do; the process may as well end with this text.
+    /// Returns why it does not serve (any more) and what to do. The process may end with this text.
     pub fn failed(&self) -> Option<&str> {
         self.failed.as_deref()
     }
 
-    /// It can't go on because the file system that its log lies on is full.
+    /// Returns true if it cannot continue because the file system of its log is full.
     pub fn lacks_space(&self) -> bool {
         matches!(self.log.failed(), Some(LogError::Disk(_, Why(DiskError::NoSpace))))
     }
 
-    /// A link that others dialled, with its version.
+    /// Returns a link that a peer dialled, with its protocol version.
     fn peer_link(&self, link: LinkId) -> PeerLink {
         let version = self.links.get(&link).map_or(HANDSHAKE_VERSION, |l| l.version);
         PeerLink::new(link, version)
@@ -326,7 +335,7 @@ impl Mdm {
         } else if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
             self.greet_member(now, link, member, out);
         } else if let Some(dial) = dial {
-            // Somebody listens; that was the question.
+            // A process listens. That was the question.
             self.detector.answered(now, dial.0);
             let mut hello =
                 hello(&self.config.dialect, self.state.cluster, Role::Mdm, &self.config.name);
@@ -335,7 +344,7 @@ impl Mdm {
             send_hello(link, &hello, out);
             out.push(Effect::Close { link });
         } else {
-            // The driver bounds the links of those that have not said who they are.
+            // The driver bounds the links of strangers.
             if self.links.len() >= LINKS {
                 self.drop_old_life(out);
             }
@@ -357,7 +366,8 @@ impl Mdm {
         }
     }
 
-    /// Closes the oldest link of a life that is over, if there is one: its process has not said anything since.
+    /// Closes the oldest link of an incarnation that is over, if there is one. Its process has sent
+    /// nothing since the next one registered.
     fn drop_old_life(&mut self, out: &mut Effects) {
         let over = self.links.iter().find(|(link, l)| match l.peer {
             Peer::Device(device, _) => self.devices.get(&device).is_none_or(|s| s.link != **link),
@@ -371,7 +381,7 @@ impl Mdm {
         }
     }
 
-    /// The link is gone, or about to be closed.
+    /// Drops the state of a link that is down or about to be closed.
     fn forget(&mut self, link: LinkId, out: &mut Effects) {
         let Some(gone) = self.links.remove(&link) else { return };
         match gone.peer {
@@ -391,7 +401,8 @@ impl Mdm {
         }
     }
 
-    /// Finds out whether somebody listens at the device's address, unless its death is known.
+    /// Finds out whether a process listens at the device's address, unless the device is known to
+    /// be dead.
     fn probe(&mut self, device: DeviceId, out: &mut Effects) {
         let Some(to) = self.address(device).filter(|_| self.is_ready()) else { return };
         if self.detector.probe(device, self.dials) {
@@ -399,15 +410,15 @@ impl Mdm {
         }
     }
 
-    /// Says which life this is to whoever listens at the device's address. That nobody does proves nothing:
-    /// when everything is started at once, a server may not listen yet.
+    /// Tells the process at the device's address this MDM's incarnation. A failed dial proves
+    /// nothing here: when everything is started at once, a server may not listen yet.
     fn introduce(&mut self, device: DeviceId, out: &mut Effects) {
         if let Some(to) = self.address(device) {
             self.dial(to, out);
         }
     }
 
-    /// Where a device is dialled that isn't known to be dead.
+    /// Returns the address of a device that is not known to be dead.
     fn address(&self, device: DeviceId) -> Option<SocketAddr> {
         let entry = self.state.devices.get(&device).filter(|d| !d.dead)?;
         entry.address.parse().ok()
@@ -429,9 +440,10 @@ impl Mdm {
             return self.detector.probe_over(dial.0);
         }
         let Some(verdict) = self.detector.refused(now, dial.0) else { return };
-        // A process that has just told us that it lives isn't dead; maybe it doesn't listen yet. If it
-        // is dead all the same, its link breaks, and that is a reason to dial again. The same holds for one that is down as
-        // others don't reach it: a firewall may refuse in its name, and it goes on.
+        // A process that has a link is not dead; perhaps it does not listen yet. If it is dead all
+        // the same, its link breaks, and that is a reason to dial again. The same holds for a
+        // device that is down because others do not reach it: a firewall may refuse in its name
+        // while it runs on.
         let linked = self.devices.contains_key(&verdict.device);
         let up = self.state.is_up(verdict.device);
         let here = linked && (up || self.observed.cut_off.contains(&verdict.device));
@@ -441,14 +453,15 @@ impl Mdm {
         }
     }
 
-    /// Queues an input of our own; those are few and never dropped.
+    /// Queues an input of this MDM itself. There are few, and they are never dropped.
     fn push(&mut self, input: Input) {
         self.inputs.push_back(input);
     }
 
-    /// Who is thought to be alive has from now on to say so; what was before isn't known. All are dialled:
-    /// a server's link to an earlier life may seem to be up for as long as TCP tries, if that one's host
-    /// lost power, and nobody is to be taken for lost because of that.
+    /// Starts to serve. Devices that are up in the map have to be heard from now on; what happened
+    /// before is not known. All devices are dialled: if the host of an earlier leader lost power, a
+    /// server's link to it may seem to be up for as long as TCP retries, and the server must not be
+    /// declared lost because of that.
     fn begin(&mut self, now: Time, out: &mut Effects) {
         self.ready = true;
         self.recovery_due = (now, now + self.config.limits.suspect_after * 5);
@@ -528,7 +541,7 @@ impl Node for Mdm {
             self.propose(now, out);
             self.advance(now, out);
         }
-        // Who came while it wasn't known whether this MDM will lead is not kept waiting when it is.
+        // Hellos that came while it was open whether this MDM leads are answered now.
         let undecided = self.is_undecided();
         if core::mem::replace(&mut self.undecided, undecided) && !undecided {
             self.settle_hellos(now, out);
@@ -545,7 +558,7 @@ impl Node for Mdm {
         if !self.is_ready() {
             return self.tick_due();
         }
-        // The healer speaks when something may be proposed, and is asked then anyway.
+        // The healer is asked in any case once something may be proposed.
         let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
         let heal = Time::earliest(heal, self.reach.wake_at());
         let heal = heal.filter(|_| self.may_propose() && !self.state.recovery.open);

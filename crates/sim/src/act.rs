@@ -28,6 +28,7 @@ struct Spot {
 
 impl Stage {
     /// Carries out one action.
+    // Long: one match over all actions.
     pub fn act(&mut self, action: Action) {
         if action.is_fault() {
             self.fault(action);
@@ -157,14 +158,25 @@ impl Stage {
     }
 
     /// Orders the next level. From now on nothing of this release is started, as the level may have
-    /// risen. Clients that are away don't hinder that, so the operator first updates all of them.
+    /// risen. Clients that are away don't hinder that, so the operator first updates all of them. And
+    /// the operator waits for a server that was just given the older build: the MDMs may not know
+    /// of that yet.
     fn raise_level(&mut self) {
         let old = |i: &u8| {
             let id = self.proc(Who::Sdc(*i));
             let sdc = self.world.actor::<node::sdc::Sdc>(id);
             sdc.is_some_and(|sdc| sdc.level_max() < NEXT.level_max)
         };
-        if !(0..self.plan.clients).any(|i| old(&i)) {
+        let unknown = |i: &u8| {
+            let device = self.id_of(*i);
+            let mdms = (0..self.plan.mdms).filter_map(|m| self.mdm_at(m));
+            let mut seen = mdms.filter_map(|m| m.observed().devices.get(&device)?.build.as_ref());
+            let older = self.newer & Who::Sds(*i).build_bit() == 0 && !self.raised;
+            older && seen.any(|build| build.level_max >= NEXT.level_max)
+        };
+        let waits =
+            (0..self.plan.clients).any(|i| old(&i)) || (0..self.plan.sds).any(|i| unknown(&i));
+        if !waits {
             self.raised = true;
             self.order(Order::Level);
         }

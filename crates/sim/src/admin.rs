@@ -157,6 +157,7 @@ impl Admin {
         out.send(link, head, body);
     }
 
+    // Long: one match over all orders.
     fn ask(&mut self, link: base::LinkId, out: &mut Effects) {
         let Some(order) = self.desk.borrow().orders.front().copied() else { return };
         let size = |units: u32| u64::from(units) * u64::from(UNIT);
@@ -295,6 +296,7 @@ impl Admin {
         self.unsure = false;
     }
 
+    // Long: one match over all orders and their outcomes.
     fn reply(&mut self, now: Time, looked: bool, reply: AdminReply) {
         let Some(order) = self.desk.borrow().orders.front().copied() else { return };
         if looked {

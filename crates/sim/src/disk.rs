@@ -392,10 +392,12 @@ impl Disk {
 
     /// Handles the death of the process: undoes damage that its next start could take for an
     /// unfinished write. If it `rests`, its log says that all writes are finished, and damage stays
-    /// even if the write is recent.
-    pub fn forget_lies(&mut self, rests: bool) {
+    /// even if the write is recent. If one of its last `pending` operations has not ended, its log
+    /// says of no later write that it is finished.
+    pub fn forget_lies(&mut self, rests: bool, pending: u64) {
         self.trap = None;
-        let recent = |w: &Wrong| !rests && (w.lie || self.ended - w.since < SETTLED);
+        let hangs = pending > SETTLED;
+        let recent = |w: &Wrong| !rests && (hangs || w.lie || self.ended - w.since < SETTLED);
         let pages: Vec<u64> =
             self.atlas.iter().filter(|(_, w)| recent(w)).map(|(page, _)| *page).collect();
         pages.into_iter().for_each(|page| self.heal(page));
@@ -645,7 +647,7 @@ mod tests {
 
     #[test]
     fn a_death_takes_damage_back_only_as_long_as_a_log_can_t_tell_it() {
-        let left = |rests: bool, later: u64| {
+        let left = |rests: bool, pending: u64, later: u64| {
             let (mut d, mut prng) = (Disk::new(DiskKind::File, 1 << 20), Prng::new(4));
             d.write(0, &[1; 4096], true).unwrap();
             assert!(d.damage(Damage::Rot, 0, Vec::new(), &mut prng));
@@ -656,17 +658,20 @@ mod tests {
             (0..later).for_each(|_| d.write(65536, &[3; 4096], true).unwrap());
             // One more write would be lost, if the death did not cancel that.
             d.damage(Damage::Lost, 8192, page(8192), &mut prng);
-            d.forget_lies(rests);
+            d.forget_lies(rests, pending);
             d.write(8192, &[4; 4096], true).unwrap();
             [0, 4096, 8192].map(|at| d.is_damaged(at))
         };
-        assert_eq!(left(true, 0), [true, true, false], "all is told, and nothing goes wrong later");
-        assert_eq!(left(false, 0), [false, false, false], "it may never have been finished");
         assert_eq!(
-            left(false, SETTLED),
-            [true, false, false],
-            "a lost write never was, by its log"
+            left(true, 0, 0),
+            [true, true, false],
+            "all is told, and no later write is lost"
         );
+        assert_eq!(left(false, 0, 0), [false, false, false], "it may never have been finished");
+        let told = left(false, SETTLED, SETTLED);
+        assert_eq!(told, [true, false, false], "a lost write never was, by its log");
+        let hung = left(false, SETTLED + 1, SETTLED);
+        assert_eq!(hung, [false, false, false], "the log waits for an operation that hangs");
     }
 
     #[test]

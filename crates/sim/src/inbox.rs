@@ -95,6 +95,8 @@ pub(crate) struct Process {
     pub disks: Vec<Disk>,
     /// Extra delay of its frames, and of the operations of its disks.
     pub slow: (Duration, Duration),
+    /// Most bytes that wait in one of its links: `Limits::link_queue` of the process.
+    pub link_queue: u64,
     /// Every operation of its disks fails.
     pub broken: bool,
     /// Its host refuses dials until this time, even while the process runs.
@@ -116,11 +118,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub fn new(name: &str, disks: Vec<Disk>, clock: Clock, prng: Prng) -> Process {
+    pub fn new(name: &str, disks: Vec<Disk>, clock: Clock, prng: Prng, link_queue: u64) -> Process {
         let pool = BufPool::new(8 << 20);
         Process {
             name: name.to_string(),
             slow: (Duration::ZERO, Duration::ZERO),
+            link_queue,
             broken: false,
             refuses_until: Time::ZERO,
             state: ProcState::Dead,

@@ -133,10 +133,10 @@ impl Stage {
         })
     }
 
-    /// Returns the first group that is not fully mirrored and active. With `at_last`, three kinds of
-    /// groups are excepted: groups in doubt, groups whose loss is excused (and was judged by R10) or
-    /// affects no volume, and copies without space. Copies on `held` devices, which get nothing yet,
-    /// are always excepted.
+    /// Returns the first group that is not fully mirrored and active. With `at_last`, three kinds
+    /// of groups are excepted: groups in doubt, groups whose loss is excused (and was judged by
+    /// R10) or affects no volume, and copies without space. Copies on `held` devices, which get
+    /// nothing yet, are always excepted.
     pub fn groups_unmet(&self, at_last: bool, held: &BTreeSet<DeviceId>) -> Option<String> {
         let (groups, doubtful) = (&self.observer.groups, self.doubtful());
         for (id, g) in groups {

@@ -16,7 +16,8 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 22] = [
+const PLANS: [(Mutant, &str, &str); 23] = [
+    (Mutant::StallInTurn, "hung-in-many-groups", include_str!("../plans/hung-in-many-groups.plan")),
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
         Mutant::PartAtOnce,

@@ -94,7 +94,7 @@ pub struct Stage {
     /// Judge: which groups are really lost.
     pub losses: Losses,
     /// Device id of each server process, as far as it was ever named.
-    ids: Vec<DeviceId>,
+    pub(crate) ids: Vec<DeviceId>,
     /// Blocks that were damaged on a server at some time, or were reported lost to it.
     pub(crate) harmed: BTreeSet<(u8, UnitKey, u32)>,
     /// Volumes that clients may be told they can't use.
@@ -181,6 +181,7 @@ const STRIKE: u64 = 2 << 32;
 
 impl Stage {
     /// Creates the stage with all processes in place and none started.
+    // Long: one list of all fields, and the processes in their order.
     pub fn new(plan: &Plan, sink: Sink) -> Stage {
         let mut world = World::new(plan.seed, plan.weather.clone(), plan.limits.link_queue, sink);
         let mdm = Some(Stage::address(Who::Mdm(0)));
@@ -260,6 +261,7 @@ impl Stage {
     }
 
     /// Starts a process, unless it runs.
+    // Long: one match over the roles, each with its whole configuration.
     pub fn start(&mut self, who: Who) {
         let id = self.proc(who);
         if self.stays_away(who) {
@@ -339,6 +341,8 @@ impl Stage {
                     true => Limits { answer_within: Duration::ZERO, ..limits },
                     false => limits,
                 };
+                let limits = Limits { link_queue: self.plan.client_queue(i), ..limits };
+                self.world.set_link_queue(id, limits.link_queue);
                 let name = format!("sdc{i}");
                 let nbd_uris = Vec::new();
                 let config =
@@ -476,6 +480,7 @@ impl Stage {
         page.groups.iter().try_for_each(|g| self.losses.group(g, moment))
     }
 
+    // Long: one match over all notes that a judge looks at.
     fn note(&mut self, id: ProcId, note: Note) -> Result<(), Failure> {
         self.marks.note(&note);
         // A former incarnation may be active until it learns of the newer one. Its other

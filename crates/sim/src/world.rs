@@ -129,7 +129,7 @@ pub struct World {
     pub(crate) net_prng: Prng,
     pub(crate) addresses: BTreeMap<SocketAddr, ProcId>,
     pub(crate) trace: Trace,
-    pub(crate) link_queue: u64,
+    link_queue: u64,
     pub(crate) disk_prng: Prng,
     pub(crate) run_prng: Prng,
     seed_prng: Prng,
@@ -159,7 +159,8 @@ pub struct World {
 }
 
 impl World {
-    /// Creates an empty world. `link_queue` is the limit of the same name.
+    /// Creates an empty world. `link_queue` is the limit of the same name, for processes that
+    /// `set_link_queue` does not change.
     pub fn new(seed: u64, weather: Weather, link_queue: u64, sink: Sink) -> World {
         let root = Prng::new(seed).fork("world");
         World {
@@ -205,12 +206,17 @@ impl World {
         let ppm = prng.range(0, 2 * drift as u64) as i64 - drift;
         let clock = Clock::new(prng.range(1, 1 << 40), ppm);
         self.sent.push([0; 2]);
-        self.procs.push(Process::new(name, disks, clock, prng));
+        self.procs.push(Process::new(name, disks, clock, prng, self.link_queue));
         self.paths.resize(self.procs.len());
         if let Some(address) = address {
             self.addresses.insert(address, id);
         }
         id
+    }
+
+    /// Gives a process a link queue of its own size, in bytes.
+    pub fn set_link_queue(&mut self, proc: ProcId, bytes: u64) {
+        self.procs[proc.0].link_queue = bytes;
     }
 
     /// Replaces the clock of a process. Must be called before its start.
@@ -365,7 +371,9 @@ impl World {
         proc.wake = None;
         proc.scheduled = false;
         proc.strike = Strike::None;
-        proc.disks.iter_mut().for_each(|disk| disk.forget_lies(rests));
+        // Number of operations since the oldest one that has not ended.
+        let pending = proc.pending.keys().next().map_or(0, |first| proc.next_pending - first);
+        proc.disks.iter_mut().for_each(|disk| disk.forget_lies(rests, pending.into()));
         for (_, op) in std::mem::take(&mut proc.pending) {
             if let PendingKind::Write { at, body, .. } = op.what {
                 proc.disks[op.disk.0 as usize].write_torn(at, &body, &mut self.disk_prng);

@@ -16,8 +16,7 @@ fn committed_plans_pass() {
     }
 }
 
-/// No seed fills the queue of a link, as requests are limited to less than it holds. This
-/// plan has other limits.
+/// The queue of a link fills: the link is given up, and its client is served over a new one.
 #[test]
 fn a_link_whose_queue_is_full_is_given_up_and_its_client_served() {
     let text = include_str!("../plans/answers-that-nobody-reads.plan");

@@ -30,6 +30,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::OrphansLive,
         Mutant::NoCompareAndSwap,
         Mutant::MdmVoteUnwritten,
+        Mutant::StallInTurn,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

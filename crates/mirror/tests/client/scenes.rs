@@ -109,6 +109,23 @@ fn credit_holds_back_and_is_given_back() {
 }
 
 #[test]
+fn a_client_sends_no_more_at_once_than_its_own_link_queue_takes() {
+    let limits = Limits { link_queue: 4 << 20, ..Limits::TEST_MIN };
+    let mut rig = Rig::new(1, &limits);
+    for i in 0..16 {
+        rig.write(i, u64::from(i) << 20, &vec![1; 1 << 20]);
+    }
+    // The server has room for 64 MiB. After each break, the client sends all again.
+    for _ in 0..2 {
+        rig.sent.clear();
+        rig.link_up_with(1, 64, 64 << 20);
+        let bytes: usize = rig.sent.iter().map(|s| s.body.len()).sum();
+        assert_eq!(bytes, 2 << 20, "half of the queue");
+        rig.link_down(DeviceId(1));
+    }
+}
+
+#[test]
 fn nobody_leads_for_a_while() {
     let mut rig = Rig::up(2);
     rig.new_map(|map| map.groups[0] = Leader::Nobody);

@@ -419,13 +419,13 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
     }
 }
 
-/// Another client writes to the second unit, which belongs to group 4.
-fn write_to_other(pair: &mut Pair, epoch: u64, block: u32) {
+/// Another client writes to this unit of group 4.
+fn write_to_other(pair: &mut Pair, epoch: u64, unit: u32, block: u32) {
     pair.seq += 1;
     let mut h = Header::new(Kind::Write);
     (h.op, h.seq, h.floor) = (pair.seq.into(), pair.seq.into(), pair.seq.into());
     (h.sdc, h.incarnation) = (7.into(), 1.into());
-    (h.group, h.epoch, h.volume, h.unit) = (4.into(), epoch.into(), 1.into(), 1.into());
+    (h.group, h.epoch, h.volume, h.unit) = (4.into(), epoch.into(), 1.into(), unit.into());
     (h.at, h.len) = ((block * BLOCK).into(), BLOCK.into());
     let body = vec![3; BLOCK as usize];
     let h = wire::parse(wire::frame(h, &body).as_slice());
@@ -449,7 +449,7 @@ fn a_group_with_a_high_number_gets_its_turn_in_the_window() {
     let wanted = 4 * most;
     let before = pair.replies.len();
     (0..wanted as u32).for_each(|block| write(&mut pair, block, 7));
-    write_to_other(&mut pair, epoch, 0);
+    write_to_other(&mut pair, epoch, 1, 0);
     let last = pair.seq;
     let mut asked = wanted as u32;
     while !pair.replies[before..].iter().any(|h| h.op.get() == last) {
@@ -490,12 +490,45 @@ fn a_joiner_whose_device_hangs_takes_one_window_for_all_groups() {
     }
     pair.wait(1000);
     for round in 0..3 {
-        (0..20).for_each(|block| write_to_other(&mut pair, epoch, block));
+        (0..20).for_each(|block| write_to_other(&mut pair, epoch, 1, block));
         pair.run();
         assert_eq!(answered(&pair), 80 + (round + 1) * 20, "no client waits for the joiner");
         pair.wait(4000);
         let held = pair.mirrors[1].in_flight();
         assert!(held <= most, "{held} operations wait for its device");
+    }
+    pair.mirrors[1].journal_mut().hangs = false;
+    pair.wait(40_000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 2);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+/// Copies of few groups run at once. Each group in turn would hold its clients' writes for as long
+/// as the first one did. (The store of this rig has the same units in all groups.)
+#[test]
+fn a_joiner_that_stalled_in_one_group_is_sent_nothing_of_another_one() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    let epoch = pair.epoch + 1;
+    let configure = |pair: &mut Pair, epoch, joiners: &[u32]| {
+        let other = moved::config(epoch, 1, &[1, 2], &[1], joiners);
+        for i in [1, 0] {
+            let (mirror, out) = (&mut pair.mirrors[i], &mut pair.outs[i]);
+            mirror.configure(pair.now, GroupId(4), &other, true, out);
+        }
+        pair.wait(500);
+    };
+    configure(&mut pair, epoch, &[]);
+    (0..20).for_each(|block| write_to_other(&mut pair, epoch, 1, block));
+    pair.wait(500);
+    assert_eq!(answered(&pair), 40 + 20);
+    configure(&mut pair, epoch + 1, &[2]);
+    pair.wait(6000);
+    for round in 2..5 {
+        (0..20).for_each(|block| write_to_other(&mut pair, epoch + 1, 0, block));
+        write(&mut pair, 0, 2);
+        pair.run();
+        assert_eq!(answered(&pair), 40 + round * 20 + round as usize - 1, "no client waits");
+        pair.wait(2000);
     }
     pair.mirrors[1].journal_mut().hangs = false;
     pair.wait(40_000);

@@ -1,4 +1,4 @@
-//! Frames: who may say what. Decides which link goes on; queues what the state is asked.
+//! Frames: which peer may send what. Decides which links stay, and queues requests to the state.
 
 use super::intake::Input;
 use super::outlet::Answer;
@@ -19,7 +19,7 @@ use wire::control::{
 };
 use wire::{Header, Kind, flag};
 
-/// The longest control message that an MDM takes.
+/// The longest control message that an MDM accepts, in bytes.
 const MESSAGE: usize = 512 << 10;
 
 impl Mdm {
@@ -36,7 +36,7 @@ impl Mdm {
         }
         let ours = self.peers.has(link);
         if !ours && !self.links.contains_key(&link) {
-            return; // closed by us; this was on its way
+            return; // closed by this MDM; the frame was already in flight
         }
         let header = wire::parse(head);
         if !wire::body_ok(&header, body) {
@@ -58,8 +58,8 @@ impl Mdm {
         }
     }
 
-    /// Ends a link with a reason that ends the server, too: a leader that doesn't lead any more must not say it, nor
-    /// one whose state may still be taken back.
+    /// Ends a link with a refusal that also makes the server's process end. It leaves only if this
+    /// MDM still leads, and when the state that it rests on is committed.
     pub(super) fn expel(&mut self, link: LinkId, why: Refusal, out: &mut Effects) {
         if mutant::on(Mutant::MdmAnswerEarly) {
             return self.refuse(link, &why, out);
@@ -70,7 +70,7 @@ impl Mdm {
         }
     }
 
-    /// Ends a link with a reason.
+    /// Ends a link with a refusal.
     pub(super) fn refuse(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
         let note = match why.code() {
             RefusalCode::Superseded => "superseded",
@@ -90,13 +90,14 @@ impl Mdm {
         self.refuse_for(link, why, note, out);
     }
 
-    /// Ends a link with a reason for the other side, and one for the log.
+    /// Ends a link with a refusal for the other side, and a reason for the log.
     fn refuse_for(&mut self, link: LinkId, why: &Refusal, note: &'static str, out: &mut Effects) {
         out.note(Note::Refused { link, why: note });
         refuse(link, why, out);
         self.forget(link, out);
     }
 
+    // Long: one match over all kinds of frames and the roles that may send them.
     fn take(
         &mut self,
         now: Time,
@@ -219,7 +220,7 @@ impl Mdm {
         out: &mut Effects,
     ) -> Result<(), Refusal> {
         let version = check_hello(&self.config.dialect, &hello, self.state.cluster)?;
-        // What is proposed may still come to nothing.
+        // A proposed entry may still be dropped.
         if self.proposed().is_none() {
             self.check_build(&hello.name, hello.build.as_ref())?;
         }
@@ -282,8 +283,8 @@ impl Mdm {
         Ok(())
     }
 
-    /// Anybody may give orders: of too many such links the oldest goes. Servers and clients are welcome when they
-    /// have registered; until then they are strangers.
+    /// Welcomes a link for orders. Any peer may give orders, so when there are too many such links,
+    /// the oldest is closed. Servers and clients are strangers until they have registered.
     fn take_admin(&mut self, link: LinkId, out: &mut Effects) {
         if self.admins.len() >= ADMINS
             && let Some(oldest) = self.admins.pop_front()
@@ -320,13 +321,13 @@ impl Mdm {
                 }
                 self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
             }
-            // Its registration is on the way to the disk.
+            // Its registration still waits for the disk.
             Peer::Stranger | Peer::Guest(_) | Peer::Mdm(_) => {}
         }
         Ok(())
     }
 
-    /// A process whose life is over in the map ends.
+    /// Refuses a process whose incarnation is over according to the map.
     fn check_life(&self, device: DeviceId, life: u64) -> Result<(), Refusal> {
         let Some(entry) = self.state.devices.get(&device) else {
             return Err(unexpected(format!("this cluster has no {device}: register first")));
@@ -336,7 +337,7 @@ impl Mdm {
             return Err(refusal(RefusalCode::WrongDevice, text));
         }
         if entry.incarnation.0 < life {
-            // Another MDM leads, and has named it.
+            // Another MDM leads, and has given this incarnation.
             return Err(unexpected(format!("this MDM does not know that life of {device}")));
         }
         if entry.incarnation.0 != life {
@@ -381,7 +382,7 @@ impl Mdm {
         send_control(self.peer_link(link), header, &reply, out);
     }
 
-    /// Queues an input of this link; false when there is no room.
+    /// Queues an input of this link. Returns false if there is no room.
     fn queue(&mut self, link: LinkId, input: Input) -> bool {
         let Some(from) = self.links.get_mut(&link) else { return false };
         if self.failed.is_some() || self.inputs.len() >= INPUTS || from.queued >= INPUTS_PER_LINK {

@@ -23,7 +23,7 @@ pub struct Grown {
     pub all_parts: usize,
     /// MDMs that called before the state named them.
     pub heard_of: usize,
-    /// Devices that have told a recovering MDM what they know.
+    /// Devices that have reported to a recovering MDM.
     pub words: usize,
     /// Servers that were turned away lately.
     pub turned_away: usize,
@@ -62,7 +62,7 @@ impl Mdm {
             member_links: UNPROVEN + 1,
             parts: MESSAGE_MAX,
             all_parts: MAX_MEMBERS * MESSAGE_MAX,
-            // Removed members are kept until they don't count any more.
+            // Removed members are kept until they no longer count.
             heard_of: 2 * MAX_MEMBERS,
             words: self.state.devices.len(),
             turned_away: turned_away::MOST,

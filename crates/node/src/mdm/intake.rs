@@ -1,4 +1,4 @@
-//! Inputs become commands, against the state right after the command before.
+//! Turns inputs into commands, each against the state right after the command before.
 
 use super::outlet::{Answer, Fence};
 use super::{Mdm, Peer, Session};
@@ -20,27 +20,27 @@ use wire::control::{
 };
 use wire::{Header, Kind, control_frame};
 
-/// How long a mapping's order waits for the devices that serve the volume. A device that is silent is declared
-/// down within this time, and then others confirm, unless it has the last copy.
+/// How long the answer to a mapping order waits for the devices that serve the volume. A silent
+/// device is declared down within this time, and then others confirm, unless it has the last copy.
 const CONFIRM: Duration = Duration::from_secs(5);
 
 /// Something that may change the state.
 pub(super) enum Input {
-    /// The cluster begins.
+    /// The cluster is to be formed.
     Form(ClusterId),
-    /// A new leader: is its own name and address what the state says?
+    /// A new leader checks that the state has its own name and address.
     Here,
-    /// An SDS reports.
+    /// An SDS registers a device.
     Register(LinkId, Register),
-    /// An SDC reports.
+    /// An SDC registers.
     RegisterSdc(LinkId, RegisterSdc),
-    /// The detector thinks that devices of a server are gone.
+    /// The detector considers devices of a server gone.
     Verdicts(Vec<Verdict>),
-    /// A primary wants something.
+    /// A primary proposes changes.
     Proposal(LinkId, Proposal),
-    /// What a primary suspected a moment ago.
+    /// Suspicions of a primary that were deferred.
     Doubts(Proposal),
-    /// A person or program wants something; the second is its name for it.
+    /// An order; the second field is the sender's number for it.
     Order(LinkId, u64, Option<Ask>),
 }
 
@@ -56,7 +56,7 @@ impl Input {
     }
 }
 
-/// Who goes down by this command.
+/// Returns the devices that this command declares down.
 fn downs(command: &Command) -> &[command::DeviceDown] {
     match command {
         Command::DeviceDown(c) => core::slice::from_ref(c),
@@ -66,7 +66,8 @@ fn downs(command: &Command) -> &[command::DeviceDown] {
 }
 
 impl Mdm {
-    /// Works on what waits, as much as fits into one entry; the state is ahead of what was decided afterwards.
+    /// Works on waiting inputs, as many as fit into one entry. Afterwards the state is ahead of
+    /// what is committed.
     pub(super) fn work(&mut self, now: Time, out: &mut Effects) -> Commands {
         let mut batch = Commands::default();
         while let Some(device) = self.revived.pop_first() {
@@ -74,8 +75,8 @@ impl Mdm {
                 self.execute(now, &command, &mut batch, out);
             }
         }
-        // A single input adds at most some more than half of a batch: it is bounded by the length of
-        // a control message, or, for a volume, by the number of devices.
+        // A single input adds little more than half of a batch: it is bounded by the length of a
+        // control message or, for a volume, by the number of devices.
         while batch.bytes() < ENTRY_MAX / 4 {
             let Some(input) = self.inputs.pop_front() else { break };
             if let Some(link) = input.link() {
@@ -93,7 +94,7 @@ impl Mdm {
         batch
     }
 
-    /// Gives groups other replicas, where it is time for that.
+    /// Gives groups other replicas where that is due.
     fn heal(&mut self, now: Time, batch: &mut Commands, out: &mut Effects) {
         if !self.ready || self.state.recovery.open {
             return;
@@ -110,7 +111,7 @@ impl Mdm {
         }
     }
 
-    /// Does without who is slow: it is taken for lost, and held out when it says that it isn't.
+    /// Ejects slow devices. An ejected device counts as lost, and is held out when it registers.
     fn send_slow_away(&mut self, now: Time, batch: &mut Commands, out: &mut Effects) {
         let limits = &self.config.limits;
         let never = limits.slow.is_zero() || limits.quarantine.is_zero();
@@ -149,13 +150,13 @@ impl Mdm {
         }
     }
 
-    /// What makes the state name this MDM as it is. It is the first one of its cluster, or its address is
-    /// another one than it was, which a leader may say of itself.
+    /// Returns the command that makes the state name this MDM as it is. There is one if this MDM is
+    /// the first of its cluster, or if its address has changed; a leader may report that itself.
     fn here(&self) -> Option<Command> {
         let me = self.consensus.as_ref()?.id() as u32;
         let old = self.state.members.list.get(&me);
         if old.is_none() && !self.state.members.list.is_empty() {
-            return None; // it was removed, and is about to go
+            return None; // it was removed, and will leave soon
         }
         Some(Command::AddMdm(MdmInfo {
             id: me,
@@ -165,7 +166,7 @@ impl Mdm {
         }))
     }
 
-    /// Applies a command and puts it into the batch, if it changes anything.
+    /// Applies a command and puts it into the batch, if it changes anything. Returns true if so.
     pub(super) fn execute(
         &mut self,
         now: Time,
@@ -210,9 +211,9 @@ impl Mdm {
         true
     }
 
-    /// What a primary wants.
+    /// Executes what a primary proposes.
     fn propose_all(&mut self, now: Time, m: &Proposal, batch: &mut Commands, out: &mut Effects) {
-        // Who suspects so many is the one that is cut off, or overloaded (rule R12).
+        // A device that suspects so many others is itself cut off or overloaded (rule R12).
         let unit = |d: &u32| self.state.unit_of(DeviceId(*d));
         let suspects: BTreeSet<_> = m.suspects.iter().filter_map(unit).collect();
         if !m.admit.is_empty() {
@@ -232,7 +233,8 @@ impl Mdm {
         }
     }
 
-    /// Who goes too often is held out when it comes back; unless people have sent it away.
+    /// Counts how often devices leave. A device that leaves too often is held out when it comes
+    /// back. Absences during maintenance do not count.
     fn count_absences(&mut self, now: Time, command: &Command, out: &mut Effects) {
         if let Command::DeviceUp(c) = command {
             self.count_absence(now, DeviceId(c.device), Some(c.incarnation), out);
@@ -282,29 +284,30 @@ impl Mdm {
         };
         self.execute(now, &command, batch, out);
         for v in list.iter().filter(|v| !v.dead) {
-            // Silent, or dead? The answer ends leases early, and tells lost memory from a lost link.
+            // Silent or dead? The answer ends leases early, and distinguishes lost memory from a
+            // lost link.
             self.probe(v.device, out);
         }
     }
 
-    /// A server isn't taken in: `gabion status` says so for a while.
+    /// Records that a server was turned away, for `gabion status`.
     fn turn_away(&mut self, now: Time, m: &Register, why: &str) {
         self.turned_away.put(now, &m.sds, m.shard, &m.address, why);
     }
 
-    /// How many records the log of this device had when it was heard last, as far as this MDM has
-    /// heard it with this content.
+    /// Returns how many records of this device's log are known to have been durable while it had
+    /// this content.
     fn settled(&self, m: &Register) -> u64 {
         let seen = self.observed.devices.get(&DeviceId(m.device));
         seen.map_or(0, |seen| seen.settled(m.store))
     }
 
-    /// True for an older copy of a device: it lacks what was acknowledged since.
+    /// Returns true for an older copy of a device: it lacks writes that were acknowledged since.
     fn is_set_back(&self, m: &Register) -> bool {
         m.device != 0 && self.settled(m) > m.records && !mutant::on(Mutant::BelieveSetBack)
     }
 
-    /// What is wrong with an older copy of a device.
+    /// Returns a text about an older copy of a device.
     fn set_back(&self, m: &Register) -> String {
         alloc::format!(
             "it is dev{} as it was before: its log ends with record {}, and it had {}. An older copy of \
@@ -316,14 +319,15 @@ impl Mdm {
         )
     }
 
-    /// Finds out about devices in the way of this one that have no link; false: there are none. They may have died
-    /// unnoticed, as another process may have listened in their place at once. Who was silent for too long is done without,
-    /// also where nobody else is heard: who asks for its place is heard, so this MDM isn't the one that is cut off.
+    /// Probes the devices in this one's way that have no link. Returns false if there are none.
+    /// They may have died unnoticed, as another process may have listened at their address at once.
+    /// A device that was silent for too long is declared down, even if no other device is heard:
+    /// the process that asks for its place is heard, so this MDM is not the one that is cut off.
     fn ask_after(&mut self, now: Time, m: &Register, out: &mut Effects) -> bool {
         let mut silent = self.state.in_the_way(m);
         silent.retain(|device| !self.devices.contains_key(device));
         silent.iter().for_each(|device| self.probe(*device, out));
-        // Any other reason to refuse this one has nothing to do with who is there.
+        // Any other reason to refuse this device does not depend on the others.
         let known = self.state.devices.get(&DeviceId(m.device));
         let right = known.is_some_and(|d| d.store == m.store && d.intent != Intent::Removed);
         let late = silent.iter().filter(|_| right);
@@ -446,8 +450,8 @@ impl Mdm {
         self.registered(link, sdc.0, incarnation.0, 0, out);
     }
 
-    /// The link speaks for this life from now on. The same life's earlier link is closed; an earlier
-    /// life's link stays until its process says something and is told that it is over.
+    /// Makes the link the one of this incarnation. The same incarnation's earlier link is closed.
+    /// The link of an earlier incarnation stays until its process sends something and is refused.
     fn seat(&mut self, link: LinkId, peer: Peer, before: Option<Session>, out: &mut Effects) {
         self.links.get_mut(&link).expect("it registered").peer = peer;
         out.push(Effect::Welcome { link });
@@ -470,7 +474,7 @@ impl Mdm {
         if self.state.recovery.open
             && matches!(self.links.get(&link).map(|l| l.peer), Some(Peer::Sdc(..)))
         {
-            map = 0; // it goes on with the map that it has
+            map = 0; // it continues with the map that it has
         }
         let cluster = self.state.cluster.0;
         let message = Registered { cluster, id, incarnation, map, scrub };
@@ -480,6 +484,7 @@ impl Mdm {
         self.answers.push(Answer::frame(link, head, body));
     }
 
+    // Long: one match over all orders, and the reply that fits each.
     fn obey(
         &mut self,
         now: Time,
@@ -576,7 +581,7 @@ impl Mdm {
                 }
                 self.execute(now, &command, batch, out);
                 if let Command::MapVolume(c) = &command {
-                    // Also if it changed nothing: an earlier answer may be on its way to nobody.
+                    // Even if it changed nothing: the answer to an earlier order may be lost.
                     let (volume, map) = (VolumeId(c.volume), self.state.version);
                     let hasty = mutant::on(Mutant::ConfirmNothing);
                     let confirm = if hasty { Duration::ZERO } else { CONFIRM };
@@ -598,7 +603,7 @@ impl Mdm {
         let answer = self.answers.last_mut().expect("it was just put there");
         (answer.gone, answer.fence) = (gone, fence);
         if matches!(ask, Some(Ask::SwitchMdm(_))) {
-            answer.question = 0; // soon it will not lead any more, and can't ask
+            answer.question = 0; // soon it will not lead any more, and cannot ask
         }
     }
 

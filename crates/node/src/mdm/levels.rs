@@ -1,4 +1,4 @@
-//! The cluster's level at the leading MDM: who is here in which build, and who is too old to stay.
+//! The cluster's level at the leading MDM: which builds are present, and which are too old to stay.
 
 use super::{Mdm, Peer};
 use base::{DeviceId, LinkId, Mutant, level, mutant};
@@ -12,7 +12,7 @@ use wire::control::{
 use crate::links::refusal;
 
 impl Mdm {
-    /// The highest level that this build knows.
+    /// Returns the highest level that this build knows.
     pub(super) fn level_max(&self) -> u32 {
         self.config.dialect.level_max
     }
@@ -44,20 +44,21 @@ impl Mdm {
         })
     }
 
-    /// A level that lost MDMs had raised, and of which a server tells after a recovery: it is in force.
+    /// Returns the command for a level that lost MDMs had raised, if a server reports it after a
+    /// recovery: that level is in force.
     pub(super) fn level_of_before(&self, m: &Register) -> Option<Command> {
         let raised = self.state.recovery.number > 0 && m.level > self.state.level;
         raised.then_some(Command::SetLevel(SetLevel { level: m.level }))
     }
 
-    /// The build of another MDM, as it has said on a link that is up.
+    /// Returns the build of another MDM, as reported on a link that is up.
     pub(super) fn build_of(&self, member: u32) -> Option<BuildInfo> {
         let of = |l: &&super::Link| l.peer == Peer::Mdm(member);
         let newest = self.links.values().filter(of).max_by_key(|l| l.opened)?;
         Some(newest.build.clone().unwrap_or_default())
     }
 
-    /// The order that raises the level.
+    /// Returns the command that raises the level.
     pub(super) fn raise_level(&self, m: &SetLevelAsk) -> Result<Command, Refused> {
         let me = self.consensus.as_ref().map_or(0, |c| c.id()) as u32;
         let peers = self.consensus.as_ref().map_or_else(Default::default, |c| c.peers());
@@ -90,8 +91,8 @@ impl Mdm {
         self.devices.contains_key(&device) && self.state.is_up(device)
     }
 
-    /// From level 2 on the state has the releases of devices, so that they are known while they are
-    /// down.
+    /// Adds the device's release to a `DeviceUp`. From level 2 on the state keeps the releases of
+    /// devices, so that they are known while the devices are down.
     pub(super) fn tell_release(&self, command: &mut Command, m: &Register) {
         let needed = level::of_field("DeviceUp.release");
         let may = self.state.level >= needed || mutant::on(Mutant::UseEarly);
@@ -103,7 +104,7 @@ impl Mdm {
         }
     }
 
-    /// Keeps what another MDM says of its build.
+    /// Records the build that another MDM reports.
     pub(super) fn note_build(&mut self, link: LinkId, build: Option<BuildInfo>) {
         if let Some(link) = self.links.get_mut(&link) {
             link.build = build;

@@ -1,11 +1,13 @@
-//! The leader brings the consensus into line with the list of MDMs in the state, one step at a time, and sees
-//! to it that a manager leads. Every step follows from what there is, so a new leader goes on where the last one was.
+//! The leader brings the consensus into line with the list of MDMs in the state, one step at a
+//! time, and makes sure that a manager leads. Every step follows from the current state alone, so a
+//! new leader continues where the last one stopped.
 //!
-//! - Who is in the list and not in the consensus becomes a learner: it gets everything, and doesn't count.
-//! - Learners that have everything become voters so that the voters are an odd number: two at once when
-//!   they are odd already (by a joint configuration), one when they are even. So a cluster of one doesn't get into
-//!   danger by a second MDM: that one waits for a third.
-//! - Who is not in the list any more leaves the consensus; a leader hands over first.
+//! - An MDM in the list that is not in the consensus becomes a learner: it gets every entry, and
+//!   does not vote.
+//! - Learners that have everything become voters so that the number of voters stays odd: two at
+//!   once if it is odd already (by a joint configuration), one if it is even. So a second MDM does
+//!   not endanger a cluster of one: it waits for a third.
+//! - An MDM that is no longer in the list leaves the consensus; a leader hands over first.
 //! - A tie-breaker that leads hands over to a manager that has everything.
 
 use super::Mdm;
@@ -19,10 +21,10 @@ use mdm::members::{Members, Voter, info};
 use seam::Effects;
 use wire::control::{BuildInfo, MdmStatus, SwitchMdm};
 
-/// A member that lacks at most so many entries has everything: it gets the last ones in a moment.
+/// A member that lacks at most this many entries counts as up to date: the rest is on its way.
 const CLOSE: u64 = 8;
 
-/// What is to be done next.
+/// The next step.
 #[derive(Clone, PartialEq, Debug)]
 enum Step {
     Change(Change),
@@ -30,16 +32,16 @@ enum Step {
 }
 
 impl Mdm {
-    /// When time passes for the consensus, or somebody is to be dialled.
+    /// Returns when to tick the consensus, or to dial a member.
     pub(super) fn tick_due(&self) -> Option<Time> {
         let consensus = self.consensus.as_ref()?;
-        // Who is alone and leads has nothing to watch.
+        // An MDM that is alone and leads has no other to watch.
         let alone = consensus.is_alone() && self.ready && self.state.members.list.len() <= 1;
         let due = (!alone).then_some(self.tick_at);
         Time::earliest(due, self.peers.wake_at())
     }
 
-    /// Time passes.
+    /// Keeps the links to the members, and ticks the consensus if that is due.
     pub(super) fn tick(&mut self, now: Time, out: &mut Effects) {
         if self.consensus.is_none() {
             return;
@@ -49,7 +51,7 @@ impl Mdm {
         if self.tick_at > now {
             return;
         }
-        // Time in which this process stood still is no time in which it waited for others.
+        // One tick, however late: a stall of this process does not count as waiting for others.
         self.tick_at = now + self.config.limits.mdm_tick;
         if let Some(consensus) = &mut self.consensus {
             consensus.tick();
@@ -80,7 +82,7 @@ impl Mdm {
         }
     }
 
-    /// How the MDMs are; only its leader knows.
+    /// Returns the status of the MDMs. Only the leader knows it.
     pub(super) fn member_status(&self) -> Vec<MdmStatus> {
         let Some(consensus) = &self.consensus else { return Vec::new() };
         let (peers, last) = (consensus.peers(), consensus.last());
@@ -101,7 +103,7 @@ impl Mdm {
         self.state.members.list.iter().map(one).collect()
     }
 
-    /// True while somebody who was removed still counts.
+    /// Returns true while an MDM that was removed still counts.
     pub(super) fn is_one_leaving(&self) -> bool {
         let Some(consensus) = &self.consensus else { return false };
         let now = consensus.membership();
@@ -109,7 +111,7 @@ impl Mdm {
         !now.outgoing.is_empty() || !now.all().iter().all(listed)
     }
 
-    /// What is known of a member that has a vote.
+    /// Returns whether this member is heard, if it has a vote.
     pub(super) fn vote(&self, id: u32) -> Option<Voter> {
         let peers = self.consensus.as_ref()?.peers();
         let peer = peers.iter().find(|p| p.id == u64::from(id) && p.voter)?;
@@ -120,14 +122,14 @@ impl Mdm {
         })
     }
 
-    /// Hands over, if that was ordered.
+    /// Hands over, if an order says so.
     pub(super) fn hand_over(&mut self) {
         if let (Some(to), Some(consensus)) = (self.peers.successor.take(), &mut self.consensus) {
             consensus.transfer(to);
         }
     }
 
-    /// Lets another MDM lead, once what is under way is over.
+    /// Chooses the MDM that is to lead as soon as nothing is in flight.
     pub(super) fn switch(&mut self, ask: &SwitchMdm) -> Result<(), Refused> {
         let Some(consensus) = &self.consensus else { return Err(Refused::Outdated) };
         let (me, last) = (consensus.id(), consensus.last());
@@ -159,13 +161,13 @@ impl Mdm {
     }
 }
 
-/// The manager who would lead best, other than this one.
+/// Returns the manager that would lead best, other than this MDM.
 fn best(me: u64, members: &Members, peers: &[Peer], last: u64) -> Option<u64> {
     let fit = fit(me, members, peers, last).into_iter().filter(|(_, manager)| *manager);
     fit.max_by_key(|(p, _)| p.matched).map(|(p, _)| p.id)
 }
 
-/// Those who could lead, other than this one, and whether they are managers.
+/// Returns the MDMs that could lead, other than this one, and whether each is a manager.
 fn fit(me: u64, members: &Members, peers: &[Peer], last: u64) -> Vec<(Peer, bool)> {
     let fit = |p: &&Peer| p.voter && p.heard && p.id != me && p.matched + CLOSE >= last;
     let listed = |p: &Peer| Some((*p, !members.list.get(&(p.id as u32))?.tie_breaker));
@@ -181,7 +183,7 @@ fn next(me: u64, members: &Members, now: &Membership, peers: &[Peer], last: u64)
     let change = |change| Some(Step::Change(change));
     if let Some(gone) = now.all().into_iter().find(|id| !listed(id)) {
         if gone == me {
-            // A tie-breaker will do, until it has taken this one out.
+            // A tie-breaker will do, until it has removed this one.
             let any = fit(me, members, peers, last);
             return hand_over().or_else(|| any.first().map(|(p, _)| Step::HandOver(p.id)));
         }

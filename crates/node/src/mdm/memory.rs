@@ -1,7 +1,8 @@
-//! What an MDM remembers: reading the log at the start, and writing what the consensus wants written.
+//! What an MDM remembers: reads the log at the start, and writes what the consensus asks for.
 //!
-//! Invariants: one write is under way at a time; what promises that something is durable leaves when it is
-//! ([`consensus::Consensus`] says what that is); after a failed write nothing more is said.
+//! Invariants: one write is in flight at a time. A message that promises durability leaves after
+//! the write that it depends on ([`consensus::Consensus`] says which). After a failed write nothing
+//! more is sent.
 
 use super::Mdm;
 use super::intake::Input;
@@ -17,7 +18,7 @@ use mdm::log::{BATCH_MAX, Batch, Found, Io, Progress};
 use prost::Message;
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Note};
 
-/// Bytes of one write of records, about; what is around them has room in a batch.
+/// Bytes of records in one write, about. The rest of a batch is for what surrounds them.
 const RECORDS: usize = BATCH_MAX - (4 << 10);
 
 impl Mdm {
@@ -50,7 +51,7 @@ impl Mdm {
         self.fail(why, out);
     }
 
-    /// What was being written is durable.
+    /// Continues after a write became durable.
     fn written(&mut self, now: Time, out: &mut Effects) {
         if let Some(image) = self.beginning.take() {
             return self.start(now, image, out);
@@ -103,7 +104,8 @@ impl Mdm {
         }
     }
 
-    /// Goes on with what was read, as soon as it is surely on the disk: it may have come from the page cache.
+    /// Starts with what was read, as soon as it is certainly on the disk: it may have come from the
+    /// page cache.
     pub(super) fn resume(&mut self, now: Time, image: Image, out: &mut Effects) {
         match self.log.wants_switch() {
             true => self.begin_with(image),
@@ -111,13 +113,13 @@ impl Mdm {
         }
     }
 
-    /// Goes on with this as soon as it is durable.
+    /// Starts with this image as soon as it is durable.
     pub(super) fn begin_with(&mut self, image: Image) {
         self.log.switch(&image.encode_to_vec());
         self.beginning = Some(image);
     }
 
-    /// Goes on with what is durable.
+    /// Starts with an image that is durable.
     pub(super) fn start(&mut self, now: Time, image: Image, out: &mut Effects) {
         let decided = match image.base.data.is_empty() {
             true => Decided::nothing(),
@@ -133,7 +135,7 @@ impl Mdm {
         self.settle_hellos(now, out);
     }
 
-    /// Begins the next write, if one is due.
+    /// Starts the next write, if one is due.
     pub(super) fn write(&mut self) {
         let ahead = self.proposed().is_some();
         let Some(consensus) = self.consensus.as_mut().filter(|_| self.log.is_idle()) else {
@@ -152,7 +154,7 @@ impl Mdm {
         }
     }
 
-    /// Begins the log's next operation.
+    /// Starts the next operation of the log.
     pub(super) fn disk(&mut self, out: &mut Effects) {
         let Some(io) = self.log.next() else { return };
         self.ops += 1;
@@ -168,7 +170,7 @@ impl Mdm {
         out.push(effect);
     }
 
-    /// A cluster of one is formed, if it isn't: by a leader that has just begun.
+    /// Forms the cluster if that was not done yet. Called by a leader whose term has just begun.
     pub(super) fn form(&mut self, out: &mut Effects) {
         if self.state.cluster.0 == 0 {
             let drawn = base::ClusterId(out.prng().next_u64() | 1);
@@ -178,7 +180,7 @@ impl Mdm {
     }
 }
 
-/// What the log held, and the state that all of it makes.
+/// Returns the image in the log with its records replayed, and the state that results.
 fn read(
     image: &[u8],
     records: &[Vec<u8>],
@@ -196,7 +198,7 @@ fn read(
             return Err(String::from("an entry that does not follow the one before"));
         }
     }
-    // Everything is tried, so that an entry of a newer build is noticed before anything depends on it.
+    // All entries are tried now, so that one of a newer build is noticed before it matters.
     for e in image.entries.iter().filter(|e| e.kind == 0 && !e.data.is_empty()) {
         scratch.apply(&e.data, level_max).map_err(|what| format!("entry {}: {what}", e.index))?;
     }

@@ -1,10 +1,12 @@
-//! A sole MDM at another address than its log names: it was moved, or this is a copy of a log whose owner goes on.
-//! Two that decide alone would both lead, and a server would follow now the one, now the other. So before it leads it
-//! asks at the address that the log names, in its own name: an MDM of this log there takes it for the copy that it is,
-//! and says so. Whatever else comes of it means that this one has moved.
+//! A sole MDM at another address than its log names. Either it was moved, or this is a copy of a
+//! log whose owner still runs. Two MDMs that each decide alone would both lead, and a server would
+//! follow now one, now the other. So before this MDM leads, it asks at the address in the log, in
+//! its own name. An MDM of the same log there recognizes the copy, and refuses it. Any other
+//! outcome means that this MDM has moved.
 //!
-//! Who takes the link and says nothing is waited for: it may be that MDM, standing still. One that can't be reached is
-//! not noticed; only those who have a vote could see to that ([`super::peers`]).
+//! If a process accepts the link and stays silent, this MDM waits: it may be that MDM in a stall.
+//! An original that cannot be reached goes unnoticed; only other voters could prevent that
+//! ([`super::peers`]).
 
 use super::Mdm;
 use crate::links::{hello, send_hello};
@@ -18,25 +20,25 @@ use seam::{DialId, Effect, Effects, Note};
 use wire::control::{Hello, Refusal, RefusalCode, Role};
 use wire::{Header, Kind};
 
-/// What waits for an answer from the address that the log names.
+/// The question to the address that the log names.
 pub(super) struct Moved {
-    /// What this MDM goes on with.
+    /// What this MDM starts with afterwards.
     image: Image,
     cluster: ClusterId,
     dial: DialId,
     link: Option<LinkId>,
-    /// Tells the own question from others, should that address lead here.
+    /// Distinguishes this MDM's question from others, should that address lead back here.
     nonce: u64,
 }
 
 impl Mdm {
-    /// Where this MDM was, if its log names another address and no other MDM.
+    /// Returns this MDM's former address, if its log names another address and no other MDM.
     pub(super) fn former_address(&self, me: u32, state: &State) -> Option<SocketAddr> {
         let former = state.members.list.get(&me).filter(|_| state.members.list.len() == 1)?;
         former.address.parse().ok().filter(|at| *at != self.config.address)
     }
 
-    /// Asks at the former address, and goes on afterwards.
+    /// Asks at the former address, and starts afterwards.
     pub(super) fn ask_at(
         &mut self,
         at: SocketAddr,
@@ -50,17 +52,17 @@ impl Mdm {
         self.dial(at, out);
     }
 
-    /// True for the dial of the question.
+    /// Returns true for the dial of the question.
     pub(super) fn asks_by(&self, dial: DialId) -> bool {
         self.moved.as_ref().is_some_and(|m| m.dial == dial)
     }
 
-    /// True for the link of the question.
+    /// Returns true for the link of the question.
     pub(super) fn asks_on(&self, link: LinkId) -> bool {
         self.moved.as_ref().is_some_and(|m| m.link == Some(link))
     }
 
-    /// Somebody listens there.
+    /// Sends the question: a process listens there.
     pub(super) fn ask_whether_it_serves(&mut self, link: LinkId, out: &mut Effects) {
         let Some(moved) = &mut self.moved else { return };
         moved.link = Some(link);
@@ -71,7 +73,7 @@ impl Mdm {
         send_hello(link, &hello, out);
     }
 
-    /// What who listens there has answered.
+    /// Handles the answer of the process that listens there.
     pub(super) fn answered(&mut self, now: Time, header: &Header, body: &[u8], out: &mut Effects) {
         let refusal = Refusal::decode(body).ok().filter(|_| header.kind() == Some(Kind::Refusal));
         match refusal.filter(|r| r.code() == RefusalCode::WrongMember) {
@@ -83,12 +85,12 @@ impl Mdm {
         }
     }
 
-    /// True for this MDM's own question: that address leads here.
+    /// Returns true if the hello is this MDM's own question: that address leads back here.
     pub(super) fn is_own(&self, hello: &Hello) -> bool {
         self.moved.as_ref().is_some_and(|m| m.nonce == hello.incarnation)
     }
 
-    /// Nobody else serves there.
+    /// Starts, as no other MDM of this log serves there.
     pub(super) fn go_on(&mut self, now: Time, out: &mut Effects) {
         if let Some(image) = self.leave(out) {
             self.resume(now, image, out);

@@ -1,5 +1,5 @@
-//! Who leads, and what that means here: an office begins when the first entry of its term is committed, and
-//! ends when the consensus says so, whatever was under way.
+//! What it means that this MDM leads. Its leadership begins when the first entry of its term is
+//! committed, and ends when the consensus says so, whatever is in flight then.
 
 use super::gather::Gathered;
 use super::{Mdm, Peer};
@@ -18,28 +18,29 @@ use mdm::status::Observed;
 use seam::{Effects, Note};
 use wire::control::{Refusal, RefusalCode};
 
-/// The time in which this MDM leads.
+/// The leadership of this MDM, in one term.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Office {
     term: u64,
-    /// An entry of this term is committed: so is everything before it.
+    /// An entry of this term is committed, and so is everything before it.
     begun: bool,
-    /// The entry of commands that is under way; the state is ahead of what was decided.
+    /// The entry of commands in flight. While there is one, the state is ahead of what is
+    /// committed.
     proposed: Option<u64>,
 }
 
 impl Mdm {
-    /// The entry of commands that is under way.
+    /// Returns the index of the entry of commands in flight.
     pub(super) fn proposed(&self) -> Option<u64> {
         self.office.and_then(|o| o.proposed)
     }
 
-    /// The term of the office; 0: none.
+    /// Returns the term in which this MDM leads; 0 if it does not lead.
     pub(super) fn term(&self) -> u64 {
         self.office.map_or(0, |o| o.term)
     }
 
-    /// Does what the consensus wants done.
+    /// Does what the consensus asks for.
     pub(super) fn advance(&mut self, now: Time, out: &mut Effects) {
         loop {
             self.follow_role(now, out);
@@ -57,7 +58,8 @@ impl Mdm {
         }
     }
 
-    /// Who is the only voter has nobody to wait for: true when it has just stood for election.
+    /// Starts an election if this MDM is the only voter: it has no other to wait for. Returns true
+    /// if it just did.
     fn stand_alone(&mut self) -> bool {
         let Some(consensus) = &mut self.consensus else { return false };
         let alone = consensus.membership().voters == [consensus.id()]
@@ -98,7 +100,7 @@ impl Mdm {
                 match self.office.as_mut() {
                     Some(office) if office.proposed == Some(index) => {
                         office.proposed = None;
-                        // That it was committed says that this MDM led.
+                        // It was committed, so this MDM still led.
                         self.answers.iter_mut().for_each(|a| a.question = 0);
                     }
                     _ => {
@@ -120,7 +122,7 @@ impl Mdm {
         self.fail(why, out);
     }
 
-    /// Takes the office up or gives it up, as the consensus says.
+    /// Starts or ends the leadership, as the consensus says.
     fn follow_role(&mut self, now: Time, out: &mut Effects) {
         let Some(consensus) = &self.consensus else { return };
         let role = consensus.role();
@@ -137,7 +139,7 @@ impl Mdm {
         }
     }
 
-    /// The office is over: what was under way is forgotten, and who is here is sent to the new leader.
+    /// Ends the leadership: forgets what was in flight, and sends all peers to the new leader.
     pub(super) fn resign(&mut self, out: &mut Effects) {
         let Some(office) = self.office.take() else { return };
         out.note(Note::Resigned);
@@ -169,7 +171,7 @@ impl Mdm {
         guests.into_iter().for_each(|link| self.refuse(link, &why, out));
     }
 
-    /// The state is what was decided, again.
+    /// Resets the state to what is committed.
     fn go_back(&mut self) {
         let Some(consensus) = &self.consensus else { return };
         let (base, entries) = consensus.decided();
@@ -182,7 +184,7 @@ impl Mdm {
         self.state = decided.state;
     }
 
-    /// Where to go instead.
+    /// Returns a refusal that names the leader.
     pub(super) fn not_leader(&self) -> Refusal {
         let leader = self.peers.leader as u32;
         let me = self.consensus.as_ref().map_or(0, |c| c.id()) as u32;
@@ -201,7 +203,8 @@ impl Mdm {
         Refusal { leader: address, ..refusal(RefusalCode::NotLeader, text.to_string()) }
     }
 
-    /// True when who comes has to wait a moment: it will be known soon whether this MDM leads.
+    /// Returns true while hellos have to wait a moment: it will be known soon whether this MDM
+    /// leads.
     pub(super) fn is_undecided(&self) -> bool {
         let Some(consensus) = &self.consensus else {
             return self.log.is_recovering() || self.beginning.is_some() || self.moved.is_some();
@@ -210,7 +213,7 @@ impl Mdm {
         !self.ready && (consensus.role().leads || alone)
     }
 
-    /// True when inputs may be worked on.
+    /// Returns true if inputs may be worked on.
     pub(super) fn may_propose(&self) -> bool {
         let Some(consensus) = &self.consensus else { return false };
         let image = self.log.wants_switch() || consensus.is_image_wanted();
@@ -219,7 +222,7 @@ impl Mdm {
         free && may && !consensus.is_handing_over()
     }
 
-    /// Works on what waits, and proposes it.
+    /// Works on waiting inputs, and proposes the result.
     pub(super) fn propose(&mut self, now: Time, out: &mut Effects) {
         let commands = self.work(now, out);
         let consensus = self.consensus.as_mut().expect("asked before");
@@ -231,7 +234,8 @@ impl Mdm {
         self.office.as_mut().expect("it leads").proposed = Some(index);
     }
 
-    /// Answers to orders that changed nothing: they are true if this MDM still leads.
+    /// Asks the consensus to confirm that this MDM leads, for answers to orders that changed
+    /// nothing: they are true only if it does.
     fn ask_for_the_new(&mut self) {
         let new = |a: &super::Answer| a.question == u64::MAX;
         if !self.answers.iter().any(new) {
@@ -246,7 +250,7 @@ impl Mdm {
         self.consensus.as_mut().expect("it leads").confirm(self.questions.0);
     }
 
-    /// True when the first entry of the office is committed, and nothing is under way.
+    /// Returns true if the first entry of its term is committed and none is in flight.
     pub(super) fn may_let_out(&self) -> bool {
         let early = mutant::on(Mutant::MdmAnswerEarly);
         self.office.is_some_and(|o| o.begun && (early || o.proposed.is_none()))

@@ -1,5 +1,5 @@
-//! What leaves the MDM once it is committed: answers, map pages, welcomes. And what leaves it when the
-//! log has failed.
+//! What the MDM sends once it is committed: answers, map pages, welcomes. And what it sends after
+//! the log failed.
 
 use super::intake::Input;
 use super::{Link, Mdm, Peer, Pull};
@@ -15,25 +15,25 @@ use seam::{Buf, Effects, Head, Note};
 use wire::control::{AdminError, AdminReply, Intent, MapPage, Refusal};
 use wire::{HANDSHAKE_VERSION, Header, Kind, PeerLink};
 
-/// A frame that waits.
+/// A frame that waits to be sent.
 pub(super) struct Answer {
-    /// The link is refused, and not answered.
+    /// The refusal that ends the link, sent in place of the frame.
     pub refusal: Option<Refusal>,
     pub link: LinkId,
-    /// The order that it answers, if it is one.
+    /// The order that it answers, if there is one.
     pub order: Option<u64>,
-    /// It leaves when this question is answered; `u64::MAX`: it was not asked yet.
+    /// It leaves when this question to the consensus is answered; `u64::MAX`: not asked yet.
     pub question: u64,
-    /// It leaves when this MDM is out of the consensus: until then the others may need it.
+    /// It leaves when this removed MDM no longer counts: until then the others may need it.
     pub gone: Option<u64>,
-    /// It leaves when nobody can serve what was forbidden any more.
+    /// It leaves when no device can serve any more what was forbidden.
     pub fence: Option<Fence>,
     pub head: Head,
     pub body: Buf,
 }
 
 impl Answer {
-    /// A frame that needs nothing but that what was done before is committed.
+    /// Returns a frame that only waits until everything before it is committed.
     pub fn frame(link: LinkId, head: Head, body: Buf) -> Answer {
         Answer {
             refusal: None,
@@ -48,30 +48,31 @@ impl Answer {
     }
 }
 
-/// A volume's clients may do less from now on: every device that serves it has to know; and who served it before, and
-/// may not know that it does no more, may have leases from them that have to run out (rule R3).
+/// Clients of a volume have fewer rights from now on. Every device that serves the volume has to
+/// know. A former primary that may not know that it is replaced may hold leases from them, which
+/// have to run out first (rule R3).
 pub(super) struct Fence {
     pub volume: VolumeId,
-    /// The map that says so.
+    /// The map version with the change.
     pub map: MapVersion,
-    /// After this time the answer says who has not confirmed.
+    /// After this time the answer names a device that has not confirmed.
     pub until: Time,
-    /// Since when those that grant leases know.
+    /// Since when all devices that grant leases know.
     pub known: Option<Time>,
 }
 
-/// The pages of the last pull: most pullers have the same map and ask at the same time.
+/// The pages of the last map request: most requests come from the same version, at the same time.
 #[derive(Default)]
 pub(super) struct Pages {
     have: MapVersion,
     version: MapVersion,
     bodies: Vec<Buf>,
-    /// The version that was told to the driver.
+    /// The version that the driver was told last.
     noted: MapVersion,
 }
 
 impl Mdm {
-    /// If everything is committed, sends what waited for that.
+    /// Sends what waited for commitment, if everything is committed.
     pub(super) fn let_out(&mut self, now: Time, out: &mut Effects) {
         self.fence_due = None;
         if self.failed.is_some() || !self.may_let_out() {
@@ -138,8 +139,8 @@ impl Mdm {
         }
     }
 
-    /// Tells clients of volumes that are new to them. They ask for a map when they need one, and may not be able to
-    /// then: an NBD client attaches a new volume also while no MDM is there.
+    /// Sends clients the volumes that are new to them. Clients ask for a map when they need one,
+    /// and may not be able to then: an NBD client attaches a new volume even without an MDM.
     fn tell_volumes(&mut self, out: &mut Effects) {
         let newest = self.state.volumes.values().map(|v| v.changed_at).max();
         let (Some(newest), false) = (newest, self.state.recovery.open) else { return };
@@ -152,7 +153,7 @@ impl Mdm {
         }
     }
 
-    /// Notes who knows by now.
+    /// Records for each fence whether all devices know by now.
     fn look_at_fences(&mut self, now: Time) {
         let mut answers = core::mem::take(&mut self.answers);
         for fence in answers.iter_mut().filter_map(|a| a.fence.as_mut()) {
@@ -165,26 +166,28 @@ impl Mdm {
         self.fence_due = fences.map(|f| self.fenced_at(f)).filter(|at| *at > now).min();
     }
 
-    /// When nobody serves by an older map any more, or it is answered that somebody may.
+    /// Returns when no device serves by an older map any more, or when the answer says that one
+    /// may.
     fn fenced_at(&self, fence: &Fence) -> Time {
         let Some(known) = fence.known else { return fence.until };
         let there = self.state.devices.iter().filter(|(id, d)| {
-            d.intent != Intent::Removed || self.devices.contains_key(id) // it ends as soon as it hears of that
+            // A removed device ends as soon as it hears of its removal.
+            d.intent != Intent::Removed || self.devices.contains_key(id)
         });
         let all = there.map(|(id, _)| *id).all(|device| self.confirms(device, fence));
         let blind = mutant::on(Mutant::UnmapBlindly);
         if all || blind { known } else { known + self.config.limits.grace }
     }
 
-    /// The device has the map that says so, or serves no more.
+    /// Returns true if the device has a map with the change, or is dead.
     fn confirms(&self, device: DeviceId, fence: &Fence) -> bool {
         let link = self.devices.get(&device).and_then(|s| self.links.get(&s.link));
         let dead = self.state.devices.get(&device).is_none_or(|d| d.dead);
         dead || link.is_some_and(|l| l.have >= fence.map)
     }
 
-    /// A device that may serve by an older map, and let others do so: it is in sync in a group of the volume. Of a group in
-    /// doubt nobody knows who that is.
+    /// Returns a device that may serve by an older map, or grant leases by it: it is in sync in a
+    /// group of the volume. For a group in doubt it may be any device.
     fn unfenced(&self, fence: &Fence) -> Option<DeviceId> {
         if mutant::on(Mutant::UnmapBlindly) {
             return None;
@@ -220,7 +223,7 @@ impl Mdm {
         send_control(self.peer_link(link), header, &reply, out);
     }
 
-    /// Answers the hellos that came before there was an answer, if there is one now.
+    /// Answers the hellos that wait, if there is an answer by now.
     pub(super) fn settle_hellos(&mut self, _: Time, out: &mut Effects) {
         let waiting: Vec<_> =
             self.links.iter_mut().filter_map(|(link, l)| Some((*link, l.hello.take()?))).collect();
@@ -232,7 +235,7 @@ impl Mdm {
     }
 
     fn send_pages(&mut self, link: LinkId, pull: Pull, out: &mut Effects) {
-        // What a device has counts for fences, and only it can tell.
+        // The map of a device counts for fences, so only the device itself reports it.
         let client = self.links.get_mut(&link).filter(|l| matches!(l.peer, Peer::Sdc(..)));
         if let Some(client) = client {
             client.have = self.state.version;
@@ -257,13 +260,13 @@ impl Mdm {
         }
     }
 
-    /// This MDM can't go on: nothing changes any more. If there are others, they do.
+    /// Stops this MDM: nothing changes any more. If there are other MDMs, they continue.
     pub(super) fn fail(&mut self, why: String, out: &mut Effects) {
         self.failed = Some(why.clone());
-        self.consensus = None;
         if self.state.members.list.len() > 1 {
             self.resign(out);
         }
+        self.consensus = None;
         let waiting = self.answers.drain(..).filter_map(|a| Some((a.link, a.order?)));
         let mut orders: Vec<(LinkId, u64)> = waiting.collect();
         for input in self.inputs.drain(..) {

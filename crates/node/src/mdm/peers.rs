@@ -1,17 +1,20 @@
-//! The MDMs among themselves: each dials all others, and speaks on the links that it dialled; what it hears
-//! comes on links that others dialled.
+//! Links among MDMs. Each MDM dials all others, and sends on the links that it dialled. It receives
+//! on links that others dialled.
 //!
 //! Invariants:
-//! - A member says who it is, where it listens, who is meant and what it has, before anything else; one that was set
-//!   back, was removed, or takes another one's place, is refused and ends. Only a leader that knows no older term
-//!   than the member's says that it was set back.
-//! - Members are those that the state names, where it names them; those that one of them names; and, for an MDM that
-//!   has nothing yet, whoever calls it. Nobody else is dialled, and from nobody else a message is taken.
-//! - A message counts only with the secret that was sent to the member's address: who listens elsewhere doesn't know it.
-//!   A link that was proven so is replaced by one that wasn't only when the member itself, at its address, refuses
-//!   what it is sent. While none is proven, the newest [`UNPROVEN`] are kept: any of them may be the member's.
-//! - A message is sent as a whole, in parts that fit into frames, or not at all; that one was lost is told to the
-//!   consensus.
+//! - In its hello a member states its id, its address, the id of the member that it means, and the
+//!   end of its log. A member that was set back, was removed, or takes another one's place, is
+//!   refused and ends. Only a leader whose term is not older than the member's may find that it was
+//!   set back.
+//! - Members are: those that the state names, at the addresses in the state; those that one of them
+//!   names; and, for an MDM with an empty log, any MDM that calls it. No other process is dialled,
+//!   and messages of no other are accepted.
+//! - A message counts only with the secret that was sent to the member's address: a process that
+//!   listens elsewhere does not know it. A link with that proof is replaced by one without it only
+//!   if the member itself, at its address, refuses what it is sent. While no link has proof, the
+//!   newest [`UNPROVEN`] are kept: any of them may be the member's.
+//! - A message is sent whole, in parts that fit into frames, or not at all. The consensus is told
+//!   when one may be lost.
 
 use super::{Mdm, Peer};
 use crate::links::{Dialer, MUTE, NOT_OFFERED, agreed, hello, refusal, send_welcome, welcome};
@@ -29,88 +32,90 @@ use seam::{DialId, Effect, Effects, Note};
 use wire::control::{BuildInfo, Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
 use wire::{Header, Kind, PeerLink};
 
-/// The longest message that is believed: the longest state that a log takes, and 1 MiB for the rest of the message.
-/// All other messages are shorter.
+/// The longest message that is accepted, in bytes: the longest state that a log takes, and 1 MiB
+/// for the rest of the message. All other messages are shorter.
 pub(super) const MESSAGE_MAX: usize = IMAGE_MAX as usize + (1 << 20);
 /// Bytes of one part.
 const PART: usize = 1 << 20;
 
-/// Links that say to be one member's, and have not proven it: the oldest goes when one more comes.
+/// The most links of one member without proof. When one more opens, the oldest is closed.
 pub(super) const UNPROVEN: usize = 16;
 
-/// A member, as somebody to be dialled.
+/// A member that is dialled.
 struct Contact {
     dialer: Dialer,
-    /// The number of the last message on the present link.
+    /// The number of the last message on the current link.
     sent: u64,
-    /// What it has to say in front of each message to this one.
+    /// The secret that the member has to send in front of each message to this MDM.
     secret: u64,
 }
 
-/// What a member wants to read in front of each message to it.
+/// The secret that a member expects in front of each message to it.
 struct Told {
-    /// The link on which it said so.
+    /// The link whose hello contained it.
     link: LinkId,
     secret: u64,
-    /// It came with this MDM's own secret: so it was the one that listens where the member is.
+    /// A message on the link contained this MDM's own secret, so the peer is the process that
+    /// listens at the member's address.
     proven: bool,
 }
 
-/// Everybody else.
+/// All other MDMs.
 #[derive(Default)]
 pub(super) struct Peers {
     contacts: BTreeMap<u32, Contact>,
     dials: BTreeMap<DialId, u32>,
     links: BTreeMap<LinkId, u32>,
-    /// Where somebody said to listen whom the state may not name any more when he is dialled: it called when this one had
-    /// nothing yet, or it is removed and is still needed.
+    /// Addresses from the hellos of members that the state may no longer (or not yet) name when
+    /// they are dialled. Such a member called while this MDM's log was empty, or it is removed and
+    /// still needed.
     heard_of: BTreeMap<u32, SocketAddr>,
-    /// Whom members name, by the member that does.
+    /// The members that each member names.
     named: BTreeMap<u32, Vec<(u32, SocketAddr)>>,
     told: BTreeMap<u32, Told>,
-    /// The version of the list of members that the others were told.
+    /// The version of the list of members that was announced to the others.
     announced: MapVersion,
-    /// Who leads; 0: nobody knows.
+    /// The id of the leader; 0 if it is unknown.
     pub leader: u64,
-    /// Who is to lead, as soon as nothing is under way.
+    /// The member that is to lead as soon as nothing is in flight.
     pub successor: Option<u64>,
 }
 
 impl Peers {
-    /// The member that was meant by this dial, if one was; it has ended.
+    /// Removes a dial that has ended. Returns the member that it was for, if it was for one.
     pub fn dialled(&mut self, dial: DialId) -> Option<u32> {
         self.dials.remove(&dial)
     }
 
-    /// A link is gone: the member to whom it was the way, if it was. One that a newer link has replaced at
-    /// the other side was not.
+    /// Removes a link that is down. Returns the member that it led to, unless another link to it is
+    /// the current one.
     pub fn lost(&mut self, link: LinkId) -> Option<u32> {
         let member = self.links.remove(&link)?;
         let contact = self.contacts.get(&member)?;
         (contact.dialer.link() == Some(link)).then_some(member)
     }
 
-    /// True for a link that this MDM dialled.
+    /// Returns true for a link that this MDM dialled.
     pub fn has(&self, link: LinkId) -> bool {
         self.links.contains_key(&link)
     }
 
-    /// True for a member that has welcomed us on the present link.
+    /// Returns true if the member has welcomed this MDM on the current link.
     pub fn is_up(&self, member: u32) -> bool {
         self.contacts.get(&member).is_some_and(|c| c.dialer.up().is_some())
     }
 
-    /// All links that this MDM dialled.
+    /// Returns all links that this MDM dialled.
     pub fn all_links(&self) -> Vec<LinkId> {
         self.links.keys().copied().collect()
     }
 
-    /// The number of MDMs that called before the state named them.
+    /// Returns the number of MDMs that called before the state named them.
     pub fn heard_of(&self) -> usize {
         self.heard_of.len()
     }
 
-    /// When somebody is to be dialled.
+    /// Returns when the next member is to be dialled.
     pub fn wake_at(&self) -> Option<Time> {
         self.contacts.values().filter_map(|c| c.dialer.wake_at()).min()
     }
@@ -121,7 +126,7 @@ impl Mdm {
         self.consensus.as_ref().map_or(0, |c| c.id() as u32)
     }
 
-    /// Keeps a contact for each member, where the state says that it is.
+    /// Keeps a contact for each member, at the address that the state gives.
     pub(super) fn keep_contacts(&mut self, now: Time, out: &mut Effects) {
         let me = self.me();
         let mute = self.peers.contacts.values().filter_map(|c| c.dialer.mute(now));
@@ -134,7 +139,7 @@ impl Mdm {
         }
         let Some(consensus) = &self.consensus else { return };
         let (list, empty) = (&self.state.members, consensus.last() == 0);
-        // Who was removed is needed until it does not count any more.
+        // A removed member is needed until it no longer counts.
         let needed = |id: &u32| list.was_removed(*id) && consensus.counts(u64::from(*id));
         self.peers.heard_of.retain(|id, _| empty || needed(id));
         let heard_of = &self.peers.heard_of;
@@ -173,7 +178,7 @@ impl Mdm {
         }
     }
 
-    /// A dial to a member came through.
+    /// Sends the hello after a dial to a member succeeded.
     pub(super) fn greet_member(&mut self, now: Time, link: LinkId, member: u32, out: &mut Effects) {
         let Some(consensus) = &self.consensus else { return out.push(Effect::Close { link }) };
         let (last, term) = (consensus.last(), consensus.role().term);
@@ -199,7 +204,7 @@ impl Mdm {
         }
     }
 
-    /// The way to a member is gone.
+    /// Records that the link to a member is gone, or its dial failed.
     pub(super) fn member_lost(&mut self, now: Time, member: u32, out: &mut Effects) {
         if let Some(contact) = self.peers.contacts.get_mut(&member) {
             contact.dialer.lost(now, out.prng());
@@ -209,7 +214,7 @@ impl Mdm {
         }
     }
 
-    /// A frame on a link that this MDM dialled.
+    /// Handles a frame on a link that this MDM dialled.
     pub(super) fn member_frame(
         &mut self,
         now: Time,
@@ -245,7 +250,8 @@ impl Mdm {
                 if self.peers.lost(link).is_some() {
                     self.member_lost(now, member, out);
                 }
-                // Who has nothing yet may have been called by a name that is not meant any more, and waits.
+                // An MDM with an empty log may have been called by an id that is out of use by now.
+                // It waits to be called again.
                 let new = self.consensus.as_ref().is_none_or(|c| c.last() == 0);
                 let wrong = refusal.filter(|r| r.code() == RefusalCode::WrongMember && !new);
                 if let Some(why) = wrong {
@@ -255,14 +261,15 @@ impl Mdm {
         }
     }
 
-    /// Whom a member names. Those that the state doesn't name yet have come since this one was heard last.
+    /// Records the members that a member names in its welcome. Those that the state does not name
+    /// yet were added after the last entry that this MDM has.
     fn note_named(&mut self, by: u32, welcome: &Welcome) {
         let parse = |m: &MdmInfo| Some((m.id, m.address.parse().ok()?));
         let named = welcome.mdms.iter().filter_map(parse).take(MAX_MEMBERS).collect();
         self.peers.named.insert(by, named);
     }
 
-    /// Tells the other members who the members are, when that has changed.
+    /// Tells the other members the list of members, if that has changed.
     pub(super) fn announce_members(&mut self, out: &mut Effects) {
         let now = self.state.members.changed_at;
         if core::mem::replace(&mut self.peers.announced, now) == now {
@@ -273,14 +280,15 @@ impl Mdm {
         others.into_iter().for_each(|link| self.welcome_member(link, out));
     }
 
-    /// Says to another member that it is welcome, and who the members are.
+    /// Welcomes another member, and tells it the list of members.
     pub(super) fn welcome_member(&self, link: LinkId, out: &mut Effects) {
         let mut answer = welcome(self.state.cluster, Role::Mdm, self.peer_link(link).version);
         answer.mdms = self.state.members.infos();
         send_welcome(link, &answer, out);
     }
 
-    /// Sends messages to those to whom there is a link, and who have said how they know them for this one's.
+    /// Sends messages to members that have welcomed this MDM and have sent their secrets. The
+    /// others are reported to the consensus as unreachable.
     pub(super) fn send_all(&mut self, messages: Vec<Message>, out: &mut Effects) {
         for message in messages {
             let to = message.to;
@@ -300,7 +308,8 @@ impl Mdm {
         }
     }
 
-    /// Another MDM says hello; true: it is welcome; false: it has to wait.
+    /// Checks the hello of another MDM. Returns true if it is welcome, and false if it has to wait.
+    // Long: one check after the other, each with the text of its refusal.
     pub(super) fn hello_of_member(&mut self, hello: &Hello) -> Result<bool, Refusal> {
         let wrong = |text| Err(refusal(RefusalCode::WrongMember, text));
         let address: Option<SocketAddr> = hello.address.parse().ok();
@@ -326,7 +335,8 @@ impl Mdm {
             return Ok(false);
         };
         let me = self.me();
-        // Who has nothing has promised nothing. It may have been called by a name that is not meant any more.
+        // An MDM with an empty log has promised nothing. The id that it was called by may be out of
+        // use by now.
         if consensus.last() == 0 && hello.newcomer && hello.to > me && self.log.is_idle() {
             self.consensus = None;
             self.begin_with(Image::newcomer(u64::from(hello.to)));
@@ -353,8 +363,8 @@ impl Mdm {
                 hello.address
             ));
         }
-        // What is proposed here may still come to nothing.
-        // And who still counts is needed until that is over.
+        // A proposed removal may still be dropped, and a removed member that still counts is needed
+        // until that is over.
         let counts = consensus.counts(u64::from(id));
         if self.proposed().is_none() && !counts && self.state.members.was_removed(id) {
             return wrong(format!(
@@ -362,7 +372,7 @@ impl Mdm {
                  add it anew"
             ));
         }
-        // Who knows a newer term may have given up for its leader what it had from this one.
+        // A member with a newer term may have replaced, for that leader, entries of this one.
         let judges = hello.term <= consensus.role().term;
         let peers = consensus.peers().into_iter();
         let matched = peers.filter(|_| judges).find(|p| p.id == u64::from(id));
@@ -382,7 +392,7 @@ impl Mdm {
         }
     }
 
-    /// Whether this may be a member: see the file's head.
+    /// Returns true if this may be a member, by the rules at the head of this file.
     fn is_expected(&mut self, id: u32, address: SocketAddr, newcomer: bool) -> bool {
         let Some(consensus) = &self.consensus else { return false };
         let members = &self.state.members;
@@ -397,14 +407,15 @@ impl Mdm {
         }
         let room = needed || heard_of.len() < MAX_MEMBERS;
         let new = (needed || calls) && room;
-        // Who is named may be removed by the next entry, before he is dialled, and he says hello only once.
+        // A listed member may be removed by the next entry before it is dialled, and it says hello
+        // only once.
         if new || (listed && !empty) {
             heard_of.insert(id, address);
         }
         listed || new
     }
 
-    /// This link says that it is the member's. It is one of several until one of them is proven.
+    /// Makes the link one of the member's. There may be several until one of them is proven.
     pub(super) fn seat_member(
         &mut self,
         link: LinkId,
@@ -426,7 +437,7 @@ impl Mdm {
         unproven[..more].iter().for_each(|link| self.close_link(*link, out));
     }
 
-    /// The links that say to be the member's, but this one.
+    /// Returns the links that claim to be the member's, except `but`.
     fn links_of(&self, member: u32, but: Option<LinkId>) -> Vec<LinkId> {
         let links = self.links.iter().filter(|(_, l)| l.peer == Peer::Mdm(member));
         links.map(|(link, _)| *link).filter(|link| Some(*link) != but).collect()
@@ -437,9 +448,11 @@ impl Mdm {
         out.push(Effect::Close { link });
     }
 
-    /// A member has refused what was sent to its address: what it was told to be known by isn't it. It may have begun
-    /// anew while the link of its earlier life still seems to be up, or somebody else has said hello in its name. Which of
-    /// its links is the true one isn't known: chance chooses, so that nobody can be in front of it for long.
+    /// Handles a refusal by the member of what was sent to its address: the secret is not the one
+    /// that it expects. The member may have restarted while the link of its earlier process still
+    /// seems to be up, or another process has said hello in its name. This MDM does not know which
+    /// link is the true one, so it chooses at random: no process can stay in front of the member
+    /// for long.
     fn doubt(&mut self, member: u32, out: &mut Effects) {
         let Some(told) = self.peers.told.get_mut(&member) else { return };
         told.proven = false;
@@ -452,7 +465,8 @@ impl Mdm {
         }
     }
 
-    /// A message on this link came with this MDM's secret: it is the member's, and no other one is.
+    /// Records that a message on this link contained this MDM's secret: the link is the member's,
+    /// and all others that claim to be are closed.
     fn prove(&mut self, link: LinkId, member: u32, out: &mut Effects) {
         if self.peers.told.get(&member).is_some_and(|t| t.proven && t.link == link) {
             return;
@@ -463,7 +477,7 @@ impl Mdm {
         others.into_iter().for_each(|link| self.close_link(link, out));
     }
 
-    /// A part of a message of another MDM. An error is for the other side and for the log.
+    /// Handles a part of a message of another MDM. An error is for the other side and for the log.
     pub(super) fn part(
         &mut self,
         link: LinkId,

@@ -1,8 +1,10 @@
-//! How an MDM goes on when most of the others are lost for good, by an operator's order ([`mdm::recovery`] has the rules).
+//! How an MDM continues, by an operator's order, when most of the others are lost for good
+//! ([`mdm::recovery`] has the rules).
 //!
-//! The order comes to an MDM that does not lead, on a link of its own kind ([`wire::control::Hello::direct`]). It is refused
-//! while a majority could answer. Then this MDM writes an image of which it is the only member, with an order in it that
-//! says so, and begins with that. The others don't belong to it any more: whoever of them comes back is refused, and ends.
+//! The order goes to an MDM that does not lead, on a link whose hello says so
+//! ([`wire::control::Hello::direct`]). It is refused while a majority could answer. Then this MDM
+//! writes an image of which it is the only member and which records the order, and starts with
+//! that. The others no longer belong to it: any of them that comes back is refused, and ends.
 
 use super::outlet::Answer;
 use super::peers::Peers;
@@ -22,11 +24,11 @@ use seam::{Effect, Effects, Note};
 use wire::control::{AdminError, AdminReply, Ask, ObjectKind, RecoverMdm, Report};
 use wire::{Header, Kind, PeerLink, control_frame};
 
-/// How often it is looked at what devices have told.
+/// Interval at which the reports of devices are evaluated.
 const EVERY: base::Duration = base::Duration::from_millis(200);
 
 impl Mdm {
-    /// An order to an MDM that does not lead.
+    /// Handles an order at an MDM that does not serve: starts a recovery, or refuses the order.
     pub(super) fn order_here(
         &mut self,
         link: LinkId,
@@ -63,7 +65,7 @@ impl Mdm {
         }
     }
 
-    /// Goes on as the only MDM, as soon as that is durable.
+    /// Starts as the only MDM, as soon as that is durable.
     fn recover(&mut self, order: &RecoverMdm, out: &mut Effects) -> Result<(), String> {
         let Some(consensus) = &self.consensus else {
             return Err(String::from(
@@ -105,7 +107,8 @@ impl Mdm {
         Ok(())
     }
 
-    /// What this MDM has, also of what is not known to be decided: that may have been.
+    /// Returns the state with all entries of this MDM's log, including those that are not known to
+    /// be decided: they may have been.
     fn with_undecided(&self, entries: Vec<Vec<u8>>) -> Result<State, String> {
         let mut state = self.state.clone();
         for data in entries {
@@ -132,7 +135,8 @@ impl Mdm {
         Ok(())
     }
 
-    /// All links but those of command lines are closed: who was welcomed here was by another MDM, in a way.
+    /// Closes all links except those of command lines: their peers were welcomed before this MDM
+    /// became the only one.
     fn leave_all(&mut self, out: &mut Effects) {
         let others = |(link, l): (&LinkId, &super::Link)| {
             (!matches!(l.peer, Peer::Guest(wire::control::Role::Admin))).then_some(*link)
@@ -149,7 +153,7 @@ impl Mdm {
         self.office = None;
     }
 
-    /// A device tells a part of what it knows. False: it tells more than there can be.
+    /// Adds a part of a device's report. Returns false if it names more than there can be.
     pub(super) fn report(&mut self, link: LinkId, part: Report) -> bool {
         match self.links.get_mut(&link).filter(|_| self.state.wants_reports()) {
             Some(link) => link.word.get_or_insert_default().add(part),
@@ -157,7 +161,7 @@ impl Mdm {
         }
     }
 
-    /// This device has registered: what it has told counts.
+    /// Takes the report of a device that has registered.
     pub(super) fn heed(&mut self, device: DeviceId, link: LinkId) {
         let word = self.links.get_mut(&link).and_then(|l| l.word.take());
         self.nothing_follows = None;
@@ -167,19 +171,19 @@ impl Mdm {
         }
     }
 
-    /// When what devices have told is looked at next.
+    /// Returns when the reports are evaluated next.
     pub(super) fn recovery_wake(&self) -> Option<Time> {
         (self.state.recovery.open && self.may_propose()).then_some(self.recovery_due.0)
     }
 
-    /// Devices may still come of which nobody has told.
+    /// Returns true while devices that no report names may still register.
     pub(super) fn is_patient(&self, now: Time) -> bool {
         now < self.recovery_due.1
     }
 
-    /// What follows from what devices have told, if it is time to look at that.
+    /// Returns the command that follows from the reports, if it is time to evaluate them.
     pub(super) fn reconciled(&mut self, now: Time, out: &mut Effects) -> Option<Command> {
-        // Before the office begins nobody can have told anything.
+        // Before this MDM serves as leader, no device can have reported.
         if !self.ready || self.recovery_due.0 > now {
             return None;
         }
@@ -202,13 +206,15 @@ impl Mdm {
                 false => Note::Reconciled { groups: c.groups.len() as u32 },
             });
             if !c.close {
-                self.recovery_due.0 = now; // there may be more
+                self.recovery_due.0 = now; // there may be more commands
             }
         }
         Some(command)
     }
 
-    /// The order to end a recovery with what was told, or to delete what nobody knows; or an order that has to wait.
+    /// Returns the result of an order that concerns a recovery (to end it with the reports so far,
+    /// or to delete volumes that no device knows), or an error for an order that has to wait until
+    /// it ends. `None`: the recovery does not concern the order.
     pub(super) fn while_recovering(
         &self,
         now: Time,
@@ -220,7 +226,7 @@ impl Mdm {
                 Some(self.state.forget_command(m).map(Some))
             }
             Some(Ask::RecoverMdm(m)) if m.finish && open => {
-                // First what was just told: the next look at it takes it in.
+                // Reports that just arrived come first: the next evaluation takes them in.
                 let (state, words, patient) = (&self.state, &self.words, self.is_patient(now));
                 let news = matches!(recovery::plan(state, words, patient),
                     Some(Command::Reconcile(c)) if !c.close);
@@ -232,14 +238,15 @@ impl Mdm {
             Some(Ask::RecoverMdm(m)) if m.finish => Some(Err(Refused::NotRecovering)),
             Some(Ask::RecoverMdm(_)) => Some(Err(Refused::MajorityWorks)),
             Some(Ask::Status(_) | Ask::Backup(_) | Ask::Damage(_)) => None,
-            // Devices that came since have their homes there: without these nobody hears what they have.
+            // Devices that were added since then belong to such objects. Without the objects, they
+            // could not register and report.
             Some(Ask::CreateObject(_)) => None,
             Some(Ask::Rename(m)) if is_home(m.kind()) => None,
             _ => open.then_some(Err(Refused::Recovering)),
         }
     }
 
-    /// Answers a map's pull while there is none to hand out: a page that changes nothing.
+    /// Answers a map request while there is no map to hand out: with a page that changes nothing.
     pub(super) fn empty_page(link: PeerLink, op: u64, out: &mut Effects) {
         let page = wire::control::MapPage { last: true, ..Default::default() };
         let mut header = Header::new(Kind::MapPage);
@@ -248,7 +255,7 @@ impl Mdm {
     }
 }
 
-/// Whether servers say of their devices that they belong there.
+/// Returns true if servers name such an object as the place of their devices.
 fn is_home(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::Domain | ObjectKind::FaultSet | ObjectKind::Pool)
 }

@@ -1,4 +1,4 @@
-//! Servers that were turned away lately, for the status: no other list has them.
+//! Servers that were turned away lately, for the status: no other list contains them.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;

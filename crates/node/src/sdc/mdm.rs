@@ -171,8 +171,8 @@ impl Sdc {
             Some(Kind::Refusal) => {
                 self.refuse(now, link, refusal_note(&header, &body), out);
                 let refusal = decode::<Refusal>(&header, &body);
-                // Only an MDM's word ends this client: MDMs assign the incarnations, while servers
-                // may have believed a stranger.
+                // Only a refusal by an MDM ends this client: MDMs assign the incarnations, while
+                // servers may have believed a stranger.
                 if refusal.as_ref().is_some_and(|r| r.code() == RefusalCode::Superseded) {
                     self.client(now, out, |client, turn| client.superseded(turn));
                 }

@@ -356,6 +356,7 @@ impl Sds {
     }
 
     /// Acts on a newer map. `told`: it came from an MDM, not from another server.
+    // Long: one step after the other, each of which relies on those before.
     fn map_changed(&mut self, now: Time, changes: Changes, told: bool, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
         self.mdm.learn(&self.map.mdms);

@@ -2,7 +2,7 @@
 //! first, and one that holds nothing is formatted as soon as the MDM has assigned an id.
 //!
 //! The format waits for the id, so that the superblock has cluster and id from the start. So there
-//! is no device that is formatted and belongs to nobody, and no second way to write a superblock.
+//! is no formatted device without an owner, and no second way to write a superblock.
 //! If the process dies in between, its next start finds an unformatted device and draws another
 //! uuid. To the MDM this is a new, empty store, as it should be.
 

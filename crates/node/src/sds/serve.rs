@@ -120,6 +120,7 @@ impl Sds {
         }
     }
 
+    // Long: one check after the other, each with its refusal.
     fn take_hello(
         &mut self,
         now: Time,

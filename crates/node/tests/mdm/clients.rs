@@ -1,4 +1,4 @@
-//! Clients: their lives, what they hear of volumes, and when one has no access any more.
+//! Clients: their incarnations, what they hear of volumes, and when an unmapped one has no access.
 
 use super::*;
 
@@ -38,7 +38,7 @@ fn a_client_that_was_known_and_comes_again_is_not_the_newer_one_for_that() {
     let first = b.say_hello(Role::Sdc);
     register(&mut b, first, 1);
     b.drop_link(first);
-    // Both connect, and the younger process is the first to do so.
+    // Both connect, the newer process first.
     let (young, old) = (b.say_hello(Role::Sdc), b.say_hello(Role::Sdc));
     register(&mut b, old, 1);
     register(&mut b, young, 2);
@@ -80,7 +80,7 @@ fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
     assert_eq!((reply.error, reply.volume.unwrap().mapped.len()), (0, 0), "{}", reply.text);
 
-    // Who doesn't confirm is named, after a while.
+    // A device that does not confirm is named after a while.
     b.order(
         admin,
         Ask::Map(MapAsk { volume: "v".into(), to: vec![MapTo::default()], only: false }),
@@ -89,7 +89,7 @@ fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
     assert_eq!(reply.error(), AdminError::Unconfirmed);
     assert!(reply.text.contains("has not confirmed"), "{}", reply.text);
-    // Dead for sure: its next life begins with the newest map.
+    // The device is surely dead: its next incarnation begins with the newest map.
     b.order(admin, unmap());
     b.pull(one, b.mdm.state().version, true);
     assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty());
@@ -113,7 +113,7 @@ fn a_client_that_servers_refuse_is_in_the_status() {
     }
 }
 
-/// A process whose host lost power leaves a link that nobody ends. There is room for many of those.
+/// A process whose host lost power leaves a link that no side closes. There is room for many.
 #[test]
 fn of_too_many_links_the_oldest_of_a_life_that_is_over_goes() {
     let mut b = Bench::new();

@@ -1,5 +1,5 @@
-//! Older copies of devices: whoever had more in its log when it was heard is not taken in without
-//! that. And devices in each other's places.
+//! Older copies of devices: a device that had more in its log when it was last heard is not
+//! accepted without that. And devices in each other's places.
 
 use super::Bench;
 use base::LinkId;
@@ -8,12 +8,12 @@ use wire::control::{DeviceKind, Heartbeat, RefusalCode, Register, Registered, Ro
 use wire::{Header, Kind};
 
 impl Bench {
-    /// The first server's device is started again, with so many records in its log.
+    /// Starts the first server's device again, with this many records in its log.
     fn comes_with(&mut self, device: u32, store: u64, nonce: u64, records: u64) -> LinkId {
         self.comes_to("a", device, store, nonce, records)
     }
 
-    /// A device is started in this server, with so many records in its log.
+    /// Starts a device in this server, with this many records in its log.
     fn comes_to(&mut self, sds: &str, device: u32, store: u64, nonce: u64, records: u64) -> LinkId {
         let link = self.say_hello(Role::Sds);
         let m = Register {
@@ -65,8 +65,8 @@ fn another_content_begins_anew() {
     assert_eq!(b.take::<Registered>(again, Kind::Registered).len(), 1);
 }
 
-/// Two servers exchange their devices while both are off, and their addresses are others than before: no dial is refused
-/// where they were. The MDM hears neither device, and each is in the other one's way.
+/// Two servers exchange their devices while both are off, and start at new addresses: no dial to
+/// their former addresses is refused. The MDM hears neither device, and each is in the other's way.
 #[test]
 fn exchanged_devices_are_taken_in_where_they_are_although_no_address_refuses() {
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Durable);

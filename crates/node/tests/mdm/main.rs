@@ -1,4 +1,5 @@
-//! The MDM as a node, driven by hand in virtual time: registration, maps, verdicts, orders, its disk.
+//! The MDM as a node, driven by hand in virtual time: registration, maps, verdicts, orders, and its
+//! disk.
 
 mod clients;
 mod copies;
@@ -20,20 +21,20 @@ use std::collections::BTreeMap;
 use wire::control::*;
 use wire::{Header, Kind, control_frame, flag, parse};
 
-/// One MDM, its disk, and everybody else.
+/// One MDM, its disk, and the peers.
 struct Bench {
     mdm: Mdm,
     out: Effects,
     pool: BufPool,
     now: Time,
     disk: BTreeMap<u64, Vec<u8>>,
-    /// Disk operations that wait; they end at once unless the disk is held.
+    /// Disk operations that wait. They end at once unless the disk is held.
     waiting: Vec<Effect>,
     held: bool,
-    /// What came on each link, decoded later.
+    /// Frames that arrived on each link, decoded later.
     inbox: BTreeMap<LinkId, Vec<(Header, Vec<u8>)>>,
     closed: Vec<LinkId>,
-    /// Links that are no strangers any more.
+    /// Links that are no longer strangers.
     welcome: Vec<LinkId>,
     dials: Vec<(DialId, String)>,
     notes: Vec<Note>,
@@ -75,7 +76,7 @@ impl Bench {
         }
     }
 
-    /// Lets it work until it has nothing to do.
+    /// Lets the MDM work until it has nothing to do.
     fn settle(&mut self) {
         loop {
             self.mdm.flush(self.now, &mut self.out);
@@ -154,7 +155,7 @@ impl Bench {
         link
     }
 
-    /// The frames of this kind that came on a link.
+    /// Takes the frames of this kind that arrived on a link.
     fn take<M: Message + Default>(&mut self, link: LinkId, kind: Kind) -> Vec<M> {
         let all = std::mem::take(self.inbox.entry(link).or_default());
         let (mine, rest) = all.into_iter().partition(|(h, _): &(Header, _)| h.kind() == Some(kind));
@@ -169,7 +170,7 @@ impl Bench {
         (refusal.code(), refusal.text)
     }
 
-    /// An SDS registers on a new link.
+    /// Registers an SDS on a new link.
     fn sds(
         &mut self,
         name: &str,
@@ -203,7 +204,7 @@ impl Bench {
         }
     }
 
-    /// Time passes; those with these links send heartbeats.
+    /// Lets time pass, while the peers on these links send heartbeats.
     fn pass(&mut self, ms: u64, alive: &[LinkId]) {
         let end = self.now + Duration::from_millis(ms);
         let mut next_beat = self.now;
@@ -268,7 +269,7 @@ impl Bench {
         (d.up, d.dead, d.incarnation.0)
     }
 
-    /// Two servers and a volume.
+    /// Creates an MDM with two servers and a volume.
     fn with_volume(kind: DeviceKind) -> (Bench, LinkId, LinkId) {
         let mut b = Bench::new();
         let (one, _) = b.sds("a", 1, 11, kind);
@@ -396,7 +397,7 @@ fn the_newer_process_wins_and_the_older_one_is_told() {
     b.beat(&[old]);
     let (code, text) = b.refusal(old);
     assert_eq!((code, &*text), (RefusalCode::Superseded, "another process serves as a: stop one"));
-    // It comes back with its old number, or as if it were new.
+    // It comes back with its former incarnation, or as if it were new.
     let link = b.connect();
     let mut again = hello(&wire::DIALECT, ClusterId(7), Role::Sds, "a");
     (again.id, again.incarnation) = (1, 1);
@@ -406,7 +407,7 @@ fn the_newer_process_wins_and_the_older_one_is_told() {
     b.register(link, "a", 1, 11, DeviceKind::Ram);
     assert_eq!(b.refusal(link).0, RefusalCode::Superseded);
     assert_eq!(b.device(1), (true, false, 3));
-    // The same life on a new link: same number, and the old link ends.
+    // The same incarnation on a new link keeps its number, and the old link is closed.
     let index = b.mdm.state().index;
     let (newer, registered) = b.sds("a", 9, 99, DeviceKind::Ram);
     assert_eq!((registered.incarnation, b.mdm.state().index), (3, index));
@@ -529,7 +530,7 @@ fn a_log_of_another_cluster_or_none_at_all_is_refused_with_words() {
     assert!(again.refusal(sds).1.contains("not an MDM's log"));
 }
 
-/// An MDM with a copy of this one's log, at another address, which has asked at this one's.
+/// Creates an MDM with a copy of this one's log at another address. It has dialled this one's.
 fn copy_of(original: &Bench) -> (Bench, LinkId) {
     let moved = Config { address: "10.0.0.9:7000".parse().unwrap(), ..config(Limits::TEST_MIN) };
     let mut copy = Bench::on_disk(original.disk.clone(), moved);
@@ -541,7 +542,7 @@ fn copy_of(original: &Bench) -> (Bench, LinkId) {
 }
 
 impl Bench {
-    /// Somebody listens at the dialled address: the link, and the hello that went out on it.
+    /// Lets the dial succeed. Returns the link, and the hello that was sent on it.
     fn dial_up(&mut self) -> (LinkId, Hello) {
         let (dial, _) = self.dials.pop().expect("a dial");
         self.links += 1;

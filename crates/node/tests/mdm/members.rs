@@ -1,4 +1,4 @@
-//! Who may speak as another MDM: those that the state names, from where it names them.
+//! Which peers may speak as another MDM: those that the state names, at the addresses in it.
 
 use super::*;
 use consensus::{Base, Entry, HardState, Image, Membership};
@@ -7,12 +7,12 @@ use mdm::entry::{Commands, to_bytes};
 use mdm::log::{Io, Log, Progress};
 
 const AWAY: &str = "10.0.0.2:7000";
-/// The consensus' kinds of a heartbeat, and of an answer to entries.
+/// The kinds of two messages of the consensus: a heartbeat, and an answer to entries.
 const HEARTBEAT: i32 = 8;
 const APPENDED: i32 = 4;
 
 impl Bench {
-    /// An MDM that leads alone; `b` at [`AWAY`] is to become a member, and does nothing yet.
+    /// Creates an MDM that leads alone. `b` at [`AWAY`] was added to the list and is silent.
     fn with_a_member() -> Bench {
         let mut b = Bench::new();
         let add = AddMdm { name: "b".into(), address: AWAY.into(), tie_breaker: false };
@@ -33,19 +33,19 @@ impl Bench {
         link
     }
 
-    /// What is in front of the messages that this MDM has sent on a link.
+    /// Returns the secrets in front of the messages that this MDM has sent on a link.
     fn secrets_sent(&mut self, link: LinkId) -> Vec<u64> {
         let all = std::mem::take(self.inbox.entry(link).or_default());
         let raft = all.iter().filter(|(h, _)| h.kind() == Some(Kind::Raft));
         raft.map(|(h, _)| h.op.get()).collect()
     }
 
-    /// A message of member 2 with this term.
+    /// Sends a message of member 2 with this term.
     fn say(&mut self, link: LinkId, secret: u64, term: u64) {
         self.say_of(link, secret, HEARTBEAT, term, 0);
     }
 
-    /// A message of member 2 of this kind, about this entry.
+    /// Sends a message of member 2 of this kind, about this entry.
     fn say_of(&mut self, link: LinkId, secret: u64, kind: i32, term: u64, index: u64) {
         let message =
             consensus::Message { kind, from: 2, to: 1, term, index, ..Default::default() };
@@ -63,7 +63,7 @@ impl Bench {
         self.settle();
     }
 
-    /// What is to be in front of messages of the member at [`AWAY`]: it listens there.
+    /// Returns the secret that the member at [`AWAY`] has to send, from the hello that reaches it.
     fn secret(&mut self) -> u64 {
         self.dials.retain(|(_, to)| to == AWAY);
         let (_, hello) = self.dial_up();
@@ -71,7 +71,7 @@ impl Bench {
         hello.secret
     }
 
-    /// Member 2 is there and has all entries; its link, and the last entry.
+    /// Connects member 2, which has all entries. Returns its link, and the index of the last entry.
     fn with_all_entries(&mut self) -> (LinkId, u64) {
         self.dials.retain(|(_, to)| to == AWAY);
         let (way, greeting) = self.dial_up();
@@ -95,6 +95,27 @@ impl Bench {
     }
 }
 
+/// Peers look for another leader then. The advice to take this MDM into a cluster would be wrong.
+#[test]
+fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
+    let mut b = Bench::with_a_member();
+    b.with_all_entries();
+    let server = b.say_hello(Role::Sdc);
+    let admin = b.say_hello(Role::Admin);
+    b.held = true;
+    let kind = wire::control::ObjectKind::Domain as i32;
+    let domain = wire::control::CreateObject { kind, name: "d".into(), ..Default::default() };
+    b.order(admin, Ask::CreateObject(domain));
+    b.held = false;
+    b.disk_step(Some(DiskError::NoSpace));
+    b.settle();
+    for link in [server, admin] {
+        let (code, text) = b.refusal(link);
+        assert_eq!(code, RefusalCode::NotLeader);
+        assert!(text.starts_with("this MDM does not lead"), "{text}");
+    }
+}
+
 #[test]
 fn a_message_counts_from_where_the_member_listens() {
     let mut b = Bench::with_a_member();
@@ -105,13 +126,13 @@ fn a_message_counts_from_where_the_member_listens() {
     b.say(forger, secret ^ 1, term + 1);
     assert_eq!(b.refusal(forger).0, RefusalCode::Unexpected);
     assert!(b.notes_say("from elsewhere") && b.term() == term && b.mdm.is_ready());
-    // Nor does anything that he sends stay here.
+    // Nothing that it sends is kept, either.
     let forger = b.hello_as(2, AWAY);
     let mut header = Header::new(Kind::Raft);
     header.len = (1 << 30).into();
     b.raw(forger, header, &[0; 4096]);
     assert_eq!(b.refusal(forger).0, RefusalCode::Unexpected);
-    // The member itself is believed, and a stranger's link doesn't take its place.
+    // Messages of the member itself are accepted, and a stranger's link does not replace its own.
     let member = b.hello_as(2, AWAY);
     b.say(member, secret, term);
     let forger = b.hello_as(2, AWAY);
@@ -133,7 +154,8 @@ fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
     let earlier = b.hello_as(2, AWAY);
     let term = b.term();
     b.say(earlier, secret, term);
-    // Its power fails: nothing tells this MDM that the link is gone. The next life draws its own secret.
+    // Its power fails: nothing tells this MDM that the link is gone. The next process draws another
+    // secret.
     let later = b.hello_with(2, AWAY, 10);
     b.pass(200, &[]);
     assert!(b.secrets_sent(way).iter().all(|s| *s == 9), "a proven link isn't replaced");
@@ -149,7 +171,8 @@ fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
     assert!(!b.closed.contains(&later));
 }
 
-/// Anybody may say hello as a member, as often as he likes: the member's own link stays until a message proves whose it is.
+/// Any peer may say hello as a member, as often as it likes: the member's own link stays until a
+/// message proves which link is the member's.
 #[test]
 fn hellos_in_a_members_name_do_not_keep_it_out() {
     let mut b = Bench::with_a_member();
@@ -159,13 +182,13 @@ fn hellos_in_a_members_name_do_not_keep_it_out() {
     b.say(member, secret, term);
     assert!(!b.closed.contains(&member), "its link was closed before it could say anything");
     assert!(forged.iter().all(|link| b.closed.contains(link)), "one is proven: the others go");
-    // They are bounded.
+    // Links without proof are bounded.
     let mut b = Bench::with_a_member();
     let all: Vec<LinkId> = (0..100).map(|i| b.hello_with(2, AWAY, 100 + i)).collect();
     assert_eq!(all.iter().filter(|link| !b.closed.contains(link)).count(), 16);
 }
 
-/// A member's messages have a bound, and a message that is longer costs no memory.
+/// A member's messages have a bound, and a longer message costs no memory.
 #[test]
 fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
     let longest = u32::try_from(mdm::log::IMAGE_MAX + (1 << 20)).unwrap();
@@ -191,7 +214,7 @@ fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
     assert_eq!(b.mdm.grown().all_parts, 0);
 }
 
-/// Whose secret a member refuses isn't it: sooner or later the true one is tried.
+/// A secret that the member refuses is wrong. Sooner or later the right one is tried.
 #[test]
 fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
     let mut b = Bench::with_a_member();
@@ -215,8 +238,8 @@ fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
     panic!("the true secret was never said");
 }
 
-/// Who has followed a newer leader may have given up entries that it had from an older one. The older one, which doesn't
-/// know that yet, is no judge of that.
+/// A member that has followed a newer leader may have dropped entries from an older one. The older
+/// leader, which does not know of the newer one yet, must not judge that.
 #[test]
 fn only_a_leader_that_is_as_new_says_that_a_member_was_set_back() {
     let mut b = Bench::with_a_member();
@@ -232,7 +255,8 @@ fn only_a_leader_that_is_as_new_says_that_a_member_was_set_back() {
     };
     let newer = again(&mut b, term + 1);
     assert_eq!(b.take::<Welcome>(newer, Kind::Welcome).len(), 1, "it followed a newer leader");
-    // In the leader's own term, or in an older one, nobody loses entries. An earlier build says no term.
+    // In the leader's own term, or in an older one, no member loses entries. An earlier build sends
+    // no term.
     for term in [term, term - 1, 0] {
         let link = again(&mut b, term);
         let (code, text) = b.refusal(link);
@@ -278,7 +302,7 @@ fn whom_the_state_does_not_name_is_refused_and_not_dialled() {
     }
     b.pass(5000, &[]);
     assert!(b.dials.iter().all(|(_, to)| to == AWAY), "{:?}", b.dials);
-    // But a member may know somebody who has come meanwhile.
+    // But a member may know of one that was added meanwhile.
     let (link, _) = b.dial_up();
     let named = MdmInfo { id: 3, address: "10.0.0.3:1".into(), ..MdmInfo::default() };
     let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
@@ -312,7 +336,7 @@ fn an_mdm_that_waits_is_taken_in_by_one_cluster() {
     assert!((1..=7).contains(&dialled.len()), "{dialled:?}");
 }
 
-/// A disk with the log of an MDM that goes on from this.
+/// Returns a disk with the log of an MDM that starts from this image.
 fn disk_of(image: &Image) -> BTreeMap<u64, Vec<u8>> {
     let (mut disk, mut log) = (BTreeMap::new(), Log::new(1 << 20));
     loop {
@@ -346,8 +370,9 @@ fn a_log_with_a_forged_term_ends_with_words() {
     assert!(why.contains("term 18446744073709551615") && why.contains("mdm remove"), "{why}");
 }
 
-/// A member was removed and counts still: without it there is no majority to take it out. Who starts again then reads first
-/// that it belongs to the cluster, and after that that it doesn't; the member says hello in between, and only once.
+/// A member was removed and still counts: without it no majority can remove it from the consensus.
+/// An MDM that restarts then reads from its log first that the member belongs to the cluster, and
+/// then that it does not. The member says hello in between, and only once.
 #[test]
 fn who_was_removed_and_still_counts_is_dialled_after_a_restart() {
     let b = Bench::with_a_member();

@@ -1,15 +1,15 @@
-//! An MDM that begins with a backup: it closes nothing before everybody could tell what he knows.
+//! An MDM that starts from a backup: it closes the recovery only after every device could report.
 
 use super::*;
 use mdm::group::Doubt;
 use node::backup::{Backup, pack};
 
-/// An MDM whose log was made of what this one knows.
+/// Returns an MDM whose log was made from a backup of `from`.
 fn restored(from: &Bench) -> Bench {
     begun_with(from.mdm.state())
 }
 
-/// Returns an MDM whose log was made of this state.
+/// Returns an MDM whose log was made from this state.
 fn begun_with(state: &mdm::State) -> Bench {
     let backup = Backup::from_bytes(&pack(&state.to_bytes(), 1000)).unwrap();
     let mut disk = BTreeMap::new();
@@ -31,12 +31,12 @@ impl Bench {
         self.mdm.state().recovery.open
     }
 
-    /// A server reports, and registers.
+    /// Lets a server report, and register.
     fn tells(&mut self, name: &str, store: u64, held: &[u32]) -> LinkId {
         self.took_part(name, store, held, 1)
     }
 
-    /// The same of one that took part in this epoch of all groups.
+    /// The same for a server that took part in this epoch of all groups.
     fn took_part(&mut self, name: &str, store: u64, held: &[u32], acted: u64) -> LinkId {
         let report = Report { held: held.to_vec(), ..Report::default() };
         self.process(80, name, store, acted, report)
@@ -80,7 +80,7 @@ fn an_office_that_begins_again_ends_no_recovery() {
     let stores: Vec<u64> = b.mdm.state().devices.values().map(|d| d.store).collect();
     let mut b = restored(&b);
     assert!(b.is_open());
-    // Devices hold data of a volume that nobody knows: only a person ends that.
+    // Devices hold data of a volume that no MDM knows: only an operator ends that.
     let links = [b.tells("a", stores[0], &[1]), b.tells("bb", stores[1], &[1, 7])];
     b.pass(8000, &links);
     let doubts =
@@ -134,7 +134,7 @@ fn data_of_volumes_that_nobody_knows_goes_by_an_order_that_names_them() {
     assert!(!is_kept(&mut b, 7) && is_kept(&mut b, 8));
 }
 
-/// A device that the backup does not know, of a pool that it does not know, tells of a volume.
+/// A device that the backup does not know, in a pool that it does not know, reports a volume.
 fn of_the_new_pool(b: &mut Bench, device: u32) -> LinkId {
     let link = b.say_hello(Role::Sds);
     let made = GroupInfo {
@@ -213,7 +213,8 @@ fn a_pool_that_was_made_since_the_backup_is_made_again_and_its_volumes_come_back
     assert_eq!(state.groups[&base::GroupId(900)].in_sync.len(), 2);
 }
 
-/// The state has one device in sync, and another one took part later: nobody knows who leads by an older map.
+/// The state has one device in sync, and another one took part in a later epoch: it is unknown
+/// which of them is primary by an older map.
 #[test]
 fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     let (mut b, _, two) = Bench::with_volume(DeviceKind::Durable);
@@ -257,7 +258,7 @@ impl Bench {
     }
 }
 
-/// The map of "bb" names a newer disk in the place of the one that "a" has.
+/// The map of "bb" names a newer disk in the place of the disk that "a" has.
 #[test]
 fn a_newer_disk_is_waited_for_when_the_process_that_knew_of_it_is_gone() {
     let (b, ..) = Bench::with_volume(DeviceKind::Durable);

@@ -67,7 +67,7 @@ fn builds_without_a_common_version_can_still_say_so() {
 /// A build that knows the next level.
 const NEXT: Dialect = Dialect { release: "0.9.0", level_max: 2, ..wire::DIALECT };
 
-/// A server of this build registers with one device.
+/// Registers a server of this build with one device.
 fn server(b: &mut Bench, name: &str, dialect: Option<Dialect>) -> LinkId {
     let link = b.say_hello(Role::Sds);
     let message = Register {
@@ -156,7 +156,7 @@ fn a_log_of_a_higher_level_is_refused_and_kept() {
     let mut b = bench(NEXT);
     raise(&mut b, 2, &[]).unwrap();
     let config = |dialect| Config { dialect, ..config(Limits::TEST_MIN) };
-    // The log: an entry that raises the level. Then an image of that level.
+    // First the log has an entry that raises the level, then an image of that level.
     for _ in 0..2 {
         let mut old = Bench::on_disk(b.disk.clone(), config(wire::DIALECT));
         old.settle();

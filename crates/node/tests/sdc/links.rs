@@ -204,7 +204,10 @@ fn a_refused_hello_is_tried_again_later() {
     let code = RefusalCode::Superseded as i32;
     let refusal = Refusal { code, text: "no".into(), ..Refusal::default() };
     c.send(link, Header::new(Kind::Refusal), &refusal);
-    let told = |n: &Note| matches!(n, Note::Refused { link: l, why } if *l == link && why.contains("newer process"));
+    let told = |n: &Note| {
+        matches!(n, Note::Refused { link: l, why }
+        if *l == link && why.contains("newer process"))
+    };
     assert!(c.log.notes.iter().any(told));
     c.pass(ms(100));
     assert_eq!(c.log.registrations.len(), 2);

@@ -273,7 +273,7 @@ fn small_sums() -> Limits {
     Limits { nbd_payload: 16 << 10, ..sums }
 }
 
-/// Connections that come one after the other, while nobody answers, share what is in flight.
+/// Connections that come one after the other, while no server answers, share what is in flight.
 #[test]
 fn what_all_connections_have_in_flight_has_a_bound() {
     const COUNT: u64 = 12;
@@ -302,7 +302,7 @@ fn what_all_connections_have_in_flight_has_a_bound() {
     assert_eq!((c.sdc.grown().nbd.all_bytes, c.log.paused.len()), (0, 0));
 }
 
-/// What connections that are gone had in flight leaves room for others.
+/// The requests in flight of connections that are gone leave room for others.
 #[test]
 fn what_is_gone_with_its_connection_counts_no_more() {
     let limits = small_sums();
@@ -320,7 +320,8 @@ fn what_is_gone_with_its_connection_counts_no_more() {
     }
 }
 
-/// Writes of all connections that wait for space have a bound, beyond which they count as in flight.
+/// The writes of all connections that wait for space have a bound. Beyond it they count as in
+/// flight.
 #[test]
 fn what_waits_for_space_of_all_connections_has_a_bound() {
     let limits = small_sums();

@@ -193,7 +193,7 @@ fn who_waits_for_the_place_of_what_took_too_long_gets_it() {
     (1..=3).for_each(|cookie| write(&mut c, &mut nbd, cookie, 0xaa));
     c.pass(ms(5200));
     assert_eq!(nbd.take(&mut c).len(), 3 * 16, "three answers");
-    // The server still has them. Its answers are passed on to nobody, but they free the place.
+    // The server still has them. Its answers are dropped, but they free the places.
     write(&mut c, &mut nbd, 4, 0xbb);
     assert_eq!(nbd.take(&mut c), []);
     c.hold = false;

@@ -220,7 +220,8 @@ impl Bench {
         self.frame(link, Kind::MapPage, &page);
     }
 
-    /// Lets an MDM dial that claims to listen at `address`, to find out whether this server lives.
+    /// Lets an MDM dial that claims to listen at `address`, to find out whether this server is
+    /// alive.
     fn is_asked(&mut self, cluster: u64, life: u64, address: &str) {
         let link = self.link(None);
         let ask = hello(&wire::DIALECT, ClusterId(cluster), Role::Mdm, "mdm");

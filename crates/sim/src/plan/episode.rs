@@ -150,6 +150,7 @@ impl Episode<'_> {
         }
     }
 
+    // Long: one match over all kinds of faults.
     fn add(&mut self, trouble: Trouble, r: &mut Prng) {
         match trouble {
             Trouble::Wipe => {

@@ -45,6 +45,7 @@ impl Plan {
     }
 
     /// Generates the plan of this seed.
+    // Long: the order of the draws decides what later ones may depend on.
     pub fn generate(seed: u64) -> Plan {
         let root = Prng::new(seed).fork("plan");
         let mut r = root.fork("shape");

@@ -13,6 +13,19 @@ const CLIENT: u32 = 8 << 20;
 const READ: u32 = 1 << 20;
 const SECTORS: u32 = READ / 512;
 
+impl Plan {
+    /// Returns the size of a client's link queues, in bytes. The queues of the last client take the
+    /// whole credit that a server grants, so its reads can fill the queue of a server. The others
+    /// have the limit of all processes, and use less than the credit where that is smaller.
+    pub(crate) fn client_queue(&self, client: u8) -> u64 {
+        let credit = 2 * u64::from(self.limits.client_bytes);
+        match client + 1 == self.clients {
+            true => self.limits.link_queue.max(credit),
+            false => self.limits.link_queue,
+        }
+    }
+}
+
 /// Adds such times to some plans with a small queue.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("queues");
@@ -27,14 +40,12 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     plan.depth = plan.depth.max(64);
     for _ in 0..r.range(1, 3) {
         let at = plan.moment(&mut r);
-        let client = r.below(plan.clients.into()) as u8;
+        let client = plan.clients - 1;
         clog(plan, at, client, &mut r);
     }
 }
 
-/// Holds back what the servers send to the client, and lets the client read all the while. (A
-/// client's own link holds all that it may have outstanding, with the shipped limits, too: so there
-/// are no large writes.)
+/// Holds back what the servers send to the client, and lets the client read all the while.
 fn clog(plan: &mut Plan, at: Duration, client: u8, r: &mut Prng) {
     let units = (0..).zip(&plan.volumes).flat_map(|(v, n)| (0..*n).map(move |unit| (v, unit)));
     let units: Vec<(u8, u32)> = units.collect();

@@ -44,8 +44,8 @@ limits! {
         groups_per_device, stripe_width, copies, copy_bytes, mdm_log, nbd_payload, nbd_requests,
         moves, moves_per_device, moving_bytes, spare_percent, executed_window, executed_group,
         executed_device, stream, nbd_flying, nbd_waiting;
-    times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max, stuck_after,
-        answer_within,         rebuild_after, quarantine, slow, slow_for, mdm_tick
+    times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max,
+        stuck_after, answer_within, rebuild_after, quarantine, slow, slow_for, mdm_tick
 }
 
 impl fmt::Display for Plan {
@@ -131,6 +131,7 @@ fn duration(s: &str) -> Result<Duration> {
 }
 
 impl fmt::Display for Action {
+    // Long: one match over all actions.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Action::Io { client, volume, kind, sector, sectors } => {
@@ -245,6 +246,7 @@ impl FromStr for Who {
 
 impl FromStr for Action {
     type Err = anyhow::Error;
+    // Long: one match over all actions.
     fn from_str(s: &str) -> Result<Action> {
         let words: Vec<&str> = s.split_whitespace().collect();
         let io = |kind, w: &[&str]| -> Result<Action> {
