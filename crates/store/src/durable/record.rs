@@ -358,7 +358,7 @@ fn read_write(
     let parts = (0..head.parts.get()).map(|_| read_part(body, slots, pool));
     let parts: Vec<Part> = parts.collect::<Option<_>>()?;
     let executed = list(head.executed.get() as usize, body, executed_of)?;
-    let origin = match head.flags & (FLAG_CLIENT | FLAG_COPIED) {
+    let origin = match head.flags & !FLAG_DIRTY {
         0 => Origin::Unnamed,
         FLAG_CLIENT => Origin::Client(executed.first()?.write),
         FLAG_COPIED => Origin::Copied(Rc::from(executed)),
@@ -404,8 +404,8 @@ fn read_change(body: &mut Reader<'_>) -> Option<Change> {
     let head = body.take::<ChangeHead>()?;
     let (n, epoch) = (head.entries.get() as usize, Epoch(head.epoch.get()));
     Some(match head.kind.get() {
+        1 if n == 0 => Change::Acted(epoch),
         1 if n == 1 => Change::Joins(epoch),
-        1 => Change::Acted(epoch),
         2 => Change::Base(epoch),
         3 => Change::Dirty(list(n, body, blocks_of)?),
         4 => Change::Clean(list(n, body, blocks_of)?),
