@@ -190,6 +190,10 @@ mod tests {
         let up = command::DeviceUp { kind: 9, ..Default::default() };
         let data = entry(&[Command::DeviceUp(up)], 1);
         assert_eq!(decided.apply(&data, 1), Err("DeviceKind 9".into()));
+        let group = wire::control::GroupInfo { doubt: 3, ..Default::default() };
+        let reconcile = command::Reconcile { made: Vec::from([group]), ..Default::default() };
+        let data = entry(&[Command::Reconcile(reconcile)], 1);
+        assert_eq!(decided.apply(&data, 1), Err("Doubt 3".into()));
         assert_eq!(decided.state, State::new());
     }
 

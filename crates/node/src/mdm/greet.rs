@@ -15,7 +15,7 @@ use prost::Message;
 use seam::{Buf, Effect, Effects, Head, Note};
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Intent, Proposal, Refusal, RefusalCode,
-    Register, RegisterSdc, Role,
+    Register, RegisterSdc, Report, Role,
 };
 use wire::{Header, Kind, flag};
 
@@ -130,20 +130,33 @@ impl Mdm {
                     Ok(())
                 }
                 hello => {
-                    let (name, server) = (hello.name.clone(), hello.role() == Role::Sds);
+                    let (name, role) = (hello.name.clone(), hello.role());
                     self.hello(link, hello, out).inspect_err(|why| {
-                        let strange = [RefusalCode::WrongCluster, RefusalCode::WrongVersion];
-                        if server && strange.contains(&why.code()) {
+                        let shown = match why.code() {
+                            RefusalCode::WrongCluster | RefusalCode::WrongVersion => {
+                                role == Role::Sds
+                            }
+                            code => role == Role::Mdm && code == RefusalCode::TooOld,
+                        };
+                        if shown {
                             self.turned_away.put(now, &name, 0, "", &why.text);
                         }
                     })
                 }
             },
             (_, None) => Err(unexpected("the first frame must be a hello")),
-            (Some(Kind::Report), Some(Role::Sds)) => match self.report(link, decode(body)?) {
-                true => Ok(()),
-                false => Err(unexpected("a report of more groups or volumes than there can be")),
-            },
+            (Some(Kind::Report), Some(Role::Sds)) => {
+                let report = decode::<Report>(body)?;
+                report.check().map_err(|unknown| {
+                    unexpected(format!("this MDM doesn't know {unknown} in a report: update it"))
+                })?;
+                match self.report(link, report) {
+                    true => Ok(()),
+                    false => {
+                        Err(unexpected("a report of more groups or volumes than there can be"))
+                    }
+                }
+            }
             (Some(Kind::Register), Some(Role::Sds)) => {
                 self.queue(link, Input::Register(link, decode::<Register>(body)?));
                 Ok(())
@@ -223,6 +236,7 @@ impl Mdm {
         // A proposed entry may still be dropped.
         if self.proposed().is_none() {
             self.check_build(&hello.name, hello.build.as_ref())?;
+            self.turned_away.came(&hello.name, 0);
         }
         if !self.hello_of_member(&hello)? {
             self.links.get_mut(&link).expect("it said hello").hello = Some(hello);
