@@ -10,6 +10,7 @@ use crate::report::device_name;
 use crate::size::Size;
 use crate::target::Target;
 use anyhow::{Context, Result, bail};
+use base::level::LEVEL;
 use node::backup::{Backup, pack};
 use std::fs;
 use std::io::Write;
@@ -27,7 +28,7 @@ const REPORTS: Duration = Duration::from_secs(30);
 pub fn backup(target: &Target, file: &Path) -> Result<()> {
     let state = target.connect()?.backup()?;
     let bytes = pack(&state, now());
-    let read = Backup::from_bytes(&bytes).map_err(|what| {
+    let read = Backup::from_bytes(&bytes, LEVEL).map_err(|what| {
         anyhow::anyhow!("the backup that the MDM sent is unusable ({what}): nothing was written")
     })?;
     let context = || format!("can't write {}", file.display());
@@ -220,8 +221,8 @@ pub fn summary(info: &StatusInfo, status: &RecoveryStatus) -> String {
 /// Runs `gabion mdm restore`.
 pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("can't read {}", file.display()))?;
-    let backup =
-        Backup::from_bytes(&bytes).map_err(|what| anyhow::anyhow!("{}: {what}", file.display()))?;
+    let backup = Backup::from_bytes(&bytes, LEVEL)
+        .map_err(|what| anyhow::anyhow!("{}: {what}", file.display()))?;
     let config: MdmConfig = match config {
         Some(file) => config::read(file)?,
         None => config::read(&target.local()?.config_file("mdm"))?,
