@@ -141,7 +141,7 @@ fn body(kind: Kind) -> Vec<u8> {
         }
         Kind::Admin => {
             let ask = Ask::SetLevel(SetLevelAsk { level: 2, without: vec!["sds7".into()] });
-            AdminRequest { ask: Some(ask) }.encode_to_vec()
+            AdminRequest::of(ask).encode_to_vec()
         }
         Kind::AdminReply => {
             let error = AdminError::Invalid as i32;

@@ -382,6 +382,14 @@ impl Mdm {
     }
 
     fn order(&mut self, link: LinkId, op: u64, request: AdminRequest, out: &mut Effects) {
+        let (needs, has) = (request.level, self.state.level);
+        if needs > has {
+            let text = format!(
+                "this order needs level {needs}, and the cluster has level {has}: when everything is \
+                 updated, `gabion system level {needs}` raises it"
+            );
+            return self.reply_error(link, op, AdminError::Other, text, out);
+        }
         if !self.ready && self.failed.is_none() {
             return self.order_here(link, op, request.ask, out);
         }
@@ -390,6 +398,17 @@ impl Mdm {
         }
         let busy = (AdminError::Other, String::from("too many orders wait: try again in a moment"));
         let (error, text) = self.failed.clone().map_or(busy, |why| (AdminError::Log, why));
+        self.reply_error(link, op, error, text, out);
+    }
+
+    fn reply_error(
+        &self,
+        link: LinkId,
+        op: u64,
+        error: AdminError,
+        text: String,
+        out: &mut Effects,
+    ) {
         let reply = AdminReply { error: error as i32, text, ..AdminReply::default() };
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();

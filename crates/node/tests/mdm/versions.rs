@@ -399,3 +399,20 @@ fn a_log_with_an_unknown_kind_of_entry_is_refused_and_kept() {
     assert!(why.contains("entry 9: its kind is 3"), "{why}");
     assert_eq!(b.disk, before);
 }
+
+/// A build skips the fields of an order that it does not know, and must not do the rest.
+#[test]
+fn an_order_of_a_higher_level_is_refused_as_a_whole() {
+    for (level, may) in [(0, true), (1, true), (2, false)] {
+        let mut b = bench(wire::DIALECT);
+        let link = b.say_hello(Role::Admin);
+        let kind = ObjectKind::Domain as i32;
+        let domain = CreateObject { kind, name: "d".into(), ..CreateObject::default() };
+        let ask = Some(Ask::CreateObject(domain));
+        b.send(link, Header::new(Kind::Admin), &AdminRequest { ask, level });
+        let reply: AdminReply = b.take(link, Kind::AdminReply).pop().expect("an answer");
+        assert_eq!(reply.error == 0, may, "{}", reply.text);
+        assert_eq!(b.mdm.state().objects.domains.len(), if may { 2 } else { 1 });
+        assert!(may || reply.text.contains("needs level 2, and the cluster has level 1"));
+    }
+}
