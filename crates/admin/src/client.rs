@@ -372,7 +372,7 @@ impl Admin {
         self.next_op += 1;
         let mut header = Header::new(Kind::Admin);
         header.op = op.into();
-        self.send(header, &AdminRequest { ask: Some(ask) })?;
+        self.send(header, &AdminRequest::of(ask))?;
         let (header, body) = self.receive().map_err(|e| {
             coded(Exit::Unreachable, format!("the MDM at {} gave no answer: {e:#}", self.mdm))
         })?;

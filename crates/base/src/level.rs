@@ -63,6 +63,9 @@ pub const LEVELS: &[Level] = &[
             ("Access", &[0, 1]),
             ("ObjectKind", &[1, 2, 3, 4, 5, 6, 7]),
             ("Media", &[0, 1, 2]),
+            ("Doubt", &[0, 1, 2]),
+            ("EntryKind", &[0, 1, 2]),
+            ("MessageKind", &[3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 16, 17, 18]),
         ],
         fields: &[],
         features: 1,
@@ -97,9 +100,14 @@ pub fn of_field(field: &str) -> u32 {
     find(|l| l.fields.contains(&field)).unwrap_or(FIRST)
 }
 
+/// Returns all features that a device may have in a cluster of this level.
+pub fn features(level: u32) -> u64 {
+    LEVELS.iter().filter(|l| l.number <= level).fold(0, |all, l| all | l.features)
+}
+
 /// Returns the level that these features of a device need together.
 pub fn of_features(features: u64) -> Option<u32> {
-    let known = LEVELS.iter().fold(0, |all, l| all | l.features);
+    let known = self::features(u32::MAX);
     let highest = LEVELS.iter().filter(|l| l.features & features != 0).map(|l| l.number).max();
     (features & !known == 0).then_some(highest.unwrap_or(FIRST))
 }
@@ -130,6 +138,7 @@ mod tests {
         assert_eq!((of_command(110), of_kind(200), of_features(1 << 40)), (None, None, None));
         assert_eq!((of_value("Intent", 5), of_value("Intent", 6)), (Some(1), None));
         assert_eq!((of_features(0), of_features(1)), (Some(1), Some(1)));
+        assert_eq!((features(0), features(1)), (0, 1));
         assert_eq!((of_field("DeviceUp.release"), of_field("DeviceUp.name")), (2, 1));
     }
 }

@@ -297,6 +297,8 @@ pub enum Mutant {
     AnySnapshot,
     /// The level rises although a server that is up does not know it.
     RaiseOver,
+    /// Versions: the level that lost MDMs had raised stays forgotten after a recovery.
+    ForgetLevel,
 }
 
 impl Mutant {
@@ -449,6 +451,7 @@ impl Mutant {
         Mutant::IgnoreWelcome,
         Mutant::UseEarly,
         Mutant::RaiseOver,
+        Mutant::ForgetLevel,
     ];
 }
 

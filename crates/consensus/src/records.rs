@@ -122,6 +122,13 @@ pub struct Record {
     pub entry: Option<Entry>,
 }
 
+impl Entry {
+    /// Returns true if this build knows what kind of entry it is.
+    pub fn is_known(&self) -> bool {
+        eraftpb::EntryType::from_i32(self.kind).is_some()
+    }
+}
+
 impl Image {
     /// Returns the first image of a new cluster: a state in which this member is the only one. Its
     /// index is not 0, so that joining members are sent the state, and with it the membership.
@@ -250,8 +257,7 @@ impl Message {
     pub fn from_bytes(bytes: &[u8]) -> Option<Message> {
         let message = Message::decode(bytes).ok()?;
         eraftpb::MessageType::from_i32(message.kind)?;
-        let known = |e: &Entry| eraftpb::EntryType::from_i32(e.kind).is_some();
-        message.entries.iter().all(known).then_some(message)
+        message.entries.iter().all(Entry::is_known).then_some(message)
     }
 
     /// Returns the name of its kind, for people.
@@ -324,7 +330,8 @@ pub(crate) fn entry_of(e: &eraftpb::Entry) -> Entry {
 
 pub(crate) fn entry_to(e: Entry) -> eraftpb::Entry {
     let mut entry = eraftpb::Entry::default();
-    entry.set_entry_type(eraftpb::EntryType::from_i32(e.kind).unwrap_or(EntryNormal));
+    let kind = eraftpb::EntryType::from_i32(e.kind).expect("unknown kinds are refused when read");
+    entry.set_entry_type(kind);
     (entry.term, entry.index) = (e.term, e.index);
     (entry.data, entry.context) = (e.data.into(), e.context.into());
     entry

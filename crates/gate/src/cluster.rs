@@ -103,7 +103,7 @@ impl Cluster {
             size,
             ..CreateVolume::default()
         });
-        let order = AdminRequest { ask: Some(ask) };
+        let order = AdminRequest::of(ask);
         let hello = hello(&wire::DIALECT, ClusterId(0), Role::Admin, "admin");
         let frames = [
             control_frame(Header::new(Kind::Hello), &hello, &self.pool),

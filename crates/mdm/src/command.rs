@@ -496,7 +496,10 @@ impl Command {
             Command::Rename(c) => known::<ObjectKind>("ObjectKind", c.kind),
             Command::DropObject(c) => known::<ObjectKind>("ObjectKind", c.kind),
             Command::PutObject(c) => c.check(),
-            Command::Reconcile(c) => c.volumes.iter().try_for_each(|v| mapping(&v.mapping)),
+            Command::Reconcile(c) => {
+                c.groups.iter().chain(&c.made).try_for_each(GroupInfo::check)?;
+                c.volumes.iter().try_for_each(VolumeInfo::check)
+            }
             _ => Ok(()),
         }
     }

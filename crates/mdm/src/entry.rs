@@ -115,7 +115,9 @@ pub fn apply(state: &mut State, data: &[u8], level_max: u32) -> Result<(), Strin
         }
     }
     for command in commands {
-        state.apply(state.index + 1, &command.as_known_at(level_max));
+        // Below its level a field has no meaning, so builds of both releases get the same state.
+        let level = state.level.min(level_max);
+        state.apply(state.index + 1, &command.as_known_at(level));
     }
     Ok(())
 }
@@ -190,7 +192,35 @@ mod tests {
         let up = command::DeviceUp { kind: 9, ..Default::default() };
         let data = entry(&[Command::DeviceUp(up)], 1);
         assert_eq!(decided.apply(&data, 1), Err("DeviceKind 9".into()));
+        let group = wire::control::GroupInfo { doubt: 3, ..Default::default() };
+        let reconcile = command::Reconcile { made: Vec::from([group]), ..Default::default() };
+        let data = entry(&[Command::Reconcile(reconcile)], 1);
+        assert_eq!(decided.apply(&data, 1), Err("Doubt 3".into()));
         assert_eq!(decided.state, State::new());
+    }
+
+    #[test]
+    fn a_field_below_its_level_has_no_meaning_to_any_build() {
+        let up = command::DeviceUp {
+            device: 1,
+            sds: 1,
+            name: "a".into(),
+            incarnation: 1,
+            store: 1,
+            kind: 1,
+            release: "0.9.0".into(),
+            ..Default::default()
+        };
+        let data = entry(&[Command::DeviceUp(up)], 2);
+        let after = |level, level_max| {
+            let mut state = State { level, ..State::new() };
+            apply(&mut state, &data, level_max).unwrap();
+            assert_eq!(state.devices.len(), 1);
+            state
+        };
+        assert_eq!(after(1, 2), after(1, 1));
+        assert_eq!(State::read(&after(1, 2).to_bytes(), 2), Ok(after(1, 2)));
+        assert_eq!(after(2, 2).devices[&base::DeviceId(1)].release, "0.9.0");
     }
 
     #[test]

@@ -21,8 +21,8 @@ use base::{
 };
 use prost::Message;
 use wire::control::{
-    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MappingInfo, MdmInfo, ObjectKind, UnknownValue,
-    VolumeInfo, level_of,
+    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, UnknownValue, VolumeInfo,
+    level_of,
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -318,8 +318,8 @@ impl Snapshot {
     /// Values that this build doesn't know must not be taken for others.
     fn check(&self) -> Result<(), UnknownValue> {
         self.devices.iter().try_for_each(|d| d.info.check())?;
-        let mappings = self.volumes.iter().filter_map(|v| v.info.mapping.as_ref());
-        mappings.into_iter().try_for_each(MappingInfo::check)?;
+        self.groups.iter().try_for_each(|g| g.info.check())?;
+        self.volumes.iter().try_for_each(|v| v.info.check())?;
         self.objects.iter().flat_map(|o| &o.list).try_for_each(command::PutObject::check)
     }
 }
@@ -502,7 +502,8 @@ fn group(r: GroupRecord) -> Group {
         doubt: match r.info.doubt {
             0 => Doubt::None,
             1 => Doubt::Reports,
-            _ => Doubt::Gone,
+            2 => Doubt::Gone,
+            other => unreachable!("doubt {other} was refused by `Snapshot::check`"),
         },
         filling: ids(r.filling),
         changed_at: MapVersion(r.changed_at),
@@ -585,6 +586,10 @@ mod tests {
         let device = DeviceRecord { info, ..DeviceRecord::default() };
         let s = Snapshot { devices: Vec::from([device]), ..Snapshot::default() };
         assert!(refused(&s.encode_to_vec()).contains("Intent 6"));
+        let info = GroupInfo { id: 1, doubt: 3, ..GroupInfo::default() };
+        let group = GroupRecord { info, ..GroupRecord::default() };
+        let s = Snapshot { groups: Vec::from([group]), ..Snapshot::default() };
+        assert!(refused(&s.encode_to_vec()).contains("Doubt 3"));
     }
 
     #[test]

@@ -1,27 +1,37 @@
 //! Golden logs: this release reads what earlier ones logged, and comes to the same states.
 //!
 //! `golden/RELEASE/log.txt` has one entry of the MDMs' log per line, in hex, and after it the sum of
-//! the state to which the log leads up to there. `snapshot.txt` is the last state. `disk.txt` is a log
-//! on a disk: the pages that are not zero, each with its offset and without the zeros at its end.
+//! the state to which the log leads up to there. `snapshot.txt` is the last state. `recovery.txt` is
+//! the same for an MDM that recovers: the state with which it begins, and then its entries. `disk.txt`
+//! is a log on a disk: the pages that are not zero, each with its offset and without the zeros at its
+//! end.
 //!
 //! A sum that differs: `apply` has changed for an existing command, which must never happen. The files
 //! of a release are never written anew: a new release adds its own folder, by
 //! `GOLDEN=write cargo test -p gabion-mdm --test golden`.
 
 mod common;
+#[path = "../../wire/tests/hex/mod.rs"]
+mod hex;
 
+use base::GroupId;
 use base::crc::crc32c;
 use common::*;
+use hex::{hex, unhex};
 use mdm::command::*;
 use mdm::entry::{Commands, apply as apply_entry};
 use mdm::log::{Batch, Found, Io, Log, Progress};
-use mdm::{Command, State};
+use mdm::members::Member;
+use mdm::{Command, Outcome, State};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use wire::control::DeviceKind::{Durable, Ram};
-use wire::control::{GrantInfo, Intent, MappingInfo, MdmInfo, ObjectKind};
+use wire::control::{
+    AcceptedLoss, GapInfo, GrantInfo, GroupInfo, Intent, MappingInfo, MdmInfo, ObjectKind,
+    VolumeInfo,
+};
 
 const LIMIT: u64 = 1 << 20;
 
@@ -37,24 +47,13 @@ fn releases() -> Vec<PathBuf> {
     all
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let digits = |i: usize| u8::from_str_radix(&text[i..i + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(digits).collect()
-}
-
 fn put(kind: ObjectKind, id: u32, name: &str) -> Command {
     let (kind, name) = (kind as i32, name.into());
     Command::PutObject(PutObject { kind, id, name, domain: 1, ..PutObject::default() })
 }
 
 /// A history with every command of level 1 that a log without a recovery has, some in one entry.
+/// [`recovery`] has the others.
 fn history() -> Vec<Vec<Command>> {
     let member = |id: u32| MdmInfo {
         id,
@@ -114,6 +113,100 @@ fn history() -> Vec<Vec<Command>> {
     ]
 }
 
+/// The state with which a recovering MDM begins, and a history with the commands of recoveries. It
+/// knows two volumes on three groups. The lost MDMs had made a volume and two groups more.
+// Long: one entry after the other, each of which rests on the state after those before.
+fn recovery() -> (State, Vec<Vec<Command>>) {
+    let mut s = State::new();
+    let new = |a, b| NewGroup { replicas: vec![a, b] };
+    let volume = CreateVolume {
+        volume: 1,
+        name: "v".into(),
+        size: 8 << 20,
+        groups: vec![new(1, 2), new(2, 3), new(3, 1)],
+        slots: vec![1, 2, 3],
+        ..CreateVolume::default()
+    };
+    let other = CreateVolume { volume: 2, name: "w".into(), groups: vec![], ..volume.clone() };
+    let me =
+        MdmInfo { id: 1, name: "m".into(), address: "10.1.0.1:7001".into(), ..Default::default() };
+    for command in [
+        Command::FormCluster(FormCluster { cluster: 7 }),
+        Command::AddMdm(me.clone()),
+        up(1, 1, 11, Durable),
+        up(2, 2, 12, Durable),
+        up(3, 3, 13, Durable),
+        Command::CreateVolume(volume),
+        Command::CreateVolume(other),
+    ] {
+        apply(&mut s, &command);
+    }
+    let (decided, address) = (s.clone(), me.address);
+    s.recover(&decided, 1, Member { name: me.name, address, tie_breaker: false }, "me", 60_000);
+    let first = s.clone();
+    let mut all: Vec<Vec<Command>> = Vec::new();
+    let mut add = |s: &mut State, commands: Vec<Command>| {
+        for command in &commands {
+            assert_eq!(s.apply(s.index + 1, command), Outcome::Changed, "{command:?}");
+            s.check().unwrap();
+        }
+        all.push(commands);
+    };
+    let info = |id: u32, a: u32, b: u32| GroupInfo {
+        id,
+        epoch: 4,
+        primary: a,
+        replicas: vec![a, b],
+        in_sync: vec![a, b],
+        ..GroupInfo::default()
+    };
+    let mapping =
+        MappingInfo { all: Some(GrantInfo { sdc: 0, access: 1, generation: 2 }), sdcs: vec![] };
+    let (lost, next_volume) = (s.recovery.lost.start.0, s.next_volume.0 + 3);
+    let told = Reconcile {
+        made: vec![info(40, 1, 2), info(41, 2, 3)],
+        group: s.recovery.group + 1,
+        next_volume,
+        device: s.recovery.device + 1,
+        sdc: s.recovery.sdc + 1,
+        awaited: vec![Awaited { device: 2, version: lost, store: 99 }],
+        ..Reconcile::default()
+    };
+    add(&mut s, vec![Command::Reconcile(told)]);
+    let life = s.next_incarnation.0;
+    let lives = (1..=3).map(|id| up(id, life + u64::from(id), 10 + u64::from(id), Durable));
+    add(&mut s, lives.collect());
+    let gap = GapInfo { group: 40, units: 1 };
+    let volumes = vec![VolumeInfo {
+        id: 3,
+        name: "x".into(),
+        size: 16 << 20,
+        generation: 2,
+        slots: vec![40],
+        mapping: Some(mapping),
+        pool: 1,
+        thick: true,
+        gaps: vec![gap],
+    }];
+    let groups = vec![info(1, 1, 2), GroupInfo { in_sync: vec![2], ..info(40, 2, 1) }];
+    let known = Reconcile { groups, volumes, deleted: vec![2], ..Reconcile::default() };
+    add(&mut s, vec![Command::Reconcile(known)]);
+    let over = Reconcile { close: true, left: vec![9], ..Reconcile::default() };
+    add(&mut s, vec![Command::Reconcile(over)]);
+    let forget = Some(Forget { volumes: vec![9], by: "me".into(), at: 60_500 });
+    let forget = Reconcile { forget, ..Reconcile::default() };
+    let unused = Reconcile { unused: vec![41], ..Reconcile::default() };
+    add(&mut s, vec![Command::Reconcile(forget), Command::Reconcile(unused)]);
+    for (group, replicas, stale, errors) in [(2, [2, 1], true, false), (3, [1, 2], false, true)] {
+        let epoch = s.groups[&GroupId(group)].epoch.0;
+        let shape = Shape { group, epoch, replicas: replicas.into(), leaving: 0, acted: epoch + 1 };
+        let loss = AcceptedLoss { by: "me".into(), at: 60_600, groups: vec![group], stale, errors };
+        let accept = AcceptLoss { volumes: vec![1], loss, groups: vec![shape] };
+        add(&mut s, vec![Command::AcceptLoss(accept)]);
+    }
+    (first, all)
+}
+
 fn sum(state: &State) -> u32 {
     crc32c(&state.to_bytes())
 }
@@ -149,17 +242,23 @@ fn run(log: &mut Log, disk: &mut BTreeMap<u64, Vec<u8>>) -> Option<Found> {
     found
 }
 
+/// Applies an entry of these commands. Returns its line in a golden log.
+fn entry(state: &mut State, commands: &[Command]) -> String {
+    let mut list = Commands::default();
+    assert!(commands.iter().all(|command| list.push(command, state.level)));
+    let data = list.into_data();
+    apply_entry(state, &data, base::level::LEVEL).unwrap();
+    state.check().unwrap();
+    format!("{} {:08x}", hex(&data), sum(state))
+}
+
 /// The files of this release, by name.
 fn files() -> BTreeMap<&'static str, String> {
     let (mut state, mut log, mut records) = (State::new(), String::new(), Vec::new());
     for commands in history() {
-        let mut list = Commands::default();
-        assert!(commands.iter().all(|command| list.push(command, state.level)));
-        let data = list.into_data();
-        apply_entry(&mut state, &data, base::level::LEVEL).unwrap();
-        state.check().unwrap();
-        writeln!(log, "{} {:08x}", hex(&data), sum(&state)).unwrap();
-        records.push(data);
+        let line = entry(&mut state, &commands);
+        records.push(unhex(line.split_once(' ').unwrap().0));
+        writeln!(log, "{line}").unwrap();
     }
     let mut disk = BTreeMap::new();
     let mut on_disk = Log::new(LIMIT);
@@ -179,7 +278,18 @@ fn files() -> BTreeMap<&'static str, String> {
             writeln!(pages, "{at} {}", hex(&page[..end])).unwrap();
         }
     }
-    [("log.txt", log), ("snapshot.txt", hex(&state.to_bytes())), ("disk.txt", pages)].into()
+    let (mut recovering, history) = recovery();
+    let mut rescue = format!("{}\n", hex(&recovering.to_bytes()));
+    for commands in history {
+        writeln!(rescue, "{}", entry(&mut recovering, &commands)).unwrap();
+    }
+    [
+        ("log.txt", log),
+        ("snapshot.txt", hex(&state.to_bytes())),
+        ("recovery.txt", rescue),
+        ("disk.txt", pages),
+    ]
+    .into()
 }
 
 #[test]
@@ -200,15 +310,19 @@ fn this_release_writes_what_its_golden_files_say() {
 
 #[test]
 fn the_log_of_every_release_leads_to_the_same_states() {
+    fn follow(state: &mut State, release: &Path, lines: &str) {
+        for (number, line) in lines.lines().enumerate() {
+            let (data, golden) = line.split_once(' ').unwrap();
+            apply_entry(state, &unhex(data), base::level::LEVEL).unwrap();
+            assert_eq!(format!("{:08x}", sum(state)), golden, "{release:?}, entry {}", number + 1);
+        }
+    }
     for release in releases() {
         let mut state = State::new();
-        for (number, line) in
-            fs::read_to_string(release.join("log.txt")).unwrap().lines().enumerate()
-        {
-            let (data, golden) = line.split_once(' ').unwrap();
-            apply_entry(&mut state, &unhex(data), base::level::LEVEL).unwrap();
-            assert_eq!(format!("{:08x}", sum(&state)), golden, "{release:?}, entry {}", number + 1);
-        }
+        follow(&mut state, &release, &fs::read_to_string(release.join("log.txt")).unwrap());
+        let rescue = fs::read_to_string(release.join("recovery.txt")).unwrap();
+        let (begin, lines) = rescue.split_once('\n').unwrap();
+        follow(&mut State::from_bytes(&unhex(begin)).unwrap(), &release, lines);
         let bytes = unhex(&fs::read_to_string(release.join("snapshot.txt")).unwrap());
         assert!(State::from_bytes(&bytes) == Ok(state), "{release:?}");
     }
@@ -234,12 +348,12 @@ fn the_disk_of_every_release_is_read() {
 }
 
 #[test]
-fn the_history_has_every_command_but_those_of_recoveries() {
+fn the_histories_have_every_command() {
     let tag = |c: &Command| prost::encoding::decode_key(&mut &c.to_bytes()[..]).unwrap().0;
-    let mut tags: Vec<u32> = history().iter().flatten().map(tag).collect();
+    let all = [history(), recovery().1].concat();
+    let mut tags: Vec<u32> = all.iter().flatten().map(tag).collect();
     tags.sort_unstable();
     tags.dedup();
     let first = &base::level::LEVELS[0];
-    let missing: Vec<&u32> = first.commands.iter().filter(|tag| !tags.contains(tag)).collect();
-    assert_eq!(missing, [&80, &81], "commands without a golden entry");
+    assert_eq!(tags, first.commands, "each command has a golden entry");
 }

@@ -52,8 +52,9 @@ pub fn pack(state: &[u8], made_at: u64) -> Vec<u8> {
 }
 
 impl Backup {
-    /// Reads a file. The error says what is wrong with it.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Backup, String> {
+    /// Reads a file, in a build that knows levels up to `level_max`. The error says what is wrong
+    /// with it.
+    pub fn from_bytes(bytes: &[u8], level_max: u32) -> Result<Backup, String> {
         if bytes.len() < HEAD + 8 || bytes[..8] != MAGIC[..] {
             return Err(String::from(
                 "it is no backup that `gabion mdm backup` made, or only the beginning of one",
@@ -75,7 +76,7 @@ impl Backup {
         let (time, state) = body.split_at(8);
         let made_at = u64::from_le_bytes(time.try_into().expect("eight bytes"));
         let state =
-            State::from_bytes(state).map_err(|what| format!("it holds no state: {what}"))?;
+            State::read(state, level_max).map_err(|what| format!("it can't be read: {what}"))?;
         let volumes = state.volumes.values().map(|v| (v.name.clone(), v.size)).collect();
         Ok(Backup {
             made_at,
@@ -142,20 +143,30 @@ mod tests {
     #[test]
     fn a_backup_comes_back_and_damage_is_noticed() {
         let bytes = pack(&state().to_bytes(), 1000);
-        let backup = Backup::from_bytes(&bytes).unwrap();
+        let backup = Backup::from_bytes(&bytes, 1).unwrap();
         assert_eq!((backup.cluster, backup.made_at, backup.state), (7, 1000, state()));
         for at in [0, 9, 13, 20, bytes.len() - 1] {
             let mut bad = bytes.clone();
             bad[at] ^= 1;
-            assert!(Backup::from_bytes(&bad).is_err(), "a flipped bit at {at}");
+            assert!(Backup::from_bytes(&bad, 1).is_err(), "a flipped bit at {at}");
         }
-        assert!(Backup::from_bytes(&bytes[..bytes.len() - 1]).is_err());
-        assert!(Backup::from_bytes(&[]).is_err());
+        assert!(Backup::from_bytes(&bytes[..bytes.len() - 1], 1).is_err());
+        assert!(Backup::from_bytes(&[], 1).is_err());
+    }
+
+    #[test]
+    fn a_backup_of_a_higher_level_is_refused_by_a_build_that_does_not_know_it() {
+        let mut state = state();
+        state.level = 2;
+        let bytes = pack(&state.to_bytes(), 1000);
+        let why = Backup::from_bytes(&bytes, 1).unwrap_err();
+        assert!(why.contains("level 2") && why.contains("update it"), "{why}");
+        assert_eq!(Backup::from_bytes(&bytes, 2).unwrap().state, state);
     }
 
     #[test]
     fn a_log_made_of_it_holds_an_mdm_that_recovers() {
-        let backup = Backup::from_bytes(&pack(&state().to_bytes(), 1000)).unwrap();
+        let backup = Backup::from_bytes(&pack(&state().to_bytes(), 1000), 1).unwrap();
         let writes = backup.log("m", "10.0.0.1:7000".parse().unwrap(), "me", 6000);
         let mut disk: Vec<u8> = Vec::new();
         for (at, data) in writes {

@@ -247,7 +247,7 @@ impl Admin {
                 ..SetPool::default()
             }),
         };
-        Admin::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
+        Admin::send(link, Kind::Admin, &AdminRequest::of(ask), out);
         self.state = State::Asking(link, look);
     }
 
@@ -457,7 +457,7 @@ impl Node for Admin {
                 self.leave(now, link, out);
             }
             State::Idle(link) if self.is_curious() => {
-                let ask = AdminRequest { ask: Some(Ask::Status(StatusAsk {})) };
+                let ask = AdminRequest::of(Ask::Status(StatusAsk {}));
                 Admin::send(link, Kind::Admin, &ask, out);
                 self.state = State::Looking(link, now);
             }

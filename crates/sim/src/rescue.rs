@@ -15,7 +15,7 @@ use crate::check::agreement::Agreement;
 use crate::check::doubt::{self, Copy};
 use crate::history::{Answer, Record};
 use crate::plan::{Death, IoKind, Who};
-use crate::stage::Stage;
+use crate::stage::{NEXT, Stage};
 use crate::world::{ProcId, ProcState};
 use base::{DeviceId, GroupId, SECTOR, Time, UNIT, UnitKey, VolumeId};
 use mdm::State;
@@ -248,7 +248,7 @@ impl Stage {
         let (Phase::Lost(None), Some(bytes)) = (self.rescue.phase, &self.rescue.backup) else {
             return;
         };
-        let backup = Backup::from_bytes(bytes).expect("it was just made");
+        let backup = Backup::from_bytes(bytes, NEXT.level_max).expect("it was just made");
         let writes =
             backup.log(&format!("mdm{i}"), Stage::address(Who::Mdm(i)), "admin", self.seconds());
         self.rescue.phase = Phase::Begun(i);
@@ -624,7 +624,7 @@ fn has(state: &State) -> Has {
 fn has_log(mdm: &Mdm) -> Has {
     let mut state = mdm.state().clone();
     for entry in mdm.consensus().map_or_else(Vec::new, |c| c.undecided()) {
-        mdm::entry::apply(&mut state, &entry, 2).expect("this build wrote it");
+        mdm::entry::apply(&mut state, &entry, NEXT.level_max).expect("this build wrote it");
     }
     has(&state)
 }

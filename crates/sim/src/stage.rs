@@ -510,6 +510,7 @@ impl Stage {
                     if mdm.state().level >= NEXT.level_max {
                         self.marks.meet("sim: the level was raised");
                     }
+                    i15_versions::state(self, id, mdm.state())?;
                     self.upkeep.look(index, mdm.state())?;
                     self.rescue.judge_older(mdm.state())?;
                     let moment = self.world.steps();

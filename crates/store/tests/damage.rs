@@ -230,6 +230,40 @@ fn what_is_not_this_device_is_refused_with_a_reason() {
     world.compare_content();
 }
 
+/// Writes these features into a copy of the superblock.
+fn with_features(world: &mut World, copy: usize, features: u64) {
+    let at = Layout::superblocks(SIZE)[copy];
+    let mut page = [0; 512];
+    world.disk.read(at, &mut page);
+    page[16..24].copy_from_slice(&features.to_le_bytes());
+    page[12..16].fill(0);
+    let crc = base::crc::crc32c(&page);
+    page[12..16].copy_from_slice(&crc.to_le_bytes());
+    world.disk.write(at, &page, true);
+}
+
+#[test]
+fn a_device_with_a_feature_of_a_higher_level_is_refused_before_it_is_read() {
+    let root = Layout::new(SIZE).unwrap().root;
+    let known = base::level::features(1);
+    // A checkpoint that sets a feature writes copies 0 and 2 first, and then 1 and 3.
+    for copies in [&[0][..], &[0, 2], &[0, 2, 1], &[0, 1, 2, 3]] {
+        let mut world = written();
+        copies.iter().for_each(|copy| with_features(&mut world, *copy, known | 1 << 40));
+        root.iter().for_each(|area| world.disk.rot(area.at + 8));
+        let refused = MountError::Features { unknown: 1 << 40 };
+        assert_eq!(why(&mut world, expected(), SIZE), refused, "{copies:?}");
+        assert!(refused.to_string().contains("update"));
+    }
+    // The table of levels decides: a build of before level 1 has none of its features.
+    let mut world = written();
+    (0..4).for_each(|copy| with_features(&mut world, copy, known));
+    let before = Expected { level_max: 0, ..expected() };
+    assert_eq!(why(&mut world, before, SIZE), MountError::Features { unknown: known });
+    world.mount_as(expected(), SIZE, None).unwrap();
+    world.compare_content();
+}
+
 #[test]
 fn a_device_of_a_higher_level_is_refused_before_anything_else_of_it_is_read() {
     let next = Expected { level_max: 2, ..expected() };

@@ -5,11 +5,13 @@
 //! of a release are never written anew: a new release adds its own folder, by `GOLDEN=write cargo
 //! test -p gabion-wire --test golden`.
 
+mod hex;
+
 use base::{BlockSet, Incarnation, SdcId, UnitKey, VolumeId};
+use hex::{hex, unhex};
 use prost::Message;
 use seam::{Framer, Framing};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 use wire::control::*;
@@ -139,7 +141,7 @@ fn body(kind: Kind) -> Vec<u8> {
         }
         Kind::Admin => {
             let ask = Ask::SetLevel(SetLevelAsk { level: 2, without: vec!["sds7".into()] });
-            AdminRequest { ask: Some(ask) }.encode_to_vec()
+            AdminRequest::of(ask).encode_to_vec()
         }
         Kind::AdminReply => {
             let error = AdminError::Invalid as i32;
@@ -187,18 +189,6 @@ fn again(kind: Kind, body: &[u8]) -> Vec<u8> {
         Kind::AdminReply => through::<AdminReply>(body),
         _ => body.to_vec(),
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
-}
-
-fn unhex(text: &str) -> Vec<u8> {
-    let digits = |i: usize| u8::from_str_radix(&text[i..i + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(digits).collect()
 }
 
 fn read(release: &std::path::Path) -> BTreeMap<u8, Vec<u8>> {

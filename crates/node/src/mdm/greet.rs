@@ -15,7 +15,7 @@ use prost::Message;
 use seam::{Buf, Effect, Effects, Head, Note};
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Intent, Proposal, Refusal, RefusalCode,
-    Register, RegisterSdc, Role,
+    Register, RegisterSdc, Report, Role,
 };
 use wire::{Header, Kind, flag};
 
@@ -130,20 +130,33 @@ impl Mdm {
                     Ok(())
                 }
                 hello => {
-                    let (name, server) = (hello.name.clone(), hello.role() == Role::Sds);
+                    let (name, role) = (hello.name.clone(), hello.role());
                     self.hello(link, hello, out).inspect_err(|why| {
-                        let strange = [RefusalCode::WrongCluster, RefusalCode::WrongVersion];
-                        if server && strange.contains(&why.code()) {
+                        let shown = match why.code() {
+                            RefusalCode::WrongCluster | RefusalCode::WrongVersion => {
+                                role == Role::Sds
+                            }
+                            code => role == Role::Mdm && code == RefusalCode::TooOld,
+                        };
+                        if shown {
                             self.turned_away.put(now, &name, 0, "", &why.text);
                         }
                     })
                 }
             },
             (_, None) => Err(unexpected("the first frame must be a hello")),
-            (Some(Kind::Report), Some(Role::Sds)) => match self.report(link, decode(body)?) {
-                true => Ok(()),
-                false => Err(unexpected("a report of more groups or volumes than there can be")),
-            },
+            (Some(Kind::Report), Some(Role::Sds)) => {
+                let report = decode::<Report>(body)?;
+                report.check().map_err(|unknown| {
+                    unexpected(format!("this MDM doesn't know {unknown} in a report: update it"))
+                })?;
+                match self.report(link, report) {
+                    true => Ok(()),
+                    false => {
+                        Err(unexpected("a report of more groups or volumes than there can be"))
+                    }
+                }
+            }
             (Some(Kind::Register), Some(Role::Sds)) => {
                 self.queue(link, Input::Register(link, decode::<Register>(body)?));
                 Ok(())
@@ -223,6 +236,7 @@ impl Mdm {
         // A proposed entry may still be dropped.
         if self.proposed().is_none() {
             self.check_build(&hello.name, hello.build.as_ref())?;
+            self.turned_away.came(&hello.name, 0);
         }
         if !self.hello_of_member(&hello)? {
             self.links.get_mut(&link).expect("it said hello").hello = Some(hello);
@@ -368,6 +382,14 @@ impl Mdm {
     }
 
     fn order(&mut self, link: LinkId, op: u64, request: AdminRequest, out: &mut Effects) {
+        let (needs, has) = (request.level, self.state.level);
+        if needs > has {
+            let text = format!(
+                "this order needs level {needs}, and the cluster has level {has}: when everything is \
+                 updated, `gabion system level {needs}` raises it"
+            );
+            return self.reply_error(link, op, AdminError::Other, text, out);
+        }
         if !self.ready && self.failed.is_none() {
             return self.order_here(link, op, request.ask, out);
         }
@@ -376,6 +398,17 @@ impl Mdm {
         }
         let busy = (AdminError::Other, String::from("too many orders wait: try again in a moment"));
         let (error, text) = self.failed.clone().map_or(busy, |why| (AdminError::Log, why));
+        self.reply_error(link, op, error, text, out);
+    }
+
+    fn reply_error(
+        &self,
+        link: LinkId,
+        op: u64,
+        error: AdminError,
+        text: String,
+        out: &mut Effects,
+    ) {
         let reply = AdminReply { error: error as i32, text, ..AdminReply::default() };
         let mut header = Header::new(Kind::AdminReply);
         header.op = op.into();

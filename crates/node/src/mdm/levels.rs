@@ -38,6 +38,17 @@ impl Mdm {
             );
             return Err(refusal(RefusalCode::Unexpected, text));
         }
+        if self.level_of_before(m).is_some()
+            && let Some(old) = self.mdm_below(m.level)
+        {
+            let text = alloc::format!(
+                "`{}` has seen this cluster at level {}, and the MDM `{old}` does not know that \
+                 level: update that MDM, or remove it (`gabion mdm remove`)",
+                m.sds,
+                m.level,
+            );
+            return Err(refusal(RefusalCode::Unexpected, text));
+        }
         known::<DeviceKind>("DeviceKind", m.kind).map_err(|unknown| {
             let text = alloc::format!("this MDM doesn't know devices of {unknown}: update it");
             refusal(RefusalCode::Unexpected, text)
@@ -48,7 +59,18 @@ impl Mdm {
     /// recovery: that level is in force.
     pub(super) fn level_of_before(&self, m: &Register) -> Option<Command> {
         let raised = self.state.recovery.number > 0 && m.level > self.state.level;
+        let raised = raised && !mutant::on(Mutant::ForgetLevel);
         raised.then_some(Command::SetLevel(SetLevel { level: m.level }))
+    }
+
+    /// Returns the name of another MDM that is up and does not know this level. It would stop.
+    fn mdm_below(&self, level: u32) -> Option<&str> {
+        let below = |id: &u32| {
+            let build = self.build_of(*id);
+            build.is_some_and(|build| BuildInfo::level(Some(&build)) < level)
+        };
+        let old = self.state.members.list.iter().find(|(id, _)| below(id));
+        old.map(|(_, member)| member.name.as_str())
     }
 
     /// Returns the build of another MDM, as reported on a link that is up.

@@ -198,6 +198,9 @@ fn read(
             return Err(String::from("an entry that does not follow the one before"));
         }
     }
+    if let Some(e) = image.entries.iter().find(|e| !e.is_known()) {
+        return Err(format!("entry {}: its kind is {}", e.index, e.kind));
+    }
     // All entries are tried now, so that one of a newer build is noticed before it matters.
     for e in image.entries.iter().filter(|e| e.kind == 0 && !e.data.is_empty()) {
         scratch.apply(&e.data, level_max).map_err(|what| format!("entry {}: {what}", e.index))?;

@@ -253,8 +253,13 @@ impl Mdm {
                 // An MDM with an empty log may have been called by an id that is out of use by now.
                 // It waits to be called again.
                 let new = self.consensus.as_ref().is_none_or(|c| c.last() == 0);
-                let wrong = refusal.filter(|r| r.code() == RefusalCode::WrongMember && !new);
-                if let Some(why) = wrong {
+                // The members agree on the level, so an MDM that is too old for one of them is too
+                // old for all. It ends with the reason, which an operator then reads.
+                let ends = |r: &Refusal| match r.code() {
+                    RefusalCode::WrongMember => !new,
+                    code => code == RefusalCode::TooOld,
+                };
+                if let Some(why) = refusal.filter(ends) {
                     self.fail(why.text, out);
                 }
             }

@@ -1,4 +1,5 @@
-//! Servers that were turned away lately, for the status: no other list contains them.
+//! Servers, and MDMs that are too old, that were turned away lately, for the status: no other list
+//! has the reason.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;

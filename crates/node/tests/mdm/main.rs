@@ -229,7 +229,7 @@ impl Bench {
     }
 
     fn order(&mut self, link: LinkId, ask: Ask) {
-        self.send(link, Header::new(Kind::Admin), &AdminRequest { ask: Some(ask) });
+        self.send(link, Header::new(Kind::Admin), &AdminRequest::of(ask));
     }
 
     fn create(&mut self, name: &str) -> AdminReply {
@@ -681,7 +681,7 @@ fn strangers_and_garbage_end_their_own_link_only() {
     assert_eq!(reply.error(), AdminError::Invalid);
     assert!(reply.text.len() < 300);
     let link = b.say_hello(Role::Admin);
-    b.send(link, Header::new(Kind::Admin), &AdminRequest { ask: None });
+    b.send(link, Header::new(Kind::Admin), &AdminRequest::default());
     assert_eq!(b.take::<AdminReply>(link, Kind::AdminReply)[0].error(), AdminError::Other);
 }
 

@@ -6,7 +6,7 @@ use mdm::command::{Command, RemoveMdm};
 use mdm::entry::{Commands, to_bytes};
 use mdm::log::{Io, Log, Progress};
 
-const AWAY: &str = "10.0.0.2:7000";
+pub const AWAY: &str = "10.0.0.2:7000";
 /// The kinds of two messages of the consensus: a heartbeat, and an answer to entries.
 const HEARTBEAT: i32 = 8;
 const APPENDED: i32 = 4;
@@ -337,7 +337,7 @@ fn an_mdm_that_waits_is_taken_in_by_one_cluster() {
 }
 
 /// Returns a disk with the log of an MDM that starts from this image.
-fn disk_of(image: &Image) -> BTreeMap<u64, Vec<u8>> {
+pub fn disk_of(image: &Image) -> BTreeMap<u64, Vec<u8>> {
     let (mut disk, mut log) = (BTreeMap::new(), Log::new(1 << 20));
     loop {
         let Some(io) = log.next() else { return disk };

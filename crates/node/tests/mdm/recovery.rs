@@ -11,17 +11,20 @@ fn restored(from: &Bench) -> Bench {
 
 /// Returns an MDM whose log was made from this state.
 fn begun_with(state: &mdm::State) -> Bench {
-    let backup = Backup::from_bytes(&pack(&state.to_bytes(), 1000)).unwrap();
+    begun_as(state, wire::DIALECT)
+}
+
+/// Returns an MDM of this build whose log was made from this state.
+pub fn begun_as(state: &mdm::State, dialect: base::Dialect) -> Bench {
+    let backup = Backup::from_bytes(&pack(&state.to_bytes(), 1000), dialect.level_max).unwrap();
     let mut disk = BTreeMap::new();
     for (at, data) in backup.log("mdm", config(Limits::TEST_MIN).address, "me", 60_000) {
         for (i, block) in data.chunks(4096).enumerate() {
             disk.insert(at / 4096 + i as u64, block.to_vec());
         }
     }
-    let mut bench = Bench::on_disk(
-        disk,
-        config(Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN }),
-    );
+    let limits = Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN };
+    let mut bench = Bench::on_disk(disk, Config { dialect, ..config(limits) });
     bench.settle();
     bench
 }

@@ -1,7 +1,10 @@
 //! Links between builds with different protocol versions.
 
+use crate::members::{AWAY, disk_of};
+use crate::recovery::begun_as;
 use crate::*;
 use base::Dialect;
+use consensus::{Base, Entry, HardState, Image, Membership};
 use wire::control::{
     BuildInfo, MapAsk, MapTo, RegisterSdc, SetLevelAsk, StatusAsk, StatusInfo, Welcome,
 };
@@ -184,4 +187,232 @@ fn what_this_build_does_not_know_is_not_taken_for_something_else() {
     let to = vec![MapTo { sdc: String::new(), access: 2 }];
     let reply = b.ask(Ask::Map(MapAsk { volume: "v".into(), to, only: false }));
     assert!(reply.text.contains("doesn't know that order: update it"), "{}", reply.text);
+}
+
+/// Adds an MDM `b` at [`AWAY`], which is silent.
+fn add_member(b: &mut Bench) {
+    let add = AddMdm { name: "b".into(), address: AWAY.into(), tie_breaker: false };
+    assert_eq!(b.ask(Ask::AddMdm(add)).error, 0);
+    b.pass(100, &[]);
+}
+
+/// Says hello as that MDM, of this build.
+fn member(b: &mut Bench, dialect: &Dialect) -> LinkId {
+    let link = b.connect();
+    let hello = Hello {
+        id: 2,
+        to: 1,
+        address: AWAY.into(),
+        secret: 9,
+        build: Some(BuildInfo::of(dialect)),
+        ..hello(dialect, ClusterId(7), Role::Mdm, "b")
+    };
+    b.send(link, Header::new(Kind::Hello), &hello);
+    link
+}
+
+#[test]
+fn an_mdm_that_the_order_went_without_is_refused_until_it_is_updated() {
+    let mut b = bench(NEXT);
+    add_member(&mut b);
+    let why = raise(&mut b, 2, &[]).unwrap_err();
+    assert!(why.contains("`b` (down)"), "{why}");
+    raise(&mut b, 2, &["b"]).unwrap();
+    let old = member(&mut b, &wire::DIALECT);
+    let (code, text) = b.refusal(old);
+    let says = "the cluster has level 2, and `b` knows levels up to 1: update it";
+    assert_eq!((code, text.as_str()), (RefusalCode::TooOld, says));
+    let shown = |b: &mut Bench| -> Vec<(String, String)> {
+        status(b).turned_away.into_iter().map(|t| (t.name, t.why)).collect()
+    };
+    assert_eq!(shown(&mut b), [("b".into(), says.into())], "the operator of the cluster reads it");
+    let new = member(&mut b, &NEXT);
+    assert_eq!(b.take::<Welcome>(new, Kind::Welcome).len(), 1);
+    assert_eq!(shown(&mut b), [], "it was updated");
+}
+
+#[test]
+fn an_mdm_that_is_too_old_says_so_to_whom_asks_it() {
+    let mut b = bench(wire::DIALECT);
+    add_member(&mut b);
+    let before = b.disk.clone();
+    b.dials.retain(|(_, to)| to == AWAY);
+    let (way, _) = b.dial_up();
+    let text = "the cluster has level 2, and `mdm` knows levels up to 1: update it";
+    b.send(way, Header::new(Kind::Refusal), &node::links::refusal(RefusalCode::TooOld, text));
+    assert_eq!(b.mdm.failed(), Some(text));
+    let admin = b.say_hello(Role::Admin);
+    assert!(b.refusal(admin).1.contains(text));
+    assert_eq!(b.disk, before, "it changes nothing");
+}
+
+/// Sends the registration of a server that has seen the cluster at this level.
+fn returns(b: &mut Bench, name: &str, device: u32, level: u32, dialect: &Dialect) -> LinkId {
+    let link = b.say_hello(Role::Sds);
+    b.send(link, Header::new(Kind::Report), &Report::default());
+    let m = Register {
+        sds: name.into(),
+        device,
+        nonce: 80 + u64::from(device),
+        store: b.mdm.state().devices[&DeviceId(device)].store,
+        address: format!("10.0.0.{}:7000", name.len()),
+        capacity: 1 << 30,
+        kind: DeviceKind::Durable as i32,
+        build: Some(BuildInfo::of(dialect)),
+        level,
+        ..Register::default()
+    };
+    b.send(link, Header::new(Kind::Register), &m);
+    link
+}
+
+/// The level that lost MDMs had raised is in force again when a server tells of it.
+fn gets_its_level_back(mut b: Bench) {
+    assert!(b.mdm.state().recovery.open);
+    assert_eq!(b.mdm.state().level, 1);
+    let early = returns(&mut b, "bb", 2, 1, &NEXT);
+    assert_eq!(b.take::<Registered>(early, Kind::Registered).len(), 1);
+    assert_eq!(b.mdm.state().level, 1, "this server was away when the level rose");
+    let server = returns(&mut b, "a", 1, 2, &NEXT);
+    assert_eq!(b.take::<Registered>(server, Kind::Registered).len(), 1);
+    assert_eq!(b.mdm.state().level, 2);
+    let old = returns(&mut b, "bb", 2, 1, &wire::DIALECT);
+    assert_eq!(b.refusal(old).0, RefusalCode::TooOld);
+    let limits = Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN };
+    let mut again = Bench::on_disk(b.disk, Config { dialect: NEXT, ..config(limits) });
+    again.settle();
+    assert_eq!(again.mdm.state().level, 2, "it is in the log");
+}
+
+#[test]
+fn a_restored_backup_gets_the_level_back_from_the_servers() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    gets_its_level_back(begun_as(b.mdm.state(), NEXT));
+    // A build that does not know the level waits for its update.
+    let mut b = begun_as(b.mdm.state(), wire::DIALECT);
+    let server = returns(&mut b, "a", 1, 2, &NEXT);
+    let (_, text) = b.refusal(server);
+    assert!(text.contains("at level 2") && text.contains("up to 1: update it"), "{text}");
+    assert_eq!(b.mdm.state().level, 1);
+}
+
+/// Creates an MDM of three whose log ends with this entry, and which finds no other.
+fn survivor(state: &mdm::State, entry: Vec<u8>) -> Bench {
+    let membership = Membership { voters: vec![1, 2, 3], ..Membership::default() };
+    let image = Image {
+        me: 1,
+        hard: HardState { term: 2, vote: 1, commit: 8 },
+        base: Base { index: 8, term: 2, membership, data: mdm::entry::to_bytes(state, 0) },
+        entries: vec![Entry { kind: 0, term: 2, index: 9, data: entry, context: Vec::new() }],
+    };
+    let limits = Limits { mdm_log: Limits::SHIPPED.mdm_log, ..Limits::TEST_MIN };
+    let mut b = Bench::on_disk(disk_of(&image), Config { dialect: NEXT, ..config(limits) });
+    b.settle();
+    b
+}
+
+fn recover(b: &mut Bench) {
+    let link = b.connect();
+    let direct = Hello { direct: true, ..hello(&NEXT, ClusterId(0), Role::Admin, "me") };
+    b.send(link, Header::new(Kind::Hello), &direct);
+    b.order(link, Ask::RecoverMdm(RecoverMdm { by: "me".into(), at: 9, ..Default::default() }));
+    b.pass(100, &[]);
+    let reply: AdminReply = b.take(link, Kind::AdminReply).pop().expect("an answer");
+    assert_eq!(reply.error, 0, "{}", reply.text);
+}
+
+#[test]
+fn a_surviving_mdm_gets_the_level_back_from_the_servers() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let mut one = survivor(b.mdm.state(), mdm::entry::Commands::default().into_data());
+    recover(&mut one);
+    gets_its_level_back(one);
+    // The entry that raises the level is in its log, and was never known to be decided.
+    let mut list = mdm::entry::Commands::default();
+    let set = mdm::command::SetLevel { level: 2 };
+    assert!(list.push(&mdm::Command::SetLevel(set), 1));
+    let mut one = survivor(b.mdm.state(), list.into_data());
+    recover(&mut one);
+    assert_eq!(one.mdm.state().level, 2);
+}
+
+#[test]
+fn a_server_does_not_raise_the_level_over_an_mdm_that_does_not_know_it() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let mut b = begun_as(b.mdm.state(), NEXT);
+    let finish = RecoverMdm { finish: true, ..RecoverMdm::default() };
+    assert_eq!(b.ask(Ask::RecoverMdm(finish)).error, 0);
+    let add = AddMdm { name: "b".into(), address: AWAY.into(), tie_breaker: false };
+    assert_eq!(b.ask(Ask::AddMdm(add)).error, 0);
+    b.pass(100, &[]);
+    let id = *b.mdm.state().members.list.keys().max().unwrap();
+    let me = b.mdm.consensus().unwrap().id() as u32;
+    let says = |b: &mut Bench, dialect: &Dialect| {
+        let link = b.connect();
+        let plain = hello(dialect, ClusterId(7), Role::Mdm, "b");
+        let (address, build) = (AWAY.into(), Some(BuildInfo::of(dialect)));
+        let hello = Hello { id, to: me, address, secret: 9, build, ..plain };
+        b.send(link, Header::new(Kind::Hello), &hello);
+        assert_eq!(b.take::<Welcome>(link, Kind::Welcome).len(), 1);
+        link
+    };
+    let old = says(&mut b, &wire::DIALECT);
+    let server = returns(&mut b, "a", 1, 2, &NEXT);
+    let (_, text) = b.refusal(server);
+    assert!(text.contains("the MDM `b` does not know that level: update"), "{text}");
+    assert_eq!(b.mdm.state().level, 1, "half of the MDMs would stop");
+    b.drop_link(old);
+    says(&mut b, &NEXT);
+    let server = returns(&mut b, "a", 1, 2, &NEXT);
+    assert_eq!(b.take::<Registered>(server, Kind::Registered).len(), 1);
+    assert_eq!(b.mdm.state().level, 2);
+}
+
+/// A value that got into the log would stop every MDM.
+#[test]
+fn a_report_with_an_unknown_value_is_refused() {
+    let (b, ..) = Bench::with_volume(DeviceKind::Durable);
+    let mut b = begun_as(b.mdm.state(), wire::DIALECT);
+    let link = b.say_hello(Role::Sds);
+    let config = Some(GroupInfo { id: 1, doubt: 3, ..GroupInfo::default() });
+    let groups = vec![GroupReport { group: 1, config, ..GroupReport::default() }];
+    b.send(link, Header::new(Kind::Report), &Report { groups, ..Report::default() });
+    let (_, text) = b.refusal(link);
+    assert!(text.contains("Doubt 3") && text.contains("update it"), "{text}");
+}
+
+/// An entry of a later kind must not be taken for commands, or left out.
+#[test]
+fn a_log_with_an_unknown_kind_of_entry_is_refused_and_kept() {
+    let b = Bench::new();
+    let membership = Membership { voters: vec![1], ..Membership::default() };
+    let image = Image {
+        me: 1,
+        hard: HardState { term: 2, vote: 1, commit: 9 },
+        base: Base { index: 8, term: 2, membership, data: mdm::entry::to_bytes(b.mdm.state(), 0) },
+        entries: vec![Entry { kind: 3, term: 2, index: 9, ..Entry::default() }],
+    };
+    let mut b = Bench::on_disk(disk_of(&image), config(Limits::TEST_MIN));
+    let before = b.disk.clone();
+    b.settle();
+    let why = b.mdm.failed().expect("it must not go on").to_owned();
+    assert!(why.contains("entry 9: its kind is 3"), "{why}");
+    assert_eq!(b.disk, before);
+}
+
+/// A build skips the fields of an order that it does not know, and must not do the rest.
+#[test]
+fn an_order_of_a_higher_level_is_refused_as_a_whole() {
+    for (level, may) in [(0, true), (1, true), (2, false)] {
+        let mut b = bench(wire::DIALECT);
+        let link = b.say_hello(Role::Admin);
+        let kind = ObjectKind::Domain as i32;
+        let domain = CreateObject { kind, name: "d".into(), ..CreateObject::default() };
+        let ask = Some(Ask::CreateObject(domain));
+        b.send(link, Header::new(Kind::Admin), &AdminRequest { ask, level });
+        let reply: AdminReply = b.take(link, Kind::AdminReply).pop().expect("an answer");
+        assert_eq!(reply.error == 0, may, "{}", reply.text);
+        assert_eq!(b.mdm.state().objects.domains.len(), if may { 2 } else { 1 });
+        assert!(may || reply.text.contains("needs level 2, and the cluster has level 1"));
+    }
 }

@@ -7,6 +7,7 @@ use admin::Admin;
 use admin::exit::{Exit, coded};
 use admin::report::{summary, when};
 use anyhow::{Context, Result, bail};
+use base::level::LEVEL;
 use daemon::config::{self, MdmConfig};
 use daemon::files;
 use daemon::size::Size;
@@ -27,7 +28,7 @@ const REPORTS: Duration = Duration::from_secs(30);
 pub fn backup(target: &Target, file: &Path) -> Result<()> {
     let state = target.connect()?.backup()?;
     let bytes = pack(&state, now());
-    let read = Backup::from_bytes(&bytes).map_err(|what| {
+    let read = Backup::from_bytes(&bytes, LEVEL).map_err(|what| {
         anyhow::anyhow!("the backup that the MDM sent is unusable ({what}): nothing was written")
     })?;
     let context = || format!("can't write {}", file.display());
@@ -161,8 +162,8 @@ fn wait_closed(at: SocketAddr) -> Result<Exit> {
 /// Runs `gabion mdm restore`.
 pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("can't read {}", file.display()))?;
-    let backup =
-        Backup::from_bytes(&bytes).map_err(|what| anyhow::anyhow!("{}: {what}", file.display()))?;
+    let backup = Backup::from_bytes(&bytes, LEVEL)
+        .map_err(|what| anyhow::anyhow!("{}: {what}", file.display()))?;
     let config: MdmConfig = match config {
         Some(file) => config::read(file)?,
         None => config::read(&target.local()?.config_file("mdm"))?,

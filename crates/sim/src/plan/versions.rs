@@ -21,7 +21,9 @@ impl Who {
 /// Adds a second build to some plans.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("versions");
-    if plan.is_one_story() || plan.copies_devices() || !r.chance(0.1) {
+    let rescue = plan.steps.iter().any(|s| matches!(s.action, Action::Lose(..)));
+    let other = plan.is_one_story() && !rescue || plan.copies_devices();
+    if other || !r.chance(if rescue { 0.3 } else { 0.1 }) {
         return;
     }
     let share = *r.pick(&[0.0, 0.5, 0.5, 1.0]);

@@ -92,7 +92,7 @@ impl Node for Asker {
         }
         let Some(link) = self.link.filter(|_| !self.asking) else { return };
         if let Some(ask) = self.desk.borrow_mut().orders.pop_front() {
-            Asker::send(link, Kind::Admin, &AdminRequest { ask: Some(ask) }, out);
+            Asker::send(link, Kind::Admin, &AdminRequest::of(ask), out);
             self.asking = true;
         }
     }

@@ -12,9 +12,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// The format that this build writes, and the newest one that it reads.
 pub const FORMAT: u32 = 1;
-/// Features that this build knows. A device with any other feature is refused.
-pub const FEATURES: u64 = GROWN;
-/// Feature bit of a device that has grown since it was formatted.
+/// Feature bit of a device that has grown since it was formatted. `base::level` says which features
+/// a device may have at which level.
 pub const GROWN: u64 = 1;
 /// Magic of a superblock: its first 8 bytes.
 pub const MAGIC: [u8; 8] = *b"GABNDEV1";

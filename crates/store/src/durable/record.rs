@@ -358,7 +358,7 @@ fn read_write(
     let parts = (0..head.parts.get()).map(|_| read_part(body, slots, pool));
     let parts: Vec<Part> = parts.collect::<Option<_>>()?;
     let executed = list(head.executed.get() as usize, body, executed_of)?;
-    let origin = match head.flags & (FLAG_CLIENT | FLAG_COPIED) {
+    let origin = match head.flags & !FLAG_DIRTY {
         0 => Origin::Unnamed,
         FLAG_CLIENT => Origin::Client(executed.first()?.write),
         FLAG_COPIED => Origin::Copied(Rc::from(executed)),
@@ -404,8 +404,8 @@ fn read_change(body: &mut Reader<'_>) -> Option<Change> {
     let head = body.take::<ChangeHead>()?;
     let (n, epoch) = (head.entries.get() as usize, Epoch(head.epoch.get()));
     Some(match head.kind.get() {
+        1 if n == 0 => Change::Acted(epoch),
         1 if n == 1 => Change::Joins(epoch),
-        1 => Change::Acted(epoch),
         2 => Change::Base(epoch),
         3 => Change::Dirty(list(n, body, blocks_of)?),
         4 => Change::Clean(list(n, body, blocks_of)?),
@@ -415,4 +415,38 @@ fn read_change(body: &mut Reader<'_>) -> Option<Change> {
         8 => Change::Forgotten(list(n, body, executed_of)?),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(len: usize, put: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
+        let mut bytes = alloc::vec![0; len];
+        put(&mut Writer::new(&mut bytes));
+        bytes
+    }
+
+    fn is_read(bytes: &[u8]) -> bool {
+        read(&mut Reader(bytes), 100, &BufPool::new(1 << 20)).is_some()
+    }
+
+    #[test]
+    fn values_that_this_build_does_not_know_are_not_taken_for_others() {
+        let changes = [Change::Acted(Epoch(5))];
+        let mut acted = bytes(change_len(&changes), |to| put_changes(GroupId(1), &changes, to));
+        assert!(is_read(&acted));
+        let head = ChangeHead { kind: 1.into(), entries: 2.into(), epoch: 5.into() };
+        acted[size_of::<RecordHead>()..].copy_from_slice(head.as_bytes());
+        assert!(!is_read(&acted), "a change of epochs with two entries");
+        let mut drop = bytes(DROP_LEN, |to| put_drop(VolumeId(1), to));
+        let mut head = RecordHead::read_from_bytes(&drop).unwrap();
+        (head.kind, head.end) = (WRITE, 1.into());
+        for (flags, known) in [(0, true), (FLAG_DIRTY, true), (8, false), (FLAG_DIRTY | 128, false)]
+        {
+            head.flags = flags;
+            drop.copy_from_slice(head.as_bytes());
+            assert_eq!(is_read(&drop), known, "flags {flags}");
+        }
+    }
 }

@@ -122,11 +122,17 @@ impl Search {
 
     /// Returns the content that counts.
     pub fn choose(&self) -> Result<Content, MountError> {
-        // A checkpoint may have raised the level in some of the copies only. Their log needs it,
-        // too.
+        // A checkpoint may have raised the level, or set a feature, in some of the copies only.
+        // Their log needs it, too.
         for state in self.copies[..2].iter().flatten().map(|(_, state)| state) {
-            if let CopyState::Level(level) = state {
-                return Err(MountError::Level { level: *level, known: self.level_max });
+            match state {
+                CopyState::Level(level) => {
+                    return Err(MountError::Level { level: *level, known: self.level_max });
+                }
+                CopyState::Unknown(features) => {
+                    return Err(MountError::Features { unknown: *features });
+                }
+                _ => {}
             }
         }
         let misfit = |(_, state): &(u64, CopyState)| *state == CopyState::Misfit;

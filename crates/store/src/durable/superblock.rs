@@ -3,9 +3,7 @@
 //! A checkpoint writes copies 0 and 2, flushes, writes copies 1 and 3, and flushes again, so two
 //! copies are whole at every moment. `search` knows where the copies are, and which one counts.
 
-use super::format::{
-    DiskArea, FEATURES, FORMAT, GROWN, MAGIC, SUPERBLOCK_BYTES, Superblock, superblock_crc,
-};
+use super::format::{DiskArea, FORMAT, GROWN, MAGIC, SUPERBLOCK_BYTES, Superblock, superblock_crc};
 use super::layout::{Area, GROWTHS, Layout, PAGE};
 use base::{ClusterId, DeviceId, Mutant, level, mutant};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -183,7 +181,9 @@ pub fn look_as(page: &[u8], level_max: u32) -> CopyState {
     if sb.level.get() > level_max {
         return CopyState::Level(sb.level.get());
     }
-    match sb.features.get() & !FEATURES {
+    // A feature of a higher level is refused, too, and so is one that the device's own level lacks.
+    let of = sb.level.get().max(level::FIRST).min(level_max);
+    match sb.features.get() & !level::features(of) {
         0 => Content::decode(sb).map_or(CopyState::Misfit, CopyState::Valid),
         unknown => CopyState::Unknown(unknown),
     }

@@ -1,6 +1,6 @@
 //! What a process says of its build, and what the cluster's level is.
 
-use super::{DeviceInfo, MapPage, MappingInfo};
+use super::{DeviceInfo, GroupInfo, MapPage, MappingInfo, Report, VolumeInfo};
 use crate::control::{Access, Ask, DeviceKind, Intent, Media, ObjectKind};
 use alloc::string::String;
 use base::{Dialect, level};
@@ -101,12 +101,38 @@ impl DeviceInfo {
     }
 }
 
+impl GroupInfo {
+    /// Returns an error if its doubt is one that this build does not know.
+    pub fn check(&self) -> Result<(), UnknownValue> {
+        let value = i32::try_from(self.doubt).unwrap_or(i32::MAX);
+        let known = level::of_value("Doubt", value).is_some();
+        known.then_some(()).ok_or(UnknownValue { of: "Doubt", value })
+    }
+}
+
+impl VolumeInfo {
+    /// Returns an error if a grant has an access that this build does not know.
+    pub fn check(&self) -> Result<(), UnknownValue> {
+        self.mapping.iter().try_for_each(MappingInfo::check)
+    }
+}
+
 impl MapPage {
-    /// Returns an error if a device or a volume has a value that this build does not know: it must
-    /// not be taken for another one.
+    /// Returns an error if a device, a group or a volume has a value that this build does not know:
+    /// it must not be taken for another one.
     pub fn check(&self) -> Result<(), UnknownValue> {
         self.devices.iter().try_for_each(DeviceInfo::check)?;
-        self.volumes.iter().filter_map(|v| v.mapping.as_ref()).try_for_each(MappingInfo::check)
+        self.groups.iter().try_for_each(GroupInfo::check)?;
+        self.volumes.iter().try_for_each(VolumeInfo::check)
+    }
+}
+
+impl Report {
+    /// Returns an error if a group or a volume of the map that it tells of has a value that this
+    /// build does not know. The value would get into the log.
+    pub fn check(&self) -> Result<(), UnknownValue> {
+        self.groups.iter().filter_map(|g| g.config.as_ref()).try_for_each(GroupInfo::check)?;
+        self.volumes.iter().try_for_each(VolumeInfo::check)
     }
 }
 
@@ -129,7 +155,7 @@ impl Ask {
 mod tests {
     use super::*;
     use crate::Kind;
-    use crate::control::{Role, VolumeInfo};
+    use crate::control::{GroupReport, Role};
 
     #[test]
     fn every_kind_and_every_value_has_a_level() {
@@ -174,7 +200,18 @@ mod tests {
         let mut mapping = MappingInfo { all: Some(Default::default()), ..Default::default() };
         mapping.all.as_mut().unwrap().access = 2;
         let volume = VolumeInfo { mapping: Some(mapping), ..VolumeInfo::default() };
-        let page = MapPage { volumes: [volume].into(), ..MapPage::default() };
+        let page = MapPage { volumes: [volume.clone()].into(), ..MapPage::default() };
         assert_eq!(page.check(), unknown("Access", 2));
+        let group = |doubt| GroupInfo { doubt, ..GroupInfo::default() };
+        let page = |doubt| MapPage { groups: [group(doubt)].into(), ..MapPage::default() };
+        assert_eq!(page(2).check(), Ok(()));
+        assert_eq!(page(3).check(), unknown("Doubt", 3));
+        assert_eq!(page(u32::MAX).check(), unknown("Doubt", i32::MAX));
+        // A report tells of a map.
+        let report = Report { volumes: [volume].into(), ..Report::default() };
+        assert_eq!(report.check(), unknown("Access", 2));
+        let told = GroupReport { config: Some(group(3)), ..GroupReport::default() };
+        let report = Report { groups: [told].into(), ..Report::default() };
+        assert_eq!(report.check(), unknown("Doubt", 3));
     }
 }

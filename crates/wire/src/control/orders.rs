@@ -16,6 +16,17 @@ pub struct AdminRequest {
         tags = "1, 2, 3, 4, 20, 30, 31, 32, 40, 41, 42, 50, 51, 52, 53, 54, 55, 80, 81, 82, 83, 90"
     )]
     pub ask: Option<Ask>,
+    /// The level that the order and its fields need; 0 means 1. A build that does not know a field
+    /// skips it, so without this it would carry out a part of the order.
+    #[prost(uint32, tag = "100")]
+    pub level: u32,
+}
+
+impl AdminRequest {
+    /// Creates a request that every level knows.
+    pub fn of(ask: Ask) -> AdminRequest {
+        AdminRequest { ask: Some(ask), level: 0 }
+    }
 }
 
 /// Kinds of [`AdminRequest`].
