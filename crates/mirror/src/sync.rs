@@ -31,13 +31,11 @@ use wire::{Header, Kind, PeerLink, Status, flag};
 use zerocopy::IntoBytes;
 
 /// How long until an unanswered or refused question is repeated the first time.
-const ASK_AGAIN: Duration = Duration::from_millis(10);
+pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// The longest such time, after it has doubled with each repetition. Each question restarts the
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
 /// than answers, and a whole window of other data may be ahead of a question.
 const ASK_AT_LAST: Duration = Duration::from_secs(16);
-/// The longest such time while the joiner has too much to do, or has stalled in another group.
-const ASK_BEHIND: Duration = Duration::from_secs(1);
 
 /// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -310,7 +308,7 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Has the question repeated after this time.
-    fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
+    pub(crate) fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
         let Some(sync) = self.sync_mut(group) else { return };
         sync.patience = patience;
         self.asking.insert(group, now + patience);
@@ -399,26 +397,6 @@ impl<J: Journal> Mirror<J> {
         if present {
             self.wait_for_answer(now, group, patience);
         }
-    }
-
-    /// A joiner that was cut off has done everything that it was sent: its stream begins again with
-    /// the next question. No copy of this side runs; while one does, `ask_again` asks later.
-    fn restart_stream(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        joiner: DeviceId,
-        patience: Duration,
-        out: &mut Effects,
-    ) {
-        if self.is_behind(joiner) {
-            // Its stream would find no room, or a device that hangs.
-            let patience = patience.clamp(ASK_AGAIN * 10, ASK_BEHIND);
-            return self.wait_for_answer(now, group, patience);
-        }
-        // The next answer will take as long as this one.
-        self.ask_joiner(now, group, joiner, true, out);
-        self.wait_for_answer(now, group, patience);
     }
 
     /// Tells a joiner to delete what it has of the group: nobody knows what differs in it.

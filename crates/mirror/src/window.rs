@@ -27,7 +27,7 @@
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{GroupConfig, Members, Primary, Role};
-use crate::sync::{Phase, Sync};
+use crate::sync::{ASK_AGAIN, Phase, Sync};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, Limits, Lsn, Mutant, Time, UNIT, mutant};
@@ -36,6 +36,9 @@ use wire::{Header, Kind, PeerLink, flag};
 
 /// How long a joiner may take for one operation, in multiples of `suspect_after`.
 const STANDS: u32 = 5;
+/// The longest time until a joiner is asked again while it has too much to do, or has stalled in
+/// another group.
+const ASK_BEHIND: Duration = Duration::from_secs(1);
 
 /// A device that this one has dialled as a primary, and what is in flight to it.
 #[derive(Debug, Default)]
@@ -209,6 +212,26 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn is_behind(&self, device: DeviceId) -> bool {
         let behind = |peer: &Peer| peer.stalled_in.is_some() || peer.left > self.window() / 2;
         self.peers.get(device).is_some_and(behind)
+    }
+
+    /// A joiner that was cut off has done everything that it was sent: its stream begins again with
+    /// the next question. No copy of this side runs; while one does, `ask_again` asks later.
+    pub(crate) fn restart_stream(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        joiner: DeviceId,
+        patience: Duration,
+        out: &mut Effects,
+    ) {
+        if self.is_behind(joiner) {
+            // Its stream would find no room, or a device that hangs.
+            let patience = patience.clamp(ASK_AGAIN * 10, ASK_BEHIND);
+            return self.wait_for_answer(now, group, patience);
+        }
+        // The next answer will take as long as this one.
+        self.ask_joiner(now, group, joiner, true, out);
+        self.wait_for_answer(now, group, patience);
     }
 
     /// Sends a frame to a device, if its link is up. The frame takes no room in the window.
