@@ -85,3 +85,4 @@ pub use scrub::ScrubStats;
 pub use secondary::GAP;
 pub use standing::Standing;
 pub use volumes::Volumes;
+pub use watch::Resync;

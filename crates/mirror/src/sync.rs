@@ -521,19 +521,16 @@ impl<J: Journal> Mirror<J> {
 
     /// Returns the groups whose joiners wait for their admission, with epoch and joiner.
     pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
-        let limbo = |r: &crate::replica::Replica| match &r.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
-                sync.joiner.map(|joiner| (r.config.epoch, joiner))
+        let limbo = |group: &GroupId| {
+            let replica = self.replicas.get(*group)?;
+            match &replica.role {
+                Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
+                    Some((*group, replica.config.epoch, sync.joiner?))
+                }
+                _ => None,
             }
-            _ => None,
         };
-        let mut all: Vec<_> = self
-            .replicas
-            .iter()
-            .filter_map(|(group, r)| limbo(r).map(|(epoch, peer)| (group, epoch, peer)))
-            .collect();
-        all.sort_unstable();
-        all
+        self.joining.iter().filter_map(limbo).collect()
     }
 
     // ---- copies ----

@@ -3,30 +3,36 @@
 //! MDM.
 
 use crate::mirror::Mirror;
-use crate::replica::{Primary, Replica, Role};
+use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, MapVersion, Time};
 use seam::{Effects, Journal};
 use wire::{Header, Kind, PeerLink};
 
-impl<J: Journal> Mirror<J> {
-    /// Returns the bytes that the syncs of this device still have to copy.
-    pub fn resync_remaining(&self) -> u64 {
-        let todo = |r: &Replica| match &r.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) => sync.todo.bytes(),
-            _ => 0,
-        };
-        self.replicas.values().map(todo).sum()
-    }
+/// What replicas lack, as far as this device knows.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Resync {
+    /// Bytes that the syncs of this device, as the primary, still have to copy.
+    pub remaining: u64,
+    /// Groups whose content on this device was never equal to another replica's, in order.
+    pub partial: Vec<GroupId>,
+}
 
-    /// Returns the groups whose content on this device was never equal to another replica's, in
-    /// order.
-    pub fn partial(&self) -> Vec<GroupId> {
-        let partial = |(_, r): &(GroupId, &Replica)| r.record.base == Epoch(0);
-        let mut all: Vec<_> = self.replicas.iter().filter(partial).map(|(id, _)| id).collect();
-        all.sort_unstable();
-        all
+impl<J: Journal> Mirror<J> {
+    /// Returns what replicas lack, as far as this device knows, in one pass over its groups.
+    pub fn resync(&self) -> Resync {
+        let mut resync = Resync::default();
+        for (group, replica) in self.replicas.iter() {
+            if replica.record.base == Epoch(0) {
+                resync.partial.push(group);
+            }
+            if let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role {
+                resync.remaining += sync.todo.bytes();
+            }
+        }
+        resync.partial.sort_unstable();
+        resync
     }
 
     /// Returns the groups in which a new replica is being filled while another one is out of sync,
@@ -88,11 +94,27 @@ impl<J: Journal> Mirror<J> {
 
     /// Returns when `tick` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
-        let asking = self.asking.values().min().copied();
-        let grace = self.waiting_grace.values().min().copied();
-        let wake = Time::earliest(self.leases.wake_at(), Time::earliest(asking, grace));
-        let copies = Time::earliest(self.copy_at, self.arrivals.wake_at());
-        Time::earliest(Time::earliest(wake, copies), self.scrub.wake_at())
+        Some(self.due_at()).filter(|at| *at != Time::NEVER)
+    }
+
+    /// Returns true if the time of [`Mirror::wake_at`] has come.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.due_at() <= now
+    }
+
+    #[inline]
+    fn due_at(&self) -> Time {
+        let time = |at: Option<Time>| at.unwrap_or(Time::NEVER);
+        let clock = time(self.leases.wake_at()).min(time(self.scrub.wake_at()));
+        let mut at = clock.min(time(self.copy_at)).min(time(self.arrivals.wake_at()));
+        // As a rule both are empty.
+        if !self.asking.is_empty() {
+            at = at.min(time(self.asking.values().min().copied()));
+        }
+        if !self.waiting_grace.is_empty() {
+            at = at.min(time(self.waiting_grace.values().min().copied()));
+        }
+        at
     }
 
     /// Activates the groups that need not wait for leases any more.

@@ -113,14 +113,14 @@ fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
     // Device 2 comes back with foreign content and without a record.
     pair.replace_second();
     pair.connect(true);
-    assert_eq!(pair.mirrors[0].partial(), []);
+    assert_eq!(pair.mirrors[0].resync().partial, []);
     pair.configure(1, &[1], &[2], &[1]);
-    assert_eq!(pair.mirrors[1].partial(), [GROUP], "it has nothing that was ever whole");
+    assert_eq!(pair.mirrors[1].resync().partial, [GROUP], "it has nothing that was ever whole");
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(500);
-    assert_eq!(pair.mirrors[1].partial(), []);
+    assert_eq!(pair.mirrors[1].resync().partial, []);
     pair.assert_equal();
     assert_eq!(pair.read(0, 4), Some(1));
 }

@@ -480,10 +480,11 @@ impl Sds {
         let slow = self.slow(now);
         let lately = |at: Option<Time>| at.is_some_and(|at| now.since(at) < FULL_FOR);
         let durable = self.device().and_then(Device::durable);
+        let resync = self.mirror.as_ref().map(|m| m.resync()).unwrap_or_default();
         let heartbeat = Heartbeat {
             settled: durable.map_or(0, Durable::records_settled),
             used: self.device().map_or(0, |d| d.used()),
-            resync_remaining: self.mirror.as_ref().map_or(0, |m| m.resync_remaining()),
+            resync_remaining: resync.remaining,
             resync_moved: stats.moved,
             ops: stats.ops,
             full: lately(stats.full_at),
@@ -496,7 +497,7 @@ impl Sds {
             writes: stats.writes,
             written_bytes: stats.written_bytes,
             slow,
-            partial: self.mirror.iter().flat_map(|m| m.partial()).map(|group| group.0).collect(),
+            partial: resync.partial.into_iter().map(|group| group.0).collect(),
             moves: self.mirror.iter().flat_map(|m| m.moves()).map(copying).collect(),
             ..Heartbeat::default()
         };

@@ -526,7 +526,7 @@ impl seam::Node for Sds {
         self.try_claimants(now, out);
         self.dial(now, out);
         if let Some(mirror) = &mut self.mirror {
-            if mirror.wake_at().is_some_and(|at| at <= now) {
+            if mirror.is_due(now) {
                 mirror.tick(now, out);
             }
             if mirror.take_ready_to_admit() {
