@@ -1,28 +1,38 @@
-//! How one MDM goes on when most others are lost for good, or when all are and a backup is restored.
+//! Recovery: how one MDM continues when most others are lost for good, or when all are lost and a
+//! backup is restored.
 //!
-//! Its state may be older than what the lost ones decided, and servers have acted on that. So a recovery has two steps:
-//! - [`State::recover`] makes this MDM the only one. Numbers that the lost ones may have given away (volumes, devices,
-//!   groups, clients, lives, versions of the map) are passed over. Every group is in [`Doubt`]: nobody leads it.
-//! - Servers report what they know ([`Word`]); [`plan`] makes [`Reconcile`] commands of it. Until the last of them the MDM
-//!   hands out no map, so servers and clients go on with the maps that they have, as they do without an MDM.
+//! Its state may be older than what the lost MDMs decided, and servers have acted on those
+//! decisions. So a recovery has two steps:
+//! - [`State::recover`] makes this MDM the only one. It skips all numbers that the lost MDMs may
+//!   have given away: ids of volumes, devices, groups and clients, incarnations, map versions.
+//!   Every group is in [`Doubt`] and has no primary.
+//! - Devices report what they know ([`Word`]), and [`plan`] turns the reports into [`Reconcile`]
+//!   commands. Until the last of them the MDM hands out no map, so servers and clients continue
+//!   with the maps that they have, as they do without an MDM.
 //!
-//! **Who has every acknowledged write of a group?** Take the newest configuration that anybody knows: the state's, or that
-//! of a server's map. Whoever leads a later one was in sync in this one, or was let in by somebody who led a later one
-//! and was in sync in this one; unless a person has accepted a loss. A replica notes durably in which epoch it takes part
-//! before it does. So:
-//! 1. If all in sync have reported, and nobody took part in a later epoch, no later configuration was ever served: they
-//!    have every acknowledged write.
-//! 2. Otherwise, if all devices of the cluster have reported: those that were sealed in the highest epoch in which
-//!    anybody took part, and were in sync there. From the seal on every acknowledgement in that epoch needed them, and there
-//!    was no later one. A joiner's seal says nothing: its leader may have cut it off since.
-//! 3. Otherwise it is not known, and the group waits: for the reports that are missing, or for a person's word.
+//! **Which replicas have every acknowledged write of a group?** Take the newest configuration that
+//! the state or the map of any server has. The primary of a later configuration was in sync in this
+//! one, or it was admitted by the primary of a later one for which the same holds, unless an
+//! operator has accepted a loss. A replica records durably that it takes part in an epoch before it
+//! does. So:
+//! 1. If all replicas in sync have reported, and no device took part in a later epoch, no later
+//!    configuration was ever served: they have every acknowledged write.
+//! 2. Otherwise, if all devices of the cluster have reported, take the highest epoch in which any
+//!    device took part: the replicas that were in sync there and sealed in it have every
+//!    acknowledged write. From the seal on, each acknowledgement in that epoch needed them, and
+//!    there was no later epoch. A joiner's seal proves nothing: its primary may have dropped it
+//!    since.
+//! 3. Otherwise it is unknown, and the group waits for the missing reports or for the operator's
+//!    decision.
 //!
-//! A device that is empty may have had more before ([`Doubt::Gone`]; maps say so, also when an older backup is restored).
-//! Then 1. holds for a configuration that is newer than the state's, if each device that may have been emptied was so before
-//! that was made ([`Word::is_witness`]); 2. never holds.
+//! A device that is empty may have had more before ([`Doubt::Gone`]; maps carry this doubt, also
+//! when an older backup is restored). Then rule 1 holds only for a configuration that is newer than
+//! the state's, and only if each device that may have been emptied was emptied before that
+//! configuration was made ([`Word::is_witness`]). Rule 2 never holds then.
 //!
-//! What this can't see: a device that was let in after the state was made, went on alone, and was emptied then. Nothing
-//! tells its store from that of a new device. docs/design/0005-mdm-cluster.md says what follows.
+//! Limit: nothing shows a device that was admitted after the state was made, served alone, and was
+//! then emptied. Its store looks like that of a new device. docs/design/0005-mdm-cluster.md
+//! describes the consequences.
 //!
 //! A device that was replaced since the state was made may come back with its older disk. Maps of
 //! lost MDMs name the content of devices, so the newest map tells which disk is the right one
@@ -30,10 +40,12 @@
 //! ends the recovery, the groups that need the newer disk still wait for it. Conversely, a device
 //! whose content a map names was not emptied since.
 //!
-//! Who took part is known when all devices have reported: those that the state has, and those that a map of a server
-//! names ([`Heard`]). Devices that neither knows get some time to come. Only a person can end the waiting sooner.
+//! All participants are known when all devices have reported: those of the state, and those that a
+//! server's map names ([`Heard`]). Devices that neither names get some time to register. Only an
+//! operator can end the recovery while one is silent.
 //!
-//! The new epoch is above all that anybody can have seen: a recovery adds [`JUMP`]. docs/design/0005-mdm-cluster.md has
+//! The new epoch of a group is above all epochs that a device can have seen: a recovery adds
+//! [`JUMP`]. docs/design/0005-mdm-cluster.md has the argument.
 //! the argument.
 
 mod disks;
@@ -59,89 +71,97 @@ use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
 use word::{Map, Said};
 
-/// How far a recovery moves epochs, lives and versions of the map on. None of them rises so far by itself.
+/// Step by which a recovery raises epochs, incarnations and map versions. Normal operation never
+/// raises them this far.
 pub const JUMP: u64 = 1 << 32;
-/// The latest time of an order that counts, in seconds since 1970: numbers that are made of it stay far below 2^63.
+/// The latest time of an order that counts, in seconds since 1970: it keeps the numbers that are
+/// computed from the time far below 2^63.
 const LATEST: u64 = 1 << 33;
-/// How often the lost MDMs may have taken leave to use a volume away, which nobody tells.
+/// Step by which a recovery raises the generation of each volume: the lost MDMs may have withdrawn
+/// permissions to use it this many times, and no report tells.
 const GENERATIONS: u32 = 1 << 16;
-/// How many ids of devices, servers and clients a recovery passes over.
+/// Number of ids of devices, servers, clients and MDMs that a recovery skips.
 const IDS: u32 = 1000;
-/// The same for groups and volumes.
+/// Number of ids of groups and volumes that a recovery skips.
 const MANY_IDS: u32 = 1 << 16;
-/// Groups in one command.
+/// Maximum number of groups in one command.
 const GROUPS: usize = 2048;
-/// Volumes in one command.
+/// Maximum number of volumes in one command.
 const VOLUMES: usize = 64;
-/// No more volumes are put into a command that has so many bytes of them.
+/// A command takes no further volume once its volumes have this many bytes.
 const BYTES: usize = 256 << 10;
 
-/// What is remembered of recoveries.
+/// The state's record of recoveries.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Recovery {
-    /// How many there were.
+    /// Number of recoveries so far.
     pub number: u32,
-    /// The last one still collects what servers know: no map is handed out, and no order is taken.
+    /// True while the last recovery collects reports: the MDM hands out no map, and takes no orders
+    /// except those that help devices to register, and those that end the recovery.
     pub open: bool,
-    /// Who ordered it.
+    /// Name of the person or program that ordered it.
     pub by: String,
-    /// When: seconds since 1970, UTC.
+    /// Time of the order: seconds since 1970, UTC.
     pub at: u64,
-    /// The map that the MDM had when it began.
+    /// This MDM's map version when the recovery began.
     pub version: MapVersion,
-    /// The oldest doubt of today began with this map version. Later maps do not show that a device
-    /// kept its memory since.
+    /// The map version at which the oldest present doubt began. Later maps do not show that a
+    /// device kept its memory since.
     pub began: MapVersion,
     /// Versions of the maps that only lost MDMs know: above what this MDM knows to be decided, and
     /// below this recovery.
     pub lost: Range<MapVersion>,
     /// Contents that such maps name and that no device had registered with at that time.
     pub awaited: Contents,
-    /// Ids of devices up to this one may have been given away.
+    /// The lost MDMs may have given away ids of devices up to this one.
     pub device: u32,
-    /// The same for servers,
+    /// The same for servers.
     pub server: u32,
-    /// groups,
+    /// The same for groups.
     pub group: u32,
-    /// and clients.
+    /// The same for clients.
     pub sdc: u32,
-    /// Ids of clients up to this one the MDM had given away itself when it began for the first time.
+    /// The last client id that this MDM itself had given away when its first recovery began.
     pub sdc_known: u32,
-    /// Ids that lost MDMs may have given to volumes, of this recovery and earlier ones, without those of which it is known
-    /// what became of them. Data of these volumes is deleted by an order that names them, and not otherwise.
+    /// Ids that lost MDMs may have given to volumes, in this recovery and earlier ones, except
+    /// those of volumes whose fate is known. Only an order that names these volumes deletes their
+    /// data.
     pub unknown: Vec<Range<VolumeId>>,
-    /// Such volumes of which servers had told when the last recovery ended.
+    /// The unknown volumes that servers had reported when the last recovery ended.
     pub left: Vec<u32>,
     /// The last order to delete data of such volumes.
     pub forgot: Option<Forget>,
 }
 
-/// The least index, life and epoch that a recovery at this time (seconds since 1970, UTC) leads to. Each second has its own,
-/// so that two recoveries from one backup don't lead to the same numbers.
+/// Returns the least index, incarnation and epoch after a recovery at this time (seconds since
+/// 1970, UTC). Each second has its own, so two recoveries from one backup do not lead to the same
+/// numbers.
 pub(crate) fn first_number(at: u64) -> u64 {
     let at = at.min(LATEST);
     at / 60 * JUMP + at % 60 * (JUMP / 64)
 }
 
-/// The least generation of a volume after a recovery at this time (seconds since 1970, UTC): the same backup restored a
-/// second time must not lead to the same ones.
+/// Returns the least generation of a volume after a recovery at this time (seconds since 1970,
+/// UTC). It depends on the minute, so that a second restore of the same backup leads to other
+/// generations.
 pub(crate) fn first_generation(at: u64) -> u32 {
     (at.min(LATEST) / 60 * 16) as u32
 }
 
 impl Recovery {
-    /// Lost MDMs may have given this id to a volume of which nobody knows.
+    /// Returns true if lost MDMs may have given this id to a volume whose fate is unknown.
     pub fn is_unknown(&self, id: VolumeId) -> bool {
         self.unknown.iter().any(|range| range.contains(&id))
     }
 
-    /// Lost MDMs may have given this id away: it is not above the last one that is passed over. While servers tell what
-    /// they know it may be any: the same state may have been recovered before, and numbers were given away since.
+    /// Returns true if lost MDMs may have given this id away: it is not above `last`, the last one
+    /// that the recovery skips. While the recovery is open it may be any id: the same state may
+    /// have been recovered before, and ids were given away since.
     pub(crate) fn may_be_given(&self, id: u32, last: u32) -> bool {
         id != 0 && (id <= last || self.open && id < IDS_END)
     }
 
-    /// What became of this volume is known: it is deleted.
+    /// Records that this volume is deleted: its id is no longer unknown.
     pub(crate) fn forget(&mut self, id: VolumeId) {
         let parts = |r: Range<VolumeId>| match r.contains(&id) {
             true => [r.start..id, VolumeId(id.0 + 1)..r.end],
@@ -153,7 +173,7 @@ impl Recovery {
     }
 }
 
-/// The last ids that lost MDMs may have given away, and the next one of a volume; 0: nothing is known of that.
+/// The last ids that lost MDMs may have given away, and the next id of a volume. 0: none is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Given {
     pub device: u32,
@@ -163,60 +183,61 @@ pub(crate) struct Given {
 }
 
 impl Given {
-    /// What a command says.
+    /// Returns the ids that a command names.
     pub fn of(c: &Reconcile) -> Given {
         Given { device: c.device, group: c.group, sdc: c.sdc, next_volume: c.next_volume }
     }
 }
 
-/// Copies of a group in doubt, as devices have told.
+/// The copies of a group in doubt, by the devices' reports.
 #[derive(Default)]
 pub(crate) struct Copies {
-    /// Of devices that are up, and were in sync once: the newest first.
+    /// Devices that are up and were in sync once, the newest copy first.
     pub whole: Vec<DeviceId>,
-    /// Devices that have anything of it.
+    /// Devices that have any part of the group.
     pub any: BTreeSet<DeviceId>,
-    /// The highest epoch that one of them took part in.
+    /// The highest epoch that any of them took part in.
     pub acted: u64,
 }
 
-/// What is known of a group in doubt.
+/// What the reports tell about a group in doubt.
 #[derive(Clone, PartialEq, Debug)]
 enum Verdict {
-    /// Those in sync have every acknowledged write.
+    /// The replicas in sync have every acknowledged write.
     Known(GroupInfo),
-    /// Those in sync have it if no device is away of which nobody knows: a person has to say so.
+    /// The one replica in sync has every acknowledged write unless an unknown device is away: an
+    /// operator has to decide.
     Alone(GroupInfo),
-    /// Reports of these would help; without any: of devices that nobody knows yet.
+    /// Reports of these devices would help. An empty set means devices that nothing has named yet.
     WaitsFor(BTreeSet<DeviceId>),
     /// No report helps.
     Stuck,
 }
 
-/// Who can still tell something.
+/// The devices that can still report something.
 #[derive(Default)]
 struct Heard {
-    /// Devices that the state has or a server's map names, and that have not reported; or another one has, whose content
-    /// is older.
+    /// Devices that the state has or a server's map names, and that have not reported or reported
+    /// with an older content.
     silent: BTreeSet<DeviceId>,
-    /// These others.
+    /// Those of `silent` that reported with an older content.
     older: BTreeSet<DeviceId>,
-    /// Contents of devices, by the maps of lost MDMs.
+    /// Contents of devices by the maps of lost MDMs.
     contents: Contents,
-    /// Devices that nobody has named may still come, too.
+    /// Devices that nothing has named may still register.
     patient: bool,
 }
 
 impl Heard {
-    /// Everybody has told what he knows.
+    /// Returns true if no further report is expected.
     fn is_complete(&self) -> bool {
         self.silent.is_empty() && !self.patient
     }
 }
 
 impl State {
-    /// Makes this MDM, `me`, the only one. The others may have decided more than it knows; of its
-    /// own state, `decided` is the part that certainly was decided.
+    /// Makes this MDM, `me`, the only one. The lost MDMs may have decided more than it knows; of
+    /// its own state, `decided` is the part that certainly was decided.
     pub fn recover(&mut self, decided: &State, id: u32, me: Member, by: &str, at: u64) {
         let floors =
             (self.next_device().0, self.next_sds().0, self.next_group().0, self.next_sdc().0);
@@ -252,7 +273,7 @@ impl State {
             left: Vec::new(),
             forgot: self.recovery.forgot.take(),
         };
-        // The clock's part is for a backup that is restored a second time: both must not lead to the same numbers.
+        // The time is part of the numbers, so that two restores of one backup lead to other ones.
         let least = first_number(at);
         self.index = least.max(self.index + JUMP);
         self.recovery.lost.end = MapVersion(self.index);
@@ -261,7 +282,8 @@ impl State {
         self.next_volume = next;
         self.members.last_id = self.members.last_id.max(id) + IDS;
         self.members.list = BTreeMap::from([(id, me)]);
-        // The lost MDMs may have raised these, and nobody tells what was taken away.
+        // The lost MDMs may have raised the generations, and no report tells whose permission
+        // ended.
         let generation = first_generation(at);
         for volume in self.volumes.values_mut() {
             volume.generation = generation.max(volume.generation.saturating_add(GENERATIONS));
@@ -279,7 +301,7 @@ impl State {
 
     /// True while devices are asked for reports.
     pub fn wants_reports(&self) -> bool {
-        // Only a recovery leaves doubts: a cluster that never had one doesn't look at its groups.
+        // Only a recovery leaves doubts: a cluster without one does not look at its groups.
         let doubts = || self.groups.values().any(|g| g.doubt != Doubt::None);
         self.recovery.open || self.recovery.number > 0 && doubts()
     }
@@ -292,7 +314,7 @@ impl State {
         let told = self.lost_maps(words).flat_map(|m| m.configs.values());
         let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
         let named: BTreeSet<DeviceId> = named.chain(contents.keys().copied()).collect();
-        // One that waits has nothing, unless it was admitted since, and a server's map names it.
+        // A waiting device has nothing, unless it was admitted since, and a server's map names it.
         let counts = |(id, d): (&DeviceId, &Device)| match d.intent {
             Intent::Removed => None,
             Intent::Waiting if !named.contains(id) => None,
@@ -303,7 +325,7 @@ impl State {
         let mut silent: BTreeSet<DeviceId> = all.filter(|d| !words.contains_key(d)).collect();
         let older = self.older(words, &contents);
         silent.extend(&older);
-        // A state without a device is of before everything: nobody can say that all have come.
+        // A state without devices is from before all of them: it can't tell whether all have come.
         let patient = patient || self.recovery.open && self.devices.is_empty();
         Heard { silent, older, contents, patient }
     }
@@ -318,12 +340,13 @@ impl State {
         let told = told.filter(|(g, _)| g.epoch >= group.epoch.0);
         let newer = told.filter(|(g, _)| g.epoch > group.epoch.0);
         let newest = newer.map_or_else(|| group_info(id, group), |(g, _)| g.clone());
-        // What is on a device is what the newest configuration speaks of.
+        // True if the device has the content that the newest configuration is about.
         let same = |d: DeviceId| told.is_none_or(|(_, map)| self.is_content_of(map, d));
         if group.doubt == Doubt::Gone {
             return self.judge_emptied(words, id, newest, heard, &same);
         }
-        // An earlier recovery left this doubt, and the backup of this one is older. A newer map may know more.
+        // An earlier recovery left this doubt, and this one began with an older backup. A newer map
+        // may tell more.
         if is_gone(&newest) {
             return match heard.is_complete() {
                 true => Verdict::Stuck,
@@ -336,8 +359,9 @@ impl State {
         let acted = words.values().map(|w| w.acted(id));
         let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
         let later = last > newest.epoch;
-        // Who remembers nothing of a group of which others do may have been emptied after it went on alone. It was not if the
-        // map that tells of the group knows what is on it now.
+        // A replica that remembers nothing of a group that others remember may have been emptied
+        // after it served alone. It was not emptied if the map with the group's newest
+        // configuration names its present content.
         let mut maps = self.lost_maps(words);
         let touched = words.values().any(|w| w.groups.contains_key(&id))
             || maps.any(|m| m.configs.contains_key(&id));
@@ -357,7 +381,7 @@ impl State {
             let all = later || blank || missing.is_disjoint(&heard.silent);
             return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
         }
-        // What was there before may have taken part later.
+        // The earlier content of such a device may have taken part in a later epoch.
         let mut members = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
         if members.any(|d| words.contains_key(&d) && !same(d)) {
             return Verdict::Stuck;
@@ -376,9 +400,10 @@ impl State {
         }
     }
 
-    /// The same where a device is empty of which the state says that it has something. It may have been emptied long ago: that
-    /// is so if it is a witness of a newer configuration, which an MDM made that knew who leads (it is in no doubt). Then those in
-    /// sync there have everything if all have reported and nobody took part later.
+    /// Judges a group with a replica that is empty although the state says that it has data. It may
+    /// have been emptied long ago. That is certain if it is a witness of a newer configuration that
+    /// has a primary: the MDM that made that one was not in doubt. Then the replicas in sync there
+    /// have everything if all have reported and no device took part in a later epoch.
     fn judge_emptied(
         &self,
         words: &Words,
@@ -406,8 +431,7 @@ impl State {
         }
     }
 
-    /// What devices have told of a group in doubt: those that are up and have a copy that was whole once, the newest first;
-    /// all that have anything of it; and the highest epoch that one of them took part in.
+    /// Returns what devices have reported of a group in doubt.
     pub(crate) fn copies(&self, words: &Words, id: GroupId) -> Copies {
         let said = words.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
         let said: Vec<(DeviceId, &Said)> =
@@ -415,8 +439,8 @@ impl State {
         let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && self.is_up(*d)).collect();
         let in_sync = self.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
         let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
-        // Who leads alone has the base of before. That a joiner took part in an epoch says nothing of what it has: it has what
-        // it was sealed with, and less than who led alone in that epoch.
+        // A primary that serves alone keeps its earlier base. A joiner that took part in an epoch
+        // has only what it was sealed with: less than a primary that served alone in that epoch.
         let has = |s: &Said| if s.joiner { s.base } else { s.acted };
         whole.sort_by_key(|(d, s)| (Reverse((has(s), !s.joiner, s.base)), order(d), *d));
         Copies {
@@ -426,8 +450,8 @@ impl State {
         }
     }
 
-    /// True if no device has data of an unknown volume: all have reported. Devices that are down
-    /// and that the operator has removed do not count.
+    /// Returns true if no device has data of an unknown volume: all have reported, except devices
+    /// that are down and that the operator is removing.
     fn knows_all_volumes(&self, words: &Words, heard: &Heard) -> bool {
         let leaves = |d: &Device| d.intent == Intent::Remove && !d.up;
         let may_come = |d: &DeviceId| !self.devices.get(d).is_some_and(leaves);
@@ -437,14 +461,14 @@ impl State {
         !self.recovery.open && !waits && known
     }
 
-    /// True for the id of a volume that may exist and that this MDM does not know.
+    /// Returns true for the id of a volume that may exist and that this MDM does not know.
     fn is_strange(&self, id: u32) -> bool {
         let id = VolumeId(id);
         let unknown = self.recovery.is_unknown(id) || id >= self.next_volume;
         unknown && !self.volumes.contains_key(&id)
     }
 
-    /// How the last recovery stands, for people.
+    /// Returns the progress of the last recovery, for people.
     pub fn recovery_status(&self, words: &Words, patient: bool) -> Option<RecoveryStatus> {
         let recovery = &self.recovery;
         let mut status = RecoveryStatus {
@@ -478,14 +502,15 @@ impl State {
     }
 }
 
-/// An MDM has told of this group that a device may have had more, and was emptied.
+/// Returns true if an MDM said of this group that a device may have had more and was emptied.
 fn is_gone(info: &GroupInfo) -> bool {
     info.doubt == Doubt::Gone as u32
 }
 
-/// These were sealed in the last epoch that anybody took part in: with whoever else belongs to the group.
+/// Returns the configuration in which these replicas are in sync: they were sealed in the last
+/// epoch that any device took part in. Other replicas of the group fill it up to two.
 fn sealed_in(newest: &GroupInfo, epoch: u64, mut whole: Vec<DeviceId>) -> GroupInfo {
-    whole.truncate(2); // three of a move
+    whole.truncate(2); // a move has three
     let mut replicas: Vec<u32> = whole.iter().map(|d| d.0).collect();
     let in_sync = replicas.clone();
     let others = newest.replicas.iter().filter(|d| !whole.contains(&DeviceId(**d)));
@@ -494,7 +519,8 @@ fn sealed_in(newest: &GroupInfo, epoch: u64, mut whole: Vec<DeviceId>) -> GroupI
     GroupInfo { epoch, replicas, in_sync, leaving: 0, lost: false, ..newest.clone() }
 }
 
-/// The end of a recovery; with it goes what is known then of groups that were in doubt.
+/// Returns the command that ends the recovery. It also settles the groups in doubt that the reports
+/// can settle once the recovery counts as ended.
 pub fn close(state: &State, words: &Words, patient: bool) -> Command {
     let mut closed = state.clone();
     closed.recovery.open = false;
@@ -503,14 +529,14 @@ pub fn close(state: &State, words: &Words, patient: bool) -> Command {
         _ => Reconcile::default(),
     };
     let mut left = strange(state, words);
-    left.truncate(MAX_VOLUMES); // it is for people, and has to fit into an entry
-    // The next plan decides which groups no volume uses, with the volumes of this command.
+    left.truncate(MAX_VOLUMES); // the list is for people, and has to fit into an entry
+    // The next plan finds the groups that no volume uses: it sees the volumes of this command.
     let unused = Vec::new();
     Command::Reconcile(Reconcile { close: true, left, unused, ..known })
 }
 
-/// The next thing that follows from what was told, if anything does. `patient`: devices may still come of which nobody
-/// has said anything.
+/// Returns the next command that follows from the reports, if any. `patient`: devices that nothing
+/// has named may still register.
 pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     let heard = state.heard(words, patient);
     let open = state.recovery.open;
@@ -522,7 +548,7 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
             break;
         }
         match state.judge(words, *id, &heard) {
-            // Whether a volume uses it, is known at the end.
+            // Whether a volume uses the group is known at the end.
             Verdict::Known(group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
             Verdict::Known(group) if state.may_settle(&group) => groups.push(group),
@@ -543,8 +569,9 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
     over.then(|| close(state, words, patient))
 }
 
-/// Ids that the lost MDMs have given away, and that lie above those that were passed over: when the same state was
-/// recovered before. As many more are passed over as at the beginning, for those of which nobody tells. 0: there are none.
+/// Returns the last ids to skip, if lost MDMs have given away ids above those that were skipped so
+/// far: this happens when the same state was recovered before. As many further ids are skipped as
+/// at the beginning, for those that no report names. 0: there are none.
 fn given_away(state: &State, words: &Words) -> Given {
     if !state.recovery.open {
         return Given::default();
@@ -572,7 +599,8 @@ fn given_away(state: &State, words: &Words) -> Given {
     }
 }
 
-/// Groups of servers' maps that the state doesn't have: they enter it in doubt, so that volumes can use them.
+/// Returns groups of servers' maps that the state does not have. They enter the state in doubt, so
+/// that volumes can use them.
 fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
     let mut new: BTreeMap<u32, &GroupInfo> = BTreeMap::new();
     for told in state.lost_maps(words).flat_map(|m| m.configs.values()) {
@@ -584,8 +612,9 @@ fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
     new.into_values().filter(|g| state.may_enter(g)).take(GROUPS).cloned().collect()
 }
 
-/// Volumes that this MDM doesn't have, and of which it doesn't know that they are deleted: devices hold data of them, or
-/// the newest map has them on groups that can't be taken over. A newer backup may know them.
+/// Returns the volumes that this MDM does not have and does not know to be deleted. Devices hold
+/// data of them, or the newest map has them on groups that can't be taken over. A newer backup may
+/// know them.
 fn strange(state: &State, words: &Words) -> Vec<u32> {
     if !state.recovery.open {
         return Vec::new();
@@ -610,15 +639,16 @@ fn newest<'a>(
     newest.filter(|m| state.recovery.open && of(m) >= state.recovery.version)
 }
 
-/// Volumes that differ in the newest map that a server has, if that is newer than the state was.
+/// Returns the changes of volumes by the newest map of a server, if that map is at least as new as
+/// the state was. An older map only brings back volumes whose deletion was perhaps not decided.
 fn volumes(state: &State, words: &Words) -> Reconcile {
     let mut change = Reconcile::default();
     let newer = newest_map(state, words);
     let told = || state.lost_maps(words).max_by_key(|m| m.told).filter(|_| state.recovery.open);
     let Some(map) = newer.or_else(told) else { return change };
     let known = |v: &VolumeInfo| v.slots.iter().all(|g| state.groups.contains_key(&GroupId(*g)));
-    // The last entries of the log need not have been decided. A volume that they delete, and that the newest map of an MDM
-    // has, is there: nobody has deleted its data.
+    // The last entries of the log need not have been decided. A volume that they delete and that
+    // the newest map of an MDM has still exists: no server has deleted its data.
     let is_back = |v: &VolumeInfo| {
         let id = VolumeId(v.id);
         !state.volumes.contains_key(&id) && state.recovery.is_unknown(id)
@@ -633,7 +663,7 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
     };
     let other = map.volumes.values().filter(other).take(VOLUMES);
     change.volumes = other.take_while(room).cloned().collect();
-    // Servers pass on what there is. What is deleted is known from MDMs alone.
+    // Servers pass on only volumes that exist. Which ones are deleted is known from MDMs alone.
     if let Some(map) = newest(state, words, |m| m.told) {
         let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);
         change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
@@ -641,13 +671,13 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
     change
 }
 
-/// Who leaves a group, of which servers' maps say nothing: the last one of three.
+/// Returns the replica that leaves: the last one of three. Reported maps do not name it.
 fn leaving(replicas: &[DeviceId]) -> Option<DeviceId> {
     replicas.last().copied().filter(|_| replicas.len() > 2)
 }
 
 impl Group {
-    /// A group of which only a map of a server is known.
+    /// Returns a group that only a server's map names, in doubt.
     pub(crate) fn doubtful(info: &GroupInfo) -> Group {
         let ids = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<DeviceId>>();
         let replicas = ids(&info.replicas);
@@ -663,12 +693,13 @@ impl Group {
         }
     }
 
-    /// Who has every acknowledged write is known: `info` says it, of the newest epoch that anybody has seen.
+    /// Returns a group whose in-sync replicas are known: those of `info`. Its epoch is the newest
+    /// that any device has seen.
     pub(crate) fn settled(info: &GroupInfo, up: &impl Fn(DeviceId) -> bool) -> Group {
         let ids = |of: &[u32]| of.iter().map(|d| DeviceId(*d)).collect::<Vec<DeviceId>>();
         let replicas = ids(&info.replicas);
         let mut in_sync = ids(&info.in_sync);
-        // Who is away misses what the others are about to take.
+        // A replica that is down will miss the next writes of the others.
         if in_sync.iter().any(|d| up(*d)) {
             in_sync.retain(|d| up(*d));
         }
