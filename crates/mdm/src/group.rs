@@ -53,8 +53,8 @@ pub enum Doubt {
     /// The in-sync replicas have every write, unless a decision that was lost says otherwise:
     /// devices have to report.
     Reports,
-    /// A device that may have had more than the others was emptied since: no report can settle the
-    /// question.
+    /// A device that may have had more than the others was emptied since. Reports settle the
+    /// question only if a server's map has a newer configuration; otherwise an operator decides.
     Gone,
 }
 

@@ -1,9 +1,9 @@
-//! The order that raises the cluster's level, and who has to be able to follow.
+//! The order that raises the cluster's level, and the processes that must know the new level.
 //!
-//! Every MDM, every device that is not removed, and every client that is up must know the new level.
-//! A process that is down may be of any build: it is in the way by its name, unless the order goes
-//! without it. From then on it is refused until it is updated. Clients that are down are refused in
-//! the same way, without a word in the order: they hold no data.
+//! These are all MDMs, all devices that were not removed, and all clients that are up. A process
+//! that is down may be of any build: it prevents the order, unless the order names it as an
+//! exception (`without`). From then on it is refused until it is updated. Clients that are down are
+//! refused in the same way without being named: they hold no data.
 
 use crate::command::{Command, SetLevel};
 use crate::refused::Refused;
@@ -15,27 +15,27 @@ use alloc::vec::Vec;
 use base::{Mutant, mutant};
 use wire::control::{BuildInfo, SetLevelAsk};
 
-/// A process that has to know the level.
+/// A process that must know the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// The name of the MDM, server or client.
+    /// Name of the MDM, server or client.
     pub name: String,
-    /// It has said what its build is, and is here. `None`: it is down.
+    /// The build that it has announced; `None` if it is down.
     pub build: Option<BuildInfo>,
 }
 
 impl Party {
-    /// Creates a party that is up, and has said this of its build, or nothing.
+    /// Returns a party that is up and has announced this build, or none.
     pub fn up(name: &str, build: Option<BuildInfo>) -> Party {
         Party { name: name.into(), build: Some(build.unwrap_or_default()) }
     }
 
-    /// Creates a party that is down.
+    /// Returns a party that is down.
     pub fn down(name: &str) -> Party {
         Party { name: name.into(), build: None }
     }
 
-    /// Returns what is in the way of this level; `None`: nothing is.
+    /// Returns why this party can't follow to this level; `None` if it can.
     fn lacks(&self, level: u32) -> Option<String> {
         let Some(build) = &self.build else { return Some(format!("`{}` (down)", self.name)) };
         let knows = BuildInfo::level(Some(build));
@@ -45,8 +45,8 @@ impl Party {
 }
 
 impl State {
-    /// Raises the level. `all` are the MDMs, the servers and the clients that are up, each process of
-    /// them; `level_max` is the highest level that this MDM knows.
+    /// Returns the command that raises the level. `all` has each process of all MDMs and servers,
+    /// and of the clients that are up; `level_max` is the highest level that this MDM knows.
     pub fn set_level_command(
         &self,
         m: &SetLevelAsk,

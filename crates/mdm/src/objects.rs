@@ -1,10 +1,12 @@
-//! Protection domains, fault sets and storage pools, and orders about them.
+//! Protection domains, fault sets and storage pools, and the orders that change them.
 //!
-//! A server is in one domain, and in at most one fault set of it; a device is in one pool of its server's domain; a
-//! volume is in one pool, and so are its groups. Two copies never share a **fault unit**: a fault set, or a
-//! server that is in none. All that is for good; other names are not. Names are unique per kind.
+//! A server is in one domain, and in at most one fault set of it. A device is in one pool of its
+//! server's domain. A volume is in one pool, and so are its groups. Two copies never share a
+//! **fault unit**: a fault set, or a server that is in none. None of this ever changes, but objects
+//! can be renamed. Names are unique per kind.
 //!
-//! Invariants: there is a domain, and a pool, at any time: those called `default` at first. Ids never come back.
+//! Invariants: there is always at least one domain and one pool; the first ones are called
+//! `default`. Ids are never used again.
 
 use crate::command::{self, Command};
 use crate::refused::Refused;
@@ -15,7 +17,7 @@ use alloc::vec::Vec;
 use base::{DomainId, FaultSetId, Limits, MapVersion, Policy, PoolId, SdcId, SdsId};
 use wire::control::{self, Intent, Media, ObjectKind, ObjectStatus, PolicyInfo, PoolInfo};
 
-/// How many objects of one kind there may be.
+/// Maximum number of objects of one kind.
 pub const MAX_OBJECTS: usize = 1024;
 
 /// The name of the first domain and the first pool.
@@ -44,11 +46,11 @@ pub struct Pool {
     pub name: String,
     /// Its domain.
     pub domain: DomainId,
-    /// What its devices are.
+    /// The medium of its devices.
     pub media: Media,
-    /// How many percent of it are for rebuilds only, if it was said.
+    /// Percent of its space that only rebuilds may use; `None`: the limits' default.
     pub spare: Option<u8>,
-    /// How copies that replace a lost one give way to clients, if it was said.
+    /// How copies that replace a lost one give way to clients; `None`: the limits' default.
     pub rebuild: Option<Policy>,
     /// The same for copies that only move.
     pub rebalance: Option<Policy>,
@@ -57,7 +59,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool about which nothing was said.
+    /// Returns a pool with default settings.
     pub(crate) fn new(name: String, domain: DomainId) -> Pool {
         Pool {
             name,
@@ -70,7 +72,7 @@ impl Pool {
         }
     }
 
-    /// What was said about it, in the place of what was said before.
+    /// Returns the pool with the settings of this command instead of its own.
     pub(crate) fn said(self, c: &command::PutObject) -> Pool {
         let policy = |said: Option<PolicyInfo>| said.map(Policy::from);
         Pool {
@@ -83,7 +85,7 @@ impl Pool {
         }
     }
 
-    /// The command that says it.
+    /// Returns the command that makes the pool as it is.
     pub(crate) fn put(&self, id: PoolId) -> command::PutObject {
         command::PutObject {
             kind: ObjectKind::Pool as i32,
@@ -98,7 +100,7 @@ impl Pool {
         }
     }
 
-    /// As the map has it.
+    /// Returns the pool's entry in the map.
     pub(crate) fn info(&self, id: PoolId) -> PoolInfo {
         let policy = |said: Option<Policy>| said.map(PolicyInfo::from);
         let (rebuild, rebalance) = (policy(self.rebuild), policy(self.rebalance));
@@ -106,7 +108,7 @@ impl Pool {
     }
 }
 
-/// All of them.
+/// All objects of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Objects {
     /// The cluster's name; empty at first.
@@ -117,13 +119,13 @@ pub struct Objects {
     pub fault_sets: BTreeMap<FaultSetId, FaultSet>,
     /// Storage pools.
     pub pools: BTreeMap<PoolId, Pool>,
-    /// The highest ids that were given.
+    /// The highest id of a domain so far.
     pub last_domain: u32,
-    /// Of fault sets.
+    /// The highest id of a fault set so far.
     pub last_fault_set: u32,
-    /// Of pools.
+    /// The highest id of a pool so far.
     pub last_pool: u32,
-    /// The version that changed any of it last.
+    /// The map version that changed any of them last.
     pub changed_at: MapVersion,
 }
 
@@ -134,7 +136,7 @@ fn keep<K: Ord + Copy, V: Clone>(here: &mut BTreeMap<K, V>, there: &BTreeMap<K, 
 }
 
 impl Default for Objects {
-    /// As they are when a cluster forms, and as they were before there were any.
+    /// Returns the objects of a new cluster. A cluster from before there were objects has the same.
     fn default() -> Objects {
         let domain = Domain { name: DEFAULT.into() };
         let pool = Pool::new(DEFAULT.into(), DomainId(1));
@@ -159,7 +161,7 @@ impl Objects {
         keep(&mut self.pools, &other.pools);
     }
 
-    /// The object with this name.
+    /// Returns the id of the object with this name.
     pub fn named(&self, kind: ObjectKind, name: &str) -> Option<u32> {
         match kind {
             ObjectKind::Domain => {
@@ -173,7 +175,7 @@ impl Objects {
         }
     }
 
-    /// The domain of an object that is there; a domain has none.
+    /// Returns the domain of an existing object; 0 for a domain itself.
     pub(crate) fn domain_of(&self, kind: ObjectKind, id: u32) -> Option<DomainId> {
         match kind {
             ObjectKind::Domain => self.domains.get(&DomainId(id)).map(|_| DomainId(0)),
@@ -183,7 +185,7 @@ impl Objects {
         }
     }
 
-    /// The next new object's id, and whether there are too many already.
+    /// Returns the next new object's id, and whether there are too many objects already.
     pub(crate) fn next(&self, kind: ObjectKind) -> (u32, bool) {
         let (last, count) = match kind {
             ObjectKind::Domain => (self.last_domain, self.domains.len()),
@@ -198,7 +200,7 @@ impl Objects {
             .ok_or_else(|| Refused::NoObject(kind, name.chars().take(64).collect()))
     }
 
-    /// The domain that is meant: the one with this name, or the only one.
+    /// Returns the domain with this name; without a name, the only one.
     pub fn domain(&self, name: &str) -> Result<DomainId, Refused> {
         match self.domains.first_key_value() {
             Some((id, _)) if name.is_empty() && self.domains.len() == 1 => Ok(*id),
@@ -207,7 +209,7 @@ impl Objects {
         }
     }
 
-    /// The pool that is meant: the one with this name, or the only one of the domain, or of all.
+    /// Returns the pool with this name; without a name, the only one of the domain, or of all.
     pub fn pool(&self, name: &str, domain: Option<DomainId>) -> Result<PoolId, Refused> {
         if !name.is_empty() {
             return self.id(ObjectKind::Pool, name).map(PoolId);
@@ -219,12 +221,12 @@ impl Objects {
         }
     }
 
-    /// All storage pools, as the map has them.
+    /// Returns all storage pools as the map has them.
     pub(crate) fn infos(&self) -> Vec<PoolInfo> {
         self.pools.iter().map(|(id, p)| p.info(*id)).collect()
     }
 
-    /// How many percent of a pool are for rebuilds only.
+    /// Returns the percent of a pool's space that only rebuilds may use.
     pub fn spare(&self, pool: PoolId, limits: &Limits) -> u64 {
         let said = self.pools.get(&pool).and_then(|p| p.spare);
         u64::from(said.unwrap_or(limits.spare_percent as u8))
@@ -232,7 +234,7 @@ impl Objects {
 }
 
 impl State {
-    /// Makes a domain, a fault set or a pool.
+    /// Returns the command that creates a domain, a fault set or a pool.
     pub fn create_object_command(&self, m: &control::CreateObject) -> Result<Command, Refused> {
         let kind = m.kind();
         let domain = match kind {
@@ -256,7 +258,7 @@ impl State {
         }))
     }
 
-    /// Sets what can be set of a pool.
+    /// Returns the command that changes the settings of a pool.
     pub fn set_pool_command(&self, m: &control::SetPool) -> Result<Command, Refused> {
         let id = self.objects.pool(&m.pool, None)?;
         let old = &self.objects.pools[&id];
@@ -271,7 +273,8 @@ impl State {
         }))
     }
 
-    /// Removes a domain, a fault set, a pool, or a client, if that is not here.
+    /// Returns the command that removes a domain, a fault set, a pool, or a client that is not
+    /// connected.
     pub fn remove_object_command(
         &self,
         m: &control::RemoveObject,
@@ -291,7 +294,7 @@ impl State {
         self.checked(Command::DropObject(command::DropObject { kind: m.kind, id }))
     }
 
-    /// Gives something another name.
+    /// Returns the command that renames an object.
     pub fn rename_command(&self, m: &control::RenameAsk) -> Result<Command, Refused> {
         let (kind, name) = (m.kind(), &m.name);
         let shown = || name.chars().take(64).collect();
@@ -309,12 +312,12 @@ impl State {
         self.checked(Command::Rename(command::Rename { kind: m.kind, id, name }))
     }
 
-    /// The command, if it isn't refused.
+    /// Returns the command, or the reason why it is refused.
     pub(crate) fn checked(&self, command: Command) -> Result<Command, Refused> {
         self.edits(&command).map(|_| command)
     }
 
-    /// Whether nothing is left of a domain, a fault set or a pool.
+    /// Checks that a domain, a fault set or a pool is empty and is not the last one.
     pub(crate) fn may_drop(&self, kind: ObjectKind, id: u32) -> Result<(), Refused> {
         let objects = &self.objects;
         objects.domain_of(kind, id).ok_or(Refused::Outdated)?;
@@ -362,7 +365,7 @@ impl State {
         self.devices.values().any(|d| d.sds == sds && d.intent != Intent::Removed)
     }
 
-    /// All objects for people; `used` says how many bytes a device has in use.
+    /// Returns all objects, for people; `used` returns the bytes in use on a device.
     pub fn object_status(
         &self,
         limits: &Limits,

@@ -1,7 +1,7 @@
-//! The state as map pages: what is newer than the puller's map.
+//! The state as map pages: everything that is newer than the receiver's map.
 //!
-//! All pages of one answer carry the same version; each is well below `Limits::frame_body`. The last
-//! one lists all volumes that exist (rule R9), so `MAX_VOLUMES` bounds it.
+//! All pages of one answer carry the same version, and each is well below `Limits::frame_body`. The
+//! last page lists all volumes that exist (rule R9), so `MAX_VOLUMES` bounds its size.
 
 use crate::group::Group;
 use crate::state::{Device, State, Volume};
@@ -16,7 +16,7 @@ pub const GROUPS_PER_PAGE: usize = 4096;
 pub const VOLUMES_PER_PAGE: usize = 256;
 
 impl State {
-    /// What a map of version `have` lacks; nothing when it is as new as this one.
+    /// Returns the pages that a map of version `have` lacks; none if it is as new as the state.
     pub fn pages_since(&self, have: MapVersion) -> Vec<MapPage> {
         if have >= self.version {
             return Vec::new();
@@ -41,7 +41,7 @@ impl State {
                 ..self.page()
             });
         }
-        // What is left goes with the last part, so that the common small answer is one frame.
+        // The rest goes into the last page, so that the common small answer is one frame.
         let part = pages.pop().unwrap_or_default();
         let devices = devices.map(|(id, d)| device_info(*id, d)).collect();
         let (groups, volumes) = (part.groups, part.volumes);
@@ -59,7 +59,7 @@ impl State {
         pages
     }
 
-    /// "Your map is the newest": what a puller gets that doesn't want to wait.
+    /// Returns a page without changes: the answer to a pull that does not wait for a newer map.
     pub fn page_without_news(&self) -> MapPage {
         let live = self.volumes.keys().map(|v| v.0).collect();
         let unknown = self.recovery.unknown.iter().map(IdRange::of);
@@ -73,7 +73,7 @@ impl State {
     }
 }
 
-/// A device, as the map says it.
+/// Returns a device's entry in the map.
 pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
     DeviceInfo {
         id: id.0,
@@ -91,7 +91,7 @@ pub fn device_info(id: DeviceId, d: &Device) -> DeviceInfo {
     }
 }
 
-/// A group, as the map says it.
+/// Returns a group's entry in the map.
 pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
     let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
     GroupInfo {
@@ -107,7 +107,7 @@ pub fn group_info(id: GroupId, g: &Group) -> GroupInfo {
     }
 }
 
-/// A volume, as the map says it.
+/// Returns a volume's entry in the map.
 pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
     VolumeInfo {
         id: id.0,
@@ -122,12 +122,12 @@ pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
     }
 }
 
-/// What of a volume was lost and accepted, as the map says it.
+/// Returns the accepted losses of a volume as the map has them.
 pub fn gap_infos(gaps: &BTreeMap<GroupId, u32>) -> Vec<GapInfo> {
     gaps.iter().map(|(group, units)| GapInfo { group: group.0, units: *units }).collect()
 }
 
-/// The same from the map.
+/// Returns the accepted losses of a volume's entry in the map.
 pub fn gaps(infos: &[GapInfo]) -> BTreeMap<GroupId, u32> {
     infos.iter().map(|gap| (GroupId(gap.group), gap.units)).collect()
 }

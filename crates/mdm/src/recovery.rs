@@ -46,7 +46,6 @@
 //!
 //! The new epoch of a group is above all epochs that a device can have seen: a recovery adds
 //! [`JUMP`]. docs/design/0005-mdm-cluster.md has the argument.
-//! the argument.
 
 mod disks;
 mod undecided;

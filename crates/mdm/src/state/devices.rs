@@ -1,4 +1,4 @@
-//! Devices: they come, go, are scrubbed, and are to be removed.
+//! Devices: their registration, loss, scrubs and intents.
 
 use super::{Device, Edits, PAST, Server, State, survives};
 use crate::command;
@@ -11,6 +11,7 @@ use base::{DeviceId, DomainId, FaultSetId, GroupId, Incarnation, MapVersion, Poo
 use wire::control::{DeviceKind, Intent};
 
 impl State {
+    // Long: one check after the other, then the new entry and the groups that change with it.
     pub(super) fn device_up(&self, c: &command::DeviceUp) -> Option<Edits> {
         let (id, sds) = (DeviceId(c.device), SdsId(c.sds));
         let old = self.devices.get(&id);
@@ -27,7 +28,7 @@ impl State {
         }
         let kind = DeviceKind::try_from(c.kind).unwrap_or(DeviceKind::Unknown);
         let place = (sds, c.shard);
-        // Of those that survive, several may have been at a place, one after the other.
+        // Several devices that keep their content may have been at one place, one after the other.
         let taken = self.devices.iter().any(|(d, v)| {
             let alone = v.up || !(survives(v.kind) || survives(kind));
             *d != id && (v.sds, v.shard) == place && alone && v.intent != Intent::Removed
@@ -74,7 +75,7 @@ impl State {
         };
         let emptied = old.is_some_and(|d| d.store != c.store);
         let up = |d: DeviceId| d == id || self.is_up(d);
-        // R2: a new life acts in new epochs only.
+        // R2: a new incarnation takes part in new epochs only.
         let raise = new_life && (emptied || !mutant::on(Mutant::ResumeSameEpoch));
         let mut groups = self.changed(self.groups_of(id), raise, &up, |group| {
             if emptied { group.emptied(id, &up) } else { group.restarted_if(new_life, id, &up) }
@@ -86,12 +87,13 @@ impl State {
         Some(Edits { devices, server, groups, ..Edits::default() })
     }
 
-    /// What becomes of a device that the map doesn't have yet.
+    /// Returns the intent of a new device.
     fn first_intent(&self, pool: PoolId) -> Intent {
         if self.has_to_wait(pool) { Intent::Waiting } else { Intent::Normal }
     }
 
-    /// Groups in doubt of which this device, which is empty now, may have had more than others.
+    /// Returns the groups in doubt of which this device, which is empty now, may have had more than
+    /// others.
     fn without_evidence(&self, id: DeviceId) -> Vec<(GroupId, Group)> {
         let mine = self.groups_of(id).iter().map(|g| (*g, &self.groups[g]));
         let mine = mine.filter(|(_, g)| g.doubt != Doubt::None);
@@ -102,7 +104,7 @@ impl State {
         mine.map(gone).collect()
     }
 
-    /// The server that this device is the first one of.
+    /// Returns the new server that this device belongs to, if it may be created.
     fn new_server(&self, c: &command::DeviceUp) -> Option<Server> {
         let (id, domain) = (SdsId(c.sds), DomainId(c.domain.max(1)));
         let fault_set = Some(FaultSetId(c.fault_set)).filter(|f| f.0 != 0);
@@ -153,8 +155,9 @@ impl State {
         Some(Edits { devices: Vec::from([(id, entry)]), ..Edits::default() })
     }
 
-    /// Intents change as people like; to removed only from remove, when the device holds nothing that counts, and
-    /// never back.
+    /// An operator may change intents freely, with two exceptions: a device becomes removed only
+    /// from remove, when it belongs to no group, and stays removed; and a waiting device is only
+    /// admitted or removed.
     pub(super) fn intend(&self, c: &command::Intend) -> Edits {
         let mut devices = Vec::new();
         for (id, old) in &self.devices {
@@ -177,7 +180,8 @@ impl State {
 }
 
 impl Group {
-    /// A device is up again: in a new life, or after silence in the old one.
+    /// Brings the group up to date with a device that is up again: in a new incarnation, or after
+    /// silence in the same one.
     pub(super) fn restarted_if(
         &mut self,
         new_life: bool,

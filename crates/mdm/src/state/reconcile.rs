@@ -1,4 +1,4 @@
-//! The end of a recovery of the MDMs: what servers know becomes true, and is told to all.
+//! The commands of a recovery of the MDMs: the reports of devices become part of the state.
 
 use super::{Edits, IDS_END, State, Volume};
 use crate::command::{self, Awaited, Command, Forget};
@@ -44,13 +44,13 @@ impl State {
         Edits { groups, volumes, given, forget, recovered, awaited, ..Edits::default() }
     }
 
-    /// Whether nobody knows what became of this volume, so that its data is kept.
+    /// Returns true if the fate of this volume is unknown, so that its data is kept.
     fn is_kept(&self, id: u32) -> bool {
         let id = VolumeId(id);
         self.recovery.is_unknown(id) && !self.volumes.contains_key(&id)
     }
 
-    /// The order to delete what devices have of these volumes, which this MDM doesn't know.
+    /// Returns the command that deletes the data of these unknown volumes from all devices.
     pub fn forget_command(&self, order: &RecoverMdm) -> Result<Command, Refused> {
         match order.delete.iter().find(|id| !self.is_kept(**id)) {
             Some(id) => Err(Refused::NotUnknown(*id)),
@@ -84,7 +84,7 @@ impl State {
         self.wants_reports() && self.recovery.lost.contains(&named.0) && known < Some(&named)
     }
 
-    /// Whether this is a group that the lost MDMs made, of which is known so far that it is there.
+    /// Returns true for a group that the lost MDMs made and that this state does not have.
     pub(crate) fn may_enter(&self, info: &GroupInfo) -> bool {
         let new = self.recovery.open && !self.groups.contains_key(&GroupId(info.id));
         let number = info.epoch > 0 && (1..IDS_END).contains(&info.id);
@@ -98,7 +98,7 @@ impl State {
         first.is_some() && info.replicas.iter().all(|d| pool(d) == first)
     }
 
-    /// Whether this ends a doubt, or is a group that the lost MDMs made.
+    /// Returns true if this configuration ends a doubt, or is a group that the lost MDMs made.
     pub(crate) fn may_settle(&self, info: &GroupInfo) -> bool {
         let doubtful = match self.groups.get(&GroupId(info.id)) {
             Some(group) if group.doubt == Doubt::Gone => info.epoch > group.epoch.0,
@@ -109,7 +109,8 @@ impl State {
         doubtful && self.in_one_pool(info) && group.check(&|d| self.is_up(d)).is_ok()
     }
 
-    /// A volume as a server's map has it; nothing if it is so already, or can't be.
+    /// Returns the volume as a server's map has it; `None` if the state has the same, or if it
+    /// can't be.
     pub(crate) fn adopted(&self, info: &VolumeInfo) -> Option<Volume> {
         let slots: Vec<GroupId> = info.slots.iter().map(|g| GroupId(*g)).collect();
         let pool = |g: &GroupId| self.groups.get(g).and_then(|g| self.pool_of(g));
@@ -143,12 +144,13 @@ impl State {
         (may && old != Some(&volume)).then_some(volume)
     }
 
-    /// Whether this is a client, or one of which only the lost MDMs knew: it may come yet.
+    /// Returns true for a client, and for an id that only lost MDMs may have given away: that
+    /// client may still register.
     pub(crate) fn may_be_client(&self, id: SdcId) -> bool {
         self.sdcs.contains_key(&id) || self.may_be_lost(id)
     }
 
-    /// Lost MDMs have given these ids away.
+    /// Skips ids that lost MDMs have given away.
     pub(super) fn give_away(&mut self, given: Given) {
         let (recovery, next_volume) = (&mut self.recovery, VolumeId(given.next_volume));
         recovery.device = recovery.device.max(given.device);
@@ -160,7 +162,7 @@ impl State {
         }
     }
 
-    /// The recovery is over. Everybody gets all of the map: what one knows of before may be of decisions that are lost.
+    /// Ends the recovery. Every peer gets the whole map: its own may come from lost decisions.
     pub(super) fn close_recovery(&mut self, left: Vec<u32>) {
         self.recovery.open = false;
         self.recovery.left = left;

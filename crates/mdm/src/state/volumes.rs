@@ -1,4 +1,4 @@
-//! Volumes: they are made, grow, and go.
+//! Volumes: how they are created, grown, mapped and deleted.
 
 use super::{Device, Edits, State, Volume};
 use crate::command;
@@ -89,7 +89,7 @@ impl State {
         mapping.clients().all(|(sdc, _)| self.may_be_client(sdc))
     }
 
-    /// Bytes that thick volumes of this pool have reserved, all copies.
+    /// Returns the bytes that thick volumes of this pool have reserved, in all copies.
     pub fn reserved(&self, pool: PoolId) -> u64 {
         let thick = self.volumes.values().filter(|v| v.thick && v.pool == pool);
         thick.map(|v| v.size.saturating_mul(2)).fold(0, u64::saturating_add)
@@ -98,7 +98,7 @@ impl State {
     pub(super) fn delete_volume(&self, c: &command::DeleteVolume) -> Result<Edits, Refused> {
         let id = VolumeId(c.volume);
         let old = self.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
-        // Lost groups that nobody else uses are formed anew.
+        // Lost groups that no other volume uses are formed again, empty.
         let slots: BTreeSet<GroupId> = old.slots.iter().copied().collect();
         let up = |d: DeviceId| self.is_up(d);
         let mut groups = Vec::new();
