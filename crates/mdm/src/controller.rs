@@ -1,8 +1,8 @@
-//! Wishes and observations become commands.
+//! Orders, registrations and proposals become commands.
 //!
-//! Everything is computed against the state right after the last command, so a command changes what
-//! its maker saw. Nothing here changes the state. A command that wouldn't change anything isn't made:
-//! repeated proposals and registrations never grow the log.
+//! Every command is computed against the state right after the last command, so it changes the
+//! state that its maker saw. Nothing here changes the state. A command that would change nothing
+//! isn't made: repeated proposals and registrations never grow the log.
 
 use crate::command::{self, Command};
 use crate::group::{Doubt, Group};
@@ -24,34 +24,36 @@ use core::net::SocketAddr;
 use placement::Choice;
 use wire::control::{self, Intent, ObjectKind};
 
-/// What a new device or client is told while MDMs are recovered: an id that it got now may be another one's.
+/// The error for a new device or client during a recovery: an id that it got now might be another
+/// one's.
 const NEW_WAITS: &str = "it is new, and MDMs are recovered: servers have not told yet which ids were given away. It is \
                          taken in when the recovery is over; `gabion status` shows what that waits for";
 
-/// What a registration leads to.
+/// The result of a registration.
 #[derive(Clone, PartialEq, Debug)]
 #[allow(clippy::large_enum_variant)] // There is one at a time.
 pub enum Registration<Id> {
-    /// This life is known already.
+    /// This incarnation is registered already.
     Known(Id),
-    /// This makes it known.
+    /// The command registers it.
     New(Id, Command),
-    /// A newer life of the same process is here.
+    /// A newer process has this name, or the client was removed; the text says so.
     Superseded(String),
-    /// It can't be registered; the text says what to do.
+    /// It can't be registered, at least not now; the text says what to do.
     Bad(String),
     /// There are as many as a cluster takes; the text says what to do.
     Full(String),
-    /// It has no home here; the text says what to do.
+    /// Its domain, fault set or pool can't be found; the text says what to do.
     WrongPlace(String),
     /// The device is not this server's; the text says what to do.
     WrongDevice(String),
 }
 
 impl State {
-    /// An SDS reports. `older` says that its connection was there before the one on which the
-    /// present life registered: then it can't be the newer process. `told` is what its device has told of its groups, if an
-    /// MDM that goes on alone has asked for that.
+    /// Returns the result of a device's registration. `older`: its connection was there before the
+    /// one on which the present incarnation registered, so it can't be the newer process. `told` is
+    /// its device's report, if a recovering MDM has asked for one.
+    // Long: one match over the cases, each with its refusal, and the command.
     pub fn register(
         &self,
         m: &control::Register,
@@ -128,8 +130,8 @@ impl State {
         }
     }
 
-    /// The life of a process that this MDM doesn't know. After a recovery it may be one that was given to it by a decision
-    /// that is lost: then it goes on.
+    /// Returns the incarnation of a process that this MDM does not know. After a recovery, the
+    /// process keeps an incarnation that the lost MDMs gave it.
     fn life_of(&self, told: u64, known: Incarnation) -> Incarnation {
         match self.is_lost_life(told, known) {
             true => Incarnation(told),
@@ -137,8 +139,8 @@ impl State {
         }
     }
 
-    /// The life of a process that this MDM knows. After a recovery that may be from a decision that was never made, and the
-    /// lost MDMs made another one.
+    /// Returns the incarnation of a process that this MDM knows. After a recovery, this MDM's entry
+    /// may come from a decision that was never made, and the lost MDMs made another one.
     fn same_life(&self, told: u64, known: Incarnation) -> Incarnation {
         match self.is_lost_life(told, known) {
             true => Incarnation(told),
@@ -146,25 +148,32 @@ impl State {
         }
     }
 
-    /// Whether a process that this MDM doesn't know was superseded by the one that it knows. The life that an MDM gave it says
-    /// so, if it has one: after a recovery that decision may be lost, and both may come in any order. Otherwise the order of
-    /// their connections does.
+    /// Returns true if a process that this MDM does not know was superseded by the one that it
+    /// knows. The incarnation that an MDM gave to it decides, if it has one: after a recovery that
+    /// decision may be lost, and the two processes may register in any order. Otherwise the order
+    /// of their connections decides.
     fn is_superseded(&self, older: bool, told: u64, known: Incarnation) -> bool {
         let earlier = told != 0 && told < known.0 && !mutant::on(Mutant::EarlierLife);
         earlier || older && !self.is_lost_life(told, known)
     }
 
-    /// True for a life that the lost MDMs gave to a process, later than the one that this MDM knows.
+    /// Returns true for an incarnation that the lost MDMs gave to a process, and that is later than
+    /// the one that this MDM knows.
     fn is_lost_life(&self, told: u64, known: Incarnation) -> bool {
         self.recovery.number > 0 && told > known.0 && told < self.next_incarnation.0
     }
 
-    /// True when the lost MDMs may have taken in this content of a device, in place of what this MDM believes to be there.
-    /// - They have, if its process has a later life. (Who is empty is of use then, too: its map tells when it was emptied.)
-    /// - Of one group at least it remembers as much as the state does, or it has taken part in a group that was made since.
-    ///   Older content can't: the epoch of each group that it had rose when it was replaced.
+    /// Returns true if the lost MDMs may have accepted this content of a device in place of the one
+    /// that this MDM knows. While the recovery is open, that is so if no group in doubt is on the
+    /// device, or:
+    /// - Its process has a later incarnation: they have accepted it. (An empty device helps, too:
+    ///   its map tells when it was emptied.)
+    /// - It remembers as much of at least one group in doubt as the state does, or it has taken
+    ///   part in a group that was made since. Older content can't: the epoch of each of its groups
+    ///   rose when it was replaced.
     ///
-    /// When a person has ended the recovery it may come yet, if nothing relies on what this MDM believes to be there.
+    /// After an operator has ended the recovery, such a device may still come if nothing relies on
+    /// the content that this MDM knows.
     fn may_have_replaced(
         &self,
         (id, d): (DeviceId, &Device),
@@ -185,19 +194,21 @@ impl State {
         }
     }
 
-    /// What this MDM believes to be on this device is in use, or is a whole copy of a group that is in no doubt.
+    /// Returns true if the content that this MDM knows on this device is in use, or is an in-sync
+    /// copy of a group that is not in doubt.
     fn is_relied_on(&self, id: DeviceId) -> bool {
         let settled = |g: &Group| g.doubt == Doubt::None && g.in_sync.contains(&id);
         self.is_up(id) || self.groups_of(id).iter().any(|group| settled(&self.groups[group]))
     }
 
-    /// True for a device that the lost MDMs may have taken in.
+    /// Returns true for the id of a device that only lost MDMs may know.
     fn was_lost(&self, device: u32) -> bool {
         let free = !self.devices.contains_key(&DeviceId(device));
         free && self.recovery.may_be_given(device, self.recovery.device)
     }
 
-    /// Where a new server, or a new device, belongs. What is there already stays where it is, whatever is said.
+    /// Returns the domain, fault set and pool of a registration. Known servers and devices keep
+    /// theirs, whatever the registration says.
     fn home(
         &self,
         m: &control::Register,
@@ -242,8 +253,9 @@ impl State {
         }
     }
 
-    /// Whether a device may be what it says, where it is. One that was copied must not be taken for the
-    /// original, one that was replaced not for its successor, and an empty one not for one that has data.
+    /// Checks that a device may be what it says, in its place. A copy must not be taken for the
+    /// original, a replaced device for its successor, or an empty device for one that has data.
+    // Long: one check after the other, each with the text of its refusal.
     fn check_device(&self, m: &control::Register, told: Option<&Word>) -> Result<(), String> {
         let Some((id, d)) = self.reporter(m) else {
             return match m.device {
@@ -262,7 +274,7 @@ impl State {
         let elsewhere = self.server_of(&m.sds) != Some(d.sds) || d.shard != m.shard;
         if m.device == 0 {
             let has_data = survives(d.kind) && !self.groups_of(id).is_empty();
-            // It is on its way to get its id, and something has interrupted that.
+            // The process was interrupted between its registration and writing its id.
             let same_life = (d.nonce, d.store) == (m.nonce, m.store);
             return match has_data && !m.replace && !same_life {
                 true => Err(format!(
@@ -279,7 +291,7 @@ impl State {
             return Err(format!("it is {id}, which was removed from this cluster: add it anew"));
         }
         if d.store != m.store && (elsewhere || !self.may_have_replaced((id, d), m, told)) {
-            // Its copies may be the newest ones that are left of a group in doubt.
+            // Its copies may be the newest ones left of a group in doubt.
             return Err(match self.wants_reports() {
                 true => format!(
                     "it is an {id} that was replaced since. Put the newer one into its place, and keep this one until \
@@ -297,7 +309,7 @@ impl State {
                 place(d)
             ));
         }
-        // `device_up` takes no second device for a place: without a word, it would be registered and nowhere.
+        // `device_up` takes no second device for a place: it would change nothing.
         if let Some(other) = self.in_the_way(m).into_iter().find(|other| *other != id) {
             return Err(format!(
                 "it is {id}, and {} is {other}, which counts as up: wait for a moment if that one is gone, or \
@@ -306,14 +318,14 @@ impl State {
             ));
         }
         if self.wants_reports() {
-            return Ok(()); // it is about to tell what it knows
+            return Ok(()); // its report tells what it has
         }
         if m.next_volume > self.next_volume.0 {
             return Err(format!(
                 "{id} holds data of a volume that this MDM never made: its log was set back; restore its newest log"
             ));
         }
-        // Of all groups: it may have acted in one that has other replicas by now.
+        // The epochs of all groups: it may have acted in one that has other replicas by now.
         let epochs = self.groups.values().map(|g| g.epoch.0);
         match epochs.max() {
             Some(known) if m.acted > known => Err(format!(
@@ -325,7 +337,7 @@ impl State {
         }
     }
 
-    /// An SDC reports; `older` as for [`State::register`].
+    /// Returns the result of a client's registration; `older` as for [`State::register`].
     pub fn register_sdc(&self, m: &control::RegisterSdc, older: bool) -> Registration<SdcId> {
         if let Err(text) = check_peer(&m.name) {
             return Registration::Bad(text);
@@ -359,7 +371,7 @@ impl State {
                      `gabion sdc remove` takes out those that are gone for good"
                 ));
             }
-            // What it has asked for would be another client's.
+            // Under a new id, what it asked for under the old one would be another client's.
             None if self.was_removed(SdcId(m.id)) => {
                 return Registration::Superseded(format!(
                     "the client `{:.64}` was removed from this cluster: start it again if it is to come back",
@@ -386,18 +398,18 @@ impl State {
         }
     }
 
-    /// True for the id of a client that was removed.
+    /// Returns true for the id of a client that was removed.
     fn was_removed(&self, id: SdcId) -> bool {
         let given = id.0 != 0 && id <= self.last_sdc;
         given && !self.sdcs.contains_key(&id) && !self.may_be_lost(id)
     }
 
-    /// True for a client's id that the lost MDMs may have given away.
+    /// Returns true for a client's id that lost MDMs may have given away, and that no client has.
     fn is_free(&self, id: SdcId) -> bool {
         !self.sdcs.contains_key(&id) && self.may_be_lost(id)
     }
 
-    /// A device that was taken for lost gives a sign of life.
+    /// Returns the command for a device that counts as down and is heard again.
     pub fn revive(&self, device: DeviceId) -> Option<Command> {
         let d = self.devices.get(&device).filter(|d| !d.up && d.intent != Intent::Removed)?;
         Some(Command::DeviceUp(command::DeviceUp {
@@ -417,8 +429,8 @@ impl State {
         }))
     }
 
-    /// What a primary wants, one command per wish; those that change nothing are for the caller to
-    /// leave out, one after the other ([`State::would_change`]). `refused` is the detector's.
+    /// Returns the commands for what a primary proposes, one per proposal. The caller leaves out
+    /// those that change nothing, one after the other ([`State::would_change`]).
     pub fn proposed(m: &control::Proposal) -> Vec<Command> {
         let (by, incarnation) = (m.device, m.incarnation);
         let suspect = |d: &u32| Command::Suspect(command::Suspect { by, incarnation, device: *d });
@@ -432,17 +444,17 @@ impl State {
         let admit = (!list.is_empty()).then_some(Command::Admit(command::Admit { list }));
         let unique = |of: &[u32]| of.iter().copied().collect::<BTreeSet<u32>>();
         let (suspects, joins) = (unique(&m.suspects), unique(&m.join));
-        // Suspicion first: a joiner that doesn't answer any more must not be admitted and lead.
+        // Suspicions come first: a joiner that no longer answers must not be admitted and lead.
         suspects.iter().map(suspect).chain(admit).chain(joins.iter().map(join)).collect()
     }
 
-    /// True when the command would change the state.
+    /// Returns true if the command would change the state.
     pub fn would_change(&self, command: &Command) -> bool {
         self.edits(command).is_ok_and(|e| !e.is_empty())
     }
 
-    /// Makes a volume: makes the groups that the pool lacks, and chooses those of the volume. `used` says how many
-    /// bytes devices have in use.
+    /// Returns the command that creates a volume. It creates the groups that the pool lacks, and
+    /// chooses those of the volume. `used` returns the bytes in use on a device.
     pub fn create_volume_command(
         &self,
         m: &control::CreateVolume,
@@ -468,7 +480,7 @@ impl State {
         let mut new = placement::top_up(&devices, &existing, limits.groups_per_device)
             .map_err(|e| self.too_few(pool, e.servers))?;
         new.truncate(MAX_NEW_GROUPS);
-        // Groups that somebody serves; if there are none, groups that will be served again.
+        // Groups that have a primary; if there are none, groups that will have one again.
         let served = self.choices(|g| here(&g) && g.primary.is_some());
         let made = (self.next_group().0..)
             .zip(&new)
@@ -498,12 +510,12 @@ impl State {
         }))
     }
 
-    /// The devices of a pool that are to hold something.
+    /// Returns the devices of a pool that may hold replicas.
     pub(crate) fn placement(&self, pool: PoolId) -> Vec<placement::Device> {
         self.placement_of(|of| of == pool)
     }
 
-    /// The same for all these pools.
+    /// Returns the devices of all these pools that may hold replicas.
     pub(crate) fn placement_of(&self, pools: impl Fn(PoolId) -> bool) -> Vec<placement::Device> {
         let here = |d: &Device| pools(d.pool) && d.intent == Intent::Normal;
         let devices = self.devices.iter().filter(|(_, d)| here(d));
@@ -514,7 +526,7 @@ impl State {
         devices.filter_map(device).collect()
     }
 
-    /// Why a pool has too few fault units: in words of servers, where there is nothing else.
+    /// Returns the error for too few fault units. It counts servers where there is nothing else.
     fn too_few(&self, pool: PoolId, up: usize) -> Refused {
         let plain = self.objects.fault_sets.is_empty() && self.objects.pools.len() == 1;
         match plain {
@@ -526,8 +538,8 @@ impl State {
         }
     }
 
-    /// Whether a pool can reserve so much more for a thick volume. What thin volumes have written counts, but not
-    /// what they may write yet.
+    /// Checks that a pool can reserve `size` bytes more for a thick volume, in two copies. What
+    /// thin volumes have written counts; what they may still write does not.
     fn has_space(
         &self,
         pool: PoolId,
@@ -554,7 +566,7 @@ impl State {
         self.groups.iter().filter(|(_, g)| may(g)).filter_map(choice).collect()
     }
 
-    /// Grows a volume.
+    /// Returns the command that grows a volume.
     pub fn resize_volume_command(
         &self,
         name: &str,
@@ -572,7 +584,8 @@ impl State {
         Ok(command)
     }
 
-    /// Deletes a volume; `attached` are the clients that use it. With `unmap`, also if somebody may or does.
+    /// Returns the command that deletes a volume; `attached` returns the clients that use it.
+    /// Without `unmap` it is refused if named clients may use the volume, or any client does.
     pub fn delete_volume_command(
         &self,
         name: &str,
@@ -599,7 +612,7 @@ impl State {
         Ok(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
     }
 
-    /// Maps a volume to more clients, or, if it says so, to these only.
+    /// Returns the command that maps a volume to more clients; with `only`, to these only.
     pub fn map_command(&self, m: &control::MapAsk) -> Result<Command, Refused> {
         let (id, old) = self.find(&m.volume)?;
         if m.to.is_empty() {
@@ -619,7 +632,7 @@ impl State {
         self.checked(Command::MapVolume(command::MapVolume { volume, mapping }))
     }
 
-    /// Takes clients their leave to use a volume.
+    /// Returns the command that ends permissions of clients to use a volume.
     pub fn unmap_command(&self, m: &control::UnmapAsk) -> Result<Command, Refused> {
         let (id, old) = self.find(&m.volume)?;
         let volume = || m.volume.clone();
@@ -647,7 +660,7 @@ impl State {
         self.sdc_named(name).ok_or_else(none)
     }
 
-    /// Whom these names mean; if there are none, and it wasn't said that nobody is meant: all.
+    /// Returns the mapping to these clients. An empty list means all clients; with `nobody`, none.
     fn wished(&self, to: &[control::MapTo], nobody: bool) -> Result<Mapping, Refused> {
         let grant = |m: &control::MapTo| Grant { access: m.access(), generation: 0 };
         match to {
@@ -660,7 +673,7 @@ impl State {
         }
     }
 
-    /// Has a device, or all (0), scrubbed: one command for each that keeps its content.
+    /// Returns the commands to scrub a device, or all (0): one for each that keeps its content.
     pub fn scrub_commands(&self, device: u32) -> Result<Vec<Command>, Refused> {
         let meant = |id: &DeviceId| device == 0 || id.0 == device;
         let found = self.devices.iter().filter(|(id, _)| meant(id));
@@ -680,7 +693,7 @@ impl State {
         self.volume_named(name).ok_or_else(|| Refused::NotFound(String::from(name)))
     }
 
-    /// Servers with a device that is up.
+    /// Returns the number of servers with a device that is up.
     pub fn servers_up(&self) -> usize {
         self.devices.values().filter(|d| d.up).map(|d| d.sds).collect::<BTreeSet<SdsId>>().len()
     }
@@ -691,7 +704,7 @@ fn whole_units(size: u64) -> Result<u64, Refused> {
     check_size(rounded).map(|()| rounded)
 }
 
-/// What a process is told whose place has been taken.
+/// Returns the error for a process whose place another process has taken.
 pub fn superseded(name: &str) -> String {
     format!("another process serves as {name:.64}: stop one")
 }

@@ -1,4 +1,4 @@
-//! Why an order of a person or program is refused, and what to do about it.
+//! Why the order of a person or program is refused, and what to do about it.
 
 use alloc::string::String;
 use base::policy::NoPolicy;
@@ -10,15 +10,17 @@ use wire::control::{AdminError, ObjectKind};
 pub const NAME_MAX: usize = 31;
 /// The longest name of a server or client.
 pub const PEER_NAME_MAX: usize = 64;
-/// How many volumes there may be: they are listed whole in every map answer and snapshot.
+/// Maximum number of volumes: every map answer and snapshot lists all of them.
 pub const MAX_VOLUMES: usize = 16 << 10;
-/// How many devices there may be: every server has them all in its map, with their groups.
+/// Maximum number of devices: every server has all of them in its map, with their groups.
 pub const MAX_DEVICES: usize = 2048;
-/// How many new devices may wait for an order: strangers leave room for those that belong to the cluster.
+/// Maximum number of new devices that wait for an order: strangers leave room for the devices that
+/// belong to the cluster.
 pub const MAX_WAITING: usize = 64;
-/// How many groups one command makes, at most: it has to fit into an entry. The next volume makes the others.
+/// Maximum number of groups that one command makes: it has to fit into an entry. The next volume
+/// makes the others.
 pub const MAX_NEW_GROUPS: usize = 180_000;
-/// How many clients may be known.
+/// Maximum number of known clients.
 pub const MAX_SDCS: usize = 4096;
 
 /// A refusal.
@@ -64,7 +66,7 @@ pub enum Refused {
         /// Servers in all.
         known: usize,
     },
-    /// No group that could take data.
+    /// There is no group that could take data.
     #[error("every group has lost its copies: bring a server back, or start another one")]
     NoGroup,
     /// The list of volumes is full.
@@ -73,7 +75,7 @@ pub enum Refused {
     /// No device has this id.
     #[error("there is no device {0}: `gabion status` shows those that exist")]
     NoDevice(u32),
-    /// No device of those that are meant waits.
+    /// None of the devices that the order means waits.
     #[error("no new device of those waits for an order: `gabion device list` shows which do")]
     NotWaiting,
     /// No server has this name.
@@ -110,7 +112,7 @@ pub enum Refused {
         /// Bytes that the others can take.
         room: u64,
     },
-    /// It is down, and what it has nobody else has.
+    /// The device is down, and has copies that no other device has.
     #[error(
         "dev{device} is down, and has the only good copy of {groups} groups: bring it back first"
     )]
@@ -120,7 +122,7 @@ pub enum Refused {
         /// Groups that a volume uses.
         groups: usize,
     },
-    /// Two in maintenance.
+    /// Another server is in maintenance.
     #[error(
         "`{0}` is in maintenance already, and both copies of some data may be on these two: end that first, or \
          use --protected"
@@ -129,7 +131,7 @@ pub enum Refused {
     /// It is not in maintenance.
     #[error("`{0}` is not in maintenance")]
     NotMaintained(String),
-    /// Another one is being emptied.
+    /// Another server is being emptied.
     #[error(
         "`{0}` is being emptied, and its data has to go somewhere: wait until `gabion status` shows that it has, or end that \
          first"
@@ -138,7 +140,7 @@ pub enum Refused {
     /// It is being removed.
     #[error("`{0}` is being removed: `gabion sds remove {0} --keep` ends that")]
     Leaves(String),
-    /// What it has nobody else has.
+    /// The server has copies that no other server has.
     #[error(
         "{groups} groups have their only good copy on `{server}`: wait until `gabion status` shows everything as \
          protected"
@@ -171,42 +173,42 @@ pub enum Refused {
         crate::members::MAX_MEMBERS
     )]
     TooManyMdms,
-    /// Nobody could lead.
+    /// No MDM could lead.
     #[error(
         "`{0}` is the last manager, and tie-breakers don't lead for long: add another manager first"
     )]
     LastManager(String),
-    /// The managers would be an even number, with nobody to break a tie.
+    /// The number of managers would be even, with no tie-breaker.
     #[error(
         "without the tie-breaker `{0}` the managers are an even number: when one half is lost, the other \
          can't go on. Remove a manager first, or add another tie-breaker"
     )]
     LastTieBreaker(String),
-    /// Those that are left, or that have to agree to it, are not enough.
+    /// The MDMs that remain, or that have to agree to the change, are too few.
     #[error(
         "without `{name}` only {left} of {of} MDMs would work: bring back the others first, or remove one \
          that does not work"
     )]
     Majority {
-        /// Who was to go.
+        /// The MDM that was to go.
         name: String,
-        /// How many work without it.
+        /// Number of MDMs that work without it.
         left: usize,
-        /// Of how many.
+        /// Number of MDMs without it.
         of: usize,
     },
-    /// The leader has led for too short a time to know who works.
+    /// The leader has led for too short a time to know which MDMs work.
     #[error(
         "this MDM leads since a moment ago, and has not heard all the others yet: try again in a second"
     )]
     NotHeardYet,
-    /// One is on its way out.
+    /// Another MDM is being removed.
     #[error("an MDM is on its way out: try again in a moment")]
     MdmLeaves,
     /// It leads already.
     #[error("`{0}` leads already")]
     Leads(String),
-    /// It can't lead now.
+    /// It can't lead now, for this reason.
     #[error("`{0}` can't lead now: {1}")]
     CantLead(String, &'static str),
     /// The name can't be that of an object of this kind.
@@ -218,19 +220,19 @@ pub enum Refused {
     /// The name is taken.
     #[error("there is a {what} `{1}` already: choose another name", what = words(*.0))]
     ObjectTaken(ObjectKind, String),
-    /// There is none of this name.
+    /// No object has this name.
     #[error(
         "there is no {what} `{1}`: `gabion {command} list` shows those that exist",
         what = words(*.0), command = command(*.0)
     )]
     NoObject(ObjectKind, String),
-    /// There are several.
+    /// There are several objects of this kind, and the order names none.
     #[error(
         "there are several {what}s: say which one with --{command} (`gabion {command} list` shows them)",
         what = words(*.0), command = command(*.0)
     )]
     Which(ObjectKind),
-    /// A client that is to be removed is here.
+    /// A client that is to be removed is connected.
     #[error("the SDC `{0}` runs: stop its process first, then remove it")]
     SdcHere(String),
     /// A client that is to be removed may use volumes.
@@ -246,7 +248,7 @@ pub enum Refused {
         /// How many there are.
         count: usize,
     },
-    /// Something belongs to it.
+    /// Something still belongs to the object.
     #[error(
         "the {what} `{name}` still has {count} {of}: remove or move those first",
         what = words(*.kind), of = .what
@@ -256,24 +258,24 @@ pub enum Refused {
         kind: ObjectKind,
         /// Its name.
         name: String,
-        /// How many.
+        /// The number of things that belong to it.
         count: usize,
-        /// Of what.
+        /// Their kind.
         what: &'static str,
     },
-    /// There has to be one.
+    /// The last object of its kind can't be removed.
     #[error("`{1}` is the last {what}, and there has to be one: rename it, or make another one first", what = words(*.0))]
     LastObject(ObjectKind, String),
-    /// There are as many as there may be.
+    /// The list of objects of this kind is full.
     #[error("there are {} {what}s, and there can't be more: remove one", crate::objects::MAX_OBJECTS, what = words(*.0))]
     TooManyObjects(ObjectKind),
-    /// More than a pool can do without.
+    /// A larger spare than a pool may have.
     #[error("{0} % of a pool can't be kept for rebuilds: use 0 to 90")]
     Spare(u32),
-    /// Copies can't give way like that.
+    /// The policy is not valid.
     #[error("{0}")]
     Policy(NoPolicy),
-    /// A pool's servers are too few.
+    /// Too few fault units of a pool are up.
     #[error(
         "two copies need two fault units (fault sets, or servers in none), and the storage pool `{pool}` has \
          {up} that are up: start another SDS with a device of that pool"
@@ -295,9 +297,9 @@ pub enum Refused {
         pool: String,
         /// The volume's size.
         size: u64,
-        /// What it would take.
+        /// The bytes that it needs.
         needed: u64,
-        /// What is left.
+        /// The bytes that are left.
         room: u64,
     },
     /// Clients may use the volume.
@@ -307,7 +309,7 @@ pub enum Refused {
     StillMapped {
         /// The volume.
         volume: String,
-        /// To whom.
+        /// The clients.
         sdcs: String,
     },
     /// Clients use the volume.
@@ -318,10 +320,10 @@ pub enum Refused {
     InUse {
         /// The volume.
         volume: String,
-        /// By whom.
+        /// The clients.
         sdcs: String,
     },
-    /// The volume is mapped to all.
+    /// The volume is mapped to all clients.
     #[error(
         "`{volume}` is mapped to all SDCs: `gabion volume map {volume} --sdc NAME --only` leaves it to those that \
          you name"
@@ -330,18 +332,18 @@ pub enum Refused {
         /// The volume.
         volume: String,
     },
-    /// It was not mapped.
+    /// The volume was not mapped to this client.
     #[error("`{volume}` is not mapped to {sdc}: `gabion volume list` shows to whom it is")]
     NotMapped {
         /// The volume.
         volume: String,
-        /// To whom.
+        /// The client.
         sdc: String,
     },
-    /// Nobody was named.
+    /// The order names no client.
     #[error("say to whom: --sdc NAME, or --all")]
     Nobody,
-    /// Nothing of these volumes can be given up in this way.
+    /// No part of these volumes can be given up in this way.
     #[error(
         "nothing of that can be given up: `gabion volume damage` shows what is not served, and why. --read-as is for what \
          is lost; --use-stale for what waits for a device while an older copy is there"
@@ -353,19 +355,19 @@ pub enum Refused {
          are of no use any more"
     )]
     SharesLoss(String),
-    /// There is nobody who could begin with nothing.
+    /// No device could begin the group with nothing.
     #[error(
         "no device of the pool can begin anew with a group that is lost: it takes one that is up and does not belong to \
          the group. Start or add a server"
     )]
     NobodyEmpty,
-    /// The MDM collects what servers know.
+    /// A recovery collects the servers' reports.
     #[error(
         "the MDM recovers, and asks servers what they know: `gabion status` shows whom it waits for; `gabion mdm recover \
          --finish` ends that"
     )]
     Recovering,
-    /// There is nothing to end.
+    /// There is no recovery to end.
     #[error("the MDM does not recover: there is nothing to finish")]
     NotRecovering,
     /// The order would delete a volume that is known, or that is deleted already.
@@ -378,10 +380,10 @@ pub enum Refused {
         "most MDMs work: there is nothing to recover from. `gabion mdm remove` takes out one that is lost"
     )]
     MajorityWorks,
-    /// The level is in force.
+    /// The level is in force already.
     #[error("the cluster has level {0} already")]
     LevelIsThere(u32),
-    /// A level below the present one.
+    /// The level is below the present one.
     #[error(
         "the cluster has level {level}, and a level never falls: what was written since needs it. There is no way back \
          to level {asked}"
@@ -392,7 +394,7 @@ pub enum Refused {
         /// The level asked for.
         asked: u32,
     },
-    /// The leading MDM is too old.
+    /// The leader does not know the level.
     #[error("the leading MDM knows levels up to {known}, not level {asked}: update the MDMs first")]
     LevelUnknown {
         /// The level asked for.
@@ -400,7 +402,7 @@ pub enum Refused {
         /// The highest one that it knows.
         known: u32,
     },
-    /// Processes that do not know the level, or may not.
+    /// There are processes that do not know the level, or that are down and may not know it.
     #[error(
         "every MDM, server and client has to know level {level}, and these don't, or are down and may not: {who}. Update \
          and start them. `--without NAME` goes without an MDM or a server that is down: it is refused until it is updated"
@@ -416,19 +418,19 @@ pub enum Refused {
         "`{0}` is up, and --without is for MDMs and servers that are down: update it, or stop it"
     )]
     WithoutUp(String),
-    /// Nobody has this name.
+    /// No MDM or server has this name.
     #[error("there is no MDM or server `{0}`: `gabion status` shows those that exist")]
     WithoutNobody(String),
-    /// The request names nothing that this build knows.
+    /// The request has no order that this build knows.
     #[error("this MDM doesn't know that order: update it")]
     Unknown,
-    /// The order was made for a state that is gone.
+    /// The order was made for an older state.
     #[error("the cluster has changed meanwhile: try again")]
     Outdated,
 }
 
 impl Refused {
-    /// For programs.
+    /// Returns the code of the refusal, for programs.
     pub fn code(&self) -> AdminError {
         match self {
             Refused::Name(_) | Refused::Empty | Refused::TooBig(_) | Refused::Shrink { .. } => {
@@ -504,7 +506,7 @@ pub fn check_name(name: &str) -> Result<(), Refused> {
     Err(Refused::Name(name.chars().take(64).collect()))
 }
 
-/// Checks the name of something else than a volume.
+/// Checks the name of another object than a volume.
 pub fn check_object_name(kind: ObjectKind, name: &str) -> Result<(), Refused> {
     let plain = |c: char| !c.is_control();
     if (1..=PEER_NAME_MAX).contains(&name.len()) && name.chars().all(plain) {
@@ -513,7 +515,7 @@ pub fn check_object_name(kind: ObjectKind, name: &str) -> Result<(), Refused> {
     Err(Refused::ObjectName(kind, name.chars().take(64).collect()))
 }
 
-/// What people call it.
+/// Returns what people call an object of this kind.
 fn words(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Unknown => "thing",
@@ -527,7 +529,7 @@ fn words(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// Where the command line has it.
+/// Returns the object's word on the command line.
 fn command(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::Volume => "volume",

@@ -1,14 +1,15 @@
 //! The cluster's state, and what commands do to it.
 //!
-//! `apply` is a pure function of state and command. It works in two steps: [`State::edits`] tells
-//! what would change, `commit` changes it. So a command that changes nothing is known before it is
-//! logged, and a group's epoch rises by exactly one whatever the command did to it.
+//! `apply` is a pure function of state and command. It works in two steps: [`State::edits`] returns
+//! what would change, and `commit` changes it. So a command that changes nothing is known before it
+//! is logged, and a group's epoch rises by exactly one whatever the command did to it (recoveries
+//! and accepted losses of groups in doubt raise it by more).
 //!
 //! Invariants ([`State::check`]): those of [`Group`], and: ids and incarnations are below their
 //! counters; names are unique; slots name groups; a lost group that no volume uses has no replica
-//! that is up (it would have been formed anew).
+//! that is up (it would have been formed again).
 //!
-//! What each command does is in one file per noun, under `state/`.
+//! The effects of each command are in one file per noun, under `state/`.
 
 mod check;
 mod clients;
@@ -40,14 +41,14 @@ use groups::{forget_volume, index_volume};
 pub(crate) use volumes::check_size;
 use wire::control::{AcceptedLoss, DeviceKind, Intent, Register};
 
-/// How many earlier nonces of a device or client are remembered, to tell a left-over process from
-/// a new one.
+/// Number of earlier nonces of a device or client that are kept, to tell a left-over process from a
+/// new one.
 const PAST: usize = 8;
 
-/// Lives are numbered below this, so that counting on never overflows.
+/// Incarnations are below this number, so that counting on never overflows.
 const LIVES: u64 = 1 << 63;
 
-/// True for a device that keeps its content when its process ends.
+/// Returns true for a device that keeps its content when its process ends.
 pub fn survives(kind: DeviceKind) -> bool {
     kind == DeviceKind::Durable
 }
@@ -57,37 +58,38 @@ pub fn survives(kind: DeviceKind) -> bool {
 pub struct Device {
     /// Its server.
     pub sds: SdsId,
-    /// Which shard of the server.
+    /// Number of its shard in the server: with the server it is the device's place.
     pub shard: u32,
-    /// Where it listens.
+    /// Address where its process listens.
     pub address: String,
-    /// The life of its process.
+    /// The incarnation of its process.
     pub incarnation: Incarnation,
-    /// What that process drew at its start.
+    /// The number that the process drew at its start.
     pub nonce: u64,
-    /// What earlier lives drew, the latest last.
+    /// Nonces of earlier processes, the latest last.
     pub past: Vec<u64>,
-    /// What was drawn when its store was made.
+    /// The number drawn at random when its store was made (RAM: when the process started). It
+    /// identifies the content.
     pub store: u64,
-    /// What it is.
+    /// Its kind.
     pub kind: DeviceKind,
     /// Bytes for data.
     pub capacity: u64,
-    /// The process, for people.
+    /// The process id, for people.
     pub pid: u32,
     /// The release of the process; empty in a cluster of level 1.
     pub release: String,
-    /// Thought to be alive.
+    /// It counts as alive.
     pub up: bool,
-    /// Down, and known to be dead.
+    /// It is down, and known to be dead.
     pub dead: bool,
-    /// How often it was asked to be scrubbed.
+    /// Number of scrubs that were ordered.
     pub scrub: u32,
-    /// What is to become of it.
+    /// Whether it may hold replicas, and whether it is to leave.
     pub intent: Intent,
-    /// Its storage pool, for good.
+    /// Its storage pool. It never changes.
     pub pool: PoolId,
-    /// The version that changed it last.
+    /// The map version that changed it last.
     pub changed_at: MapVersion,
 }
 
@@ -98,9 +100,9 @@ pub struct Server {
     pub own: String,
     /// Its name, for people.
     pub name: String,
-    /// Its protection domain, for good.
+    /// Its protection domain. It never changes.
     pub domain: DomainId,
-    /// Its fault set, for good.
+    /// Its fault set. It never changes.
     pub fault_set: Option<FaultSetId>,
     /// Its fault unit: the first server of its fault set, or itself.
     pub unit: SdsId,
@@ -113,17 +115,17 @@ pub struct Sdc {
     pub own: String,
     /// Its name, for people.
     pub name: String,
-    /// The life of its process.
+    /// The incarnation of its process.
     pub incarnation: Incarnation,
-    /// What that process drew at its start.
+    /// The number that the process drew at its start.
     pub nonce: u64,
-    /// What earlier lives drew, the latest last.
+    /// Nonces of earlier processes, the latest last.
     pub past: Vec<u64>,
-    /// The process, for people.
+    /// The process id, for people.
     pub pid: u32,
     /// NBD addresses, for people.
     pub nbd: Vec<String>,
-    /// The version that changed it last.
+    /// The map version that changed it last.
     pub changed_at: MapVersion,
 }
 
@@ -134,46 +136,46 @@ pub struct Volume {
     pub name: String,
     /// Bytes, a multiple of 1 MiB.
     pub size: u64,
-    /// Rises when somebody's leave to use it ends: for fencing.
+    /// Rises when a client's permission to use the volume ends: for fencing.
     pub generation: u32,
-    /// Who may use it.
+    /// The clients that may use it.
     pub mapping: Mapping,
-    /// Its storage pool, for good.
+    /// Its storage pool. It never changes.
     pub pool: PoolId,
     /// Space for all of it is reserved.
     pub thick: bool,
     /// The groups of its units.
     pub slots: Vec<GroupId>,
-    /// Losses that people have accepted, the last ones.
+    /// The latest losses that operators have accepted.
     pub losses: Vec<AcceptedLoss>,
-    /// Groups whose part of it was lost, with the units that it had then: those blocks are errors to read until they are
-    /// written.
+    /// Groups whose part of the volume was lost, with the number of units that the volume had then:
+    /// their blocks are errors to read until they are written.
     pub gaps: BTreeMap<GroupId, u32>,
-    /// The version that changed it last.
+    /// The map version that changed it last.
     pub changed_at: MapVersion,
 }
 
-/// What a command did.
+/// The effect of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// Nothing: its effect was there already, or what it was about is over.
+    /// None: the state is as the command wants it already, or the command is outdated.
     Unchanged,
-    /// What it says.
+    /// The command changed the state.
     Changed,
-    /// Nothing, and somebody wants to know why.
+    /// None, for this reason, which is for the requester.
     Refused(Refused),
 }
 
-/// Everything that the MDM knows for good.
+/// The replicated state of the MDMs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct State {
     /// The cluster; 0 before it is formed.
     pub cluster: ClusterId,
     /// The cluster's level: what may be logged, sent, or written to a device (`base::level`).
     pub level: u32,
-    /// The last command.
+    /// Index of the last command.
     pub index: u64,
-    /// The last command that changed the map.
+    /// Index of the last command that changed the map.
     pub version: MapVersion,
     /// Devices.
     pub devices: BTreeMap<DeviceId, Device>,
@@ -183,12 +185,12 @@ pub struct State {
     pub objects: Objects,
     /// Clients.
     pub sdcs: BTreeMap<SdcId, Sdc>,
-    /// Clients' ids up to this one were given away, also those of clients that were removed.
+    /// The last client id that was given away, even if that client was removed.
     pub last_sdc: SdcId,
-    /// Of the ids that lost MDMs may have given to clients: those of which is known what became of them. These clients were
-    /// removed, or this MDM itself has given the ids away between two recoveries.
+    /// Of the client ids that lost MDMs may have given away, those that no client may claim any
+    /// more: the client was removed, or this MDM itself gave the id away between two recoveries.
     pub removed_sdcs: IdSet,
-    /// The version that removed a client last.
+    /// The map version that removed a client last.
     pub sdcs_gone_at: MapVersion,
     /// The MDMs themselves.
     pub members: Members,
@@ -196,11 +198,11 @@ pub struct State {
     pub groups: BTreeMap<GroupId, Group>,
     /// Volumes.
     pub volumes: BTreeMap<VolumeId, Volume>,
-    /// The next volume's id: those below that aren't there are gone for ever.
+    /// The next new volume's id. No new volume gets a lower one.
     pub next_volume: VolumeId,
-    /// The next life's number.
+    /// The next new incarnation.
     pub next_incarnation: Incarnation,
-    /// What is remembered of recoveries of the MDMs.
+    /// The record of recoveries.
     pub recovery: Recovery,
     /// The groups of each device. Follows from `groups`.
     pub(crate) by_device: BTreeMap<DeviceId, Vec<GroupId>>,
@@ -210,19 +212,20 @@ pub struct State {
     pub(crate) users: BTreeMap<GroupId, Users>,
 }
 
-/// What volumes have a group for.
+/// How volumes use a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Users {
-    /// How many.
+    /// Number of volumes.
     pub volumes: u32,
-    /// Units of theirs that it may come to hold: those of a volume spread evenly over its groups.
+    /// Units of theirs that the group may come to hold, as a volume's units spread evenly over its
+    /// groups.
     pub units: u64,
 }
 
-/// Ids of groups and volumes that somebody tells of are below this one: there is room for new ones.
+/// Ids that reports name count only below this one, so that there is room for new ones.
 pub(crate) const IDS_END: u32 = 1 << 31;
 
-/// What a command changes. Epochs are set; `changed_at` is for `commit`.
+/// The changes of a command. Epochs are final; `commit` sets `changed_at`.
 #[derive(Default)]
 pub struct Edits {
     cluster: Option<ClusterId>,
@@ -234,17 +237,17 @@ pub struct Edits {
     groups: Vec<(GroupId, Group)>,
     volume: Option<(VolumeId, Option<Volume>)>,
     member: Option<(u32, Option<Member>)>,
-    /// Of a [`command::Reconcile`] or [`command::AcceptLoss`].
+    /// From a [`command::Reconcile`] or [`command::AcceptLoss`].
     volumes: Vec<(VolumeId, Option<Volume>)>,
     given: Option<Given>,
     forget: Option<command::Forget>,
     awaited: Vec<command::Awaited>,
-    /// A recovery is over, and these volumes are left of which nobody knows.
+    /// The recovery ends, and these volumes stay unknown.
     recovered: Option<Vec<u32>>,
 }
 
 impl Edits {
-    /// True when the command may as well not be logged.
+    /// Returns true if the command changes nothing, so that it need not be logged.
     pub fn is_empty(&self) -> bool {
         !self.is_map()
     }
@@ -268,7 +271,7 @@ impl Edits {
 }
 
 impl State {
-    /// A state without a cluster.
+    /// Returns a state without a cluster.
     pub fn new() -> State {
         let (next_volume, next_incarnation) = (VolumeId(1), Incarnation(1));
         State { level: level::FIRST, next_volume, next_incarnation, ..State::default() }
@@ -289,7 +292,7 @@ impl State {
         }
     }
 
-    /// What the command would change now.
+    /// Returns what the command would change now.
     pub fn edits(&self, command: &Command) -> Result<Edits, Refused> {
         match command {
             Command::FormCluster(c) => Ok(self.form(c)),
@@ -331,6 +334,7 @@ impl State {
         Edits { level, ..Edits::default() }
     }
 
+    // Long: one kind of change after the other, in an order on which the indexes rely.
     fn commit(&mut self, edits: Edits) {
         if edits.is_map() {
             self.version = MapVersion(self.index);
@@ -406,47 +410,48 @@ impl State {
         }
     }
 
-    /// True when the device is thought to be alive.
+    /// Returns true if the device counts as alive.
     pub fn is_up(&self, device: DeviceId) -> bool {
         self.devices.get(&device).is_some_and(|d| d.up)
     }
 
-    /// Devices that were not removed.
+    /// Returns the number of devices that were not removed.
     pub(crate) fn devices_there(&self) -> usize {
         self.devices.values().filter(|d| d.intent != Intent::Removed).count()
     }
 
-    /// Devices that wait for an order.
+    /// Returns the number of devices that wait for an order.
     pub(crate) fn waiting(&self) -> usize {
         self.devices.values().filter(|d| d.intent == Intent::Waiting).count()
     }
 
-    /// True when no further device may wait for an order to come into this pool.
+    /// Returns true if no further new device may wait to be admitted to this pool.
     pub(crate) fn is_full_of_strangers(&self, pool: PoolId) -> bool {
         self.has_to_wait(pool) && self.waiting() >= MAX_WAITING
     }
 
-    /// True when devices that come into this pool for the first time wait for an order.
+    /// Returns true if new devices of this pool wait for an order.
     pub(crate) fn has_to_wait(&self, pool: PoolId) -> bool {
         self.objects.pools.get(&pool).is_some_and(|p| p.by_order)
     }
 
-    /// The groups that a device belongs to.
+    /// Returns the groups that a device belongs to.
     pub fn groups_of(&self, device: DeviceId) -> &[GroupId] {
         self.by_device.get(&device).map_or(&[], |g| g)
     }
 
-    /// True when a volume uses this group.
+    /// Returns true if a volume uses this group.
     pub fn is_used(&self, group: GroupId) -> bool {
         self.users.contains_key(&group)
     }
 
-    /// Units that a group may come to hold; 0: no volume uses it.
+    /// Returns the units that a group may come to hold; 0: no volume uses it.
     pub fn units_of(&self, group: GroupId) -> u64 {
         self.users.get(&group).map_or(0, |u| u.units)
     }
 
-    /// The device that reports, if it is known: by the id that is written on it, or else by its place.
+    /// Returns the known device that this registration is about: the one with the id that is
+    /// written on it, or the one in its place.
     pub fn reporter(&self, m: &Register) -> Option<(DeviceId, &Device)> {
         if m.device != 0 && !mutant::on(Mutant::StrangeDevice) {
             let id = DeviceId(m.device);
@@ -458,7 +463,8 @@ impl State {
         there.next_back().map(|(id, d)| (*id, d))
     }
 
-    /// Who counts as up where this device says that it is, and this device itself, if that does.
+    /// Returns the devices that are up in the place of this registration, and the device itself if
+    /// it is up.
     pub fn in_the_way(&self, m: &Register) -> Vec<DeviceId> {
         let place = self.server_of(&m.sds).map(|sds| (sds, m.shard));
         let here = |id: &DeviceId, d: &Device| id.0 == m.device || Some((d.sds, d.shard)) == place;
@@ -466,27 +472,28 @@ impl State {
         there.map(|(id, _)| *id).collect()
     }
 
-    /// The server whose processes give this name.
+    /// Returns the server whose processes give this name.
     pub fn server_of(&self, own: &str) -> Option<SdsId> {
         self.servers.iter().find(|(_, s)| s.own == own).map(|(id, _)| *id)
     }
 
-    /// The server with this name.
+    /// Returns the server with this name.
     pub fn server_named(&self, name: &str) -> Option<SdsId> {
         self.servers.iter().find(|(_, s)| s.name == name).map(|(id, _)| *id)
     }
 
-    /// The client whose processes give this name.
+    /// Returns the client whose processes give this name.
     pub fn sdc_of(&self, own: &str) -> Option<(SdcId, &Sdc)> {
         self.sdcs.iter().find(|(_, s)| s.own == own).map(|(id, s)| (*id, s))
     }
 
-    /// The client with this name.
+    /// Returns the client with this name.
     pub fn sdc_named(&self, name: &str) -> Option<(SdcId, &Sdc)> {
         self.sdcs.iter().find(|(_, s)| s.name == name).map(|(id, s)| (*id, s))
     }
 
-    /// A device's fault unit, named by the first server of it: two copies on one share their fate.
+    /// Returns a device's fault unit, named by the first server of it. Two copies on one fault unit
+    /// can be lost together.
     pub fn unit_of(&self, device: DeviceId) -> Option<SdsId> {
         let server = self.devices.get(&device)?.sds;
         let alone = || self.servers.get(&server).is_some_and(|s| s.fault_set.is_none());
@@ -496,18 +503,19 @@ impl State {
         }
     }
 
-    /// A server's fault unit.
+    /// Returns a server's fault unit.
     pub fn unit(&self, server: SdsId) -> SdsId {
         let known = self.servers.get(&server).filter(|_| !mutant::on(Mutant::IgnoreFaultSets));
         known.map_or(server, |s| s.unit)
     }
 
-    /// A server's protection domain.
+    /// Returns a server's protection domain.
     pub fn domain_of(&self, server: SdsId) -> DomainId {
         self.servers.get(&server).map_or(DomainId(1), |s| s.domain)
     }
 
-    /// How many fault units the protection domain of this device has, without servers whose devices all wait.
+    /// Returns the number of fault units in the protection domain of this device, without servers
+    /// whose devices all wait.
     pub fn units_beside(&self, device: DeviceId) -> usize {
         let Some(device) = self.devices.get(&device) else { return 0 };
         let domain = self.domain_of(device.sds);
@@ -516,40 +524,40 @@ impl State {
         units.collect::<BTreeSet<SdsId>>().len()
     }
 
-    /// A group's storage pool: its devices'.
+    /// Returns a group's storage pool: that of its devices.
     pub fn pool_of(&self, group: &Group) -> Option<PoolId> {
         self.devices.get(group.replicas.first()?).map(|d| d.pool)
     }
 
-    /// The volume with this name.
+    /// Returns the volume with this name.
     pub fn volume_named(&self, name: &str) -> Option<(VolumeId, &Volume)> {
         self.volumes.iter().find(|(_, v)| v.name == name).map(|(id, v)| (*id, v))
     }
 
     // Entries of devices, servers and groups are never removed, so the next id follows from the last.
 
-    /// The next new device's id.
+    /// Returns the next new device's id.
     pub fn next_device(&self) -> DeviceId {
         DeviceId(next(self.devices.last_key_value().map(|(id, _)| id.0), self.recovery.device))
     }
 
-    /// The next new server's id.
+    /// Returns the next new server's id.
     pub fn next_sds(&self) -> SdsId {
         SdsId(next(self.servers.last_key_value().map(|(id, _)| id.0), self.recovery.server))
     }
 
-    /// The next new group's id.
+    /// Returns the next new group's id.
     pub fn next_group(&self) -> GroupId {
         GroupId(next(self.groups.last_key_value().map(|(id, _)| id.0), self.recovery.group))
     }
 
-    /// The next new client's id.
+    /// Returns the next new client's id.
     pub fn next_sdc(&self) -> SdcId {
         SdcId(next(Some(self.last_sdc.0), self.recovery.sdc))
     }
 }
 
-/// The id after the last one that was given, and after those that lost MDMs may have given.
+/// Returns the id after the last one that was given, and after those that lost MDMs may have given.
 fn next(last: Option<u32>, lost: u32) -> u32 {
     last.unwrap_or(0).max(lost) + 1
 }
