@@ -1,11 +1,11 @@
-//! What a log entry can say.
+//! The commands of the MDMs' log.
 //!
 //! Protocol Buffers, as on the wire: fields can be added. Tags are part of the format: never reuse
 //! one. A command that this build doesn't know is an error when the log is read, never skipped
 //! ([`Command::decode`] gives `None`): the state that it would lead to isn't known either.
 //!
-//! Commands name ids, incarnations and chosen groups explicitly; nothing is drawn or computed by a
-//! clock or a random number when they are applied.
+//! Commands name ids, incarnations and chosen groups explicitly: applying one uses neither a clock
+//! nor random numbers.
 
 mod objects;
 
@@ -20,77 +20,77 @@ use wire::control::{
     VolumeInfo, known,
 };
 
-/// One log entry.
+/// One command of a log entry.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub enum Command {
-    /// The cluster begins. Always the first entry, and only there.
+    /// Forms the cluster. It is always the first command, and only that.
     #[prost(message, tag = "1")]
     FormCluster(FormCluster),
-    /// A device is there: for the first time, in a new life, or after silence.
+    /// A device registers for the first time or with a new incarnation, or is heard again after
+    /// silence.
     #[prost(message, tag = "2")]
     DeviceUp(DeviceUp),
-    /// A device is gone.
+    /// A device is lost.
     #[prost(message, tag = "3")]
     DeviceDown(DeviceDown),
-    /// A primary does without a device.
+    /// A primary continues without a device.
     #[prost(message, tag = "4")]
     Suspect(Suspect),
     /// A primary brings a device up to date.
     #[prost(message, tag = "5")]
     Join(Join),
-    /// Joiners have everything.
+    /// Joiners have everything, and are in sync.
     #[prost(message, tag = "6")]
     Admit(Admit),
-    /// A client is there, in a new life.
+    /// A client registers with a new incarnation.
     #[prost(message, tag = "7")]
     RegisterSdc(RegisterSdc),
-    /// A new volume.
+    /// Creates a volume.
     #[prost(message, tag = "8")]
     CreateVolume(CreateVolume),
-    /// A volume grows.
+    /// Grows a volume.
     #[prost(message, tag = "9")]
     ResizeVolume(ResizeVolume),
-    /// A volume goes.
+    /// Deletes a volume.
     #[prost(message, tag = "10")]
     DeleteVolume(DeleteVolume),
-    /// A device is to be scrubbed.
+    /// Orders a scrub of a device.
     #[prost(message, tag = "20")]
     Scrub(Scrub),
-    /// Groups get other replicas.
+    /// Gives groups other replicas.
     #[prost(message, tag = "30")]
     Reshape(Reshape),
-    /// Devices are to be removed, or not any more, or are.
+    /// Changes the intent of devices: to be removed, removed, in maintenance, or none of them.
     #[prost(message, tag = "31")]
     Intend(Intend),
-    /// An MDM belongs to the cluster: with the next free id, or that of a member that gets another name or
-    /// address.
+    /// Adds an MDM with the next free id, or gives another name or address to an existing one.
     #[prost(message, tag = "40")]
     AddMdm(MdmInfo),
-    /// An MDM doesn't any more.
+    /// Removes an MDM.
     #[prost(message, tag = "41")]
     RemoveMdm(RemoveMdm),
-    /// Other clients may use a volume.
+    /// Changes which clients may use a volume.
     #[prost(message, tag = "50")]
     MapVolume(MapVolume),
-    /// An object gets another name.
+    /// Renames an object.
     #[prost(message, tag = "51")]
     Rename(Rename),
-    /// A protection domain, a fault set or a storage pool is there, or is set otherwise.
+    /// Creates a protection domain, a fault set or a storage pool, or changes its settings.
     #[prost(message, tag = "52")]
     PutObject(PutObject),
-    /// It is gone.
+    /// Removes an object.
     #[prost(message, tag = "53")]
     DropObject(DropObject),
-    /// A server is gone with several devices.
+    /// Several devices of one server are lost.
     #[prost(message, tag = "60")]
     DevicesDown(DevicesDown),
-    /// After a recovery of the MDMs: what servers know becomes true.
+    /// After a recovery of the MDMs: what servers have reported becomes part of the state.
     #[prost(message, tag = "80")]
     Reconcile(Reconcile),
-    /// Groups that nobody serves begin anew, without what is lost.
+    /// Groups without a primary start again, without what is lost.
     #[prost(message, tag = "81")]
     AcceptLoss(AcceptLoss),
-    /// The cluster's level rises.
+    /// Raises the cluster's level.
     #[prost(message, tag = "90")]
     SetLevel(SetLevel),
 }
@@ -115,19 +115,19 @@ pub struct DeviceUp {
     /// The server's name.
     #[prost(string, tag = "3")]
     pub name: String,
-    /// Which shard of the server.
+    /// Number of its shard in the server.
     #[prost(uint32, tag = "4")]
     pub shard: u32,
-    /// The life: a new number, or the present one after silence.
+    /// The incarnation: a new one, or the present one after silence.
     #[prost(uint64, tag = "5")]
     pub incarnation: u64,
-    /// What the process drew at its start.
+    /// The number that the process drew at its start.
     #[prost(uint64, tag = "6")]
     pub nonce: u64,
-    /// What was drawn when the store was made.
+    /// The number that was drawn when the store was made.
     #[prost(uint64, tag = "7")]
     pub store: u64,
-    /// Where it listens.
+    /// The address where it listens.
     #[prost(string, tag = "8")]
     pub address: String,
     /// Bytes for data.
@@ -136,16 +136,16 @@ pub struct DeviceUp {
     /// `control::DeviceKind`.
     #[prost(int32, tag = "10")]
     pub kind: i32,
-    /// The process, for people.
+    /// The process id, for people.
     #[prost(uint32, tag = "11")]
     pub pid: u32,
-    /// Of a new server: its protection domain; 0, as builds before there were any: the first.
+    /// For a new server: its protection domain. 0, from builds without domains: the first one.
     #[prost(uint32, tag = "50")]
     pub domain: u32,
-    /// Of a new server: its fault set; 0: none.
+    /// For a new server: its fault set; 0: none.
     #[prost(uint32, tag = "51")]
     pub fault_set: u32,
-    /// Of a new device: its storage pool; 0, as builds before there were any: the first.
+    /// For a new device: its storage pool. 0, from builds without pools: the first one.
     #[prost(uint32, tag = "52")]
     pub pool: u32,
     /// From level 2 on: the release of its process, for people.
@@ -159,7 +159,7 @@ pub struct DeviceDown {
     /// The device.
     #[prost(uint32, tag = "1")]
     pub device: u32,
-    /// The life that ended; any other isn't touched.
+    /// The incarnation that ended. If the device has another one, nothing changes.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
     /// There is proof that the process is dead.
@@ -170,7 +170,7 @@ pub struct DeviceDown {
 /// See [`Command::DevicesDown`].
 #[derive(Clone, PartialEq, Message)]
 pub struct DevicesDown {
-    /// Each of them.
+    /// One entry per device.
     #[prost(message, repeated, tag = "1")]
     pub list: Vec<DeviceDown>,
 }
@@ -181,10 +181,10 @@ pub struct Suspect {
     /// The primary that proposes.
     #[prost(uint32, tag = "1")]
     pub by: u32,
-    /// Its life.
+    /// Its incarnation.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
-    /// Who doesn't answer.
+    /// The device that does not answer.
     #[prost(uint32, tag = "3")]
     pub device: u32,
 }
@@ -195,10 +195,10 @@ pub struct Join {
     /// The primary that proposes.
     #[prost(uint32, tag = "1")]
     pub by: u32,
-    /// Its life.
+    /// Its incarnation.
     #[prost(uint64, tag = "2")]
     pub incarnation: u64,
-    /// Who answers again.
+    /// The device that answers again.
     #[prost(uint32, tag = "3")]
     pub device: u32,
 }
@@ -234,13 +234,13 @@ pub struct RegisterSdc {
     /// Its name.
     #[prost(string, tag = "2")]
     pub name: String,
-    /// The life.
+    /// The incarnation.
     #[prost(uint64, tag = "3")]
     pub incarnation: u64,
-    /// What the process drew at its start.
+    /// The number that the process drew at its start.
     #[prost(uint64, tag = "4")]
     pub nonce: u64,
-    /// The process, for people.
+    /// The process id, for people.
     #[prost(uint32, tag = "5")]
     pub pid: u32,
     /// NBD addresses, for people.
@@ -260,16 +260,16 @@ pub struct CreateVolume {
     /// Bytes, a multiple of 1 MiB.
     #[prost(uint64, tag = "3")]
     pub size: u64,
-    /// Groups to be made first; their ids are the next free ones, in order.
+    /// Groups to be created first; their ids are the next free ones, in order.
     #[prost(message, repeated, tag = "4")]
     pub groups: Vec<NewGroup>,
     /// The groups of its units.
     #[prost(uint32, repeated, tag = "5")]
     pub slots: Vec<u32>,
-    /// Who may use it; absent: all.
+    /// The clients that may use it; absent: all.
     #[prost(message, optional, tag = "50")]
     pub mapping: Option<MappingInfo>,
-    /// Its storage pool; 0, as builds before there were any: the first.
+    /// Its storage pool. 0, from builds without pools: the first one.
     #[prost(uint32, tag = "51")]
     pub pool: u32,
     /// Space for all of it is reserved.
@@ -288,7 +288,7 @@ pub struct NewGroup {
 /// See [`Command::ResizeVolume`].
 #[derive(Clone, PartialEq, Message)]
 pub struct ResizeVolume {
-    /// Which.
+    /// The volume.
     #[prost(uint32, tag = "1")]
     pub volume: u32,
     /// Its new size in bytes, a multiple of 1 MiB.
@@ -299,7 +299,7 @@ pub struct ResizeVolume {
 /// See [`Command::DeleteVolume`].
 #[derive(Clone, PartialEq, Message)]
 pub struct DeleteVolume {
-    /// Which.
+    /// The volume.
     #[prost(uint32, tag = "1")]
     pub volume: u32,
 }
@@ -307,7 +307,7 @@ pub struct DeleteVolume {
 /// See [`Command::Scrub`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Scrub {
-    /// Which.
+    /// The device.
     #[prost(uint32, tag = "1")]
     pub device: u32,
     /// The number of the request: one more than the device's last one.
@@ -338,7 +338,7 @@ pub struct Shape {
     /// The one that leaves when the others are in sync; 0: none.
     #[prost(uint32, tag = "4")]
     pub leaving: u32,
-    /// Of a group in doubt: the highest epoch that anybody is known to have taken part in.
+    /// For a group in doubt: the highest epoch that any device is known to have taken part in.
     #[prost(uint64, tag = "5")]
     pub acted: u64,
 }
@@ -346,10 +346,10 @@ pub struct Shape {
 /// See [`Command::Intend`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Intend {
-    /// Which.
+    /// The devices.
     #[prost(uint32, repeated, tag = "1")]
     pub devices: Vec<u32>,
-    /// What is to become of them: `control::Intent`.
+    /// Their intent from now on: `control::Intent`.
     #[prost(enumeration = "wire::control::Intent", tag = "2")]
     pub intent: i32,
 }
@@ -357,7 +357,7 @@ pub struct Intend {
 /// See [`Command::RemoveMdm`].
 #[derive(Clone, PartialEq, Message)]
 pub struct RemoveMdm {
-    /// Which. Its id never comes back.
+    /// Its id, which is never used again.
     #[prost(uint32, tag = "1")]
     pub id: u32,
 }
@@ -365,34 +365,38 @@ pub struct RemoveMdm {
 /// See [`Command::Reconcile`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Reconcile {
-    /// Groups of which it is known now who has every acknowledged write. The epoch is the highest one that anybody knew.
+    /// Groups whose in-sync replicas are known now. The epoch is the highest one that any device
+    /// knew.
     #[prost(message, repeated, tag = "1")]
     pub groups: Vec<GroupInfo>,
     /// Volumes as the newest map has them.
     #[prost(message, repeated, tag = "2")]
     pub volumes: Vec<VolumeInfo>,
-    /// Volumes that the newest map does not have any more.
+    /// Volumes that the newest map no longer has.
     #[prost(uint32, repeated, tag = "3")]
     pub deleted: Vec<u32>,
-    /// The recovery is over: maps are handed out again.
+    /// The recovery ends: maps are handed out again.
     #[prost(bool, tag = "4")]
     pub close: bool,
-    /// Groups that a map of a server has: who has every acknowledged write is not known yet.
+    /// Groups that only a server's map has. It is not known yet which replicas have every
+    /// acknowledged write.
     #[prost(message, repeated, tag = "5")]
     pub made: Vec<GroupInfo>,
-    /// Ids of groups up to this one, and of volumes below the next one, may have been given away.
+    /// Lost MDMs may have given away ids of groups up to this one. 0: none is known.
     #[prost(uint32, tag = "6")]
     pub group: u32,
-    /// 0 is none.
+    /// Lost MDMs may have given away ids of volumes below this one. 0: none is known.
     #[prost(uint32, tag = "7")]
     pub next_volume: u32,
-    /// When the recovery ends: volumes of which servers have told, and that this MDM doesn't know. They stay on the devices.
+    /// At the end of the recovery: volumes that servers have reported and that this MDM does not
+    /// know. Their data stays on the devices.
     #[prost(uint32, repeated, tag = "8")]
     pub left: Vec<u32>,
-    /// A person orders that the data of volumes is deleted that this MDM doesn't know.
+    /// An operator's order to delete the data of volumes that this MDM does not know.
     #[prost(message, optional, tag = "9")]
     pub forget: Option<Forget>,
-    /// Ids of devices up to this one may have been given away; 0, as builds before: none is told.
+    /// Lost MDMs may have given away ids of devices up to this one. 0, also from earlier builds:
+    /// none is known.
     #[prost(uint32, tag = "10")]
     pub device: u32,
     /// The same for clients.
@@ -421,16 +425,16 @@ pub struct Awaited {
     pub store: u64,
 }
 
-/// An order to delete data of volumes that nobody knows.
+/// An order to delete the data of unknown volumes.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub struct Forget {
-    /// Which ones.
+    /// The ids of the volumes.
     #[prost(uint32, repeated, tag = "1")]
     pub volumes: Vec<u32>,
-    /// Who has ordered it.
+    /// Name of the person or program that ordered it.
     #[prost(string, tag = "2")]
     pub by: String,
-    /// When: seconds since 1970, UTC.
+    /// Time of the order: seconds since 1970, UTC.
     #[prost(uint64, tag = "3")]
     pub at: u64,
 }
@@ -438,13 +442,14 @@ pub struct Forget {
 /// See [`Command::AcceptLoss`].
 #[derive(Clone, PartialEq, Message)]
 pub struct AcceptLoss {
-    /// The volumes that have data there.
+    /// The volumes that have data in these groups.
     #[prost(uint32, repeated, tag = "1")]
     pub volumes: Vec<u32>,
-    /// Who has accepted what.
+    /// The acceptance: by whom, when, and of what.
     #[prost(message, required, tag = "2")]
     pub loss: AcceptedLoss,
-    /// Each group's replicas from now on: the first is in sync and leads, the other one gets a copy. The epoch is compared.
+    /// Each group's replicas from now on: the first one is in sync and becomes the primary, the
+    /// other one gets a copy. The epoch is compared.
     #[prost(message, repeated, tag = "3")]
     pub groups: Vec<Shape>,
 }
@@ -468,7 +473,7 @@ struct Record {
 }
 
 impl Command {
-    /// The bytes of this command in the log.
+    /// Returns the command's bytes in the log.
     pub fn to_bytes(&self) -> Vec<u8> {
         Record { command: Some(self.clone()) }.encode_to_vec()
     }
@@ -515,7 +520,7 @@ impl Command {
         self
     }
 
-    /// The command of these bytes; `None` when they are damaged or of a newer build.
+    /// Returns the command of these bytes; `None` if they are damaged or from a newer build.
     pub fn from_bytes(bytes: &[u8]) -> Option<Command> {
         Record::decode(bytes).ok()?.command
     }

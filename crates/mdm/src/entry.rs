@@ -1,7 +1,8 @@
-//! What the MDMs agree on, entry by entry: commands that become true together; and the state between entries.
+//! Log entries: the commands that the MDMs agree on together, and the state between entries.
 //!
-//! An entry's commands are applied in a row. One after which the state is another than where it was made
-//! can't be: who makes an entry has applied the same ones before. Protocol Buffers: never reuse a tag.
+//! The commands of an entry are applied in a row. No entry leads to another state than on the MDM
+//! that made it: that one has applied the same commands before. Protocol Buffers: never reuse a
+//! tag.
 
 use crate::command::Command;
 use crate::state::State;
@@ -12,10 +13,11 @@ use base::crc::crc32c;
 use base::{Mutant, mutant};
 use prost::Message;
 
-/// The most bytes of commands in one entry. With what is around them, they fit into one batch of the log.
+/// Maximum bytes of commands in one entry. With what surrounds them, they fit into one batch of the
+/// log.
 pub const ENTRY_MAX: usize = crate::log::BATCH_MAX - (64 << 10);
 
-/// Commands on their way into an entry.
+/// Commands that are collected for an entry.
 #[derive(Clone, Debug, Default)]
 pub struct Commands {
     list: Vec<Vec<u8>>,
@@ -29,8 +31,8 @@ struct Data {
 }
 
 impl Commands {
-    /// Adds a command of a cluster of this level; false, and nothing is added, when there is no room.
-    /// Panics if the command needs a higher level: other members may not know it.
+    /// Adds a command, in a cluster of this level. Returns false and adds nothing if there is no
+    /// room. Panics if the command needs a higher level: other members may not know it.
     pub fn push(&mut self, command: &Command, level: u32) -> bool {
         let fits = command.level() <= level || mutant::on(Mutant::UseEarly);
         assert!(fits, "this needs a higher level: {command:?}");
@@ -43,24 +45,24 @@ impl Commands {
         true
     }
 
-    /// About how many bytes there are.
+    /// Returns roughly the bytes of the commands.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// True when there is none.
+    /// Returns true if there is no command.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The entry's data.
+    /// Returns the entry's data.
     pub fn into_data(self) -> Vec<u8> {
         Data { commands: self.list }.encode_to_vec()
     }
 }
 
-/// The state after some entry, with a sum of all that led to it: members with the same entries have the
-/// same sum.
+/// The state after some entry, with a checksum of all entries up to it: members with the same
+/// entries have the same sum.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Decided {
     /// The state.
@@ -78,32 +80,32 @@ struct Base {
 }
 
 impl Decided {
-    /// Nothing was decided yet.
+    /// Returns the state before the first entry.
     pub fn nothing() -> Decided {
         Decided { state: State::new(), chain: 0 }
     }
 
-    /// As bytes.
+    /// Returns the state and the sum as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         to_bytes(&self.state, self.chain)
     }
 
-    /// Of bytes, by a build that knows levels up to this one; an error says in what they aren't a
-    /// state.
+    /// Reads such bytes as a build does that knows levels up to `level_max`. An error says why they
+    /// are not a state.
     pub fn from_bytes(bytes: &[u8], level_max: u32) -> Result<Decided, String> {
         let base = Base::decode(bytes).map_err(|e| e.to_string())?;
         Ok(Decided { state: State::read(&base.state, level_max)?, chain: base.chain })
     }
 
-    /// Applies an entry's commands. An error says what of it this build doesn't know.
+    /// Applies an entry's commands. An error says what this build does not know in it.
     pub fn apply(&mut self, data: &[u8], level_max: u32) -> Result<(), String> {
         self.chain = chain(self.chain, data);
         apply(&mut self.state, data, level_max)
     }
 }
 
-/// Applies an entry's commands, by a build that knows levels up to this one. An error says what of it
-/// the build doesn't know, and nothing is changed then.
+/// Applies an entry's commands as a build does that knows levels up to `level_max`. An error says
+/// what the build does not know in it; then nothing is changed.
 pub fn apply(state: &mut State, data: &[u8], level_max: u32) -> Result<(), String> {
     let commands = commands(data).ok_or("a command")?;
     for command in &commands {
@@ -122,12 +124,12 @@ pub fn apply(state: &mut State, data: &[u8], level_max: u32) -> Result<(), Strin
     Ok(())
 }
 
-/// The state and sum as the bytes of a [`Decided`].
+/// Returns the state and the sum as the bytes of a [`Decided`].
 pub fn to_bytes(state: &State, chain: u32) -> Vec<u8> {
     Base { state: state.to_bytes(), chain }.encode_to_vec()
 }
 
-/// The sum after an entry with this data.
+/// Returns the sum after an entry with this data.
 pub fn chain(before: u32, data: &[u8]) -> u32 {
     let mut parts = Vec::from(before.to_le_bytes());
     parts.extend(crc32c(data).to_le_bytes());

@@ -1,19 +1,22 @@
 //! The metadata manager: the cluster's state, and what changes it.
 //!
-//! - [`command`]: what a log entry can say; [`state`]: what it means ([`State::apply`]).
-//! - [`controller`]: wishes and observations become commands, or a refusal; nothing else makes them.
-//! - [`healer`]: which groups get other replicas. [`detector`]: who lives. [`quarantine`]: who comes and goes too often.
-//!   [`slowness`]: who takes too long.
-//!   [`entry`]: commands on their way. [`log`]: how they survive. [`mapping`], [`objects`]: who may use a volume, and what
-//!   people make, name and remove. [`publish`], [`snapshot`], [`status`]: the state as map pages, as bytes, and for
-//!   people. [`members`]: the
-//!   MDMs of the cluster. [`id_set`]: many ids in little room. [`recovery`]: how one of them goes on when the others are lost.
+//! - [`command`]: what a log entry can say; [`state`]: what a command does ([`State::apply`]).
+//! - [`controller`]: turns orders, registrations and proposals into commands, or refuses them
+//!   ([`refused`]). [`healer`], [`recovery`], [`removal`], [`level`] and others of its kind make
+//!   the rest.
+//! - What the MDM observes: [`detector`] (lost devices), [`quarantine`] (devices that come and go
+//!   too often), [`slowness`] (slow devices), [`reach`] (devices that others can't reach).
+//! - Parts of the state: [`group`], [`mapping`] (the clients that may use a volume), [`objects`]
+//!   (what operators create, name and remove), [`members`] (the MDMs of the cluster), [`id_set`].
+//! - [`entry`]: commands on their way into the log. [`log`]: the log on the disk.
+//! - Views of the state: [`publish`] (map pages), [`snapshot`] (bytes), [`status`] (for people).
+//! - [`recovery`]: how one MDM continues when the others are lost.
 //!
-//! **Architecture invariant:** all is decided in `apply`, by the state and the command alone; the
-//! log replays to the same state in every build. What may be chosen better one day (placement, which
-//! groups a volume gets) is therefore chosen by the controller and written into the command.
+//! **Architecture invariant:** `apply` decides everything, by the state and the command alone, so
+//! the log leads to the same state in every build. Choices that may improve one day (placement, the
+//! groups of a volume) are therefore made by the controller and written into the command.
 //!
-//! Nothing here knows links, frames or time-outs of links: `node::mdm` composes it.
+//! Nothing here knows links, frames or their time-outs: `node::mdm` combines this crate with them.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

@@ -1,7 +1,7 @@
 //! The whole state as bytes, for the log's snapshots.
 //!
 //! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. What follows from
-//! the rest (next ids, indexes) is computed when it is read.
+//! the rest (next ids, indexes) is computed when a snapshot is read.
 
 use crate::command::{self, Awaited, Forget};
 use crate::group::{Doubt, Group};
@@ -55,20 +55,20 @@ struct Snapshot {
     members_changed_at: u64,
     #[prost(message, optional, tag = "50")]
     objects: Option<ObjectsRecord>,
-    /// Absent where there was none.
+    /// Absent if there was no recovery.
     #[prost(message, optional, tag = "80")]
     recovery: Option<RecoveryRecord>,
-    /// 0 in snapshots of before clients could be removed.
+    /// 0 in snapshots from before clients could be removed.
     #[prost(uint32, tag = "81")]
     last_sdc: u32,
     #[prost(uint64, tag = "82")]
     sdcs_gone_at: u64,
-    /// In snapshots of before `removed_ranges`.
+    /// In snapshots from before `removed_ranges`.
     #[prost(uint32, repeated, tag = "83")]
     removed_sdcs: Vec<u32>,
     #[prost(message, repeated, tag = "84")]
     removed_ranges: Vec<IdRange>,
-    /// Looked at before anything else ([`level_of`]); 0 in snapshots of before there were levels.
+    /// Read before anything else ([`level_of`]). 0 in snapshots from before there were levels.
     #[prost(uint32, tag = "90")]
     level: u32,
 }
@@ -93,7 +93,7 @@ struct RecoveryRecord {
     group: u32,
     #[prost(uint32, tag = "9")]
     sdc: u32,
-    /// In snapshots of before `unknown`: the first id of a volume that this MDM had not given away itself.
+    /// In snapshots from before `unknown`: the first volume id that this MDM had not given away.
     #[prost(uint32, tag = "10")]
     volume: u32,
     #[prost(uint32, tag = "11")]
@@ -104,7 +104,7 @@ struct RecoveryRecord {
     left: Vec<u32>,
     #[prost(message, optional, tag = "14")]
     forgot: Option<Forget>,
-    /// 0 in snapshots of before it was remembered.
+    /// 0 in snapshots from before this field.
     #[prost(uint64, tag = "15")]
     began: u64,
     /// 0 in snapshots of earlier builds.
@@ -116,7 +116,7 @@ struct RecoveryRecord {
     awaited: Vec<Awaited>,
 }
 
-/// Absent in snapshots of before there were any: then there are those of the beginning.
+/// Absent in snapshots from before there were objects: then there are those of a new cluster.
 #[derive(Clone, PartialEq, Message)]
 struct ObjectsRecord {
     #[prost(string, tag = "1")]
@@ -129,7 +129,7 @@ struct ObjectsRecord {
     last_fault_set: u32,
     #[prost(uint32, tag = "5")]
     last_pool: u32,
-    /// 0 in snapshots of before pools had policies: then there are none that the map has to tell.
+    /// 0 in snapshots from before pools had policies: then the map has none to tell.
     #[prost(uint64, tag = "6")]
     changed_at: u64,
 }
@@ -140,10 +140,10 @@ struct ServerRecord {
     id: u32,
     #[prost(string, tag = "2")]
     own: String,
-    /// Empty: as it calls itself.
+    /// Empty: the name that its processes give.
     #[prost(string, tag = "3")]
     name: String,
-    /// 0, as builds before there were any: the first.
+    /// 0, from builds without domains: the first one.
     #[prost(uint32, tag = "4")]
     domain: u32,
     #[prost(uint32, tag = "5")]
@@ -207,7 +207,7 @@ struct SdcRecord {
     pid: u32,
     #[prost(string, repeated, tag = "7")]
     nbd: Vec<String>,
-    /// Empty: as it calls itself.
+    /// Empty: the name that its processes give.
     #[prost(string, tag = "8")]
     name: String,
     #[prost(uint64, tag = "70")]
@@ -215,7 +215,7 @@ struct SdcRecord {
 }
 
 impl State {
-    /// The state as bytes.
+    /// Returns the state as bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let snapshot = Snapshot {
             cluster: self.cluster.0,
@@ -254,13 +254,13 @@ impl State {
         snapshot.encode_to_vec()
     }
 
-    /// The state of these bytes, as this release reads it.
+    /// Reads such bytes as this release does.
     pub fn from_bytes(bytes: &[u8]) -> Result<State, String> {
         State::read(bytes, level::LEVEL)
     }
 
-    /// The state of these bytes, by a build that knows levels up to this one; an error says in what
-    /// they aren't a state. A higher level is refused before anything else is read.
+    /// Reads such bytes as a build does that knows levels up to `level_max`. An error says why they
+    /// are not a state. A higher level is refused before anything else is read.
     pub fn read(bytes: &[u8], level_max: u32) -> Result<State, String> {
         let level = level_of(bytes).map_err(|e| format!("{e}"))?;
         if level > level_max && !mutant::on(Mutant::AnySnapshot) {
@@ -315,7 +315,8 @@ impl State {
 }
 
 impl Snapshot {
-    /// Values that this build doesn't know must not be taken for others.
+    /// Returns an error for values that this build does not know: they must not be taken for
+    /// others.
     fn check(&self) -> Result<(), UnknownValue> {
         self.devices.iter().try_for_each(|d| d.info.check())?;
         self.groups.iter().try_for_each(|g| g.info.check())?;
@@ -574,7 +575,7 @@ mod tests {
         let bytes = state.to_bytes();
         assert_eq!(State::read(&bytes, 2), Ok(state.clone()));
         assert!(refused(&bytes).contains("level 2"));
-        // The level is found whatever else there is, also where the rest can't be read.
+        // The level is found even where the rest can't be read.
         let unreadable = [&bytes[..], &[0x0d, 1, 2, 3, 4]].concat();
         assert!(refused(&unreadable).contains("level 2"), "{}", refused(&unreadable));
         state.level = 1;

@@ -1,12 +1,12 @@
 //! The state for people: what `gabion status` shows.
 //!
 //! **Bytes are an estimate.** Devices report how much they use, not what for. A device's used bytes
-//! are split by the share of its groups (those that a volume uses) in each condition: whole, lacking
-//! a copy, or without a copy that may serve. Units of one volume spread evenly over its groups, so
-//! this is close as soon as some hundred units are written. A device that is down counts with what it
-//! reported last in this MDM's life.
+//! are split by the share of its groups (those that a volume uses) in each condition: whole,
+//! degraded, or failed. Units of one volume spread evenly over its groups, so this is close as soon
+//! as some hundred units are written. A device that is down counts with the last report that this
+//! MDM has heard since its start.
 //!
-//! Degraded and failed never count the same group.
+//! No group counts both as degraded and as failed.
 
 use crate::group::Group;
 use crate::mapping::Grant;
@@ -24,10 +24,10 @@ use wire::control::{
     StatusInfo, VolumeStatus,
 };
 
-/// How far back the resync rate looks.
+/// Time over which the resync rate is measured.
 const WINDOW: Duration = Duration::from_secs(3);
 
-/// What was heard of one process in this MDM's life.
+/// What this MDM has heard of one process since its own start.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     /// It has a session.
@@ -36,20 +36,21 @@ pub struct Seen {
     pub heartbeat: Option<Heartbeat>,
     /// The build of its process.
     pub build: Option<BuildInfo>,
-    /// How it has come and gone.
+    /// How often it has come and gone.
     pub quarantine: Quarantine,
-    /// The newest map that it has taken over in this life, as far as it has said.
+    /// The newest map that this incarnation has reported to have taken over.
     pub map: MapVersion,
-    /// Groups of which this device has nothing that was ever whole, as it has said in this life.
+    /// Groups of which this device has nothing that was ever whole, as this incarnation has
+    /// reported.
     partial: Option<BTreeSet<GroupId>>,
-    /// Which content it had, and how many records of its log were durable.
+    /// The content that it had, and how many records of its log were durable then.
     settled: (u64, u64),
     /// Bytes copied, as reported, in the last seconds.
     moved: VecDeque<(Time, u64)>,
 }
 
 impl Seen {
-    /// Takes a heartbeat in.
+    /// Takes in a heartbeat.
     pub fn beat(&mut self, now: Time, heartbeat: Heartbeat) {
         self.partial = Some(heartbeat.partial.iter().map(|group| GroupId(*group)).collect());
         let moved = heartbeat.resync_moved;
@@ -65,18 +66,20 @@ impl Seen {
         self.heartbeat = Some(heartbeat);
     }
 
-    /// So many first records of the device's log are durable. `store` names its content.
+    /// Records that this many first records of the device's log are durable. `store` names its
+    /// content.
     pub fn has_settled(&mut self, store: u64, records: u64) {
         let before = if self.settled.0 == store { self.settled.1 } else { 0 };
         self.settled = (store, before.max(records));
     }
 
-    /// How many records of its log were durable while it had this content, as far as it was heard.
+    /// Returns how many records of its log are known to have been durable while it had this
+    /// content.
     pub fn settled(&self, store: u64) -> u64 {
         if self.settled.0 == store { self.settled.1 } else { 0 }
     }
 
-    /// A new life begins: what it counts since its start, and which map it has, the last one's word does not tell.
+    /// Begins a new incarnation: earlier reports do not tell its counters, nor which map it has.
     pub fn born(&mut self) {
         self.map = MapVersion(0);
         self.partial = None;
@@ -85,7 +88,7 @@ impl Seen {
         }
     }
 
-    /// Bytes per second copied lately.
+    /// Returns the bytes per second copied lately.
     fn rate(&self, now: Time) -> u64 {
         let (Some((from, before)), Some((_, after))) = (self.moved.front(), self.moved.back())
         else {
@@ -100,54 +103,57 @@ impl Seen {
     }
 }
 
-/// What was heard of all.
+/// What this MDM has heard of all devices and clients.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// Of devices.
+    /// By device.
     pub devices: BTreeMap<DeviceId, Seen>,
-    /// Of clients.
+    /// By client.
     pub sdcs: BTreeMap<SdcId, Seen>,
-    /// Devices that the other servers don't reach.
+    /// Devices that the other servers do not reach.
     pub cut_off: BTreeSet<DeviceId>,
-    /// Who hasn't reached whom for [`base::Limits::rebuild_after`], although the MDM hears both.
+    /// Pairs of a device and another one that it has not reached for
+    /// [`base::Limits::rebuild_after`], although the MDM hears both.
     pub parted: BTreeSet<(DeviceId, DeviceId)>,
 }
 
 impl Observed {
-    /// True when the one that leads a group can't bring this device up to date: it is cut off from all, or
-    /// the path between them is broken.
+    /// Returns true if the primary `leader` can't bring this device up to date: the device is cut
+    /// off from all, or the path between them is broken.
     pub fn is_out_of_reach(&self, leader: Option<DeviceId>, device: DeviceId) -> bool {
         self.cut_off.contains(&device) || self.is_parted(leader, device)
     }
 
-    /// True when the path between the one that leads a group and this device is broken.
+    /// Returns true if the path between the primary `leader` and this device is broken.
     pub fn is_parted(&self, leader: Option<DeviceId>, device: DeviceId) -> bool {
         leader.is_some_and(|leader| self.parted.contains(&(leader, device)))
     }
 
-    /// For how long this device is still held out, as it came and went too often.
+    /// Returns how long this device is still held out because it came and went too often.
     pub fn quarantine(&self, device: DeviceId, now: Time) -> Duration {
         self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))
     }
 
-    /// True when this device gets nothing now: it is held out, or the other servers don't reach it.
+    /// Returns true if this device gets nothing now: it is held out, or the other servers do not
+    /// reach it.
     pub fn is_out(&self, device: DeviceId, now: Time) -> bool {
         self.cut_off.contains(&device) || self.quarantine(device, now) > Duration::ZERO
     }
 
-    /// True when this device has said in its present life that what it has of this group was whole once.
+    /// Returns true if the present incarnation of this device has reported that its copy of this
+    /// group was whole once.
     pub fn was_whole(&self, device: DeviceId, group: GroupId) -> bool {
         let partial = self.devices.get(&device).and_then(|seen| seen.partial.as_ref());
         partial.is_some_and(|partial| !partial.contains(&group))
     }
 
-    /// Bytes that a device had in use when it was heard last.
+    /// Returns the bytes that a device had in use when it was last heard.
     pub fn used(&self, device: DeviceId) -> u64 {
         let beat = self.devices.get(&device).and_then(|s| s.heartbeat.as_ref());
         beat.map_or(0, |beat| beat.used)
     }
 
-    /// Clients that are here, and have the volume attached.
+    /// Returns the connected clients that have the volume attached.
     pub fn attached(&self, volume: VolumeId) -> Vec<SdcId> {
         let has = |s: &Seen| {
             let beat = s.heartbeat.as_ref().filter(|_| s.connected);
@@ -157,7 +163,7 @@ impl Observed {
     }
 }
 
-/// How groups stand: whole, degraded, failed.
+/// Number of groups that are whole, degraded and failed.
 #[derive(Clone, Copy, Default)]
 struct Tally {
     whole: u64,
@@ -166,7 +172,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// `unheard`: devices that don't answer, although the map has them as up.
+    /// Counts a group. `unheard`: devices that do not answer, although the map has them as up.
     fn add(mut self, group: &Group, unheard: &BTreeSet<DeviceId>) -> Tally {
         let mute = |d: &DeviceId| unheard.contains(d);
         let failed = group.is_failed() || group.primary.as_ref().is_some_and(mute);
@@ -183,8 +189,8 @@ impl Tally {
     }
 }
 
-/// The answer to "how is everything?". `unheard` are the devices that are silent, but not declared
-/// lost.
+/// Returns the status of the whole cluster. `unheard` are the devices that are silent, but not
+/// declared lost.
 pub fn status(
     state: &State,
     seen: &Observed,
@@ -221,7 +227,7 @@ pub fn status(
             |of: u64| (u128::from(beat.used) * u128::from(of) / u128::from(tally.all())) as u64;
         info.bytes_degraded = info.bytes_degraded.saturating_add(part(tally.degraded));
         info.bytes_failed = info.bytes_failed.saturating_add(part(tally.failed));
-        // The rest: so that the three add up to what is used.
+        // The rest, so that the three add up to the bytes in use.
         info.bytes_protected = info
             .bytes_protected
             .saturating_add(beat.used - part(tally.degraded) - part(tally.failed));
@@ -236,7 +242,8 @@ pub fn status(
     info
 }
 
-/// What comes and goes, and what waits for it. Bytes are a guess, as for the states of data.
+/// Returns the moves under way, and what waits to move. Bytes are an estimate, as for the states of
+/// data.
 fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
     let mut moves = MovesStatus::default();
     let beat = |d: DeviceId| seen.devices.get(&d).and_then(|s| s.heartbeat.as_ref());
@@ -257,8 +264,8 @@ fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
     (moves != MovesStatus::default()).then_some(moves)
 }
 
-/// Who has no space, and what waits for it. Only what is connected counts: the last word of a process
-/// that is gone is no news.
+/// Returns the devices without space, and what waits for space. Only connected devices count: the
+/// last report of a process that is gone is outdated.
 fn full(state: &State, seen: &Observed) -> Option<FullStatus> {
     let beat: fn(&Seen) -> Option<&Heartbeat> = |s| s.heartbeat.as_ref().filter(|_| s.connected);
     let those = |is: fn(&Heartbeat) -> bool| -> Vec<u32> {
@@ -316,7 +323,7 @@ fn device(
     }
 }
 
-/// One volume.
+/// Returns the status of one volume.
 pub fn volume(
     state: &State,
     unheard: &BTreeSet<DeviceId>,
@@ -325,7 +332,7 @@ pub fn volume(
 ) -> VolumeStatus {
     let tally = v.slots.iter().fold(Tally::default(), |t, g| t.add(&state.groups[g], unheard));
     let to = |sdc: String, g: &Grant| MapTo { sdc, access: g.access as i32 };
-    let unknown = |id: &SdcId| alloc::format!("sdc{}", id.0); // it has not come since a recovery
+    let unknown = |id: &SdcId| alloc::format!("sdc{}", id.0); // not back since a recovery
     let named = |id: &SdcId| state.sdcs.get(id).map_or_else(|| unknown(id), |s| s.name.clone());
     let list = v.mapping.named().into_iter().flatten();
     let list = list.map(|(sdc, grant)| to(named(sdc), grant));

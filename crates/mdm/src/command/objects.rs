@@ -7,10 +7,10 @@ use wire::control::{MappingInfo, Media, ObjectKind, PolicyInfo, UnknownValue, kn
 /// See [`super::Command::MapVolume`].
 #[derive(Clone, PartialEq, Message)]
 pub struct MapVolume {
-    /// Which.
+    /// The volume.
     #[prost(uint32, tag = "1")]
     pub volume: u32,
-    /// Who may use it from now on; generations follow when it is applied.
+    /// The clients that may use it from now on. Their generations are set when it is applied.
     #[prost(message, optional, tag = "2")]
     pub mapping: Option<MappingInfo>,
 }
@@ -18,10 +18,10 @@ pub struct MapVolume {
 /// See [`super::Command::Rename`].
 #[derive(Clone, PartialEq, Message)]
 pub struct Rename {
-    /// What it is.
+    /// Its kind.
     #[prost(enumeration = "wire::control::ObjectKind", tag = "1")]
     pub kind: i32,
-    /// Which.
+    /// Its id.
     #[prost(uint32, tag = "2")]
     pub id: u32,
     /// Its new name.
@@ -32,10 +32,10 @@ pub struct Rename {
 /// See [`super::Command::PutObject`].
 #[derive(Clone, PartialEq, Message)]
 pub struct PutObject {
-    /// What it is.
+    /// Its kind.
     #[prost(enumeration = "wire::control::ObjectKind", tag = "1")]
     pub kind: i32,
-    /// Which: the next free one, or one that is there and changes.
+    /// Its id: the next free one, or that of an existing object, which changes.
     #[prost(uint32, tag = "2")]
     pub id: u32,
     /// Its name.
@@ -44,19 +44,19 @@ pub struct PutObject {
     /// The protection domain that it belongs to. It never changes.
     #[prost(uint32, tag = "4")]
     pub domain: u32,
-    /// Of a pool: what its devices are.
+    /// For a pool: the medium of its devices.
     #[prost(enumeration = "wire::control::Media", tag = "5")]
     pub media: i32,
-    /// Of a pool: how many percent of it are for rebuilds only; absent: as `Limits` say.
+    /// For a pool: percent of its space that only rebuilds may use; absent: as in `Limits`.
     #[prost(uint32, optional, tag = "6")]
     pub spare: Option<u32>,
-    /// Of a pool: how copies that replace a lost one give way to clients; absent: as `Limits` say.
+    /// For a pool: how copies that replace a lost one give way to clients; absent: as in `Limits`.
     #[prost(message, optional, tag = "7")]
     pub rebuild: Option<PolicyInfo>,
     /// The same for copies that only move.
     #[prost(message, optional, tag = "8")]
     pub rebalance: Option<PolicyInfo>,
-    /// Of a pool: new devices wait for an order.
+    /// For a pool: new devices wait for an order.
     #[prost(bool, tag = "9")]
     pub by_order: bool,
 }
@@ -71,10 +71,10 @@ impl PutObject {
 /// See [`super::Command::DropObject`].
 #[derive(Clone, PartialEq, Message)]
 pub struct DropObject {
-    /// What it is.
+    /// Its kind.
     #[prost(enumeration = "wire::control::ObjectKind", tag = "1")]
     pub kind: i32,
-    /// Which. Its id never comes back.
+    /// Its id, which is never used again.
     #[prost(uint32, tag = "2")]
     pub id: u32,
 }
