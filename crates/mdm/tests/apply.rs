@@ -424,7 +424,7 @@ fn lost_groups_are_formed_anew_when_no_volume_uses_them() {
     let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);
     assert_eq!(short(&state, 1), (before + 1, 1, vec![1, 2], vec![], false));
-    // If they are lost while unused, they are formed anew as soon as a replica is there.
+    // If they are lost while unused, they are formed again as soon as a replica is there.
     let mut state = pair(Ram);
     let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);

@@ -1,4 +1,4 @@
-//! Orders to go on without data that nobody serves: with which copy.
+//! Orders to continue without data that no replica serves: which copy they take.
 
 mod common;
 
@@ -11,12 +11,12 @@ use mdm::{Command, Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{AcceptLoss, GroupReport, Heartbeat, Report};
 
-/// The order to go on with older copies: which device each group begins with.
+/// Returns the order to continue with older copies: the device with which each group begins.
 fn begins(state: &State, words: &Words) -> Result<(Command, Vec<(u32, u32)>), mdm::Refused> {
     begins_among(state, &all_know(state), words)
 }
 
-/// All devices have the newest map, and what they have was whole once.
+/// Returns observations of devices that all have the newest map, with copies that were whole once.
 fn all_know(state: &State) -> Observed {
     let mut seen = Observed::default();
     for device in state.devices.keys() {
@@ -52,7 +52,7 @@ fn a_copy_that_was_never_whole_is_no_older_copy() {
     apply(&mut state, &up(3, 3, 13, Durable));
     apply(&mut state, &up(4, 4, 14, Durable));
     apply(&mut state, &down(2, 2, false));
-    // dev3 comes in the place of dev2, and has got a part of its copy when dev1 dies.
+    // dev3 comes in the place of dev2, and has a part of its copy when dev1 dies.
     let epoch = state.groups[&GroupId(1)].epoch.0;
     assert_eq!(apply(&mut state, &reshape(1, epoch, &[1, 3, 2], 2)), Outcome::Changed);
     assert_eq!(apply(&mut state, &join(1, 1, 3)), Outcome::Changed);
@@ -74,7 +74,7 @@ fn a_copy_of_a_device_that_came_back_empty_is_no_older_copy() {
     apply(&mut state, &join(1, 1, 2));
     apply(&mut state, &down(1, 1, false));
     assert!(begins(&state, &Words::new()).is_err());
-    // When it had all of it, it is one.
+    // When it has all of it, its copy counts.
     let mut state = pair(Ram);
     apply(&mut state, &up(3, 3, 13, Ram));
     apply(&mut state, &up(2, 9, 99, Ram));
@@ -88,7 +88,8 @@ fn a_copy_of_a_device_that_came_back_empty_is_no_older_copy() {
     assert!(first.iter().all(|(_, device)| *device == 2) && !first.is_empty(), "{first:?}");
 }
 
-/// The leader alone forgets what a member lacks, and begins with all of it: what the member had is thrown away.
+/// The primary alone forgets what another replica lacks, and starts with a full copy: that
+/// replica's content is discarded.
 #[test]
 fn a_copy_that_was_thrown_away_for_a_new_one_is_no_older_copy() {
     let mut state = pair(Durable);
@@ -106,7 +107,7 @@ fn a_copy_that_was_thrown_away_for_a_new_one_is_no_older_copy() {
     let told = state.damage("v", &seen, &none).unwrap();
     let stale: Vec<_> = told.groups.iter().map(|g| g.stale.clone()).collect();
     assert_eq!(stale, [vec![], vec![2]]);
-    // Its next life has not said what it has.
+    // Its next incarnation has not reported what it has.
     let dev2 = seen.devices.get_mut(&DeviceId(2)).unwrap();
     dev2.born();
     assert!(begins_among(&state, &seen, &none).is_err());
@@ -140,7 +141,7 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
     }
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
     state.recover(&state.clone(), 1, me, "me@here", 6000);
-    // dev2 went on alone; a copy on dev3 was never whole.
+    // dev2 continued alone; a copy on dev3 was never whole.
     let told = [(1, word(1, 1)), (2, word(2 * JUMP, 1)), (3, word(2 * JUMP + 1, 0))];
     let mut words: Words = told.into_iter().map(|(id, w)| (DeviceId(id), w)).collect();
     words.insert(DeviceId(4), Word::default());
@@ -159,7 +160,7 @@ fn in_doubt_the_newest_copy_that_devices_tell_of_is_taken() {
     }
 }
 
-/// What it has of the group, it has not deleted before it knows a map without it.
+/// A device has not deleted what it has of a group before it knows a map without it.
 #[test]
 fn a_device_that_has_not_pulled_the_map_in_this_life_gets_no_copy() {
     let mut state = pair(Durable);
@@ -206,7 +207,7 @@ fn lost_data_is_an_error_or_zeros_as_the_order_says() {
     let told = state.damage("v", &all_know(&state), &Words::new()).unwrap();
     assert!(told.groups.is_empty() && told.gaps.len() == volume.gaps.len());
     assert_eq!(State::from_bytes(&state.to_bytes()).as_ref(), Ok(&state));
-    // Later somebody wants zeros there after all.
+    // Later the operator wants zeros there after all.
     let version = state.version;
     assert!(state.accept_loss_command(&order(true), &seen, &Words::new()).is_err());
     let command = state.accept_loss_command(&order(false), &seen, &Words::new()).unwrap();
@@ -216,7 +217,8 @@ fn lost_data_is_an_error_or_zeros_as_the_order_says() {
     assert!(state.accept_loss_command(&order(false), &seen, &Words::new()).is_err());
 }
 
-/// Who leads alone has the base of before; a joiner that was sealed, and cut off then, has a newer one, and less.
+/// A primary that serves alone keeps its base. A joiner that was sealed, and then dropped, has a
+/// newer base and less data.
 #[test]
 fn a_leader_has_more_than_its_joiner() {
     let mut state = pair(Durable);
@@ -233,7 +235,7 @@ fn a_leader_has_more_than_its_joiner() {
     state.apply(state.index + 1, &close);
     let damage = state.damage("v", &all_know(&state), &words).unwrap();
     assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));
-    // It was a joiner of the next epoch, which its leader had not noted yet.
+    // It was a joiner of the next epoch, which its primary had not recorded yet.
     let words: Words = [(DeviceId(1), of_the_next), (DeviceId(2), word(4, 2))].into();
     let damage = state.damage("v", &all_know(&state), &words).unwrap();
     assert!(damage.groups.len() == 2 && damage.groups.iter().all(|g| g.stale == [2, 1]));

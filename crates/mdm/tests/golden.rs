@@ -6,9 +6,9 @@
 //! is a log on a disk: the pages that are not zero, each with its offset and without the zeros at its
 //! end.
 //!
-//! A sum that differs: `apply` has changed for an existing command, which must never happen. The files
-//! of a release are never written anew: a new release adds its own folder, by
-//! `GOLDEN=write cargo test -p gabion-mdm --test golden`.
+//! If a sum differs, `apply` has changed for an existing command, which must never happen. The
+//! files of a release are never written again: a new release adds its own folder, by `GOLDEN=write
+//! cargo test -p gabion-mdm --test golden`.
 
 mod common;
 #[path = "../../wire/tests/hex/mod.rs"]
@@ -115,7 +115,7 @@ fn history() -> Vec<Vec<Command>> {
 
 /// The state with which a recovering MDM begins, and a history with the commands of recoveries. It
 /// knows two volumes on three groups. The lost MDMs had made a volume and two groups more.
-// Long: one entry after the other, each of which rests on the state after those before.
+// Long: one entry after the other, each of which relies on the state after those before.
 fn recovery() -> (State, Vec<Vec<Command>>) {
     let mut s = State::new();
     let new = |a, b| NewGroup { replicas: vec![a, b] };

@@ -1,5 +1,5 @@
-//! Protection domains, fault sets, storage pools and mappings: what is made and removed, what is refused, and what
-//! placement and the healer make of it.
+//! Protection domains, fault sets, storage pools and mappings: how they are made and removed, what
+//! is refused, and how placement and the healer use them.
 
 mod common;
 
@@ -48,7 +48,7 @@ fn rename(state: &mut State, kind: ObjectKind, name: &str, to: &str) -> Result<(
     Ok(())
 }
 
-/// A device of a server that registers with these words.
+/// Registers a device of a server with these words.
 fn register(
     state: &mut State,
     sds: &str,
@@ -171,7 +171,7 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
     assert_eq!(told(&s, before), Some(vec![info]));
     assert_eq!(apply(&mut s, &command), Outcome::Unchanged);
 
-    // What is kept of the devices is for their servers, too.
+    // The map tells the spare, too: the devices' servers need it.
     let spare = Some(34);
     let kept = control::SetPool { spare, ..Default::default() };
     let command = s.set_pool_command(&kept).unwrap();
@@ -179,7 +179,7 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
     let info = control::PoolInfo { id: 1, rebuild, rebalance: None, spare };
     assert_eq!(told(&s, before), Some(vec![info]));
 
-    // What isn't said stays; the rest of the map doesn't tell it again.
+    // Settings that are not named stay; the rest of the map does not repeat them.
     let rebalance = Some(Policy::UNLIMITED.into());
     let both = control::SetPool { rebalance, ..Default::default() };
     let command = s.set_pool_command(&both).unwrap();
@@ -231,7 +231,7 @@ fn racks() -> State {
     s
 }
 
-/// Every group's devices: fault units, and pools.
+/// Returns the fault units and the pools of every group's devices.
 fn places(s: &State) -> Vec<(BTreeSet<SdsId>, BTreeSet<PoolId>)> {
     let of = |d: &DeviceId| (s.unit_of(*d).unwrap(), s.devices[d].pool);
     s.groups.values().map(|g| g.replicas.iter().map(of).unzip()).collect()
@@ -286,8 +286,8 @@ fn one_rack_is_too_few_and_the_last_two_stay() {
     assert_eq!(go(&s, "a"), Ok(()));
 }
 
-/// What the healer plans for a rack whose servers died: how many groups get other devices. Somewhere else, others may be
-/// away.
+/// Returns how many groups get other devices from the healer after the servers of a rack died.
+/// Other servers may be away somewhere else.
 fn rebuilt(mut s: State, rack: SdsId, away: &[DeviceId]) -> (usize, Healer) {
     let limits = Limits { moves: 1000, moves_per_device: 1000, ..limits() };
     let mut seen = Observed::default();
@@ -474,14 +474,14 @@ fn a_client_that_is_gone_is_removed_and_its_id_never_comes_back() {
     remove(&mut s, ObjectKind::Sdc, "b").unwrap();
     let none = Refused::NoObject(ObjectKind::Sdc, "b".into());
     assert_eq!(remove(&mut s, ObjectKind::Sdc, "b"), Err(none));
-    // Whoever has the map of before is told all that are left, and which lives were given out.
+    // A client with an older map is told all that are left, and which incarnations were given out.
     let page = s.pages_since(before).pop().unwrap();
     assert!(page.all_sdcs && page.next_life == s.next_incarnation.0);
     assert_eq!(page.sdcs.iter().map(|c| c.id).collect::<Vec<_>>(), [a.0]);
     let restored = State::from_bytes(&s.to_bytes());
     assert_eq!(restored.as_ref(), Ok(&s));
     assert_eq!(s.next_sdc(), SdcId(b.0 + 1));
-    // Its process may run still, and must not go on as another client.
+    // Its process may still run, and must not continue as another client.
     let m = control::RegisterSdc { name: "b".into(), nonce: 5, id: b.0, ..Default::default() };
     assert!(matches!(s.register_sdc(&m, false), Registration::Superseded(_)));
     assert_eq!(client(&mut s, "b"), SdcId(b.0 + 1), "started anew");
@@ -510,7 +510,7 @@ fn a_client_that_was_removed_is_known_to_be_gone_after_a_recovery_too() {
         !matches!(s.register_sdc(m, false), Registration::Superseded(_))
     };
     assert!(!known(&s, &back("a", a.0)) && known(&s, &back("b", b.0)));
-    // One of which only the lost MDMs knew comes back, is removed, and comes back again.
+    // A client that only the lost MDMs knew comes back, is removed, and comes back again.
     let lost = back("lost", b.0 + 2);
     assert!(known(&s, &lost));
     let Registration::New(id, command) = s.register_sdc(&lost, false) else { panic!("it is new") };
@@ -568,7 +568,7 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     let refused = s.maintenance_command(&maintain, &Observed::default(), &limits());
     assert_eq!(refused, Err(Refused::NoServer("stranger".into())));
 
-    // Strangers leave room for others, and a device that is there needs none.
+    // Strangers leave room for other devices, and a known device needs none.
     for i in 1..mdm::refused::MAX_WAITING {
         register(&mut s, &format!("more{i}"), 0, ("", "", "")).unwrap();
     }
@@ -592,7 +592,7 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     assert_eq!(s.admission_command(&admit("stranger")), Err(Refused::NotWaiting));
     assert!(matches!(s.register(&one_more, false, None), Registration::New(..)));
 
-    // One that nobody wants is removed at once: it holds nothing.
+    // A device that was never admitted is removed at once: it holds nothing.
     let ask = control::RemoveAsk { server: "more1".into(), ..Default::default() };
     let go = s.removal_command(&ask, &Observed::default(), &limits()).unwrap();
     assert_eq!(apply(&mut s, &go), Outcome::Changed);
@@ -600,7 +600,8 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     assert!(s.removal_command(&back, &Observed::default(), &limits()).is_ok());
 }
 
-/// Takes out of a message every field with a number above `most`, and the same in those of these fields.
+/// Removes every field with a number above `most` from a message, and from the messages in its
+/// fields.
 fn strip(bytes: &[u8], most: u64, inner: &[(u64, u64)]) -> Vec<u8> {
     let varint = |at: &mut usize| {
         let (mut value, mut shift) = (0u64, 0);

@@ -52,6 +52,7 @@ fn life(state: &State, device: u32) -> u64 {
     state.devices.get(&DeviceId(device)).map_or(0, |d| d.incarnation.0)
 }
 
+// Long: one match over all steps.
 fn command(state: &State, step: &Step) -> Option<Command> {
     Some(match step {
         Step::Up { device, new_life, new_store } => {

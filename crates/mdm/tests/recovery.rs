@@ -1,4 +1,5 @@
-//! One MDM goes on where the others are lost: who has every acknowledged write, by what servers tell.
+//! Recoveries: one MDM continues after the others are lost. The servers' reports decide which
+//! replicas have every acknowledged write.
 
 mod common;
 #[path = "recovery/gone.rs"]
@@ -33,7 +34,7 @@ fn with_recovery(state: State) -> State {
     with_recovery_of(&state.clone(), state)
 }
 
-/// The same, with `decided` as the part of the state that certainly was decided.
+/// Recovers a state of which `decided` is the part that certainly was decided.
 fn with_recovery_of(decided: &State, mut state: State) -> State {
     let me = Member { name: "m".into(), address: "10.0.0.9:1".into(), tie_breaker: false };
     state.recover(decided, 1, me, "me@here", 6000);
@@ -41,14 +42,14 @@ fn with_recovery_of(decided: &State, mut state: State) -> State {
     state
 }
 
-/// Group 1 as a server's map has it.
+/// Returns group 1 as a server's map has it.
 fn config(epoch: u64, in_sync: &[u32]) -> GroupInfo {
     let replicas = vec![1, 2];
     let primary = in_sync.first().copied().unwrap_or(0);
     GroupInfo { id: 1, epoch, primary, replicas, in_sync: in_sync.to_vec(), ..GroupInfo::default() }
 }
 
-/// What a device says of group 1; of group 2 it knows nothing new.
+/// Returns a device's report about group 1; of group 2 it knows nothing new.
 fn word(acted: u64, base: u64, config: Option<GroupInfo>) -> Word {
     let mut word = Word::default();
     let groups = vec![GroupReport { group: 1, acted, base, config, joiner: false }];
@@ -56,7 +57,7 @@ fn word(acted: u64, base: u64, config: Option<GroupInfo>) -> Word {
     word
 }
 
-/// The same of a device that was a joiner in the epoch in which it took part last.
+/// Returns the report of a device that was a joiner in its last epoch.
 fn joiner(acted: u64, base: u64) -> Word {
     let mut word = Word::default();
     let groups = vec![GroupReport { group: 1, acted, base, joiner: true, ..Default::default() }];
@@ -64,7 +65,7 @@ fn joiner(acted: u64, base: u64) -> Word {
     word
 }
 
-/// Does all that follows from what was told.
+/// Carries out everything that follows from the reports.
 fn settle(state: &mut State, words: &Words, patient: bool) {
     for _ in 0..20 {
         let Some(command) = plan(state, words, patient) else { return };
@@ -97,19 +98,19 @@ fn life(device: u32, sds: &str, incarnation: u64) -> control::Register {
     }
 }
 
-/// A person orders the end.
+/// Ends the recovery by an operator's order.
 fn finish(state: &mut State) {
     let end = Command::Reconcile(mdm::command::Reconcile { close: true, ..Default::default() });
     state.apply(state.index + 1, &end);
     assert!(!state.recovery.open);
 }
 
-/// Another map of group 1: of these replicas, all in sync.
+/// Returns another configuration of group 1: these replicas, all in sync.
 fn moved(epoch: u64, replicas: &[u32]) -> GroupInfo {
     GroupInfo { replicas: replicas.to_vec(), ..config(epoch, replicas) }
 }
 
-/// The process has had a map all the time.
+/// Returns the report of a process that has had a map all the time.
 fn running(mut word: Word) -> Word {
     assert!(word.add(Report { version: 1, next_volume: 2, ..Report::default() }));
     word
@@ -124,10 +125,12 @@ fn waits_for(state: &State, words: &Words) -> Vec<u32> {
 }
 
 #[test]
+// Long: a table of cases, each with its reports and results.
 fn who_has_everything_is_told_by_evidence_or_not_at_all() {
     let known = |list: &[u32]| Some(list.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>());
-    // What each of both tells of group 1, which is in epoch 1 with both in sync; who is in sync then: by itself, and
-    // after a person has ended the recovery.
+    // Group 1 is in epoch 1 with both replicas in sync. Each case has the reports of both devices,
+    // and the replicas in sync after them: without an order, and after an operator has ended the
+    // recovery.
     let cases = [
         (
             "nobody went on",
@@ -221,7 +224,8 @@ fn who_has_everything_is_told_by_evidence_or_not_at_all() {
 
 #[test]
 fn a_loss_that_was_accepted_since_is_not_undone() {
-    // dev1 has all of group 1, and its server was dead: a person went on with an older copy, on dev3.
+    // dev1 has all of group 1, and its server was dead. The operator accepted the loss, with an
+    // older copy on dev3.
     let mut state = pair(Durable);
     apply(&mut state, &up(3, 3, 13, Durable));
     apply(&mut state, &down(2, 2, false));
@@ -253,7 +257,7 @@ fn that_a_group_was_lost_says_nothing_of_what_came_then() {
     let state = with_recovery(state);
     assert_eq!(plan(&state, &Words::new(), true), None, "nobody was heard");
     assert_eq!(plan(&state, &Words::new(), false), None, "nobody was heard");
-    // Somebody accepted the loss, and others wrote.
+    // An operator accepted the loss, and other replicas wrote.
     let some = words(vec![(1, Word::default()), (2, Word::default())]);
     let mut early = state.clone();
     settle(&mut early, &some, false);
@@ -267,7 +271,7 @@ fn that_a_group_was_lost_says_nothing_of_what_came_then() {
         settle(&mut state, &all, false);
         assert_eq!(group(&state, 1).in_sync, [DeviceId(3), DeviceId(4)]);
     }
-    // Nobody has anything: it stays lost.
+    // No device has anything of the group: it stays lost.
     let mut state = state;
     let none = [1, 2, 3, 4].map(|id| (id, Word::default()));
     settle(&mut state, &words(none.into()), false);
@@ -291,7 +295,8 @@ fn who_is_empty_is_no_witness() {
     finish(&mut state);
     settle(&mut state, &told, false);
     assert!(group(&state, 1).doubt != Doubt::None, "{:?}", group(&state, 1));
-    // What empties it may be an entry that was never decided, and is the last one of the log.
+    // The entry that empties a device may be the last one of the log, and may never have been
+    // decided.
     let decided = pair(Ram);
     let mut newer = decided.clone();
     apply(&mut newer, &up(1, 90, 99, Ram));
@@ -299,7 +304,7 @@ fn who_is_empty_is_no_witness() {
     let told = words(vec![(1, Word::default()), (2, running(word(5, 1, None)))]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone);
-    // Nor is it known after one more recovery.
+    // It is not known after one more recovery either.
     let mut state = with_recovery(state);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone);
@@ -364,7 +369,7 @@ fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
         held: vec![1, 2],
         ..Report::default()
     }));
-    // Another volume lies on a device of which nobody knows anything.
+    // Another volume lies on a device that nothing else names.
     let mut two = one.clone();
     let lost =
         GroupInfo { id: 5, replicas: vec![8, 9], in_sync: vec![8], primary: 8, ..config(1, &[]) };
@@ -397,7 +402,7 @@ fn a_group_made_since_enters_also_in_the_middle_of_a_move() {
     apply(&mut before, &up(3, 3, 13, Durable));
     let mut state = with_recovery(before);
     let mut one = running(word(1, 1, None));
-    // Maps of servers don't say which one leaves: it is the third one.
+    // Servers' maps do not name the leaving replica: it is the third one.
     let made = GroupInfo { id: 3, in_sync: vec![1], ..moved(2, &[1, 3, 2]) };
     let mapping = Some(state.volumes[&VolumeId(1)].mapping.info());
     let volume = |id: u32, name: &str, slots: Vec<u32>| VolumeInfo {
@@ -476,7 +481,7 @@ fn what_is_decided_while_it_is_not_known_changes_no_group() {
         state.check().unwrap();
     }
     assert_eq!(state.groups, before);
-    // One that waits for a report is served when it comes, also after the end of the recovery.
+    // A group that waits for a report is served when the report comes, also after the recovery.
     let mut told = words(vec![(1, word(1, 1, None))]);
     finish(&mut state);
     assert!(state.wants_reports());
@@ -513,7 +518,8 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
         mapping: Some(old.mapping.info()),
         ..VolumeInfo::default()
     };
-    // A server's map has volume 2, on a group that this MDM never heard of, and volume 1 no more.
+    // A server's map has volume 2, on a group that this MDM does not know, and no longer has volume
+    // 1.
     let mut one = word(1, 1, None);
     let made = GroupInfo { id: 3, ..config(1, &[1, 2]) };
     assert!(one.add(Report {
@@ -542,12 +548,13 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
             .any(|p| p.devices.len() == 2)
     );
     assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state.clone()));
-    // Again, from the state of before: no number is given twice.
+    // A second recovery of the earlier state: no number is given twice.
     let mut again = recovered(Durable);
     let decided = again.clone();
     again.recover(&decided, 1, again.members.list[&1].clone(), "me", 6060);
     assert!(again.next_incarnation > recovered(Durable).next_incarnation);
-    // A backup that is restored twice has its own numbers each time. Whatever time it is said to be, there is room.
+    // Each restore of the same backup has its own numbers. Any time that the order names leaves
+    // room for more.
     let at = |at: u64| {
         let mut state = pair(Durable);
         let me = recovered(Durable).members.list[&1].clone();
@@ -567,7 +574,7 @@ fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
     settle(&mut state, &told, false);
     assert!(state.recovery.open);
     assert_eq!(strange(&state, &told), [2]);
-    // A person ends the recovery. That deletes nothing, whoever comes later.
+    // An operator ends the recovery. That deletes nothing, whatever devices come later.
     state.apply(state.index + 1, &close(&state, &told, false));
     assert_eq!((state.recovery.open, strange(&state, &words(vec![]))), (false, vec![2]));
     assert!([2, 3].iter().all(|id| !is_gone(&state, *id)));
@@ -578,7 +585,7 @@ fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
         ..RecoverMdm::default()
     };
     assert!(state.forget_command(&order(&[1])).is_err(), "it is served");
-    // One that names them does, and the next map tells it.
+    // An order that names the volumes deletes them, and the next map says so.
     let (before, command) = (state.version, state.forget_command(&order(&[2])).unwrap());
     assert_eq!(apply(&mut state, &command), Outcome::Changed);
     assert!(state.version > before && is_gone(&state, 2) && !is_gone(&state, 3));
@@ -591,14 +598,15 @@ fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
     assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state));
 }
 
-/// Servers delete what they have of this volume.
+/// Returns true if servers delete what they have of this volume.
 fn is_gone(state: &State, id: u32) -> bool {
     let page = state.page_without_news();
     let unknown = page.unknown.iter().any(|r| (r.from..r.to).contains(&id));
     id < page.next_volume && !page.live.contains(&id) && !unknown
 }
 
-/// The survivor's log ends with an order to delete a volume. Other MDMs may have decided something else.
+/// The survivor's log ends with an order to delete a volume. The lost MDMs may have decided another
+/// entry.
 #[test]
 fn data_of_a_volume_stays_when_it_is_not_known_whether_it_was_deleted() {
     let decided = pair(Durable);
@@ -621,7 +629,7 @@ fn what_was_given_away_after_an_earlier_restore_of_the_same_backup_is_not_given_
     settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
     assert!(!first.recovery.open);
     let (volume, group) = (first.next_volume, first.next_group());
-    // The same backup, restored once more: a device has data of a volume that was made since.
+    // The same backup is restored again: a device has data of a volume that was made in between.
     let mut state = recovered(Durable);
     let mut one = word(JUMP + 1, JUMP + 1, None);
     let made = GroupReport { group: group.0, acted: 1, base: 1, ..Default::default() };
@@ -665,7 +673,7 @@ fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
     assert_eq!(group(&state, 1).epoch, Epoch(1), "it is evidence");
 }
 
-/// A person has put another disk into its place, and only the lost ones knew.
+/// An operator has put another disk into the device's place, and only the lost MDMs knew that.
 #[test]
 fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence() {
     let other = |store| control::Register { store, nonce: store, ..life(1, "sds1", 40) };
@@ -683,7 +691,7 @@ fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence(
     assert!(!matches!(registration, mdm::controller::Registration::New(..)), "{registration:?}");
 }
 
-/// What a device says of several groups: in which epochs it took part.
+/// Returns a device's report about several groups: the epochs in which it took part.
 fn took_part(groups: &[(u32, u64)]) -> Word {
     let mut word = Word::default();
     let said = |(group, acted): &(u32, u64)| GroupReport {
@@ -713,12 +721,13 @@ fn a_disk_that_was_replaced_before_is_not_let_in_by_a_recovery() {
     let sds1 = old("sds1");
     assert!(refused(&state, &sds1, &[]), "it remembers less than the MDM does");
     assert!(refused(&state, &sds1, &[(1, one - 1), (2, two - 1)]));
-    // Of one group it remembers as much: it may have been emptied, and let in to that group again.
+    // It remembers as much of one group: it may have been emptied, and admitted to that group
+    // again.
     assert!(!refused(&state, &sds1, &[(1, one)]));
     assert!(!refused(&state, &sds1, &[(1, 0), (2, two)]));
     assert!(!refused(&state, &sds1, &[(7, 1)]), "the group was made since");
     assert!(refused(&state, &sds1, &[(7, 0)]), "and it took no part in that");
-    // It stands at another place, and the device is off.
+    // It registers at another place, and the device is off.
     state.apply(state.index + 1, &down(1, 1, true));
     let newer = [(1, one + 50)];
     assert!(refused(&state, &old("sds2"), &newer) && refused(&state, &old("sds9"), &newer));
@@ -728,7 +737,7 @@ fn a_disk_that_was_replaced_before_is_not_let_in_by_a_recovery() {
 fn epochs_of_one_group_say_nothing_of_another_one() {
     let other = control::Register { store: 99, nonce: 99, ..life(1, "sds1", 0) };
     let mut state = pair(Durable);
-    // Group 1 comes to a much later epoch than group 2.
+    // Group 1 gets to a much later epoch than group 2.
     state.groups.get_mut(&GroupId(1)).unwrap().epoch = Epoch(9);
     let state = with_recovery(state);
     let lets_in = |told: &[(u32, u64)]| {
@@ -739,7 +748,7 @@ fn epochs_of_one_group_say_nothing_of_another_one() {
     assert!(!lets_in(&[(1, 8)]), "it was replaced before");
 }
 
-/// Servers pass maps on, but of deletions they tell only what an MDM has told them.
+/// Servers pass maps on, but only report deletions that an MDM has told them.
 #[test]
 fn a_newer_map_that_a_server_was_passed_on_counts_and_deletes_nothing() {
     let mut state = recovered(Durable);
@@ -763,7 +772,7 @@ fn a_newer_map_that_a_server_was_passed_on_counts_and_deletes_nothing() {
     assert_eq!(state.volumes.keys().map(|v| v.0).collect::<Vec<_>>(), [1, 2]);
 }
 
-/// The last entry of the log deletes a volume, and nobody knows whether that was decided.
+/// The last entry of the log deletes a volume, and it is unknown whether that was decided.
 #[test]
 fn a_volume_whose_deletion_no_map_knows_is_there() {
     let decided = pair(Durable);

@@ -1,9 +1,11 @@
-//! A device is empty that the MDM's state takes for evidence. Maps of running servers may know who is in sync since.
+//! A device is empty, and the MDM's state counts on its content. Maps of running servers may know
+//! which replicas have been in sync since.
 
 use super::*;
 use wire::control::Intent;
 
-/// Group 1 is on dev1 and dev2; dev1 was emptied since, at a time that this MDM does not know. It has come, and is up.
+/// Group 1 is on dev1 and dev2. dev1 was emptied since, at a time that this MDM does not know; it
+/// has registered, and is up.
 fn emptied() -> State {
     let mut state = with_recovery(pair(Ram));
     state.apply(state.index + 1, &up(1, 90, 99, Ram));
@@ -11,7 +13,7 @@ fn emptied() -> State {
     state
 }
 
-/// What follows from this in the end: who is in sync, if it is known.
+/// Returns the in-sync replicas after everything that follows from the reports, if they are known.
 fn found(mut state: State, told: &Words) -> Option<Vec<u32>> {
     settle(&mut state, told, false);
     if state.recovery.open {
@@ -29,11 +31,12 @@ fn a_newer_map_of_those_who_run_counts_though_one_of_them_was_emptied_before() {
         (2, running(word(8, 8, Some(moved(8, &[1, 2]))))),
     ]);
     assert_eq!(found(emptied(), &told), Some(vec![1, 2]));
-    // It has taken part since it was emptied; its map is of no use, as its process is new.
+    // It has taken part since it was emptied. Its process is new, so its map does not count.
     let kept =
         words(vec![(1, word(8, 8, None)), (2, running(word(8, 8, Some(moved(8, &[1, 2])))))]);
     assert_eq!(found(emptied(), &kept), Some(vec![1, 2]));
-    // A person doesn't wait for dev3. All in sync have come, and nobody took part later.
+    // The operator does not wait for dev3. All replicas in sync have reported, and no device took
+    // part later.
     let mut state = pair(Ram);
     apply(&mut state, &up(3, 3, 13, Ram));
     let mut state = with_recovery(state);
@@ -64,7 +67,7 @@ fn who_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
     for (name, one, two) in cases {
         assert_eq!(found(emptied(), &words(vec![(1, one), (2, two)])), None, "{name}");
     }
-    // dev1 itself is silent, or a member that the state does not know is empty.
+    // dev1 itself is silent, or a replica that the state does not know is empty.
     let told = words(vec![(2, two(8, &[2]))]);
     assert_eq!(found(emptied(), &told), None);
     let told = words(vec![
@@ -77,7 +80,7 @@ fn who_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
     assert_eq!(found(state, &told), None);
 }
 
-/// Who was emptied gets a map when the recovery is over, and tells it when its link breaks.
+/// The emptied device gets a map when the recovery is over, and reports it when its link breaks.
 #[test]
 fn a_map_of_after_the_recovery_makes_nobody_a_witness() {
     let mut state = pair(Ram);
@@ -99,10 +102,12 @@ fn a_map_of_after_the_recovery_makes_nobody_a_witness() {
     assert_eq!(group(&state, 1).doubt, Doubt::Reports, "{:?}", group(&state, 1));
 }
 
-/// Another, older backup is restored after that: the maps of those who run say that the doubt is there.
+/// Another, older backup is restored after that: the maps of running servers say that the doubt
+/// exists.
 #[test]
 fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup() {
-    // In the first recovery group 1 was on dev1 and dev3, and dev3 had been emptied. The older backup has it elsewhere.
+    // In the first recovery group 1 was on dev1 and dev3, and dev3 had been emptied. The older
+    // backup has the group elsewhere.
     for (doubt, known) in [(0, true), (1, true), (2, false)] {
         let left = GroupInfo { primary: 0, doubt, ..moved(8, &[1, 3]) };
         let left = GroupInfo { in_sync: vec![1], ..left };
@@ -117,7 +122,7 @@ fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup()
         ]);
         assert_eq!(found(state, &told).is_some(), known, "doubt {doubt}");
     }
-    // So they do of a group that the older backup does not have.
+    // The maps also say so of a group that the older backup does not have.
     let mut state = with_recovery(pair(Ram));
     let left = GroupInfo { id: 9, primary: 0, doubt: 2, in_sync: vec![1], ..moved(8, &[1, 2]) };
     let mut word = Word::default();
@@ -132,7 +137,7 @@ fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup()
     assert_eq!(group(&state, 9).doubt, Doubt::Gone);
 }
 
-/// Its last volume is deleted while nobody knows who has everything of the group.
+/// The last volume of the group is deleted while it is unknown which replica has everything.
 #[test]
 fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_volume_goes() {
     let mut state = recovered(Durable);
@@ -151,7 +156,7 @@ fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_v
     let found = group(&state, 1);
     assert!(found.doubt == Doubt::None && found.primary.is_some());
     assert!(found.epoch.0 > JUMP, "lost MDMs may have given away {:?}", found.epoch);
-    // Servers hold data of a volume that nobody knows: it may be on this group.
+    // Servers hold data of an unknown volume: it may be in this group.
     kept.recovery.left = vec![9];
     kept.apply(kept.index + 1, &delete);
     settle(&mut kept, &told, false);

@@ -1,4 +1,5 @@
-//! Ids that lost MDMs have given away are given to nobody else, also when one backup is restored twice.
+//! Ids that lost MDMs have given away are never given to another device or client, also when one
+//! backup is restored twice.
 
 use super::*;
 use base::SdcId;
@@ -6,7 +7,7 @@ use mdm::command::DropObject;
 use mdm::controller::Registration;
 use wire::control::{ObjectKind, RegisterSdc};
 
-/// A server, or a client, of which nobody has heard before.
+/// Registers a device of a new server, and returns its id.
 fn id_of_new(state: &mut State) -> Option<DeviceId> {
     let new = control::Register { store: 55, nonce: 55, ..life(0, "new", 0) };
     match state.register(&new, false, None) {
@@ -43,7 +44,8 @@ fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itse
     let mut first = recovered(Durable);
     settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
     let old = id_of_new(&mut first).expect("the recovery is over");
-    // The same backup, restored once more. Who is new waits: the ids that were given away are not known yet.
+    // The same backup is restored again. New devices wait: the ids that were given away are not
+    // known yet.
     let mut state = recovered(Durable);
     assert_eq!(id_of_new(&mut state), None);
     let alone = moved(JUMP + 2, &[1, old.0]);
@@ -54,7 +56,7 @@ fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itse
     settle(&mut state, &told, false);
     assert_eq!((state.recovery.open, waits_for(&state, &told)), (true, vec![old.0]));
     assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state.clone()));
-    // After the end others are new, and it is known yet.
+    // After the end new devices get other ids: `old` is known to be given away.
     let mut late = state.clone();
     finish(&mut late);
     assert!(id_of_new(&mut late).is_some_and(|id| id > old));
@@ -84,7 +86,7 @@ fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore(
     told.insert(old, Word::default());
     settle(&mut state, &told, false);
     assert!(!state.recovery.open);
-    // Who was given an id beside it comes later.
+    // A device that got an id at the same time comes later.
     let late = state.register(&life(old.0 + 1, "sds10", 42), false, None);
     assert!(matches!(late, Registration::New(id, _) if id.0 == old.0 + 1), "{late:?}");
     assert!(id_of_new(&mut state).is_some_and(|id| id.0 > old.0 + 1));
@@ -114,7 +116,7 @@ fn leave_that_a_client_got_after_an_earlier_restore_goes_to_no_other_one() {
     assert_eq!(client(&mut state, "one", old.0), Some(old));
 }
 
-/// A client comes and is removed: its id.
+/// Registers a client and removes it. Returns its id.
 fn pass(state: &mut State, name: &str) -> u32 {
     let id = client(state, name, 0).expect("no recovery is open");
     let remove = DropObject { kind: ObjectKind::Sdc as i32, id: id.0 };
@@ -136,7 +138,7 @@ fn what_is_remembered_of_removed_clients_does_not_grow_with_them() {
         assert!(long < before + 100, "{long} bytes, {before} before");
         assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state.clone()));
         state = with_recovery(state);
-        // These ids are over, also after a recovery. Those that come next may have been given away.
+        // These ids are used up, also after a recovery. Later ones may have been given away.
         let is_over = |id| {
             let m = RegisterSdc { name: "d".into(), nonce: 57, id, ..RegisterSdc::default() };
             matches!(state.register_sdc(&m, false), Registration::Superseded(_))

@@ -1,11 +1,11 @@
-//! A device comes whose content is another one than the state has there: while the recovery is open, or when a person has ended
-//! it.
+//! A device registers with another content than the state has there: while the recovery is open, or
+//! after an operator has ended it.
 
 use super::*;
 use mdm::controller::Registration::{self, New, WrongDevice};
 use mdm::status::Observed;
 
-/// dev1 did not come until a person ended the recovery, so its groups are in doubt.
+/// dev1 did not come until an operator ended the recovery, so its groups are in doubt.
 fn ended() -> State {
     let mut state = recovered(Durable);
     state.apply(state.index + 1, &down(1, 1, true));
@@ -15,7 +15,7 @@ fn ended() -> State {
     state
 }
 
-/// dev1 as it was emptied, or exchanged, after the backup.
+/// Returns the registration of dev1 after it was emptied, or exchanged, after the backup.
 fn other() -> control::Register {
     control::Register { store: 99, nonce: 99, ..life(1, "sds1", 0) }
 }
@@ -27,7 +27,7 @@ fn comes(state: &State, told: &[(u32, u64)]) -> Registration<DeviceId> {
 #[test]
 fn who_may_have_the_only_copy_of_a_group_in_doubt_is_let_in_and_a_person_can_choose_it() {
     let mut state = ended();
-    // It was filled again since the backup, and went on alone in epoch 6.
+    // It was filled again since the backup, and continued alone in epoch 6.
     let registration = comes(&state, &[(1, 6)]);
     let New(DeviceId(1), command) = registration else { panic!("{registration:?}") };
     assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
@@ -70,7 +70,8 @@ fn who_would_take_the_place_of_a_copy_that_counts_is_not_let_in() {
     assert!(matches!(comes(&state, &told), WrongDevice(_)), "dev1 is up");
 }
 
-/// It was emptied after the backup, and has nothing; but its process has run since, with a map that knows this life.
+/// dev1 was emptied after the backup, and has nothing. But its process has run since then, with a
+/// map that knows its incarnation.
 #[test]
 fn who_was_named_after_the_backup_is_let_in_and_is_a_witness_of_when_it_was_emptied() {
     let named = control::Register { incarnation: 40, ..other() };
@@ -84,7 +85,7 @@ fn who_was_named_after_the_backup_is_let_in_and_is_a_witness_of_when_it_was_empt
     settle(&mut state, &told, false);
     let found = group(&state, 1);
     assert_eq!((found.doubt, &found.in_sync[..]), (Doubt::None, &[DeviceId(2)][..]));
-    // A life that is no later one, or that nobody has given yet, says nothing.
+    // An incarnation that is not later, or that was not given yet, proves nothing.
     let state = recovered(Durable);
     for incarnation in [1, state.next_incarnation.0, u64::MAX] {
         let other = control::Register { incarnation, ..other() };
@@ -99,7 +100,7 @@ fn who_was_named_after_the_backup_may_come_when_the_recovery_is_over() {
     assert!(matches!(state.register(&named, false, None), New(..)));
     state.devices.get_mut(&DeviceId(1)).unwrap().up = true;
     assert!(matches!(state.register(&named, false, None), WrongDevice(_)), "dev1 is up");
-    // Without a recovery nobody has lost anything.
+    // Without a recovery no decision is lost.
     let state = pair(Durable);
     let named = control::Register { acted: 0, incarnation: 2, ..named };
     assert!(matches!(state.register(&named, false, None), WrongDevice(_)));

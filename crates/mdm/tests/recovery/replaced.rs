@@ -1,20 +1,21 @@
-//! A device was replaced since the backup was made, and comes back while the one that replaced it is away.
+//! A device was replaced since the backup was made, and the old disk comes back while the new one
+//! is away.
 
 use super::*;
 use mdm::controller::Registration::{self, Superseded};
 
-/// What replaced dev1 after the backup.
+/// The content that replaced that of dev1 after the backup.
 const NEWER: u64 = 99;
 
 /// A map version above that of `pair`, and below those after a recovery.
 const SINCE: u64 = 100;
 
-/// The process has a map that says what is on these devices.
+/// Returns the report of a process whose map names the content of these devices.
 fn knows(word: Word, devices: &[(u32, u64)]) -> Word {
     knows_at(SINCE, word, devices)
 }
 
-/// The same with a map of this version.
+/// Returns the same report with a map of this version.
 fn knows_at(version: u64, mut word: Word, devices: &[(u32, u64)]) -> Word {
     let info = |(device, store): &(u32, u64)| StoreInfo { device: *device, store: *store };
     let devices = devices.iter().map(info).collect();
@@ -36,7 +37,7 @@ fn an_older_disk_does_not_stand_for_the_one_that_replaced_it() {
         assert!(state.recovery.open && group(&state, 1).doubt == Doubt::Reports);
         assert_eq!(waits_for(&state, &told), [1], "the newer disk may come");
         assert_eq!(state.recovery_status(&told, false).unwrap().older, [1]);
-        // A person doesn't wait for it. Then dev2 starts again, and nobody tells of it any more.
+        // The operator does not wait for it. Then dev2 restarts, and no report names it any more.
         let end = close(&state, &told, false);
         assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
         state.check().unwrap();
@@ -69,8 +70,8 @@ fn a_map_that_knows_what_is_there_holds_nothing_up() {
     assert!(!state.recovery.open && group(&state, 1).doubt == Doubt::None);
 }
 
-/// Nobody has told the state that group 3 is there. dev2 led it in epoch 4, with dev1 in sync, of which it says what is on
-/// it; dev1 remembers nothing of the group.
+/// The state does not have group 3. dev2 led it in epoch 4, with dev1 in sync, and names the
+/// content of dev1; dev1 remembers nothing of the group.
 fn told_of_a_blank(store: u64) -> State {
     let mut state = recovered(Durable);
     let made = GroupInfo { id: 3, ..config(4, &[2, 1]) };
@@ -99,7 +100,7 @@ fn a_disk_that_is_empty_is_waited_for_no_longer_and_proves_nothing() {
     assert_eq!(group(&state, 3).doubt, Doubt::Reports, "dev1 may have been alone, and emptied");
 }
 
-/// It was down when the group was formed, and was up again for too short a time to hear of it.
+/// dev1 was down when the group was formed, and then up for too short a time to hear of it.
 #[test]
 fn a_disk_that_nobody_replaced_and_that_remembers_nothing_never_took_part() {
     let state = told_of_a_blank(11);
@@ -134,14 +135,15 @@ fn the_newer_of_two_processes_takes_its_place_whatever_the_order_in_which_both_c
     let first = state.register(&process(71, 41), false, None);
     let Registration::New(_, first) = first else { panic!("it is not taken in: {first:?}") };
     assert_eq!(state.apply(state.index + 1, &first), Outcome::Changed);
-    // Its connection was there before the one on which the other one has registered.
+    // Its connection was there before the one on which the other process registered.
     let newer = state.register(&process(72, 42), true, None);
     assert!(matches!(newer, Registration::New(..)), "{newer:?}");
     let unnamed = state.register(&process(73, 0), true, None);
     assert!(matches!(unnamed, Superseded(_)), "{unnamed:?}");
 }
 
-/// The one that goes on had proposed a life for it; its proposal was not decided, and the others gave it a later one.
+/// The survivor had proposed an incarnation for it. That was not decided, and the lost MDMs gave it
+/// a later one.
 #[test]
 fn a_process_keeps_the_life_that_the_lost_ones_gave_it() {
     let mut state = recovered(Durable);

@@ -20,7 +20,8 @@ fn stranger(i: u64, device: u32) -> control::Register {
     }
 }
 
-/// Two devices with data, in a pool whose new devices wait for an order, and so many that do.
+/// Returns two devices with data, in a pool whose new devices wait for an order, and this many of
+/// those.
 fn by_order(waiting: u64) -> State {
     let mut state = pair(Durable);
     state.objects.pools.get_mut(&PoolId(1)).unwrap().by_order = true;
@@ -67,7 +68,7 @@ fn a_leave_that_was_taken_away_does_not_come_back_with_its_number() {
     };
     let first = at(state.clone(), 1_800_000_000);
     assert!(first > before.generation + 1000);
-    // The same backup again, an hour later: as many orders as there may have been meanwhile.
+    // The same backup again, an hour later: there may have been many orders in between.
     assert!(at(state.clone(), 1_800_003_600) > first + 500);
     state.volumes.get_mut(&VolumeId(1)).unwrap().generation = first + 9;
     assert!(at(state, 1_800_000_001) > first + 1000);
