@@ -99,6 +99,13 @@ const TABLE: &[Row] = &[
         &["anyhow", "humantime", "rustix", "serde", "signal-hook", "thiserror", "toml"],
     ),
     row(
+        "gabion-daemon",
+        3,
+        // The store: `content`, `offline` and `inspect` read a device without a node.
+        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-store", "gabion-node", "gabion-rt"],
+        &["anyhow", "humantime", "rustix", "serde", "signal-hook", "thiserror", "toml"],
+    ),
+    row(
         "gabion-server",
         3,
         // The store: `inspect` reads a device without a node.
