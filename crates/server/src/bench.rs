@@ -22,17 +22,16 @@ pub mod io;
 pub mod load;
 mod name;
 mod pair;
-pub mod progress;
 mod ratio;
 mod rebuild;
 mod rig;
 pub mod tally;
 pub mod workload;
 
-use crate::target::Target;
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
+use fleet::target::Target;
 
 /// The benchmarks.
 #[derive(Subcommand, Debug)]

@@ -1,14 +1,14 @@
 //! Unserved bytes of volumes: lists them by ranges, and gives them up when an operator decides so.
 
 use crate::decision::{Question, now, who};
-use crate::table::{right, table};
-use crate::target::Target;
 use crate::volume::ReadAs;
 use admin::Admin;
 use admin::exit::Exit;
 use admin::report::{device_name, when};
 use anyhow::{Result, bail};
 use daemon::size::Size;
+use fleet::table::{right, table};
+use fleet::target::Target;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{AcceptLoss, Ask, StatusInfo, Unserved, UnservedGroup, VolumeDamage};

@@ -5,10 +5,10 @@ mod page;
 mod stand;
 mod watch;
 
-use crate::target::Target;
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
+use fleet::target::Target;
 
 /// The experiments.
 #[derive(Subcommand, Debug)]

@@ -1,21 +1,14 @@
 //! `gabion device`: the devices of servers, and whether one can be trusted with data.
 
-mod grow;
-pub mod medium;
-pub mod probe;
-mod roster;
-pub mod scratch;
-mod scrub;
-pub mod verdict;
-
-use crate::removal::Removal;
-use crate::target::Target;
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
 use daemon::size::Size;
 use daemon::spec::DeviceSpec;
-use roster::Server;
+use fleet::device::roster::{self, Server};
+use fleet::device::{grow, probe, scrub};
+use fleet::removal::Removal;
+use fleet::target::Target;
 use std::path::PathBuf;
 
 /// Subcommands of `gabion device`.

@@ -1,9 +1,9 @@
 //! `gabion down`: stops the cluster that `up` started, also after `up` itself is gone.
 
-use crate::target::Target;
-use crate::up;
 use admin::exit::Exit;
 use anyhow::Result;
+use fleet::target::Target;
+use fleet::up;
 
 /// Runs `gabion down`.
 pub fn run(target: &Target) -> Result<Exit> {

@@ -9,13 +9,13 @@ mod page;
 mod slots;
 mod verify;
 
-use crate::target::Target;
 use admin::exit::Exit;
 use anyhow::{Context, Result, bail};
 use base::VolumeId;
 use clap::{Args, Subcommand};
 use daemon::inspect::{self as report, Copies};
 use daemon::offline::{self, Offline};
+use fleet::target::Target;
 use std::path::{Path, PathBuf};
 use store::durable::Tuning;
 
@@ -101,7 +101,7 @@ fn show(
 /// Returns the id of a volume: by its name if its cluster can be asked, else by its number.
 fn volume_id(target: &Target, text: &str, device: &Offline) -> Result<VolumeId> {
     let cluster = format!("{:016x}", device.store().identity().cluster.0);
-    let asked = crate::status::ask(target).ok().filter(|report| report.cluster == cluster);
+    let asked = target.report().ok().filter(|report| report.cluster == cluster);
     if let Some(volume) = asked.iter().flat_map(|r| &r.volumes).find(|v| v.name == text) {
         return Ok(VolumeId(volume.id));
     }

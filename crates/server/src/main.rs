@@ -1,49 +1,35 @@
 //! The one binary `gabion`: every role, and the command line for all of them.
 //!
 //! Each subcommand has one file (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`,
-//! `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`). They share
-//! these modules: `output` prints, `target` finds the cluster, `cluster` and `statedir` manage the
-//! processes of a cluster on this machine. The crate `daemon` runs a role, and `admin` talks to the
-//! MDM.
+//! `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`). The rest
+//! is in libraries: `admin` talks to the MDM, `daemon` runs a role, `fleet` has the processes of a
+//! cluster.
 #![forbid(unsafe_code)]
 
-#[macro_use]
-mod output;
+#[macro_use(print, println, eprintln)]
+extern crate fleet;
 
 mod bench;
-mod cluster;
 mod damage;
 mod decision;
 mod demo;
-mod deploy;
 mod device;
 mod down;
-mod gather;
 mod inspect;
-mod limits;
-mod live;
-mod maintenance;
 mod mdm;
 mod objects;
-mod ports;
-mod removal;
-mod room;
 mod runopts;
-mod salvage;
 mod sdc;
 mod sds;
-mod statedir;
 mod status;
-mod table;
-mod target;
 mod top;
-mod up;
 mod volume;
 
 use admin::exit::{self, Exit};
 use anyhow::Result;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use fleet::{deploy, output, target, up};
 use std::process::ExitCode;
 
 /// Turns the disks of ordinary servers into one mirrored, self-healing block store.

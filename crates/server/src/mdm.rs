@@ -3,15 +3,16 @@
 pub mod recovery;
 mod roster;
 
-use crate::statedir::StateDir;
-use crate::target::Target;
-use crate::{cluster, runopts::RunArgs};
+use crate::runopts::RunArgs;
 use admin::Admin;
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
 use daemon::config::{self, MDM_EXAMPLE, MdmConfig};
 use daemon::{lost_log, role_mdm};
+use fleet::cluster;
+use fleet::statedir::StateDir;
+use fleet::target::Target;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,7 +50,7 @@ third.")]
         /// Its name
         name: String,
         /// Where it listens, as HOST:PORT
-        #[arg(value_parser = crate::target::address)]
+        #[arg(value_parser = fleet::target::address)]
         address: SocketAddr,
         /// Make it a tie-breaker: it votes, and leads only while no other one can
         #[arg(long)]

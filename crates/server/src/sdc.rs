@@ -1,14 +1,15 @@
 //! `gabion sdc run|list|rename|remove|kill|start`.
 
-use crate::table::{right, table};
-use crate::target::Target;
-use crate::{cluster, runopts::RunArgs, status};
+use crate::runopts::RunArgs;
 use admin::exit::Exit;
 use admin::report::Report;
 use anyhow::Result;
 use clap::Subcommand;
 use daemon::config::{self, SDC_EXAMPLE, SdcConfig};
 use daemon::role_sdc;
+use fleet::cluster;
+use fleet::table::{right, table};
+use fleet::target::Target;
 use std::time::Duration;
 use wire::control::{Ask, ObjectKind, RemoveObject};
 
@@ -76,7 +77,7 @@ pub fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
             println!("Killed the SDC, pid {pid}.");
         }
         SdcCommand::List { json } => {
-            let report = status::ask(target)?;
+            let report = target.report()?;
             if *json {
                 println!("{}", serde_json::to_string_pretty(&report.sdc)?);
             } else {
@@ -96,7 +97,7 @@ pub fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
         SdcCommand::Start => {
             let dir = target.local()?;
             let pid = cluster::start(&dir, "sdc", START_TIMEOUT, || {
-                let (Some(process), Ok(report)) = (dir.process("sdc"), status::ask(target)) else {
+                let (Some(process), Ok(report)) = (dir.process("sdc"), target.report()) else {
                     return false;
                 };
                 report.sdc.iter().any(|s| s.pid == process.pid)

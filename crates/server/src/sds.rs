@@ -1,15 +1,16 @@
 //! `gabion sds run|list|kill|maintain|remove|rename|start`.
 
-use crate::maintenance::Maintenance;
-use crate::removal::{Removal, What};
-use crate::target::Target;
-use crate::{cluster, runopts::RunArgs, status};
+use crate::{runopts::RunArgs, status};
 use admin::exit::Exit;
 use admin::report::UpDown;
 use anyhow::Result;
 use clap::Subcommand;
 use daemon::config::SDS_EXAMPLE;
 use daemon::role_sds;
+use fleet::cluster;
+use fleet::maintenance::Maintenance;
+use fleet::removal::{Removal, What};
+use fleet::target::Target;
 use std::time::Duration;
 use wire::control::ObjectKind;
 
@@ -115,7 +116,7 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
             role_sds::run(files, args.backend)?;
         }
         SdsCommand::List { json } => {
-            let report = status::ask(target)?;
+            let report = target.report()?;
             if *json {
                 println!("{}", serde_json::to_string_pretty(&report.sds)?);
             } else {
@@ -150,7 +151,7 @@ pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
         SdsCommand::Start { which } => {
             let dir = target.local()?;
             let name = cluster::sds_name(&dir, which)?;
-            let all = cluster::mates(&dir, &name)?;
+            let all = cluster::sharing_process(&dir, &name)?;
             let ready = || all.iter().all(|name| is_up(target, &dir, name));
             let pid = cluster::start(&dir, &name, START_TIMEOUT, ready)?;
             all.iter().try_for_each(|name| cluster::forget_replaced(&dir.config_file(name)))?;
@@ -166,9 +167,9 @@ fn named(which: &str) -> String {
 }
 
 /// Returns a sentence about the servers that share a server's process, if there are any.
-fn shared(dir: &crate::statedir::StateDir, name: &str, what: &str) -> Result<String> {
+fn shared(dir: &fleet::statedir::StateDir, name: &str, what: &str) -> Result<String> {
     let others: Vec<String> =
-        cluster::mates(dir, name)?.into_iter().filter(|other| other != name).collect();
+        cluster::sharing_process(dir, name)?.into_iter().filter(|other| other != name).collect();
     if others.is_empty() {
         return Ok(String::new());
     }
@@ -176,8 +177,8 @@ fn shared(dir: &crate::statedir::StateDir, name: &str, what: &str) -> Result<Str
 }
 
 /// Returns true when the MDM knows the process that runs under this name now.
-fn is_up(target: &Target, dir: &crate::statedir::StateDir, name: &str) -> bool {
-    let (Some(process), Ok(report)) = (dir.process(name), status::ask(target)) else {
+fn is_up(target: &Target, dir: &fleet::statedir::StateDir, name: &str) -> bool {
+    let (Some(process), Ok(report)) = (dir.process(name), target.report()) else {
         return false;
     };
     report

@@ -6,13 +6,12 @@
 mod rates;
 mod screen;
 
-use crate::status;
-use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::Report;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use daemon::size::Size;
+use fleet::target::Target;
 use ratatui::crossterm::event;
 use rates::{History, Sample};
 use std::io::{IsTerminal, stdout};
@@ -50,7 +49,7 @@ pub fn run(target: &Target, args: &TopArgs) -> Result<Exit> {
         bail!("--every takes 100ms to 1h: the servers report five times a second");
     }
     // Fail now if the address is wrong, instead of showing an error for ever.
-    let first = status::ask(target)?;
+    let first = target.report()?;
     let watch = Watch { target, every, left: args.count };
     if args.json || args.plain || !stdout().is_terminal() {
         return watch.lines(first, args.json);
@@ -73,7 +72,7 @@ impl Watch<'_> {
         let mut history = History::new(Instant::now(), first);
         while goes_on(&mut self.left) {
             std::thread::sleep(self.every);
-            let sample = history.take(Instant::now(), status::ask(self.target));
+            let sample = history.take(Instant::now(), self.target.report());
             match json {
                 true => println!("{}", serde_json::to_string(&sample)?),
                 false => println!("{}", line(&sample)),
@@ -98,7 +97,7 @@ impl Watch<'_> {
                 }
             }
             if !view.halted {
-                history.take(Instant::now(), status::ask(self.target));
+                history.take(Instant::now(), self.target.report());
             }
         }
         Ok(Exit::Ok)

@@ -3,7 +3,6 @@
 use crate::damage;
 use crate::decision::Question;
 use crate::status;
-use crate::target::Target;
 use admin::exit::Exit;
 use admin::report;
 use admin::report::{Report, Volume};
@@ -11,6 +10,8 @@ use anyhow::Result;
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use daemon::size::Size;
 use daemon::spec;
+use fleet::lines;
+use fleet::target::Target;
 use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
 
 /// Subcommands of `gabion volume`.
@@ -253,7 +254,7 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
                 unmapped: *unmapped,
             })?;
             println!("Volume {} of {} is created.", made.name, Size(made.size));
-            let report = status::ask(target)?;
+            let report = target.report()?;
             overcommitted(&report, &made.pool).iter().for_each(|line| println!("{line}"));
             let volumes = report.volumes;
             if let Some(uri) = volumes.iter().find(|v| v.name == *name).and_then(uri) {
@@ -261,7 +262,7 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
             }
         }
         VolumeCommand::List { json } => {
-            let report = status::ask(target)?;
+            let report = target.report()?;
             if *json {
                 println!("{}", serde_json::to_string_pretty(&report.volumes)?);
             } else {
@@ -306,7 +307,7 @@ pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
 
 fn say_mapping(volume: &VolumeStatus) {
     let mapped: Vec<_> = volume.mapped.iter().map(report::mapped).collect();
-    println!("Volume {} is mapped to {}.", volume.name, status::mapping(&mapped));
+    println!("Volume {} is mapped to {}.", volume.name, lines::mapping(&mapped));
 }
 
 fn uri(volume: &Volume) -> Option<&String> {

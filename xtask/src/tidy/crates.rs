@@ -106,6 +106,32 @@ const TABLE: &[Row] = &[
         &["anyhow", "humantime", "rustix", "serde", "signal-hook", "thiserror", "toml"],
     ),
     row(
+        "gabion-fleet",
+        3,
+        // The store: `deploy` and `device` tell what a device holds. The driver: names of backends.
+        &[
+            "gabion-base",
+            "gabion-seam",
+            "gabion-wire",
+            "gabion-store",
+            "gabion-rt",
+            "gabion-admin",
+            "gabion-daemon",
+        ],
+        &[
+            "anyhow",
+            "clap",
+            "comfy-table",
+            // The latencies of `device probe`.
+            "hdrhistogram",
+            "rustix",
+            "serde",
+            "serde_json",
+            "signal-hook",
+            "toml",
+        ],
+    ),
+    row(
         "gabion-server",
         3,
         // The store: `inspect` reads a device without a node.
@@ -118,23 +144,20 @@ const TABLE: &[Row] = &[
             "gabion-rt",
             "gabion-admin",
             "gabion-daemon",
+            "gabion-fleet",
         ],
         &[
             "anyhow",
             "clap",
-            "comfy-table",
             // Latency percentiles of `bench` that can be merged over jobs.
             "hdrhistogram",
             "humantime",
-            "prost",
             // The screen of `top`.
             "ratatui",
             "rustix",
             "serde",
             "serde_json",
             "signal-hook",
-            "thiserror",
-            "toml",
         ],
     ),
     row(

@@ -37,8 +37,8 @@ const WRITES: &[&str] = &[
 const WRITERS: &[&str] = &[
     "crates/daemon/src/files.rs",
     "crates/rt/src/device.rs",
-    "crates/server/src/limits.rs",
-    "crates/server/src/device/scratch.rs",
+    "crates/fleet/src/cgroup.rs",
+    "crates/fleet/src/device/scratch.rs",
     "crates/server/src/bench/device.rs",
     "crates/server/src/bench/disk/fio.rs",
     "crates/sim/src/main.rs",

@@ -6,13 +6,13 @@
 //! next.
 
 use super::interrupt;
-use super::progress::Line;
-use crate::table::{right, table};
 use anyhow::{Context, Result, bail};
 use base::{BLOCK, ClusterId, DeviceId, GroupId, Prng, UNIT, UnitKey, VolumeId};
 use clap::Args;
 use daemon::offline::{self, Offline};
 use daemon::size::Size;
+use fleet::progress::Line;
+use fleet::table::{right, table};
 use rt::{Backend, DiskSpec, Drive};
 use seam::{Buf, Job, Started};
 use serde::Serialize;

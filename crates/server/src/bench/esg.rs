@@ -135,7 +135,7 @@ fn plan(nodes: &[u32], per_process: Option<u32>) -> Vec<(Layout, String)> {
 fn measure(layout: Layout, name: &str, step: &str, args: &EsgArgs) -> Result<Vec<Point>> {
     let (rounds, window) = (args.rounds as usize, Duration::from_secs_f64(args.seconds));
     let rig = {
-        let _line = super::progress::Line::new(&format!("{step}: {} SDSs start", layout.servers));
+        let _line = fleet::progress::Line::new(&format!("{step}: {} SDSs start", layout.servers));
         Rig::start(layout, args.backend, true)
     };
     let mut points = Vec::new();

@@ -2,9 +2,9 @@
 
 use super::cpu::{Kind, Processes, Reading, Spent};
 use super::interrupt;
-use super::progress::Line;
 use super::tally::{Counters, Latency, Side, Tally};
 use anyhow::{Result, bail};
+use fleet::progress::Line;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -5,12 +5,11 @@ use super::figures::Figures;
 use super::load::Data;
 use super::rig::{self, Layout, Rig, Temporary};
 use super::workload::Workload;
-use crate::status;
-use crate::target::Target;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use daemon::size::Size;
 use daemon::spec;
+use fleet::target::Target;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -170,7 +169,7 @@ fn running(
     title: &str,
     window: Duration,
 ) -> Result<Figures> {
-    let report = status::ask(target)?;
+    let report = target.report()?;
     let processes = rig::processes(&report);
     let Some(name) = &args.volume else {
         let (_made, volume) = Temporary::create(target, args.backend, args.tcp_only)?;

@@ -12,22 +12,22 @@
 use super::drive::{Jobs, Work};
 use super::load::Data;
 use super::pair::Spread;
-use super::progress::Line;
 use super::ratio::outcome::{Outcome, Page};
 use super::ratio::rows::Target;
 use super::rig::{self, Layout, Rig};
 use super::workload::Workload;
 use super::{interrupt, io};
-use crate::limits::{Group, Limits};
-use crate::statedir::StateDir;
-use crate::target::Target as Cluster;
-use crate::{cluster, status};
 use admin::exit::Exit;
 use admin::report::Report;
 use anyhow::{Context, Result, bail};
 use base::Policy;
 use clap::Args;
 use daemon::size::Size;
+use fleet::cgroup::{Group, Limits};
+use fleet::cluster;
+use fleet::progress::Line;
+use fleet::statedir::StateDir;
+use fleet::target::Target as Cluster;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use wire::control::{PolicyInfo, SetPool};
@@ -204,7 +204,7 @@ impl Stand {
             data: Data::Shared,
         };
         let window = Duration::from_secs_f64(args.seconds);
-        let processes = rig::processes(&status::ask(&self.cluster)?);
+        let processes = rig::processes(&self.cluster.report()?);
         let before = self.rig.volume.measure("before", &work, &processes, window);
         let before = before?.latency_us.p99;
         let mut jobs = Jobs::start(&self.rig.volume, &work, None)?;
@@ -247,7 +247,7 @@ impl Stand {
     fn until(&self, line: &Line, is: impl Fn(&Report) -> bool) -> Result<()> {
         let begin = Instant::now();
         while begin.elapsed() < PATIENCE {
-            let report = status::ask(&self.cluster)?;
+            let report = self.cluster.report()?;
             if is(&report) {
                 return Ok(());
             }
@@ -262,7 +262,7 @@ impl Stand {
 
     /// Returns the bytes that all servers except this one have copied.
     fn moved(&self, but: &str) -> Result<u64> {
-        let report = status::ask(&self.cluster)?;
+        let report = self.cluster.report()?;
         let others = report.sds.iter().filter(|s| s.name != but);
         Ok(others.flat_map(|s| &s.devices).map(|d| d.resync_moved_bytes).sum())
     }

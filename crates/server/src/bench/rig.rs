@@ -4,11 +4,11 @@ use super::cpu::{Kind, Processes};
 use super::drive::Volume;
 use super::load::Data;
 use super::{interrupt, name};
-use crate::statedir::StateDir;
-use crate::target::Target;
-use crate::{cluster, status};
 use admin::report::Report;
 use anyhow::{Context, Result, bail};
+use fleet::cluster;
+use fleet::statedir::StateDir;
+use fleet::target::Target;
 use std::fs;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ impl Rig {
             bail!("a cluster of {} SDSs did not start: {why}", layout.servers);
         }
         let target = Target { dir: dir.clone(), mdm: Vec::new() };
-        let report = status::ask(&target)?;
+        let report = target.report()?;
         let volume = Volume { mdm: target.mdms()?, name: VOLUME.into(), size, backend, tcp_only };
         Ok(Rig { dir: cleanup, volume, processes: processes(&report) })
     }
@@ -135,7 +135,7 @@ impl Rig {
 
     /// Returns the URI of the volume over NBD.
     pub fn nbd_uri(&self) -> Result<String> {
-        let report = status::ask(&Target { dir: self.dir.0.clone(), mdm: Vec::new() })?;
+        let report = Target { dir: self.dir.0.clone(), mdm: Vec::new() }.report()?;
         let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
         uri.cloned().context("the cluster serves no volume over NBD")
     }

@@ -3,17 +3,16 @@
 
 use crate::bench::drive::Volume;
 use crate::bench::interrupt;
-use crate::deploy;
-use crate::deploy::local::{Local, ip};
-use crate::deploy::topology::{Host, MdmRole, Topology};
-use crate::limits::{Group, Limits};
-use crate::status;
-use crate::target::Target;
 use admin::report::Report;
 use anyhow::{Context, Result};
 use daemon::process::Process;
 use daemon::size::Size;
 use daemon::spec::{DeviceSpec, VolumeSpec};
+use fleet::cgroup::{Group, Limits};
+use fleet::deploy;
+use fleet::deploy::local::{Local, ip};
+use fleet::deploy::topology::{Host, MdmRole, Topology};
+use fleet::target::Target;
 use rustix::process::Signal;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -87,7 +86,7 @@ impl Stand {
 
     /// Asks the MDM for the status.
     pub fn status(&self) -> Result<Report> {
-        status::ask(&self.target)
+        self.target.report()
     }
 
     fn path(&self, number: usize, file: &str) -> PathBuf {

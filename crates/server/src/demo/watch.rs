@@ -2,11 +2,10 @@
 
 use crate::bench::interrupt;
 use crate::bench::tally::Counters;
-use crate::status;
-use crate::target::Target;
 use admin::Admin;
 use admin::report::{Report, UpDown};
 use anyhow::{Result, anyhow};
+use fleet::target::Target;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -118,7 +117,7 @@ impl Look {
             sample.seconds = begin.elapsed().as_secs_f64();
             requests(&mut sample, &mut loaded.lock().expect("as above"), passed);
             sample.moved_bytes_per_second = 0.0;
-            if let Ok(report) = status::ask(target) {
+            if let Ok(report) = target.report() {
                 let capacity = report.capacity;
                 sample.protected_bytes = capacity.protected_bytes;
                 sample.degraded_bytes = capacity.degraded_bytes;

@@ -1,8 +1,8 @@
 //! The page that `gabion inspect` prints for people.
 
-use crate::table::{right, table};
 use daemon::inspect::{Growth, Report, Superblock};
 use daemon::size::Size;
+use fleet::table::{right, table};
 use std::fmt::Write as _;
 
 /// More groups than this are only summed up: `--json` lists all.

@@ -1,10 +1,10 @@
 //! Reads the content of a device, many slots at a time.
 
-use crate::bench::progress::Line;
 use anyhow::{Context, Result, bail};
 use base::BLOCK;
 use daemon::offline::Offline;
 use daemon::size::Size;
+use fleet::progress::Line;
 use seam::{DiskError, Job, Started};
 use store::durable::layout::SLOT;
 use store::durable::survey::HeldSlot;

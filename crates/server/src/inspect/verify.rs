@@ -5,13 +5,13 @@
 
 use super::page;
 use super::slots;
-use crate::table::{right, table};
 use admin::exit::Exit;
 use anyhow::Result;
 use base::BLOCK;
 use daemon::inspect::{Copies, Superblock};
 use daemon::offline::Offline;
 use daemon::size::Size;
+use fleet::table::{right, table};
 use seam::DiskError;
 use serde::Serialize;
 use std::path::Path;

@@ -2,7 +2,6 @@
 //! surviving MDM.
 
 use crate::decision::{Question, now, who};
-use crate::target::Target;
 use admin::Admin;
 use admin::exit::{Exit, coded};
 use admin::report::{summary, when};
@@ -10,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use daemon::config::{self, MdmConfig};
 use daemon::files;
 use daemon::size::Size;
+use fleet::target::Target;
 use node::backup::{Backup, pack};
 use std::fs;
 use std::io::Write;

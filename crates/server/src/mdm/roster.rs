@@ -1,8 +1,8 @@
 //! The list of the cluster's MDMs, and how to add, remove and switch to one.
 
-use crate::table::{right, table};
-use crate::target::Target;
 use anyhow::{Result, bail};
+use fleet::table::{right, table};
+use fleet::target::Target;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! The screen of `gabion top`.
 
 use super::rates::{History, Sample, Seen, Server};
-use crate::status;
 use admin::report::{State, UpDown};
 use daemon::size::Size;
+use fleet::lines;
 use ratatui::Frame;
 use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -65,12 +65,12 @@ impl View {
         ])
         .areas(frame.area());
         let report = &history.last.1;
-        frame.render_widget(Line::from(status::headline(report)).style(color(report.state)), head);
+        frame.render_widget(Line::from(lines::headline(report)).style(color(report.state)), head);
         let last = history.samples.back();
         if let Some(error) = last.and_then(|s| s.error.as_deref()) {
             let text = format!("No MDM answers, what follows is older; I/O goes on: {error}");
             frame.render_widget(Line::from(text).red(), warning);
-        } else if let Some(text) = status::space(report) {
+        } else if let Some(text) = lines::space(report) {
             frame.render_widget(Line::from(text).yellow(), warning);
         }
         draw_curves(frame, curves, history);

@@ -2,8 +2,8 @@
 
 use super::rows::Load;
 use crate::bench::interrupt;
-use crate::bench::progress::Line;
 use anyhow::{Context, Result, bail};
+use fleet::progress::Line;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -5,9 +5,9 @@ use super::rows::IDLE;
 use crate::bench::cpu::Reading;
 use crate::bench::interrupt::sleep;
 use crate::bench::pair::Spread;
-use crate::bench::progress::Line;
 use crate::bench::rig::Rig;
 use anyhow::Result;
+use fleet::progress::Line;
 use std::time::Duration;
 
 /// Wait before measuring: after a load, shards still poll and clients stay registered for a moment.

@@ -2,8 +2,7 @@
 //!
 //! The MDM carries the removal out, also after this command is stopped; only `--keep` cancels it.
 
-use crate::bench::progress::Line;
-use crate::status;
+use crate::progress::Line;
 use crate::target::Target;
 use admin::exit::{Exit, coded};
 use admin::report::{Device, Report};
@@ -71,7 +70,7 @@ impl Removal {
         let line = Line::new("emptying");
         let mut stuck: Option<Instant> = None;
         loop {
-            let report = status::ask(target)?;
+            let report = target.report()?;
             let left: Vec<&Device> = devices(&report, what).collect();
             if left.is_empty() {
                 return Ok(true);

@@ -2,7 +2,7 @@
 
 use super::managers;
 use crate::cluster;
-use crate::gather::{self, Member};
+use crate::mdm_cluster::{self, Member};
 use crate::statedir::StateDir;
 use crate::target::Target;
 use admin::exit::{Exit, coded};
@@ -64,7 +64,7 @@ impl<'a> Starting<'a> {
         let (again, begun) = (self.again, Instant::now());
         let patient = || !again || begun.elapsed() < PATIENCE;
         let late = self.wait("all SDSs are registered", |ended| {
-            let report = crate::status::ask(target)?;
+            let report = target.report()?;
             let late = cluster::unregistered(dir, &report, ended)?;
             Ok((late.is_empty() || !patient()).then_some(late))
         })?;
@@ -84,7 +84,7 @@ impl<'a> Starting<'a> {
         let mut admin = target.connect()?;
         let members = admin.status()?.mdms;
         self.missing.extend(managers::left_out(dir, target, self.lost, &members)?);
-        let there = crate::status::ask(target)?.volumes;
+        let there = target.report()?.volumes;
         for volume in volumes.iter().filter(|v| !there.iter().any(|t| t.name == v.name)) {
             admin
                 .create_volume(&volume.name, volume.size.0)
@@ -92,7 +92,7 @@ impl<'a> Starting<'a> {
         }
         let socket = self.dir.nbd_socket();
         self.wait("everything serves", |_| {
-            let report = crate::status::ask(target)?;
+            let report = target.report()?;
             let sdc = dir.process("sdc").map(|p| p.pid);
             let clients = report.sdc.iter().any(|s| Some(s.pid) == sdc && s.state == UpDown::Up);
             let whole = report.groups.failed == 0 || !patient();
@@ -125,11 +125,11 @@ impl<'a> Starting<'a> {
             Ok(Member { name: name.clone(), address, tie_breaker: i > mdms.len() / 2 })
         };
         let members: Vec<_> = mdms.iter().enumerate().map(member).collect::<Result<_>>()?;
-        if !gather::take_in(|| target.connect(), &members)? {
+        if !mdm_cluster::take_in(|| target.connect(), &members)? {
             return Ok(());
         }
         self.wait("all MDMs vote", |_| {
-            Ok(gather::vote(&mut target.connect()?, mdms.len())?.then_some(()))
+            Ok(mdm_cluster::vote(&mut target.connect()?, mdms.len())?.then_some(()))
         })
     }
 

@@ -5,6 +5,7 @@ use crate::cluster;
 use crate::statedir::StateDir;
 use admin::Admin;
 use admin::exit::{self, Exit, coded};
+use admin::report::Report;
 use anyhow::Result;
 use clap::Args;
 use daemon::config::{self, MdmConfig};
@@ -58,6 +59,12 @@ impl Target {
             }
             _ => error,
         })
+    }
+
+    /// Asks the MDM for its status and makes a report of it.
+    pub fn report(&self) -> Result<Report> {
+        let mut admin = self.connect()?;
+        Ok(Report::new(&admin.status()?, admin.mdm()))
     }
 
     /// Explains which processes of a local cluster don't run and what to do, if that is why no MDM

@@ -13,8 +13,8 @@ mod objects;
 mod roles;
 pub mod topology;
 
-use crate::gather::{self, Member};
-use crate::status;
+use crate::lines;
+use crate::mdm_cluster::{self, Member};
 use crate::table::{right, table};
 use crate::target::Target;
 use admin::Admin;
@@ -257,7 +257,7 @@ impl Deployment<'_> {
         let members: Vec<Member> = std::iter::once(founder).chain(rest).map(member).collect();
         self.begun()?;
         self.refuse_two()?;
-        if gather::take_in(|| self.admin(), &members)? {
+        if mdm_cluster::take_in(|| self.admin(), &members)? {
             self.until(|| {
                 Ok(self.missing_mdm(&mut self.admin()?)?.map_or(Ok(()), |h| Err((h, "mdm"))))
             })?;
@@ -399,7 +399,7 @@ impl Deployment<'_> {
     }
 
     fn how_to_use(&self, report: &Report) {
-        println!("\n{}\n", status::headline(report));
+        println!("\n{}\n", lines::headline(report));
         let mdms: Vec<String> = self.topology.mdms_at().iter().map(ToString::to_string).collect();
         println!("  export GABION_MDM={}\n  gabion status", mdms.join(","));
         for host in self.topology.hosts.iter().filter(|h| h.sdc.is_some()) {

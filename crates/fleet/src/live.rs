@@ -1,6 +1,6 @@
 //! The output of a foreground `gabion up`: how to use the cluster, then its state, until Ctrl-C.
 
-use crate::status;
+use crate::lines;
 use crate::target::Target;
 use admin::report::{Report, UpDown};
 use anyhow::Result;
@@ -19,7 +19,7 @@ const LISTED: usize = 8;
 /// Describes how to attach the volumes. Every command in it works as printed.
 pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
     let gabion = own_name();
-    let mut text = format!("\n{}\n", status::headline(report));
+    let mut text = format!("\n{}\n", lines::headline(report));
     let used = |v: &&admin::report::Volume| !v.nbd_uris.is_empty();
     for volume in report.volumes.iter().filter(used) {
         let _ = writeln!(
@@ -81,7 +81,7 @@ pub fn show(target: &Target, children: &mut [(String, Child)], stop: &AtomicBool
         }
         if Instant::now() >= next {
             next = Instant::now() + REFRESH;
-            let view = match status::ask(target) {
+            let view = match target.report() {
                 Ok(report) if screen => view(&report),
                 Ok(report) => format!("{}\n", changes(&report)),
                 Err(error) => format!("{error:#}\n"),
@@ -115,7 +115,7 @@ fn draw(view: &str, drawn: &mut usize) -> Result<()> {
 fn changes(report: &Report) -> String {
     let down: Vec<&str> =
         report.sds.iter().filter(|s| s.state == UpDown::Down).map(|s| s.name.as_str()).collect();
-    let mut line = status::headline(report);
+    let mut line = lines::headline(report);
     if !down.is_empty() {
         let _ = write!(line, "; down: {}", down.join(" "));
     }
@@ -129,7 +129,7 @@ fn changes(report: &Report) -> String {
 }
 
 fn view(report: &Report) -> String {
-    let mut view = format!("{}\n", status::headline(report));
+    let mut view = format!("{}\n", lines::headline(report));
     let down = || report.sds.iter().filter(|s| s.state == UpDown::Down);
     for sds in down().take(LISTED) {
         let _ = writeln!(view, "  {} is down (pid {})", sds.name, sds.pid);
@@ -144,9 +144,9 @@ fn view(report: &Report) -> String {
     if report.volumes.len() > LISTED {
         let _ = writeln!(view, "  and {} more volumes", report.volumes.len() - LISTED);
     }
-    let _ = writeln!(view, "{}", status::capacity(report));
-    let _ = writeln!(view, "{}", status::resync(&report.resync));
-    if let Some(line) = status::space(report) {
+    let _ = writeln!(view, "{}", lines::capacity(report));
+    let _ = writeln!(view, "{}", lines::resync(&report.resync));
+    if let Some(line) = lines::space(report) {
         let _ = writeln!(view, "{line}");
     }
     let _ = writeln!(view, "Ctrl-C stops the cluster.");

@@ -1,7 +1,7 @@
 //! The protection domains, fault sets and storage pools of a topology: those that its hosts name.
 
 use super::topology::{Host, InPool, Text, Topology};
-use crate::objects::{MediaType, Settings};
+use crate::pool::{MediaType, Settings};
 use anyhow::{Result, bail};
 use base::Policy;
 use daemon::spec::VolumeSpec;

@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub struct Local {
     /// The third byte of its addresses.
     network: u8,
+    /// Its hosts, with the addresses and folders that they have here.
     pub topology: Topology,
 }
 

@@ -1,7 +1,6 @@
 //! `gabion device scrub`: starts a pass, and waits for its end.
 
-use crate::bench::progress::Line;
-use crate::status;
+use crate::progress::Line;
 use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::{Device, Report, Scrub, UpDown};
@@ -14,7 +13,7 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// Runs `gabion device scrub`, for one device or for all.
 pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
-    let before = lives(&status::ask(target)?, id);
+    let before = lives(&target.report()?, id);
     if before.is_empty() {
         bail!("nothing to scrub: RAM and NULL devices have no checksums (`gabion device list`)");
     }
@@ -25,7 +24,7 @@ pub fn run(target: &Target, id: Option<u32>, detach: bool) -> Result<Exit> {
     }
     let line = Line::new("scrubbing");
     let (report, left) = loop {
-        let report = status::ask(target)?;
+        let report = target.report()?;
         let known = || scrubbed(&report, id).filter(|(_, s)| s.begun >= s.asked);
         let (done, held) =
             known().fold((0, 0), |(done, held), (_, s)| (done + s.done_bytes, held + s.held_bytes));

@@ -7,7 +7,7 @@ use super::probe;
 use crate::removal::{Removal, What};
 use crate::table::{right, table};
 use crate::target::Target;
-use crate::{cluster, ports, room, status};
+use crate::{cluster, lines, ports, room};
 use admin::exit::Exit;
 use admin::report::{Device, Report, UpDown};
 use anyhow::{Context, Result, bail};
@@ -55,7 +55,7 @@ pub(super) struct Found {
 
 impl Server {
     /// Returns true for a server that `gabion up` runs here.
-    pub(super) fn is_local(&self) -> bool {
+    pub fn is_local(&self) -> bool {
         self.sds.is_some()
     }
 
@@ -76,7 +76,7 @@ impl Server {
             (None, Some(which)) => {
                 let dir = target.local()?;
                 let name = cluster::sds_name(&dir, which)?;
-                if cluster::mates(&dir, &name)?.len() > 1 {
+                if cluster::sharing_process(&dir, &name)?.len() > 1 {
                     bail!(
                         "{name} shares its process with others: start the cluster without \
                          --sds-per-process"
@@ -133,7 +133,7 @@ impl Found {
     ) -> Result<Device> {
         let (name, deadline) = (&self.config.name, Instant::now() + PATIENCE);
         loop {
-            let report = status::ask(&self.target)?;
+            let report = self.target.report()?;
             let mut devices = devices(&report, name).iter();
             if let Some(device) = devices.find(|d| d.shard == shard && wanted(d)) {
                 return Ok(device.clone());
@@ -195,7 +195,7 @@ impl Found {
     ) -> Result<u32> {
         number(&mut self.config);
         // Shard numbers of earlier devices are not reused, because these may come back.
-        let report = status::ask(&self.target)?;
+        let report = self.target.report()?;
         let known = devices(&report, &self.config.name).iter().map(|d| d.shard);
         let used = self.config.shards().map(|(shard, _)| shard).chain(known);
         let unused = used.max().map_or(0, |shard| shard + 1);
@@ -274,7 +274,7 @@ pub fn add(
         None => server.find(target)?,
     };
     let spec = spec.clone().absolute()?;
-    let report = status::ask(&found.target)?;
+    let report = found.target.report()?;
     check_pool(&report, &found.config.name, pool.as_deref(), replace.is_some())?;
     let replaced =
         replace.map(|id| given_up(&report, &found.config.name, id, force)).transpose()?;
@@ -375,7 +375,7 @@ pub fn import(target: &Target, server: &Server, spec: &DeviceSpec) -> Result<Exi
     let Some(path) = spec.path() else {
         bail!("only files and block devices keep data that could be imported")
     };
-    let cluster = status::ask(&found.target)?.cluster;
+    let cluster = found.target.report()?.cluster;
     match content::of(path)? {
         Content::Device { cluster: Some(of) } if of != cluster => {
             bail!("{} belongs to cluster {of}, this is {cluster}: import it there", path.display())
@@ -414,7 +414,7 @@ fn refuse_twice(config: &SdsConfig, spec: &DeviceSpec, replaced: Option<u32>) ->
 /// Runs `gabion device remove`.
 pub fn remove(target: &Target, server: &Server, id: u32, removal: Removal) -> Result<Exit> {
     let mut found = server.find(target)?;
-    let report = status::ask(&found.target)?;
+    let report = found.target.report()?;
     let name = found.config.name.clone();
     let at = found.place(device(&report, &name, id)?)?;
     if !removal.run(&found.target, What::Device(id))? {
@@ -434,7 +434,7 @@ pub fn remove(target: &Target, server: &Server, id: u32, removal: Removal) -> Re
 /// Runs `gabion device remove --now`.
 pub fn take_out(target: &Target, server: &Server, id: u32, force: bool) -> Result<Exit> {
     let mut found = server.find(target)?;
-    let report = status::ask(&found.target)?;
+    let report = found.target.report()?;
     let name = found.config.name.clone();
     let device = device(&report, &name, id)?;
     if device.last_copies > 0 && !force {
@@ -476,7 +476,7 @@ struct Line<'a> {
 
 /// Runs `gabion device list`.
 pub fn list(target: &Target, json: bool) -> Result<Exit> {
-    let report = status::ask(target)?;
+    let report = target.report()?;
     let dir = target.mdm.is_empty().then(|| target.local()).transpose()?;
     let spec = |sds: &str, shard: u32| {
         let config: SdsConfig = config::read(&dir.as_ref()?.config_file(sds)).ok()?;
@@ -514,7 +514,7 @@ pub fn list(target: &Target, json: bool) -> Result<Exit> {
             format!("dev{}", device.id),
             format!("{sds}.{}", device.shard),
             device.state.to_string(),
-            status::used(device),
+            lines::used(device),
             Size(device.capacity_bytes).to_string(),
             device.groups.to_string(),
             device.last_copies.to_string(),

@@ -1,4 +1,4 @@
-//! Output of commands: this crate's own `print!`, `println!` and `eprintln!`. Those of the standard
+//! Output of commands: the workspace's own `print!`, `println!` and `eprintln!`. Those of the standard
 //! library panic when stdout is closed.
 //!
 //! A failed print unwinds silently, so that destructors clean up. `run` then ends the process with
@@ -12,14 +12,20 @@ use std::fmt::Arguments;
 use std::io::{Error, ErrorKind, Write, stderr, stdout};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+/// Prints to stdout, or ends the command silently if nobody reads it.
+#[macro_export]
 macro_rules! print {
     ($($what:tt)*) => { $crate::output::print(format_args!($($what)*)) };
 }
 
+/// Prints a line to stdout, or ends the command silently if nobody reads it.
+#[macro_export]
 macro_rules! println {
     ($($what:tt)*) => { $crate::output::print(format_args!("{}\n", format_args!($($what)*))) };
 }
 
+/// Writes a line to stderr, if that is possible.
+#[macro_export]
 macro_rules! eprintln {
     ($($what:tt)*) => { $crate::output::complain(format_args!("{}\n", format_args!($($what)*))) };
 }

@@ -42,7 +42,7 @@ fn one() -> u32 {
 }
 
 /// Returns the SDSs that share the process of `name`, itself included, in order.
-pub fn mates(dir: &StateDir, name: &str) -> Result<Vec<String>> {
+pub fn sharing_process(dir: &StateDir, name: &str) -> Result<Vec<String>> {
     let number = name.strip_prefix("sds").and_then(|n| n.parse::<u32>().ok());
     let Some(index) = number.and_then(|n| n.checked_sub(1)) else {
         return Ok(vec![name.to_owned()]);
@@ -68,7 +68,7 @@ pub fn sds(index: u32) -> String {
 
 /// Starts the process of `name` and of the SDSs that share it. Does not wait until they serve.
 pub fn spawn(dir: &StateDir, name: &str) -> Result<Child> {
-    let names = mates(dir, name)?;
+    let names = sharing_process(dir, name)?;
     let output = dir.output_file(&names[0]);
     let log = files::log(&output).with_context(|| format!("can't write {}", output.display()))?;
     let binary = std::env::current_exe().context("this binary can't be found")?;
@@ -146,7 +146,7 @@ fn remove(file: &Path) -> Result<()> {
 /// that have sent no heartbeat yet. `but` names servers that have ended, which are left out.
 pub fn unregistered(dir: &StateDir, report: &Report, but: &[String]) -> Result<Vec<String>> {
     let shape: Shape = config::read(&dir.cluster_file())?;
-    let ended: Vec<_> = but.iter().map(|name| mates(dir, name)).collect::<Result<_>>()?;
+    let ended: Vec<_> = but.iter().map(|name| sharing_process(dir, name)).collect::<Result<_>>()?;
     let ended = ended.concat();
     let mut list = Vec::new();
     for name in (0..shape.sds).map(sds).filter(|name| !ended.contains(name)) {

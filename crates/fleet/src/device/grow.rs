@@ -5,8 +5,7 @@
 //! command refuses in advance what the server would refuse, before anything is changed.
 
 use super::roster::{self, Found, Server};
-use crate::bench::progress::Line;
-use crate::status;
+use crate::progress::Line;
 use crate::target::Target;
 use admin::exit::Exit;
 use admin::report::UpDown;
@@ -29,7 +28,7 @@ pub fn run(
     force: bool,
 ) -> Result<Exit> {
     let mut found = server.find(target)?;
-    let report = status::ask(&found.target)?;
+    let report = found.target.report()?;
     let before = roster::device(&report, &found.config.name, id)?.clone();
     if before.state != UpDown::Up {
         bail!("dev{id} is down: bring it up first (`gabion device list`), then it can grow");
@@ -114,7 +113,7 @@ fn await_others(found: &Found, id: u32) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let line = Line::new("growing");
     loop {
-        let report = status::ask(&found.target)?;
+        let report = found.target.report()?;
         let last = roster::device(&report, &found.config.name, id)?.last_copies;
         if last == 0 {
             return Ok(());

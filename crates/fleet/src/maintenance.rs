@@ -2,8 +2,7 @@
 //!
 //! The MDM carries it out. Stopping this command does not end the maintenance; `--end` does.
 
-use crate::bench::progress::Line;
-use crate::status;
+use crate::progress::Line;
 use crate::target::Target;
 use admin::report::{Device, Report};
 use anyhow::Result;
@@ -50,7 +49,7 @@ impl Maintenance {
     fn wait(self, target: &Target, server: &str) -> Result<()> {
         let line = Line::new("preparing");
         loop {
-            let report = status::ask(target)?;
+            let report = target.report()?;
             let devices: Vec<&Device> = devices(&report, server).collect();
             if devices.iter().all(|d| d.maintenance.is_none()) {
                 anyhow::bail!("another command has ended the maintenance: {server} is at work");

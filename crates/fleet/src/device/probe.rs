@@ -3,7 +3,7 @@
 use super::medium::{self, Cache, Kind, Medium};
 use super::scratch::{BYTES, Scratch, folder};
 use super::verdict::{self, Timings, Trust, Verdict};
-use crate::bench::progress::Line;
+use crate::progress::Line;
 use crate::table::{right, table};
 use anyhow::{Context, Result};
 use base::Prng;
@@ -24,25 +24,34 @@ const LARGE: usize = 4 << 20;
 /// The output of `gabion device probe --json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Found {
+    /// The version of this document's shape.
     pub schema: u32,
+    /// The path, as it was given.
     pub path: String,
     /// False if nothing is at the path. Then the file system around it was measured.
     pub exists: bool,
+    /// What the kernel says of the device.
     pub medium: Medium,
     /// The file system allows direct I/O.
     pub direct: bool,
     /// One entry per kind of operation.
     pub latencies: Vec<Latency>,
+    /// How much it can be trusted.
     pub verdict: Verdict,
 }
 
 /// Latencies of one kind of operation at queue depth 1, in microseconds.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Latency {
+    /// The operation.
     pub what: &'static str,
+    /// How many were measured.
     pub count: u64,
+    /// Half of them took no longer.
     pub p50_us: f64,
+    /// 99 % of them took no longer.
     pub p99_us: f64,
+    /// The longest.
     pub max_us: f64,
 }
 

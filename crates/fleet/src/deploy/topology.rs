@@ -101,6 +101,7 @@ pub struct Topology {
     /// How long a request of a client may remain unanswered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_timeout_seconds: Option<NonZeroU32>,
+    /// The hosts.
     #[serde(rename = "host")]
     pub hosts: Vec<Host>,
     /// Settings of pools that hosts name.
@@ -117,8 +118,10 @@ pub struct Host {
     /// The address where others reach it; `--local` assigns one.
     #[serde(default = "nowhere")]
     pub address: IpAddr,
+    /// The port of its sshd; by default, 22.
     #[serde(default = "ssh_port")]
     pub ssh_port: u16,
+    /// The folder below which its files lie; by default, `/`.
     #[serde(default = "slash")]
     pub root: PathBuf,
     /// The role of its MDM, if it has one. In a file, `true` is a manager, and `false` means none.
@@ -136,6 +139,7 @@ pub struct Host {
     /// It serves volumes over NBD, also at this address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sdc: Option<SocketAddr>,
+    /// The devices of its server; a host without devices runs none.
     #[serde(default)]
     pub devices: Vec<InPool<DeviceSpec>>,
 }
@@ -195,7 +199,9 @@ impl<'de, T: FromStr<Err: Display>> Deserialize<'de> for Text<T> {
 /// `{ spec = "db:20GiB", pool = "fast" }`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InPool<T> {
+    /// The device or the volume.
     pub spec: T,
+    /// Its storage pool, if the file names one.
     pub pool: Option<String>,
 }
 
