@@ -1,36 +1,12 @@
 //! `gabion bench`: measures what the kernel costs, and what Gabion costs on top of it.
 //!
-//! `floor` exchanges bare frames between processes: no product logic, only heads and payloads of
-//! the same sizes as Gabion's. `io` loads a cluster from inside an SDC, on the shard's own thread.
-//! Both count requests and processor time over the same period, and print processor time per I/O
-//! next to the rate: that of the participating processes, and that of the whole machine, because
-//! the kernel's network work may be charged to any process. Only the ratio of the two, taken in one
-//! run, is meaningful: `ratio` measures it. `esg` re-enacts a published experiment and writes a
-//! report. `rebuild` kills servers and measures the time until all data has two copies again.
-//! `disk` compares a durable cluster with `fio` on the same disk; `device` does so without cluster
-//! and network.
-
-mod cpu;
-mod device;
-mod disk;
-pub mod drive;
-mod esg;
-mod figures;
-mod floor;
-pub mod interrupt;
-pub mod io;
-pub mod load;
-mod name;
-mod pair;
-mod ratio;
-mod rebuild;
-mod rig;
-pub mod tally;
-pub mod workload;
+//! The benchmarks themselves are in the crate `bench`, and `esg` is in `experiments`.
 
 use admin::exit::Exit;
 use anyhow::Result;
+use bench::{device, disk, floor, interrupt, io, ratio, rebuild};
 use clap::Subcommand;
+use experiments::esg;
 use fleet::target::Target;
 
 /// The benchmarks.

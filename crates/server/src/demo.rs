@@ -1,13 +1,9 @@
 //! `gabion demo`: re-enacts published experiments on this machine.
 
-mod exaforge;
-mod page;
-mod stand;
-mod watch;
-
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
+use experiments::exaforge;
 use fleet::target::Target;
 
 /// The experiments.

@@ -132,9 +132,10 @@ const TABLE: &[Row] = &[
         ],
     ),
     row(
-        "gabion-server",
+        "gabion-bench",
         3,
-        // The store: `inspect` reads a device without a node.
+        // The node and its driver: a load runs on the shard of an SDC in this process. The store:
+        // `bench device` measures it without a node.
         &[
             "gabion-base",
             "gabion-seam",
@@ -149,15 +150,52 @@ const TABLE: &[Row] = &[
         &[
             "anyhow",
             "clap",
-            // Latency percentiles of `bench` that can be merged over jobs.
+            // Latency percentiles that can be merged over jobs.
             "hdrhistogram",
-            "humantime",
-            // The screen of `top`.
-            "ratatui",
             "rustix",
             "serde",
             "serde_json",
             "signal-hook",
+        ],
+    ),
+    row(
+        "gabion-experiments",
+        3,
+        &[
+            "gabion-base",
+            "gabion-rt",
+            "gabion-admin",
+            "gabion-daemon",
+            "gabion-fleet",
+            "gabion-bench",
+        ],
+        &["anyhow", "clap", "rustix", "serde", "serde_json"],
+    ),
+    row(
+        "gabion-server",
+        3,
+        // The store and the node: `inspect` and `mdm restore` work without a process.
+        &[
+            "gabion-base",
+            "gabion-seam",
+            "gabion-wire",
+            "gabion-store",
+            "gabion-node",
+            "gabion-rt",
+            "gabion-admin",
+            "gabion-daemon",
+            "gabion-fleet",
+            "gabion-bench",
+            "gabion-experiments",
+        ],
+        &[
+            "anyhow",
+            "clap",
+            "humantime",
+            // The screen of `top`.
+            "ratatui",
+            "serde",
+            "serde_json",
         ],
     ),
     row(

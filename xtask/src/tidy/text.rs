@@ -39,8 +39,8 @@ const WRITERS: &[&str] = &[
     "crates/rt/src/device.rs",
     "crates/fleet/src/cgroup.rs",
     "crates/fleet/src/device/scratch.rs",
-    "crates/server/src/bench/device.rs",
-    "crates/server/src/bench/disk/fio.rs",
+    "crates/bench/src/device.rs",
+    "crates/bench/src/disk/fio.rs",
     "crates/sim/src/main.rs",
 ];
 
