@@ -84,7 +84,7 @@ impl Removal {
             let since = stuck.take().unwrap_or_else(Instant::now);
             stuck = (groups > 0 && groups == unserved).then_some(since);
             if stuck.is_some_and(|since| since.elapsed() > PATIENCE) {
-                return Err(coded(Exit::Lost, waits(what, groups)));
+                return Err(coded(Exit::Unserved, waits(what, groups)));
             }
             line.say(&format!("{groups} groups with {} left", Size(used)));
             std::thread::sleep(POLL);

@@ -160,7 +160,7 @@ impl StateDir {
         match file.try_lock() {
             Ok(()) => Ok(Lock { _file: file }),
             Err(TryLockError::WouldBlock) => Err(coded(
-                Exit::Taken,
+                Exit::InUse,
                 format!(
                     "another gabion command is starting or stopping something in {}: wait for it",
                     self.root.display()
@@ -329,7 +329,7 @@ mod tests {
         let path = temp("lock");
         let dir = StateDir::create(&path).unwrap();
         let lock = dir.lock().unwrap();
-        assert_eq!(admin::exit::of(&dir.lock().unwrap_err()), Exit::Taken);
+        assert_eq!(admin::exit::of(&dir.lock().unwrap_err()), Exit::InUse);
         drop(lock);
         dir.lock().unwrap();
         fs::remove_dir_all(&path).unwrap();

@@ -281,7 +281,7 @@ pub fn run(target: &Target, args: &UpArgs) -> Result<Exit> {
     room::warnings(&sparse(&dir, plan.asked.sds)).iter().for_each(|line| println!("{line}"));
     print!("{}", live::how_to_use(&report, &target.dir_option(), args.detach));
     if args.detach {
-        return Ok(if report.exit() == Exit::Lost { Exit::Lost } else { Exit::Ok });
+        return Ok(if report.exit() == Exit::Unserved { Exit::Unserved } else { Exit::Ok });
     }
     let mut children = starting.children;
     live::show(target, &mut children, &interrupted)?;
@@ -342,7 +342,7 @@ fn refuse_second(dir: &StateDir, target: &Target) -> Result<()> {
     let which: Vec<String> =
         live.iter().map(|(name, p)| format!("{name} (pid {})", p.pid)).collect();
     Err(coded(
-        Exit::Taken,
+        Exit::InUse,
         format!(
             "a cluster runs in {} already: {}. See it with `gabion status{option}`, stop it with \
              `gabion down{option}`, or start another one with --dir OTHER",

@@ -165,7 +165,7 @@ impl<'a> Starting<'a> {
                 continue;
             }
             let exit = match status.code() {
-                Some(code) if code == Exit::Taken as i32 => Exit::Taken,
+                Some(code) if code == Exit::InUse as i32 => Exit::InUse,
                 _ => Exit::Failed,
             };
             return Err(coded(exit, format!("{name} ended ({status}). {words}")));

@@ -152,7 +152,7 @@ pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
     Ok(match (damage.ranges.is_empty(), recovering) {
         (true, false) => Exit::Ok,
         (true, true) => Exit::Degraded,
-        (false, _) => Exit::Lost,
+        (false, _) => Exit::Unserved,
     })
 }
 

@@ -146,7 +146,7 @@ fn wait_closed(at: SocketAddr) -> Result<Exit> {
         let waits = status.as_ref().is_none_or(|s| s.open);
         if let (Ok(info), Some(status), false) = (&info, &status, waits) {
             println!("{}", summary(info, status));
-            return Ok(if status.doubtful > 0 { Exit::Lost } else { Exit::Ok });
+            return Ok(if status.doubtful > 0 { Exit::Unserved } else { Exit::Ok });
         }
         if start.elapsed() > REPORTS {
             let (info, Some(status)) = (info?, status) else {

@@ -116,7 +116,7 @@ fn main() -> ExitCode {
 /// Returns the exit code for an error.
 fn exit_of(error: &anyhow::Error) -> Exit {
     match error.chain().any(|cause| cause.is::<daemon::InUse>()) {
-        true => Exit::Taken,
+        true => Exit::InUse,
         false => exit::of(error),
     }
 }
