@@ -7,13 +7,13 @@ use rt::HeldName;
 const MARK: &str = "-bench-";
 
 /// Reserves the first free name.
-pub fn first_free() -> Result<HeldName> {
+pub(crate) fn first_free() -> Result<HeldName> {
     let name = HeldName::first_free(MARK).context("can't take a client name")?;
     name.with_context(|| format!("{} loads run on this host already: end some", HeldName::MOST))
 }
 
 /// Returns true if the name is that of a loading client.
-pub fn is_load(name: &str) -> bool {
+pub(crate) fn is_load(name: &str) -> bool {
     name.contains(MARK)
 }
 

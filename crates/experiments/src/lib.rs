@@ -5,6 +5,7 @@
 //!
 //! This crate measures with `bench`. It has no load and no counters of its own.
 #![forbid(unsafe_code)]
+#![warn(unreachable_pub)]
 
 #[macro_use(println)]
 extern crate fleet;

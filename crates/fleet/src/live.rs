@@ -17,7 +17,7 @@ const POLL: Duration = Duration::from_millis(50);
 const LISTED: usize = 8;
 
 /// Describes how to attach the volumes. Every command in it works as printed.
-pub fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
+pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
     let gabion = own_name();
     let mut text = format!("\n{}\n", lines::headline(report));
     let used = |v: &&admin::report::Volume| !v.nbd_uris.is_empty();
@@ -65,7 +65,11 @@ fn own_name() -> String {
 }
 
 /// Shows the cluster until interrupted, or until its processes are gone.
-pub fn show(target: &Target, children: &mut [(String, Child)], stop: &AtomicBool) -> Result<()> {
+pub(crate) fn show(
+    target: &Target,
+    children: &mut [(String, Child)],
+    stop: &AtomicBool,
+) -> Result<()> {
     let screen = stdout().is_terminal();
     let (mut last, mut drawn) = (String::new(), 0);
     let mut next = Instant::now();

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 /// An MDM that is to be part of the cluster.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Member {
+pub(crate) struct Member {
     /// Its name, unique among the MDMs.
     pub name: String,
     /// Where it listens.
@@ -18,7 +18,7 @@ pub struct Member {
 /// Adds the MDMs that a new cluster lacks. Returns true if the cluster is new: then all of them are
 /// to vote. An MDM missing from a cluster that already has volumes or devices was removed on
 /// purpose, and stays out.
-pub fn take_in(connect: impl Fn() -> Result<Admin>, members: &[Member]) -> Result<bool> {
+pub(crate) fn take_in(connect: impl Fn() -> Result<Admin>, members: &[Member]) -> Result<bool> {
     let info = connect()?.status()?;
     if info.mdms.len() >= members.len() || info.volumes.len() + info.devices.len() > 0 {
         return Ok(false);
@@ -32,6 +32,6 @@ pub fn take_in(connect: impl Fn() -> Result<Admin>, members: &[Member]) -> Resul
 }
 
 /// Returns true when at least `count` MDMs vote.
-pub fn vote(admin: &mut Admin, count: usize) -> Result<bool> {
+pub(crate) fn vote(admin: &mut Admin, count: usize) -> Result<bool> {
     Ok(admin.status()?.mdms.iter().filter(|m| m.voter).count() >= count)
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Returns a warning for each file system that has less free space than its file devices may still
 /// take. A device is its path and its size in bytes.
-pub fn warnings(devices: &[(PathBuf, u64)]) -> Vec<String> {
+pub(crate) fn warnings(devices: &[(PathBuf, u64)]) -> Vec<String> {
     let mut systems: BTreeMap<u64, (&Path, u64)> = BTreeMap::new();
     for (file, bytes) in devices {
         let there = file.ancestors().find(|path| path.exists());

@@ -17,20 +17,20 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Returns the configuration files that are empty.
-pub fn emptied(dir: &StateDir) -> Result<Vec<PathBuf>> {
+pub(crate) fn emptied(dir: &StateDir) -> Result<Vec<PathBuf>> {
     let configs = dir.configured()?.into_iter().map(|name| dir.config_file(&name));
     let all = std::iter::once(dir.cluster_file()).chain(configs);
     Ok(all.filter(|file| files::is_emptied(file)).collect())
 }
 
 /// Returns the number of MDMs with logs in the directory, counting those missing in between.
-pub fn mdms(dir: &StateDir) -> u32 {
+pub(crate) fn mdms(dir: &StateDir) -> u32 {
     let there = |i: &u32| dir.mdm_log(&cluster::mdm(*i)).exists();
     (0..cluster::MAX_MDMS).filter(there).max().map_or(0, |last| last + 1)
 }
 
 /// Returns the number of servers with devices or configurations in the directory.
-pub fn servers(dir: &StateDir) -> Result<u32> {
+pub(crate) fn servers(dir: &StateDir) -> Result<u32> {
     let number = |name: &str| name.strip_prefix("sds")?.parse::<u32>().ok();
     let devices = file_names(dir)?;
     let devices = devices.iter().filter_map(|name| number(name.split_once('.')?.0));
@@ -39,7 +39,7 @@ pub fn servers(dir: &StateDir) -> Result<u32> {
 }
 
 /// Returns the shards and sizes of a server's devices in the directory.
-pub fn devices(dir: &StateDir, name: &str) -> Result<Vec<(u32, Size)>> {
+pub(crate) fn devices(dir: &StateDir, name: &str) -> Result<Vec<(u32, Size)>> {
     let shard = |file: &String| file.strip_prefix(name)?.strip_prefix('.')?.parse().ok();
     let mut found = Vec::new();
     for shard in file_names(dir)?.iter().filter_map(shard) {
@@ -50,7 +50,7 @@ pub fn devices(dir: &StateDir, name: &str) -> Result<Vec<(u32, Size)>> {
 }
 
 /// Returns true when a file in the directory's `devices` holds a device of a cluster.
-pub fn has_devices(dir: &StateDir) -> Result<bool> {
+pub(crate) fn has_devices(dir: &StateDir) -> Result<bool> {
     for name in file_names(dir)? {
         let path = dir.root().join("devices").join(name);
         if matches!(content::of(&path), Ok(Content::Device { .. })) {
@@ -61,7 +61,7 @@ pub fn has_devices(dir: &StateDir) -> Result<bool> {
 }
 
 /// Returns true when a server has a device, in any place, that survives its process.
-pub fn names_devices(dir: &StateDir) -> Result<bool> {
+pub(crate) fn names_devices(dir: &StateDir) -> Result<bool> {
     let files = dir.configured()?.into_iter().map(|name| dir.config_file(&name));
     let servers = files.filter_map(|file| config::read::<SdsConfig>(&file).ok());
     Ok(servers.flat_map(|server| server.device).any(|device| device.spec.path().is_some()))
@@ -74,7 +74,7 @@ fn file_names(dir: &StateDir) -> Result<Vec<String>> {
 
 /// Returns where an MDM listened, from its own file, or from that of a server or client, which
 /// names all MDMs in their order.
-pub fn listened(dir: &StateDir, index: u32) -> Result<Option<SocketAddr>> {
+pub(crate) fn listened(dir: &StateDir, index: u32) -> Result<Option<SocketAddr>> {
     let own = config::read::<MdmConfig>(&dir.config_file(&cluster::mdm(index)));
     if let Ok(own) = own {
         return Ok(Some(own.listen));

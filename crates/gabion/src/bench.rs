@@ -11,7 +11,7 @@ use fleet::target::Target;
 
 /// The benchmarks.
 #[derive(Subcommand, Debug)]
-pub enum BenchCommand {
+pub(crate) enum BenchCommand {
     /// Load a cluster from inside an SDC: IOPS, latency, processor time per I/O
     Io(io::IoArgs),
     /// Bare TCP frames between processes, without any product logic
@@ -32,7 +32,7 @@ pub enum BenchCommand {
 }
 
 /// Runs `gabion bench`.
-pub fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
+pub(crate) fn run(target: &Target, command: &BenchCommand) -> Result<Exit> {
     if !matches!(command, BenchCommand::FloorServer(_)) {
         interrupt::watch()?;
     }

@@ -123,7 +123,7 @@ fn error_ranges(damage: &VolumeDamage) -> Vec<Span> {
 }
 
 /// Runs `gabion volume damage`.
-pub fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
+pub(crate) fn show(target: &Target, name: &str, json: bool) -> Result<Exit> {
     let mut admin = target.connect()?;
     let told = admin.damage(name)?;
     let info = admin.status()?;
@@ -216,7 +216,12 @@ fn print(damage: &Damage, info: &StatusInfo) {
 }
 
 /// Runs `gabion volume accept-loss`. Without `read_as`, uses an older copy.
-pub fn accept(target: &Target, names: &[String], read_as: Option<ReadAs>, yes: bool) -> Result<()> {
+pub(crate) fn accept(
+    target: &Target,
+    names: &[String],
+    read_as: Option<ReadAs>,
+    yes: bool,
+) -> Result<()> {
     let mut admin = target.connect()?;
     let stale = read_as.is_none();
     let meant = |r: &&Range| (r.why == "lost") != stale && !(stale && r.older_copies.is_empty());

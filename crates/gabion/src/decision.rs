@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A confirmation prompt.
-pub struct Question<'a> {
+pub(crate) struct Question<'a> {
     /// What the decision costs, as whole lines.
     pub warning: &'a str,
     /// The word to type.
@@ -20,7 +20,7 @@ pub struct Question<'a> {
 
 impl Question<'_> {
     /// Asks. Fails unless the user types the word.
-    pub fn ask(&self) -> Result<()> {
+    pub(crate) fn ask(&self) -> Result<()> {
         if !stdin().is_terminal() {
             bail!("{}: confirm with --yes", self.unasked);
         }
@@ -36,7 +36,7 @@ impl Question<'_> {
 }
 
 /// Returns `user@host`, for the record of a decision.
-pub fn who() -> String {
+pub(crate) fn who() -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).ok().or_else(account);
     let user = user.unwrap_or_else(|| "?".to_owned());
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -53,6 +53,6 @@ fn account() -> Option<String> {
 }
 
 /// Returns the time in seconds since 1970, UTC.
-pub fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }

@@ -8,13 +8,13 @@ use fleet::target::Target;
 
 /// The experiments.
 #[derive(Subcommand, Debug)]
-pub enum DemoCommand {
+pub(crate) enum DemoCommand {
     /// Three small servers: throughput, removal, return, loss and rebuild (ScaleIO, 2013)
     Exaforge(exaforge::ExaforgeArgs),
 }
 
 /// Runs `gabion demo`.
-pub fn run(target: &Target, command: &DemoCommand) -> Result<Exit> {
+pub(crate) fn run(target: &Target, command: &DemoCommand) -> Result<Exit> {
     match command {
         DemoCommand::Exaforge(args) => exaforge::run(target, args),
     }

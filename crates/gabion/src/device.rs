@@ -13,7 +13,7 @@ use std::path::PathBuf;
 
 /// Subcommands of `gabion device`.
 #[derive(Subcommand, Debug)]
-pub enum DeviceCommand {
+pub(crate) enum DeviceCommand {
     /// List all devices
     #[command(after_help = "\
 Example:
@@ -159,7 +159,7 @@ docs/reference/probe.md says what can be found out and what can't.")]
 
 impl DeviceCommand {
     /// Returns true when it is about a server that `gabion up` runs here.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         match self {
             DeviceCommand::Add { server, .. }
             | DeviceCommand::Import { server, .. }
@@ -180,7 +180,7 @@ fn id(text: &str) -> Result<u32, String> {
 }
 
 /// Runs `gabion device`.
-pub fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
+pub(crate) fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
     match command {
         DeviceCommand::List { json } => roster::list(target, *json),
         DeviceCommand::Add { spec, server, pool, replace, force } => {

@@ -6,7 +6,7 @@ use fleet::target::Target;
 use fleet::up;
 
 /// Runs `gabion down`.
-pub fn run(target: &Target) -> Result<Exit> {
+pub(crate) fn run(target: &Target) -> Result<Exit> {
     let dir = target.local()?;
     let _lock = dir.lock()?;
     if up::stop_all(&dir)? == 0 {

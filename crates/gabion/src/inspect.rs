@@ -30,7 +30,7 @@ Examples:
 
 The device must not be in use. It is not changed. \
 docs/reference/inspect.md describes the fields of --json.")]
-pub struct InspectArgs {
+pub(crate) struct InspectArgs {
     /// A file or block device of a data server
     device: PathBuf,
     /// Print one JSON document
@@ -58,7 +58,7 @@ enum What {
 }
 
 /// Runs `gabion inspect`.
-pub fn run(target: &Target, args: &InspectArgs) -> Result<Exit> {
+pub(crate) fn run(target: &Target, args: &InspectArgs) -> Result<Exit> {
     let mut drive = offline::read_only(&args.device)?;
     let (bytes, copies) = (drive.bytes(), Copies::read(&mut drive)?);
     let mounted = Offline::mount(drive, Tuning::SHIPPED);

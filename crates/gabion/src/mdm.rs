@@ -1,6 +1,6 @@
 //! `gabion mdm run|list|add|remove|switch|backup|recover|restore|kill|start`.
 
-pub mod recovery;
+pub(crate) mod recovery;
 mod roster;
 
 use crate::runopts::RunArgs;
@@ -21,7 +21,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Subcommands of `gabion mdm`.
 #[derive(Subcommand, Debug)]
-pub enum MdmCommand {
+pub(crate) enum MdmCommand {
     /// Run a metadata manager (MDM) until SIGTERM
     #[command(after_help = "\
 Examples:
@@ -170,7 +170,7 @@ fn start(target: &Target, dir: &StateDir, name: &str) -> Result<()> {
 }
 
 /// Runs `gabion mdm`.
-pub fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
+pub(crate) fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
     match command {
         MdmCommand::Run(args) => {
             let Some(file) = args.config_or_example(MDM_EXAMPLE)? else { return Ok(Exit::Ok) };

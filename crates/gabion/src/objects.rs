@@ -15,7 +15,7 @@ use wire::control::{Ask, ObjectKind, RemoveObject, SetLevelAsk};
 
 /// Subcommands of `gabion domain`.
 #[derive(Subcommand, Debug)]
-pub enum DomainCommand {
+pub(crate) enum DomainCommand {
     /// Create a protection domain: servers that keep each other's copies
     #[command(after_help = "Example:\n  gabion domain create east")]
     Create {
@@ -28,7 +28,7 @@ pub enum DomainCommand {
 
 /// Subcommands of `gabion fault-set`.
 #[derive(Subcommand, Debug)]
-pub enum FaultSetCommand {
+pub(crate) enum FaultSetCommand {
     /// Create a fault set: servers that fail together, such as those of one rack; two copies never
     /// share one
     #[command(after_help = "\
@@ -49,7 +49,7 @@ Example:
 
 /// Subcommands of `gabion pool`.
 #[derive(Subcommand, Debug)]
-pub enum PoolCommand {
+pub(crate) enum PoolCommand {
     /// Create a storage pool: devices of one protection domain, on which volumes lie
     #[command(after_help = "\
 A device is in the pool that its server's configuration (or `gabion device add --pool`) names when \
@@ -96,7 +96,7 @@ Examples:
 
 /// Subcommands of `gabion system`.
 #[derive(Subcommand, Debug)]
-pub enum SystemCommand {
+pub(crate) enum SystemCommand {
     /// Name the cluster
     #[command(after_help = "Example:\n  gabion system rename lab")]
     Rename {
@@ -123,7 +123,7 @@ is refused until it is updated. docs/design/0008-versions.md tells what a level 
 
 /// Subcommands that all kinds of objects have.
 #[derive(Subcommand, Debug)]
-pub enum Common {
+pub(crate) enum Common {
     /// List them
     #[command(after_help = "\
 Examples:
@@ -160,7 +160,7 @@ Examples:
 }
 
 /// Runs `gabion domain`.
-pub fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
+pub(crate) fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
     match command {
         DomainCommand::Create { name } => {
             create(target, ObjectKind::Domain, name, "", Settings::default())
@@ -170,7 +170,7 @@ pub fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
 }
 
 /// Runs `gabion fault-set`.
-pub fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Exit> {
+pub(crate) fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Exit> {
     match command {
         FaultSetCommand::Create { name, domain } => {
             create(target, ObjectKind::FaultSet, name, domain, Settings::default())
@@ -180,7 +180,7 @@ pub fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Exit> {
 }
 
 /// Runs `gabion pool`.
-pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
+pub(crate) fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
     match command {
         PoolCommand::Create { name, domain, settings } => {
             create(target, ObjectKind::Pool, name, domain, *settings)
@@ -201,7 +201,7 @@ pub fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
 }
 
 /// Runs `gabion system`.
-pub fn system(target: &Target, command: &SystemCommand) -> Result<Exit> {
+pub(crate) fn system(target: &Target, command: &SystemCommand) -> Result<Exit> {
     match command {
         SystemCommand::Rename { to } => {
             target.connect()?.rename(ObjectKind::System, "", to)?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// Options that the three commands share.
 #[derive(Args, Debug)]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// The role's configuration
     #[arg(long, value_name = "FILE", required_unless_present = "example_config")]
     config: Vec<PathBuf>,
@@ -22,7 +22,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// Returns the file to run with; `None` if the example was requested, and printed.
-    pub fn config_or_example(&self, example: &str) -> Result<Option<&Path>> {
+    pub(crate) fn config_or_example(&self, example: &str) -> Result<Option<&Path>> {
         match self.configs_or_example(example) {
             None => Ok(None),
             Some([file]) => Ok(Some(file)),
@@ -31,7 +31,7 @@ impl RunArgs {
     }
 
     /// Returns the files to run with, for a role that can share its process with others.
-    pub fn configs_or_example(&self, example: &str) -> Option<&[PathBuf]> {
+    pub(crate) fn configs_or_example(&self, example: &str) -> Option<&[PathBuf]> {
         if self.example_config {
             print!("{example}");
             return None;

@@ -17,7 +17,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Subcommands of `gabion sdc`.
 #[derive(Subcommand, Debug)]
-pub enum SdcCommand {
+pub(crate) enum SdcCommand {
     /// Run a data client (SDC) that serves volumes over NBD, until SIGTERM
     #[command(after_help = "\
 Examples:
@@ -64,7 +64,7 @@ Example:
 }
 
 /// Runs `gabion sdc`.
-pub fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
+pub(crate) fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
     match command {
         SdcCommand::Run(args) => {
             let Some(file) = args.config_or_example(SDC_EXAMPLE)? else { return Ok(Exit::Ok) };

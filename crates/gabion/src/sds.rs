@@ -18,7 +18,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Subcommands of `gabion sds`.
 #[derive(Subcommand, Debug)]
-pub enum SdsCommand {
+pub(crate) enum SdsCommand {
     /// Run a data server (SDS) until SIGTERM; with several --config, several on one thread
     #[command(after_help = "\
 Examples:
@@ -109,7 +109,7 @@ Example:
 }
 
 /// Runs `gabion sds`.
-pub fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
+pub(crate) fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
     match command {
         SdsCommand::Run(args) => {
             let Some(files) = args.configs_or_example(SDS_EXAMPLE) else { return Ok(Exit::Ok) };

@@ -21,14 +21,14 @@ Examples:
 
 Exit codes: 0 healthy, 3 degraded, 4 failed, 5 no MDM answers. \
 docs/reference/status.md describes the fields of --json.")]
-pub struct StatusArgs {
+pub(crate) struct StatusArgs {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
 /// Runs `gabion status`.
-pub fn run(target: &Target, args: &StatusArgs) -> Result<Exit> {
+pub(crate) fn run(target: &Target, args: &StatusArgs) -> Result<Exit> {
     let report = target.report()?;
     if args.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
@@ -168,7 +168,7 @@ fn repairs(report: &Report) -> Option<String> {
 }
 
 /// Formats the table of data servers.
-pub fn servers(report: &Report) -> String {
+pub(crate) fn servers(report: &Report) -> String {
     let mut t =
         table(&["sds", "state", "pid", "address", "device", "used", "of", "groups", "leads"]);
     right(&mut t, &[2, 5, 6, 7, 8]);
@@ -208,7 +208,7 @@ pub fn servers(report: &Report) -> String {
 }
 
 /// Formats the table of volumes.
-pub fn volumes(report: &Report) -> String {
+pub(crate) fn volumes(report: &Report) -> String {
     if report.volumes.is_empty() {
         return "No volumes: `gabion volume create NAME SIZE` makes one.".into();
     }

@@ -27,7 +27,7 @@ Examples:
   gabion top --every 5s           less often
   gabion top --json --count 60    one line per second for a minute, for a program or a plot
   gabion top --plain | tee log    lines for a log")]
-pub struct TopArgs {
+pub(crate) struct TopArgs {
     /// Time between two samples
     #[arg(long, value_name = "TIME", default_value = "1s")]
     every: humantime::Duration,
@@ -43,7 +43,7 @@ pub struct TopArgs {
 }
 
 /// Runs `gabion top`.
-pub fn run(target: &Target, args: &TopArgs) -> Result<Exit> {
+pub(crate) fn run(target: &Target, args: &TopArgs) -> Result<Exit> {
     let every: Duration = *args.every;
     if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&every) {
         bail!("--every takes 100ms to 1h: the servers report five times a second");

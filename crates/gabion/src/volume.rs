@@ -16,7 +16,7 @@ use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapA
 
 /// Subcommands of `gabion volume`.
 #[derive(Subcommand, Debug)]
-pub enum VolumeCommand {
+pub(crate) enum VolumeCommand {
     /// Create a volume; it takes space only as it is written, unless it is thick
     #[command(after_help = "\
 Examples:
@@ -170,7 +170,7 @@ Example:
 
 /// Options of a new volume.
 #[derive(Args, Clone, Debug)]
-pub struct Kind {
+pub(crate) struct Kind {
     /// Reserve space for all of it; refused if the pool has too little
     #[arg(long, conflicts_with = "thin")]
     thick: bool,
@@ -184,7 +184,7 @@ pub struct Kind {
 
 /// The access of an SDC.
 #[derive(ValueEnum, Clone, Copy, Debug)]
-pub enum Mode {
+pub(crate) enum Mode {
     /// Read and write
     ReadWrite,
     /// Read only
@@ -234,7 +234,7 @@ fn overcommitted(report: &Report, pool: &str) -> Option<String> {
 
 /// How lost data reads after the loss is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ReadAs {
+pub(crate) enum ReadAs {
     /// As zeros, like space that was never written; this also ends errors of an earlier order
     Zeros,
     /// As errors, until it is written: no program takes it for data
@@ -242,7 +242,7 @@ pub enum ReadAs {
 }
 
 /// Runs `gabion volume`.
-pub fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
+pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
     match command {
         VolumeCommand::Create { name, size, kind, map, unmapped } => {
             let made = target.connect()?.make_volume(CreateVolume {

@@ -14,7 +14,7 @@ const WARM_UP: &str = "--ramp_time=700ms";
 const PIECE: u64 = 1 << 20;
 
 /// A file that is written completely. It is removed when this is dropped.
-pub struct RawFile {
+pub(crate) struct RawFile {
     path: PathBuf,
     bytes: u64,
 }
@@ -26,13 +26,13 @@ impl Drop for RawFile {
 }
 
 /// Returns true if fio can be run.
-pub fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     Command::new("fio").arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
 impl RawFile {
     /// Creates the file with `bytes` bytes in a folder.
-    pub fn new(folder: &Path, bytes: u64) -> Result<RawFile> {
+    pub(crate) fn new(folder: &Path, bytes: u64) -> Result<RawFile> {
         let _line = Line::new("writing fio's file");
         let path = folder.join(format!(".gabion-bench-{}-raw", std::process::id()));
         let file = RawFile { path, bytes };
@@ -49,7 +49,7 @@ impl RawFile {
     }
 
     /// Returns fio's operations per second with a load.
-    pub fn rate(&self, title: &str, load: &Load, window: Duration) -> Result<f64> {
+    pub(crate) fn rate(&self, title: &str, load: &Load, window: Duration) -> Result<f64> {
         let _line = Line::new(title);
         let mut command = Command::new("fio");
         command.args(["--name=raw", "--ioengine=io_uring", "--direct=1", "--time_based", WARM_UP]);

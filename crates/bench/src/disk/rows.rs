@@ -7,7 +7,7 @@ use crate::workload::Workload;
 
 /// A load, as Gabion and as fio describe it.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub(crate) struct Load {
     /// The name of the load.
     pub name: &'static str,
     /// The load for Gabion.
@@ -20,7 +20,7 @@ pub struct Load {
 
 /// The computation of a row's figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// The rate of this load over fio's.
     Rate(&'static str),
     /// The processor time of this load, minus that with NULL devices.
@@ -31,7 +31,7 @@ pub enum Kind {
 
 /// One promise.
 #[derive(Clone, Copy, Debug)]
-pub struct Row {
+pub(crate) struct Row {
     /// The name of the row.
     pub name: &'static str,
     /// A description for people.
@@ -51,7 +51,7 @@ const MIB_PER_S: &str = "MiB/s";
 
 impl Row {
     /// Converts requests per second to the row's unit.
-    pub fn rate(&self, iops: f64, block: u32) -> f64 {
+    pub(crate) fn rate(&self, iops: f64, block: u32) -> f64 {
         match self.unit {
             MIB_PER_S => iops * f64::from(block) / f64::from(1 << 20),
             _ => iops,
@@ -71,7 +71,7 @@ const fn load(
 }
 
 /// All loads.
-pub const LOADS: [Load; 4] = [
+pub(crate) const LOADS: [Load; 4] = [
     load("write", "randwrite", Workload::Randwrite, base::BLOCK, 32),
     load("read", "randread", Workload::Randread, base::BLOCK, 32),
     load("seq-write", "write", Workload::Write, base::UNIT, 8),
@@ -79,7 +79,7 @@ pub const LOADS: [Load; 4] = [
 ];
 
 /// The load for devices with different fill levels.
-pub const OVERWRITE: Work = LOADS[0].work;
+pub(crate) const OVERWRITE: Work = LOADS[0].work;
 
 const fn row(
     name: &'static str,
@@ -93,7 +93,7 @@ const fn row(
 }
 
 /// All rows, in the order of their loads.
-pub const ROWS: [Row; 7] = [
+pub(crate) const ROWS: [Row; 7] = [
     row(
         "write",
         "4 KiB random write, depth 32, two copies",

@@ -11,14 +11,14 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// A client before its start.
-pub struct Client {
+pub(crate) struct Client {
     mesh: Mesh,
     connections: usize,
     floor: Floor,
 }
 
 /// A running client.
-pub struct Load {
+pub(crate) struct Load {
     /// Its results so far.
     pub counters: Arc<Counters>,
     stop: Stopper,
@@ -37,20 +37,20 @@ struct Requests {
 
 impl Client {
     /// Creates a client without connections.
-    pub fn new(floor: &Floor) -> Result<Client> {
+    pub(crate) fn new(floor: &Floor) -> Result<Client> {
         let mesh = Mesh::new(u64::from(super::CLIENT), floor.block as usize, floor.spin)?;
         Ok(Client { mesh, connections: 0, floor: *floor })
     }
 
     /// Adds a connection to a server.
-    pub fn add(&mut self, socket: TcpStream) -> Result<()> {
+    pub(crate) fn add(&mut self, socket: TcpStream) -> Result<()> {
         self.mesh.add(socket, 0)?;
         self.connections += 1;
         Ok(())
     }
 
     /// Starts the client.
-    pub fn start(mut self) -> Result<Load> {
+    pub(crate) fn start(mut self) -> Result<Load> {
         let (counters, stop) = (Arc::new(Counters::default()), self.mesh.stopper()?);
         let mut requests = Requests {
             floor: self.floor,
@@ -77,7 +77,7 @@ impl Client {
 
 impl Load {
     /// Returns an error if the client has ended.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         if self.thread.is_finished() {
             bail!("a server of the floor has ended before its time; its message is above");
         }
@@ -85,7 +85,7 @@ impl Load {
     }
 
     /// Stops the client and returns the recorded latencies.
-    pub fn end(self) -> Result<Tally> {
+    pub(crate) fn end(self) -> Result<Tally> {
         self.stop.stop();
         match self.thread.join() {
             Ok(tally) => tally,

@@ -25,7 +25,7 @@ const PAGE: usize = 4096;
 const STOP: u64 = u64::MAX;
 
 /// The frame handling of a client or of servers.
-pub trait Part {
+pub(crate) trait Part {
     /// Returns true if the payload of this frame goes into the store.
     fn keeps(&self, head: &Head) -> bool;
 
@@ -37,7 +37,7 @@ pub trait Part {
 }
 
 /// The loop of a process and its connections.
-pub struct Mesh {
+pub(crate) struct Mesh {
     epoll: OwnedFd,
     streams: Vec<Stream>,
     dirty: Vec<usize>,
@@ -75,11 +75,11 @@ impl Store {
 /// Stops a loop from another thread. The loop has no timeout, because setting a timer for each
 /// sleep has a cost.
 #[derive(Clone)]
-pub struct Stopper(Arc<OwnedFd>);
+pub(crate) struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
     /// Stops the loop.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         // A full counter has already woken the loop.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
@@ -110,7 +110,7 @@ impl Spin {
 
 impl Mesh {
     /// Creates a process whose payloads have `block` bytes.
-    pub fn new(seed: u64, block: usize, spin: bool) -> Result<Mesh> {
+    pub(crate) fn new(seed: u64, block: usize, spin: bool) -> Result<Mesh> {
         let start = Spin { trust: Spin::TRUST / 2, waits: 0, last: Instant::now() };
         Ok(Mesh {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
@@ -125,7 +125,7 @@ impl Mesh {
     }
 
     /// Adds a connection of one server in this process and returns its index.
-    pub fn add(&mut self, socket: TcpStream, owner: u32) -> Result<usize> {
+    pub(crate) fn add(&mut self, socket: TcpStream, owner: u32) -> Result<usize> {
         let index = self.streams.len();
         epoll::add(&self.epoll, &socket, EventData::new_u64(index as u64), EventFlags::IN)?;
         self.streams.push(Stream::new(socket, owner)?);
@@ -133,7 +133,7 @@ impl Mesh {
     }
 
     /// Returns a handle that stops this loop before a connection ends.
-    pub fn stopper(&mut self) -> Result<Stopper> {
+    pub(crate) fn stopper(&mut self) -> Result<Stopper> {
         let fd = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
         epoll::add(&self.epoll, &fd, EventData::new_u64(STOP), EventFlags::IN)?;
         self.stop = Some(fd.clone());
@@ -141,17 +141,17 @@ impl Mesh {
     }
 
     /// Returns the server in this process that a connection belongs to.
-    pub fn owner(&self, stream: usize) -> u32 {
+    pub(crate) fn owner(&self, stream: usize) -> u32 {
         self.streams[stream].owner
     }
 
     /// Returns the number of unsent frames of a stream.
-    pub fn queued(&self, stream: usize) -> usize {
+    pub(crate) fn queued(&self, stream: usize) -> usize {
         self.streams[stream].queued()
     }
 
     /// Queues a frame on a stream.
-    pub fn push(&mut self, to: usize, head: Head, at: usize) {
+    pub(crate) fn push(&mut self, to: usize, head: Head, at: usize) {
         self.streams[to].push(head, at);
         if !std::mem::replace(&mut self.streams[to].dirty, true) {
             self.dirty.push(to);
@@ -159,12 +159,12 @@ impl Mesh {
     }
 
     /// Draws an offset in the store for one payload.
-    pub fn place(&mut self) -> usize {
+    pub(crate) fn place(&mut self) -> usize {
         self.store.place(&mut self.prng)
     }
 
     /// Runs until it is stopped or a connection ends.
-    pub fn run(&mut self, part: &mut impl Part) -> Result<()> {
+    pub(crate) fn run(&mut self, part: &mut impl Part) -> Result<()> {
         let (mut events, mut input) = (Vec::with_capacity(256), vec![0; INPUT]);
         let mut flushing = Vec::new();
         loop {

@@ -11,13 +11,13 @@ use std::io::IoSlice;
 use std::net::TcpStream;
 
 /// Length of a head: the same as Gabion's.
-pub const HEAD: usize = 128;
+pub(crate) const HEAD: usize = 128;
 /// Heads and payloads per system call.
 const GATHER: usize = 512;
 
 /// The list of parts of the last system call, kept only to reuse its memory.
 #[derive(Default)]
-pub struct Gather(Vec<IoSlice<'static>>);
+pub(crate) struct Gather(Vec<IoSlice<'static>>);
 
 impl Gather {
     /// Returns an empty list whose elements may have a shorter lifetime.
@@ -35,7 +35,7 @@ impl Gather {
 
 /// A frame's head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Head {
+pub(crate) struct Head {
     /// Type of the frame.
     pub kind: u32,
     /// Length of its payload.
@@ -84,7 +84,7 @@ struct Incoming {
 }
 
 /// A connection.
-pub struct Stream {
+pub(crate) struct Stream {
     pub socket: TcpStream,
     /// The server in this process that it belongs to.
     pub owner: u32,
@@ -98,7 +98,7 @@ pub struct Stream {
 
 impl Stream {
     /// Takes a connected socket.
-    pub fn new(socket: TcpStream, owner: u32) -> std::io::Result<Stream> {
+    pub(crate) fn new(socket: TcpStream, owner: u32) -> std::io::Result<Stream> {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(true)?;
         Ok(Stream {
@@ -112,17 +112,17 @@ impl Stream {
     }
 
     /// Queues a frame. Its payload is `store[at..at + head.len]` at the time of sending.
-    pub fn push(&mut self, head: Head, at: usize) {
+    pub(crate) fn push(&mut self, head: Head, at: usize) {
         self.queue.push_back(Frame { head: head.bytes(), at, len: head.len as usize });
     }
 
     /// Returns the number of unsent frames.
-    pub fn queued(&self) -> usize {
+    pub(crate) fn queued(&self) -> usize {
         self.queue.len()
     }
 
     /// Sends what the socket takes. Returns false when something is left.
-    pub fn flush(&mut self, store: &[u8], gather: &mut Gather) -> Result<bool, Errno> {
+    pub(crate) fn flush(&mut self, store: &[u8], gather: &mut Gather) -> Result<bool, Errno> {
         while !self.queue.is_empty() {
             let mut parts = gather.take();
             let mut skip = self.sent;
@@ -157,7 +157,7 @@ impl Stream {
 
     /// Takes the next frame out of received data; `None` when the rest of it has not arrived.
     /// `place` returns the payload's offset in the store, if the payload is kept.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         input: &mut &[u8],
         store: &mut [u8],

@@ -14,7 +14,7 @@ use std::time::Duration;
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// Measures for `window` in each round.
-pub fn measure(cluster: &TestCluster, rounds: usize, window: Duration) -> Result<Outcome> {
+pub(crate) fn measure(cluster: &TestCluster, rounds: usize, window: Duration) -> Result<Outcome> {
     let daemons = cluster.processes.daemons();
     let mut percents = Vec::new();
     sleep(SETTLE)?;

@@ -33,7 +33,7 @@ impl Drop for Nbdkit {
 }
 
 /// Measures nbdkit, Gabion, nbdkit, and so on.
-pub fn measure(cluster: &TestCluster, rounds: usize, window: Duration) -> Result<Outcome> {
+pub(crate) fn measure(cluster: &TestCluster, rounds: usize, window: Duration) -> Result<Outcome> {
     let outcome = Outcome::new("nbd", TITLE, "us of fio and servers", NBD);
     let missing: Vec<&str> = ["fio", "nbdkit"].into_iter().filter(|p| !is_there(p)).collect();
     if !missing.is_empty() {

@@ -87,7 +87,7 @@ impl Measure {
 
 impl Report {
     /// Returns the page.
-    pub fn html(&self) -> String {
+    pub(crate) fn html(&self) -> String {
         let mut out = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\

@@ -79,7 +79,7 @@ impl Plot {
     }
 
     /// Returns the drawing.
-    pub fn svg(&self) -> String {
+    pub(crate) fn svg(&self) -> String {
         let (x, y) = self.scales();
         let mut out = format!(
             "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n<title>{}</title>\n",
@@ -132,7 +132,7 @@ impl Plot {
     }
 
     /// Returns the legend.
-    pub fn legend(&self) -> String {
+    pub(crate) fn legend(&self) -> String {
         let mut out = "<p class=\"legend\">".to_owned();
         for series in &self.series {
             let _ = write!(
@@ -149,7 +149,7 @@ impl Plot {
 
     /// Returns the plotted figures as a table, with one row for each position on the horizontal
     /// axis.
-    pub fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let mut out = format!("<table>\n<tr><th>{}</th>", escape(&self.x));
         for series in &self.series {
             let _ = write!(out, "<th>{}</th>", escape(&series.name));

@@ -31,10 +31,10 @@ pub(crate) enum Kind {
 
 impl Kind {
     /// Both workloads.
-    pub const ALL: [Kind; 2] = [Kind::Read, Kind::Mixed];
+    pub(crate) const ALL: [Kind; 2] = [Kind::Read, Kind::Mixed];
 
     /// Returns the description for people.
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Kind::Read => "100 % read",
             Kind::Mixed => "70 % read, 30 % write",
@@ -42,7 +42,7 @@ impl Kind {
     }
 
     /// Returns the name of the workload in row names.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Kind::Read => "read",
             Kind::Mixed => "mixed",

@@ -103,7 +103,7 @@ pub(crate) struct Machine {
 
 impl Measured {
     /// Computes the medians of some rounds.
-    pub fn of(taken: &Rounds<Figures>, nodes: u32) -> Measured {
+    pub(crate) fn of(taken: &Rounds<Figures>, nodes: u32) -> Measured {
         let ratio: Spread = taken.ratio(|f| f.process_us_per_io);
         let iops = taken.ours(|f| f.iops);
         Measured {
@@ -125,7 +125,7 @@ impl Measured {
 
 impl Point {
     /// Creates a point that is not measured yet.
-    pub fn new(layout: Layout, name: &str, kind: Kind, depth: u32) -> Point {
+    pub(crate) fn new(layout: Layout, name: &str, kind: Kind, depth: u32) -> Point {
         let nodes = layout.servers;
         let published_iops = published::iops(kind, nodes);
         Point {
@@ -144,7 +144,7 @@ impl Point {
     }
 
     /// Returns the point as one line for people.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         let start = format!("{:>5} {:<6} {:<12}", self.nodes, self.workload.name(), self.layout);
         match &self.measured {
             None => format!("{start} not measured: {}", self.note.as_deref().unwrap_or("")),
@@ -162,7 +162,7 @@ impl Point {
     }
 
     /// Returns the header of these lines.
-    pub fn head() -> String {
+    pub(crate) fn head() -> String {
         format!(
             "{:>5} {:<6} {:<12} {:>9} {:>9} {:>9} {:>9} {:>6} (spread)",
             "nodes", "", "layout", "IOPS", "per node", "CPU us", "floor us", "ratio"
@@ -172,7 +172,7 @@ impl Point {
 
 impl Arithmetic {
     /// Computes the figures for the points that were measured.
-    pub fn of(points: &[Point]) -> Vec<Arithmetic> {
+    pub(crate) fn of(points: &[Point]) -> Vec<Arithmetic> {
         let with = points.iter().filter_map(|p| Some((p, p.measured.as_ref()?)));
         with.map(|(p, m)| Arithmetic {
             nodes: p.nodes,
@@ -187,7 +187,7 @@ impl Arithmetic {
 
 impl Published {
     /// Returns the published figures.
-    pub fn new() -> Published {
+    pub(crate) fn new() -> Published {
         Published {
             cores_per_node: published::CORES,
             iops_per_node_null_device: published::NULL_DEVICE,
@@ -199,7 +199,7 @@ impl Published {
 
 impl Machine {
     /// Describes this machine. Values that the kernel does not report are empty.
-    pub fn this(backend: rt::Backend) -> Machine {
+    pub(crate) fn this(backend: rt::Backend) -> Machine {
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default().trim().to_owned();
         let cpu = read("/proc/cpuinfo");
         let field = |name: &str| {

@@ -47,7 +47,7 @@ pub(crate) struct DemoCluster {
 
 impl DemoCluster {
     /// Deploys the cluster.
-    pub fn new(folder: &Path, sizes: &Sizes) -> Result<DemoCluster> {
+    pub(crate) fn new(folder: &Path, sizes: &Sizes) -> Result<DemoCluster> {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let mut hosts = Vec::new();
         for number in 1..=SERVERS {
@@ -85,7 +85,7 @@ impl DemoCluster {
     }
 
     /// Asks the MDM for the status.
-    pub fn status(&self) -> Result<Report> {
+    pub(crate) fn status(&self) -> Result<Report> {
         self.target.report()
     }
 
@@ -108,13 +108,13 @@ impl DemoCluster {
     }
 
     /// Kills all processes of a server with SIGKILL.
-    pub fn kill(&self, number: usize) -> Result<()> {
+    pub(crate) fn kill(&self, number: usize) -> Result<()> {
         let kill = |role: &&str| self.process(number, role)?.signal(Signal::KILL).map(drop);
         self.roles(number).iter().try_for_each(kill)
     }
 
     /// Ends a data server in an orderly way. One that was removed may have ended by itself.
-    pub fn end(&self, number: usize) -> Result<()> {
+    pub(crate) fn end(&self, number: usize) -> Result<()> {
         if let Ok(process) = self.process(number, "sds") {
             process.signal(Signal::TERM)?;
             process.wait_gone(Duration::from_secs(10));
@@ -123,7 +123,7 @@ impl DemoCluster {
     }
 
     /// Restarts the roles of a server; with `empty`, on a new disk.
-    pub fn start(&self, number: usize, empty: bool) -> Result<()> {
+    pub(crate) fn start(&self, number: usize, empty: bool) -> Result<()> {
         for role in self.roles(number) {
             let before = self.process(number, role).ok();
             if let Some(process) = &before {
@@ -145,7 +145,7 @@ impl DemoCluster {
     }
 
     /// Takes a server's network link down, or up again.
-    pub fn cable(&self, number: usize, there: bool) -> Result<()> {
+    pub(crate) fn cable(&self, number: usize, there: bool) -> Result<()> {
         let state = if there { "up" } else { "down" };
         ip(&["-n", &self.local.space(self.host(number)), "link", "set", "eth0", state]).map(drop)
     }

@@ -53,7 +53,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Starts the thread.
-    pub fn start(target: &Target) -> Watch {
+    pub(crate) fn start(target: &Target) -> Watch {
         let (stop, loaded) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::default()));
         let (begin, moved) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let (target, halt, seen) = (target.clone(), stop.clone(), loaded.clone());
@@ -63,29 +63,29 @@ impl Watch {
     }
 
     /// Returns the seconds since the start.
-    pub fn now(&self) -> f64 {
+    pub(crate) fn now(&self) -> f64 {
         self.begin.elapsed().as_secs_f64()
     }
 
     /// Returns the bytes that servers have copied to each other so far.
-    pub fn moved(&self) -> u64 {
+    pub(crate) fn moved(&self) -> u64 {
         self.moved.load(Ordering::Relaxed)
     }
 
     /// Samples these counters from now on; a request has `block` bytes.
-    pub fn load(&self, counters: Vec<Arc<Counters>>, block: u64) {
+    pub(crate) fn load(&self, counters: Vec<Arc<Counters>>, block: u64) {
         *self.loaded.lock().expect("no thread panics with it") =
             Loaded { counters, block, ..Loaded::default() };
     }
 
     /// Returns the number of requests answered under the present load.
-    pub fn answered(&self) -> u64 {
+    pub(crate) fn answered(&self) -> u64 {
         let loaded = self.loaded.lock().expect("no thread panics with it");
         loaded.counters.iter().map(|c| c.answered().iter().sum::<u64>()).sum()
     }
 
     /// Stops the thread and returns all samples.
-    pub fn end(self) -> Vec<Sample> {
+    pub(crate) fn end(self) -> Vec<Sample> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use std::str::FromStr;
 
 /// Asks for what a small cluster needs: hosts that are servers, the first of which also run MDMs.
 /// With `local` it does not ask for addresses.
-pub fn topology(
+pub(crate) fn topology(
     input: &mut impl BufRead,
     output: &mut impl Write,
     local: bool,

@@ -17,7 +17,7 @@ const PAGE: usize = store::durable::layout::PAGE as usize;
 
 /// The facts about a host, and what is wrong with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub(crate) struct Findings {
     pub kernel: String,
     pub arch: String,
     pub cores: String,
@@ -38,13 +38,13 @@ pub struct Findings {
 
 /// A device that belongs to a cluster already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub(crate) struct Held {
     pub path: String,
     pub identity: Identity,
 }
 
 /// Checks one host.
-pub fn check(remote: &Remote<'_>) -> Findings {
+pub(crate) fn check(remote: &Remote<'_>) -> Findings {
     let before = SystemTime::now();
     match remote.run(&script(remote)) {
         Ok(said) => {

@@ -8,7 +8,7 @@ use base::ClusterId;
 const CLOCKS_APART: i64 = 60;
 
 /// Adds problems to the findings of each host. Hosts that could not be asked are left out.
-pub fn compare(topology: &Topology, findings: &mut [Findings]) {
+pub(crate) fn compare(topology: &Topology, findings: &mut [Findings]) {
     let names: Vec<&str> = topology.hosts.iter().map(|h| h.name.as_str()).collect();
     let answered: Vec<usize> =
         (0..findings.len()).filter(|i| !findings[*i].machine.is_empty()).collect();

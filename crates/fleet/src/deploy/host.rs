@@ -14,14 +14,14 @@ const SSH_PATIENCE: u32 = 10;
 
 /// Returns a command that makes a folder and its parents durable. An old `sync` takes no arguments,
 /// and then everything is flushed.
-pub fn flush_above(folder: &Path) -> String {
+pub(crate) fn flush_above(folder: &Path) -> String {
     let all: Vec<String> = folder.ancestors().map(|f| format!("'{}'", f.display())).collect();
     format!("(sync {} || sync)", all.join(" "))
 }
 
 /// How to reach a host.
 #[derive(Clone, Debug)]
-pub enum Way {
+pub(crate) enum Way {
     /// Log in as this user.
     Ssh { user: String },
     /// Run in one of this cluster's namespaces, whose names begin with this prefix.
@@ -30,20 +30,20 @@ pub enum Way {
 
 /// A host, and how to reach it.
 #[derive(Debug)]
-pub struct Remote<'a> {
+pub(crate) struct Remote<'a> {
     pub host: &'a Host,
     pub way: &'a Way,
 }
 
 impl Remote<'_> {
     /// Runs a script and returns its output. An error has the last line of its stderr.
-    pub fn run(&self, script: &str) -> Result<String> {
+    pub(crate) fn run(&self, script: &str) -> Result<String> {
         self.pipe("sh -eu -s", script.as_bytes())
     }
 
     /// Writes a file atomically, and makes its folder. The file survives a power cut of the host
     /// when this returns.
-    pub fn put(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
+    pub(crate) fn put(&self, path: &Path, content: &[u8], mode: u32) -> Result<()> {
         let (folder, path) = (path.parent().unwrap_or(Path::new("/")), path.display());
         let command = format!(
             "mkdir -p '{}' && cat > '{path}.new' && chmod {mode:o} '{path}.new' && \

@@ -94,7 +94,7 @@ impl Host {
 }
 
 /// Checks the domains, fault sets and pools of a topology.
-pub fn check(topology: &Topology) -> Result<()> {
+pub(crate) fn check(topology: &Topology) -> Result<()> {
     let pools = topology.pools_of_hosts();
     for host in topology.servers().filter(|h| h.domain() != DEFAULT) {
         if host.devices.iter().any(|d| host.pool_of(d) == DEFAULT) {
@@ -171,7 +171,7 @@ fn check_volume(topology: &Topology, volume: &InPool<VolumeSpec>, pools: &Homes<
 }
 
 /// Returns the orders that create missing objects, and apply the settings of the described pools.
-pub fn orders(topology: &Topology, there: &[ObjectStatus]) -> Vec<Ask> {
+pub(crate) fn orders(topology: &Topology, there: &[ObjectStatus]) -> Vec<Ask> {
     let is_there = |kind, name: &str| there.iter().any(|o| o.kind() == kind && o.name == name);
     let mut orders = Vec::new();
     let named = topology.names_pools();

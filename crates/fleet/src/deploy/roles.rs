@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::path::PathBuf;
 
 /// A process to keep running on a host.
-pub struct Role {
+pub(crate) struct Role {
     /// `mdm`, `sds` or `sdc`.
     pub name: &'static str,
     /// Its configuration.
@@ -21,7 +21,7 @@ pub struct Role {
 ///
 /// With `founding` there is no cluster yet, and the first manager begins one. Otherwise an MDM
 /// without a log waits to be added, so that it does not begin another cluster in place of this one.
-pub fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>> {
+pub(crate) fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec<Role>> {
     let mdm = topology.mdms_at();
     let begins = founding && topology.founder()?.name == host.name;
     let pid = |role: &str| Some(host.path(&format!("run/gabion/{role}.pid")));
@@ -89,7 +89,7 @@ fn role(name: &'static str, config: &impl Serialize) -> Result<Role> {
 }
 
 /// Returns the path of the binary on the host.
-pub fn binary(remote: &Remote<'_>) -> Result<PathBuf> {
+pub(crate) fn binary(remote: &Remote<'_>) -> Result<PathBuf> {
     match remote.way {
         Way::Ssh { .. } => Ok(remote.host.path("usr/local/bin/gabion")),
         Way::Namespace { .. } => std::env::current_exe().context("this binary has no path"),
@@ -97,7 +97,7 @@ pub fn binary(remote: &Remote<'_>) -> Result<PathBuf> {
 }
 
 /// Copies this binary to the host, unless it is there already.
-pub fn install(remote: &Remote<'_>) -> Result<()> {
+pub(crate) fn install(remote: &Remote<'_>) -> Result<()> {
     let there = binary(remote)?;
     if matches!(remote.way, Way::Namespace { .. }) {
         return Ok(());
@@ -122,14 +122,14 @@ pub fn install(remote: &Remote<'_>) -> Result<()> {
 
 impl Role {
     /// Writes its configuration, and returns the path.
-    pub fn configure(&self, remote: &Remote<'_>) -> Result<PathBuf> {
+    pub(crate) fn configure(&self, remote: &Remote<'_>) -> Result<PathBuf> {
         let file = remote.host.path(&format!("etc/gabion/{}.toml", self.name));
         remote.put(&file, self.config.as_bytes(), 0o644)?;
         Ok(file)
     }
 
     /// Writes its configuration and starts it, as a service where there is systemd.
-    pub fn start(&self, remote: &Remote<'_>, findings: &Findings) -> Result<()> {
+    pub(crate) fn start(&self, remote: &Remote<'_>, findings: &Findings) -> Result<()> {
         let (host, file) = (remote.host, self.configure(remote)?);
         let (binary, name) = (binary(remote)?, self.name);
         let command = format!("{} {name} run --config {}", binary.display(), file.display());
@@ -159,7 +159,7 @@ impl Role {
 }
 
 /// Returns the last log line of a role on a host.
-pub fn last_words(remote: &Remote<'_>, role: &str) -> String {
+pub(crate) fn last_words(remote: &Remote<'_>, role: &str) -> String {
     let log = remote.host.path(&format!("var/log/gabion/{role}.log"));
     let tell = format!(
         "if [ -f '{0}' ]; then tail -n 1 '{0}'; \

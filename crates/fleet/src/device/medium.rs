@@ -55,7 +55,7 @@ pub struct Medium {
 }
 
 /// Returns the device under a file, a folder or a block device.
-pub fn beneath(path: &Path) -> Result<Medium> {
+pub(crate) fn beneath(path: &Path) -> Result<Medium> {
     let found = stat(path).with_context(|| path.display().to_string())?;
     let is_block = FileType::from_raw_mode(found.st_mode) == FileType::BlockDevice;
     let device = if is_block { found.st_rdev } else { found.st_dev };

@@ -103,7 +103,7 @@ impl Server {
 
 impl Found {
     /// Writes the configuration, and makes the server read it, if it runs.
-    pub fn change(&self) -> Result<()> {
+    pub(crate) fn change(&self) -> Result<()> {
         config::write(&self.file, &self.config)?;
         let Some(process) = &self.process else { return Ok(()) };
         if !process.signal(Signal::HUP)? {
@@ -124,7 +124,7 @@ impl Found {
 
     /// Waits until the MDM shows this device as `wanted`. `yet` says in an error what is not
     /// true yet. With `refusable`, fails as soon as the server's log says why it can't be.
-    pub fn wait_for(
+    pub(crate) fn wait_for(
         &self,
         shard: u32,
         yet: &str,
@@ -152,7 +152,7 @@ impl Found {
     }
 
     /// Returns the index of a device in the configuration's list.
-    pub fn place(&self, device: &Device) -> Result<usize> {
+    pub(crate) fn place(&self, device: &Device) -> Result<usize> {
         let at = self.config.shards().position(|(shard, _)| shard == device.shard);
         let (file, Device { id, shard, .. }) = (self.file.display(), device);
         at.with_context(|| format!("{file} doesn't name dev{id} (device {shard})"))

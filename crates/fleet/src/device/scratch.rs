@@ -10,13 +10,13 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// Length of the area in bytes.
-pub const BYTES: u64 = 16 << 20;
+pub(crate) const BYTES: u64 = 16 << 20;
 /// An empty block device has this many zero bytes at its beginning and its end.
 const EDGE: u64 = 1 << 20;
 const PIECE: usize = 1 << 20;
 
 /// The scratch area.
-pub struct Scratch {
+pub(crate) struct Scratch {
     fd: OwnedFd,
     pool: BufPool,
     /// Start of the area on the device, in bytes.
@@ -34,7 +34,7 @@ impl Scratch {
     /// Makes a scratch area. For a file, which need not exist, or a folder, it is an unlinked file
     /// beside the file or in the folder. For a block device it is a range of the device, which is
     /// written only if the device is empty, or with `force`.
-    pub fn new(path: &Path, force: bool) -> Result<Scratch> {
+    pub(crate) fn new(path: &Path, force: bool) -> Result<Scratch> {
         let kind = stat(path).map(|s| FileType::from_raw_mode(s.st_mode));
         match kind {
             Ok(FileType::BlockDevice) => Scratch::block(path, force),
@@ -140,14 +140,14 @@ impl Scratch {
     }
 
     /// Returns a buffer for direct I/O with content that no device can compress.
-    pub fn buffer(&self, len: usize) -> Buf {
+    pub(crate) fn buffer(&self, len: usize) -> Buf {
         let mut buf = self.pool.alloc(len);
         buf.as_mut().iter_mut().enumerate().for_each(|(i, b)| *b = mixed(i as u64 + 77));
         buf
     }
 
     /// Writes at an offset in the area, in bytes: a multiple of 4 KiB.
-    pub fn put(&self, at: u64, data: &[u8]) -> Result<()> {
+    pub(crate) fn put(&self, at: u64, data: &[u8]) -> Result<()> {
         assert!(self.writable, "it may be written");
         assert!(at + data.len() as u64 <= BYTES, "within the scratch area");
         let written = pwrite(&self.fd, data, self.at + at).context("writing")?;
@@ -171,17 +171,17 @@ impl Scratch {
     }
 
     /// Makes all writes durable.
-    pub fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> Result<()> {
         fdatasync(&self.fd).context("flushing")
     }
 
     /// Returns the readable range of the device: the first byte, and the one after the last.
-    pub fn readable(&self) -> (u64, u64) {
+    pub(crate) fn readable(&self) -> (u64, u64) {
         self.readable
     }
 
     /// Reads at an offset on the device, in bytes.
-    pub fn get(&self, at: u64, into: &mut Buf) -> Result<()> {
+    pub(crate) fn get(&self, at: u64, into: &mut Buf) -> Result<()> {
         let read = pread(&self.fd, into.as_mut(), at).context("reading")?;
         match read == into.len() {
             true => Ok(()),
@@ -199,7 +199,7 @@ impl Drop for Scratch {
 }
 
 /// Returns the folder in which a path lies.
-pub fn folder(path: &Path) -> PathBuf {
+pub(crate) fn folder(path: &Path) -> PathBuf {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
         _ => PathBuf::from("."),

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 /// The quickest tenth, in microseconds, because a busy machine makes any operation slow.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub struct Timings {
+pub(crate) struct Timings {
     /// A flush after one write of 4 KiB.
     pub flush_us: f64,
     /// A write of 4 KiB, without the flush.
@@ -53,7 +53,7 @@ const COMMAND_US: f64 = 3.0;
 const PROGRAM_US: f64 = 150.0;
 
 /// Judges a device. `timings` is `None` if it could not be written to.
-pub fn judge(medium: &Medium, timings: Option<Timings>) -> Verdict {
+pub(crate) fn judge(medium: &Medium, timings: Option<Timings>) -> Verdict {
     let verdict = |trust, why: String| Verdict { trust, why };
     if medium.kind == Kind::Memory {
         let why = "it is memory: nothing on it survives a power loss".into();

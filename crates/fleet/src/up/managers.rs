@@ -13,20 +13,25 @@ use std::net::SocketAddr;
 use wire::control::{MdmInfo, MdmStatus};
 
 /// Returns the names of all MDMs whose logs are in the directory.
-pub fn with_log(dir: &StateDir) -> Vec<String> {
+pub(crate) fn with_log(dir: &StateDir) -> Vec<String> {
     let all = (0..MAX_MDMS).map(cluster::mdm);
     all.filter(|name| dir.mdm_log(name).exists()).collect()
 }
 
 /// Returns those of the first `mdms` MDMs whose logs are missing.
-pub fn without_log(dir: &StateDir, mdms: u32) -> Vec<String> {
+pub(crate) fn without_log(dir: &StateDir, mdms: u32) -> Vec<String> {
     let all = (0..mdms).map(cluster::mdm);
     all.filter(|name| !dir.mdm_log(name).exists()).collect()
 }
 
 /// Returns true if this MDM waits to be added to a cluster when its log is empty: all but the first
 /// one do, and also that one if its cluster existed before.
-pub fn joins(dir: &StateDir, again: bool, name: &str, kept: Option<&MdmConfig>) -> Result<bool> {
+pub(crate) fn joins(
+    dir: &StateDir,
+    again: bool,
+    name: &str,
+    kept: Option<&MdmConfig>,
+) -> Result<bool> {
     if name != "mdm" || again && !dir.mdm_log(name).exists() {
         return Ok(true);
     }
@@ -35,7 +40,7 @@ pub fn joins(dir: &StateDir, again: bool, name: &str, kept: Option<&MdmConfig>) 
 
 /// Refuses to start another cluster where the first MDM's log is gone and something else is left:
 /// devices, or another MDM's log.
-pub fn refuse_without_log(dir: &StateDir, target: &Target) -> Result<()> {
+pub(crate) fn refuse_without_log(dir: &StateDir, target: &Target) -> Result<()> {
     let first = dir.mdm_log("mdm");
     if first.exists() {
         return Ok(());
@@ -74,7 +79,7 @@ fn listens(dir: &StateDir, name: &str) -> Result<SocketAddr> {
 /// Returns why none of the running MDMs can lead, if that is certain: of the MDMs that the newest
 /// log names, half or more are gone. `lost` have no log, `ended` no process. Returns `None` while a
 /// running MDM has not answered.
-pub fn none_can_lead(
+pub(crate) fn none_can_lead(
     dir: &StateDir,
     target: &Target,
     running: &[&String],
@@ -147,7 +152,7 @@ fn recover(
 }
 
 /// Returns a message for each MDM that does not run because its log is gone.
-pub fn left_out(
+pub(crate) fn left_out(
     dir: &StateDir,
     target: &Target,
     lost: &[String],

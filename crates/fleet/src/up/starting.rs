@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const NBD_GREETING: &[u8; 8] = b"NBDMAGIC";
 
 /// A start in progress.
-pub struct Starting<'a> {
+pub(crate) struct Starting<'a> {
     dir: &'a StateDir,
     target: &'a Target,
     /// The cluster existed before, so it may serve without some of its parts.
@@ -41,7 +41,7 @@ pub struct Starting<'a> {
 
 impl<'a> Starting<'a> {
     /// Makes a start that has not run anything yet.
-    pub fn new(
+    pub(crate) fn new(
         (dir, target): (&'a StateDir, &'a Target),
         again: bool,
         lost: &'a [String],
@@ -52,7 +52,7 @@ impl<'a> Starting<'a> {
     }
 
     /// Starts the processes of these names and creates the volumes. Returns when everything serves.
-    pub fn start(&mut self, names: &[String], volumes: &[VolumeSpec]) -> Result<Report> {
+    pub(crate) fn start(&mut self, names: &[String], volumes: &[VolumeSpec]) -> Result<Report> {
         let target = self.target;
         let (mdms, others): (Vec<_>, Vec<_>) =
             names.iter().cloned().partition(|n| n.starts_with("mdm"));
@@ -134,7 +134,7 @@ impl<'a> Starting<'a> {
     }
 
     /// Ends the processes that were started. They may not have written their pid files yet.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         for (_, child) in &mut self.children {
             // An error means that it has ended already.
             let _ = child.kill();

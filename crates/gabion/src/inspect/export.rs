@@ -25,7 +25,7 @@ const LISTED: usize = 20;
 
 /// The output of `export --json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Exported {
+pub(crate) struct Exported {
     pub schema: u32,
     pub volume: u32,
     pub out: String,
@@ -42,13 +42,13 @@ pub struct Exported {
 
 /// A range of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
-pub struct Range {
+pub(crate) struct Range {
     pub at: u64,
     pub bytes: u64,
 }
 
 /// Runs `export`.
-pub fn run(device: &mut Offline, volume: VolumeId, out: &Path, json: bool) -> Result<Exit> {
+pub(crate) fn run(device: &mut Offline, volume: VolumeId, out: &Path, json: bool) -> Result<Exit> {
     let slots = device.store().slots().filter(|s| s.unit.volume == volume);
     let units: BTreeSet<u32> = slots.map(|s| s.unit.index).collect();
     if units.is_empty() {

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 const GROUPS: usize = 24;
 
 /// Formats the whole page.
-pub fn of(report: &Report) -> String {
+pub(crate) fn of(report: &Report) -> String {
     let mut page = format!("{}, {}\n\n", report.device, Size(report.bytes));
     if let Some(id) = &report.identity {
         let _ = writeln!(
@@ -65,7 +65,7 @@ pub fn of(report: &Report) -> String {
 }
 
 /// Formats the copies of the superblock.
-pub fn superblocks(copies: &[Superblock]) -> String {
+pub(crate) fn superblocks(copies: &[Superblock]) -> String {
     let mut rows = table(&["superblock", "at byte", "state", "checkpoint", "life"]);
     let number = |n: Option<u64>| n.map_or_else(|| "-".to_owned(), |n| n.to_string());
     for c in copies {

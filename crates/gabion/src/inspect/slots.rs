@@ -15,7 +15,7 @@ const DEPTH: usize = 32;
 /// Reads the slots for which `wanted` is true. `take` gets runs of blocks that hold data, with the
 /// number of the first block in the unit. Slots that can't be read as a whole come last, one block
 /// at a time.
-pub fn read(
+pub(crate) fn read(
     device: &mut Offline,
     title: &str,
     wanted: impl Fn(&HeldSlot) -> bool,

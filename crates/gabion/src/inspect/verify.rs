@@ -22,7 +22,7 @@ const LISTED: usize = 100;
 
 /// The output of `verify --json`.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     pub schema: u32,
     pub device: String,
     /// True if nothing is damaged.
@@ -39,7 +39,7 @@ pub struct Verdict {
 
 /// A block that can't be used.
 #[derive(Clone, Debug, Serialize)]
-pub struct Damage {
+pub(crate) struct Damage {
     pub volume: u32,
     /// Offset in the volume, in bytes.
     pub volume_byte: u64,
@@ -52,7 +52,7 @@ pub struct Damage {
 }
 
 /// Runs `verify`.
-pub fn run(device: &mut Offline, path: &Path, copies: &Copies, json: bool) -> Result<Exit> {
+pub(crate) fn run(device: &mut Offline, path: &Path, copies: &Copies, json: bool) -> Result<Exit> {
     let begun = Instant::now();
     let (checked_bytes, damaged) = read_all(device)?;
     let superblocks = copies.damaged();

@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(100);
 const REPORTS: Duration = Duration::from_secs(30);
 
 /// Runs `gabion mdm backup`.
-pub fn backup(target: &Target, file: &Path) -> Result<()> {
+pub(crate) fn backup(target: &Target, file: &Path) -> Result<()> {
     let state = target.connect()?.backup()?;
     let bytes = pack(&state, now());
     let read = Backup::from_bytes(&bytes).map_err(|what| {
@@ -46,7 +46,7 @@ pub fn backup(target: &Target, file: &Path) -> Result<()> {
 }
 
 /// Runs `gabion mdm recover`.
-pub fn recover(target: &Target, yes: bool) -> Result<Exit> {
+pub(crate) fn recover(target: &Target, yes: bool) -> Result<Exit> {
     let survivors = survivors(target.mdms()?);
     let newest = survivors.into_iter().max_by_key(|(_, welcome)| (welcome.last_term, welcome.last));
     let Some((mut admin, Welcome { last, .. })) = newest else {
@@ -93,7 +93,7 @@ fn survivors(mut addresses: Vec<SocketAddr>) -> Vec<(Admin, Welcome)> {
 }
 
 /// Runs `gabion mdm recover --finish`.
-pub fn finish(target: &Target, yes: bool) -> Result<Exit> {
+pub(crate) fn finish(target: &Target, yes: bool) -> Result<Exit> {
     let mut admin = target.connect()?;
     let at = admin.mdm();
     let info = admin.status()?;
@@ -115,7 +115,7 @@ pub fn finish(target: &Target, yes: bool) -> Result<Exit> {
 }
 
 /// Runs `gabion mdm recover --delete-volumes`.
-pub fn delete(target: &Target, ids: &[u32], yes: bool) -> Result<()> {
+pub(crate) fn delete(target: &Target, ids: &[u32], yes: bool) -> Result<()> {
     let mut admin = target.connect()?;
     let list = listed(ids);
     if !yes {
@@ -159,7 +159,12 @@ fn wait_closed(at: SocketAddr) -> Result<Exit> {
 }
 
 /// Runs `gabion mdm restore`.
-pub fn restore(target: &Target, file: &Path, config: Option<&Path>, yes: bool) -> Result<()> {
+pub(crate) fn restore(
+    target: &Target,
+    file: &Path,
+    config: Option<&Path>,
+    yes: bool,
+) -> Result<()> {
     let bytes = fs::read(file).with_context(|| format!("can't read {}", file.display()))?;
     let backup =
         Backup::from_bytes(&bytes).map_err(|what| anyhow::anyhow!("{}: {what}", file.display()))?;

@@ -56,7 +56,7 @@ fn ask(target: &Target) -> Result<Vec<Mdm>> {
 }
 
 /// Runs `gabion mdm list`.
-pub fn list(target: &Target, json: bool) -> Result<()> {
+pub(crate) fn list(target: &Target, json: bool) -> Result<()> {
     let all = ask(target)?;
     if json {
         println!("{}", serde_json::to_string_pretty(&all)?);
@@ -85,7 +85,12 @@ pub fn list(target: &Target, json: bool) -> Result<()> {
 }
 
 /// Runs `gabion mdm add`.
-pub fn add(target: &Target, name: &str, address: SocketAddr, tie_breaker: bool) -> Result<()> {
+pub(crate) fn add(
+    target: &Target,
+    name: &str,
+    address: SocketAddr,
+    tie_breaker: bool,
+) -> Result<()> {
     // If an earlier command has added it already, only wait for it.
     let same = |m: &Mdm| m.name == name && m.address.parse() == Ok(address);
     if !ask(target)?.iter().any(same) {
@@ -120,7 +125,7 @@ pub fn add(target: &Target, name: &str, address: SocketAddr, tie_breaker: bool) 
 }
 
 /// Runs `gabion mdm remove`. A leader hands over first, so it need not answer while it is removed.
-pub fn remove(target: &Target, name: &str) -> Result<()> {
+pub(crate) fn remove(target: &Target, name: &str) -> Result<()> {
     let all = ask(target)?;
     let can_lead = |m: &Mdm| m.name != name && m.votes && m.role == "manager" && m.state == "up";
     if all.iter().any(|m| m.name == name && m.leads) && all.iter().any(can_lead) {
@@ -132,7 +137,7 @@ pub fn remove(target: &Target, name: &str) -> Result<()> {
 }
 
 /// Runs `gabion mdm switch`.
-pub fn switch(target: &Target, name: Option<&str>) -> Result<()> {
+pub(crate) fn switch(target: &Target, name: Option<&str>) -> Result<()> {
     let leader = |all: Vec<Mdm>| all.into_iter().find(|m| m.leads);
     let before = leader(ask(target)?);
     target.connect()?.switch_mdm(name)?;

@@ -14,7 +14,7 @@ const KEPT: usize = 600;
 
 /// Client I/O per second.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
-pub struct Rates {
+pub(crate) struct Rates {
     #[serde(rename = "reads_per_second")]
     pub reads: f64,
     #[serde(rename = "read_bytes_per_second")]
@@ -27,7 +27,7 @@ pub struct Rates {
 
 /// Bytes to copy to replicas that are out of date.
 #[derive(Clone, Copy, PartialEq, Default, Debug, Serialize)]
-pub struct Resync {
+pub(crate) struct Resync {
     pub remaining_bytes: u64,
     pub bytes_per_second: u64,
     /// `None` when nothing is left, or nothing moves.
@@ -36,7 +36,7 @@ pub struct Resync {
 
 /// One server.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Server {
+pub(crate) struct Server {
     pub name: String,
     pub state: UpDown,
     #[serde(flatten)]
@@ -50,7 +50,7 @@ pub struct Server {
 
 /// The cluster's state and rates in one sample.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Seen {
+pub(crate) struct Seen {
     pub state: State,
     pub groups_degraded: u32,
     pub groups_failed: u32,
@@ -67,7 +67,7 @@ pub struct Seen {
 
 /// One sample.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// Time since the beginning.
     pub seconds: f64,
     /// `None` when no MDM answered.
@@ -79,7 +79,7 @@ pub struct Sample {
 }
 
 /// The samples so far.
-pub struct History {
+pub(crate) struct History {
     begin: Instant,
     /// The last answer, and the time when it came.
     pub last: (Instant, Report),
@@ -88,12 +88,12 @@ pub struct History {
 
 impl History {
     /// Starts with a first answer, which is not a sample yet.
-    pub fn new(now: Instant, first: Report) -> History {
+    pub(crate) fn new(now: Instant, first: Report) -> History {
         History { begin: now, last: (now, first), samples: VecDeque::new() }
     }
 
     /// Makes a sample from an answer.
-    pub fn take(&mut self, now: Instant, answer: Result<Report>) -> Sample {
+    pub(crate) fn take(&mut self, now: Instant, answer: Result<Report>) -> Sample {
         let seconds = now.duration_since(self.begin).as_secs_f64();
         let sample = match answer {
             Ok(report) => {

@@ -13,7 +13,7 @@ use ratatui::widgets::{Block, Gauge, Paragraph, RenderDirection, Row, Sparkline,
 
 /// The effect of a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wish {
+pub(crate) enum Wish {
     /// Go on.
     Stay,
     /// End.
@@ -22,7 +22,7 @@ pub enum Wish {
 
 /// The state of the screen.
 #[derive(Default)]
-pub struct View {
+pub(crate) struct View {
     /// The user has halted it: it takes no new samples.
     pub halted: bool,
     /// Index of the first server in the list.
@@ -31,7 +31,7 @@ pub struct View {
 
 impl View {
     /// Handles a key, or a change of the window.
-    pub fn takes(&mut self, event: &Event) -> Wish {
+    pub(crate) fn takes(&mut self, event: &Event) -> Wish {
         let Some(key) = event.as_key_event().filter(|k| k.kind != KeyEventKind::Release) else {
             return Wish::Stay;
         };
@@ -52,7 +52,7 @@ impl View {
     }
 
     /// Draws the whole screen.
-    pub fn draw(&mut self, frame: &mut Frame<'_>, history: &History) {
+    pub(crate) fn draw(&mut self, frame: &mut Frame<'_>, history: &History) {
         let heights = [1, 1, 6, 1, 1].map(Constraint::Length);
         let [head, warning, curves, resync, space, servers, keys] = Layout::vertical([
             heights[0],
