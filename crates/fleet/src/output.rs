@@ -1,5 +1,5 @@
-//! Output of commands: the workspace's own `print!`, `println!` and `eprintln!`. Those of the standard
-//! library panic when stdout is closed.
+//! Output of commands: the workspace's own `print!`, `println!` and `eprintln!`. Those of the
+//! standard library panic when stdout is closed.
 //!
 //! A failed print unwinds silently, so that destructors clean up. `run` then ends the process with
 //! SIGPIPE, as other programs end. Until then the signal is ignored, because a broken link must not
