@@ -261,12 +261,12 @@ pub(crate) fn limits(machine: &Machine) -> Vec<String> {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use bench::figures::sample;
 
     /// A report of two sizes in two layouts, with one point that was not measured.
-    pub fn example() -> Report {
+    pub(crate) fn example() -> Report {
         let taken =
             Rounds::take(1, |_| Ok(sample(600e3, 2.0)), |_| Ok(sample(300e3, 3.0))).unwrap();
         let mut scaling = Vec::new();

@@ -187,13 +187,13 @@ fn difference(before: Option<&Device>, now: &Device, passed: f64) -> Rates {
 }
 
 #[cfg(test)]
-pub mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::time::Duration;
     use wire::control::{DeviceInfo, DeviceStatus, Heartbeat, StatusInfo};
 
     /// A report of three servers whose counters have this value.
-    pub fn report(count: u64) -> Report {
+    pub(crate) fn report(count: u64) -> Report {
         let device = |id: u32| DeviceStatus {
             info: Some(DeviceInfo {
                 id,
