@@ -24,7 +24,7 @@ for what; do
     case $what in read | write) ;; *) sed -n '2,16p' "$0" >&2; exit 2 ;; esac
 done
 
-(cd "$root" && cargo build --quiet --profile "$profile" -p gabion-server -p gabion-capi)
+(cd "$root" && cargo build --quiet --profile "$profile" -p gabion -p gabion-capi)
 engine=$(GABION_LIB_IS_BUILT=1 "$root/bench/fio/build.sh" "$profile")
 case $profile in dev) gabion=$target/debug/gabion ;; *) gabion=$target/$profile/gabion ;; esac
 

@@ -19,7 +19,7 @@ pub struct BenchArgs {
 
 /// Runs `cargo xtask bench`.
 pub fn run(args: &BenchArgs) -> Result<bool> {
-    let mut build = cargo(&["build", "--release", "--package", "gabion-server"]);
+    let mut build = cargo(&["build", "--release", "--package", "gabion"]);
     if !build.status().context("can't run cargo")?.success() {
         return Ok(false);
     }

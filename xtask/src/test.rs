@@ -145,7 +145,7 @@ fn system(steps: &mut Steps) -> Result<()> {
     }
     packages::ensure(packages::OPTIONAL)?;
     let mut build = cargo(&["build", "--profile", "ci"]);
-    build.args(["--package", "gabion-server", "--package", "gabion-capi"]);
+    build.args(["--package", "gabion", "--package", "gabion-capi"]);
     if !steps.command("build gabion and its library", &mut build)? {
         return Ok(());
     }

@@ -15,11 +15,11 @@ pub enum Exit {
     Degraded = 3,
     /// `status`, `up --detach`, `volume damage`, `mdm recover`, removals: some data has no copy
     /// that may serve.
-    Lost = 4,
+    Unserved = 4,
     /// No MDM answers.
     Unreachable = 5,
     /// Something is in use: an address, or the directory by another cluster or command.
-    Taken = 6,
+    InUse = 6,
     /// `bench ratio`: a ratio misses its promise, or could not be measured. `bench esg`: a size
     /// could not be measured.
     Missed = 7,
@@ -56,8 +56,8 @@ mod tests {
 
     #[test]
     fn the_code_survives_context() {
-        let error = Err::<(), _>(coded(Exit::Taken, "in use")).context("starting").unwrap_err();
-        assert_eq!(of(&error), Exit::Taken);
+        let error = Err::<(), _>(coded(Exit::InUse, "in use")).context("starting").unwrap_err();
+        assert_eq!(of(&error), Exit::InUse);
         assert_eq!(of(&anyhow::anyhow!("plain")), Exit::Failed);
     }
 }

@@ -397,7 +397,7 @@ impl Report {
         match self.state {
             State::Healthy => Exit::Ok,
             State::Degraded => Exit::Degraded,
-            State::Failed => Exit::Lost,
+            State::Failed => Exit::Unserved,
         }
     }
 
@@ -554,7 +554,7 @@ mod tests {
         assert_eq!(report(&info).exit(), Exit::Degraded);
         assert_eq!(report(&info).sds_up(), 1);
         info.groups_failed = 1;
-        assert_eq!(report(&info).exit(), Exit::Lost);
+        assert_eq!(report(&info).exit(), Exit::Unserved);
     }
 
     #[test]

@@ -13,10 +13,10 @@ use std::time::Duration;
 use store::durable::layout::PAGE;
 
 /// Interval of the checks. They read superblocks from the page cache, and don't disturb the disk.
-pub const EVERY: Duration = Duration::from_secs(3);
+pub(crate) const EVERY: Duration = Duration::from_secs(3);
 
 /// A device in use.
-pub struct DeviceWatch {
+pub(crate) struct DeviceWatch {
     path: PathBuf,
     /// The uuid of the device, once it was seen. A new device is formatted only after the cluster
     /// has accepted it.
@@ -39,13 +39,13 @@ enum Found {
 
 impl DeviceWatch {
     /// Starts without any knowledge about the device.
-    pub fn new(path: PathBuf) -> DeviceWatch {
+    pub(crate) fn new(path: PathBuf) -> DeviceWatch {
         DeviceWatch { path, seen: None, missed: false }
     }
 
     /// Returns what the server has to do if the device was there, and two checks in a row missed
     /// it.
-    pub fn look(&mut self) -> Option<Verdict> {
+    pub(crate) fn look(&mut self) -> Option<Verdict> {
         let verdict = self.compare();
         let before = std::mem::replace(&mut self.missed, verdict.is_some());
         verdict.filter(|_| before)

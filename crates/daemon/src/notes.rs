@@ -32,7 +32,7 @@ struct Telling {
 
 /// The counts of the current second.
 #[derive(Debug, Default)]
-pub struct Notes {
+pub(crate) struct Notes {
     since: Option<Instant>,
     tally: Vec<Tally>,
     /// Lines about lasting conditions, and when they were logged.
@@ -49,7 +49,7 @@ struct Tally {
 
 impl Notes {
     /// Takes a note. Returns the line to log at once, if any; otherwise counts the note.
-    pub fn take(&mut self, note: Note) -> Option<String> {
+    pub(crate) fn take(&mut self, note: Note) -> Option<String> {
         let telling = tell(note);
         if telling.lasts {
             return telling.line.filter(|line| self.is_due(line, Instant::now()));
@@ -82,12 +82,12 @@ impl Notes {
     }
 
     /// Returns the time until [`Notes::sum_up`] is to be called; `None` if there is nothing to sum.
-    pub fn due_in(&self) -> Option<Duration> {
+    pub(crate) fn due_in(&self) -> Option<Duration> {
         Some(WINDOW.saturating_sub(self.since?.elapsed()))
     }
 
     /// Ends the second. Returns one line with the counts, if there are any.
-    pub fn sum_up(&mut self) -> Option<String> {
+    pub(crate) fn sum_up(&mut self) -> Option<String> {
         self.since = None;
         let mut line = String::new();
         for tally in self.tally.drain(..).filter(|t| t.untold > 0) {

@@ -36,7 +36,7 @@ pub const OTHERS_GO_ON: &str = ". The other devices go on";
 const BIND_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The resources that a shard has for a node.
-pub struct Place {
+pub(crate) struct Place {
     /// The addresses where it listens.
     pub at: Vec<ListenAddr>,
     /// Bytes of its device, if it has one.
@@ -44,7 +44,7 @@ pub struct Place {
 }
 
 /// Makes a node when its shard has its sockets and devices.
-pub type MakeNode<N> = Box<dyn FnOnce(&Place) -> N + Send>;
+pub(crate) type MakeNode<N> = Box<dyn FnOnce(&Place) -> N + Send>;
 
 /// Bytes that must be free before a device on a full file system is opened again.
 const ROOM: u64 = 64 << 20;
@@ -52,7 +52,7 @@ const ROOM: u64 = 64 << 20;
 const ROOM_PAUSE: Duration = Duration::from_secs(2);
 
 /// The description of one shard to run.
-pub struct Job<N> {
+pub(crate) struct Job<N> {
     /// The name of its thread.
     pub name: String,
     /// Its sockets and devices.
@@ -71,7 +71,7 @@ pub struct Job<N> {
 
 impl<N> Job<N> {
     /// A job without notices or a watched file.
-    pub fn new(name: String, config: rt::Config, nodes: Vec<MakeNode<N>>) -> Job<N> {
+    pub(crate) fn new(name: String, config: rt::Config, nodes: Vec<MakeNode<N>>) -> Job<N> {
         Job {
             name,
             config,
@@ -106,18 +106,18 @@ enum Message {
 
 /// Returns a job for each shard that the configuration names now. Its argument tells which shards
 /// run: a job for one of these is used only if its device has grown.
-pub type Reload<'a, N> = Box<dyn FnMut(Running<'_>) -> Result<Vec<Job<N>>> + 'a>;
+pub(crate) type Reload<'a, N> = Box<dyn FnMut(Running<'_>) -> Result<Vec<Job<N>>> + 'a>;
 
 /// Returns the size in bytes with which the device of a running shard was opened; 0 until that is
 /// known, `None` if the shard does not run.
-pub type Running<'a> = &'a dyn Fn(&str) -> Option<u64>;
+pub(crate) type Running<'a> = &'a dyn Fn(&str) -> Option<u64>;
 
 /// Runs the shards until a signal stops them, the last one ends, or one panics. Roles that share
 /// the process have a pid file each.
 ///
 /// With `reload`, a SIGHUP starts the shards that it names and that don't run, stops those that it
 /// does not name, and restarts those whose device has grown. Shards are identified by name.
-pub fn run<N: Node + Watch + 'static>(
+pub(crate) fn run<N: Node + Watch + 'static>(
     role: &str,
     pid_files: &[PathBuf],
     jobs: Vec<Job<N>>,

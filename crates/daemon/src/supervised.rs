@@ -10,7 +10,7 @@ use store::durable::MountError;
 
 /// What a node's state requires of its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// Tell this to people, once.
     Say(String),
     /// End the process, for this reason.
@@ -20,13 +20,13 @@ pub enum Verdict {
 }
 
 /// A node whose state the process watches.
-pub trait Watch {
+pub(crate) trait Watch {
     /// Returns what its state requires now.
     fn verdict(&self) -> Option<Verdict>;
 }
 
 /// A node, and the wrapper around it.
-pub struct Supervised<N, F> {
+pub(crate) struct Supervised<N, F> {
     /// The node.
     pub node: N,
     last: Option<Verdict>,
@@ -37,7 +37,7 @@ pub struct Supervised<N, F> {
 
 impl<N: Node + Watch, F: FnMut(Verdict)> Supervised<N, F> {
     /// Watches a node.
-    pub fn new(node: N, tell: F) -> Supervised<N, F> {
+    pub(crate) fn new(node: N, tell: F) -> Supervised<N, F> {
         Supervised { node, last: None, stopping: false, tell }
     }
 }

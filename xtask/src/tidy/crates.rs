@@ -1,8 +1,9 @@
-//! The dependencies that each crate may have. The table is the architecture; every ban has its
+//! The dependencies that each crate may have. The table in ARCHITECTURE.md says which crate imports
+//! which other one of the workspace, and why; the table here names the libraries. Every ban has its
 //! reason.
 //!
-//! A crate that is not in the table, or a dependency that its row does not name, is a finding: a
-//! new edge is a decision, and must be made visible here.
+//! A dependency that no row names is a finding, and so is a row without its dependency: an edge is
+//! a decision, and must be visible.
 
 use crate::steps::cargo;
 use anyhow::{Context, Result, bail};
@@ -13,134 +14,69 @@ struct Row {
     name: &'static str,
     /// 0 vocabulary, 1 sans-I/O cores, 2 drivers, 3 edges; see ARCHITECTURE.
     tier: u8,
-    /// Allowed crates of the workspace.
-    ours: &'static [&'static str],
     /// Allowed libraries.
     libraries: &'static [&'static str],
 }
 
-const fn row(
-    name: &'static str,
-    tier: u8,
-    ours: &'static [&'static str],
-    libraries: &'static [&'static str],
-) -> Row {
-    Row { name, tier, ours, libraries }
+const fn row(name: &'static str, tier: u8, libraries: &'static [&'static str]) -> Row {
+    Row { name, tier, libraries }
 }
 
 const TABLE: &[Row] = &[
-    row("gabion-base", 0, &[], &["crc-fast", "foldhash", "hashbrown"]),
-    row("gabion-seam", 0, &["gabion-base"], &[]),
-    row("gabion-wire", 0, &["gabion-base", "gabion-seam"], &["prost", "thiserror", "zerocopy"]),
-    row("gabion-placement", 1, &["gabion-base"], &[]),
-    row("gabion-store", 1, &["gabion-base", "gabion-seam"], &["thiserror", "zerocopy"]),
-    row("gabion-mirror", 1, &["gabion-base", "gabion-seam", "gabion-wire"], &["zerocopy"]),
-    row(
-        "gabion-mdm",
-        1,
-        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-placement"],
-        &["prost", "thiserror"],
-    ),
+    row("gabion-base", 0, &["crc-fast", "foldhash", "hashbrown"]),
+    row("gabion-seam", 0, &[]),
+    row("gabion-wire", 0, &["prost", "thiserror", "zerocopy"]),
+    row("gabion-placement", 1, &[]),
+    row("gabion-store", 1, &["thiserror", "zerocopy"]),
+    row("gabion-mirror", 1, &["zerocopy"]),
+    row("gabion-mdm", 1, &["prost", "thiserror"]),
     // raft: a pure state machine. slog: raft requires a logger, and gets one that drops everything.
-    row("gabion-consensus", 1, &["gabion-base"], &["prost", "raft", "slog"]),
-    row("gabion-target", 1, &["gabion-base", "gabion-seam"], &["thiserror", "zerocopy"]),
-    row(
-        "gabion-node",
-        1,
-        &[
-            "gabion-base",
-            "gabion-seam",
-            "gabion-wire",
-            "gabion-placement",
-            "gabion-store",
-            "gabion-mirror",
-            "gabion-mdm",
-            "gabion-consensus",
-            "gabion-target",
-        ],
-        &["prost", "thiserror", "zerocopy"],
-    ),
-    row(
-        "gabion-rt",
-        2,
-        &["gabion-base", "gabion-seam"],
-        &["io-uring", "libc", "rustix", "socket2", "thiserror"],
-    ),
+    row("gabion-consensus", 1, &["prost", "raft", "slog"]),
+    row("gabion-target", 1, &["thiserror", "zerocopy"]),
+    row("gabion-node", 1, &["prost", "thiserror", "zerocopy"]),
+    row("gabion-rt", 2, &["io-uring", "libc", "rustix", "socket2", "thiserror"]),
     row(
         "gabion-sim",
         2,
-        &[
-            "gabion-base",
-            "gabion-seam",
-            "gabion-wire",
-            "gabion-placement",
-            "gabion-store",
-            "gabion-mirror",
-            "gabion-mdm",
-            "gabion-target",
-            "gabion-node",
-        ],
         &["anyhow", "clap", "prost", "serde", "serde_json", "thiserror", "toml", "zerocopy"],
     ),
-    // Drives nodes, as `sim` does, without instructions of its own that would distort the counts.
-    row("gabion-gate", 2, &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node"], &[]),
-    row(
-        "gabion-admin",
-        3,
-        // The node: its handshake and its words for refusals, so that both sides agree.
-        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-node"],
-        &["anyhow", "humantime", "prost", "serde", "thiserror"],
-    ),
+    row("gabion-gate", 2, &[]),
+    row("gabion-admin", 3, &["anyhow", "humantime", "prost", "serde", "thiserror"]),
     row(
         "gabion-daemon",
         3,
-        // The store: a device is examined while no process serves it.
-        &["gabion-base", "gabion-seam", "gabion-wire", "gabion-store", "gabion-node", "gabion-rt"],
         &["anyhow", "humantime", "rustix", "serde", "signal-hook", "thiserror", "toml"],
     ),
+    // hdrhistogram: the latencies of `device probe`.
     row(
-        "gabion-server",
+        "gabion-fleet",
         3,
-        // The store: `inspect` reads a device without a node.
-        &[
-            "gabion-base",
-            "gabion-seam",
-            "gabion-wire",
-            "gabion-store",
-            "gabion-node",
-            "gabion-rt",
-            "gabion-admin",
-            "gabion-daemon",
-        ],
         &[
             "anyhow",
             "clap",
             "comfy-table",
-            // Latency percentiles of `bench` that can be merged over jobs.
             "hdrhistogram",
-            "humantime",
-            "prost",
-            // The screen of `top`.
-            "ratatui",
             "rustix",
             "serde",
             "serde_json",
             "signal-hook",
-            "thiserror",
             "toml",
         ],
     ),
+    // hdrhistogram: latency percentiles that can be merged over jobs.
     row(
-        "gabion-capi",
+        "gabion-bench",
         3,
-        // The client's node and its driver: a program links what `gabion sdc run` runs.
-        &["gabion-base", "gabion-seam", "gabion-node", "gabion-rt"],
-        // libc: error numbers, and a hook that notices a fork. toml: finds the MDM of `gabion up`.
-        &["libc", "rustix", "toml"],
+        &["anyhow", "clap", "hdrhistogram", "rustix", "serde", "serde_json", "signal-hook"],
     ),
-    row("gabion-system-tests", 3, &[], &["anyhow", "fuser", "rustix", "serde_json"]),
+    row("gabion-experiments", 3, &["anyhow", "clap", "rustix", "serde", "serde_json"]),
+    // ratatui: the screen of `top`.
+    row("gabion", 3, &["anyhow", "clap", "humantime", "ratatui", "serde", "serde_json"]),
+    // libc: error numbers, and a hook that notices a fork. toml: finds the MDM of `gabion up`.
+    row("gabion-capi", 3, &["libc", "rustix", "toml"]),
+    row("gabion-system-tests", 3, &["anyhow", "fuser", "rustix", "serde_json"]),
     // cbindgen: generates the C header from the Rust source, so that the two can't differ.
-    row("xtask", 3, &[], &["anyhow", "cbindgen", "clap", "serde", "serde_json"]),
+    row("xtask", 3, &["anyhow", "cbindgen", "clap", "serde", "serde_json"]),
 ];
 
 /// Dependencies that would be tempting, each with the reason against it. `*` stands for any crate.
@@ -157,8 +93,17 @@ const BANS: &[(&str, &str, &str)] = &[
         "gabion-store",
         "replication knows no disk format: `node` brings the two together",
     ),
-    ("gabion-server", "gabion-sim", "the product must not carry its test bench"),
-    ("gabion-server", "gabion-gate", "the product must not carry its test bench"),
+    ("gabion", "gabion-sim", "the product must not carry its test bench"),
+    ("gabion", "gabion-gate", "the product must not carry its test bench"),
+    ("gabion-admin", "gabion-fleet", "a gateway links it: it starts no process and prints nothing"),
+    ("gabion-admin", "clap", "a gateway links it: it has no command line"),
+    (
+        "gabion-daemon",
+        "gabion-admin",
+        "a role asks no MDM as an operator would: it is a node, and has links of its own",
+    ),
+    ("gabion-daemon", "gabion-fleet", "a role does not know what started it"),
+    ("gabion-fleet", "gabion-bench", "the cluster is measured from outside"),
     (
         "gabion-gate",
         "gabion-rt",
@@ -172,7 +117,7 @@ const BANS: &[(&str, &str, &str)] = &[
     ("gabion-capi", "gabion-sim", "the product must not carry its test bench"),
     (
         "gabion-capi",
-        "gabion-server",
+        "gabion-fleet",
         "programs link it: no command line, no tables, no process that it would start",
     ),
     (
@@ -221,6 +166,18 @@ struct Dependency {
     source: Option<String>,
 }
 
+/// The page with the table of imports.
+const PAGE: &str = "ARCHITECTURE.md";
+/// The head of that table.
+const HEAD: &str = "| crate | imports | because |";
+
+/// One import that the table allows: who may import whom, as names of packages.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Import {
+    who: String,
+    whom: String,
+}
+
 /// Checks all crates of the workspace.
 pub fn check() -> Result<Vec<String>> {
     let out = cargo(&["metadata", "--format-version", "1", "--no-deps"]).output()?;
@@ -229,10 +186,64 @@ pub fn check() -> Result<Vec<String>> {
     }
     let metadata: Metadata =
         serde_json::from_slice(&out.stdout).context("cargo metadata has changed its shape")?;
-    Ok(metadata.packages.iter().flat_map(check_package).collect())
+    let page = std::fs::read_to_string(PAGE).context("can't read ARCHITECTURE.md")?;
+    Ok(check_all(&metadata.packages, &page))
 }
 
-fn check_package(package: &Package) -> Vec<String> {
+fn check_all(packages: &[Package], page: &str) -> Vec<String> {
+    let (allowed, mut found) = imports(page);
+    found.extend(packages.iter().flat_map(|package| check_package(package, &allowed)));
+    let imported = |import: &&Import| {
+        let who = packages.iter().find(|package| package.name == import.who);
+        who.is_some_and(|who| shipped(who).any(|d| d.name == import.whom))
+    };
+    found.extend(allowed.iter().filter(|import| !imported(import)).map(|import| {
+        format!("{PAGE}: {} does not import {}: take it out of the table", import.who, import.whom)
+    }));
+    found
+}
+
+/// Returns the imports that the table of a page allows, and what is wrong with its rows.
+fn imports(page: &str) -> (Vec<Import>, Vec<String>) {
+    let (mut allowed, mut found) = (Vec::new(), Vec::new());
+    let rows = page.lines().skip_while(|line| *line != HEAD).skip(2);
+    for row in rows.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(str::trim).collect();
+        let [who, whom, why] = cells[..] else {
+            found.push(format!("{PAGE}: not a row of three columns: {row}"));
+            continue;
+        };
+        if why.is_empty() {
+            found.push(format!("{PAGE}: the row of {who} gives no reason"));
+        }
+        for whom in whom.split(',') {
+            let import = Import { who: package(who), whom: package(whom) };
+            if allowed.contains(&import) {
+                found.push(format!("{PAGE}: {who} may import {} twice", whom.trim()));
+            }
+            allowed.push(import);
+        }
+    }
+    if allowed.is_empty() {
+        found.push(format!("{PAGE}: there is no table `{HEAD}`"));
+    }
+    (allowed, found)
+}
+
+/// Returns the package of a crate that the table names: the binary's has the name of the product.
+fn package(cell: &str) -> String {
+    match cell.trim().trim_matches('`') {
+        "gabion" => "gabion".to_owned(),
+        name => format!("gabion-{name}"),
+    }
+}
+
+/// Returns the dependencies of a package that are not only for its tests.
+fn shipped(package: &Package) -> impl Iterator<Item = &Dependency> {
+    package.dependencies.iter().filter(|d| d.kind.as_deref() != Some("dev"))
+}
+
+fn check_package(package: &Package, allowed: &[Import]) -> Vec<String> {
     let Some(row) = TABLE.iter().find(|r| r.name == package.name) else {
         return vec![format!(
             "{}: not in the table of xtask/src/tidy/crates.rs: say there which tier it is in, and in \
@@ -240,18 +251,12 @@ fn check_package(package: &Package) -> Vec<String> {
             package.name
         )];
     };
-    let test_only = |d: &&Dependency| d.kind.as_deref() != Some("dev");
-    let mut found = Vec::new();
-    for dependency in package.dependencies.iter().filter(test_only) {
-        if let Some(why) = breach(row, dependency) {
-            found.push(format!("{} must not import {}: {why}", package.name, dependency.name));
-        }
-    }
-    found
+    let breaches = shipped(package).filter_map(|d| Some((d, breach(row, d, allowed)?)));
+    breaches.map(|(d, why)| format!("{} must not import {}: {why}", row.name, d.name)).collect()
 }
 
 /// Returns the reason why a crate may not have a dependency, if it may not.
-fn breach(row: &Row, dependency: &Dependency) -> Option<String> {
+fn breach(row: &Row, dependency: &Dependency, allowed: &[Import]) -> Option<String> {
     let name = dependency.name.as_str();
     let applies = |who: &str, whom: &str| {
         (who == "*" || who == row.name)
@@ -264,43 +269,58 @@ fn breach(row: &Row, dependency: &Dependency) -> Option<String> {
         return Some("only registries are reachable where it is built: no git dependencies".into());
     }
     if dependency.path.is_some() {
-        let theirs = TABLE.iter().find(|r| r.name == name).map_or(0, |r| r.tier);
-        if row.tier == 2 && theirs == 1 && row.name == "gabion-rt" {
-            return Some("rt runs any Node: it must not know one".into());
-        }
+        let theirs = tier(name);
         if theirs > row.tier {
             return Some(format!("it is of tier {theirs}, above tier {}", row.tier));
         }
-        if !row.ours.contains(&name) {
-            return Some(NOT_NAMED.into());
+        if !allowed.iter().any(|import| import.who == row.name && import.whom == name) {
+            return Some(format!(
+                "no row of the table in {PAGE} allows it. If it should, add it there, with the \
+                 reason"
+            ));
         }
     } else if !row.libraries.contains(&name) {
-        return Some(NOT_NAMED.into());
+        return Some(
+            "its row in xtask/src/tidy/crates.rs does not name it. If it should, add it there, in a \
+             commit that says why"
+                .into(),
+        );
     }
     None
 }
 
-const NOT_NAMED: &str = "its row in xtask/src/tidy/crates.rs does not name it. If it should, add it \
-                         there, in a commit that says why";
+fn tier(name: &str) -> u8 {
+    TABLE.iter().find(|r| r.name == name).map_or(0, |r| r.tier)
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn breaches(who: &str, whom: &str) -> usize {
-        let ours = whom.starts_with("gabion-");
+    const OURS: &str = include_str!("../../../ARCHITECTURE.md");
+
+    fn importing(who: &str, whom: &str) -> Package {
         let dependency = Dependency {
             name: whom.into(),
             kind: None,
-            path: ours.then(|| format!("/x/{whom}")),
+            path: whom.starts_with("gabion").then(|| format!("/x/{whom}")),
             source: None,
         };
-        check_package(&Package { name: who.into(), dependencies: vec![dependency] }).len()
+        Package { name: who.into(), dependencies: vec![dependency] }
+    }
+
+    fn breaches(who: &str, whom: &str) -> usize {
+        check_package(&importing(who, whom), &imports(OURS).0).len()
     }
 
     #[test]
     fn the_table_lets_through_what_it_names_and_nothing_else() {
-        for (who, whom) in [("gabion-rt", "gabion-seam"), ("gabion-node", "gabion-mirror")] {
+        for (who, whom) in [
+            ("gabion-rt", "gabion-seam"),
+            ("gabion-node", "gabion-mirror"),
+            ("gabion-fleet", "gabion-daemon"),
+            ("gabion", "gabion-experiments"),
+        ] {
             assert_eq!(breaches(who, whom), 0, "{who} -> {whom}");
         }
         for (who, whom) in [
@@ -308,6 +328,10 @@ mod tests {
             ("gabion-base", "gabion-seam"),
             ("gabion-mirror", "gabion-store"),
             ("gabion-seam", "gabion-rt"),
+            ("gabion-admin", "gabion-fleet"),
+            ("gabion-daemon", "gabion-admin"),
+            ("gabion-bench", "gabion-experiments"),
+            ("gabion-fleet", "gabion"),
             ("gabion-system-tests", "gabion-base"),
             ("gabion-mdm", "tokio"),
             ("gabion-mdm", "serde"),
@@ -318,12 +342,25 @@ mod tests {
     }
 
     #[test]
-    fn rows_import_downwards_only() {
-        for row in TABLE {
-            for name in row.ours {
-                let theirs = TABLE.iter().find(|r| r.name == *name).expect("a row for each name");
-                assert!(theirs.tier <= row.tier, "{} -> {name}", row.name);
-            }
+    fn rows_import_downwards_only_and_name_crates() {
+        let (allowed, found) = imports(OURS);
+        assert_eq!(found, [""; 0]);
+        for Import { who, whom } in allowed {
+            let named = |name: &str| TABLE.iter().any(|r| r.name == name);
+            assert!(named(&who) && named(&whom) && tier(&whom) <= tier(&who), "{who} -> {whom}");
         }
+    }
+
+    #[test]
+    fn a_row_without_its_import_or_its_reason_is_found() {
+        let page = |rows: &str| format!("# A\n\n{HEAD}\n|---|---|---|\n{rows}\n\n| `x` |\n");
+        let packages = [importing("gabion-seam", "gabion-base")];
+        let findings = |rows: &str| check_all(&packages, &page(rows)).len();
+        assert_eq!(findings("| `seam` | `base` | times |"), 0);
+        assert_eq!(findings("| `seam` | `base` | |"), 1);
+        assert_eq!(findings("| `seam` | `base`, `base` | times |"), 1);
+        assert_eq!(findings("| `seam` | `base`, `wire` | times |"), 1);
+        assert_eq!(findings("| `seam` | `base` |"), 3, "no row, so no table, and no import");
+        assert_eq!(check_all(&packages, "").len(), 2);
     }
 }

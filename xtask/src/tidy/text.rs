@@ -37,10 +37,10 @@ const WRITES: &[&str] = &[
 const WRITERS: &[&str] = &[
     "crates/daemon/src/files.rs",
     "crates/rt/src/device.rs",
-    "crates/server/src/limits.rs",
-    "crates/server/src/device/scratch.rs",
-    "crates/server/src/bench/device.rs",
-    "crates/server/src/bench/disk/fio.rs",
+    "crates/fleet/src/cgroup.rs",
+    "crates/fleet/src/device/scratch.rs",
+    "crates/bench/src/device.rs",
+    "crates/bench/src/disk/fio.rs",
     "crates/sim/src/main.rs",
 ];
 
@@ -158,11 +158,11 @@ mod tests {
         );
         for write in WRITES {
             let text = format!("//! X.\nfn f() {{ {write} }}\n");
-            assert_eq!(findings("crates/server/src/x.rs", &text), 1, "{write}");
+            assert_eq!(findings("crates/fleet/src/x.rs", &text), 1, "{write}");
             assert_eq!(findings("crates/daemon/src/files.rs", &text), 0, "{write}");
-            assert_eq!(findings("crates/server/tests/x.rs", &text), 0, "{write}");
+            assert_eq!(findings("crates/fleet/tests/x.rs", &text), 0, "{write}");
             let test = format!("//! X.\n#[cfg(test)]\nmod tests {{ {write} }}\n");
-            assert_eq!(findings("crates/server/src/x.rs", &test), 0, "{write}");
+            assert_eq!(findings("crates/fleet/src/x.rs", &test), 0, "{write}");
         }
     }
 }

@@ -1,0 +1,322 @@
+//! `gabion volume create|list|resize|map|unmap|rename|delete`.
+
+use crate::damage;
+use crate::decision::Question;
+use crate::status;
+use admin::exit::Exit;
+use admin::report;
+use admin::report::{Report, Volume};
+use anyhow::Result;
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
+use daemon::size::Size;
+use daemon::spec;
+use fleet::lines;
+use fleet::target::Target;
+use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
+
+/// Subcommands of `gabion volume`.
+#[derive(Subcommand, Debug)]
+pub(crate) enum VolumeCommand {
+    /// Create a volume; it takes space only as it is written, unless it is thick
+    #[command(after_help = "\
+Examples:
+  gabion volume create db1 20GiB
+  gabion volume create db2 20GiB --map web1 --map backup:read-only
+  gabion volume create db3 20GiB --thick --pool fast")]
+    Create {
+        /// 1 to 31 of the characters a-z A-Z 0-9 - _ .
+        #[arg(value_parser = spec::volume_name)]
+        name: String,
+        /// Its size, as in 20GiB; rounded up to 1 MiB
+        #[arg(value_parser = spec::volume_size)]
+        size: Size,
+        #[command(flatten)]
+        kind: Kind,
+        /// Map it only to this SDC; can be repeated; by default it is mapped to all
+        #[arg(long = "map", value_name = "SDC[:read-only]", value_parser = map_to)]
+        map: Vec<MapTo>,
+        /// Don't map it to any SDC yet
+        #[arg(long, conflicts_with = "map")]
+        unmapped: bool,
+    },
+    /// List the volumes
+    #[command(after_help = "Example:\n  gabion volume list --json | jq -r '.[].nbd_uris[0]'")]
+    List {
+        /// Print a JSON array, with the fields of `volumes` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Grow a volume while it is in use; clients see the new size when they connect again
+    #[command(after_help = "Example:\n  gabion volume resize db1 40GiB")]
+    Resize {
+        /// Its name
+        name: String,
+        /// Its new size, not less than the present one; rounded up to 1 MiB
+        #[arg(value_parser = spec::volume_size)]
+        size: Size,
+    },
+    /// Let SDCs use a volume, in addition to those that already may
+    #[command(after_help = "\
+A volume is mapped to all SDCs, or to those that are named. SDCs that may only read from now on, \
+or may not use it any more (--only), are cut off before this command ends.
+
+Examples:
+  gabion volume map db1 --sdc web1 --only                 to web1 alone
+  gabion volume map db1 --sdc backup --access read-only   and to backup, for reading
+  gabion volume map db1 --all                             to all again")]
+    Map {
+        /// Its name
+        name: String,
+        /// Map it to this SDC; can be repeated
+        #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
+        sdc: Vec<String>,
+        /// Map it to all SDCs
+        #[arg(long)]
+        all: bool,
+        /// What these SDCs may do
+        #[arg(long, default_value = "read-write")]
+        access: Mode,
+        /// Unmap it from all other SDCs
+        #[arg(long)]
+        only: bool,
+    },
+    /// Stop SDCs from using a volume
+    #[command(after_help = "\
+When this command has ended, nothing that an unmapped SDC sends takes effect any more. If a server \
+that may serve it does not confirm that, the command fails and names the server.
+
+Examples:
+  gabion volume unmap db1 --sdc web1
+  gabion volume unmap db1 --all")]
+    Unmap {
+        /// Its name
+        name: String,
+        /// Unmap it from this SDC; can be repeated
+        #[arg(long, value_name = "SDC", required_unless_present = "all", conflicts_with = "all")]
+        sdc: Vec<String>,
+        /// Unmap it from all SDCs
+        #[arg(long)]
+        all: bool,
+    },
+    /// Rename a volume; clients that have it attached keep it
+    #[command(after_help = "Example:\n  gabion volume rename db1 db1-old")]
+    Rename {
+        /// Its name
+        name: String,
+        /// Its new name
+        #[arg(value_parser = spec::volume_name)]
+        to: String,
+    },
+    /// Show which bytes of a volume can't be read or written, and why
+    #[command(after_help = "\
+Examples:
+  gabion volume damage db1
+  gabion volume damage db1 --json | jq '.ranges[] | select(.why == \"lost\")'
+
+Exit code 4 when there are any; 3 while MDMs are recovered and it is not known yet.")]
+    Damage {
+        /// Its name
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Serve volumes again without lost data: it reads as zeros or errors, and can be written
+    #[command(group(ArgGroup::new("how").required(true)), after_help = "\
+Examples:
+  gabion volume accept-loss db1 --read-as zeros
+  gabion volume accept-loss db1 --read-as errors  each block is an error until it is written whole
+  gabion volume accept-loss db1 --use-stale     where the device with the last writes won't come
+                                                back, go on with an older copy: what only that
+                                                device had is given up
+
+Volumes share groups: volumes that lose data in the same groups are named together. Afterwards \
+check the file systems. The order is recorded: `gabion volume damage` shows who gave it, and \
+when.")]
+    AcceptLoss {
+        /// Their names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<String>,
+        /// How lost data reads from then on
+        #[arg(long, value_enum, group = "how")]
+        read_as: Option<ReadAs>,
+        /// Go on with older copies of data that waits for a device that won't come back
+        #[arg(long, group = "how")]
+        use_stale: bool,
+        /// Don't ask
+        #[arg(long)]
+        yes: bool,
+    },
+    /// Delete a volume and all its data
+    #[command(
+        alias = "remove",
+        after_help = "\
+Refused while it is mapped to SDCs by name, or attached anywhere: unmap it first, or use --unmap.
+
+Example:
+  gabion volume delete db1 --yes"
+    )]
+    Delete {
+        /// Its name
+        name: String,
+        /// Don't ask; needed without a terminal
+        #[arg(long)]
+        yes: bool,
+        /// Delete it even if it is mapped to SDCs by name, or attached anywhere
+        #[arg(long)]
+        unmap: bool,
+    },
+}
+
+/// Options of a new volume.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Kind {
+    /// Reserve space for all of it; refused if the pool has too little
+    #[arg(long, conflicts_with = "thin")]
+    thick: bool,
+    /// Take space as it is written (the default)
+    #[arg(long)]
+    thin: bool,
+    /// Its storage pool; needed where there are several
+    #[arg(long, value_name = "POOL", default_value = "", hide_default_value = true)]
+    pool: String,
+}
+
+/// The access of an SDC.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub(crate) enum Mode {
+    /// Read and write
+    ReadWrite,
+    /// Read only
+    ReadOnly,
+}
+
+impl Mode {
+    fn access(self) -> i32 {
+        match self {
+            Mode::ReadWrite => Access::ReadWrite as i32,
+            Mode::ReadOnly => Access::ReadOnly as i32,
+        }
+    }
+}
+
+/// Parses `SDC`, `SDC:read-only` or `SDC:read-write`.
+fn map_to(text: &str) -> Result<MapTo, String> {
+    let (sdc, mode) = match text.rsplit_once(':') {
+        Some((sdc, mode)) if mode.starts_with("read-") => (sdc, mode),
+        _ => (text, "read-write"),
+    };
+    let mode = Mode::from_str(mode, false)
+        .map_err(|_| format!("`{mode}` is no access: write read-write or read-only"))?;
+    if sdc.is_empty() {
+        return Err("name an SDC, as in web1 or web1:read-only".into());
+    }
+    Ok(MapTo { sdc: sdc.to_owned(), access: mode.access() })
+}
+
+/// Returns a note if the volumes of a pool may become larger than the pool.
+fn overcommitted(report: &Report, pool: &str) -> Option<String> {
+    let pool = report.storage_pools.iter().find(|p| p.name == pool)?;
+    let volumes = report.volumes.iter().filter(|v| v.storage_pool == pool.name);
+    let wanted: u64 = volumes.map(|v| v.size_bytes.saturating_mul(2)).sum();
+    let spare = 100 - u64::from(pool.spare_percent).min(100);
+    let room = pool.capacity_bytes / 100 * spare;
+    (wanted > room).then(|| {
+        format!(
+            "Note: the volumes of pool {} may take {} with both copies, and it has {} beside its \
+             spare. When it is full, writes wait: `gabion device add` gives it more space.",
+            pool.name,
+            Size(wanted),
+            Size(room)
+        )
+    })
+}
+
+/// How lost data reads after the loss is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReadAs {
+    /// As zeros, like space that was never written; this also ends errors of an earlier order
+    Zeros,
+    /// As errors, until it is written: no program takes it for data
+    Errors,
+}
+
+/// Runs `gabion volume`.
+pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
+    match command {
+        VolumeCommand::Create { name, size, kind, map, unmapped } => {
+            let made = target.connect()?.make_volume(CreateVolume {
+                name: name.clone(),
+                size: size.0,
+                thick: kind.thick,
+                pool: kind.pool.clone(),
+                to: map.clone(),
+                unmapped: *unmapped,
+            })?;
+            println!("Volume {} of {} is created.", made.name, Size(made.size));
+            let report = target.report()?;
+            overcommitted(&report, &made.pool).iter().for_each(|line| println!("{line}"));
+            let volumes = report.volumes;
+            if let Some(uri) = volumes.iter().find(|v| v.name == *name).and_then(uri) {
+                println!("Attach it as {uri}");
+            }
+        }
+        VolumeCommand::List { json } => {
+            let report = target.report()?;
+            if *json {
+                println!("{}", serde_json::to_string_pretty(&report.volumes)?);
+            } else {
+                println!("{}", status::volumes(&report));
+            }
+        }
+        VolumeCommand::Resize { name, size } => {
+            let grown = target.connect()?.resize_volume(name, size.0)?;
+            println!("Volume {} has {} now.", grown.name, Size(grown.size));
+        }
+        VolumeCommand::Map { name, sdc, all, access, only } => {
+            let access = access.access();
+            let named = sdc.iter().map(|sdc| MapTo { sdc: sdc.clone(), access });
+            let everyone = all.then_some(MapTo { sdc: String::new(), access });
+            let (volume, to) = (name.clone(), named.chain(everyone).collect());
+            let ask = Ask::Map(MapAsk { volume, to, only: *only });
+            say_mapping(&target.connect()?.map_volume(ask)?);
+        }
+        VolumeCommand::Unmap { name, sdc, all } => {
+            let (volume, sdcs) = (name.clone(), sdc.clone());
+            let ask = Ask::Unmap(UnmapAsk { volume, sdcs, all: *all });
+            say_mapping(&target.connect()?.map_volume(ask)?);
+        }
+        VolumeCommand::Rename { name, to } => {
+            target.connect()?.rename(ObjectKind::Volume, name, to)?;
+            println!("Volume {name} is called {to} now.");
+        }
+        VolumeCommand::Damage { name, json } => return damage::show(target, name, *json),
+        VolumeCommand::AcceptLoss { names, read_as, use_stale: _, yes } => {
+            damage::accept(target, names, *read_as, *yes)?;
+        }
+        VolumeCommand::Delete { name, yes, unmap } => {
+            if !yes {
+                confirm(name)?;
+            }
+            target.connect()?.delete_volume(name, *unmap)?;
+            println!("Volume {name} is deleted.");
+        }
+    }
+    Ok(Exit::Ok)
+}
+
+fn say_mapping(volume: &VolumeStatus) {
+    let mapped: Vec<_> = volume.mapped.iter().map(report::mapped).collect();
+    println!("Volume {} is mapped to {}.", volume.name, lines::mapping(&mapped));
+}
+
+fn uri(volume: &Volume) -> Option<&String> {
+    volume.nbd_uris.first()
+}
+
+fn confirm(name: &str) -> Result<()> {
+    let warning = format!("This destroys all data of {name}.\n");
+    let unasked = format!("deleting {name} destroys its data");
+    let refused = format!("{name} was not deleted");
+    Question { warning: &warning, word: name, unasked: &unasked, refused: &refused }.ask()
+}
