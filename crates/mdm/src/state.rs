@@ -334,7 +334,7 @@ impl State {
         Edits { level, ..Edits::default() }
     }
 
-    // Long: one kind of change after the other, in an order on which the indexes rely.
+    // Long: one kind of change after the other; the end of a recovery is last, as it touches all.
     fn commit(&mut self, edits: Edits) {
         if edits.is_map() {
             self.version = MapVersion(self.index);
@@ -534,7 +534,8 @@ impl State {
         self.volumes.iter().find(|(_, v)| v.name == name).map(|(id, v)| (*id, v))
     }
 
-    // Entries of devices, servers and groups are never removed, so the next id follows from the last.
+    // Entries of devices, servers and groups are never removed, so the next id follows from the
+    // last one.
 
     /// Returns the next new device's id.
     pub fn next_device(&self) -> DeviceId {

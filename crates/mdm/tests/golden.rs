@@ -1,14 +1,13 @@
-//! Golden logs: this release reads what earlier ones logged, and comes to the same states.
+//! Golden logs: this release reads the logs of earlier ones, and gets to the same states.
 //!
-//! `golden/RELEASE/log.txt` has one entry of the MDMs' log per line, in hex, and after it the sum of
-//! the state to which the log leads up to there. `snapshot.txt` is the last state. `recovery.txt` is
-//! the same for an MDM that recovers: the state with which it begins, and then its entries. `disk.txt`
-//! is a log on a disk: the pages that are not zero, each with its offset and without the zeros at its
-//! end.
+//! `golden/RELEASE/log.txt` has one entry of the MDMs' log per line, in hex, followed by the sum of
+//! the state after it. `snapshot.txt` is the last state. `recovery.txt` is the same for an MDM that
+//! recovers: the state with which it begins, and then its entries. `disk.txt` is a log on a disk:
+//! the pages that are not zero, each with its offset and without the zeros at its end.
 //!
 //! If a sum differs, `apply` has changed for an existing command, which must never happen. The
-//! files of a release are never written again: a new release adds its own folder, by `GOLDEN=write
-//! cargo test -p gabion-mdm --test golden`.
+//! files of a release are never written again. A new release adds its own folder:
+//! `GOLDEN=write cargo test -p gabion-mdm --test golden`.
 
 mod common;
 #[path = "../../wire/tests/hex/mod.rs"]

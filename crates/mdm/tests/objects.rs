@@ -636,7 +636,8 @@ fn strip(bytes: &[u8], most: u64, inner: &[(u64, u64)]) -> Vec<u8> {
                 let body = &bytes[at..at + len];
                 at += len;
                 if let Some((_, most)) = inner.iter().find(|(n, _)| *n == number) {
-                    // What these have in common: a first field with a map's entry, and no other below 50.
+                    // All these messages start with a field for a map's entry, and have no other
+                    // one below 50.
                     let body = strip(body, *most, &[(1, 49)]);
                     put(&mut out, key);
                     put(&mut out, body.len() as u64);
@@ -661,7 +662,8 @@ fn what_an_older_build_wrote_is_all_in_the_default_objects_and_mapped_to_all() {
         (volume.pool, volume.mapping.all().map(|g| g.access)),
         (PoolId(1), Some(Access::ReadWrite))
     );
-    // Servers, devices and volumes; clients have ids in their first field, which `strip` must not look into.
+    // Servers, devices and volumes. Clients have ids in their first field, which `strip` must not
+    // look into.
     let old = strip(&bytes, 49, &[(7, 49), (9, 49)]);
     assert!(old.len() + 20 < bytes.len());
     let mut read = State::from_bytes(&old).unwrap();
