@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn a_backup_of_a_higher_level_is_refused_by_a_build_that_does_not_know_it() {
-        let state = State { level: 2, ..state() };
+        let mut state = state();
+        state.level = 2;
         let bytes = pack(&state.to_bytes(), 1000);
         let why = Backup::from_bytes(&bytes, 1).unwrap_err();
         assert!(why.contains("level 2") && why.contains("update it"), "{why}");
