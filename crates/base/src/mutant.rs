@@ -291,7 +291,8 @@ pub enum Mutant {
     NewestHello,
     /// The dialling side speaks its newest version, whatever the welcome says.
     IgnoreWelcome,
-    /// A field is used in a cluster of a lower level than the field's.
+    /// A field is used in a cluster of a lower level than the field's. I15 sees it in the first
+    /// state with it. Later, an MDM would end, because no build reads such a state again.
     UseEarly,
     /// A snapshot of a higher level, or with unknown fields, is read.
     AnySnapshot,

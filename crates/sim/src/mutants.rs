@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 23] = [
+const PLANS: [(Mutant, &str, &str); 24] = [
     (Mutant::StallInTurn, "hung-in-many-groups", include_str!("../plans/hung-in-many-groups.plan")),
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
@@ -80,6 +80,11 @@ const PLANS: [(Mutant, &str, &str); 23] = [
         Mutant::EarlierLife,
         "older-process-comes-first",
         include_str!("../plans/older-process-comes-first.plan"),
+    ),
+    (
+        Mutant::ForgetLevel,
+        "level-after-the-backup",
+        include_str!("../plans/level-after-the-backup.plan"),
     ),
     (Mutant::OneLife, "two-lives-of-a-server", include_str!("../plans/two-lives-of-a-server.plan")),
     (

@@ -26,6 +26,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::OldDisk,
         Mutant::ForgetDisks,
         Mutant::EarlierLife,
+        Mutant::ForgetLevel,
         Mutant::HoldForEver,
         Mutant::OrphansLive,
         Mutant::NoCompareAndSwap,
