@@ -1,5 +1,4 @@
-//! Recoveries: one MDM continues after the others are lost. The servers' reports decide which
-//! replicas have every acknowledged write.
+//! Recoveries: which replicas have every acknowledged write, by the reports of the servers.
 
 mod common;
 #[path = "recovery/gone.rs"]
@@ -129,8 +128,7 @@ fn waits_for(state: &State, words: &Words) -> Vec<u32> {
 fn who_has_everything_is_told_by_evidence_or_not_at_all() {
     let known = |list: &[u32]| Some(list.iter().map(|d| DeviceId(*d)).collect::<Vec<_>>());
     // Group 1 is in epoch 1 with both replicas in sync. Each case has the reports of both devices,
-    // and the replicas in sync after them: without an order, and after an operator has ended the
-    // recovery.
+    // and the replicas in sync then: without an order, and after an operator ended the recovery.
     let cases = [
         (
             "nobody went on",
@@ -224,8 +222,7 @@ fn who_has_everything_is_told_by_evidence_or_not_at_all() {
 
 #[test]
 fn a_loss_that_was_accepted_since_is_not_undone() {
-    // dev1 has all of group 1, and its server was dead. The operator accepted the loss, with an
-    // older copy on dev3.
+    // dev1 has all of group 1; its server was dead. The operator accepted an older copy on dev3.
     let mut state = pair(Durable);
     apply(&mut state, &up(3, 3, 13, Durable));
     apply(&mut state, &down(2, 2, false));
@@ -295,8 +292,7 @@ fn who_is_empty_is_no_witness() {
     finish(&mut state);
     settle(&mut state, &told, false);
     assert!(group(&state, 1).doubt != Doubt::None, "{:?}", group(&state, 1));
-    // The entry that empties a device may be the last one of the log, and may never have been
-    // decided.
+    // The entry that empties a device may be the last one of the log, and not decided.
     let decided = pair(Ram);
     let mut newer = decided.clone();
     apply(&mut newer, &up(1, 90, 99, Ram));
@@ -518,8 +514,7 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
         mapping: Some(old.mapping.info()),
         ..VolumeInfo::default()
     };
-    // A server's map has volume 2, on a group that this MDM does not know, and no longer has volume
-    // 1.
+    // A server's map has volume 2, on a group that this MDM does not know, and not volume 1.
     let mut one = word(1, 1, None);
     let made = GroupInfo { id: 3, ..config(1, &[1, 2]) };
     assert!(one.add(Report {
@@ -553,8 +548,7 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
     let decided = again.clone();
     again.recover(&decided, 1, again.members.list[&1].clone(), "me", 6060);
     assert!(again.next_incarnation > recovered(Durable).next_incarnation);
-    // Each restore of the same backup has its own numbers. Any time that the order names leaves
-    // room for more.
+    // Each restore of the same backup has its own numbers, whatever time the order names.
     let at = |at: u64| {
         let mut state = pair(Durable);
         let me = recovered(Durable).members.list[&1].clone();
@@ -605,8 +599,7 @@ fn is_gone(state: &State, id: u32) -> bool {
     id < page.next_volume && !page.live.contains(&id) && !unknown
 }
 
-/// The survivor's log ends with an order to delete a volume. The lost MDMs may have decided another
-/// entry.
+/// The survivor's log ends with the deletion of a volume. The others may have decided otherwise.
 #[test]
 fn data_of_a_volume_stays_when_it_is_not_known_whether_it_was_deleted() {
     let decided = pair(Durable);
@@ -721,8 +714,8 @@ fn a_disk_that_was_replaced_before_is_not_let_in_by_a_recovery() {
     let sds1 = old("sds1");
     assert!(refused(&state, &sds1, &[]), "it remembers less than the MDM does");
     assert!(refused(&state, &sds1, &[(1, one - 1), (2, two - 1)]));
-    // It remembers as much of one group: it may have been emptied, and admitted to that group
-    // again.
+    // It remembers as much of one group: it may have been admitted to it again after it was
+    // emptied.
     assert!(!refused(&state, &sds1, &[(1, one)]));
     assert!(!refused(&state, &sds1, &[(1, 0), (2, two)]));
     assert!(!refused(&state, &sds1, &[(7, 1)]), "the group was made since");
