@@ -17,8 +17,8 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    DeviceId, DomainId, FaultSetId, GroupId, Incarnation, Limits, Mutant, PoolId, SdcId, SdsId,
-    UNIT, beside_spare, mutant,
+    DeviceId, DomainId, FaultSetId, GroupId, Incarnation, Limits, Mutant, PoolId, SdcId, UNIT,
+    beside_spare, mutant,
 };
 use core::net::SocketAddr;
 use placement::Choice;
@@ -691,11 +691,6 @@ impl State {
     fn find(&self, name: &str) -> Result<(base::VolumeId, &crate::state::Volume), Refused> {
         check_name(name)?;
         self.volume_named(name).ok_or_else(|| Refused::NotFound(String::from(name)))
-    }
-
-    /// Returns the number of servers with a device that is up.
-    pub fn servers_up(&self) -> usize {
-        self.devices.values().filter(|d| d.up).map(|d| d.sds).collect::<BTreeSet<SdsId>>().len()
     }
 }
 

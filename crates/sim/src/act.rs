@@ -158,9 +158,9 @@ impl Stage {
     }
 
     /// Orders the next level. From now on nothing of this release is started, as the level may have
-    /// risen. Clients that are away don't hinder that, so the operator first updates all of them. And
-    /// the operator waits for a server that was just given the older build: the MDMs may not know
-    /// of that yet.
+    /// risen. Clients that are away don't hinder that, so the operator first updates all of them.
+    /// And the operator waits for a server that was just given the older build: the MDMs may not
+    /// know of that yet.
     fn raise_level(&mut self) {
         let old = |i: &u8| {
             let id = self.proc(Who::Sdc(*i));

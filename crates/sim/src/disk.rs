@@ -433,11 +433,6 @@ impl Disk {
         self.harmed.contains(&page) || self.failed.contains(&page)
     }
 
-    /// Returns true when any page is or was damaged, or any read has failed.
-    pub fn was_harmed(&self) -> bool {
-        !self.failed.is_empty() || !self.harmed.is_empty()
-    }
-
     /// Begins a flush. It covers the writes that have ended, which are those with numbers
     /// below the returned one.
     pub fn flush_begins(&self) -> u64 {

@@ -2,14 +2,14 @@
 //!
 //! rustfmt keeps code within that; it leaves comments as they are.
 
-use super::{File, is_not_yet, prose, source};
+use super::{File, prose, source};
 
 /// The most columns of a line.
 const MOST: usize = 100;
 
 /// Checks all files.
 pub fn check(files: &[File]) -> Vec<String> {
-    files.iter().filter(|f| !is_not_yet(&f.path)).flat_map(check_file).collect()
+    files.iter().flat_map(check_file).collect()
 }
 
 fn check_file(file: &File) -> Vec<String> {

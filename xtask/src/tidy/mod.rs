@@ -18,10 +18,6 @@ use std::path::{Path, PathBuf};
 /// Directories without source files of the project. (`target` is one unless it is a crate.)
 const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts"];
 
-/// Paths that the checks of columns, long functions and unused items pass over: others are at work
-/// on them. To be emptied when that is merged.
-const NOT_YET: &[&str] = &["crates/mdm", "crates/node", "crates/sim", "docs/operate/managers.md"];
-
 /// A text file of the project.
 pub struct File {
     /// The path relative to the workspace.
@@ -53,11 +49,6 @@ pub fn run() -> Result<bool> {
     }
     println!("tidy: {} files, {} findings", files.len(), findings.len());
     Ok(findings.is_empty())
-}
-
-/// Returns true for a path in [`NOT_YET`].
-fn is_not_yet(path: &Path) -> bool {
-    NOT_YET.iter().any(|prefix| path.starts_with(prefix))
 }
 
 /// Returns the lines of a page outside of code blocks, with their numbers.

@@ -1,6 +1,6 @@
 //! Judge of I15: two consecutive releases work together. No link ends because of its version, no
-//! process refuses a map or is refused for its level, nothing of a level is used below it, and no level
-//! falls.
+//! process refuses a map or is refused for its level, nothing of a level is used below it, and no
+//! level falls.
 
 use super::Failure;
 use crate::stage::Stage;
