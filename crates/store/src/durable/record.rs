@@ -442,7 +442,8 @@ mod tests {
         let mut drop = bytes(DROP_LEN, |to| put_drop(VolumeId(1), to));
         let mut head = RecordHead::read_from_bytes(&drop).unwrap();
         (head.kind, head.end) = (WRITE, 1.into());
-        for (flags, known) in [(0, true), (FLAG_DIRTY, true), (8, false), (FLAG_DIRTY | 128, false)] {
+        for (flags, known) in [(0, true), (FLAG_DIRTY, true), (8, false), (FLAG_DIRTY | 128, false)]
+        {
             head.flags = flags;
             drop.copy_from_slice(head.as_bytes());
             assert_eq!(is_read(&drop), known, "flags {flags}");
