@@ -28,6 +28,13 @@ impl BlockSet {
 
     /// Returns the blocks with these indices; `range.end` is at most 256.
     pub fn from_range(range: Range<u32>) -> BlockSet {
+        let Range { start, end } = range;
+        // As a rule all are in one word.
+        if start < end && start / 64 == (end - 1) / 64 {
+            let mut set = BlockSet::EMPTY;
+            set.0[start as usize / 64] = u64::MAX >> (64 - (end - start)) << (start % 64);
+            return set;
+        }
         let below = |n: u32| -> [u64; 4] {
             core::array::from_fn(|i| match n.saturating_sub(i as u32 * 64) {
                 0 => 0,
@@ -35,7 +42,7 @@ impl BlockSet {
                 k => (1 << k) - 1,
             })
         };
-        let (start, end) = (below(range.start), below(range.end));
+        let (start, end) = (below(start), below(end));
         BlockSet(core::array::from_fn(|i| end[i] & !start[i]))
     }
 
