@@ -113,7 +113,7 @@ fn a_client_sends_no_more_at_once_than_its_own_link_queue_takes() {
     let limits = Limits { link_queue: 4 << 20, ..Limits::TEST_MIN };
     let mut rig = Rig::new(1, &limits);
     for i in 0..16 {
-        rig.write(i, u64::from(i) << 20, &vec![1; 1 << 20]);
+        rig.write(i, i << 20, &vec![1; 1 << 20]);
     }
     // The server has room for 64 MiB. After each break, the client sends all again.
     for _ in 0..2 {
