@@ -189,7 +189,7 @@ impl Loader {
             return;
         }
         self.issued += 1;
-        let (side, at) = self.load.requests.next();
+        let (side, at) = self.load.requests.draw();
         let (kind, body) = match side {
             Side::Read => (BlockKind::Read, Buf::EMPTY),
             Side::Write => (BlockKind::Write, self.body(slot, at, out)),

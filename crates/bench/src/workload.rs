@@ -76,8 +76,8 @@ impl Requests {
         })
     }
 
-    /// Returns the kind and the offset of the next request.
-    pub fn next(&mut self) -> (Side, u64) {
+    /// Draws the kind and the offset of the next request.
+    pub fn draw(&mut self) -> (Side, u64) {
         let side = match self.workload {
             Workload::Randread | Workload::Read => Side::Read,
             Workload::Randwrite | Workload::Write => Side::Write,
@@ -104,7 +104,7 @@ mod tests {
         let all: Vec<Vec<u64>> = (0..3)
             .map(|job| {
                 let mut r = Requests::new(Workload::Read, 0, 512, 10 * 512, (job, 3), 1).unwrap();
-                (0..5).map(|_| r.next().1 / 512).collect()
+                (0..5).map(|_| r.draw().1 / 512).collect()
             })
             .collect();
         assert_eq!(all, [[0, 1, 2, 0, 1], [3, 4, 5, 3, 4], [6, 7, 8, 9, 6]]);
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn random_mixes_are_as_asked_and_stay_inside() {
         let mut r = Requests::new(Workload::Randrw, 70, 4096, 1 << 20, (0, 1), 1).unwrap();
-        let drawn: Vec<(Side, u64)> = (0..10_000).map(|_| r.next()).collect();
+        let drawn: Vec<(Side, u64)> = (0..10_000).map(|_| r.draw()).collect();
         let reads = drawn.iter().filter(|(side, _)| *side == Side::Read).count();
         assert!((6800..7200).contains(&reads), "{reads}");
         assert!(drawn.iter().all(|(_, at)| at % 4096 == 0 && *at < 1 << 20));

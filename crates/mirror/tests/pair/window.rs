@@ -527,7 +527,7 @@ fn a_joiner_that_stalled_in_one_group_is_sent_nothing_of_another_one() {
         (0..20).for_each(|block| write_to_other(&mut pair, epoch + 1, 0, block));
         write(&mut pair, 0, 2);
         pair.run();
-        assert_eq!(answered(&pair), 40 + round * 20 + round as usize - 1, "no client waits");
+        assert_eq!(answered(&pair), 40 + round * 20 + round - 1, "no client waits");
         pair.wait(2000);
     }
     pair.mirrors[1].journal_mut().hangs = false;
