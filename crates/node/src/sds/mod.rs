@@ -523,8 +523,13 @@ impl seam::Node for Sds {
             let opened = self.opening.start(out);
             self.opened(now, opened, out);
         }
-        self.try_claimants(now, out);
-        self.dial(now, out);
+        if !self.claimants.is_empty() {
+            self.try_claimants(now, out);
+        }
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if due(self.followers.dial_at) || due(self.mdm.dialer().wake_at()) {
+            self.dial(now, out);
+        }
         if let Some(mirror) = &mut self.mirror {
             if mirror.is_due(now) {
                 mirror.tick(now, out);
