@@ -284,7 +284,8 @@ impl<'a> Round<'a> {
             if let Some(pair) = back {
                 self.shape(*id, pair, None);
             } else if let Some(from) = gone.iter().find(|d| goes(d))
-                && let Some(to) = self.rooms().best(state, *id, group, *from, !leaves(from))
+                && let Some(to) =
+                    self.rooms().best(state, *id, group, *from, group.in_sync.len() < 2)
             {
                 self.rooms().take(state, *id, group.primary.unwrap_or(to), to);
                 let replicas = with(*from, to).into_iter().chain([leaving]).collect();

@@ -63,7 +63,7 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
-    /// It stalled as the joiner of this group, and has not told its state there since.
+    /// It stalled, and has not told its state in this group since, where it has operations to do.
     stalled_in: Option<GroupId>,
 }
 
@@ -122,6 +122,11 @@ impl Peer {
     /// answered one of them within this time.
     fn is_before(&self, number: u64, now: Time, within: Duration) -> bool {
         self.answered.is_some_and(|(last, at)| last < number && now.since(at) <= within)
+    }
+
+    /// Returns true if the device has answered an operation within this time.
+    fn answers(&self, now: Time, within: Duration) -> bool {
+        self.answered.is_some_and(|(_, at)| now.since(at) <= within)
     }
 
     /// Returns true if something waits for room.
@@ -408,6 +413,8 @@ impl<J: Journal> Mirror<J> {
         let asks = |device| next.in_sync.contains(&device) || joiner == Some(&device);
         let leads = next.primary == Some(self.me);
         for (device, peer) in self.peers.iter_mut() {
+            // The next question may have to wait for others than this device.
+            peer.stalled_in = peer.stalled_in.filter(|stalled| *stalled != group);
             if !(leads && asks(device))
                 && let Some(bytes) = peer.forget(group)
             {
@@ -476,8 +483,10 @@ impl<J: Journal> Mirror<J> {
         ready.sort_by_key(|key| ops.get(*key).map(|op| op.since));
     }
 
-    /// Cuts off joiners that stall, in all their groups: each group would hold its clients back for
-    /// as long as the first one. Time in which this process itself stood still doesn't count.
+    /// Cuts off joiners that stall. One that answers nothing at all is cut off in all its groups:
+    /// each group would hold its clients back for as long as the first one. One that answers other
+    /// operations goes on in the other groups. Time in which this process itself stood still
+    /// doesn't count.
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
         let awake = self.leases.awake(now);
         let join = |group: &GroupId| match &self.replicas.get(*group)?.role {
@@ -490,17 +499,21 @@ impl<J: Journal> Mirror<J> {
             if !self.stalls(now, awake, group, joiner) {
                 continue;
             }
-            if mutant::on(Mutant::StallInTurn) {
-                self.cut(now, group, out);
-            } else {
-                let peer = self.peers.get_mut(joiner).expect("it stalls");
-                peer.stalled_in.get_or_insert(group);
-                stalled.push(joiner);
+            let after = self.limits.suspect_after;
+            let answers = self.peers.get(joiner).is_some_and(|peer| peer.answers(now, after));
+            match answers || mutant::on(Mutant::StallInTurn) {
+                true => self.cut(now, group, out),
+                false => stalled.push(joiner),
             }
         }
         for (group, joiner) in joins {
             if stalled.contains(&joiner) {
                 self.cut(now, group, out);
+            }
+        }
+        for joiner in stalled {
+            if let Some(peer) = self.peers.get_mut(joiner) {
+                peer.stalled_in = peer.stalled_in.or(peer.undone.keys().next().copied());
             }
         }
     }
