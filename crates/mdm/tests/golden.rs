@@ -51,6 +51,21 @@ fn put(kind: ObjectKind, id: u32, name: &str) -> Command {
     Command::PutObject(PutObject { kind, id, name, domain: 1, ..PutObject::default() })
 }
 
+/// A volume on three groups, and another one on the same groups.
+fn volumes() -> [CreateVolume; 2] {
+    let new = |a, b| NewGroup { replicas: vec![a, b] };
+    let volume = CreateVolume {
+        volume: 1,
+        name: "v".into(),
+        size: 8 << 20,
+        groups: vec![new(1, 2), new(2, 3), new(3, 1)],
+        slots: vec![1, 2, 3],
+        ..CreateVolume::default()
+    };
+    let other = CreateVolume { volume: 2, name: "w".into(), groups: vec![], ..volume.clone() };
+    [volume, other]
+}
+
 /// A history with every command of level 1 that a log without a recovery has, some in one entry.
 /// [`recovery`] has the others.
 fn history() -> Vec<Vec<Command>> {
@@ -62,16 +77,7 @@ fn history() -> Vec<Vec<Command>> {
     };
     let grant = GrantInfo { sdc: 1, access: 1, generation: 0 };
     let mapping = Some(MappingInfo { all: None, sdcs: vec![grant] });
-    let new = |a, b| NewGroup { replicas: vec![a, b] };
-    let volume = CreateVolume {
-        volume: 1,
-        name: "v".into(),
-        size: 8 << 20,
-        groups: vec![new(1, 2), new(2, 3), new(3, 1)],
-        slots: vec![1, 2, 3],
-        ..CreateVolume::default()
-    };
-    let other = CreateVolume { volume: 2, name: "w".into(), groups: vec![], ..volume.clone() };
+    let [volume, other] = volumes();
     let sdc = |sdc, name: &str| RegisterSdc {
         sdc,
         name: name.into(),
@@ -117,16 +123,7 @@ fn history() -> Vec<Vec<Command>> {
 // Long: one entry after the other, each of which relies on the state after those before.
 fn recovery() -> (State, Vec<Vec<Command>>) {
     let mut s = State::new();
-    let new = |a, b| NewGroup { replicas: vec![a, b] };
-    let volume = CreateVolume {
-        volume: 1,
-        name: "v".into(),
-        size: 8 << 20,
-        groups: vec![new(1, 2), new(2, 3), new(3, 1)],
-        slots: vec![1, 2, 3],
-        ..CreateVolume::default()
-    };
-    let other = CreateVolume { volume: 2, name: "w".into(), groups: vec![], ..volume.clone() };
+    let [volume, other] = volumes();
     let me =
         MdmInfo { id: 1, name: "m".into(), address: "10.1.0.1:7001".into(), ..Default::default() };
     for command in [

@@ -104,10 +104,15 @@ impl Peer {
     /// The device has told its state in this group, or will not be asked for it any more. Returns
     /// the bytes that it still had to do.
     fn forget(&mut self, group: GroupId) -> Option<u64> {
-        self.stalled_in = self.stalled_in.filter(|stalled| *stalled != group);
+        self.ends_stall(group);
         let undone = self.undone.remove(&group)?;
         self.left -= undone.bytes;
         Some(undone.bytes)
+    }
+
+    /// What is sent in other groups no longer waits for the device's state in this one.
+    fn ends_stall(&mut self, group: GroupId) {
+        self.stalled_in = self.stalled_in.filter(|stalled| *stalled != group);
     }
 
     /// The device has answered what was sent with this number, so it has read everything that was
@@ -414,7 +419,7 @@ impl<J: Journal> Mirror<J> {
         let leads = next.primary == Some(self.me);
         for (device, peer) in self.peers.iter_mut() {
             // The next question may have to wait for others than this device.
-            peer.stalled_in = peer.stalled_in.filter(|stalled| *stalled != group);
+            peer.ends_stall(group);
             if !(leads && asks(device))
                 && let Some(bytes) = peer.forget(group)
             {

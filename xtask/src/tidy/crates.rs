@@ -121,11 +121,6 @@ const BANS: &[(&str, &str, &str)] = &[
         "programs link it: no command line, no tables, no process that it would start",
     ),
     (
-        "gabion-daemon",
-        "gabion-admin",
-        "a role asks no MDM as an operator does: what it has to know comes to its node",
-    ),
-    (
         "gabion-system-tests",
         "gabion-*",
         "black box: it sees what a user sees, or it would share our mistakes",

@@ -132,12 +132,11 @@ impl Mdm {
                 hello => {
                     let (name, role) = (hello.name.clone(), hello.role());
                     self.hello(link, hello, out).inspect_err(|why| {
-                        let shown = match why.code() {
-                            RefusalCode::WrongCluster | RefusalCode::WrongVersion => {
-                                role == Role::Sds
-                            }
-                            code => role == Role::Mdm && code == RefusalCode::TooOld,
-                        };
+                        let shown = matches!(
+                            (role, why.code()),
+                            (Role::Sds, RefusalCode::WrongCluster | RefusalCode::WrongVersion)
+                                | (Role::Mdm, RefusalCode::TooOld)
+                        );
                         if shown {
                             self.turned_away.put(now, &name, 0, "", &why.text);
                         }
