@@ -162,11 +162,7 @@ impl Stage {
     /// And the operator waits for a server that was just given the older build: the MDMs may not
     /// know of that yet.
     fn raise_level(&mut self) {
-        let old = |i: &u8| {
-            let id = self.proc(Who::Sdc(*i));
-            let sdc = self.world.actor::<node::sdc::Sdc>(id);
-            sdc.is_some_and(|sdc| sdc.level_max() < NEXT.level_max)
-        };
+        let old = |i: &u8| self.clients_of(*i).any(|sdc| sdc.level_max() < NEXT.level_max);
         let unknown = |i: &u8| {
             let device = self.id_of(*i);
             let mdms = (0..self.plan.mdms).filter_map(|m| self.mdm_at(m));

@@ -25,6 +25,13 @@ impl Stage {
         [ProcId(1 + sds + usize::from(client)), ProcId(behind + usize::from(client))]
     }
 
+    /// Returns the processes of the client: the newest one, and the former one in plans with both.
+    pub(crate) fn clients_of(&self, client: u8) -> impl Iterator<Item = &Sdc> {
+        let all = self.places(client).into_iter();
+        let there = all.take(1 + usize::from(self.plan.has_doubles()));
+        there.filter_map(|place| self.world.actor::<Sdc>(place))
+    }
+
     /// Returns the place of the client's newest incarnation.
     pub(crate) fn place(&self, client: u8) -> ProcId {
         self.places(client)[usize::from(self.elsewhere[usize::from(client)])]
