@@ -10,7 +10,7 @@ use node::sds::{DeviceConfig, Sds, SdsConfig};
 use prost::Message;
 use seam::{Buf, BufPool, DiskError, Effect, Effects, Event, Framer, Framing, Node, Port};
 use wire::control::{DeviceInfo, GroupInfo, Hello, MapPage, Registered, Role, VolumeInfo, Welcome};
-use wire::{Header, Kind, PeerFramer};
+use wire::{Frame, Header, Kind, PeerFramer};
 
 #[derive(Arbitrary, Debug)]
 enum Step {
@@ -158,17 +158,35 @@ fuzz_target!(|steps: Vec<Step>| {
     for step in steps.into_iter().take(64) {
         match step {
             Step::Frame { link, kind, flags, status, small, lens, body } => {
-                let mut h = Header::new(Kind::Hello);
-                (h.kind, h.flags, h.status) = (kind % 45, flags, status.into());
+                let mut h = Header::new(Kind::from_code(kind % 45).unwrap_or(Kind::Hello));
+                h.flags = flags;
                 let s = small.map(u64::from);
-                (h.group, h.volume, h.unit) =
-                    ((s[0] as u32 % 5).into(), (s[1] as u32 % 3).into(), (s[2] as u32 % 9).into());
-                (h.epoch, h.lsn, h.commit) = ((s[3] % 8).into(), (s[4] % 8).into(), s[5].into());
-                (h.seq, h.floor, h.op, h.map) =
-                    (s[6].into(), s[7].into(), s[8].into(), s[9].into());
-                (h.at, h.len) = (lens[0].into(), lens[1].into());
-                if lens[2] & 1 == 0 {
-                    (h.at, h.len) = ((lens[0] % 300 * 512).into(), (body.len() as u32).into());
+                let (at, len) = match lens[2] & 1 {
+                    0 => (lens[0] % 300 * 512, body.len() as u32),
+                    _ => (lens[0], lens[1]),
+                };
+                // Mostly without what its kind does not use, or nothing would get far.
+                let numbers: [(usize, usize, u64); 14] = [
+                    (20, 2, u64::from(status)),
+                    (24, 8, s[8]),
+                    (32, 4, s[0] % 5),
+                    (36, 4, s[1] % 3),
+                    (40, 8, s[3] % 8),
+                    (48, 8, s[4] % 8),
+                    (56, 8, s[5]),
+                    (64, 8, s[6]),
+                    (72, 8, s[7]),
+                    (80, 4, s[2] % 9),
+                    (84, 4, u64::from(at)),
+                    (88, 4, u64::from(len)),
+                    (96, 8, 1),
+                    (104, 8, s[9]),
+                ];
+                for (place, bytes, number) in numbers {
+                    h.forge(place, &number.to_le_bytes()[..bytes]);
+                    if Frame::try_from(&h).is_err() && lens[2] & 2 == 0 {
+                        h.forge(place, &[0; 8][..bytes]);
+                    }
                 }
                 rig.frame(u64::from(link) % (rig.links + 1), h, &body);
             }

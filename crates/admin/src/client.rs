@@ -18,7 +18,7 @@ use wire::control::{
     VolumeDamage, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
-use wire::{Header, Kind, PeerFramer};
+use wire::{Frame, Header, PeerFramer, message};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connect timeout when there are other MDMs to ask instead.
@@ -221,12 +221,12 @@ impl Admin {
         let mut admin = Admin { stream, mdm, next_op: 1, version: wire::HANDSHAKE_VERSION };
         let name = format!("gabion, pid {}", std::process::id());
         let hello = Hello { direct, ..hello(&wire::DIALECT, ClusterId(0), Role::Admin, &name) };
-        let (header, body) = admin
-            .send(Header::new(Kind::Hello), &hello)
+        let (frame, body) = admin
+            .send(message::Hello {}, &hello)
             .and_then(|()| admin.receive())
             .map_err(|e| unreachable(format!("{e:#}")))?;
-        match header.kind() {
-            Some(Kind::Welcome) => match Welcome::decode(&body[..])? {
+        match frame {
+            Frame::Welcome(_) => match Welcome::decode(&body[..])? {
                 welcome if welcome.role() == Role::Mdm => {
                     let version = agreed(&wire::DIALECT, &welcome);
                     admin.version =
@@ -235,7 +235,7 @@ impl Admin {
                 }
                 _ => bail!("{mdm} belongs to Gabion, but is not an MDM"),
             },
-            Some(Kind::Refusal) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
+            Frame::Refusal(_) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
             _ => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
         }
     }
@@ -370,17 +370,14 @@ impl Admin {
     fn ask_this(&mut self, ask: Ask) -> Result<AdminReply> {
         let op = self.next_op;
         self.next_op += 1;
-        let mut header = Header::new(Kind::Admin);
-        header.op = op.into();
-        self.send(header, &AdminRequest::of(ask))?;
-        let (header, body) = self.receive().map_err(|e| {
+        self.send(message::Admin { op }, &AdminRequest::of(ask))?;
+        let (frame, body) = self.receive().map_err(|e| {
             coded(Exit::Unreachable, format!("the MDM at {} gave no answer: {e:#}", self.mdm))
         })?;
-        if header.kind() == Some(Kind::Refusal) {
-            return Err(refused(self.mdm, &Refusal::decode(&body[..])?));
-        }
-        if header.kind() != Some(Kind::AdminReply) || header.op.get() != op {
-            bail!("the MDM at {} answered something else than was asked", self.mdm);
+        match frame {
+            Frame::Refusal(_) => return Err(refused(self.mdm, &Refusal::decode(&body[..])?)),
+            Frame::AdminReply(reply) if reply.op == op => {}
+            _ => bail!("the MDM at {} answered something else than was asked", self.mdm),
         }
         let reply = AdminReply::decode(&body[..]).context("the MDM's answer can't be read")?;
         if reply.error != 0 {
@@ -389,14 +386,15 @@ impl Admin {
         Ok(reply)
     }
 
-    fn send(&mut self, mut header: Header, message: &impl Message) -> Result<()> {
+    fn send(&mut self, frame: impl Into<Header>, message: &impl Message) -> Result<()> {
+        let mut header = frame.into();
         header.version = self.version.into();
         let (head, body) = wire::control_frame(header, message, &BufPool::new(0));
         self.stream.write_all(&[head.as_slice(), &body].concat())?;
         Ok(())
     }
 
-    fn receive(&mut self) -> Result<(Header, Vec<u8>)> {
+    fn receive(&mut self) -> Result<(Frame, Vec<u8>)> {
         let mut head = [0; HEADER];
         self.stream.read_exact(&mut head)?;
         let Framing::Frame { body, .. } = PeerFramer::new(MAX_ANSWER).frame(&head)? else {
@@ -405,10 +403,10 @@ impl Admin {
         let mut bytes = vec![0; body];
         self.stream.read_exact(&mut bytes)?;
         let header = wire::parse(&head);
-        if !wire::body_ok(&header, &bytes) {
+        if !wire::body_ok(header, &bytes) {
             bail!("its answer arrived damaged");
         }
-        Ok((header, bytes))
+        Ok((Frame::try_from(header)?, bytes))
     }
 }
 
@@ -420,7 +418,7 @@ mod tests {
 
     /// Starts an MDM that welcomes one client and answers its first request with `answer`.
     fn mdm(
-        answer: impl FnOnce(Header) -> (Header, Vec<u8>) + Send + 'static,
+        answer: impl FnOnce(Frame) -> (Header, Vec<u8>) + Send + 'static,
     ) -> (SocketAddr, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -430,12 +428,18 @@ mod tests {
             side.receive().unwrap();
             let (role, version) = (Role::Mdm as i32, 1);
             let welcome = Welcome { role, version, ..Welcome::default() };
-            side.send(Header::new(Kind::Welcome), &welcome).unwrap();
+            side.send(message::Welcome {}, &welcome).unwrap();
             let (header, body) = answer(side.receive().unwrap().0);
             let head = wire::frame(header, &body);
             side.stream.write_all(&[head.as_slice(), &body].concat()).unwrap();
         };
         (address, spawn(serve))
+    }
+
+    /// Returns the header of the answer to an order.
+    fn reply_to(asked: Frame) -> Header {
+        let Frame::Admin(message::Admin { op }) = asked else { panic!("{asked:?} is no order") };
+        message::AdminReply { op }.into()
     }
 
     /// A frozen MDM: the kernel accepts the connection, but nothing answers.
@@ -447,11 +451,8 @@ mod tests {
     #[test]
     fn one_that_is_frozen_holds_nobody_up() {
         let ((first, _a), (second, _b)) = (frozen(), frozen());
-        let (leader, serves) = mdm(|asked| {
-            let mut header = Header::new(Kind::AdminReply);
-            header.op = asked.op;
-            (header, AdminReply::default().encode_to_vec())
-        });
+        let (leader, serves) =
+            mdm(|asked| (reply_to(asked), AdminReply::default().encode_to_vec()));
         let begun = Instant::now();
         let mut admin = Admin::find(&[first, second, leader]).unwrap();
         admin.scrub(None).unwrap();
@@ -481,7 +482,7 @@ mod tests {
                 side.receive().unwrap();
                 let code = RefusalCode::NotLeader as i32;
                 let refusal = Refusal { code, ..Refusal::default() };
-                side.send(Header::new(Kind::Refusal), &refusal).unwrap();
+                side.send(message::Refusal {}, &refusal).unwrap();
             }
         };
         (address, spawn(serve))
@@ -489,15 +490,12 @@ mod tests {
 
     #[test]
     fn who_stops_leading_in_the_middle_sends_us_to_who_does() {
-        let (leader, second) = mdm(|asked| {
-            let mut header = Header::new(Kind::AdminReply);
-            header.op = asked.op;
-            (header, AdminReply::default().encode_to_vec())
-        });
+        let (leader, second) =
+            mdm(|asked| (reply_to(asked), AdminReply::default().encode_to_vec()));
         let (old, first) = mdm(move |_| {
             let code = RefusalCode::NotLeader as i32;
             let refusal = Refusal { code, leader: leader.to_string(), ..Refusal::default() };
-            (Header::new(Kind::Refusal), refusal.encode_to_vec())
+            (message::Refusal {}.into(), refusal.encode_to_vec())
         });
         let mut admin = Admin::connect(old).unwrap();
         admin.scrub(None).unwrap();

@@ -12,18 +12,19 @@ use gungraun::prelude::*;
 use seam::BlockKind::{self, Read, Write};
 use seam::{BufPool, Framer, Framing};
 use std::hint::black_box;
-use wire::{Header, Kind, PeerFramer};
+use wire::{PeerFramer, message};
 
 const BLOCK: usize = 4096;
 
 // ---- single functions ----
 
+fn read(op: u64) -> message::Read {
+    message::Read { request: message::Request { op, ..Default::default() }, retry: false }
+}
+
 fn headers() -> Vec<[u8; 128]> {
-    let sealed = |op: u64| {
-        let mut header = Header::new(Kind::Read);
-        header.op = op.into();
-        wire::frame(header, &[]).as_slice().try_into().expect("a head has 128 bytes")
-    };
+    let sealed =
+        |op: u64| wire::frame(read(op), &[]).as_slice().try_into().expect("a head has 128 bytes");
     (0..OPERATIONS as u64).map(sealed).collect()
 }
 
@@ -43,9 +44,7 @@ fn head_in(heads: Vec<[u8; 128]>) {
 #[bench::seal()]
 fn head_out() {
     for op in 0..OPERATIONS as u64 {
-        let mut header = Header::new(Kind::Read);
-        header.op = black_box(op).into();
-        black_box(wire::frame(header, &[]));
+        black_box(wire::frame(read(black_box(op)), &[]));
     }
 }
 
@@ -64,9 +63,8 @@ fn stream() -> Vec<u8> {
 fn headers_with_bodies() -> Vec<Vec<u8>> {
     let body = [7; BLOCK];
     let sealed = |op: u64| {
-        let mut header = Header::new(Kind::Write);
-        header.op = op.into();
-        [wire::frame(header, &body).as_slice(), &body[..]].concat()
+        let write = message::Write { request: read(op).request, retry: false };
+        [wire::frame(write, &body).as_slice(), &body[..]].concat()
     };
     (0..OPERATIONS as u64).map(sealed).collect()
 }

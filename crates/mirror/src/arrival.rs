@@ -2,9 +2,9 @@
 //!
 //! Each primary paces the copies that it sends by the latency of its own clients, and knows nothing
 //! of other primaries that send to the same joiner. So a copy that may be delayed says so
-//! (`flag::YIELDS`). It waits here under its range lock, which its primary holds as well. It waits
-//! for at most [`PATIENCE`], because clients of these blocks wait with it. What all primaries have
-//! in flight bounds the number of copies that wait. Copies of a settle, and copies of what a
+//! (`Replicate::yields`). It waits here under its range lock, which its primary holds as well. It
+//! waits for at most [`PATIENCE`], because clients of these blocks wait with it. What all primaries
+//! have in flight bounds the number of copies that wait. Copies of a settle, and copies of what a
 //! returning replica has missed, don't wait.
 
 use crate::mirror::Mirror;
@@ -13,7 +13,6 @@ use crate::pace::{End, Purpose, Turn};
 use alloc::collections::{BTreeMap, VecDeque};
 use base::{Duration, Mutant, Time, mutant};
 use seam::{Effects, Journal};
-use wire::flag;
 
 /// The longest time that a copy waits.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -50,8 +49,7 @@ impl Arrivals {
 /// Returns true for a copy that may be delayed.
 #[inline]
 pub(crate) fn yields(op: &Op) -> bool {
-    let both = flag::COPY | flag::YIELDS;
-    op.flags & both == both && matches!(op.asker, Asker::Primary { .. })
+    op.stream.copy && op.stream.yields && matches!(op.asker, Asker::Primary { .. })
 }
 
 impl<J: Journal> Mirror<J> {

@@ -26,7 +26,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `request` | a request: its checks, its pieces, and their answers |
-//! | `op` | one operation, and its header |
+//! | `op` | one operation, and its message |
 //! | `device` | a primary: its link, its credit, and its queue |
 //! | `outstanding` | the numbers of outstanding writes: the floor |
 //! | `route` | where an operation is sent, and when it is sent again |
@@ -52,12 +52,11 @@ use base::{
 use base::{UnitKey, VolumeId};
 use device::Device;
 use hold::Held;
-pub use hold::PART_DONE;
 use op::Op;
 use outstanding::Outstanding;
 use request::Request;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
-use wire::Header;
+use wire::message::Io;
 
 /// What the client needs of the cluster map.
 pub trait Topology {
@@ -113,8 +112,8 @@ pub enum Action<T> {
     Send {
         /// The device.
         device: DeviceId,
-        /// The header, complete except for length and checksums.
-        header: Header,
+        /// The operation.
+        io: Io,
         /// The data of a write.
         body: Buf,
     },

@@ -8,17 +8,17 @@
 //! **The spare**: a part of each device is reserved for copies that replace lost ones. Once the
 //! rest is used, a client's write to new space of a thin volume fails as if the device were full.
 //! Copies, repairs and thick volumes may use the spare. A secondary refuses a write for its spare
-//! only if the primary can still take the write back (`flag::FRESH`), so a device that keeps its
-//! spare is not suspected.
+//! only if the primary can still take the write back (`Replicate::fresh`), so a device that keeps
+//! its spare is not suspected.
 
-use crate::client::PART_DONE;
-use crate::mirror::{Caller, Mirror};
+use crate::mirror::Mirror;
 use crate::op::{Asker, Local, OpKind};
 use crate::replica::Members;
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Journal, Note};
 use wire::Status;
+use wire::message::Reply;
 
 /// How long a joiner without space is left alone.
 const FULL_AGAIN: Duration = Duration::from_secs(1);
@@ -157,10 +157,9 @@ impl<J: Journal> Mirror<J> {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Client { link, op: name } = op.asker {
-            let mut header = self.reply_header(Caller { link, op: name, group: op.group });
-            header.status = (Status::Full as u16).into();
-            header.len = if op.in_part { PART_DONE } else { 0 }.into();
-            out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
+            let reply = self.answer_to(name, op.group, Status::Full);
+            let reply = Reply { part_done: op.in_part, ..reply };
+            out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
         }
     }
 }

@@ -11,7 +11,6 @@ use alloc::collections::BTreeMap;
 use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
 use seam::{Buf, Effects, Journal};
-use wire::flag;
 
 /// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
@@ -56,8 +55,7 @@ impl<J: Journal> Mirror<J> {
         let op = self.ops.get_mut(key).expect("as above");
         op.kind = OpKind::Write;
         op.body = zeros.slice(0..op.len as usize);
-        op.body_crc = sum_of_zeros(&op.body);
-        op.flags &= !flag::NO_BODY_CRC;
+        op.body_crc = Some(sum_of_zeros(&op.body));
     }
 
     /// Frees the shared buffer if nothing uses it any more.

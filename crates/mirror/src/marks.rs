@@ -63,8 +63,8 @@ pub struct Grown {
 pub(crate) enum Waiting {
     /// Entering the configuration of this epoch, as a joiner or not.
     Entry { epoch: Epoch, joins: bool },
-    /// The answer to a seal of this epoch, for this link's operation.
-    Seal { epoch: Epoch, lsn: Lsn, link: PeerLink, op: u64 },
+    /// The answer to a seal of this epoch, on this link.
+    Seal { epoch: Epoch, lsn: Lsn, link: PeerLink },
     /// The answer to a wipe in this epoch, on this link.
     Wipe { epoch: Epoch, link: PeerLink },
     /// The end of deleting a replica that left its group.
@@ -190,7 +190,7 @@ impl<J: Journal> Mirror<J> {
                 self.enter(now, group, out);
                 self.pump(now, out);
             }
-            Waiting::Seal { epoch, lsn, link, op } => self.sealed(group, epoch, lsn, link, op, out),
+            Waiting::Seal { epoch, lsn, link } => self.sealed(group, epoch, lsn, link, out),
             Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
             Waiting::Discard => self.discarded(now, group, out),
         }

@@ -31,7 +31,8 @@ use seam::{
     Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Journal, Note,
     Started,
 };
-use wire::{Header, Kind, PeerLink, Status, flag};
+use wire::message::Reply;
+use wire::{PeerLink, Status};
 
 /// Where an answer goes: the link, the asker's number for the operation, and the group.
 #[derive(Clone, Copy)]
@@ -334,9 +335,7 @@ impl<J: Journal> Mirror<J> {
                     (OpKind::Copy, _) => self.start_copy(now, key, out),
                     (_, Asker::Client { .. }) => self.start_write(now, key, out),
                     (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
-                    (OpKind::Write, _) if op.flags & flag::FRESH != 0 => {
-                        self.start_fresh(now, key, out)
-                    }
+                    (OpKind::Write, _) if op.stream.fresh => self.start_fresh(now, key, out),
                     _ => self.start_job(now, key, out),
                 }
             }
@@ -369,21 +368,20 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
         let job = match op.kind {
-            OpKind::Write if op.flags & flag::LOST != 0 => {
+            OpKind::Write if op.stream.lost => {
                 let (first, blocks) = ((at / BLOCK) as u16, (len / BLOCK) as u16);
                 out.note(Note::Lost { group, unit, first, blocks });
                 Job::Lose { at, len }
             }
             OpKind::Write => {
                 // A retry in parts, and what a primary has read, have a checksum as well.
-                let summed = op.flags & flag::NO_BODY_CRC == 0;
-                Job::Write { at, body: op.body.clone(), crc: summed.then_some(op.body_crc) }
+                Job::Write { at, body: op.body.clone(), crc: op.body_crc }
             }
             OpKind::Zero => Job::Zero { at, len },
             OpKind::Read | OpKind::Copy | OpKind::Extents | OpKind::Amend => Job::Read { at, len },
         };
         let reserved = core::mem::take(&mut op.reserved);
-        let copied = op.flags & flag::COPY != 0 && op.kind.changes_data();
+        let copied = op.stream.copy && op.kind.changes_data();
         let changes = op.kind.changes_data();
         debug_assert!(self.is_apart(key, group, (unit, at, len), changes), "jobs overlap");
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
@@ -445,7 +443,7 @@ impl<J: Journal> Mirror<J> {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
         let (unit, at, len, since) = (op.unit, op.at, op.len, op.since);
-        let copied = op.flags & flag::COPY != 0;
+        let copied = op.stream.copy;
         let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
         if copied {
             self.arrived(now, key, len);
@@ -490,37 +488,25 @@ impl<J: Journal> Mirror<J> {
 
     // ---- frames ----
 
-    /// Returns a header about a group, with the epoch in force here.
-    pub(crate) fn header(&self, kind: Kind, group: GroupId) -> Header {
-        self.header_in(kind, group, self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch))
+    /// Returns the epoch of a group that is in force here; 0 if it has no replica here.
+    pub(crate) fn epoch_of(&self, group: GroupId) -> Epoch {
+        self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch)
     }
 
-    /// Returns a header about a group in this epoch.
-    pub(crate) fn header_in(&self, kind: Kind, group: GroupId, epoch: Epoch) -> Header {
-        let mut header = Header::new(kind);
-        header.group = group.0.into();
-        header.map = self.map.0.into();
-        header.incarnation = self.incarnation.0.into();
-        header.epoch = epoch.0.into();
-        header
-    }
-
-    pub(crate) fn reply_header(&mut self, to: Caller) -> Header {
-        let mut header = self.header(Kind::Reply, to.group);
-        header.op = to.op.into();
-        header.flags = if self.journal.keeps_data() { 0 } else { flag::NO_BODY_CRC };
+    /// Returns the answer to a client's operation, and counts it.
+    pub(crate) fn answer_to(&mut self, op: u64, group: GroupId, status: Status) -> Reply {
         self.stats.ops += 1;
-        header
+        Reply::new(op, group, status, self.map)
     }
 
-    pub(crate) fn reply(&mut self, to: Caller, status: Status, body: Buf, out: &mut Effects) {
-        let mut header = self.reply_header(to);
-        header.status = (status as u16).into();
-        out.send(to.link.id, to.link.frame(header, &body), body);
+    /// Answers a client without data.
+    pub(crate) fn reply(&mut self, to: Caller, status: Status, out: &mut Effects) {
+        let reply = self.answer_to(to.op, to.group, status);
+        out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
     }
 
     /// Answers a read. A checksum that the unit store knows is not computed again from memory,
-    /// which may have changed.
+    /// which may have changed. Data that is not kept has none.
     pub(crate) fn reply_data(
         &mut self,
         to: Caller,
@@ -528,13 +514,11 @@ impl<J: Journal> Mirror<J> {
         crc: Option<u32>,
         out: &mut Effects,
     ) {
-        let mut header = self.reply_header(to);
-        let head = match crc.filter(|_| !header.has(flag::NO_BODY_CRC)) {
-            Some(crc) => {
-                (header.body_len, header.body_crc) = ((body.len() as u32).into(), crc.into());
-                to.link.seal(header)
-            }
-            None => to.link.frame(header, &body),
+        let reply = self.answer_to(to.op, to.group, Status::Ok);
+        let head = match crc {
+            _ if !self.journal.keeps_data() => to.link.frame_as(reply, &body, None),
+            Some(crc) => to.link.frame_as(reply, &body, Some(crc)),
+            None => to.link.frame(reply, &body),
         };
         out.send(to.link.id, head, body);
     }
@@ -548,11 +532,8 @@ impl<J: Journal> Mirror<J> {
         leader: Option<DeviceId>,
         out: &mut Effects,
     ) {
-        let mut header = self.header(Kind::Reply, to.group);
-        header.op = to.op.into();
-        header.status = (Status::Stale as u16).into();
-        header.epoch = epoch.0.into();
-        header.len = leader.map_or(0, |d| d.0).into();
-        out.send(to.link.id, to.link.frame(header, &[]), Buf::EMPTY);
+        let reply = Reply::new(to.op, to.group, Status::Stale, self.map);
+        let reply = Reply { epoch, leader, ..reply };
+        out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
     }
 }

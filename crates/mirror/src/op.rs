@@ -2,9 +2,10 @@
 //! sync, or a read of the scrubber.
 
 use crate::replica::Members;
-use base::{Duration, GroupId, Incarnation, Lsn, SdcId, Time, UNIT, UnitKey, VolumeId};
+use base::{Duration, GroupId, Lsn, Time, UNIT, UnitKey};
 use seam::{Buf, ClientWrite};
-use wire::{Header, PeerLink, Status};
+use wire::message::{Fetch, Io, Replicate, UnitRange};
+use wire::{Body, PeerLink, Status};
 
 /// What an operation does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,9 +74,13 @@ pub(crate) struct Op {
     pub len: u32,
     pub asker: Asker,
     pub client: ClientWrite,
-    pub flags: u8,
+    /// An operation of a client whose number may have arrived somewhere before.
+    pub retry: bool,
+    /// What a replicated write is, and how it may be treated. The sender's copies say only `lost`.
+    pub stream: Stream,
     pub body: Buf,
-    pub body_crc: u32,
+    /// The checksum of the body, if it has one.
+    pub body_crc: Option<u32>,
     /// Its place in the group's stream; 0 before it has one.
     pub lsn: Lsn,
     /// It has space reserved on the device, until its job starts.
@@ -109,6 +114,19 @@ pub(crate) struct Op {
     pub amended: Members,
 }
 
+/// What the primary says of a write of its stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Stream {
+    /// A copy of a resync and not a client's write.
+    pub copy: bool,
+    /// A copy that may be delayed.
+    pub yields: bool,
+    /// A copy of blocks that its source can't read any more.
+    pub lost: bool,
+    /// It may be refused to keep the spare.
+    pub fresh: bool,
+}
+
 /// The state of the media job.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Local {
@@ -121,18 +139,9 @@ pub(crate) enum Local {
     Done,
 }
 
-/// Returns a client's identification of its write.
-pub(crate) fn client_write(h: &Header) -> ClientWrite {
-    ClientWrite {
-        sdc: SdcId(h.sdc.get()),
-        incarnation: Incarnation(h.incarnation.get()),
-        seq: h.seq.get(),
-        floor: h.floor.get(),
-    }
-}
-
 impl Op {
     /// Creates an operation of which nothing is done yet.
+    #[inline]
     pub fn new(group: GroupId, kind: OpKind, unit: UnitKey, at: u32, len: u32, asker: Asker) -> Op {
         Op {
             group,
@@ -142,9 +151,10 @@ impl Op {
             len,
             asker,
             client: ClientWrite::default(),
-            flags: 0,
+            retry: false,
+            stream: Stream::default(),
             body: Buf::EMPTY,
-            body_crc: 0,
+            body_crc: None,
             lsn: Lsn(0),
             reserved: false,
             local: Local::NotStarted,
@@ -169,13 +179,40 @@ impl Op {
         if self.more { Status::Busy } else { Status::Ok }
     }
 
-    /// Creates the operation that a frame asks for.
-    pub fn from_frame(h: &Header, kind: OpKind, asker: Asker, body: Buf) -> Op {
-        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
-        let client = client_write(h);
-        let op = Op::new(GroupId(h.group.get()), kind, unit, h.at.get(), h.len.get(), asker);
-        let bytes = if kind == OpKind::Read { op.len } else { body.len() as u32 };
-        let counts = matches!(asker, Asker::Client { .. }).then_some(bytes);
-        Op { client, flags: h.flags, body, body_crc: h.body_crc.get(), counts, ..op }
+    /// Creates the operation that a client asks for.
+    pub fn of_client(io: &Io, kind: OpKind, link: PeerLink, body: Body, since: Time) -> Op {
+        let request = io.request();
+        let UnitRange { unit, at, len } = request.range;
+        let asker = Asker::Client { link, op: request.op };
+        let bytes = if kind == OpKind::Read { len } else { body.data.len() as u32 };
+        Op {
+            client: request.client,
+            retry: io.is_retry(),
+            body: body.data,
+            body_crc: body.crc,
+            counts: Some(bytes),
+            since,
+            ..Op::new(request.group, kind, unit, at, len, asker)
+        }
+    }
+
+    /// Creates the operation of a primary's stream.
+    pub fn of_stream(m: &Replicate, link: PeerLink, body: Body) -> Op {
+        let kind = if m.zero { OpKind::Zero } else { OpKind::Write };
+        let UnitRange { unit, at, len } = m.range;
+        Op {
+            client: m.client,
+            stream: Stream { copy: m.copy, yields: m.yields, lost: m.lost, fresh: m.fresh },
+            body: body.data,
+            body_crc: body.crc,
+            lsn: m.lsn,
+            ..Op::new(m.group, kind, unit, at, len, Asker::Primary { link, op: m.op })
+        }
+    }
+
+    /// Creates the read of blocks that are damaged at the primary.
+    pub fn of_fetch(m: &Fetch, link: PeerLink) -> Op {
+        let UnitRange { unit, at, len } = m.range;
+        Op::new(m.group, OpKind::Read, unit, at, len, Asker::Primary { link, op: m.op })
     }
 }

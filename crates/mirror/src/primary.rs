@@ -17,7 +17,7 @@
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, Local, Op, OpKind, client_write, fits};
+use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::{Members, Primary, Role};
 use crate::sync::Phase;
 use alloc::collections::BTreeSet;
@@ -27,27 +27,28 @@ use base::{
     mutant,
 };
 use seam::{Buf, Effects, Journal, Note, Started};
-use wire::{Header, Kind, PeerLink, Status, flag};
+use wire::message::{Commit, Io, Replicated};
+use wire::{Body, PeerLink, Status};
 
 impl<J: Journal> Mirror<J> {
     /// Takes an operation of a client. The caller has checked the session, and the volume against
     /// the map.
-    pub fn client(&mut self, now: Time, link: PeerLink, h: &Header, body: Buf, out: &mut Effects) {
-        let group = GroupId(h.group.get());
-        let caller = Caller { link, op: h.op.get(), group };
+    pub fn client(&mut self, now: Time, link: PeerLink, io: &Io, body: Body, out: &mut Effects) {
+        let (group, asked) = (io.request().group, io.request().epoch);
+        let caller = Caller { link, op: io.request().op, group };
         self.pace.client(now);
-        match self.admit(h, &body) {
-            Ok(kind) => self.accept(now, link, h, kind, body),
+        match self.admit(io, &body) {
+            Ok(kind) => self.accept(now, link, io, kind, body),
             Err(Status::Stale) => {
                 let config = self
                     .replicas
                     .get(group)
                     .map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
                 let (epoch, leader) = config.map_or((Epoch(0), None), |c| (c.epoch, c.primary));
-                out.note(Note::StaleEpoch { group, have: epoch, got: Epoch(h.epoch.get()) });
+                out.note(Note::StaleEpoch { group, have: epoch, got: asked });
                 self.reply_stale(caller, epoch, leader, out);
             }
-            Err(status) => self.reply(caller, status, Buf::EMPTY, out),
+            Err(status) => self.reply(caller, status, out),
         }
         self.pump(now, out);
     }
@@ -83,10 +84,11 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Checks whether this replica may execute the operation now.
-    fn admit(&self, h: &Header, body: &Buf) -> Result<OpKind, Status> {
-        let epoch = Epoch(h.epoch.get());
-        let Some(replica) = self.replicas.get(GroupId(h.group.get())) else {
-            return Err(if h.map.get() > self.map.0 { Status::Behind } else { Status::Stale });
+    fn admit(&self, io: &Io, body: &Body) -> Result<OpKind, Status> {
+        let request = io.request();
+        let epoch = request.epoch;
+        let Some(replica) = self.replicas.get(request.group) else {
+            return Err(if request.map > self.map { Status::Behind } else { Status::Stale });
         };
         let config = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         if config.lost {
@@ -106,23 +108,23 @@ impl<J: Journal> Mirror<J> {
         if replica.next.is_some() {
             return Err(Status::Behind);
         }
-        let (at, len) = (h.at.get(), h.len.get());
+        let (at, len) = (request.range.at, request.range.len);
         if !fits::<SECTOR>(at, len) {
             return Err(Status::OutOfRange);
         }
         // A forgotten write is described by the number after its own, and there is none after this
         // (R8).
-        if h.seq.get() == u64::MAX {
+        if request.client.seq == u64::MAX {
             return Err(Status::OutOfRange);
         }
-        let kind = match h.kind() {
-            Some(Kind::Read) => OpKind::Read,
-            Some(Kind::Extents) => OpKind::Extents,
-            Some(Kind::Write) if body.len() == len as usize => OpKind::Write,
-            Some(Kind::Zero) => OpKind::Zero,
-            _ => return Err(Status::OutOfRange),
+        let kind = match io {
+            Io::Read(_) => OpKind::Read,
+            Io::Extents(_) => OpKind::Extents,
+            Io::Write(_) if body.data.len() == len as usize => OpKind::Write,
+            Io::Write(_) => return Err(Status::OutOfRange),
+            Io::Zero(_) => OpKind::Zero,
         };
-        if self.load.is_full(&self.limits) || h.sdc.get() == 0 {
+        if self.load.is_full(&self.limits) || request.client.sdc.0 == 0 {
             return Err(Status::Busy);
         }
         if kind.changes_data() {
@@ -130,7 +132,7 @@ impl<J: Journal> Mirror<J> {
             // have room beyond the window of writes.
             let windows = if kind == OpKind::Zero { 2 } else { 1 };
             let most = windows * self.limits.executed_window as usize;
-            replica.record.executed.admits(client_write(h), most)?;
+            replica.record.executed.admits(request.client, most)?;
             if !primary.has_room(&self.limits) {
                 return Err(Status::Busy);
             }
@@ -138,11 +140,9 @@ impl<J: Journal> Mirror<J> {
         Ok(kind)
     }
 
-    fn accept(&mut self, now: Time, link: PeerLink, h: &Header, kind: OpKind, body: Buf) {
-        let group = GroupId(h.group.get());
-        let asker = Asker::Client { link, op: h.op.get() };
-        let op = Op::from_frame(h, kind, asker, body);
-        let key = self.insert_op(Op { since: now, ..op });
+    fn accept(&mut self, now: Time, link: PeerLink, io: &Io, kind: OpKind, body: Body) {
+        let group = io.request().group;
+        let key = self.insert_op(Op::of_client(io, kind, link, body, now));
         let primary =
             self.replicas.get_mut(group).and_then(|r| r.primary()).expect("`admit` saw a primary");
         if primary.active {
@@ -229,7 +229,7 @@ impl<J: Journal> Mirror<J> {
     /// Starts a write that has its range: assigns its lsn, sends it, and writes it here.
     pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        let (group, unit, again) = (op.group, op.unit, op.flags & flag::RETRY != 0);
+        let (group, unit, again) = (op.group, op.unit, op.retry);
         if self.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
@@ -305,15 +305,13 @@ impl<J: Journal> Mirror<J> {
         if op.kind == OpKind::Write && (from, to) != (op.at, op.at + op.len) {
             let whole = op.body.clone();
             op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
-            op.body_crc = if op.flags & flag::NO_BODY_CRC == 0 {
+            op.body_crc = op.body_crc.map(|sum| {
                 // The checksum of the part is computed first. If the body had changed by then, that
                 // of the whole differs, and the part gets a wrong one.
                 let part = base::crc::crc32c(&op.body);
-                let same = base::crc::crc32c(&whole) == op.body_crc;
+                let same = base::crc::crc32c(&whole) == sum;
                 if same { part } else { !part }
-            } else {
-                0
-            };
+            });
         }
         // The operation may wait now, and then come here again with the reduced range.
         op.in_part |= (from, to - from) != (op.at, op.len);
@@ -349,19 +347,18 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Takes a replica's answer to a `Replicate`.
-    pub fn replicated(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
-        let (key, group) = (h.op.get(), GroupId(h.group.get()));
+    pub fn replicated(&mut self, now: Time, from: DeviceId, m: &Replicated, out: &mut Effects) {
+        let Replicated { op: key, group, status, .. } = *m;
         let Some(op) = self.ops.get_mut(key) else { return };
-        if op.group != group || op.lsn.0 != h.lsn.get() || matches!(op.asker, Asker::Nobody) {
+        if op.group != group || op.lsn != m.lsn || matches!(op.asker, Asker::Nobody) {
             return;
         }
         let Some(replica) = self.replicas.get(group) else { return };
-        if replica.config.epoch.0 != h.epoch.get() {
+        if replica.config.epoch != m.epoch {
             return;
         }
         let member = replica.config.member(from);
-        let status = Status::from_code(h.status.get());
-        if status == Some(Status::Ok) {
+        if status == Status::Ok {
             op.acked.insert(member);
         }
         if op.flying.intersects(member) {
@@ -370,9 +367,9 @@ impl<J: Journal> Mirror<J> {
             self.make_room(now, from, bytes, number);
         }
         match status {
-            Some(Status::Ok) => self.check_write(now, key, out),
-            Some(Status::Full) => self.refused(now, key, from, member, out),
-            Some(Status::Damaged) => self.damaged_there(now, key, member, out),
+            Status::Ok => self.check_write(now, key, out),
+            Status::Full => self.refused(now, key, from, member, out),
+            Status::Damaged => self.damaged_there(now, key, member, out),
             _ if self.replicas[group].config.joiners.contains(&from) => self.cut(now, group, out),
             _ => {}
         }
@@ -448,7 +445,7 @@ impl<J: Journal> Mirror<J> {
         if let Asker::Client { link, op } = asker {
             self.stats.writes += 1;
             self.stats.written_bytes += bytes;
-            self.reply(Caller { link, op, group }, status, Buf::EMPTY, out);
+            self.reply(Caller { link, op, group }, status, out);
         }
     }
 
@@ -457,7 +454,7 @@ impl<J: Journal> Mirror<J> {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Client { link, op: name } = op.asker {
-            self.reply(Caller { link, op: name, group: op.group }, status, Buf::EMPTY, out);
+            self.reply(Caller { link, op: name, group: op.group }, status, out);
         }
     }
 
@@ -480,7 +477,6 @@ impl<J: Journal> Mirror<J> {
     /// Sends the secondaries the commit points that no write has carried to them.
     pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
         for group in core::mem::take(&mut self.untold) {
-            let mut header = self.header(Kind::Commit, group);
             let Some(replica) = self.replicas.get_mut(group) else { continue };
             let needed = replica.needed();
             let Some(primary) = replica.primary() else { continue };
@@ -488,9 +484,11 @@ impl<J: Journal> Mirror<J> {
             if core::mem::replace(&mut primary.told, primary.commit) == primary.commit {
                 continue; // a later write has carried it
             }
-            header.commit = primary.commit.0.into();
-            for device in self.replicas[group].config.devices(needed) {
-                self.send_peer(device, header, Buf::EMPTY, out);
+            let commit = primary.commit;
+            let config = &self.replicas[group].config;
+            let commit = Commit { group, epoch: config.epoch, commit };
+            for device in config.devices(needed) {
+                self.send_peer(device, commit, Buf::EMPTY, out);
             }
         }
     }

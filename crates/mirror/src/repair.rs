@@ -20,15 +20,16 @@
 //! copy serves.
 
 use crate::executed::{ExecutedList, wire_entry};
-use crate::mirror::{Caller, Mirror};
+use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind, fits};
 use crate::replica::{Members, Role};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
 use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
+use wire::message::{Fetch, Fetched, UnitRange};
 use wire::records::{self, Executed};
-use wire::{Header, Kind, PeerLink, Status, flag};
+use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
 
 /// Rounds of repair that one operation gets. Each repairs one run of blocks.
@@ -199,11 +200,9 @@ impl<J: Journal> Mirror<J> {
 
     fn send_fetch(&self, key: u64, out: &mut Effects) {
         let (Some(repair), Some(op)) = (self.repairs.get(&key), self.ops.get(key)) else { return };
-        let mut h = self.header(Kind::Read, op.group);
-        h.op = key.into();
-        h.volume = op.unit.volume.0.into();
-        (h.unit, h.at, h.len) = (op.unit.index.into(), repair.at().into(), repair.len().into());
-        self.send_peer(repair.from, h, Buf::EMPTY, out);
+        let (group, epoch) = (op.group, self.epoch_of(op.group));
+        let range = UnitRange { unit: op.unit, at: repair.at(), len: repair.len() };
+        self.send_peer(repair.from, Fetch { op: key, group, epoch, range }, Buf::EMPTY, out);
     }
 
     /// Repeats requests for blocks that have not come, to one device or to all.
@@ -228,32 +227,31 @@ impl<J: Journal> Mirror<J> {
         &mut self,
         now: Time,
         from: DeviceId,
-        h: &Header,
+        m: &Fetched,
         body: Buf,
         out: &mut Effects,
     ) {
-        let (key, group) = (h.op.get(), GroupId(h.group.get()));
+        let (key, group) = (m.op, m.group);
         let Some(repair) = self.repairs.get(&key).copied().filter(|r| r.from == from) else {
             return;
         };
         let Some(op) = self.ops.get_mut(key) else { return };
         let Some(replica) = self.replicas.get_mut(group) else { return };
-        let present = replica.config.epoch.0 == h.epoch.get() && replica.next.is_none();
+        let present = replica.config.epoch == m.epoch && replica.next.is_none();
         if op.group != group || op.local != Local::Asking || !present {
             return;
         }
         let len = repair.len() as usize;
-        match Status::from_code(h.status.get()) {
-            Some(Status::Ok) => {}
-            Some(Status::Media) => {
+        match m.status {
+            Status::Ok => {}
+            Status::Media => {
                 self.ask_next(now, key, out);
                 return self.pump(now, out);
             }
             _ => return, // asked again
         }
         let list = body.get(len..).and_then(records::read::<Executed>);
-        let (Some(list), true) = (list, h.at.get() == repair.at() && h.len.get() as usize == len)
-        else {
+        let (Some(list), true) = (list, m.at == repair.at() && m.len as usize == len) else {
             return;
         };
         op.local = Local::Mending;
@@ -453,7 +451,7 @@ impl<J: Journal> Mirror<J> {
         (op.at, op.len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
         op.local = Local::Done;
         if !mutant::on(Mutant::LossAsZeros) {
-            op.flags |= flag::LOST;
+            op.stream.lost = true;
         }
         self.send_copy(now, key, Buf::EMPTY, None, out);
     }
@@ -476,20 +474,19 @@ impl<J: Journal> Mirror<J> {
         now: Time,
         link: PeerLink,
         from: DeviceId,
-        h: &Header,
+        m: &Fetch,
         out: &mut Effects,
     ) {
-        let group = GroupId(h.group.get());
-        match self.check_leader(from, h) {
-            Ok(()) if fits::<BLOCK>(h.at.get(), h.len.get()) => {
-                let asker = Asker::Primary { link, op: h.op.get() };
-                let key = self.insert_op(Op::from_frame(h, OpKind::Read, asker, Buf::EMPTY));
+        match self.check_leader(from, m.group, m.epoch) {
+            Ok(()) if fits::<BLOCK>(m.range.at, m.range.len) => {
+                let key = self.insert_op(Op::of_fetch(m, link));
                 self.queue(key);
                 self.pump(now, out);
             }
             Ok(()) => {}
             Err(status) => {
-                self.reply(Caller { link, op: h.op.get(), group }, status, Buf::EMPTY, out);
+                let answer = Fetched { status, ..self.fetched(m.op, m.group) };
+                out.send(link.id, link.frame(answer, &[]), Buf::EMPTY);
             }
         }
     }
@@ -509,8 +506,16 @@ impl<J: Journal> Mirror<J> {
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
         if let Asker::Primary { link, op: name } = op.asker {
-            self.reply(Caller { link, op: name, group: op.group }, why, Buf::EMPTY, out);
+            let answer = Fetched { status: why, ..self.fetched(name, op.group) };
+            out.send(link.id, link.frame(answer, &[]), Buf::EMPTY);
         }
+    }
+
+    /// Returns the answer to a request for blocks, without any.
+    fn fetched(&self, op: u64, group: GroupId) -> Fetched {
+        let (status, epoch, at, len) = (Status::Ok, self.epoch_of(group), 0, 0);
+        let (incarnation, map) = (self.incarnation, self.map);
+        Fetched { status, op, group, epoch, at, len, incarnation, map }
     }
 
     /// Sends the blocks, with their entries of the list of executed writes.
@@ -525,9 +530,8 @@ impl<J: Journal> Mirror<J> {
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
-        let mut header = self.header(Kind::Reply, op.group);
-        (header.op, header.at, header.len) = (name.into(), op.at.into(), op.len.into());
-        out.send(link.id, link.frame(header, &body), body);
+        let answer = Fetched { at: op.at, len: op.len, ..self.fetched(name, op.group) };
+        out.send(link.id, link.frame(answer, &body), body);
         self.wipe_if_idle(now, op.group, out);
     }
 
@@ -625,7 +629,7 @@ impl<J: Journal> Mirror<J> {
             self.remove_op(key); // a joiner that was cut off
             return self.unlock(group, key);
         };
-        op.body_crc = crc.unwrap_or_else(|| base::crc::crc32c(&data));
+        op.body_crc = crc.or_else(|| Some(base::crc::crc32c(&data)));
         (op.body, op.sent) = (data, to);
         op.lsn = primary.enter(key, to);
         self.replicate(key, to, out);

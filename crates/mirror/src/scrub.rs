@@ -20,9 +20,10 @@ use crate::op::{Asker, Op, OpKind, fits};
 use crate::replica::{Members, Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
-use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
+use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, mutant};
 use seam::{Buf, Effects, Journal, Note, Walk};
-use wire::{Header, Kind, PeerLink};
+use wire::PeerLink;
+use wire::message::{Damage, UnitRange};
 
 /// Bytes of one read at most: long enough for a disk, short enough for a client that waits for it.
 const RUN: u32 = 256 << 10;
@@ -360,22 +361,21 @@ impl<J: Journal> Mirror<J> {
         let primary = self.replicas.get(group).and_then(|r| r.config.primary);
         let link = primary.and_then(|p| self.scrub.leaders.get(&p));
         let Some(link) = link.filter(|_| !mutant::on(Mutant::ScrubLeaders)) else { return };
-        let mut h = self.header(Kind::Damage, group);
-        (h.volume, h.unit) = (unit.volume.0.into(), unit.index.into());
-        (h.at, h.len) = ((u32::from(first) * BLOCK).into(), (u32::from(blocks) * BLOCK).into());
-        out.send(link.id, link.frame(h, &[]), Buf::EMPTY);
+        let (at, len) = (u32::from(first) * BLOCK, u32::from(blocks) * BLOCK);
+        let (epoch, range) = (self.epoch_of(group), UnitRange { unit, at, len });
+        let (incarnation, map) = (self.incarnation, self.map);
+        let damage = Damage { group, epoch, range, incarnation, map };
+        out.send(link.id, link.frame(damage, &[]), Buf::EMPTY);
     }
 
     /// Takes a secondary's report of damage. The blocks are read here and go out as a write of the
     /// stream that leaves the list of executed writes as it was.
-    pub fn damage_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
-        let group = GroupId(h.group.get());
-        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
-        let (at, len) = (h.at.get(), h.len.get());
+    pub fn damage_in(&mut self, now: Time, from: DeviceId, damage: &Damage, out: &mut Effects) {
+        let (group, UnitRange { unit, at, len }) = (damage.group, damage.range);
         let fits = fits::<BLOCK>(at, len);
         let Some(replica) = self.replicas.get(group) else { return };
         let config = &replica.config;
-        let present = config.epoch.0 == h.epoch.get() && replica.next.is_none();
+        let present = config.epoch == damage.epoch && replica.next.is_none();
         // A joiner doesn't matter here, unless all writes wait for its seal.
         let holds = |p: &Primary| p.sync.as_ref().is_some_and(Sync::holds_writes);
         let serves = matches!(

@@ -17,16 +17,17 @@ use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
 use crate::marks::Waiting;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op, OpKind, fits};
+use crate::op::{Asker, Op, fits};
 use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId, mutant,
-};
+use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
 use seam::{Buf, Change, Effect, Effects, Forgotten, Journal, Note};
+use wire::message::{
+    Commit, Replicate, Replicated, Seal, Sealed, SyncStart, SyncState, SyncWipe, UnitRange,
+};
 use wire::records::{self, Executed, UnitBlocks};
-use wire::{Header, Kind, PeerLink, Status, flag};
+use wire::{Body, Header, PeerLink, Status};
 use zerocopy::IntoBytes;
 
 /// The reason for closing a link whose stream has a gap. The primary then sends again what was not
@@ -60,7 +61,7 @@ pub(crate) struct Secondary {
     source: ExecutedList,
     /// The primary's question for this replica's state. It is answered when everything is done that
     /// came before it.
-    asked: Option<(PeerLink, Header)>,
+    asked: Option<(PeerLink, SyncStart)>,
     /// The link on which the primary has asked to delete everything. That waits until no job runs.
     wipe: Option<PeerLink>,
 }
@@ -141,12 +142,16 @@ impl Secondary {
 impl<J: Journal> Mirror<J> {
     /// Checks that a frame comes from the primary of the present epoch. If not, returns the status
     /// to answer.
-    pub(crate) fn check_leader(&self, from: DeviceId, h: &Header) -> Result<(), Status> {
-        let Some(replica) = self.replicas.get(GroupId(h.group.get())) else {
+    pub(crate) fn check_leader(
+        &self,
+        from: DeviceId,
+        group: GroupId,
+        got: Epoch,
+    ) -> Result<(), Status> {
+        let Some(replica) = self.replicas.get(group) else {
             return Err(Status::Behind);
         };
         let have = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
-        let got = Epoch(h.epoch.get());
         match &replica.role {
             _ if got < have => Err(Status::Stale),
             Role::Secondary(s) if got == have && s.primary == from && replica.next.is_none() => {
@@ -156,11 +161,37 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    fn answer(&self, link: PeerLink, kind: Kind, h: &Header, status: Status, out: &mut Effects) {
-        let mut header = self.header(kind, GroupId(h.group.get()));
-        (header.op, header.lsn, header.epoch) = (h.op, h.lsn, h.epoch);
-        header.status = (status as u16).into();
-        out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
+    /// Answers a write of the stream.
+    fn answer_replicate(&self, link: PeerLink, m: &Replicate, status: Status, out: &mut Effects) {
+        let Replicate { op, group, epoch, lsn, .. } = *m;
+        let (incarnation, map) = (self.incarnation, self.map);
+        answer(link, Replicated { status, op, group, epoch, lsn, incarnation, map }, out);
+    }
+
+    /// Answers that this replica can't tell its state now.
+    fn refuse_question(
+        &self,
+        link: PeerLink,
+        (question, group, epoch): (u64, GroupId, Epoch),
+        status: Status,
+        out: &mut Effects,
+    ) {
+        answer(link, SyncState { status, ..self.state(question, group, epoch) }, out);
+    }
+
+    /// Returns the answer to a question, without any state.
+    fn state(&self, question: u64, group: GroupId, epoch: Epoch) -> SyncState {
+        let (status, base) = (Status::Ok, Epoch(0));
+        let (incarnation, map) = (self.incarnation, self.map);
+        let (more, all, empty) = (false, false, false);
+        SyncState { status, question, group, epoch, base, incarnation, map, more, all, empty }
+    }
+
+    /// Answers a seal.
+    fn answer_seal(&self, link: PeerLink, seal: Seal, status: Status, out: &mut Effects) {
+        let Seal { group, epoch, lsn } = seal;
+        let (incarnation, map) = (self.incarnation, self.map);
+        answer(link, Sealed { status, group, epoch, lsn, incarnation, map }, out);
     }
 
     /// Takes a write of the stream.
@@ -169,47 +200,44 @@ impl<J: Journal> Mirror<J> {
         now: Time,
         link: PeerLink,
         from: DeviceId,
-        h: &Header,
-        body: Buf,
+        m: &Replicate,
+        body: Body,
         out: &mut Effects,
     ) {
-        let group = GroupId(h.group.get());
-        if let Err(status) = self.check_leader(from, h) {
+        let (group, lsn) = (m.group, m.lsn);
+        if let Err(status) = self.check_leader(from, group, m.epoch) {
             if mutant::on(Mutant::ReplicaEpoch) && status == Status::Stale {
-                return self.replicate_blindly(now, link, h, body, out);
+                return self.replicate_blindly(now, link, m, body, out);
             }
-            let have = self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch);
-            out.note(Note::StaleEpoch { group, have, got: Epoch(h.epoch.get()) });
-            return self.answer(link, Kind::Replicated, h, status, out);
+            out.note(Note::StaleEpoch { group, have: self.epoch_of(group), got: m.epoch });
+            return self.answer_replicate(link, m, status, out);
         }
-        let (at, len) = (h.at.get(), h.len.get());
-        let whole = h.has(flag::ZERO) || body.len() == len as usize || is_loss(h);
+        let UnitRange { unit, at, len } = m.range;
+        let whole = m.zero || body.data.len() == len as usize || is_loss(m);
         let fits = fits::<1>(at, len) && whole;
-        let lsn = Lsn(h.lsn.get());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
-            return self.answer(link, Kind::Replicated, h, Status::Behind, out);
+            return self.answer_replicate(link, m, Status::Behind, out);
         }
         if lsn <= secondary.last {
-            return self.replicate_again(link, h, lsn, out);
+            return self.replicate_again(link, m, out);
         }
-        let skipped = if mutant::on(Mutant::OneStream) { 0 } else { u64::from(h.skipped.get()) };
+        let skipped = if mutant::on(Mutant::OneStream) { 0 } else { u64::from(m.skipped) };
         let before = lsn.0.saturating_sub(1 + skipped);
-        if before > secondary.last.0.max(h.commit.get()) || !fits {
+        if before > secondary.last.max(m.commit).0 || !fits {
             // A gap, or a frame that can't be right. The primary sends again on the next link.
             out.note(Note::Refused { link: link.id, why: GAP });
             return out.push(Effect::Close { link: link.id });
         }
         secondary.last = lsn;
-        if secondary.commit(Lsn(h.commit.get()), self.journal.survives()) {
+        if secondary.commit(m.commit, self.journal.survives()) {
             self.changes.untidy.insert(group);
         }
         let blocks = BlockSet::touching(at, len);
-        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
         if self.journal.keeps_data() {
             secondary.uncertain.push_back((lsn, unit, blocks));
         }
-        let key = self.insert_replicated(link, h, body);
+        let key = self.insert_op(Op::of_stream(m, link, body));
         let replica = self.replicas.get_mut(group).expect("checked");
         let secondary = replica.secondary().expect("checked");
         secondary.running.push((lsn, key));
@@ -221,38 +249,33 @@ impl<J: Journal> Mirror<J> {
         self.pump(now, out);
     }
 
-    fn insert_replicated(&mut self, link: PeerLink, h: &Header, body: Buf) -> u64 {
-        let kind = if h.has(flag::ZERO) { OpKind::Zero } else { OpKind::Write };
-        let asker = Asker::Primary { link, op: h.op.get() };
-        self.insert_op(Op { lsn: Lsn(h.lsn.get()), ..Op::from_frame(h, kind, asker, body) })
-    }
-
     /// Executes a frame whatever its epoch, as a mutant does.
     fn replicate_blindly(
         &mut self,
         now: Time,
         link: PeerLink,
-        h: &Header,
-        body: Buf,
+        m: &Replicate,
+        body: Body,
         out: &mut Effects,
     ) {
-        let key = self.insert_replicated(link, h, body);
+        let key = self.insert_op(Op::of_stream(m, link, body));
         self.queue(key);
         self.pump(now, out);
     }
 
     /// Takes a write that arrives a second time because its link broke. Answers it now, or when it
     /// is durable.
-    fn replicate_again(&mut self, link: PeerLink, h: &Header, lsn: Lsn, out: &mut Effects) {
-        let group = GroupId(h.group.get());
-        let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
+    fn replicate_again(&mut self, link: PeerLink, m: &Replicate, out: &mut Effects) {
+        let lsn = m.lsn;
+        let replica = self.replicas.get_mut(m.group);
+        let secondary = replica.and_then(|r| r.secondary()).expect("checked");
         let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
         let refused = secondary.refused.iter().find(|(l, _)| *l == lsn).map(|(_, why)| *why);
         match running.and_then(|key| self.ops.get_mut(key)) {
-            Some(op) => op.asker = Asker::Primary { link, op: h.op.get() },
+            Some(op) => op.asker = Asker::Primary { link, op: m.op },
             None => {
                 let status = refused.unwrap_or(Status::Ok);
-                self.answer(link, Kind::Replicated, h, status, out);
+                self.answer_replicate(link, m, status, out);
             }
         }
     }
@@ -280,53 +303,52 @@ impl<J: Journal> Mirror<J> {
             secondary.running.retain(|(l, _)| *l != lsn);
         }
         if let Asker::Primary { link, op: name } = op.asker {
-            let mut header = self.header(Kind::Replicated, op.group);
-            (header.op, header.lsn) = (name.into(), lsn.0.into());
-            header.status = (status as u16).into();
-            out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
+            let (group, epoch) = (op.group, self.epoch_of(op.group));
+            let (incarnation, map) = (self.incarnation, self.map);
+            answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);
         }
         self.answer_asked(op.group, out);
         self.wipe_if_idle(now, op.group, out);
     }
 
     /// Takes a commit point.
-    pub fn commit_in(&mut self, from: DeviceId, h: &Header) {
-        let group = GroupId(h.group.get());
-        if self.check_leader(from, h).is_ok()
+    pub fn commit_in(&mut self, from: DeviceId, m: &Commit) {
+        let group = m.group;
+        if self.check_leader(from, group, m.epoch).is_ok()
             && let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary())
-            && secondary.commit(Lsn(h.commit.get()), self.journal.survives())
+            && secondary.commit(m.commit, self.journal.survives())
         {
             self.changes.untidy.insert(group);
         }
     }
 
-    /// Takes the primary's question for this replica's state. The primary's stream begins after the
-    /// `lsn` of the question.
+    /// Takes the primary's question for this replica's state.
     pub fn sync_start_in(
         &mut self,
         link: PeerLink,
         from: DeviceId,
-        h: &Header,
+        m: &SyncStart,
         body: &Buf,
         out: &mut Effects,
     ) {
-        if let Err(status) = self.check_leader(from, h) {
-            return self.answer(link, Kind::SyncState, h, status, out);
+        let group = m.group;
+        if let Err(status) = self.check_leader(from, group, m.epoch) {
+            return self.refuse_question(link, (m.question, group, m.epoch), status, out);
         }
         let Some(list) = records::read::<Executed>(body) else { return };
-        let replica = self.replicas.get_mut(GroupId(h.group.get())).expect("checked");
+        let replica = self.replicas.get_mut(group).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         secondary.fold(&mut replica.record.dirty);
         secondary.started = true;
         secondary.sealed = None;
-        secondary.last = Lsn(h.lsn.get());
+        secondary.last = m.after;
         secondary.refused.clear();
         secondary.source = ExecutedList::from_records(list, &mut 0);
         // Copies may include writes that the primary has forgotten.
-        self.take_forgotten(GroupId(h.group.get()), list);
-        let replica = self.replicas.get_mut(GroupId(h.group.get())).expect("checked");
-        replica.secondary().expect("checked").asked = Some((link, *h));
-        self.answer_asked(GroupId(h.group.get()), out);
+        self.take_forgotten(group, list);
+        let replica = self.replicas.get_mut(group).expect("checked");
+        replica.secondary().expect("checked").asked = Some((link, *m));
+        self.answer_asked(group, out);
     }
 
     /// Sends this replica's state, if the primary has asked and everything is done that came before
@@ -335,42 +357,35 @@ impl<J: Journal> Mirror<J> {
     fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
-        let Some((link, h)) = secondary.asked else { return };
-        let before = secondary.running.iter().any(|(lsn, _)| lsn.0 <= h.lsn.get());
+        let Some((link, asked)) = secondary.asked else { return };
+        let before = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
         if !before || mutant::on(Mutant::AnswerAtOnce) {
             secondary.asked = None;
-            self.send_state(link, &h, out);
+            let state = self.state(asked.question, group, asked.epoch);
+            self.send_state(link, state, asked.all, out);
         }
     }
 
     /// Sends the base epoch and the dirty set, in as many frames as necessary. A replica that
-    /// doesn't know what may differ sends all that it holds.
-    fn send_state(&self, link: PeerLink, h: &Header, out: &mut Effects) {
-        let group = GroupId(h.group.get());
+    /// doesn't know what may differ sends all that it holds; likewise if `all` is asked for.
+    fn send_state(&self, link: PeerLink, state: SyncState, all: bool, out: &mut Effects) {
+        let group = state.group;
         let record = &self.replicas[group].record;
         let mut list: Vec<UnitBlocks> =
             record.dirty.iter().map(|(unit, blocks)| UnitBlocks::new(unit, blocks)).collect();
-        if record.all_dirty || h.has(flag::ALL) {
+        if record.all_dirty || all {
             let units = self.journal.units(group).into_iter();
             list.extend(units.map(|u| UnitBlocks::new(u, self.journal.valid(group, u))));
         }
-        let mut header = self.header(Kind::SyncState, group);
-        (header.op, header.epoch) = (h.op, h.epoch);
-        header.lsn = record.base.0.into();
-        if list.is_empty() && self.journal.is_empty(group) {
-            header.flags = flag::FULL;
-        }
-        if record.all_dirty {
-            header.flags |= flag::ALL;
-        }
+        let empty = list.is_empty() && self.journal.is_empty(group);
+        let state = SyncState { base: record.base, all: record.all_dirty, empty, ..state };
         let most = (self.limits.frame_body as usize / size_of::<UnitBlocks>()).max(1);
         let mut pages = list.chunks(most).peekable();
         loop {
             let page = pages.next().unwrap_or(&[]);
             let more = pages.peek().is_some();
-            let flags = header.flags | if more { flag::MORE } else { 0 };
             let body = out.copy(page.as_bytes());
-            out.send(link.id, link.frame(Header { flags, ..header }, &body), body);
+            out.send(link.id, link.frame(SyncState { more, ..state }, &body), body);
             if !more {
                 return;
             }
@@ -383,17 +398,17 @@ impl<J: Journal> Mirror<J> {
         now: Time,
         link: PeerLink,
         from: DeviceId,
-        h: &Header,
+        m: &SyncWipe,
         out: &mut Effects,
     ) {
-        if let Err(status) = self.check_leader(from, h) {
-            return self.answer(link, Kind::SyncState, h, status, out);
+        let SyncWipe { question, group, epoch } = *m;
+        if let Err(status) = self.check_leader(from, group, epoch) {
+            return self.refuse_question(link, (question, group, epoch), status, out);
         }
-        let group = GroupId(h.group.get());
         let replica = self.replicas.get_mut(group).expect("checked");
         // A deletion can't be undone, so an MDM has to have said that this copy is not in sync.
         if replica.config.in_sync.contains(&self.me) || self.unsure.contains(&group) {
-            return self.answer(link, Kind::SyncState, h, Status::Behind, out);
+            return self.refuse_question(link, (question, group, epoch), Status::Behind, out);
         }
         let secondary = replica.secondary().expect("checked");
         (secondary.started, secondary.asked) = (false, None);
@@ -430,9 +445,7 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) {
         if self.replicas[group].config.epoch == epoch {
-            let mut h = Header::new(Kind::SyncWipe);
-            (h.group, h.epoch) = (group.0.into(), epoch.0.into());
-            self.send_state(link, &h, out);
+            self.send_state(link, self.state(0, group, epoch), false, out);
         }
     }
 
@@ -442,26 +455,25 @@ impl<J: Journal> Mirror<J> {
         now: Time,
         link: PeerLink,
         from: DeviceId,
-        h: &Header,
+        m: &Seal,
         body: &Buf,
         out: &mut Effects,
     ) {
-        let lsn = Lsn(h.lsn.get());
-        let (Ok(()), Some(list)) = (self.check_leader(from, h), records::read::<Executed>(body))
-        else {
-            return self.answer(link, Kind::Sealed, h, Status::Stale, out);
+        let (group, lsn) = (m.group, m.lsn);
+        let leads = self.check_leader(from, group, m.epoch);
+        let (Ok(()), Some(list)) = (leads, records::read::<Executed>(body)) else {
+            return self.answer_seal(link, *m, Status::Stale, out);
         };
-        let group = GroupId(h.group.get());
         let replica = self.replicas.get_mut(group).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         if secondary.sealed == Some(lsn) {
-            return self.answer(link, Kind::Sealed, h, Status::Ok, out);
+            return self.answer_seal(link, *m, Status::Ok, out);
         }
         if !secondary.started || secondary.last != lsn {
-            return self.answer(link, Kind::Sealed, h, Status::Behind, out);
+            return self.answer_seal(link, *m, Status::Behind, out);
         }
         let epoch = replica.config.epoch;
-        let wait = Waiting::Seal { epoch, lsn, link, op: h.op.get() };
+        let wait = Waiting::Seal { epoch, lsn, link };
         if self.changes.joins(group, wait) {
             return;
         }
@@ -494,7 +506,6 @@ impl<J: Journal> Mirror<J> {
         epoch: Epoch,
         lsn: Lsn,
         link: PeerLink,
-        op: u64,
         out: &mut Effects,
     ) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
@@ -506,15 +517,19 @@ impl<J: Journal> Mirror<J> {
         secondary.joiner = false;
         let peer = secondary.primary;
         out.note(Note::Sealed { group, peer, lsn });
-        let mut header = self.header(Kind::Sealed, group);
-        (header.op, header.lsn) = (op.into(), lsn.0.into());
-        out.send(link.id, link.frame(header, &[]), Buf::EMPTY);
+        self.answer_seal(link, Seal { group, epoch, lsn }, Status::Ok, out);
     }
 }
 
 /// Returns true for a copy of blocks that can't be read at its source.
-fn is_loss(h: &Header) -> bool {
-    h.has(flag::COPY) && h.has(flag::LOST) && fits::<BLOCK>(h.at.get(), h.len.get())
+fn is_loss(m: &Replicate) -> bool {
+    m.copy && m.lost && fits::<BLOCK>(m.range.at, m.range.len)
+}
+
+/// Sends an answer without a body.
+#[inline(always)]
+fn answer(link: PeerLink, message: impl Into<Header>, out: &mut Effects) {
+    out.send(link.id, link.frame(message, &[]), Buf::EMPTY);
 }
 
 #[cfg(test)]

@@ -26,8 +26,9 @@ use base::{
     mutant,
 };
 use seam::{Buf, Effects, Journal, Note};
+use wire::message::{Seal, Sealed, SyncStart, SyncState, SyncWipe};
 use wire::records::{self, UnitBlocks};
-use wire::{Header, Kind, PeerLink, Status, flag};
+use wire::{Header, PeerLink, Status};
 use zerocopy::IntoBytes;
 
 /// How long until an unanswered or refused question is repeated the first time.
@@ -224,26 +225,21 @@ impl<J: Journal> Mirror<J> {
     fn send_question(&mut self, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
-        let last = *last;
-        let (mut header, body) = match sync.phase {
+        let (after, epoch) = (*last, replica.config.epoch);
+        let question = after.0;
+        let header: Header = match sync.phase {
             Phase::Ask => {
-                let mut header = self.header(Kind::SyncStart, group);
-                header.flags = if sync.joiner.is_some() { flag::JOINER } else { 0 }
-                    | if replica.record.all_dirty { flag::ALL } else { 0 };
-                header.lsn = last.0.into();
-                let records = self.executed_records(group);
-                (header, out.copy(records.as_bytes()))
+                let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
+                SyncStart { question, group, epoch, after, joiner, all }.into()
             }
-            Phase::Wipe => (self.header(Kind::SyncWipe, group), Buf::EMPTY),
-            Phase::Seal(lsn) => {
-                let records = self.executed_records(group);
-                let mut header = self.header(Kind::Seal, group);
-                header.lsn = lsn.0.into();
-                (header, out.copy(records.as_bytes()))
-            }
+            Phase::Wipe => SyncWipe { question, group, epoch }.into(),
+            Phase::Seal(lsn) => Seal { group, epoch, lsn }.into(),
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
-        header.op = last.0.into();
+        let body = match sync.phase {
+            Phase::Wipe => Buf::EMPTY,
+            _ => out.copy(self.executed_records(group).as_bytes()),
+        };
         for peer in replica.config.devices(sync.unanswered()) {
             self.send_peer(peer, header, body.clone(), out);
         }
@@ -319,15 +315,15 @@ impl<J: Journal> Mirror<J> {
         &mut self,
         now: Time,
         from: DeviceId,
-        h: &Header,
+        m: &SyncState,
         body: &Buf,
         out: &mut Effects,
     ) {
-        let group = GroupId(h.group.get());
+        let group = m.group;
         let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
         let gone: BTreeSet<VolumeId> = told.filter(|volume| self.is_gone(*volume)).collect();
         let Some(replica) = self.replicas.get_mut(group) else { return };
-        if replica.config.epoch.0 != h.epoch.get() {
+        if replica.config.epoch != m.epoch {
             return;
         }
         let member = replica.config.member(from);
@@ -336,8 +332,8 @@ impl<J: Journal> Mirror<J> {
             return;
         };
         let Some(list) = records::read::<UnitBlocks>(body) else { return };
-        if h.status.get() != Status::Ok as u16 {
-            return self.state_refused(now, group, h, out);
+        if m.status != Status::Ok {
+            return self.state_refused(now, group, m.question, out);
         }
         // The peer acts in this epoch, so it serves no reads by a lease of an older one (rule R4,
         // case b).
@@ -347,12 +343,12 @@ impl<J: Journal> Mirror<J> {
         match sync.phase {
             Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
             // The answer to an older question says nothing about this stream.
-            Phase::Ask if h.op.get() == sync.asked.0 => {}
+            Phase::Ask if m.question == sync.asked.0 => {}
             _ => return,
         }
         self.has_told(from, group, asked_after);
         if !streaming {
-            if !h.has(flag::MORE) && idle {
+            if !m.more && idle {
                 self.restart_stream(now, group, from, patience, out);
             }
             return self.pump(now, out);
@@ -364,14 +360,14 @@ impl<J: Journal> Mirror<J> {
         for entry in list.iter().filter(|e| !forgets && !gone.contains(&e.key().volume)) {
             sync.todo.insert(entry.key(), entry.set());
         }
-        if h.has(flag::MORE) {
+        if m.more {
             return;
         }
-        let all = replica.record.all_dirty || h.has(flag::ALL);
+        let all = replica.record.all_dirty || m.all;
         let reaches = sync.joiner.is_none()
-            || (Epoch(h.lsn.get()) >= replica.record.base && !all)
+            || (m.base >= replica.record.base && !all)
             || mutant::on(Mutant::IgnoreBase);
-        if !reaches && !h.has(flag::FULL) {
+        if !reaches && !m.empty {
             return self.wipe_joiner(now, group, out);
         }
         sync.told.insert(member);
@@ -387,9 +383,9 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// A peer can't tell its state now: it may not know the epoch yet.
-    fn state_refused(&mut self, now: Time, group: GroupId, h: &Header, out: &mut Effects) {
+    fn state_refused(&mut self, now: Time, group: GroupId, question: u64, out: &mut Effects) {
         let Some(sync) = self.sync_mut(group) else { return };
-        let present = sync.phase == Phase::Ask && h.op.get() == sync.asked.0;
+        let present = sync.phase == Phase::Ask && question == sync.asked.0;
         let patience = sync.patience.min(ASK_AGAIN * 10);
         if sync.joiner.is_some() {
             self.cut(now, group, out);
@@ -481,22 +477,22 @@ impl<J: Journal> Mirror<J> {
 
     /// Takes a peer's confirmation of its seal. When all have confirmed, this replica counts as
     /// equal, too.
-    pub fn sealed_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
-        let group = GroupId(h.group.get());
+    pub fn sealed_in(&mut self, now: Time, from: DeviceId, m: &Sealed, out: &mut Effects) {
+        let Sealed { group, lsn, .. } = *m;
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(from);
-        if replica.config.epoch.0 != h.epoch.get() || h.status.get() != Status::Ok as u16 {
+        if replica.config.epoch != m.epoch || m.status != Status::Ok {
             return;
         }
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = primary.sync.as_mut().filter(|s| s.unanswered().intersects(member)) else {
             return;
         };
-        if sync.phase != Phase::Seal(Lsn(h.lsn.get())) {
+        if sync.phase != Phase::Seal(lsn) {
             return;
         }
         sync.sealed.insert(member);
-        out.note(Note::Sealed { group, peer: from, lsn: Lsn(h.lsn.get()) });
+        out.note(Note::Sealed { group, peer: from, lsn });
         if sync.sealed != sync.members {
             return;
         }
@@ -674,7 +670,7 @@ impl<J: Journal> Mirror<J> {
             *read = now.since(*since);
         }
         let sum = || if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
-        op.body_crc = crc.unwrap_or_else(sum);
+        op.body_crc = crc.or_else(|| Some(sum()));
         op.body = data;
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let Role::Primary(primary) = &mut replica.role else { return };

@@ -8,7 +8,8 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, MapVersion, Time};
 use seam::{Effects, Journal};
-use wire::{Header, Kind, PeerLink};
+use wire::PeerLink;
+use wire::message::{Beacon, Grant};
 
 /// What replicas lack, as far as this device knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -74,8 +75,7 @@ impl<J: Journal> Mirror<J> {
         self.fetch_again(None, out);
         self.cut_standing(now, out);
         self.drop_zeros();
-        let mut beacon = self.header(Kind::Beacon, GroupId(0));
-        (beacon.sent, beacon.epoch) = (now.0.into(), 0.into());
+        let beacon = Beacon { incarnation: self.incarnation, map: self.map, sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
@@ -153,27 +153,26 @@ impl<J: Journal> Mirror<J> {
         now: Time,
         link: PeerLink,
         from: DeviceId,
-        h: &Header,
+        beacon: &Beacon,
         out: &mut Effects,
     ) {
-        let (life, map) = (Incarnation(h.incarnation.get()), MapVersion(h.map.get()));
+        let (life, map) = (beacon.incarnation, beacon.map);
         self.tell_clean();
         self.scrub.heard(from, link);
         self.heard(now, from, life, map, out);
         if !self.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
             return;
         }
-        let mut grant = self.header(Kind::Grant, GroupId(0));
-        (grant.sent, grant.epoch) = (h.sent, 0.into());
         // Before the first map: the sender may not know that an earlier incarnation of this device
         // was the primary of its groups.
-        grant.map = self.map.max(self.named_at).0.into();
+        let map = self.map.max(self.named_at);
+        let grant = Grant { incarnation: self.incarnation, map, sent: beacon.sent };
         out.send_first(link.id, link.frame(grant, &[]));
     }
 
     /// Takes a grant.
-    pub fn grant_in(&mut self, now: Time, from: DeviceId, h: &Header, out: &mut Effects) {
-        self.leases.granted(now, from, Time(h.sent.get()), MapVersion(h.map.get()), self.map);
+    pub fn grant_in(&mut self, now: Time, from: DeviceId, grant: &Grant, out: &mut Effects) {
+        self.leases.granted(now, from, grant.sent, grant.map, self.map);
         self.unpark_all();
         self.pump(now, out);
     }

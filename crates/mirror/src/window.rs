@@ -32,7 +32,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, Limits, Lsn, Mutant, Time, UNIT, mutant};
 use seam::{Buf, Effects, Head, Journal};
-use wire::{Header, Kind, PeerLink, flag};
+use wire::message::{Replicate, UnitRange};
+use wire::{Header, PeerLink};
 
 /// How long a joiner may take for one operation, in multiples of `suspect_after`.
 const STANDS: u32 = 5;
@@ -245,9 +246,15 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Sends a frame to a device, if its link is up. The frame takes no room in the window.
-    pub(crate) fn send_peer(&self, device: DeviceId, header: Header, body: Buf, out: &mut Effects) {
+    pub(crate) fn send_peer(
+        &self,
+        device: DeviceId,
+        message: impl Into<Header>,
+        body: Buf,
+        out: &mut Effects,
+    ) {
         if let Some(link) = self.peers.get(device).and_then(|peer| peer.link) {
-            out.send(link.id, link.frame(header, &body), body);
+            out.send(link.id, link.frame(message, &body), body);
         }
     }
 
@@ -255,20 +262,20 @@ impl<J: Journal> Mirror<J> {
     /// unless it `has_turn`.
     pub(crate) fn send_copies(&mut self, key: u64, to: Members, has_turn: bool, out: &mut Effects) {
         let window = self.window();
-        let mut header = self.copy_header(key);
+        let mut message = self.copy_message(key);
         let op = self.ops.get_mut(key).expect("the operation lives");
         let replica = &self.replicas[op.group];
         self.sends += 1;
         if op.flying.is_empty() {
             op.number = self.sends;
         }
-        let (bytes, flags) = (self.traffic.bytes(op), header.flags);
+        let bytes = self.traffic.bytes(op);
         // Only if exactly one other replica has to have it: of two, one may have done it when the
         // other refuses.
         let undone = op.reserved && op.local == Local::NotStarted;
         let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
         // As a rule all replicas get the same frame.
-        let mut sealed: Option<((u32, u8, u16), Head)> = None;
+        let mut sealed: Option<((u32, bool, u16), Head)> = None;
         for (member, device) in replica.config.each(to) {
             let Some(peer) = self.peers.get_mut(device) else { continue };
             let Some(link) = peer.link else { continue };
@@ -284,43 +291,42 @@ impl<J: Journal> Mirror<J> {
                 Role::Primary(primary) => primary.skipped(op.lsn, member),
                 _ => 0,
             };
-            let flags = flags | if fresh.intersects(member) { flag::FRESH } else { 0 };
-            let differs = (skipped, flags, link.version);
+            let fresh = fresh.intersects(member);
+            let differs = (skipped, fresh, link.version);
             if sealed.as_ref().is_none_or(|(of, _)| *of != differs) {
-                (header.skipped, header.flags) = (skipped.into(), flags);
-                sealed = Some((differs, link.seal(header)));
+                (message.skipped, message.fresh) = (skipped, fresh);
+                sealed = Some((differs, link.frame_as(message, &op.body, op.body_crc)));
             }
             let (_, head) = sealed.as_ref().expect("just made");
             out.send(link.id, *head, op.body.clone());
         }
     }
 
-    /// Returns the header of an operation of the stream, except for what differs from replica to
+    /// Returns the frame of an operation of the stream, except for what differs from replica to
     /// replica.
-    fn copy_header(&self, key: u64) -> Header {
+    fn copy_message(&self, key: u64) -> Replicate {
         let op = self.ops.get(key).expect("the operation lives");
         let replica = &self.replicas[op.group];
-        let mut h = self.header_in(Kind::Replicate, op.group, replica.config.epoch);
-        h.op = key.into();
-        h.volume = op.unit.volume.0.into();
-        (h.unit, h.at, h.len) = (op.unit.index.into(), op.at.into(), op.len.into());
-        h.lsn = op.lsn.0.into();
-        if let Role::Primary(primary) = &replica.role {
-            h.commit = primary.commit.0.into();
-        }
-        (h.sdc, h.seq, h.floor) =
-            (op.client.sdc.0.into(), op.client.seq.into(), op.client.floor.into());
-        h.incarnation = op.client.incarnation.0.into();
-        let lost = op.flags & flag::LOST;
-        let zero = op.kind == OpKind::Zero || op.body.is_empty() && lost == 0;
-        let copy = match op.kind {
-            OpKind::Copy if self.yields(op.group) => flag::COPY | flag::YIELDS,
-            OpKind::Copy => flag::COPY,
-            _ => 0,
+        let commit = match &replica.role {
+            Role::Primary(primary) => primary.commit,
+            _ => Lsn(0),
         };
-        h.flags = (op.flags & flag::NO_BODY_CRC) | lost | if zero { flag::ZERO } else { 0 } | copy;
-        (h.body_len, h.body_crc) = ((op.body.len() as u32).into(), op.body_crc.into());
-        h
+        let copy = op.kind == OpKind::Copy;
+        Replicate {
+            op: key,
+            group: op.group,
+            epoch: replica.config.epoch,
+            lsn: op.lsn,
+            commit,
+            range: UnitRange { unit: op.unit, at: op.at, len: op.len },
+            client: op.client,
+            skipped: 0,
+            fresh: false,
+            zero: op.kind == OpKind::Zero || op.body.is_empty() && !op.stream.lost,
+            yields: copy && self.yields(op.group),
+            lost: op.stream.lost,
+            copy,
+        }
     }
 
     /// Returns true if a client's write of this many bytes has to wait until these replicas have

@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use seam::{DialId, Effect, Effects, Port, Strangers};
 use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, Kind, PeerLink, common_version, control_frame};
+use wire::{Header, PeerLink, common_version, control_frame, message};
 
 /// A session number may be at most this far above the last one that the server knows. So a made-up
 /// number leaves room for the next ones.
@@ -197,10 +197,11 @@ pub fn strangers(limits: &Limits) -> Strangers {
 /// Sends a control message in the version of the link.
 pub fn send_control(
     link: PeerLink,
-    mut header: Header,
+    frame: impl Into<Header>,
     message: &impl prost::Message,
     out: &mut Effects,
 ) {
+    let mut header = frame.into();
     header.version = link.version.into();
     let (head, body) = control_frame(header, message, out.pool());
     out.send(link.id, head, body);
@@ -211,13 +212,13 @@ pub fn send_hello(link: LinkId, hello: &Hello, out: &mut Effects) {
     let newest = hello.version_max as u16;
     let as_newest = mutant::on(Mutant::NewestHello);
     let version = if as_newest { newest } else { wire::HANDSHAKE_VERSION };
-    send_control(PeerLink::new(link, version), Header::new(Kind::Hello), hello, out);
+    send_control(PeerLink::new(link, version), message::Hello {}, hello, out);
 }
 
 /// Sends a welcome.
 pub fn send_welcome(link: LinkId, welcome: &Welcome, out: &mut Effects) {
     let link = PeerLink::new(link, wire::HANDSHAKE_VERSION);
-    send_control(link, Header::new(Kind::Welcome), welcome, out);
+    send_control(link, message::Welcome {}, welcome, out);
 }
 
 /// Returns the version of a link on which this welcome came. `None` if this build does not speak
@@ -291,7 +292,7 @@ pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
 /// Sends a refusal, and closes the link after it.
 pub fn refuse(link: LinkId, refusal: &Refusal, out: &mut Effects) {
     let way = PeerLink::new(link, wire::HANDSHAKE_VERSION);
-    send_control(way, Header::new(Kind::Refusal), refusal, out);
+    send_control(way, message::Refusal {}, refusal, out);
     out.push(Effect::Close { link });
 }
 

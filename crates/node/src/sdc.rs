@@ -41,8 +41,8 @@ use mirror::client::{Action, Client, Hangup, Turn};
 use seam::{
     BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers, Unsent,
 };
-use wire::Header;
 use wire::control::Refusal;
+use wire::{Frame, Header};
 
 pub use framer::SdcFramer;
 pub use nbd::NbdGrown;
@@ -254,9 +254,9 @@ impl Sdc {
 
     fn execute(&mut self, now: Time, action: Action<Origin>, out: &mut Effects) {
         match action {
-            Action::Send { device, header, body } => {
+            Action::Send { device, io, body } => {
                 if let Some(link) = self.servers.up(device) {
-                    out.send(link.id, link.frame(header, &body), body);
+                    out.send(link.id, link.frame(&io, &body), body);
                 }
             }
             Action::Done { origin, result } => {
@@ -342,9 +342,10 @@ impl Sdc {
     }
 }
 
-/// Decodes a control message. `None` if the body is damaged or malformed.
+/// Decodes a control message. `None` if the frame is damaged or malformed.
 fn decode<M: prost::Message + Default>(header: &Header, body: &[u8]) -> Option<M> {
-    if wire::body_ok(header, body) { M::decode(body).ok() } else { None }
+    let sound = Frame::try_from(header).is_ok() && wire::body_ok(header, body);
+    if sound { M::decode(body).ok() } else { None }
 }
 
 /// Returns a short text for the note about a refusal.

@@ -404,7 +404,7 @@ impl Node for Admin {
             Event::LinkDown { .. } | Event::DialFailed { .. } => self.lost(now),
             Event::Frame { link, head, body } => {
                 let header = wire::parse(head);
-                if !wire::body_ok(&header, &body) {
+                if !wire::body_ok(header, &body) {
                     out.push(Effect::Close { link });
                     return self.lost(now);
                 }

@@ -70,6 +70,9 @@ impl FromStr for Lie {
     }
 }
 
+/// Where a message between MDMs has its secret.
+const SECRET: usize = 24;
+
 /// Header and body of a frame.
 type Frame = (Header, Vec<u8>);
 
@@ -94,7 +97,7 @@ impl Liar {
         if head.as_slice().len() != HEADER {
             return;
         }
-        let header = wire::parse(head.as_slice());
+        let header = *wire::parse(head.as_slice());
         let role = match header.kind() {
             Some(Kind::Hello) => Hello::decode(body).map_or(0, |hello| hello.role),
             _ => 0,
@@ -134,25 +137,18 @@ impl Liar {
     fn altered(&mut self, (mut header, mut body): Frame) -> Frame {
         let r = &mut self.prng;
         for _ in 0..r.below(4) {
-            let field = match r.below(10) {
-                0 => &mut header.op,
-                1 => &mut header.epoch,
-                2 => &mut header.lsn,
-                3 => &mut header.commit,
-                4 => &mut header.seq,
-                5 => &mut header.floor,
-                6 => &mut header.incarnation,
-                7 => &mut header.map,
-                8 => &mut header.sent,
+            // Most kinds have a number of 8 bytes at most of these places.
+            let at = match r.below(10) {
+                number @ 0..=8 => [24, 40, 48, 56, 64, 72, 96, 104, 112][number as usize],
                 _ => {
-                    header.sdc = (r.below(8) as u32).into();
+                    header.forge(92, &(r.below(8) as u32).to_le_bytes());
                     continue;
                 }
             };
-            let old = field.get();
+            let old = header.raw(at);
             let leap = 1 << r.below(63);
             let new = [0, old.wrapping_sub(leap), old.wrapping_add(leap), u64::MAX];
-            *field = (*r.pick(&new)).into();
+            header.forge(at, &r.pick(&new).to_le_bytes());
         }
         if !body.is_empty() && r.chance(0.4) {
             let at = r.below(body.len() as u64) as usize;
@@ -207,7 +203,8 @@ impl Liar {
         hello.secret = self.prng.next_u64();
         let mut story = vec![self.hello_frame(&hello)];
         for (mut header, body) in self.frames(to, Some(Kind::Raft)) {
-            header.op = (header.op.get() ^ self.prng.next_u64()).into();
+            let secret = header.raw(SECRET) ^ self.prng.next_u64();
+            header.forge(SECRET, &secret.to_le_bytes());
             story.push((header, body));
         }
         story

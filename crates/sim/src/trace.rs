@@ -145,40 +145,15 @@ impl Trace {
     }
 }
 
-/// Describes a frame in a line: its kind, and all fields that are not zero.
+/// Describes a frame in a line: what its header says, and the length of its body.
 pub fn describe(head: &Head, body: &[u8], port: Port) -> String {
     if port != Port::Peer || head.as_slice().len() != wire::header::HEADER {
         return format!("{} + {} bytes", head.as_slice().len(), body.len());
     }
-    let h = wire::parse(head.as_slice());
-    let mut s = match h.kind() {
-        Some(kind) => format!("{kind:?}"),
-        None => format!("kind {}", h.kind),
+    let mut s = match wire::Frame::try_from(wire::parse(head.as_slice())) {
+        Ok(frame) => format!("{frame:?}"),
+        Err(why) => format!("a frame that can't be read: {why}"),
     };
-    let fields: [(&str, u64); 17] = [
-        ("flags", u64::from(h.flags)),
-        ("status", u64::from(h.status.get())),
-        ("op", h.op.get()),
-        ("g", u64::from(h.group.get())),
-        ("e", h.epoch.get()),
-        ("lsn", h.lsn.get()),
-        ("commit", h.commit.get()),
-        ("vol", u64::from(h.volume.get())),
-        ("unit", u64::from(h.unit.get())),
-        ("at", u64::from(h.at.get())),
-        ("len", u64::from(h.len.get())),
-        ("sdc", u64::from(h.sdc.get())),
-        ("seq", h.seq.get()),
-        ("floor", h.floor.get()),
-        ("inc", h.incarnation.get()),
-        ("map", h.map.get()),
-        ("sent", h.sent.get()),
-    ];
-    for (name, value) in fields {
-        if value != 0 {
-            write!(s, " {name}={value}").expect("strings can be written");
-        }
-    }
     if !body.is_empty() {
         write!(s, " body={}", body.len()).expect("strings can be written");
     }

@@ -4,14 +4,12 @@ use crate::inbox::{Item, ProcState, Stranger};
 use crate::net::{Cargo, Conn, End, EndState, Lane, Piece};
 use crate::weather::hit;
 use crate::world::{Dial, ProcId, What, World};
-use base::{GroupId, Incarnation, LinkId, SdcId, Time};
-use seam::{
-    Buf, ClientWrite, DialError, DialId, DownReason, Effects, FrameError, Head, Note, Port,
-    Strangers,
-};
+use base::{LinkId, Time};
+use seam::{Buf, DialError, DialId, DownReason, Effects, FrameError, Head, Note, Port, Strangers};
 use std::net::SocketAddr;
 use std::time::Duration;
-use wire::{Header, Kind, flag};
+use wire::message::{Replicate, SyncStart, Write};
+use wire::{Header, Kind};
 
 /// Time-out of a dial.
 const DIAL_TIME: Duration = Duration::from_secs(2);
@@ -249,19 +247,21 @@ impl World {
         }
         let header = wire::parse(head.as_slice());
         match header.kind() {
-            Some(wire::Kind::MapPage) if self.tap.contains(&from) => {
+            Some(Kind::MapPage) if self.tap.contains(&from) => {
                 self.tapped.push((*head, body.clone()));
             }
-            Some(wire::Kind::Write) => {
-                self.writes.sent(GroupId(header.group.get()), client_write(&header), body);
+            Some(Kind::Write) => {
+                if let Ok(Write { request, .. }) = Write::try_from(header) {
+                    self.writes.sent(request.group, request.client, body);
+                }
             }
             _ => {}
         }
     }
 
     fn note_arrival(&mut self, head: &Head) {
-        if let Some(header) = header(head).filter(|h| h.kind() == Some(Kind::Write)) {
-            self.writes.arrived(GroupId(header.group.get()), client_write(&header));
+        if let Some(Ok(Write { request, .. })) = header(head).map(Write::try_from) {
+            self.writes.arrived(request.group, request.client);
         }
     }
 
@@ -321,7 +321,7 @@ impl World {
             return (head, body);
         }
         let flip = |bytes: &mut [u8], bit: u64| bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
-        let guarded = !wire::parse(head.as_slice()).has(flag::NO_BODY_CRC);
+        let guarded = wire::parse(head.as_slice()).is_summed();
         if guarded && !body.is_empty() && self.net_prng.chance(0.8) {
             let mut damaged = seam::BufPool::new(0).copy(&body);
             flip(damaged.as_mut(), self.net_prng.below(body.len() as u64 * 8));
@@ -683,20 +683,10 @@ impl World {
 /// Returns true for a part of a resync copy, and for the start of a join, after which the primary
 /// sends its dirty blocks.
 fn is_copy(head: &Head) -> bool {
-    header(head).is_some_and(|h| match h.kind() {
-        Some(Kind::Replicate) => h.has(flag::COPY),
-        Some(Kind::SyncStart) => h.has(flag::JOINER),
-        _ => false,
+    header(head).is_some_and(|h| {
+        Replicate::try_from(h).is_ok_and(|m| m.copy)
+            || SyncStart::try_from(h).is_ok_and(|m| m.joiner)
     })
-}
-
-fn client_write(header: &Header) -> ClientWrite {
-    ClientWrite {
-        sdc: SdcId(header.sdc.get()),
-        incarnation: Incarnation(header.incarnation.get()),
-        seq: header.seq.get(),
-        floor: header.floor.get(),
-    }
 }
 
 fn is_write(head: &Head) -> bool {
@@ -705,7 +695,7 @@ fn is_write(head: &Head) -> bool {
 }
 
 /// Returns the header of a frame between Gabion's processes; `None` for other frames.
-fn header(head: &Head) -> Option<Header> {
+fn header(head: &Head) -> Option<&Header> {
     let head = head.as_slice();
     (head.len() == wire::header::HEADER).then(|| wire::parse(head))
 }

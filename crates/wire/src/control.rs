@@ -95,8 +95,8 @@ pub struct Hello {
     #[prost(bool, tag = "23")]
     pub newcomer: bool,
     /// MDM to MDM: the number that `to` has to put in front of each message to the sender
-    /// ([`Header::op`](crate::Header)). Only the process that listens at the address that the
-    /// sender dialled knows it.
+    /// ([`Raft::secret`](crate::message::Raft::secret)). Only the process that listens at the
+    /// address that the sender dialled knows it.
     #[prost(uint64, tag = "24")]
     pub secret: u64,
     /// MDM to MDM: the newest term that the sender knows. The leader of an older term does not know

@@ -1,6 +1,6 @@
 //! The header of all frames: 128 bytes, little-endian, without implicit padding.
 
-use zerocopy::byteorder::little_endian::{U16, U32, U64};
+use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a header.
@@ -8,18 +8,22 @@ pub const HEADER: usize = 128;
 /// The first four bytes of every frame: "GABN".
 pub const MAGIC: [u8; 4] = *b"GABN";
 
-/// The fixed header. Fields that a kind does not use are zero. No receiver refuses unknown bits, so
-/// that they can be given a meaning later.
+/// A frame's header as it is sent. Its first 20 bytes are the same for all kinds: framing reads
+/// them. The others belong to the kind: [`crate::message`] has a struct for each, and knows where
+/// its fields are.
+///
+/// Bytes and flags that a kind does not use are zero, and receivers check that. A new meaning is a
+/// new protocol version.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
 #[repr(C)]
 pub struct Header {
     /// [`MAGIC`].
-    pub magic: [u8; 4],
+    pub(crate) magic: [u8; 4],
     /// CRC-32C of header bytes 8..128.
-    pub crc: U32,
-    /// CRC-32C of the body; 0 with flag `NO_BODY_CRC`.
+    pub(crate) crc: U32,
+    /// CRC-32C of the body; 0 with flag [`NO_BODY_CRC`].
     pub body_crc: U32,
     /// Bytes of body that follow.
     pub body_len: U32,
@@ -27,48 +31,14 @@ pub struct Header {
     pub version: U16,
     /// A [`Kind`].
     pub kind: u8,
-    /// Bits of [`flag`].
+    /// [`NO_BODY_CRC`], and the flags of the kind.
     pub flags: u8,
-    /// A [`Status`], in answers.
-    pub status: U16,
-    /// Zero.
-    pub reserved: U16,
-    /// The sender's id for the operation. The answer carries the same.
-    pub op: U64,
-    /// The group that the frame is about.
-    pub group: U32,
-    /// The volume.
-    pub volume: U32,
-    /// The group's epoch as the sender knows it (rule R2).
-    pub epoch: U64,
-    /// The write's sequence number in its group and epoch.
-    pub lsn: U64,
-    /// The commit point: every write of this epoch up to here is on all in-sync replicas.
-    pub commit: U64,
-    /// The client's number for the operation (rule R8).
-    pub seq: U64,
-    /// The client's lowest unanswered number. Lower ones are never retried.
-    pub floor: U64,
-    /// The unit in the volume.
-    pub unit: U32,
-    /// Offset in the unit, in bytes.
-    pub at: U32,
-    /// Length of the range in bytes.
-    pub len: U32,
-    /// The client.
-    pub sdc: U32,
-    /// The incarnation of the client (I/O, replication) or of the sender (all else).
-    pub incarnation: U64,
-    /// The version of the sender's map.
-    pub map: U64,
-    /// Beacon: the sender's clock in ns. Grant: the value of the beacon.
-    pub sent: U64,
-    /// The generation of the volume's mapping that the request was sent under (rule R8).
-    pub generation: U32,
-    /// Number of sequence numbers just below `lsn` that the receiver does not get: copies to other
-    /// replicas, and operations that all replicas have by now.
-    pub skipped: U32,
+    /// The fields of the kind.
+    fields: [u8; HEADER - 20],
 }
+
+/// The flag of framing: the body has no checksum, because its data is not kept (NULL devices).
+pub const NO_BODY_CRC: u8 = 64;
 
 const _: () = assert!(size_of::<Header>() == HEADER);
 
@@ -88,7 +58,8 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Kind of a frame. The numbers are part of the format.
+    /// Kind of a frame. The numbers are part of the format. [`crate::message`] says what each one
+    /// carries.
     Kind: u8 {
         /// First frame from the side that dialled; identifies it. Body: `control::Hello`.
         Hello = 1,
@@ -96,45 +67,41 @@ codes! {
         Welcome = 2,
         /// Answer to a hello that is refused; the link closes after it. Body: `control::Refusal`.
         Refusal = 3,
-        /// Sign of life and request for a lease (rule R3). Uses `sent` and `map`.
+        /// Sign of life and request for a lease (rule R3).
         Beacon = 4,
-        /// Grants the lease. `sent` is the beacon's, `map` is the granter's.
+        /// Grants the lease.
         Grant = 5,
-        /// From a client: read `unit`, `at`, `len`. From a primary to a secondary: return the
-        /// secondary's content of these blocks; the body of that answer ends with
-        /// `records::Executed` of the blocks.
+        /// From a client: read a range.
         Read = 10,
         /// From a client: write the body.
         Write = 11,
-        /// From a client: zero the range. With flag `HOLE` its space may be freed.
+        /// From a client: zero a range.
         Zero = 12,
-        /// From a client: report which blocks hold data. The body of the answer has one bit per
-        /// touched block.
+        /// From a client: report which blocks hold data.
         Extents = 13,
         /// Answer to `Read`, `Write`, `Zero` and `Extents`.
         Reply = 14,
-        /// Primary to secondary or joiner: one write, in the order of `lsn`. With flag `ZERO` it
-        /// has no body and zeros the range.
+        /// From a primary to a secondary: return the secondary's content of these blocks.
+        Fetch = 15,
+        /// Answer: the blocks, and `records::Executed` of the blocks.
+        Fetched = 16,
+        /// Primary to secondary or joiner: one write, in the order of the stream.
         Replicate = 20,
-        /// Answer: the write is durable there; or it could not be done, with status `Full` or
-        /// `Damaged`.
+        /// Answer: the write is durable there, or could not be done.
         Replicated = 21,
-        /// Primary to secondary: `commit` has advanced, and no write is due that would carry it.
+        /// Primary to secondary: the commit point has advanced.
         Commit = 22,
         /// Primary to secondary or joiner: asks for its state in this epoch.
         SyncStart = 23,
-        /// Answer: base epoch in `lsn`, dirty blocks in the body (`records::UnitBlocks`), in as
-        /// many frames as necessary (flag `MORE`). With flag `FULL` the replica has nothing.
+        /// Answer: the base epoch and the dirty blocks.
         SyncState = 24,
-        /// Primary to joiner: delete all data of this group. Answered by `SyncState`.
+        /// Primary to joiner: delete all data of a group. Answered by `SyncState`.
         SyncWipe = 25,
-        /// Primary to a peer: it has everything up to `lsn` and may clear its dirty set. Body:
-        /// `records::Executed`.
+        /// Primary to a peer: it is equal, and may clear its dirty set.
         Seal = 26,
         /// Answer: the seal is durable.
         Sealed = 27,
-        /// Secondary to primary, unasked: these whole blocks are damaged here. The primary sends
-        /// them as a write of the stream if it can read them.
+        /// Secondary to primary, unasked: these whole blocks are damaged here.
         Damage = 28,
         /// SDS to MDM: registration. Body: `control::Register`.
         Register = 30,
@@ -144,7 +111,7 @@ codes! {
         Registered = 32,
         /// SDS or SDC to MDM. Body: `control::Heartbeat`.
         Heartbeat = 33,
-        /// Asks for everything newer than `map`. With flag `WAIT` the answer waits for news.
+        /// Asks for everything newer than the sender's map.
         MapPull = 34,
         /// Answer, or a part of it. Body: `control::MapPage`.
         MapPage = 35,
@@ -156,8 +123,7 @@ codes! {
         Admin = 40,
         /// Answer to `Admin`. Body: `control::AdminReply`.
         AdminReply = 41,
-        /// MDM to MDM, on the link that the sender dialled: a part of a consensus message. `seq` is
-        /// the number of the message on this link, `at` the offset of the part, `len` its length.
+        /// MDM to MDM, on the link that the sender dialled: a part of a consensus message.
         Raft = 50,
     }
 }
@@ -167,8 +133,8 @@ codes! {
     Status: u16 {
         /// Done.
         Ok = 0,
-        /// The sender's epoch or map is old: get map `map` or a newer one, then ask the primary
-        /// that it names.
+        /// The sender's epoch or map is old: get the map that the answer names or a newer one, then
+        /// ask the primary.
         Stale = 1,
         /// The receiver's own map is older than the sender's: try again soon.
         Behind = 2,
@@ -194,38 +160,4 @@ codes! {
         /// A newer process has the client's name: requests of this one are no longer executed.
         Superseded = 12,
     }
-}
-
-/// Bits of [`Header::flags`].
-pub mod flag {
-    /// `Zero`: the space may be freed.
-    pub const HOLE: u8 = 1;
-    /// `Replicate`: zeroes the range and has no body.
-    pub const ZERO: u8 = 2;
-    /// `SyncState`: another frame continues the list. The same bit as `HOLE`.
-    pub const MORE: u8 = 1;
-    /// `Replicate`: a client's write to new space that the primary has not begun, and that no third
-    /// replica needs. The receiver may refuse it to keep its spare. The same bit as `HOLE`.
-    pub const FRESH: u8 = 1;
-    /// `SyncStart`: return everything that you hold, any block may differ. `SyncState`: this is
-    /// everything that is held, any block may differ. The same bit as `ZERO`.
-    pub const ALL: u8 = 2;
-    /// I/O: this (client, seq) may have arrived somewhere before.
-    pub const RETRY: u8 = 4;
-    /// `MapPull`: answer once there is something newer.
-    pub const WAIT: u8 = 8;
-    /// `Replicate`, with `COPY`: the receiver may delay it in favour of its own clients. The same
-    /// bit as `WAIT`.
-    pub const YIELDS: u8 = 8;
-    /// `SyncState`: the replica has nothing, copy everything.
-    pub const FULL: u8 = 16;
-    /// `Replicate`, with `COPY`: whole blocks that the source can't read any more. No body. The
-    /// same bit as `FULL`.
-    pub const LOST: u8 = 16;
-    /// `SyncStart`: the receiver is a joiner and not in the in-sync set.
-    pub const JOINER: u8 = 32;
-    /// Any kind: the body has no checksum (NULL devices, whose data is not kept).
-    pub const NO_BODY_CRC: u8 = 64;
-    /// `Replicate`: a copy of a resync and not a client's write.
-    pub const COPY: u8 = 128;
 }

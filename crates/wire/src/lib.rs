@@ -1,8 +1,9 @@
 //! The wire format between Gabion's own processes.
 //!
-//! Every frame is one fixed 128-byte [`Header`] and a body of `body_len` bytes. The header carries
-//! everything that the data path needs, so reads, writes, replication and acknowledgements never
-//! parse anything else. Control messages are Protocol Buffers in the body ([`control`]): tagged
+//! Every frame is one fixed 128-byte [`Header`] and a body of `body_len` bytes. [`message`] has a
+//! struct for each kind of frame, which says what its header means. That is everything that the
+//! data path needs, so reads, writes, replication and acknowledgements never parse anything else.
+//! Control messages are Protocol Buffers in the body ([`control`]): tagged
 //! fields survive rolling upgrades. `docs/internals/protocol.md` explains each frame.
 //!
 //! This crate defines layouts, not behaviour: other crates decide who may send a frame, and when.
@@ -14,11 +15,13 @@ pub mod control;
 pub mod frame;
 pub mod header;
 pub mod link;
+pub mod message;
 pub mod records;
 
-pub use frame::{PeerFramer, body_ok, control_frame, frame, parse};
-pub use header::{Header, Kind, Status, flag};
+pub use frame::{Body, PeerFramer, body_ok, control_frame, frame, parse};
+pub use header::{Header, Kind, Status};
 pub use link::{HANDSHAKE_VERSION, PeerLink, common_version};
+pub use message::{Frame, Malformed};
 
 use base::Dialect;
 

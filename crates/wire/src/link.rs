@@ -4,8 +4,8 @@
 //! highest one that both speak, and both keep it with the link. `Hello`, `Welcome` and `Refusal`
 //! always have [`HANDSHAKE_VERSION`], so that builds of any age can tell each other what is wrong.
 
-use crate::frame::{frame, seal};
-use crate::header::{Header, Kind};
+use crate::frame::{complete, finish};
+use crate::header::{Header, Kind, NO_BODY_CRC};
 use base::{Dialect, LinkId};
 use seam::Head;
 
@@ -27,18 +27,26 @@ impl PeerLink {
         PeerLink { id, version }
     }
 
-    /// Completes a header for this body, in the version of the link.
+    /// Completes a message for this body, in the version of the link.
     #[inline]
-    pub fn frame(self, mut header: Header, body: &[u8]) -> Head {
+    pub fn frame(self, message: impl Into<Header>, body: &[u8]) -> Head {
+        let mut header = message.into();
         header.version = self.version.into();
-        frame(header, body)
+        complete(&mut header, body)
     }
 
-    /// Seals a header whose `body_len` and `body_crc` are set, in the version of the link.
+    /// Completes a message for a body with this checksum, or with none. It is not computed again
+    /// from memory, which may have changed.
     #[inline]
-    pub fn seal(self, mut header: Header) -> Head {
+    pub fn frame_as(self, message: impl Into<Header>, body: &[u8], crc: Option<u32>) -> Head {
+        let mut header = message.into();
         header.version = self.version.into();
-        seal(header)
+        header.body_len = (body.len() as u32).into();
+        match crc {
+            Some(crc) => header.body_crc = crc.into(),
+            None => header.flags |= NO_BODY_CRC,
+        }
+        finish(&mut header)
     }
 }
 

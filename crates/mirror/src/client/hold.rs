@@ -5,11 +5,11 @@
 //! programs may discard. A file system that has seen an error on a write is broken.
 //!
 //! - **A held write gives its number back.** A primary that answers `Full` has checked whether a
-//!   part of the write is in the content, and says so ([`PART_DONE`]). As a rule there is none, and
-//!   never will be: older copies of the write belong to older sessions or epochs, and nothing of
-//!   these is begun any more. So it is sent again as a new write. If it kept its number, the floor
-//!   would stand still while it is held, perhaps for days, and the list of executed writes would
-//!   grow with everything else that is written.
+//!   part of the write is in the content, and says so (`Reply::part_done`). As a rule there is
+//!   none, and never will be: older copies of the write belong to older sessions or epochs, and
+//!   nothing of these is begun any more. So it is sent again as a new write. If it kept its number,
+//!   the floor would stand still while it is held, perhaps for days, and the list of executed
+//!   writes would grow with everything else that is written.
 //! - **Writes leave a quarter of the requests to others.** Any write may turn out to be one that is
 //!   held, so at worst all of them are. Reads, and what makes space (zeros, discards), must be
 //!   admitted nevertheless. So the limit counts all writes and not only held ones, and applies when
@@ -23,9 +23,6 @@ use base::Time;
 use base::mutant::{self, Mutant};
 use base::prng::mix;
 use base::time::Duration;
-
-/// `Header::len` of a `Full` answer to a write of which a part is in the content already.
-pub const PART_DONE: u32 = 1;
 
 /// How long a write waits before it is sent again.
 const AGAIN: Duration = Duration::from_millis(250);

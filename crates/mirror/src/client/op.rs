@@ -1,8 +1,8 @@
 //! One operation: what the client asks one primary about one unit.
 
-use base::{DeviceId, Epoch, GroupId, Time};
+use base::{DeviceId, Epoch, GroupId, Time, UnitKey};
 use seam::{BlockKind, BlockRequest};
-use wire::{Header, Kind, flag};
+use wire::message::{Extents, Io, Read, Request, UnitRange, Write, Zero};
 
 /// The place of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,26 +72,20 @@ impl Op {
         }
     }
 
-    /// Returns the header of the operation, without what is the same for all operations of a
-    /// client.
-    pub(super) fn header(&self, request: &BlockRequest, generation: u32) -> Header {
-        let (kind, flags) = match request.kind {
-            BlockKind::Read => (Kind::Read, 0),
-            BlockKind::Write => (Kind::Write, 0),
-            BlockKind::Zero { hole } => (Kind::Zero, if hole { flag::HOLE } else { 0 }),
-            BlockKind::Extents => (Kind::Extents, 0),
-            BlockKind::Flush => unreachable!("a flush is answered at once"),
-        };
-        let mut header = Header::new(kind);
-        header.flags = flags;
-        header.group = self.group.0.into();
-        header.volume = request.volume.0.into();
-        header.epoch = self.epoch.0.into();
-        header.seq = self.seq.into();
-        header.unit = self.unit.into();
-        header.at = self.at.into();
-        header.len = self.len.into();
-        header.generation = generation.into();
-        header
+    /// Returns the range that the operation is about.
+    pub(super) fn range(&self, request: &BlockRequest) -> UnitRange {
+        let unit = UnitKey { volume: request.volume, index: self.unit };
+        UnitRange { unit, at: self.at, len: self.len }
+    }
+}
+
+/// Returns the message that asks for this. `retry`: its number may have arrived somewhere before.
+pub(super) fn io(kind: BlockKind, request: Request, retry: bool) -> Io {
+    match kind {
+        BlockKind::Read => Io::Read(Read { request, retry }),
+        BlockKind::Write => Io::Write(Write { request, retry }),
+        BlockKind::Zero { hole } => Io::Zero(Zero { request, hole, retry }),
+        BlockKind::Extents => Io::Extents(Extents { request, retry }),
+        BlockKind::Flush => unreachable!("a flush is answered at once"),
     }
 }

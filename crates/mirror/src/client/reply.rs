@@ -1,26 +1,29 @@
 //! What each answer of a primary means for its operation.
 
-use super::hold::PART_DONE;
 use super::op::Place;
 use super::{Client, Hangup, Hint, Leader, Topology, Turn};
-use base::{DeviceId, Epoch, MapVersion};
+use base::DeviceId;
 use seam::{BlockError, Buf};
-use wire::{Header, Status};
+use wire::Status;
+use wire::message::Reply;
 
 impl<T: Copy> Client<T> {
-    /// Takes a frame of kind `Reply` that came on the device's present link.
+    /// Takes an answer that came on the device's present link.
     pub fn reply<M: Topology>(
         &mut self,
         device: DeviceId,
-        header: &Header,
+        reply: &Reply,
         body: Buf,
         turn: &mut Turn<'_, M, T>,
     ) {
-        if !wire::body_ok(header, &body) {
-            self.hang_up(device, Hangup::BadBody, turn);
-        } else {
-            self.answered(device, header, body, turn);
-        }
+        self.answered(device, reply, body, turn);
+        self.work(turn);
+        self.pump(device, turn);
+    }
+
+    /// An answer came damaged on the device's present link.
+    pub fn bad_reply<M: Topology>(&mut self, device: DeviceId, turn: &mut Turn<'_, M, T>) {
+        self.hang_up(device, Hangup::BadBody, turn);
         self.work(turn);
         self.pump(device, turn);
     }
@@ -28,11 +31,11 @@ impl<T: Copy> Client<T> {
     fn answered<M: Topology>(
         &mut self,
         device: DeviceId,
-        header: &Header,
+        reply: &Reply,
         body: Buf,
         turn: &mut Turn<'_, M, T>,
     ) {
-        let key = header.op.get();
+        let (key, status) = (reply.op, reply.status);
         let Some(op) = self.ops.get_mut(key) else { return }; // Its request is over.
         if op.place != Place::Sent(device) {
             let session = self.devices.get(device).map_or(0, |d| d.session);
@@ -40,10 +43,6 @@ impl<T: Copy> Client<T> {
             return;
         }
         let request = self.requests.get(op.request).expect("operations end before their request");
-        let Some(status) = Status::from_code(header.status.get()) else {
-            self.free(key);
-            return self.put_off(key, turn.now);
-        };
         if status == Status::Ok {
             if body.len() != request.answer_len(op) {
                 return self.hang_up(device, Hangup::Nonsense, turn);
@@ -55,7 +54,7 @@ impl<T: Copy> Client<T> {
         if let Some(error) = failed {
             return self.finish(key, Err(error), turn);
         }
-        self.refused(key, device, status, header, turn);
+        self.refused(key, device, reply, turn);
     }
 
     /// Decides whether an operation that was not done fails, or is sent again.
@@ -63,25 +62,24 @@ impl<T: Copy> Client<T> {
         &mut self,
         key: u64,
         device: DeviceId,
-        status: Status,
-        header: &Header,
+        reply: &Reply,
         turn: &mut Turn<'_, M, T>,
     ) {
-        match status {
+        match reply.status {
             Status::Ok => unreachable!("dealt with"),
-            Status::Full => self.hold(key, header.len.get() == PART_DONE, turn),
+            Status::Full => self.hold(key, reply.part_done, turn),
             Status::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Status::Media => self.finish(key, Err(BlockError::Media), turn),
             Status::Superseded => self.finish(key, Err(BlockError::Superseded), turn),
             Status::Forgotten => self.finish(key, Err(BlockError::Forgotten), turn),
             Status::Behind | Status::Busy => self.put_off(key, turn.now),
             Status::Damaged => self.again(key, turn),
-            Status::Stale => self.stale(key, device, header, turn),
+            Status::Stale => self.stale(key, device, reply, turn),
             Status::NoVolume | Status::OutOfRange | Status::ReadOnly => {
                 match self.verdict(key, turn.map) {
                     Some(error) => self.finish(key, Err(error), turn),
                     None => {
-                        self.need_map(MapVersion(header.map.get()), turn);
+                        self.need_map(reply.map, turn);
                         self.put_off(key, turn.now);
                     }
                 }
@@ -113,14 +111,13 @@ impl<T: Copy> Client<T> {
         &mut self,
         key: u64,
         device: DeviceId,
-        header: &Header,
+        reply: &Reply,
         turn: &mut Turn<'_, M, T>,
     ) {
         let op = self.ops.get(key).expect("it was just answered");
         let (group, asked) = (op.group, op.epoch);
-        let (epoch, map) = (Epoch(header.epoch.get()), MapVersion(header.map.get()));
-        let leader = DeviceId(header.len.get());
-        if epoch > asked && leader != DeviceId(0) {
+        let (epoch, map) = (reply.epoch, reply.map);
+        if let Some(leader) = reply.leader.filter(|_| epoch > asked) {
             self.take_hint(group, Hint { device: leader, epoch, map });
         } else if self.hints.get(&group).is_some_and(|h| (h.device, h.epoch) == (device, asked)) {
             self.hints.remove(&group); // it was asked, and knows better

@@ -4,15 +4,15 @@
 //! for each. So nothing here recurses, however many operations one lost link or one new map frees.
 
 use super::device::Device;
-use super::op::Place;
+use super::op::{self, Place};
 use super::outstanding::Outstanding;
 use super::request::WINDOW;
 use super::{Action, Client, Hangup, Hint, Leader, Op, Topology, Turn};
 use base::mutant::{self, Mutant};
 use base::time::Duration;
 use base::{DeviceId, GroupId, MapVersion, Time};
-use seam::{BlockError, BlockKind, Buf};
-use wire::flag;
+use seam::{BlockError, BlockKind, Buf, ClientWrite};
+use wire::message::Request;
 
 /// The first delay before an operation that was put off is sent again. It doubles up to
 /// `DELAY_MAX`.
@@ -217,9 +217,10 @@ impl<T: Copy> Client<T> {
             op.seq = self.seq;
         }
         op.place = Place::Sent(device);
-        let (seq, writes) = (op.seq, op.writes);
-        let mut header = op.header(&request.request, request.generation);
-        let body = match request.request.kind {
+        let (seq, writes, group, epoch) = (op.seq, op.writes, op.group, op.epoch);
+        let (range, generation) = (op.range(&request.request), request.generation);
+        let kind = request.request.kind;
+        let body = match kind {
             BlockKind::Write => {
                 request.request.body.slice(op.offset as usize..(op.offset + op.len) as usize)
             }
@@ -232,7 +233,6 @@ impl<T: Copy> Client<T> {
                 turn.out.push(Action::Done { origin: request.origin, result: Ok(Buf::EMPTY) });
             }
         }
-        let group = GroupId(header.group.get());
         let outstanding = self.outstanding.get_or_insert_with(group, Outstanding::default);
         // A read is never retried under its number, so it does not hold the floor back.
         if first {
@@ -240,15 +240,14 @@ impl<T: Copy> Client<T> {
                 outstanding.push(self.seq, key, &self.ops);
             }
         } else {
-            header.flags |= flag::RETRY;
             self.retried += 1;
         }
-        header.op = key.into();
-        header.floor = outstanding.floor(self.seq, &self.ops).min(seq).into();
-        header.sdc = sdc.0.into();
-        header.incarnation = incarnation.0.into();
-        header.map = turn.map.version().0.into();
-        turn.out.push(Action::Send { device, header, body });
+        let floor = outstanding.floor(self.seq, &self.ops).min(seq);
+        let client = ClientWrite { sdc, incarnation, seq, floor };
+        let map = turn.map.version();
+        let request = Request { op: key, group, epoch, range, client, map, generation };
+        let io = op::io(kind, request, !first);
+        turn.out.push(Action::Send { device, io, body });
     }
 
     /// Puts an operation off until this time. A new map ends the wait, too.

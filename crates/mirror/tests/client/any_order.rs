@@ -4,13 +4,14 @@
 
 use crate::rig::{FakeMap, Rig, Sent};
 use base::time::Duration;
-use base::{BLOCK, DeviceId, Epoch, Limits, UNIT};
+use base::{BLOCK, DeviceId, Epoch, Limits, MapVersion, UNIT};
 use mirror::client::Leader;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use seam::{BlockKind, Buf};
 use std::collections::{BTreeMap, BTreeSet};
-use wire::{Kind, Status, flag};
+use wire::Status;
+use wire::message::Io;
 
 const DEVICES: u32 = 3;
 const GROUPS: u32 = 4;
@@ -153,22 +154,21 @@ impl World {
             self.inbox.retain(|(_, s)| s.device != device);
         }
         for sent in std::mem::take(&mut self.rig.sent) {
-            let (h, session) = (&sent.header, self.sessions[&sent.device]);
-            let first = self.seen.insert(h.seq.get());
-            assert_eq!(first, !h.has(flag::RETRY));
-            assert!(h.floor <= h.seq);
+            let (seq, session) = (sent.seq(), self.sessions[&sent.device]);
+            let first = self.seen.insert(seq);
+            assert_eq!(first, !sent.is_retry());
+            assert!(sent.floor() <= seq);
             if sent.lost {
                 continue;
             }
             assert!(self.up.contains(&sent.device), "sent to {:?}, which is down", sent.device);
-            let twin = |(s, o): &&(u64, Sent)| {
-                *s == session && o.header.seq == h.seq && o.device == sent.device
-            };
-            let writes = matches!(h.kind(), Some(Kind::Write | Kind::Zero));
+            let twin =
+                |(s, o): &&(u64, Sent)| *s == session && o.seq() == seq && o.device == sent.device;
+            let writes = sent.io.writes();
             assert!(
                 !writes || self.inbox.iter().find(twin).is_none(),
                 "two of {} at one device",
-                h.seq
+                seq
             );
             self.inbox.push((session, sent));
         }
@@ -197,24 +197,24 @@ impl World {
             return;
         }
         let (_, sent) = self.inbox.swap_remove(n as usize % self.inbox.len());
-        let h = sent.header;
-        let leader = self.truth.groups[h.group.get() as usize];
+        let (group, epoch) = (sent.request().group.0 as usize, sent.epoch());
+        let leader = self.truth.groups[group];
         let version = self.truth.version;
         match leader {
-            Leader::At(device, epoch) if (device, epoch.0) == (sent.device, h.epoch.get()) => {}
+            Leader::At(device, true_one) if (device, true_one.0) == (sent.device, epoch) => {}
             // A device that was the primary all the time goes on with it; another one may drop it
             // silently.
-            Leader::At(device, _)
-                if device == sent.device
-                    && h.epoch.get() >= self.epochs[h.group.get() as usize].1 => {}
+            Leader::At(device, _) if device == sent.device && epoch >= self.epochs[group].1 => {}
             _ if silent => return,
             Leader::At(device, epoch) => {
-                return self.rig.answer_with(&sent, Status::Stale, b"", |h| {
-                    (h.epoch, h.len, h.map) = (epoch.0.into(), device.0.into(), version.into());
+                return self.rig.answer_with(&sent, Status::Stale, b"", |m| {
+                    (m.epoch, m.leader, m.map) = (epoch, Some(device), MapVersion(version));
                 });
             }
             _ => {
-                return self.rig.answer_with(&sent, Status::Stale, b"", |h| h.map = version.into());
+                return self
+                    .rig
+                    .answer_with(&sent, Status::Stale, b"", |m| m.map = MapVersion(version));
             }
         }
         let body = self.execute(&sent);
@@ -224,35 +224,34 @@ impl World {
     /// The true primary has no space for a write that was not executed.
     fn full(&mut self, n: u32) {
         let n = n as usize % self.inbox.len();
-        let (h, at) = (self.inbox[n].1.header, self.inbox[n].1.device);
-        let leader = self.truth.groups[h.group.get() as usize];
-        let leads = leader == Leader::At(at, Epoch(h.epoch.get()));
-        if h.kind() == Some(Kind::Write) && leads && !self.executed.contains(&h.seq.get()) {
+        let sent = &self.inbox[n].1;
+        let leader = self.truth.groups[sent.request().group.0 as usize];
+        let leads = leader == Leader::At(sent.device, sent.request().epoch);
+        let is_new = !self.executed.contains(&sent.seq());
+        if matches!(sent.io, Io::Write(_)) && leads && is_new {
             let (_, sent) = self.inbox.swap_remove(n);
             self.rig.answer(&sent, Status::Full, b"");
         }
     }
 
     fn execute(&mut self, sent: &Sent) -> Vec<u8> {
-        let h = &sent.header;
-        let from = h.unit.get() as usize * UNIT as usize + h.at.get() as usize;
-        let range = from..from + h.len.get() as usize;
-        match h.kind() {
-            Some(Kind::Read) => self.data[range].to_vec(),
-            Some(Kind::Extents) => bits_of(from as u64, u64::from(h.len.get())),
-            _ if !self.executed.insert(h.seq.get()) => {
-                assert!(h.has(flag::RETRY));
+        let from = sent.unit() as usize * UNIT as usize + sent.at() as usize;
+        let range = from..from + sent.len() as usize;
+        match sent.io {
+            Io::Read(_) => self.data[range].to_vec(),
+            Io::Extents(_) => bits_of(from as u64, u64::from(sent.len())),
+            _ if !self.executed.insert(sent.seq()) => {
+                assert!(sent.is_retry());
                 Vec::new()
             }
-            Some(Kind::Write) => {
+            Io::Write(_) => {
                 self.data[range].copy_from_slice(&sent.body);
                 Vec::new()
             }
-            Some(Kind::Zero) => {
+            Io::Zero(_) => {
                 self.data[range].fill(0);
                 Vec::new()
             }
-            other => panic!("{other:?}"),
         }
     }
 

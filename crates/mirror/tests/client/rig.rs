@@ -7,7 +7,8 @@ use core::time::Duration;
 use mirror::client::{Action, Client, Leader, Topology, Turn, Usable};
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 use std::collections::BTreeMap;
-use wire::{Header, Kind, Status};
+use wire::Status;
+use wire::message::{Io, Reply, Request, Zero};
 
 pub const VOLUME: VolumeId = VolumeId(7);
 pub const SDC: SdcId = SdcId(3);
@@ -56,10 +57,52 @@ impl Topology for FakeMap {
 #[derive(Debug)]
 pub struct Sent {
     pub device: DeviceId,
-    pub header: Header,
+    pub io: Io,
     pub body: Buf,
     /// Its link was closed after it was sent.
     pub lost: bool,
+}
+
+impl Sent {
+    pub fn request(&self) -> &Request {
+        self.io.request()
+    }
+
+    pub fn op(&self) -> u64 {
+        self.request().op
+    }
+
+    pub fn seq(&self) -> u64 {
+        self.request().client.seq
+    }
+
+    pub fn floor(&self) -> u64 {
+        self.request().client.floor
+    }
+
+    pub fn epoch(&self) -> u64 {
+        self.request().epoch.0
+    }
+
+    pub fn unit(&self) -> u32 {
+        self.request().range.unit.index
+    }
+
+    pub fn at(&self) -> u32 {
+        self.request().range.at
+    }
+
+    pub fn len(&self) -> u32 {
+        self.request().range.len
+    }
+
+    pub fn is_retry(&self) -> bool {
+        self.io.is_retry()
+    }
+
+    pub fn is_discard(&self) -> bool {
+        matches!(self.io, Io::Zero(Zero { hole: true, .. }))
+    }
 }
 
 pub type Answer = (u64, Result<Buf, BlockError>);
@@ -110,8 +153,8 @@ impl Rig {
         call(&mut self.client, &mut turn);
         for action in out {
             match action {
-                Action::Send { device, header, body } => {
-                    self.sent.push(Sent { device, header, body, lost: false })
+                Action::Send { device, io, body } => {
+                    self.sent.push(Sent { device, io, body, lost: false })
                 }
                 Action::Dial { device } => self.dials.push(device),
                 Action::Hangup { device, .. } => {
@@ -182,8 +225,9 @@ impl Rig {
         self.sent.pop().expect("one")
     }
 
-    pub fn frame(&mut self, from: DeviceId, header: Header, body: Buf) {
-        self.turn(|c, t| c.reply(from, &header, body, t));
+    /// An answer arrives damaged.
+    pub fn damaged(&mut self, from: DeviceId) {
+        self.turn(|c, t| c.bad_reply(from, t));
     }
 
     /// Answers a frame as its device would.
@@ -196,13 +240,14 @@ impl Rig {
         to: &Sent,
         status: Status,
         body: &[u8],
-        change: impl FnOnce(&mut Header),
+        change: impl FnOnce(&mut Reply),
     ) {
-        let mut header = reply(&to.header, status, self.map.version);
-        change(&mut header);
-        let header = wire::parse(wire::frame(header, body).as_slice());
+        let group = to.request().group;
+        let mut reply = Reply::new(to.op(), group, status, MapVersion(self.map.version));
+        reply.epoch = to.request().epoch;
+        change(&mut reply);
         let body = self.pool.copy(body);
-        self.frame(to.device, header, body);
+        self.turn(|c, t| c.reply(to.device, &reply, body, t));
     }
 
     /// Takes the only answer that there is.
@@ -210,14 +255,4 @@ impl Rig {
         assert_eq!(self.done.len(), 1, "{:?}", self.done);
         self.done.pop().expect("one").1
     }
-}
-
-pub fn reply(to: &Header, status: Status, map: u64) -> Header {
-    let mut header = Header::new(Kind::Reply);
-    header.op = to.op;
-    header.group = to.group;
-    header.epoch = to.epoch;
-    header.map = map.into();
-    header.status = (status as u16).into();
-    header
 }

@@ -5,7 +5,7 @@ use base::time::Duration;
 use base::{DeviceId, Epoch, Limits, MapVersion, UNIT};
 use mirror::client::Leader;
 use seam::{BlockKind, Buf};
-use wire::{Status, flag};
+use wire::Status;
 
 const MIB: u64 = 1 << 20;
 
@@ -14,8 +14,7 @@ fn pieces_come_together_whatever_the_order() {
     let mut rig = Rig::up(3);
     rig.read(1, MIB - 512, UNIT + 1024);
     let sent: Vec<_> = rig.sent.drain(..).collect();
-    let lens: Vec<_> =
-        sent.iter().map(|s| (s.header.unit.get(), s.header.at.get(), s.header.len.get())).collect();
+    let lens: Vec<_> = sent.iter().map(|s| (s.unit(), s.at(), s.len())).collect();
     assert_eq!(lens, [(0, UNIT - 512, 512), (1, 0, UNIT), (2, 0, 512)]);
     for i in [2, 0, 1] {
         rig.answer(&sent[i], Status::Ok, &vec![i as u8 + 1; lens[i].2 as usize]);
@@ -49,8 +48,8 @@ fn a_long_zero_is_cut_lazily() {
     while !rig.sent.is_empty() {
         most = most.max(rig.sent.len());
         let sent = rig.sent.remove(0);
-        assert_eq!(sent.header.flags, flag::HOLE);
-        bytes += u64::from(sent.header.len.get());
+        assert!(sent.is_discard() && !sent.is_retry());
+        bytes += u64::from(sent.len());
         rig.answer(&sent, Status::Ok, b"");
     }
     assert_eq!((bytes, most), (u64::from(len), 32));
@@ -63,25 +62,24 @@ fn a_lost_link_is_retried_in_order_with_the_same_numbers() {
     for i in 0..3 {
         rig.write(i, i * 4096, &[i as u8; 4096]);
     }
-    let before: Vec<_> = rig.sent.drain(..).map(|s| (s.header.seq, s.header.at)).collect();
+    let before: Vec<_> = rig.sent.drain(..).map(|s| (s.seq(), s.at())).collect();
     rig.link_down(DeviceId(1));
     assert_eq!(rig.needs, Some(MapVersion(6)), "maybe it is dead: a map will tell");
     rig.write(3, 3 * 4096, &[3; 4096]);
     assert!(rig.sent.is_empty());
     rig.link_up(1);
-    let after: Vec<_> =
-        rig.sent.iter().map(|s| (s.header.seq, s.header.at, s.header.flags)).collect();
+    let after: Vec<_> = rig.sent.iter().map(|s| (s.seq(), s.at(), s.is_retry())).collect();
     for (i, (seq, at)) in before.iter().enumerate() {
-        assert_eq!(after[i], (*seq, *at, flag::RETRY));
+        assert_eq!(after[i], (*seq, *at, true));
     }
-    assert_eq!((after[3].0.get(), after[3].2), (4, 0));
-    assert!(rig.sent.iter().all(|s| s.header.floor.get() == 1));
+    assert_eq!((after[3].0, after[3].2), (4, false));
+    assert!(rig.sent.iter().all(|s| s.floor() == 1));
     let sent: Vec<_> = rig.sent.drain(..).collect();
     for s in [&sent[0], &sent[2]] {
         rig.answer(s, Status::Ok, b"");
     }
     rig.read(9, 0, 512);
-    assert_eq!(rig.one().header.floor.get(), 2);
+    assert_eq!(rig.one().floor(), 2);
 }
 
 #[test]
@@ -96,7 +94,7 @@ fn credit_holds_back_and_is_given_back() {
     let first = rig.one();
     rig.answer(&first, Status::Ok, &[0; 512]);
     let second = rig.one();
-    assert_eq!(second.header.len.get(), 8192);
+    assert_eq!(second.len(), 8192);
     rig.answer(&second, Status::Ok, &[0; 8192]);
     rig.read(3, 0, 512);
     rig.read(4, 0, 512);
@@ -136,7 +134,7 @@ fn nobody_leads_for_a_while() {
     assert!(rig.client.is_stuck() && rig.done.is_empty());
     rig.lead(0, 2, 13);
     let sent = rig.one();
-    assert_eq!((sent.device, sent.header.epoch.get(), sent.header.flags), (DeviceId(2), 13, 0));
+    assert_eq!((sent.device, sent.epoch(), sent.is_retry()), (DeviceId(2), 13, false));
     rig.answer(&sent, Status::Ok, b"");
     assert!(rig.result().is_ok());
     rig.pass(Duration::from_secs(1));
@@ -151,10 +149,7 @@ fn a_primary_that_was_replaced_is_not_waited_for() {
     let old = rig.one();
     rig.lead(0, 2, 11);
     let new = rig.one();
-    assert_eq!(
-        (new.device, new.header.flags, new.header.seq),
-        (DeviceId(2), flag::RETRY, old.header.seq)
-    );
+    assert_eq!((new.device, new.is_retry(), new.seq()), (DeviceId(2), true, old.seq()));
     rig.answer(&old, Status::Ok, b""); // too late: only the answer of the new primary counts
     assert!(rig.done.is_empty());
     rig.answer(&new, Status::Ok, b"");
@@ -172,7 +167,7 @@ fn a_write_never_lives_twice_in_one_session() {
     assert_eq!((rig.hangups.as_slice(), rig.sent.len()), (&[DeviceId(1)][..], 0));
     rig.link_up(1);
     let third = rig.one();
-    assert_eq!((third.device, third.header.epoch.get()), (DeviceId(1), 12));
+    assert_eq!((third.device, third.epoch()), (DeviceId(1), 12));
     // Device 2 has answered its copy in between, so the write may go there again.
     rig.answer(&second, Status::Stale, b"");
     rig.lead(0, 2, 13);
@@ -195,8 +190,8 @@ fn a_primary_that_may_have_been_away_is_given_a_moment_then_a_new_session() {
     rig.pass(Duration::from_millis(200));
     assert_eq!(rig.hangups, [DeviceId(1)]);
     rig.link_up(1);
-    let again: Vec<_> = rig.sent.iter().map(|s| (s.header.seq, s.header.epoch.get())).collect();
-    assert_eq!(again, [(sent[0].header.seq, 13), (sent[1].header.seq, 13)]);
+    let again: Vec<_> = rig.sent.iter().map(|s| (s.seq(), s.epoch())).collect();
+    assert_eq!(again, [(sent[0].seq(), 13), (sent[1].seq(), 13)]);
 }
 
 #[test]
@@ -225,7 +220,7 @@ fn a_map_moves_what_waits_in_a_queue() {
         rig.read(i, 0, 512);
     }
     rig.new_map(|map| map.groups[0] = Leader::At(DeviceId(2), Epoch(11)));
-    assert!(rig.sent.iter().all(|s| s.device == DeviceId(2) && s.header.flags == 0));
+    assert!(rig.sent.iter().all(|s| s.device == DeviceId(2) && !s.is_retry()));
     assert_eq!(rig.sent.len(), 4);
     rig.link_up(1);
     assert_eq!(rig.sent.len(), 4);

@@ -42,7 +42,7 @@ fn who_meets_the_same_damage_at_once_does_not_mend_it_at_once() {
     );
     pair.mirrors[0].journal_mut().late = false;
     pair.run();
-    let ok = |h: &Header| Status::from_code(h.status.get()) == Some(Status::Ok);
+    let ok = |reply: &Reply| reply.status == Status::Ok;
     assert!(pair.replies.len() == 8 && pair.replies.iter().all(ok), "{:?}", pair.replies);
     assert!(pair.mirrors[0].stats().repaired <= 2 * u64::from(BLOCK), "once, not by each");
     assert!(pair.mirrors[0].journal().bad.is_empty());
@@ -100,7 +100,7 @@ fn a_copy_whose_volume_is_gone_has_nothing_to_repair_from() {
     pair.wait(1500);
     assert_eq!(pair.replies.len(), 4);
     delete(&mut pair, 0);
-    let answers = pair.replies[4..].iter().map(|h| Status::from_code(h.status.get()));
+    let answers = pair.replies[4..].iter().map(|reply| Some(reply.status));
     assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::Ok), Some(Status::NoVolume)]);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
@@ -116,7 +116,7 @@ fn damage_that_is_met_while_its_volume_goes_asks_nobody() {
     delete(&mut pair, 0);
     pair.mirrors[0].journal_mut().late = false;
     pair.run();
-    let status = pair.replies.last().map(|h| Status::from_code(h.status.get()));
+    let status = pair.replies.last().map(|reply| Some(reply.status));
     assert_eq!(status, Some(Some(Status::NoVolume)));
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
@@ -131,7 +131,7 @@ fn a_member_is_not_sent_what_a_volume_that_is_gone_had() {
     delete(&mut pair, 0);
     pair.connect(true);
     pair.wait(500);
-    let answers = pair.replies[4..].iter().map(|h| Status::from_code(h.status.get()));
+    let answers = pair.replies[4..].iter().map(|reply| Some(reply.status));
     assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::NoVolume)], "it isn't there");
     assert_eq!(pair.mirrors[1].journal().units[&UNIT0].1[BLOCK as usize], 7);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
@@ -228,7 +228,7 @@ fn a_mended_write_without_space_ends_with_its_configuration() {
     assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)), "it may have done it");
     assert!(pair.mirrors[0].journal().bad.is_empty(), "the blocks are whole");
     pair.configure(1, &[1], &[], &[0]);
-    assert_eq!(pair.replies.last().unwrap().status.get(), Status::Stale as u16);
+    assert_eq!(pair.replies.last().unwrap().status, Status::Stale);
     pair.mirrors[0].journal_mut().space.clear();
     assert_eq!(pair.read(0, 1), Some(1), "they are what the other copy has");
     pair.configure(1, &[1], &[2], &[0, 1]);

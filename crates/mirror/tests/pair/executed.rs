@@ -2,8 +2,6 @@
 //! acknowledged again.
 
 use super::*;
-use base::SdcId;
-use seam::ClientWrite;
 
 /// Creates a settled pair with these limits.
 fn pair(limits: Limits) -> Pair {
@@ -13,10 +11,6 @@ fn pair(limits: Limits) -> Pair {
         *mirror = Mirror::new(me, Incarnation(7), limits.clone(), media, Time::ZERO);
     }
     settle(pair)
-}
-
-fn named(sdc: u32, seq: u64, floor: u64) -> ClientWrite {
-    ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(1), seq, floor }
 }
 
 /// Sends a client's write of one block.
@@ -52,20 +46,15 @@ fn ask(
     (kind, body): (Kind, &[u8]),
     flags: u8,
 ) -> Option<Status> {
-    let mut h = Header::new(kind);
-    (h.op, h.seq, h.floor) = (1.into(), name.seq.into(), name.floor.into());
-    (h.sdc, h.incarnation) = (name.sdc.0.into(), name.incarnation.0.into());
-    (h.group, h.epoch, h.volume) = (group.0.into(), pair.epoch.into(), 1.into());
-    h.unit = (group.0 - GROUP.0).into();
     let len = if body.is_empty() { BLOCK } else { body.len() as u32 };
-    (h.at, h.len, h.flags) = ((block * BLOCK).into(), len.into(), flags);
-    let h = wire::parse(wire::frame(h, body).as_slice());
-    let body = pair.outs[to].copy(body);
+    let range = place(group.0 - GROUP.0, block * BLOCK, len);
+    let request = request(1, group, pair.epoch, range, name);
+    let body = summed(body, &pair.outs[to]);
     let before = pair.replies.len();
-    pair.mirrors[to].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[to]);
+    let io = io(kind, request, flags);
+    pair.mirrors[to].client(pair.now, on(CLIENT), &io, body, &mut pair.outs[to]);
     pair.run();
-    let reply = pair.replies.get(before)?;
-    Status::from_code(reply.status.get())
+    pair.replies.get(before).map(|reply| reply.status)
 }
 
 /// 70,000 writes of clients whose floors stand still. The lists stay so short that a settle can
@@ -95,7 +84,7 @@ fn however_many_writes_stay_unanswered_a_group_settles() {
     assert!(pair.mirrors[1].view(GROUP).unwrap().active, "it has settled, twice");
     assert!(pair.longest > 1 << 20, "lists have gone over the link: {} bytes", pair.longest);
     let retry = |pair: &mut Pair, sdc, seq| {
-        write(pair, 1, named(sdc, seq, 1), (seq % 200) as u32, 99, flag::RETRY)
+        write(pair, 1, named(sdc, seq, 1), (seq % 200) as u32, 99, RETRY)
     };
     assert_eq!(retry(&mut pair, 3, each + 1), Some(Status::Ok), "a young one is known");
     for seq in [2, 3, 400, 1700] {
@@ -124,7 +113,7 @@ fn what_was_forgotten_stays_forgotten_when_another_one_leads() {
     pair.wait(1000);
     pair.configure(2, &[1, 2], &[], &[0, 1]);
     pair.wait(1000);
-    let retry = |pair: &mut Pair, seq| write(pair, 1, named(5, seq, 1), 0, 99, flag::RETRY);
+    let retry = |pair: &mut Pair, seq| write(pair, 1, named(5, seq, 1), 0, 99, RETRY);
     assert_eq!(retry(&mut pair, 30), Some(Status::Ok));
     assert_eq!(retry(&mut pair, 1), Some(Status::Forgotten));
     assert_eq!(pair.read(1, 0), Some(30));
@@ -180,13 +169,13 @@ fn what_is_forgotten_in_one_group_costs_no_write_to_another_one() {
         let name = named(5, seq, 10);
         assert_eq!(write_of(&mut pair, (0, busy), name, 0, 7, 0), Some(Status::Ok));
     }
-    let forgotten = write_of(&mut pair, (0, busy), named(5, 10, 10), 0, 8, flag::RETRY);
+    let forgotten = write_of(&mut pair, (0, busy), named(5, 10, 10), 0, 8, RETRY);
     assert_eq!(forgotten, Some(Status::Forgotten));
     for (leads, block) in [(1, 0), (2, 1)] {
         pair.configure(leads, &[1, 2], &[], &[0, 1]);
         pair.wait(500);
         let waited = named(5, u64::from(leads), 1);
-        let done = write(&mut pair, leads as usize - 1, waited, block, 9, flag::RETRY);
+        let done = write(&mut pair, leads as usize - 1, waited, block, 9, RETRY);
         assert_eq!(done, Some(Status::Ok), "it was never done");
     }
 }
@@ -200,12 +189,12 @@ fn who_leaves_its_lowest_write_open_gets_so_many_others_in_and_then_that_one() {
     }
     for seq in [52, 53] {
         assert_eq!(write(&mut pair, 0, named(5, seq, 0), 0, 8, 0), Some(Status::Busy));
-        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, 8, flag::RETRY), Some(Status::Busy));
+        assert_eq!(write(&mut pair, 0, named(5, seq, 1), 0, 8, RETRY), Some(Status::Busy));
     }
     assert_eq!(write(&mut pair, 0, named(6, 52, 0), 0, 8, 0), Some(Status::Ok), "another client");
-    assert_eq!(write(&mut pair, 0, named(5, 1, 1), 0, 9, flag::RETRY), Some(Status::Ok));
-    assert_eq!(write(&mut pair, 0, named(5, 52, 52), 0, 10, flag::RETRY), Some(Status::Ok));
-    assert_eq!(write(&mut pair, 0, named(5, 53, 52), 0, 11, flag::RETRY), Some(Status::Ok));
+    assert_eq!(write(&mut pair, 0, named(5, 1, 1), 0, 9, RETRY), Some(Status::Ok));
+    assert_eq!(write(&mut pair, 0, named(5, 52, 52), 0, 10, RETRY), Some(Status::Ok));
+    assert_eq!(write(&mut pair, 0, named(5, 53, 52), 0, 11, RETRY), Some(Status::Ok));
     pair.assert_equal();
 }
 
@@ -246,7 +235,7 @@ fn the_highest_number_there_is_is_refused() {
     let mut pair = pair(Limits::TEST_MIN);
     let refused = Some(Status::OutOfRange);
     assert_eq!(write(&mut pair, 0, named(5, u64::MAX, 0), 0, 7, 0), refused);
-    assert_eq!(write(&mut pair, 0, named(5, u64::MAX, 0), 0, 7, flag::RETRY), refused);
+    assert_eq!(write(&mut pair, 0, named(5, u64::MAX, 0), 0, 7, RETRY), refused);
     assert_eq!(write(&mut pair, 0, named(5, 1, 0), 0, 8, 0), Some(Status::Ok));
     assert_eq!(pair.read(0, 0), Some(8));
 }
@@ -279,7 +268,7 @@ fn what_is_never_retried_is_forgotten_before_what_may_be() {
             assert_eq!(write(&mut pair, 0, named(sdc, seq, seq), 1, 8, 0), Some(Status::Ok));
         }
     }
-    assert_eq!(write(&mut pair, 0, named(6, 1, 1), 0, 9, flag::RETRY), Some(Status::Ok));
+    assert_eq!(write(&mut pair, 0, named(6, 1, 1), 0, 9, RETRY), Some(Status::Ok));
     assert_eq!(pair.read(0, 0), Some(7), "it was done already");
 }
 
@@ -312,7 +301,7 @@ pub fn a_retry_writes_nothing_over_what_was_done_between_its_missing_parts() {
     assert_eq!(other, Some(Status::Ok));
     let mut answers = Vec::new();
     while answers.last() != Some(&Some(Status::Ok)) && answers.len() < 5 {
-        answers.push(ask_whole(&mut pair, 1, flag::RETRY));
+        answers.push(ask_whole(&mut pair, 1, RETRY));
     }
     assert_eq!(answers, [Some(Status::Busy), Some(Status::Ok)], "one part at a time");
     let blocks: Vec<_> = (0..6).map(|b| pair.read(1, b).expect("served")).collect();

@@ -7,7 +7,7 @@ fn a_full_secondary_refuses_before_anything_changed() {
     let mut pair = settle(Pair::new([4, 1]));
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     assert_eq!(pair.client(0, Kind::Write, 1, 0..BLOCK, 7, 0), Some(Status::Full));
-    assert_eq!(pair.replies.last().unwrap().len.get(), 0, "nothing of it was done");
+    assert!(!pair.replies.last().unwrap().part_done, "nothing of it was done");
     let full = pair.mirrors.each_ref().map(|m| m.stats().full_at.is_some());
     assert_eq!(full, [false, true], "the one without space says so");
     pair.assert_equal();
@@ -38,7 +38,7 @@ fn a_primary_keeps_its_spare_and_takes_what_needs_no_space() {
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     assert_eq!(first_write(&mut pair, 1), Some(Status::Ok), "one block is left");
     assert_eq!(first_write(&mut pair, 2), Some(Status::Full));
-    assert_eq!((pair.replies.last().unwrap().len.get(), kept(&pair)), (0, [true, false]));
+    assert_eq!((pair.replies.last().unwrap().part_done, kept(&pair)), (false, [true, false]));
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "its place is there");
     assert_eq!(pair.client(0, Kind::Zero, 1, 0..UNIT, 0, 0), Some(Status::Ok));
     pair.assert_equal();
@@ -53,7 +53,7 @@ fn a_secondary_keeps_its_spare_and_is_no_suspect() {
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
     keep(&mut pair, 1, 1, &[]);
     assert_eq!(first_write(&mut pair, 1), Some(Status::Full));
-    assert_eq!((pair.replies.last().unwrap().len.get(), kept(&pair)), (0, [false, true]));
+    assert_eq!((pair.replies.last().unwrap().part_done, kept(&pair)), (false, [false, true]));
     assert!(pair.mirrors[0].suspects(pair.now).is_empty());
     pair.assert_equal();
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "the stream goes on");
@@ -75,7 +75,7 @@ fn two_first_writes_to_a_place_at_once_are_both_refused() {
     // What the first one has reserved is no space for the second one.
     (0..2).for_each(|b| pair.ask(0, Kind::Write, 1, b * BLOCK..(b + 1) * BLOCK, 7, 0));
     pair.run();
-    let answers = pair.replies[before..].iter().map(|h| Status::from_code(h.status.get()));
+    let answers = pair.replies[before..].iter().map(|reply| Some(reply.status));
     assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::Full); 2]);
     assert!(pair.mirrors[0].suspects(pair.now).is_empty());
     pair.assert_equal();

@@ -85,7 +85,7 @@ fn zeros_that_are_data_share_one_buffer() {
     assert_eq!(pair.client(0, Kind::Zero, 0, 512..3 * BLOCK, 0, 0), Some(Status::Ok));
     pair.wait(1000);
     assert_eq!(pair.outs[0].pool().used(), before, "it is given back");
-    let ok = |h: &Header| Status::from_code(h.status.get()) == Some(Status::Ok);
+    let ok = |reply: &Reply| reply.status == Status::Ok;
     assert!(pair.replies.len() == 41 && pair.replies.iter().all(ok), "their sums fit");
     pair.assert_equal();
 }

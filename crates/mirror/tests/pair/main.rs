@@ -16,17 +16,18 @@ mod window;
 use base::crc::crc32c;
 use base::{
     BLOCK, BlockSet, DeviceId, Dialect, Epoch, GroupId, Incarnation, Limits, LinkId, MapVersion,
-    Prng, Time, UNIT, UnitKey, VolumeId,
+    Prng, SdcId, Time, UNIT, UnitKey, VolumeId,
 };
 use mirror::{GroupConfig, Mirror, Volumes};
 use seam::{
-    Buf, BufPool, Change, DiskError, DiskOp, Effect, Effects, ExecutedBlocks, Finished, Forgotten,
-    Framer, Framing, GroupRecord, Job, Journal, Marks, Started, Walk,
+    Buf, BufPool, Change, ClientWrite, DiskError, DiskOp, Effect, Effects, ExecutedBlocks,
+    Finished, Forgotten, Framer, Framing, GroupRecord, Job, Journal, Marks, Started, Walk,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use wire::header::HEADER;
-use wire::{Header, Kind, PeerFramer, PeerLink, Status, flag};
+use wire::message::{Io, Reply, Request, SyncState, UnitRange};
+use wire::{Body, Frame, Header, Kind, PeerFramer, PeerLink, Status};
 
 const GROUP: GroupId = GroupId(3);
 const CLIENT: LinkId = LinkId(1000);
@@ -267,8 +268,10 @@ struct Pair {
     epoch: u64,
     /// Frames between the two are delivered.
     connected: bool,
-    replies: Vec<Header>,
+    replies: Vec<Reply>,
     bodies: Vec<Buf>,
+    /// The bodies of the answers match their checksums.
+    sound: Vec<bool>,
     seq: u64,
     /// A bit flips after arrival, in the next write of a client, and in the stream's next write of
     /// whole blocks.
@@ -276,7 +279,7 @@ struct Pair {
     /// Length of the longest body that was sent.
     longest: usize,
     /// The last state that one device has told the other.
-    state: Option<(Header, Buf)>,
+    state: Option<(SyncState, Buf)>,
 }
 
 impl Pair {
@@ -294,6 +297,7 @@ impl Pair {
             connected: true,
             replies: Vec::new(),
             bodies: Vec::new(),
+            sound: Vec::new(),
             seq: 0,
             flips: [false; 2],
             longest: 0,
@@ -377,7 +381,7 @@ impl Pair {
                             .frame(head.as_slice());
                         let whole = Framing::Frame { head: HEADER, body: body.len() };
                         assert_eq!(framed, Ok(whole), "{:?}: its receiver reads it", h.kind());
-                        self.deliver(i, link, &h, body);
+                        self.deliver(i, link, h, body);
                     }
                 }
             }
@@ -389,14 +393,15 @@ impl Pair {
 
     fn deliver(&mut self, from: usize, link: LinkId, h: &Header, body: Buf) {
         if link == CLIENT {
-            self.replies.push(*h);
+            self.replies.push(Reply::try_from(h).unwrap());
+            self.sound.push(wire::body_ok(h, &body));
             return self.bodies.push(body);
         }
         if !self.connected {
             return;
         }
-        if h.kind() == Some(Kind::SyncState) {
-            self.state = Some((*h, body.clone()));
+        if let Ok(state) = SyncState::try_from(h) {
+            self.state = Some((state, body.clone()));
         }
         let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
         let whole = h.kind() == Some(Kind::Replicate) && body.len() >= BLOCK as usize;
@@ -417,29 +422,25 @@ impl Pair {
         let before = self.replies.len();
         self.ask(to, kind, unit, range, fill, flags);
         self.run();
-        (self.replies.len() > before)
-            .then(|| Status::from_code(self.replies[before].status.get()).unwrap())
+        self.replies.get(before).map(|reply| reply.status)
     }
 
     /// Like `client`, but nothing is delivered yet.
     fn ask(&mut self, to: usize, kind: Kind, unit: u32, range: Range<u32>, fill: u8, flags: u8) {
-        if flags & flag::RETRY == 0 {
+        if flags & RETRY == 0 {
             self.seq += 1;
         }
-        let mut h = Header::new(kind);
-        (h.op, h.seq, h.floor, h.sdc, h.incarnation) =
-            (self.seq.into(), self.seq.into(), self.seq.into(), 5.into(), 1.into());
-        (h.group, h.epoch, h.volume, h.unit) =
-            (GROUP.0.into(), self.epoch.into(), 1.into(), unit.into());
         let len = range.end - range.start;
-        (h.at, h.len, h.flags) = (range.start.into(), len.into(), flags);
+        let client = named(5, self.seq, self.seq);
+        let range = place(unit, range.start, len);
+        let request = request(self.seq, GROUP, self.epoch, range, client);
         let body = if kind == Kind::Write { vec![fill; len as usize] } else { vec![] };
-        let h = wire::parse(wire::frame(h, &body).as_slice());
-        let mut body = self.outs[to].copy(&body);
+        let mut body = summed(&body, &self.outs[to]);
         if std::mem::take(&mut self.flips[0]) {
-            body = flipped(&body, &mut self.outs[to]);
+            body.data = flipped(&body.data, &mut self.outs[to]);
         }
-        self.mirrors[to].client(self.now, on(CLIENT), &h, body, &mut self.outs[to]);
+        let io = io(kind, request, flags);
+        self.mirrors[to].client(self.now, on(CLIENT), &io, body, &mut self.outs[to]);
     }
 
     fn write(&mut self, to: usize, block: u32, fill: u8) -> Option<Status> {
@@ -458,6 +459,44 @@ impl Pair {
     }
 }
 
+/// Flags of operations in tests.
+const RETRY: u8 = 1;
+const HOLE: u8 = 2;
+
+/// Returns a range of a unit of volume 1.
+fn place(unit: u32, at: u32, len: u32) -> UnitRange {
+    UnitRange { unit: UnitKey { volume: VolumeId(1), index: unit }, at, len }
+}
+
+/// Returns a client's name for its operation.
+fn named(sdc: u32, seq: u64, floor: u64) -> ClientWrite {
+    ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(1), seq, floor }
+}
+
+/// Returns what a client asks.
+fn request(op: u64, group: GroupId, epoch: u64, range: UnitRange, client: ClientWrite) -> Request {
+    let (epoch, map) = (Epoch(epoch), MapVersion(0));
+    Request { op, group, epoch, range, client, map, generation: 0 }
+}
+
+/// Returns the operation of this kind.
+fn io(kind: Kind, request: Request, flags: u8) -> Io {
+    use wire::message::{Extents, Read, Write, Zero};
+    let (retry, hole) = (flags & RETRY != 0, flags & HOLE != 0);
+    match kind {
+        Kind::Read => Io::Read(Read { request, retry }),
+        Kind::Write => Io::Write(Write { request, retry }),
+        Kind::Zero => Io::Zero(Zero { request, retry, hole }),
+        Kind::Extents => Io::Extents(Extents { request, retry }),
+        other => panic!("{other:?} is no operation of a client"),
+    }
+}
+
+/// Returns a body with its checksum.
+fn summed(bytes: &[u8], out: &Effects) -> Body {
+    Body { data: out.pool().copy(bytes), crc: Some(base::crc::crc32c(bytes)) }
+}
+
 /// Hands a frame to its receiver.
 fn deliver_to(
     mirror: &mut Mirror<Memory>,
@@ -468,25 +507,41 @@ fn deliver_to(
     body: Buf,
     out: &mut Effects,
 ) {
-    // The header of a replicated write has the incarnation of its client.
-    if h.kind() != Some(Kind::Replicate) {
-        let life = Incarnation(h.incarnation.get());
-        mirror.heard(now, sender, life, MapVersion(h.map.get()), out);
-    }
-    match h.kind().unwrap() {
-        Kind::Replicate => mirror.replicate_in(now, link, sender, h, body, out),
-        Kind::Beacon => mirror.beacon_in(now, link, sender, h, out),
-        Kind::Commit => mirror.commit_in(sender, h),
-        Kind::SyncStart => mirror.sync_start_in(link, sender, h, &body, out),
-        Kind::SyncWipe => mirror.sync_wipe_in(now, link, sender, h, out),
-        Kind::Seal => mirror.seal_in(now, link, sender, h, &body, out),
-        Kind::Replicated => mirror.replicated(now, sender, h, out),
-        Kind::Grant => mirror.grant_in(now, sender, h, out),
-        Kind::SyncState => mirror.sync_state_in(now, sender, h, &body, out),
-        Kind::Sealed => mirror.sealed_in(now, sender, h, out),
-        Kind::Damage => mirror.damage_in(now, sender, h, out),
-        Kind::Read => mirror.fetch_in(now, link, sender, h, out),
-        Kind::Reply => mirror.fetched_in(now, sender, h, body, out),
+    let heard = |mirror: &mut Mirror<Memory>, life, map, out: &mut Effects| {
+        mirror.heard(now, sender, life, map, out)
+    };
+    match Frame::try_from(h).unwrap() {
+        Frame::Replicate(m) => mirror.replicate_in(now, link, sender, &m, Body::of(h, body), out),
+        Frame::Beacon(m) => mirror.beacon_in(now, link, sender, &m, out),
+        Frame::Commit(m) => mirror.commit_in(sender, &m),
+        Frame::SyncStart(m) => mirror.sync_start_in(link, sender, &m, &body, out),
+        Frame::SyncWipe(m) => mirror.sync_wipe_in(now, link, sender, &m, out),
+        Frame::Seal(m) => mirror.seal_in(now, link, sender, &m, &body, out),
+        Frame::Fetch(m) => mirror.fetch_in(now, link, sender, &m, out),
+        Frame::Replicated(m) => {
+            heard(mirror, m.incarnation, m.map, out);
+            mirror.replicated(now, sender, &m, out);
+        }
+        Frame::Grant(m) => {
+            heard(mirror, m.incarnation, m.map, out);
+            mirror.grant_in(now, sender, &m, out);
+        }
+        Frame::SyncState(m) => {
+            heard(mirror, m.incarnation, m.map, out);
+            mirror.sync_state_in(now, sender, &m, &body, out);
+        }
+        Frame::Sealed(m) => {
+            heard(mirror, m.incarnation, m.map, out);
+            mirror.sealed_in(now, sender, &m, out);
+        }
+        Frame::Damage(m) => {
+            heard(mirror, m.incarnation, m.map, out);
+            mirror.damage_in(now, sender, &m, out);
+        }
+        Frame::Fetched(m) => {
+            heard(mirror, m.incarnation, m.map, out);
+            mirror.fetched_in(now, sender, &m, body, out);
+        }
         other => panic!("{other:?}"),
     }
 }

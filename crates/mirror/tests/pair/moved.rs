@@ -1,6 +1,7 @@
 //! A group that has moved to other devices: its content here is deleted when an MDM has said so.
 
 use super::*;
+use wire::message::SyncWipe;
 
 /// Returns a configuration of the group in this epoch.
 pub fn config(
@@ -49,9 +50,8 @@ fn what_another_server_says_of_a_group_wipes_nothing() {
         let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
         mirror.set_map(MapVersion(epoch), BTreeMap::new());
         mirror.configure(pair.now, GROUP, &joins, told, out);
-        let mut h = Header::new(Kind::SyncWipe);
-        (h.group, h.epoch) = (GROUP.0.into(), epoch.into());
-        mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &h, out);
+        let wipe = SyncWipe { question: 1, group: GROUP, epoch: Epoch(epoch) };
+        mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &wipe, out);
         pair.mirrors[1].journal().is_empty(GROUP)
     };
     assert!(!wiped(&mut pair, false), "no MDM has said it");

@@ -11,7 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 /// Number of blocks that stories write to.
 const BLOCKS: u32 = 4;
 
-struct Frame {
+struct Sent {
     link: LinkId,
     from: usize,
     to: usize,
@@ -23,13 +23,13 @@ struct Frame {
 struct Trio {
     mirrors: [Option<Mirror<Memory>>; 3],
     outs: [Effects; 3],
-    wire: VecDeque<Frame>,
+    wire: VecDeque<Sent>,
     /// Pairs of sender and receiver between which nothing is delivered.
     stalled: BTreeSet<(usize, usize)>,
     now: Time,
     epoch: u64,
     seq: u64,
-    replies: Vec<Header>,
+    replies: Vec<Reply>,
 }
 
 impl Trio {
@@ -131,15 +131,15 @@ impl Trio {
                     Effect::SendFirst { link, head } => (link, head, Buf::EMPTY),
                     _ => continue,
                 };
-                let header = wire::parse(head.as_slice());
+                let header = *wire::parse(head.as_slice());
                 assert_eq!(header.version.get(), on(link).version, "{:?}", header.kind());
                 if link == CLIENT {
-                    self.replies.push(header);
+                    self.replies.push(Reply::try_from(&header).unwrap());
                     continue;
                 }
                 let (dialler, other) = (link.0 as usize / 10 - 1, link.0 as usize % 10 - 1);
                 let to = if dialler == from { other } else { dialler };
-                self.wire.push_back(Frame { link, from, to, header, body });
+                self.wire.push_back(Sent { link, from, to, header, body });
             }
         }
     }
@@ -148,7 +148,7 @@ impl Trio {
     fn run(&mut self, most: usize) -> usize {
         for done in 0..most {
             self.collect();
-            let moves = |f: &Frame| !self.stalled.contains(&(f.from, f.to));
+            let moves = |f: &Sent| !self.stalled.contains(&(f.from, f.to));
             let Some(place) = self.wire.iter().position(moves) else { return done };
             let frame = self.wire.remove(place).expect("it was found");
             self.deliver(frame);
@@ -165,7 +165,7 @@ impl Trio {
         }
     }
 
-    fn deliver(&mut self, Frame { link, from, to, header: h, body }: Frame) {
+    fn deliver(&mut self, Sent { link, from, to, header: h, body }: Sent) {
         let (now, sender) = (self.now, DeviceId(from as u32 + 1));
         let Some(mirror) = &mut self.mirrors[to] else { return };
         deliver_to(mirror, now, on(link), sender, &h, body, &mut self.outs[to]);
@@ -193,20 +193,16 @@ impl Trio {
         self.replies.clear();
         self.ask(to, Kind::Read, block, vec![], 0);
         self.run(usize::MAX);
-        self.replies.last().and_then(|h| Status::from_code(h.status.get()))
+        self.replies.last().map(|reply| reply.status)
     }
 
     fn ask(&mut self, to: usize, kind: Kind, block: u32, body: Vec<u8>, flags: u8) {
-        self.seq += u64::from(flags & flag::RETRY == 0);
-        let mut h = Header::new(kind);
-        (h.op, h.seq, h.floor) = (self.seq.into(), self.seq.into(), 1.into());
-        (h.sdc, h.incarnation, h.volume) = (5.into(), 1.into(), 1.into());
-        (h.group, h.epoch) = (GROUP.0.into(), self.epoch.into());
-        (h.at, h.len, h.flags) = ((block * BLOCK).into(), BLOCK.into(), flags);
-        let h = wire::parse(wire::frame(h, &body).as_slice());
-        let body = self.outs[to].copy(&body);
+        self.seq += u64::from(flags & RETRY == 0);
+        let (client, range) = (named(5, self.seq, 1), place(0, block * BLOCK, BLOCK));
+        let request = request(self.seq, GROUP, self.epoch, range, client);
+        let body = summed(&body, &self.outs[to]);
         let mirror = self.mirrors[to].as_mut().expect("clients ask who lives");
-        mirror.client(self.now, on(CLIENT), &h, body, &mut self.outs[to]);
+        mirror.client(self.now, on(CLIENT), &io(kind, request, flags), body, &mut self.outs[to]);
     }
 
     /// Returns the first byte of each block at a device.
@@ -277,9 +273,9 @@ impl Story {
             return Err(format!("members differ: {settled:?}"));
         }
         trio.replies.clear();
-        trio.write(index, 0, 2, flag::RETRY);
+        trio.write(index, 0, 2, RETRY);
         trio.pass(1000);
-        let answer = trio.replies.last().and_then(|h| Status::from_code(h.status.get()));
+        let answer = trio.replies.last().map(|reply| reply.status);
         if answer != Some(Status::Ok) {
             return Err(format!("the write was answered {answer:?}"));
         }

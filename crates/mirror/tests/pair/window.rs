@@ -2,7 +2,8 @@
 //! back.
 
 use crate::*;
-use base::{Duration, SdcId};
+use base::Duration;
+use wire::message::SyncWipe;
 
 /// Bytes that a link's queue takes. The window is half of that.
 const QUEUE: u64 = 64 << 10;
@@ -35,7 +36,7 @@ fn sent(pair: &mut Pair) -> u64 {
 }
 
 fn answered(pair: &Pair) -> usize {
-    let ok = |h: &&Header| Status::from_code(h.status.get()) == Some(Status::Ok);
+    let ok = |reply: &&Reply| reply.status == Status::Ok;
     pair.replies.iter().filter(ok).count()
 }
 
@@ -149,7 +150,7 @@ fn operations_of_all_clients_together_take_a_bounded_part_of_memory() {
     let mut pair = settle(pair);
     pair.connect(false);
     let busy = |pair: &Pair| {
-        let busy = |h: &&Header| Status::from_code(h.status.get()) == Some(Status::Busy);
+        let busy = |reply: &&Reply| reply.status == Status::Busy;
         pair.replies.iter().filter(busy).count()
     };
     (0..10).for_each(|block| write(&mut pair, block, 7));
@@ -313,11 +314,10 @@ fn a_wipe_that_is_asked_for_again_is_one_change() {
     pair.configure(1, &[1], &[2], &[1]);
     let journal = pair.mirrors[1].journal_mut();
     (journal.late, journal.kept) = (true, true);
-    let mut h = Header::new(Kind::SyncWipe);
-    (h.group, h.epoch) = (GROUP.0.into(), pair.epoch.into());
+    let wipe = SyncWipe { question: 1, group: GROUP, epoch: Epoch(pair.epoch) };
     for _ in 0..20 {
         let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
-        mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &h, out);
+        mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &wipe, out);
     }
     assert_eq!(pair.mirrors[1].journal().ended.len(), 1);
 }
@@ -422,15 +422,11 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
 /// Another client writes to this unit of group 4.
 fn write_to_other(pair: &mut Pair, epoch: u64, unit: u32, block: u32) {
     pair.seq += 1;
-    let mut h = Header::new(Kind::Write);
-    (h.op, h.seq, h.floor) = (pair.seq.into(), pair.seq.into(), pair.seq.into());
-    (h.sdc, h.incarnation) = (7.into(), 1.into());
-    (h.group, h.epoch, h.volume, h.unit) = (4.into(), epoch.into(), 1.into(), unit.into());
-    (h.at, h.len) = ((block * BLOCK).into(), BLOCK.into());
-    let body = vec![3; BLOCK as usize];
-    let h = wire::parse(wire::frame(h, &body).as_slice());
-    let body = pair.outs[0].copy(&body);
-    pair.mirrors[0].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[0]);
+    let (client, range) = (named(7, pair.seq, pair.seq), place(unit, block * BLOCK, BLOCK));
+    let request = request(pair.seq, GroupId(4), epoch, range, client);
+    let body = summed(&[3; BLOCK as usize], &pair.outs[0]);
+    let write = io(Kind::Write, request, 0);
+    pair.mirrors[0].client(pair.now, on(CLIENT), &write, body, &mut pair.outs[0]);
 }
 
 /// Clients of the first group write again as soon as they are answered, and always want more than
@@ -452,7 +448,7 @@ fn a_group_with_a_high_number_gets_its_turn_in_the_window() {
     write_to_other(&mut pair, epoch, 1, 0);
     let last = pair.seq;
     let mut asked = wanted as u32;
-    while !pair.replies[before..].iter().any(|h| h.op.get() == last) {
+    while !pair.replies[before..].iter().any(|reply| reply.op == last) {
         let answered = pair.replies.len();
         assert!(answered - before <= 2 * wanted, "{} others were answered", answered - before);
         pair.now = Time(pair.now.0 + 1_000_000);
@@ -461,7 +457,7 @@ fn a_group_with_a_high_number_gets_its_turn_in_the_window() {
             pair.mirrors[from].flush(pair.now, &mut pair.outs[from]);
             for effect in pair.outs[from].drain().collect::<Vec<_>>() {
                 if let Effect::Send { link, head, body } = effect {
-                    pair.deliver(from, link, &wire::parse(head.as_slice()), body);
+                    pair.deliver(from, link, wire::parse(head.as_slice()), body);
                 }
             }
         }
@@ -553,15 +549,11 @@ pub fn a_joiner_takes_no_more_before_it_has_written_what_it_was_sent() {
 
 /// Another client writes to the first blocks of the volume, or retries that.
 fn write_of_another(pair: &mut Pair, blocks: u32, flags: u8) {
-    let mut h = Header::new(Kind::Write);
-    (h.op, h.seq, h.floor) = (1.into(), 1.into(), 1.into());
-    (h.sdc, h.incarnation) = (6.into(), 1.into());
-    (h.group, h.epoch, h.volume) = (GROUP.0.into(), pair.epoch.into(), 1.into());
-    (h.len, h.flags) = ((blocks * BLOCK).into(), flags);
-    let body = vec![9; (blocks * BLOCK) as usize];
-    let h = wire::parse(wire::frame(h, &body).as_slice());
-    let body = pair.outs[0].copy(&body);
-    pair.mirrors[0].client(pair.now, on(CLIENT), &h, body, &mut pair.outs[0]);
+    let range = place(0, 0, blocks * BLOCK);
+    let request = request(1, GROUP, pair.epoch, range, named(6, 1, 1));
+    let body = summed(&vec![9; (blocks * BLOCK) as usize], &pair.outs[0]);
+    let write = io(Kind::Write, request, flags);
+    pair.mirrors[0].client(pair.now, on(CLIENT), &write, body, &mut pair.outs[0]);
 }
 
 /// A retry of a write of which a part is done is told so, even if the rest waits before it finds no
@@ -577,16 +569,16 @@ fn a_part_that_is_done_is_not_forgotten_while_the_rest_waits() {
     };
     (1..40).for_each(|block| fill(&mut pair, block));
     assert!(sent(&mut pair) >= QUEUE / 4, "the window is full");
-    write_of_another(&mut pair, 2, flag::RETRY);
+    write_of_another(&mut pair, 2, RETRY);
     // The space of the block that is there goes to others.
     let memory = pair.mirrors[0].journal_mut();
     memory.units.remove(&UNIT0);
     memory.room = 0;
     pair.connect(false);
     pair.connect(true);
-    let full = |h: &&Header| Status::from_code(h.status.get()) == Some(Status::Full);
+    let full = |reply: &&Reply| reply.status == Status::Full;
     let refused: Vec<_> = pair.replies.iter().filter(full).collect();
     assert_eq!(refused.len(), 1, "{:?}", pair.replies);
-    assert_eq!(refused[0].len.get(), mirror::client::PART_DONE);
+    assert!(refused[0].part_done);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }

@@ -9,7 +9,7 @@ use crate::links::{
 use alloc::format;
 use alloc::string::String;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, LinkId, MapVersion, SdcId, Time};
+use base::{DeviceId, LinkId, SdcId, Time};
 use mdm::controller::superseded;
 use prost::Message;
 use seam::{Buf, Effect, Effects, Head, Note};
@@ -17,7 +17,7 @@ use wire::control::{
     AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Intent, Proposal, Refusal, RefusalCode,
     Register, RegisterSdc, Report, Role,
 };
-use wire::{Header, Kind, flag};
+use wire::{Frame, Malformed, message};
 
 /// The longest control message that an MDM accepts, in bytes.
 const MESSAGE: usize = 512 << 10;
@@ -31,15 +31,16 @@ impl Mdm {
         body: &[u8],
         out: &mut Effects,
     ) {
+        let header = wire::parse(head);
+        let frame = Frame::try_from(header);
         if self.asks_on(link) {
-            return self.answered(now, &wire::parse(head), body, out);
+            return self.answered(now, frame.ok(), body, out);
         }
         let ours = self.peers.has(link);
         if !ours && !self.links.contains_key(&link) {
             return; // closed by this MDM; the frame was already in flight
         }
-        let header = wire::parse(head);
-        if !wire::body_ok(&header, body) {
+        if !wire::body_ok(header, body) {
             out.note(Note::BadBody { link });
             out.push(Effect::Close { link });
             return match (ours, self.peers.lost(link)) {
@@ -49,9 +50,9 @@ impl Mdm {
             };
         }
         if ours {
-            return self.member_frame(now, link, &header, body, out);
+            return self.member_frame(now, link, frame.ok(), body, out);
         }
-        match self.take(now, link, &header, body, out) {
+        match self.take(now, link, frame, body, out) {
             Err(why) if why.code() == RefusalCode::WrongDevice => self.expel(link, why, out),
             Err(why) => self.refuse(link, &why, out),
             Ok(()) => {}
@@ -102,13 +103,13 @@ impl Mdm {
         &mut self,
         now: Time,
         link: LinkId,
-        header: &Header,
+        frame: Result<Frame, Malformed>,
         body: &[u8],
         out: &mut Effects,
     ) -> Result<(), Refusal> {
         let peer = self.links[&link].peer;
-        if let (Some(Kind::Raft), Peer::Mdm(member)) = (header.kind(), peer) {
-            if let Err((why, note)) = self.part(link, member, header, body, out) {
+        if let (Ok(Frame::Raft(part)), Peer::Mdm(member)) = (frame, peer) {
+            if let Err((why, note)) = self.part(link, member, part, body, out) {
                 self.refuse_for(link, &why, note, out);
             }
             return Ok(());
@@ -123,8 +124,8 @@ impl Mdm {
             Peer::Sdc(..) => Some(Role::Sdc),
             Peer::Mdm(_) => Some(Role::Mdm),
         };
-        match (header.kind(), role) {
-            (Some(Kind::Hello), None) => match decode::<Hello>(body)? {
+        match (frame, role) {
+            (Ok(Frame::Hello(_)), None) => match decode::<Hello>(body)? {
                 own if self.is_own(&own) => {
                     self.go_on(now, out);
                     Ok(())
@@ -144,7 +145,7 @@ impl Mdm {
                 }
             },
             (_, None) => Err(unexpected("the first frame must be a hello")),
-            (Some(Kind::Report), Some(Role::Sds)) => {
+            (Ok(Frame::Report(_)), Some(Role::Sds)) => {
                 let report = decode::<Report>(body)?;
                 report.check().map_err(|unknown| {
                     unexpected(format!("this MDM doesn't know {unknown} in a report: update it"))
@@ -156,20 +157,19 @@ impl Mdm {
                     }
                 }
             }
-            (Some(Kind::Register), Some(Role::Sds)) => {
+            (Ok(Frame::Register(_)), Some(Role::Sds)) => {
                 self.queue(link, Input::Register(link, decode::<Register>(body)?));
                 Ok(())
             }
-            (Some(Kind::RegisterSdc), Some(Role::Sdc)) => {
+            (Ok(Frame::RegisterSdc(_)), Some(Role::Sdc)) => {
                 self.queue(link, Input::RegisterSdc(link, decode::<RegisterSdc>(body)?));
                 Ok(())
             }
-            (Some(Kind::Heartbeat), Some(Role::Sds | Role::Sdc)) => {
+            (Ok(Frame::Heartbeat(_)), Some(Role::Sds | Role::Sdc)) => {
                 self.heartbeat(now, peer, decode(body)?)
             }
-            (Some(Kind::MapPull), Some(_)) => {
-                let (have, op) = (MapVersion(header.map.get()), header.op.get());
-                let pull = Pull { have, op, wait: header.has(flag::WAIT) };
+            (Ok(Frame::MapPull(message::MapPull { have, op, wait })), Some(_)) => {
+                let pull = Pull { have, op, wait };
                 let link = self.links.get_mut(&link).expect("looked up above");
                 (link.parked, link.have) = (Some(pull), have);
                 if let Peer::Device(device, _) = peer {
@@ -178,18 +178,21 @@ impl Mdm {
                 }
                 Ok(())
             }
-            (Some(Kind::Proposal), Some(Role::Sds)) => self.proposal(now, link, decode(body)?, out),
-            (Some(Kind::Admin), Some(Role::Admin)) => {
-                self.order(link, header.op.get(), decode(body)?, out);
+            (Ok(Frame::Proposal(_)), Some(Role::Sds)) => {
+                self.proposal(now, link, decode(body)?, out)
+            }
+            (Ok(Frame::Admin(message::Admin { op })), Some(Role::Admin)) => {
+                self.order(link, op, decode(body)?, out);
                 Ok(())
             }
-            (Some(kind), Some(role)) => {
+            (Ok(frame), Some(role)) => {
+                let kind = frame.kind();
                 Err(unexpected(format!("an MDM takes no {kind:?} from an {role:?}")))
             }
-            (None, _) => Err(unexpected(format!(
-                "this MDM doesn't know frames of kind {}: update it",
-                header.kind
-            ))),
+            (Err(Malformed::Unknown { code }), _) => {
+                Err(unexpected(format!("this MDM doesn't know frames of kind {code}: update it")))
+            }
+            (Err(why), _) => Err(unexpected(format!("this MDM can't read a frame: {why}"))),
         }
     }
 
@@ -409,9 +412,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let reply = AdminReply { error: error as i32, text, ..AdminReply::default() };
-        let mut header = Header::new(Kind::AdminReply);
-        header.op = op.into();
-        send_control(self.peer_link(link), header, &reply, out);
+        send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
     }
 
     /// Queues an input of this link. Returns false if there is no room.

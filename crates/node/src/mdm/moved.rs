@@ -17,8 +17,8 @@ use core::net::SocketAddr;
 use mdm::State;
 use prost::Message;
 use seam::{DialId, Effect, Effects, Note};
+use wire::Frame;
 use wire::control::{Hello, Refusal, RefusalCode, Role};
-use wire::{Header, Kind};
 
 /// The question to the address that the log names.
 pub(super) struct Moved {
@@ -74,8 +74,15 @@ impl Mdm {
     }
 
     /// Handles the answer of the process that listens there.
-    pub(super) fn answered(&mut self, now: Time, header: &Header, body: &[u8], out: &mut Effects) {
-        let refusal = Refusal::decode(body).ok().filter(|_| header.kind() == Some(Kind::Refusal));
+    pub(super) fn answered(
+        &mut self,
+        now: Time,
+        frame: Option<Frame>,
+        body: &[u8],
+        out: &mut Effects,
+    ) {
+        let is_one = matches!(frame, Some(Frame::Refusal(_)));
+        let refusal = Refusal::decode(body).ok().filter(|_| is_one);
         match refusal.filter(|r| r.code() == RefusalCode::WrongMember) {
             Some(why) => {
                 self.leave(out);

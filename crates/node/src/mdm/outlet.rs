@@ -13,7 +13,7 @@ use mdm::state::Device;
 use prost::Message;
 use seam::{Buf, Effects, Head, Note};
 use wire::control::{AdminError, AdminReply, Intent, MapPage, Refusal};
-use wire::{HANDSHAKE_VERSION, Header, Kind, PeerLink};
+use wire::{HANDSHAKE_VERSION, PeerLink, message};
 
 /// A frame that waits to be sent.
 pub(super) struct Answer {
@@ -218,9 +218,7 @@ impl Mdm {
             term: self.term(),
             ..AdminReply::default()
         };
-        let mut header = Header::new(Kind::AdminReply);
-        header.op = op.into();
-        send_control(self.peer_link(link), header, &reply, out);
+        send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
     }
 
     /// Answers the hellos that wait, if there is an answer by now.
@@ -252,11 +250,9 @@ impl Mdm {
         }
         let link =
             PeerLink::new(link, self.links.get(&link).map_or(HANDSHAKE_VERSION, |l| l.version));
+        let page = message::MapPage { op: pull.op, map: self.state.version };
         for body in &pages.bodies {
-            let mut header = Header::new(Kind::MapPage);
-            header.op = pull.op.into();
-            header.map = self.state.version.0.into();
-            out.send(link.id, link.frame(header, body), body.clone());
+            out.send(link.id, link.frame(page, body), body.clone());
         }
     }
 
@@ -277,9 +273,7 @@ impl Mdm {
         let error = AdminError::Log as i32;
         let reply = AdminReply { error, text: why.clone(), ..AdminReply::default() };
         for (link, op) in orders.into_iter().filter(|(link, _)| self.links.contains_key(link)) {
-            let mut header = Header::new(Kind::AdminReply);
-            header.op = op.into();
-            send_control(self.peer_link(link), header, &reply, out);
+            send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
         }
         self.revived.clear();
         self.settle_hellos(Time::ZERO, out);

@@ -30,7 +30,8 @@ use mdm::members::MAX_MEMBERS;
 use prost::Message as _;
 use seam::{DialId, Effect, Effects, Note};
 use wire::control::{BuildInfo, Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, Kind, PeerLink};
+use wire::message::Raft;
+use wire::{Frame, PeerLink};
 
 /// The longest message that is accepted, in bytes: the longest state that a log takes, and 1 MiB
 /// for the rest of the message. All other messages are shorter.
@@ -219,13 +220,13 @@ impl Mdm {
         &mut self,
         now: Time,
         link: LinkId,
-        header: &Header,
+        frame: Option<Frame>,
         body: &[u8],
         out: &mut Effects,
     ) {
         let Some(member) = self.peers.links.get(&link).copied() else { return };
-        match header.kind() {
-            Some(Kind::Welcome) => {
+        match frame {
+            Some(Frame::Welcome(_)) => {
                 let Ok(welcome) = Welcome::decode(body) else { return };
                 self.note_named(member, &welcome);
                 match agreed(&self.config.dialect, &welcome) {
@@ -243,8 +244,9 @@ impl Mdm {
                     }
                 }
             }
-            kind => {
-                let refusal = Refusal::decode(body).ok().filter(|_| kind == Some(Kind::Refusal));
+            frame => {
+                let is_one = matches!(frame, Some(Frame::Refusal(_)));
+                let refusal = Refusal::decode(body).ok().filter(|_| is_one);
                 out.push(Effect::Close { link });
                 self.doubt(member, out);
                 if self.peers.lost(link).is_some() {
@@ -487,17 +489,17 @@ impl Mdm {
         &mut self,
         link: LinkId,
         member: u32,
-        header: &Header,
+        part: Raft,
         body: &[u8],
         out: &mut Effects,
     ) -> Result<(), (Refusal, &'static str)> {
         let bad = |why| Err((refusal(RefusalCode::Unexpected, why), why));
         let secret = self.peers.contacts.get(&member).map(|c| c.secret);
-        if secret != Some(header.op.get()) {
+        if secret != Some(part.secret) {
             return bad("a message in an MDM's name from elsewhere than where that one listens");
         }
         self.prove(link, member, out);
-        let (at, len) = (header.at.get() as usize, header.len.get() as usize);
+        let (at, len) = (part.at as usize, part.len as usize);
         let from = self.links.get_mut(&link).expect("looked up before");
         if at != from.parts.len() || len > MESSAGE_MAX || at + body.len() > len {
             return bad("a part of a message is missing");
@@ -537,10 +539,8 @@ fn set_back(id: u32, last: u64, known: u64) -> alloc::string::String {
 fn send(link: PeerLink, secret: u64, number: u64, message: &Message, out: &mut Effects) {
     let bytes = message.encode_to_vec();
     for (i, part) in bytes.chunks(PART).enumerate() {
-        let mut header = Header::new(Kind::Raft);
-        (header.op, header.seq) = (secret.into(), number.into());
-        (header.at, header.len) = (((i * PART) as u32).into(), (bytes.len() as u32).into());
+        let (at, len) = ((i * PART) as u32, bytes.len() as u32);
         let body = out.copy(part);
-        out.send(link.id, link.frame(header, &body), body);
+        out.send(link.id, link.frame(Raft { secret, number, at, len }, &body), body);
     }
 }

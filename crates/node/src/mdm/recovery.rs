@@ -13,7 +13,7 @@ use crate::links::send_control;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use base::{DeviceId, LinkId, Time};
+use base::{DeviceId, LinkId, MapVersion, Time};
 use consensus::{Base, HardState, Image, Membership};
 use mdm::command::Command;
 use mdm::entry;
@@ -22,7 +22,7 @@ use mdm::recovery;
 use mdm::{Refused, State};
 use seam::{Effect, Effects, Note};
 use wire::control::{AdminError, AdminReply, Ask, ObjectKind, RecoverMdm, Report};
-use wire::{Header, Kind, PeerLink, control_frame};
+use wire::{Header, PeerLink, control_frame, message};
 
 /// Interval at which the reports of devices are evaluated.
 const EVERY: base::Duration = base::Duration::from_millis(200);
@@ -43,8 +43,7 @@ impl Mdm {
             let why = self.not_leader();
             return self.refuse(link, &why, out);
         };
-        let mut header = Header::new(Kind::AdminReply);
-        header.op = op.into();
+        let mut header = Header::from(message::AdminReply { op });
         let link = self.peer_link(link);
         header.version = link.version.into();
         match self.recover(&order, out) {
@@ -249,9 +248,7 @@ impl Mdm {
     /// Answers a map request while there is no map to hand out: with a page that changes nothing.
     pub(super) fn empty_page(link: PeerLink, op: u64, out: &mut Effects) {
         let page = wire::control::MapPage { last: true, ..Default::default() };
-        let mut header = Header::new(Kind::MapPage);
-        header.op = op.into();
-        send_control(link, header, &page, out);
+        send_control(link, message::MapPage { op, map: MapVersion(0) }, &page, out);
     }
 }
 

@@ -17,7 +17,8 @@ use seam::{Buf, Effects, Note};
 use wire::control::{
     BuildInfo, Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
 };
-use wire::{Header, Kind, PeerLink, flag};
+use wire::message::{self, MapPull};
+use wire::{Frame, Header, PeerLink};
 
 /// A pull that has not been answered for this long is sent again, if it is still needed.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -117,7 +118,7 @@ impl Sdc {
             let refused_by = self.servers.refusing();
             let heartbeat =
                 Heartbeat { ops, connections, held, attached, refused_by, ..Heartbeat::default() };
-            send_control(link, self.mdm_header(Kind::Heartbeat), &heartbeat, out);
+            send_control(link, message::Heartbeat {}, &heartbeat, out);
             self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
         }
     }
@@ -147,30 +148,34 @@ impl Sdc {
         &mut self,
         now: Time,
         link: LinkId,
-        header: Header,
+        header: &Header,
         body: Buf,
         out: &mut Effects,
     ) {
-        let known = match header.kind() {
-            Some(Kind::Welcome) => {
-                decode::<Welcome>(&header, &body).map(|w| self.mdm_welcome(now, link, &w, out))
+        let frame = match Frame::try_from(header) {
+            Ok(frame) => frame,
+            Err(why) => return self.refuse(now, link, why.why(), out),
+        };
+        let known = match frame {
+            Frame::Welcome(_) => {
+                decode::<Welcome>(header, &body).map(|w| self.mdm_welcome(now, link, &w, out))
             }
-            Some(Kind::Registered) => {
-                decode::<Registered>(&header, &body).map(|r| self.registered(now, link, &r, out))
+            Frame::Registered(_) => {
+                decode::<Registered>(header, &body).map(|r| self.registered(now, link, &r, out))
             }
-            Some(Kind::MapPage) if self.mdm.registered.is_some_and(|to| to.id == link) => {
+            Frame::MapPage(m) if self.mdm.registered.is_some_and(|to| to.id == link) => {
                 match read_page(&body, self.config.dialect.level_max) {
-                    _ if !wire::body_ok(&header, &body) => None,
+                    _ if !wire::body_ok(header, &body) => None,
                     Ok(page) => {
-                        self.map_page(now, header.op.get(), page, out);
+                        self.map_page(now, m.op, page, out);
                         Some(())
                     }
                     Err(why) => return self.refuse(now, link, why, out),
                 }
             }
-            Some(Kind::Refusal) => {
-                self.refuse(now, link, refusal_note(&header, &body), out);
-                let refusal = decode::<Refusal>(&header, &body);
+            Frame::Refusal(_) => {
+                self.refuse(now, link, refusal_note(header, &body), out);
+                let refusal = decode::<Refusal>(header, &body);
                 // Only a refusal by an MDM ends this client: MDMs assign the incarnations, while
                 // servers may have believed a stranger.
                 if refusal.as_ref().is_some_and(|r| r.code() == RefusalCode::Superseded) {
@@ -213,7 +218,7 @@ impl Sdc {
             build: Some(BuildInfo::of(&self.config.dialect)),
         };
         let link = PeerLink::new(link, version);
-        send_control(link, self.mdm_header(Kind::RegisterSdc), &register, out);
+        send_control(link, message::RegisterSdc {}, &register, out);
         self.mdm.finder.dialer_mut().asked(now);
     }
 
@@ -283,20 +288,7 @@ impl Sdc {
         let pull = Pull { op: self.mdm.pulls, parked, since: now };
         self.mdm.ask = false;
         self.mdm.out = Some(pull);
-        let mut header = self.mdm_header(Kind::MapPull);
-        header.op = pull.op.into();
-        header.flags = if pull.parked { flag::WAIT } else { 0 };
-        out.send(link.id, link.frame(header, b""), Buf::EMPTY);
-    }
-
-    /// Returns a header for the MDM with this client's identity and map version.
-    fn mdm_header(&self, kind: Kind) -> Header {
-        let mut header = Header::new(kind);
-        header.map = self.map.version.0.into();
-        if let Some((sdc, incarnation)) = self.me {
-            header.sdc = sdc.0.into();
-            header.incarnation = incarnation.0.into();
-        }
-        header
+        let ask = MapPull { op: pull.op, have: self.map.version, wait: pull.parked };
+        out.send(link.id, link.frame(ask, b""), Buf::EMPTY);
     }
 }

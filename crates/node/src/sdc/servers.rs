@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, MapVersion, Time};
 use seam::{Buf, DialId, Effect, Effects};
 use wire::control::{Refusal, RefusalCode, Role, Welcome};
+use wire::message::Reply;
 use wire::{Header, Kind, PeerLink};
 
 /// The link to one device.
@@ -184,21 +185,25 @@ impl Sdc {
         now: Time,
         device: DeviceId,
         link: LinkId,
-        header: Header,
+        header: &Header,
         body: Buf,
         out: &mut Effects,
     ) {
         let up = self.servers.up(device).is_some_and(|up| up.id == link);
         match header.kind() {
-            Some(Kind::Reply) if up => {
-                self.client(now, out, |client, turn| client.reply(device, &header, body, turn));
-            }
-            Some(Kind::Welcome) if !up => match decode::<Welcome>(&header, &body) {
+            Some(Kind::Reply) if up => match Reply::try_from(header) {
+                Ok(reply) if wire::body_ok(header, &body) => {
+                    self.client(now, out, |client, turn| client.reply(device, &reply, body, turn));
+                }
+                Ok(_) => self.client(now, out, |client, turn| client.bad_reply(device, turn)),
+                Err(why) => self.refuse(now, link, why.why(), out),
+            },
+            Some(Kind::Welcome) if !up => match decode::<Welcome>(header, &body) {
                 Some(welcome) => self.server_welcome(now, device, link, &welcome, out),
                 None => self.refuse(now, link, "a welcome that can't be read", out),
             },
             Some(Kind::Refusal) if !up => {
-                match decode::<Refusal>(&header, &body).map(|r| (r.code(), r.session)) {
+                match decode::<Refusal>(header, &body).map(|r| (r.code(), r.session)) {
                     Some((RefusalCode::Superseded, session)) => {
                         if let Some(server) = self.servers.servers.get_mut(device) {
                             server.session = links::session_after(server.session, session);
@@ -208,7 +213,7 @@ impl Sdc {
                     _ => {}
                 }
                 self.servers.refused(device, true);
-                self.refuse(now, link, refusal_note(&header, &body), out)
+                self.refuse(now, link, refusal_note(header, &body), out)
             }
             _ => self.refuse(now, link, "a frame that no server sends to a client", out),
         }

@@ -18,7 +18,7 @@ use core::net::SocketAddr;
 use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Port};
 use wire::control::{Hello, Role, Welcome};
-use wire::{Header, Kind};
+use wire::{Header, message};
 
 /// Limit of claimants at unnamed addresses. One more replaces the oldest one.
 const STRANGE: usize = 4;
@@ -86,7 +86,7 @@ impl Sds {
         };
         let asked = self.claimants.iter().any(|c| !self.mdm.knows(c.to));
         if !asked && self.mirror.is_some() {
-            self.pull(link, 0, out);
+            self.pull(link, false, out);
         }
         now + patience
     }
@@ -162,7 +162,8 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        let welcome = Welcome::decode(&body[..]).ok().filter(|_| h.kind() == Some(Kind::Welcome));
+        let is_one = message::Welcome::try_from(h).is_ok();
+        let welcome = Welcome::decode(&body[..]).ok().filter(|_| is_one);
         let welcome = welcome.filter(|w| {
             let ours = self.cluster.0 == 0 || w.cluster == self.cluster.0;
             let followed = self.mdm_life == Incarnation(w.incarnation);

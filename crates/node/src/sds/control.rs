@@ -21,7 +21,8 @@ use wire::control::{
     Admission, BuildInfo, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal,
     RefusalCode, Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
 };
-use wire::{Header, Kind, PeerLink, flag};
+use wire::message::{self, MapPull};
+use wire::{Frame, Header, Kind, PeerLink};
 
 /// The device counts as full for this long after a write found no space.
 const FULL_FOR: Duration = Duration::from_secs(5);
@@ -53,14 +54,18 @@ impl Sds {
         if h.kind() != Some(Kind::Refusal) {
             self.mdm_lives(now, out);
         }
-        let read = match h.kind() {
-            Some(Kind::Welcome) => {
+        let frame = match Frame::try_from(h) {
+            Ok(frame) => frame,
+            Err(why) => return self.refuse_frame(now, link, why, out),
+        };
+        let read = match frame {
+            Frame::Welcome(_) => {
                 Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out))
             }
-            Some(Kind::Registered) => {
+            Frame::Registered(_) => {
                 Registered::decode(&body[..]).map(|r| self.registered(now, &r, out))
             }
-            Some(Kind::MapPage) => match read_page(body, self.config.dialect.level_max) {
+            Frame::MapPage(_) => match read_page(body, self.config.dialect.level_max) {
                 Ok(page) => {
                     self.page_of_mdm(now, body, page, out);
                     Ok(())
@@ -70,7 +75,7 @@ impl Sds {
                     return self.drop_link(now, link, out);
                 }
             },
-            Some(Kind::Refusal) => Refusal::decode(&body[..]).map(|r| {
+            Frame::Refusal(_) => Refusal::decode(&body[..]).map(|r| {
                 let code = r.code();
                 match code {
                     RefusalCode::Superseded => self.end(Note::Superseded, out),
@@ -137,9 +142,9 @@ impl Sds {
         if welcome.recovers {
             self.told_at = Some(self.map.version);
             let report = self.report_parts();
-            report.iter().for_each(|p| send_control(link, Header::new(Kind::Report), p, out));
+            report.iter().for_each(|p| send_control(link, message::Report {}, p, out));
         }
-        send_control(link, Header::new(Kind::Register), &register, out);
+        send_control(link, message::Register {}, &register, out);
         self.mdm.dialer_mut().asked(now);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
     }
@@ -211,7 +216,7 @@ impl Sds {
             return self.end(Note::Superseded, out);
         }
         match self.mdm.dialer().up().filter(|_| self.mirror.is_some()) {
-            Some(link) => self.pull(link, flag::WAIT, out),
+            Some(link) => self.pull(link, true, out),
             None => self.serve(now, out),
         }
     }
@@ -229,15 +234,14 @@ impl Sds {
         mirror.named_at(self.named_at);
         self.mirror = Some(mirror);
         if let Some(link) = self.mdm.dialer().up() {
-            self.pull(link, flag::WAIT, out);
+            self.pull(link, true, out);
         }
     }
 
     /// Asks the MDM for the changes since the newest map that an MDM itself has sent. Without
-    /// `WAIT` the answer comes at once, even if there are none.
-    pub(super) fn pull(&mut self, link: PeerLink, flags: u8, out: &mut Effects) {
-        let mut pull = Header::new(Kind::MapPull);
-        (pull.flags, pull.map) = (flags, self.map.told.0.into());
+    /// `wait` the answer comes at once, even if there are none.
+    pub(super) fn pull(&mut self, link: PeerLink, wait: bool, out: &mut Effects) {
+        let pull = MapPull { op: 0, have: self.map.told, wait };
         out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
     }
 
@@ -249,20 +253,19 @@ impl Sds {
         self.map_page(now, page, out);
         self.news.keep(body.to_vec(), last.then_some((from, self.map.version)));
         if let Some(link) = self.mdm.dialer().up().filter(|_| last) {
-            self.pull(link, flag::WAIT, out);
+            self.pull(link, true, out);
         }
     }
 
     /// Sends a server with an older map what the MDM has sent here since that map.
-    pub(super) fn pass_on(&self, link: PeerLink, pull: &Header, out: &mut Effects) {
+    pub(super) fn pass_on(&self, link: PeerLink, pull: &MapPull, out: &mut Effects) {
         if mutant::on(Mutant::HoardMaps) {
             return;
         }
-        for (version, page) in self.news.since(MapVersion(pull.map.get())) {
-            let mut header = Header::new(Kind::MapPage);
-            (header.op, header.map) = (pull.op, version.0.into());
+        for (version, page) in self.news.since(pull.have) {
+            let page_of = message::MapPage { op: pull.op, map: version };
             let body = out.copy(page);
-            out.send(link.id, link.frame(header, &body), body);
+            out.send(link.id, link.frame(page_of, &body), body);
         }
     }
 
@@ -281,8 +284,7 @@ impl Sds {
             return;
         }
         if let Some(question) = self.news.is_due(now, from, (theirs, mine), every) {
-            let mut pull = Header::new(Kind::MapPull);
-            (pull.op, pull.map) = (question.into(), mine.0.into());
+            let pull = MapPull { op: question, have: mine, wait: false };
             out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
         }
     }
@@ -299,7 +301,7 @@ impl Sds {
         now: Time,
         link: LinkId,
         from: DeviceId,
-        h: &Header,
+        m: &message::MapPage,
         body: &Buf,
         out: &mut Effects,
     ) {
@@ -315,7 +317,7 @@ impl Sds {
         if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
             return;
         }
-        let mut pages = self.news.came(from, h.op.get(), page, body.len());
+        let mut pages = self.news.came(from, m.op, page, body.len());
         let Some(last) = pages.last() else { return };
         let (had, version) = (self.map.version, MapVersion(last.version));
         // Pages of two answers must not become one.
@@ -501,9 +503,7 @@ impl Sds {
             moves: self.mirror.iter().flat_map(|m| m.moves()).map(copying).collect(),
             ..Heartbeat::default()
         };
-        let mut header = Header::new(Kind::Heartbeat);
-        header.incarnation = self.incarnation.0.into();
-        send_control(link, header, &heartbeat, out);
+        send_control(link, message::Heartbeat {}, &heartbeat, out);
     }
 
     /// Returns devices that take at least a quarter of the time that counts as slow. The MDM
@@ -535,7 +535,7 @@ impl Sds {
         }
         let Some(proposal) = self.proposal(now) else { return };
         if let Some(link) = self.mdm.dialer().up() {
-            send_control(link, Header::new(Kind::Proposal), &proposal, out);
+            send_control(link, message::Proposal {}, &proposal, out);
         }
     }
 

@@ -6,18 +6,22 @@ use crate::links::{
     NOT_OFFERED, SESSION_LEAP, agreed, check_hello, hello, refusal, refuse, send_welcome,
     session_after, welcome,
 };
-use base::{
-    DeviceId, GroupId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, UnitKey,
-    VolumeId, mutant,
-};
+use base::{DeviceId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, mutant};
 use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Note};
 use wire::control::{Access, Hello, Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, Kind, PeerLink, Status};
+use wire::message::{
+    self, Beacon, Damage, Fetched, Grant, Io, MapPage, MapPull, Replicated, Reply, Request, Sealed,
+    SyncState, UnitRange,
+};
+use wire::{Body, Header, Kind, Malformed, PeerLink, Status};
 
 /// Text of the refusal if no map with the peer's incarnation came in time.
 const UNHEARD_OF: &str =
     "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
+
+/// The incarnation of a server whose frame says none: frames about maps.
+const UNSAID: Incarnation = Incarnation(0);
 
 /// A hello with an incarnation that the map does not have yet.
 pub(super) struct Waiting {
@@ -73,28 +77,29 @@ impl Sds {
     ) {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
-        if !wire::body_ok(&h, &body) {
+        if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });
-            return self.damaged(now, link, who, &h, out);
+            return self.damaged(now, link, who, h, out);
         }
         match who {
             Who::Client(sdc, version) => {
                 self.client_frame(now, PeerLink::new(link, version), sdc, h, body, out)
             }
             Who::Leader(device, version) => {
-                self.leader_frame(now, PeerLink::new(link, version), device, &h, body, out)
+                self.leader_frame(now, PeerLink::new(link, version), device, h, body, out)
             }
-            Who::Follower(device) => self.follower_frame(now, link, device, &h, &body, out),
-            Who::Mdm => self.mdm_frame(now, link, &h, &body, out),
-            Who::Claimant => self.claimant_frame(now, link, &h, &body, out),
-            Who::Stranger => self.greeted(now, link, &h, &body, out),
+            Who::Follower(device) => self.follower_frame(now, link, device, h, &body, out),
+            Who::Mdm => self.mdm_frame(now, link, h, &body, out),
+            Who::Claimant => self.claimant_frame(now, link, h, &body, out),
+            Who::Stranger => self.greeted(now, link, h, &body, out),
         }
     }
 
     /// Handles a damaged frame. A client can send its data again. Every other link starts over.
     fn damaged(&mut self, now: Time, link: LinkId, who: Who, h: &Header, out: &mut Effects) {
-        if let (Who::Client(_, version), Some(Kind::Write)) = (who, h.kind()) {
-            return self.answer_client(PeerLink::new(link, version), h, Status::Damaged, out);
+        if let (Who::Client(_, version), Ok(write)) = (who, message::Write::try_from(h)) {
+            let link = PeerLink::new(link, version);
+            return self.answer_client(link, &write.request, Status::Damaged, out);
         }
         self.drop_link(now, link, out);
     }
@@ -104,8 +109,8 @@ impl Sds {
     fn greeted(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
         // A peer whose hello waits must not send anything before it is answered.
         let waits = self.waiting.iter().any(|w| w.is_on(link));
-        let hello = match (h.kind(), Hello::decode(&body[..])) {
-            (Some(Kind::Hello), Ok(hello)) if !waits => hello,
+        let hello = match (message::Hello::try_from(h), Hello::decode(&body[..])) {
+            (Ok(_), Ok(hello)) if !waits => hello,
             _ => {
                 out.note(Note::Refused { link, why: "the first frame was not a hello" });
                 self.links.remove(&link);
@@ -261,34 +266,50 @@ impl Sds {
         now: Time,
         link: PeerLink,
         sdc: SdcId,
-        mut h: Header,
+        h: &Header,
         body: Buf,
         out: &mut Effects,
     ) {
         let Some(session) = self.clients.get(&sdc) else { return };
-        h.sdc = sdc.0.into();
-        h.incarnation = session.incarnation.0.into();
-        if !matches!(h.kind(), Some(Kind::Read | Kind::Write | Kind::Zero | Kind::Extents)) {
-            out.note(Note::Refused {
-                link: link.id,
-                why: "a client sent a frame that is not an I/O",
-            });
-            return self.drop_link(now, link.id, out);
-        }
-        match self.check_volume(&h, sdc) {
-            Err(status) => self.answer_client(link, &h, status, out),
+        let mut io = match Io::of(h) {
+            Some(Ok(io)) => io,
+            Some(Err(why)) => return self.refuse_frame(now, link.id, why, out),
+            None => {
+                let why = "a client sent a frame that is not an I/O";
+                out.note(Note::Refused { link: link.id, why });
+                return self.drop_link(now, link.id, out);
+            }
+        };
+        let client = &mut io.request_mut().client;
+        (client.sdc, client.incarnation) = (sdc, session.incarnation);
+        match self.check_volume(&io, sdc) {
+            Err(status) => self.answer_client(link, io.request(), status, out),
             Ok(()) => {
                 let mirror = self.mirror.as_mut().expect("clients are welcomed by a named shard");
-                mirror.client(now, link, &h, body, out);
+                mirror.client(now, link, &io, Body::of(h, body), out);
             }
         }
     }
 
+    /// Closes a link on which a frame came that can't be read.
+    #[cold]
+    pub(super) fn refuse_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        why: Malformed,
+        out: &mut Effects,
+    ) {
+        out.note(Note::Refused { link, why: why.why() });
+        self.drop_link(now, link, out);
+    }
+
     /// Checks that the map has the volume, that this client may do this with it, that the range is
     /// in the volume, and that the unit belongs to this group.
-    fn check_volume(&self, h: &Header, sdc: SdcId) -> Result<(), Status> {
-        let unit = UnitKey { volume: VolumeId(h.volume.get()), index: h.unit.get() };
-        let newer = h.map.get() > self.map.version.0;
+    fn check_volume(&self, io: &Io, sdc: SdcId) -> Result<(), Status> {
+        let request = io.request();
+        let UnitRange { unit, at, len } = request.range;
+        let newer = request.map > self.map.version;
         let Some(volume) = self.map.volumes.get(&unit.volume) else {
             let gone = self.map.is_deleted(unit.volume);
             return Err(if newer && !gone { Status::Behind } else { Status::NoVolume });
@@ -296,29 +317,30 @@ impl Sds {
         let Some(grant) = volume.mapping.grant(sdc) else {
             return Err(if newer { Status::Behind } else { Status::NoVolume });
         };
-        let writes = matches!(h.kind(), Some(Kind::Write | Kind::Zero));
-        if writes && grant.access == Access::ReadOnly {
+        if io.writes() && grant.access == Access::ReadOnly {
             return Err(if newer { Status::Behind } else { Status::ReadOnly });
         }
-        let end = u64::from(unit.index) * u64::from(UNIT)
-            + u64::from(h.at.get())
-            + u64::from(h.len.get());
+        let end = u64::from(unit.index) * u64::from(UNIT) + u64::from(at) + u64::from(len);
         if end > volume.size {
             return Err(if newer { Status::Behind } else { Status::OutOfRange });
         }
-        if h.generation.get() < grant.generation {
+        if request.generation < grant.generation {
             return Err(Status::Stale);
         }
-        if volume.group_of(unit.index) != Some(GroupId(h.group.get())) {
+        if volume.group_of(unit.index) != Some(request.group) {
             return Err(Status::OutOfRange);
         }
         Ok(())
     }
 
-    fn answer_client(&mut self, link: PeerLink, h: &Header, status: Status, out: &mut Effects) {
-        let mut reply = Header::new(Kind::Reply);
-        (reply.op, reply.group, reply.map) = (h.op, h.group, self.map.version.0.into());
-        reply.status = (status as u16).into();
+    fn answer_client(
+        &mut self,
+        link: PeerLink,
+        request: &Request,
+        status: Status,
+        out: &mut Effects,
+    ) {
+        let reply = Reply::new(request.op, request.group, status, self.map.version);
         out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
     }
 
@@ -331,28 +353,47 @@ impl Sds {
         body: Buf,
         out: &mut Effects,
     ) {
+        if let Err(why) = self.take_of_leader(now, link, from, h, body, out) {
+            self.refuse_frame(now, link.id, why, out);
+        }
+    }
+
+    /// Reads a frame from a primary and hands it on.
+    fn take_of_leader(
+        &mut self,
+        now: Time,
+        link: PeerLink,
+        from: DeviceId,
+        h: &Header,
+        body: Buf,
+        out: &mut Effects,
+    ) -> Result<(), Malformed> {
         let mirror = self.mirror.as_mut().expect("leaders are welcomed by a named shard");
         match h.kind() {
-            Some(Kind::Replicate) => mirror.replicate_in(now, link, from, h, body, out),
-            Some(Kind::Beacon) => {
-                mirror.beacon_in(now, link, from, h, out);
-                self.look_for_news(now, link, from, MapVersion(h.map.get()), out);
+            Some(Kind::Replicate) => {
+                mirror.replicate_in(now, link, from, &h.try_into()?, Body::of(h, body), out)
             }
-            Some(Kind::Read) => mirror.fetch_in(now, link, from, h, out),
-            Some(Kind::Commit) => mirror.commit_in(from, h),
-            Some(Kind::SyncStart) => mirror.sync_start_in(link, from, h, &body, out),
-            Some(Kind::SyncWipe) => mirror.sync_wipe_in(now, link, from, h, out),
-            Some(Kind::Seal) => mirror.seal_in(now, link, from, h, &body, out),
-            Some(Kind::MapPull) => self.pass_on(link, h, out),
-            Some(Kind::MapPage) => self.page_of_server(now, link.id, from, h, &body, out),
+            Some(Kind::Beacon) => {
+                let beacon = Beacon::try_from(h)?;
+                mirror.beacon_in(now, link, from, &beacon, out);
+                self.look_for_news(now, link, from, beacon.map, out);
+            }
+            Some(Kind::Fetch) => mirror.fetch_in(now, link, from, &h.try_into()?, out),
+            Some(Kind::Commit) => mirror.commit_in(from, &h.try_into()?),
+            Some(Kind::SyncStart) => mirror.sync_start_in(link, from, &h.try_into()?, &body, out),
+            Some(Kind::SyncWipe) => mirror.sync_wipe_in(now, link, from, &h.try_into()?, out),
+            Some(Kind::Seal) => mirror.seal_in(now, link, from, &h.try_into()?, &body, out),
+            Some(Kind::MapPull) => self.pass_on(link, &h.try_into()?, out),
+            Some(Kind::MapPage) => {
+                self.page_of_server(now, link.id, from, &h.try_into()?, &body, out)
+            }
             _ => {
-                out.note(Note::Refused {
-                    link: link.id,
-                    why: "a server sent a frame that is not for a follower",
-                });
+                let why = "a server sent a frame that is not for a follower";
+                out.note(Note::Refused { link: link.id, why });
                 self.drop_link(now, link.id, out);
             }
         }
+        Ok(())
     }
 
     fn follower_frame(
@@ -364,41 +405,97 @@ impl Sds {
         body: &Buf,
         out: &mut Effects,
     ) {
-        let mirror = self.mirror.as_mut().expect("followers are dialled by a named shard");
-        if !matches!(h.kind(), Some(Kind::Welcome | Kind::Refusal)) {
-            let life = Incarnation(h.incarnation.get());
-            mirror.heard(now, from, life, MapVersion(h.map.get()), out);
+        if let Err(why) = self.take_of_follower(now, link, from, h, body, out) {
+            self.refuse_frame(now, link, why, out);
         }
+    }
+
+    /// Reads a frame from a device that this one has dialled, and hands it on. Each such frame says
+    /// which map the device has.
+    fn take_of_follower(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        h: &Header,
+        body: &Buf,
+        out: &mut Effects,
+    ) -> Result<(), Malformed> {
+        let mirror = self.mirror.as_mut().expect("followers are dialled by a named shard");
         match h.kind() {
-            Some(Kind::Replicated) => mirror.replicated(now, from, h, out),
+            Some(Kind::Replicated) => {
+                let m = Replicated::try_from(h)?;
+                mirror.heard(now, from, m.incarnation, m.map, out);
+                mirror.replicated(now, from, &m, out);
+            }
             Some(Kind::Grant) => {
-                mirror.grant_in(now, from, h, out);
+                let m = Grant::try_from(h)?;
+                mirror.heard(now, from, m.incarnation, m.map, out);
+                mirror.grant_in(now, from, &m, out);
                 if let Some(link) = self.followers.up(from) {
-                    self.look_for_news(now, link, from, MapVersion(h.map.get()), out);
+                    self.look_for_news(now, link, from, m.map, out);
                 }
             }
             Some(Kind::MapPull) => {
+                let m = MapPull::try_from(h)?;
+                mirror.heard(now, from, UNSAID, m.have, out);
                 if let Some(link) = self.followers.up(from) {
-                    self.pass_on(link, h, out);
+                    self.pass_on(link, &m, out);
                 }
             }
-            Some(Kind::MapPage) => self.page_of_server(now, link, from, h, body, out),
-            Some(Kind::SyncState) => mirror.sync_state_in(now, from, h, body, out),
-            Some(Kind::Sealed) => mirror.sealed_in(now, from, h, out),
-            Some(Kind::Damage) => mirror.damage_in(now, from, h, out),
-            Some(Kind::Reply) => mirror.fetched_in(now, from, h, body.clone(), out),
-            Some(Kind::Welcome) => self.welcomed(now, link, from, body, out),
+            Some(Kind::MapPage) => {
+                let m = MapPage::try_from(h)?;
+                mirror.heard(now, from, UNSAID, m.map, out);
+                self.page_of_server(now, link, from, &m, body, out);
+            }
+            Some(Kind::SyncState) => {
+                let m = SyncState::try_from(h)?;
+                mirror.heard(now, from, m.incarnation, m.map, out);
+                mirror.sync_state_in(now, from, &m, body, out);
+            }
+            Some(Kind::Sealed) => {
+                let m = Sealed::try_from(h)?;
+                mirror.heard(now, from, m.incarnation, m.map, out);
+                mirror.sealed_in(now, from, &m, out);
+            }
+            Some(Kind::Damage) => {
+                let m = Damage::try_from(h)?;
+                mirror.heard(now, from, m.incarnation, m.map, out);
+                mirror.damage_in(now, from, &m, out);
+            }
+            Some(Kind::Fetched) => {
+                let m = Fetched::try_from(h)?;
+                mirror.heard(now, from, m.incarnation, m.map, out);
+                mirror.fetched_in(now, from, &m, body.clone(), out);
+            }
+            Some(Kind::Welcome) => {
+                message::Welcome::try_from(h)?;
+                self.welcomed(now, link, from, body, out);
+            }
             Some(Kind::Refusal) => {
-                let refusal = Refusal::decode(&body[..]).ok();
-                let told = refusal.filter(|r| r.code() == RefusalCode::Superseded);
-                if let Some((refusal, follower)) = told.zip(self.followers.change(from)) {
-                    follower.session = session_after(follower.session, refusal.session);
-                }
-                out.note(Note::Refused { link, why: "another server refuses this one" });
-                self.drop_link(now, link, out);
+                message::Refusal::try_from(h)?;
+                self.refused_by_server(now, link, from, body, out);
             }
             _ => self.drop_link(now, link, out),
         }
+        Ok(())
+    }
+
+    fn refused_by_server(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        from: DeviceId,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
+        let refusal = Refusal::decode(&body[..]).ok();
+        let told = refusal.filter(|r| r.code() == RefusalCode::Superseded);
+        if let Some((refusal, follower)) = told.zip(self.followers.change(from)) {
+            follower.session = session_after(follower.session, refusal.session);
+        }
+        out.note(Note::Refused { link, why: "another server refuses this one" });
+        self.drop_link(now, link, out);
     }
 
     fn welcomed(

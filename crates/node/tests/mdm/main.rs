@@ -19,7 +19,7 @@ use seam::{
 };
 use std::collections::BTreeMap;
 use wire::control::*;
-use wire::{Header, Kind, control_frame, flag, parse};
+use wire::{Header, Kind, control_frame, parse};
 
 /// One MDM, its disk, and the peers.
 struct Bench {
@@ -92,7 +92,7 @@ impl Bench {
     fn effect(&mut self, effect: Effect) {
         match effect {
             Effect::Send { link, head, body } => {
-                let frame = (parse(head.as_slice()), body.to_vec());
+                let frame = (*parse(head.as_slice()), body.to_vec());
                 self.inbox.entry(link).or_default().push(frame);
             }
             Effect::Close { link } => self.closed.push(link),
@@ -241,14 +241,9 @@ impl Bench {
     }
 
     fn pull(&mut self, link: LinkId, have: MapVersion, wait: bool) -> Vec<MapPage> {
-        let mut header = Header::new(Kind::MapPull);
-        header.map = have.0.into();
-        header.flags = if wait { flag::WAIT } else { 0 };
-        self.mdm.on(
-            self.now,
-            Event::Frame { link, head: wire::frame(header, b"").as_slice(), body: Buf::EMPTY },
-            &mut self.out,
-        );
+        let head = wire::frame(wire::message::MapPull { op: 0, have, wait }, b"");
+        let pull = Event::Frame { link, head: head.as_slice(), body: Buf::EMPTY };
+        self.mdm.on(self.now, pull, &mut self.out);
         self.settle();
         self.take(link, Kind::MapPage)
     }

@@ -5,6 +5,7 @@ use consensus::{Base, Entry, HardState, Image, Membership};
 use mdm::command::{Command, RemoveMdm};
 use mdm::entry::{Commands, to_bytes};
 use mdm::log::{Io, Log, Progress};
+use wire::message::Raft;
 
 pub const AWAY: &str = "10.0.0.2:7000";
 /// The kinds of two messages of the consensus: a heartbeat, and an answer to entries.
@@ -37,7 +38,7 @@ impl Bench {
     fn secrets_sent(&mut self, link: LinkId) -> Vec<u64> {
         let all = std::mem::take(self.inbox.entry(link).or_default());
         let raft = all.iter().filter(|(h, _)| h.kind() == Some(Kind::Raft));
-        raft.map(|(h, _)| h.op.get()).collect()
+        raft.map(|(h, _)| Raft::try_from(h).unwrap().secret).collect()
     }
 
     /// Sends a message of member 2 with this term.
@@ -50,14 +51,12 @@ impl Bench {
         let message =
             consensus::Message { kind, from: 2, to: 1, term, index, ..Default::default() };
         let bytes = message.encode_to_vec();
-        let mut header = Header::new(Kind::Raft);
-        (header.op, header.len) = (secret.into(), (bytes.len() as u32).into());
-        self.raw(link, header, &bytes);
+        self.raw(link, first_part(secret, bytes.len() as u32), &bytes);
     }
 
-    fn raw(&mut self, link: LinkId, header: Header, bytes: &[u8]) {
+    fn raw(&mut self, link: LinkId, message: impl Into<Header>, bytes: &[u8]) {
         let body = self.pool.copy(bytes);
-        let head = wire::frame(header, bytes);
+        let head = wire::frame(message, bytes);
         let frame = Event::Frame { link, head: head.as_slice(), body };
         self.mdm.on(self.now, frame, &mut self.out);
         self.settle();
@@ -116,6 +115,11 @@ fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
     }
 }
 
+/// Returns the first part of a message of this length.
+fn first_part(secret: u64, len: u32) -> Raft {
+    Raft { secret, number: 0, at: 0, len }
+}
+
 #[test]
 fn a_message_counts_from_where_the_member_listens() {
     let mut b = Bench::with_a_member();
@@ -128,9 +132,7 @@ fn a_message_counts_from_where_the_member_listens() {
     assert!(b.notes_say("from elsewhere") && b.term() == term && b.mdm.is_ready());
     // Nothing that it sends is kept, either.
     let forger = b.hello_as(2, AWAY);
-    let mut header = Header::new(Kind::Raft);
-    header.len = (1 << 30).into();
-    b.raw(forger, header, &[0; 4096]);
+    b.raw(forger, first_part(0, 1 << 30), &[0; 4096]);
     assert_eq!(b.refusal(forger).0, RefusalCode::Unexpected);
     // Messages of the member itself are accepted, and a stranger's link does not replace its own.
     let member = b.hello_as(2, AWAY);
@@ -198,18 +200,14 @@ fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
     let member = b.hello_as(2, AWAY);
     b.say(member, secret, term);
     let part = |b: &mut Bench, len: u32| {
-        let mut header = Header::new(Kind::Raft);
-        (header.op, header.len) = (secret.into(), len.into());
-        b.raw(member, header, &[0; 4096]);
+        b.raw(member, first_part(secret, len), &[0; 4096]);
         b.mdm.grown().all_parts
     };
     assert_eq!(part(&mut b, longest), 4096, "the first part of the longest message");
     let member = b.hello_as(2, AWAY);
     b.say(member, secret, term);
     assert_eq!(b.mdm.grown().all_parts, 0, "another link has taken the place of that one");
-    let mut header = Header::new(Kind::Raft);
-    (header.op, header.len) = (secret.into(), (longest + 1).into());
-    b.raw(member, header, &[0; 4096]);
+    b.raw(member, first_part(secret, longest + 1), &[0; 4096]);
     assert_eq!(b.refusal(member).0, RefusalCode::Unexpected);
     assert_eq!(b.mdm.grown().all_parts, 0);
 }

@@ -17,7 +17,8 @@ use wire::control::{
     DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, Refusal, RefusalCode, RegisterSdc,
     Registered, Role, VolumeInfo, Welcome,
 };
-use wire::{Header, Kind, Status, control_frame, flag};
+use wire::message::{self, Io, MapPull, Reply, Request};
+use wire::{Header, Kind, Status, control_frame};
 
 pub const VOLUME: VolumeId = VolumeId(1);
 pub const UNITS: u32 = 8;
@@ -41,8 +42,10 @@ pub struct Log {
     pub attached: Vec<u32>,
     /// Devices that refuse this client, according to the last heartbeat.
     pub refused_by: Vec<u32>,
-    pub pulls: Vec<Header>,
-    pub ios: Vec<(u32, Header)>,
+    pub pulls: Vec<MapPull>,
+    pub ios: Vec<(u32, Io)>,
+    /// The protocol versions of their frames.
+    pub versions: Vec<(u32, u16)>,
     pub replies: Vec<(u64, Result<Buf, BlockError>)>,
     pub notes: Vec<Note>,
     pub closed: Vec<Who>,
@@ -63,7 +66,7 @@ pub struct Cluster {
     /// Ports that accept a dial.
     pub alive: BTreeSet<u16>,
     pub map: MapPage,
-    parked: Option<(LinkId, Header)>,
+    parked: Option<(LinkId, MapPull)>,
     /// The device that answers at server n's address, and its incarnation.
     pub devices: BTreeMap<u32, (u32, u64)>,
     pub data: Vec<u8>,
@@ -76,7 +79,7 @@ pub struct Cluster {
     pub hold: bool,
     /// This server holds its I/O back.
     pub holds: Option<u32>,
-    held: VecDeque<(LinkId, Header, Buf)>,
+    held: VecDeque<(LinkId, Io, Buf)>,
     /// The next I/O is answered with this status.
     pub next_status: Option<Status>,
     /// While this is set, every I/O is answered with this status.
@@ -209,8 +212,8 @@ impl Cluster {
                     bytes.extend_from_slice(head.as_slice());
                     bytes.extend_from_slice(&body);
                 }
-                Some(Who::Mdm) => self.mdm(link, wire::parse(head.as_slice()), &body),
-                Some(Who::Server(n)) => self.server(n, link, wire::parse(head.as_slice()), body),
+                Some(Who::Mdm) => self.mdm(link, *wire::parse(head.as_slice()), &body),
+                Some(Who::Server(n)) => self.server(n, link, *wire::parse(head.as_slice()), body),
                 None => {}
             },
             Effect::Close { link } => {
@@ -232,7 +235,7 @@ impl Cluster {
         }
     }
 
-    pub fn send(&mut self, link: LinkId, header: Header, message: &impl Message) {
+    pub fn send(&mut self, link: LinkId, header: impl Into<Header>, message: &impl Message) {
         let (head, body) = control_frame(header, message, &self.pool.clone());
         self.on(Event::Frame { link, head: head.as_slice(), body });
     }
@@ -263,8 +266,9 @@ impl Cluster {
                 (self.log.attached, self.log.refused_by) = (beat.attached, beat.refused_by);
             }
             Kind::MapPull => {
-                self.log.pulls.push(header);
-                self.parked = Some((link, header)); // one per link: the newest
+                let pull = MapPull::try_from(&header).unwrap();
+                self.log.pulls.push(pull);
+                self.parked = Some((link, pull)); // one per link: the newest
                 self.publish();
             }
             other => panic!("{other:?}"),
@@ -274,11 +278,10 @@ impl Cluster {
     /// Answers the pull that waits at the MDM, if possible.
     fn publish(&mut self) {
         let ready =
-            |(_, h): &mut (LinkId, Header)| !h.has(flag::WAIT) || h.map.get() < self.map.version;
+            |(_, pull): &mut (LinkId, MapPull)| !pull.wait || pull.have.0 < self.map.version;
         if let Some((link, pull)) = self.parked.take_if(ready) {
-            let mut header = Header::new(Kind::MapPage);
-            header.op = pull.op;
-            self.send(link, header, &self.map.clone());
+            let page = message::MapPage { op: pull.op, map: MapVersion(0) };
+            self.send(link, page, &self.map.clone());
         }
     }
 
@@ -320,9 +323,11 @@ impl Cluster {
             };
             return self.send(link, Header::new(Kind::Welcome), &welcome);
         }
-        self.log.ios.push((n, header));
+        let io = Io::of(&header).expect("only operations follow a hello").unwrap();
+        self.log.ios.push((n, io));
+        self.log.versions.push((n, header.version.get()));
         assert!(wire::body_ok(&header, &body));
-        self.held.push_back((link, header, body));
+        self.held.push_back((link, io, body));
         if !self.hold {
             self.release();
         }
@@ -331,27 +336,28 @@ impl Cluster {
     /// Makes the servers answer the I/O that they have held back.
     pub fn release(&mut self) {
         let mut kept = VecDeque::new();
-        while let Some((link, header, body)) = self.held.pop_front() {
+        while let Some((link, io, body)) = self.held.pop_front() {
+            let Request { op, group, epoch, .. } = *io.request();
             let device = match self.links[&link] {
                 Who::Server(n) if self.holds == Some(n) => {
-                    kept.push_back((link, header, body));
+                    kept.push_back((link, io, body));
                     continue;
                 }
                 Who::Server(n) => self.devices[&n].0,
                 other => panic!("{other:?}"),
             };
-            let leads = self.map.groups.iter().any(|g| {
-                (g.id, g.epoch, g.primary) == (header.group.get(), header.epoch.get(), device)
-            });
-            let full = self.full && header.kind() == Some(Kind::Write);
+            let leads = self
+                .map
+                .groups
+                .iter()
+                .any(|g| (g.id, g.epoch, g.primary) == (group.0, epoch.0, device));
+            let full = self.full && matches!(io, Io::Write(_));
             let status = self.next_status.take().or(self.every_status);
             let status = status.or(full.then_some(Status::Full));
             let status = status.unwrap_or(if leads { Status::Ok } else { Status::Stale });
-            let answer = if status == Status::Ok { self.io(&header, &body) } else { Vec::new() };
-            let mut reply = Header::new(Kind::Reply);
-            (reply.op, reply.group, reply.epoch) = (header.op, header.group, header.epoch);
-            (reply.status, reply.map) = ((status as u16).into(), self.map.version.into());
-            let head = wire::frame(reply, &answer);
+            let answer = if status == Status::Ok { self.io(&io, &body) } else { Vec::new() };
+            let reply = Reply::new(op, group, status, MapVersion(self.map.version));
+            let head = wire::frame(Reply { epoch, ..reply }, &answer);
             let mut body = self.pool.copy(&answer);
             if core::mem::take(&mut self.damage) {
                 body.as_mut()[0] ^= 1;
@@ -361,23 +367,24 @@ impl Cluster {
         self.held.extend(kept);
     }
 
-    fn io(&mut self, h: &Header, body: &[u8]) -> Vec<u8> {
-        let from = h.unit.get() * UNIT + h.at.get();
-        let range = from as usize..(from + h.len.get()) as usize;
-        let blocks = from / BLOCK..(from + h.len.get()).div_ceil(BLOCK);
-        match h.kind().unwrap() {
-            Kind::Read => self.data[range].to_vec(),
-            Kind::Write => {
+    fn io(&mut self, io: &Io, body: &[u8]) -> Vec<u8> {
+        let range = io.request().range;
+        let from = range.unit.index * UNIT + range.at;
+        let blocks = from / BLOCK..(from + range.len).div_ceil(BLOCK);
+        let range = from as usize..(from + range.len) as usize;
+        match io {
+            Io::Read(_) => self.data[range].to_vec(),
+            Io::Write(_) => {
                 self.data[range].copy_from_slice(body);
                 self.written.extend(blocks);
                 Vec::new()
             }
-            Kind::Zero => {
+            Io::Zero(_) => {
                 self.data[range].fill(0);
                 self.written.retain(|b| !blocks.contains(b));
                 Vec::new()
             }
-            Kind::Extents => {
+            Io::Extents(_) => {
                 let mut bits = vec![0; blocks.len().div_ceil(8)];
                 for (i, block) in blocks.enumerate().filter(|(_, b)| self.written.contains(b)) {
                     let _ = block;
@@ -385,7 +392,6 @@ impl Cluster {
                 }
                 bits
             }
-            other => panic!("{other:?}"),
         }
     }
 

@@ -5,7 +5,8 @@ use base::{Limits, MapVersion};
 use core::time::Duration;
 use seam::{BlockError, BlockKind, Note};
 use wire::control::{Intent, Refusal, RefusalCode, Registered, Role};
-use wire::{Header, Kind, Status, flag};
+use wire::message::Reply;
+use wire::{Header, Kind, Status};
 
 const MIB: u64 = 1 << 20;
 
@@ -39,12 +40,11 @@ fn requests_go_to_the_right_servers_and_come_back() {
         c.log.replies.iter().map(|(id, r)| (*id, r.as_ref().unwrap().len())).collect();
     assert_eq!(results, [(1, 0), (2, 2 * MIB as usize), (3, 0)]);
     assert_eq!(&c.log.replies[1].1.as_ref().unwrap()[..], &data[..]);
-    assert!(
-        c.log
-            .ios
-            .iter()
-            .all(|(n, h)| h.group.get() == *n && h.sdc.get() == 4 && h.incarnation.get() == 40)
-    );
+    assert!(c.log.ios.iter().map(|(n, io)| (*n, io.request())).all(|(n, r)| (
+        r.group.0,
+        r.client.sdc.0,
+        r.client.incarnation.0
+    ) == (n, 4, 40)));
     let hellos: Vec<_> =
         c.log.hellos[1..].iter().map(|(w, h)| (*w, h.id, h.incarnation, h.session)).collect();
     assert_eq!(hellos, [(Who::Server(1), 4, 40, 1), (Who::Server(2), 4, 40, 1)]);
@@ -119,17 +119,14 @@ fn a_dead_primary_is_replaced_as_soon_as_the_map_says_so() {
     c.kill(Who::Server(1));
     c.hold = false;
     let pull = c.log.pulls.last().unwrap();
-    assert_eq!(
-        (pull.flags, c.log.pulls.len()),
-        (flag::WAIT, 2),
-        "it waits at the MDM for the news"
-    );
+    assert_eq!((pull.wait, c.log.pulls.len()), (true, 2), "it waits at the MDM for the news");
     c.pass(ms(50));
     assert!(c.log.replies.is_empty());
     c.lead(1, 11, 2);
     assert!(c.log.replies[0].1.is_ok());
-    let (n, h) = c.log.ios.last().unwrap();
-    assert_eq!((*n, h.epoch.get(), h.flags, h.seq.get()), (2, 11, flag::RETRY, 1));
+    let (n, io) = c.log.ios.last().unwrap();
+    let request = io.request();
+    assert_eq!((*n, request.epoch.0, io.is_retry(), request.client.seq), (2, 11, true, 1));
     assert!(c.log.notes.contains(&Note::Retried { ops: 1 }));
     assert!(c.log.notes.contains(&Note::Map { version: MapVersion(6) }));
 }
@@ -142,12 +139,12 @@ fn one_parked_pull_while_something_is_stuck() {
     c.pass(ms(90));
     assert_eq!(c.log.pulls.len(), 1);
     c.pass(ms(100));
-    assert_eq!((c.log.pulls.len(), c.log.pulls[1].flags), (2, flag::WAIT));
+    assert_eq!((c.log.pulls.len(), c.log.pulls[1].wait), (2, true));
     c.pass(ms(900));
     assert_eq!(c.log.pulls.len(), 2);
     c.change(|_| {});
     c.pass(ms(60));
-    assert_eq!((c.log.pulls.len(), c.log.pulls[2].map.get()), (3, 6), "still stuck");
+    assert_eq!((c.log.pulls.len(), c.log.pulls[2].have.0), (3, 6), "still stuck");
     c.release();
     c.hold = false;
     c.change(|_| {});
@@ -192,8 +189,8 @@ fn another_process_at_a_servers_address_makes_an_idle_client_ask_for_a_newer_map
     c.devices.insert(1, (9, 1));
     c.alive.insert(101);
     c.pass(ms(500));
-    let asked: Vec<_> = c.log.pulls[1..].iter().map(|h| (h.map.get(), h.flags)).collect();
-    assert_eq!(asked, [(5, flag::WAIT)], "one pull, which waits for a newer map");
+    let asked: Vec<_> = c.log.pulls[1..].iter().map(|pull| (pull.have.0, pull.wait)).collect();
+    assert_eq!(asked, [(5, true)], "one pull, which waits for a newer map");
 }
 
 #[test]
@@ -262,6 +259,25 @@ fn damage_and_nonsense_cost_a_link_but_no_answer() {
     // A frame on a link that was given up is ignored.
     c.on(seam::Event::Frame { link, head: head.as_slice(), body: seam::Buf::EMPTY });
     assert_eq!(c.log.closed.len(), 2);
+}
+
+/// The meaning of a status that this build does not know may be anything. So nothing is concluded
+/// from it, and the server is dialled again.
+#[test]
+fn an_answer_that_can_not_be_read_costs_a_link_but_no_answer() {
+    let mut c = Cluster::ready();
+    c.hold = true;
+    c.ask(1, BlockKind::Read, 0, 512, &[]);
+    let link = c.link_of(Who::Server(1)).unwrap();
+    let request = *c.log.ios[0].1.request();
+    let reply = Reply::new(request.op, request.group, Status::Busy, request.map);
+    let mut bytes = wire::frame(reply, b"").as_slice().to_vec();
+    bytes[20] = 200;
+    c.on(seam::Event::Frame { link, head: &bytes, body: seam::Buf::EMPTY });
+    assert_eq!((c.log.replies.len(), c.log.closed.as_slice()), (0, &[Who::Server(1)][..]));
+    c.hold = false;
+    c.pass(ms(100));
+    assert!(c.log.replies[0].1.is_ok());
 }
 
 #[test]

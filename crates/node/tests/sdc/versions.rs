@@ -12,7 +12,8 @@ fn a_client_speaks_with_each_server_as_both_of_them_can() {
     c.make_ready();
     c.ask(1, BlockKind::Write, 1 << 19, 2 << 20, &vec![7; 2 << 20]);
     assert!(c.log.replies[0].1.is_ok());
-    let of = |n: u32| c.log.ios.iter().filter(move |(to, _)| *to == n).map(|(_, h)| h.version);
+    let of =
+        |n: u32| c.log.versions.iter().filter(move |(to, _)| *to == n).map(|(_, version)| *version);
     assert!(of(1).count() > 0 && of(1).all(|v| v == 1));
     assert!(of(2).count() > 0 && of(2).all(|v| v == 2));
     assert!(c.log.handshakes.iter().all(|v| *v == wire::HANDSHAKE_VERSION));

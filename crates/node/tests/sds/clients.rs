@@ -2,6 +2,7 @@
 
 use super::*;
 use wire::Status;
+use wire::message::{Grant, Replicated, Reply, Sealed, SyncState};
 
 impl Bench {
     /// Device 4 begins to listen, and answers everything with `Ok`.
@@ -18,16 +19,37 @@ impl Bench {
             Welcome { cluster: 7, role, id: 4, incarnation: 2, version: 1, ..Welcome::default() };
         self.frame(link, Kind::Welcome, &welcome);
         while let Some(asked) = self.asked.pop() {
-            let mut h = match asked.kind() {
-                Some(Kind::SyncStart) => Header::new(Kind::SyncState),
-                Some(Kind::Seal) => Header::new(Kind::Sealed),
-                Some(Kind::Replicate) => Header::new(Kind::Replicated),
-                Some(Kind::Beacon) => Header::new(Kind::Grant),
+            let (status, incarnation, map) = (Status::Ok, Incarnation(0), self.sds.map().version);
+            let answer: Header = match Frame::try_from(&asked).unwrap() {
+                Frame::SyncStart(m) => {
+                    let (question, group, epoch, base) = (m.question, m.group, m.epoch, Epoch(0));
+                    let (more, all, empty) = (false, false, false);
+                    SyncState {
+                        status,
+                        question,
+                        group,
+                        epoch,
+                        base,
+                        incarnation,
+                        map,
+                        more,
+                        all,
+                        empty,
+                    }
+                    .into()
+                }
+                Frame::Seal(m) => {
+                    let (group, epoch, lsn) = (m.group, m.epoch, m.lsn);
+                    Sealed { status, group, epoch, lsn, incarnation, map }.into()
+                }
+                Frame::Replicate(m) => {
+                    let (op, group, epoch, lsn) = (m.op, m.group, m.epoch, m.lsn);
+                    Replicated { status, op, group, epoch, lsn, incarnation, map }.into()
+                }
+                Frame::Beacon(m) => Grant { incarnation, map: m.map, sent: m.sent }.into(),
                 _ => continue,
             };
-            (h.op, h.group, h.epoch, h.lsn) = (asked.op, asked.group, asked.epoch, asked.lsn);
-            (h.sent, h.map) = (asked.sent, asked.map);
-            let head = wire::frame(h, &[]);
+            let head = wire::frame(answer, &[]);
             let event = Event::Frame { link, head: head.as_slice(), body: Buf::EMPTY };
             self.sds.on(self.now, event, &mut self.out);
             self.settle();
@@ -125,8 +147,7 @@ fn an_older_life_of_a_client_is_refused_by_who_only_has_what_the_newer_one_wrote
     b.epoch = 2;
     b.asked.clear();
     b.io(old, Kind::Write, 7, 0, &[0xaa; 512]);
-    let reply = b.asked.iter().find(|h| h.kind() == Some(Kind::Reply));
-    let status = reply.and_then(|h| Status::from_code(h.status.get()));
+    let status = b.asked.iter().find_map(|h| Reply::try_from(h).ok()).map(|reply| reply.status);
     assert_eq!((b.replies, status), (before + 1, Some(Status::Superseded)));
     let again = b.client(5);
     assert!(b.sent.contains(&(again, Kind::Refusal)) && b.closed.contains(&again));

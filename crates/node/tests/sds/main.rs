@@ -5,18 +5,26 @@ mod clients;
 mod versions;
 mod wrong_mdms;
 
-use base::{ClusterId, Limits, LinkId, Prng, Time};
+use base::{
+    ClusterId, Epoch, GroupId, Incarnation, Limits, LinkId, Lsn, MapVersion, Prng, SdcId, Time,
+    UnitKey, VolumeId,
+};
 use core::time::Duration;
 use node::links::hello;
 use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
 use prost::Message;
-use seam::{Buf, BufPool, DialId, DiskOp, DownReason, Effect, Effects, Event, Node, Port};
+use seam::{
+    Buf, BufPool, ClientWrite, DialId, DiskOp, DownReason, Effect, Effects, Event, Head, Node, Port,
+};
 use store::durable::Tuning;
 use wire::control::{
     DeviceInfo, GroupInfo, Hello, IdRange, MapPage, MdmInfo, Refusal, RefusalCode, Registered,
     Role, SdcInfo, VolumeInfo, Welcome,
 };
-use wire::{Header, Kind, control_frame, parse};
+use wire::message::{
+    self, Beacon, Io, Read, Replicate, Request, Seal, SyncStart, UnitRange, Write,
+};
+use wire::{Frame, Header, Kind, control_frame, parse};
 
 const MDM: &str = "10.0.0.1:7000";
 
@@ -49,6 +57,24 @@ struct Bench {
     writing: Vec<DiskOp>,
     /// The content of a durable device, whose operations end at once.
     disk: Vec<u8>,
+}
+
+/// Returns the version of the map that a frame names; 0 if it names none.
+fn map_of(header: &Header) -> u64 {
+    match Frame::try_from(header).unwrap() {
+        Frame::Beacon(m) => m.map.0,
+        Frame::Grant(m) => m.map.0,
+        Frame::Reply(m) => m.map.0,
+        Frame::MapPull(m) => m.have.0,
+        Frame::MapPage(m) => m.map.0,
+        _ => 0,
+    }
+}
+
+/// Returns the head of a beacon.
+fn beacon(sent: u64, map: u64, life: u64) -> Head {
+    let (incarnation, map, sent) = (Incarnation(life), MapVersion(map), Time(sent));
+    wire::frame(Beacon { incarnation, map, sent }, &[])
 }
 
 impl Bench {
@@ -119,26 +145,24 @@ impl Bench {
         for effect in self.out.drain().collect::<Vec<_>>() {
             match effect {
                 Effect::SendFirst { link, head } => {
-                    let header = parse(head.as_slice());
+                    let header = *parse(head.as_slice());
                     self.sent.push((link, header.kind().unwrap()));
-                    self.map = header.map.get();
+                    self.map = map_of(&header);
                     self.asked.insert(0, header);
                 }
                 Effect::Welcome { link } => self.welcome.push(link),
                 Effect::Send { link, head, body } => {
-                    let header = parse(head.as_slice());
+                    let header = *parse(head.as_slice());
                     if header.kind() == Some(Kind::Refusal) {
                         self.refused = Refusal::decode(&body[..]).unwrap().session;
                     }
                     self.sent.push((link, header.kind().unwrap()));
-                    self.map = header.map.get();
+                    self.map = map_of(&header);
                     self.asked.insert(0, header);
-                    match header.kind() {
-                        Some(Kind::Reply) => self.replies += 1,
-                        Some(Kind::Replicate) => self.begun.push(header.sdc.get()),
-                        Some(Kind::MapPull) => {
-                            self.pulls.push((link, header.op.get(), header.map.get()));
-                        }
+                    match Frame::try_from(&header).unwrap() {
+                        Frame::Reply(_) => self.replies += 1,
+                        Frame::Replicate(m) => self.begun.push(m.client.sdc.0),
+                        Frame::MapPull(m) => self.pulls.push((link, m.op, m.have.0)),
                         _ => {}
                     }
                 }
@@ -406,9 +430,7 @@ impl Bench {
     fn offers(&mut self, peer: LinkId, version: u64) -> u64 {
         for _ in 0..10 {
             self.pass(Limits::TEST_MIN.beacon_every);
-            let mut h = Header::new(Kind::Beacon);
-            h.map = version.into();
-            let head = wire::frame(h, &[]);
+            let head = beacon(0, version, 0);
             let event = Event::Frame { link: peer, head: head.as_slice(), body: Buf::EMPTY };
             self.sds.on(self.now, event, &mut self.out);
             self.settle();
@@ -421,16 +443,16 @@ impl Bench {
                 let devices = [(3, 9), (4, 2)].map(device).into();
                 let page =
                     MapPage { version, last: true, cluster: 7, devices, ..Default::default() };
-                let mut header = Header::new(Kind::MapPage);
-                header.op = pull.op;
-                let (head, body) = control_frame(header, &page, self.out.pool());
+                let op = message::MapPull::try_from(&pull).unwrap().op;
+                let answer = message::MapPage { op, map: MapVersion(0) };
+                let (head, body) = control_frame(answer, &page, self.out.pool());
                 let event = Event::Frame { link: peer, head: head.as_slice(), body };
                 self.sds.on(self.now, event, &mut self.out);
                 self.settle();
             }
         }
         let grant = self.asked.iter().find(|h| h.kind() == Some(Kind::Grant));
-        self.map = grant.expect("it answers beacons").map.get();
+        self.map = map_of(grant.expect("it answers beacons"));
         self.map
     }
 }
@@ -494,9 +516,7 @@ fn without_a_map_nobody_is_believed_and_a_lease_is_for_those_who_know_that_this_
     assert!(!b.sent.contains(&(leader, Kind::Welcome)));
     b.map_of(mdm, 18, &[(4, 2)], &[]);
     assert!(b.sent.contains(&(leader, Kind::Welcome)));
-    let mut beacon = Header::new(Kind::Beacon);
-    (beacon.sent, beacon.map, beacon.incarnation) = (1.into(), 17.into(), 2.into());
-    let head = wire::frame(beacon, &[]);
+    let head = beacon(1, 17, 2);
     let event = Event::Frame { link: leader, head: head.as_slice(), body: Buf::EMPTY };
     b.sds.on(b.now, event, &mut b.out);
     b.settle();
@@ -588,19 +608,17 @@ fn a_server_s_word_is_not_enough_for_a_recovery_or_a_deletion() {
     // It is asked for each map that it claims to have, and answers.
     let told = |b: &mut Bench, version: u64| {
         for _ in 0..20 {
-            let mut beacon = Header::new(Kind::Beacon);
-            (beacon.sent, beacon.map, beacon.incarnation) = (1.into(), version.into(), 2.into());
-            let head = wire::frame(beacon, &[]);
+            let head = beacon(1, version, 2);
             let event = Event::Frame { link: other, head: head.as_slice(), body: Buf::EMPTY };
             b.sds.on(b.now, event, &mut b.out);
             b.settle();
             b.pass(Duration::from_millis(100));
         }
         let last = b.pulls.iter().rfind(|(link, ..)| *link == other).copied();
-        let mut header = Header::new(Kind::MapPage);
-        header.op = last.map_or(1, |(_, op, _)| op).into();
+        let op = last.map_or(1, |(_, op, _)| op);
+        let answer = message::MapPage { op, map: MapVersion(0) };
         let page = MapPage { version, next_volume: 1 << 30, ..page.clone() };
-        let (head, body) = control_frame(header, &page, b.out.pool());
+        let (head, body) = control_frame(answer, &page, b.out.pool());
         let event = Event::Frame { link: other, head: head.as_slice(), body };
         b.sds.on(b.now, event, &mut b.out);
         b.settle();
@@ -697,23 +715,57 @@ impl Bench {
     /// Delivers a frame of device 4, which is the primary in epoch 1. A write is one of client 5,
     /// with incarnation `life`.
     fn stream(&mut self, link: LinkId, kind: Kind, life: u64, body: &[u8]) {
-        let mut h = Header::new(kind);
-        (h.group, h.volume, h.epoch, h.map) = (1.into(), 1.into(), 1.into(), 21.into());
-        if kind == Kind::Replicate {
-            (h.op, h.lsn, h.sdc, h.incarnation) = (1.into(), 1.into(), 5.into(), life.into());
-            (h.seq, h.floor, h.len) = (1.into(), 1.into(), 512.into());
-        }
+        let (group, epoch, lsn) = (GroupId(1), Epoch(1), Lsn(1));
+        let h: Header = match kind {
+            Kind::SyncStart => {
+                let (question, after, all, joiner) = (0, Lsn(0), false, false);
+                SyncStart { question, group, epoch, after, all, joiner }.into()
+            }
+            Kind::Seal => Seal { group, epoch, lsn: Lsn(0) }.into(),
+            Kind::Replicate => {
+                let unit = UnitKey { volume: VolumeId(1), index: 0 };
+                let incarnation = Incarnation(life);
+                Replicate {
+                    op: 1,
+                    group,
+                    epoch,
+                    lsn,
+                    commit: Lsn(0),
+                    range: UnitRange { unit, at: 0, len: 512 },
+                    client: ClientWrite { sdc: SdcId(5), incarnation, seq: 1, floor: 1 },
+                    skipped: 0,
+                    fresh: false,
+                    zero: false,
+                    yields: false,
+                    lost: false,
+                    copy: false,
+                }
+                .into()
+            }
+            other => panic!("no {other:?} of a stream"),
+        };
         let (head, body) = (wire::frame(h, body), self.out.pool().copy(body));
         self.sds.on(self.now, Event::Frame { link, head: head.as_slice(), body }, &mut self.out);
         self.settle();
     }
 
     fn io(&mut self, link: LinkId, kind: Kind, op: u64, at: u32, body: &[u8]) {
-        let mut h = Header::new(kind);
-        (h.op, h.group, h.volume, h.epoch) = (op.into(), 1.into(), 1.into(), self.epoch.into());
-        h.at = at.into();
-        (h.seq, h.floor, h.len) = (op.into(), op.into(), 512.into());
-        let (head, body) = (wire::frame(h, body), self.out.pool().copy(body));
+        let unit = UnitKey { volume: VolumeId(1), index: 0 };
+        let (sdc, incarnation) = (SdcId(0), Incarnation(0));
+        let request = Request {
+            op,
+            group: GroupId(1),
+            epoch: Epoch(self.epoch),
+            range: UnitRange { unit, at, len: 512 },
+            client: ClientWrite { sdc, incarnation, seq: op, floor: op },
+            ..Request::default()
+        };
+        let io = match kind {
+            Kind::Read => Io::Read(Read { request, retry: false }),
+            Kind::Write => Io::Write(Write { request, retry: false }),
+            other => panic!("no {other:?}"),
+        };
+        let (head, body) = (wire::frame(&io, body), self.out.pool().copy(body));
         self.sds.on(self.now, Event::Frame { link, head: head.as_slice(), body }, &mut self.out);
         self.settle();
     }

@@ -1,7 +1,7 @@
 //! Links between builds with different protocol versions.
 
 use crate::*;
-use base::{Dialect, MapVersion};
+use base::Dialect;
 
 const NEXT: Dialect = Dialect { wire_max: 2, ..wire::DIALECT };
 

@@ -1,0 +1,118 @@
+//! Handshakes, registration, the map, orders, and messages between MDMs. Most of them say
+//! everything in the body, which is a control message (`crate::control`).
+
+use super::layout::message;
+use base::MapVersion;
+
+message! {
+    /// The first frame from the side that dialled; identifies it. Body: `control::Hello`.
+    Hello {}
+    flags {}
+}
+
+message! {
+    /// The answer to a hello that is accepted. Body: `control::Welcome`.
+    Welcome {}
+    flags {}
+}
+
+message! {
+    /// The answer to a hello that is refused; the link closes after it. Body: `control::Refusal`.
+    Refusal {}
+    flags {}
+}
+
+message! {
+    /// SDS to MDM: registration. Body: `control::Register`.
+    Register {}
+    flags {}
+}
+
+message! {
+    /// SDC to MDM: registration. Body: `control::RegisterSdc`.
+    RegisterSdc {}
+    flags {}
+}
+
+message! {
+    /// MDM: the answer to a registration. Body: `control::Registered`.
+    Registered {}
+    flags {}
+}
+
+message! {
+    /// SDS or SDC to MDM. Body: `control::Heartbeat`.
+    Heartbeat {}
+    flags {}
+}
+
+message! {
+    /// SDS to MDM: proposes changes, until the map shows them. Body: `control::Proposal`.
+    Proposal {}
+    flags {}
+}
+
+message! {
+    /// SDS to MDM, before it registers, if the welcome asks for it. Body: `control::Report`.
+    Report {}
+    flags {}
+}
+
+message! {
+    /// Asks an MDM, or another server, for everything that is newer than the map of the sender.
+    MapPull {
+        /// The sender's number for the question; 0 from a server to its MDM.
+        op: u64, @ 24;
+        /// The version of the map that the sender has.
+        have: MapVersion, @ 104;
+    }
+    flags {
+        /// Answer once there is something newer.
+        wait: 8;
+    }
+}
+
+message! {
+    /// The answer to `MapPull`, or a part of it. Body: `control::MapPage`.
+    MapPage {
+        /// The number of the question; 0 if nobody has asked.
+        op: u64, @ 24;
+        /// The version of the map that this page leads to; 0 if there is no map.
+        map: MapVersion, @ 104;
+    }
+    flags {}
+}
+
+message! {
+    /// Command line or gateway to MDM. Body: `control::AdminRequest`.
+    Admin {
+        /// The sender's number for the order. The answer carries the same.
+        op: u64, @ 24;
+    }
+    flags {}
+}
+
+message! {
+    /// The answer to `Admin`. Body: `control::AdminReply`.
+    AdminReply {
+        /// The number of the order.
+        op: u64, @ 24;
+    }
+    flags {}
+}
+
+message! {
+    /// MDM to MDM, on the link that the sender dialled: a part of a consensus message.
+    Raft {
+        /// The number that the receiver has given the sender in its hello
+        /// ([`control::Hello::secret`](crate::control::Hello)).
+        secret: u64, @ 24;
+        /// The number of the message on this link.
+        number: u64, @ 64;
+        /// Offset of the part in the message.
+        at: u32, @ 84;
+        /// Length of the whole message.
+        len: u32, @ 88;
+    }
+    flags {}
+}

@@ -1,0 +1,43 @@
+//! Room for what is not built yet. A later protocol version gives these bytes their meaning; until
+//! then they are unused, so they are zero and receivers check that.
+//!
+//! | what | bytes | in |
+//! |---|---|---|
+//! | class of service | 22 | all six |
+//! | generation of a snapshot | 112 to 119 | all six |
+//! | stages of a slow request, 4 bytes each | 48 to 63 | `Read`, `Write`, `Zero` |
+//! | | 64 to 79 | `Reply`, `Replicated` |
+//! | | 104 to 111, 120 to 123 | `Replicate`: three, as its fourth ends at the receiver |
+//!
+//! Unused otherwise: byte 23 of all kinds, and
+//!
+//! | kind | bytes |
+//! |---|---|
+//! | `Read`, `Write`, `Zero`, `Extents` | 20 and 21, 124 to 127 |
+//! | `Reply` | 36 to 39, 48 to 63, 80 to 87, 92 to 103, 120 to 127 |
+//! | `Replicate` | 20 and 21 |
+//! | `Replicated` | 36 to 39, 56 to 63, 80 to 95, 120 to 127 |
+
+use super::layout::{Mask, both, span};
+use super::{Read, Replicate, Replicated, Reply, Write, Zero};
+
+/// The class of service, and the generation of a snapshot.
+const CLASS_AND_SNAPSHOT: Mask = both(span(22, 1), span(112, 8));
+
+/// What each kind has to have room for.
+const ROOM: [(Mask, Mask); 6] = [
+    (Read::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
+    (Write::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
+    (Zero::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
+    (Replicate::USED, both(CLASS_AND_SNAPSHOT, both(span(104, 8), span(120, 4)))),
+    (Reply::USED, both(CLASS_AND_SNAPSHOT, span(64, 16))),
+    (Replicated::USED, both(CLASS_AND_SNAPSHOT, span(64, 16))),
+];
+
+const _: () = {
+    let mut kind = 0;
+    while kind < ROOM.len() {
+        both(ROOM[kind].0, ROOM[kind].1); // fails to compile if a field is there
+        kind += 1;
+    }
+};
