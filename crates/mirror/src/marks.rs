@@ -81,6 +81,13 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// Returns true while a seal of the group is not durable.
+    pub fn seals(&self, group: GroupId) -> bool {
+        let seals =
+            |(of, what): &(GroupId, Waiting)| *of == group && matches!(what, Waiting::Seal { .. });
+        self.waiting.values().any(seals)
+    }
+
     /// Returns true if the last change in progress for the group is the same: it will be answered
     /// to the newest question. A primary repeats its question until it is answered, and a device
     /// that hangs would get a change for each.
@@ -190,7 +197,10 @@ impl<J: Journal> Mirror<J> {
                 self.enter(now, group, out);
                 self.pump(now, out);
             }
-            Waiting::Seal { epoch, lsn, link } => self.sealed(group, epoch, lsn, link, out),
+            Waiting::Seal { epoch, lsn, link } => {
+                self.sealed(group, epoch, lsn, link, out);
+                self.answer_asked(group, out);
+            }
             Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
             Waiting::Discard => self.discarded(now, group, out),
         }

@@ -352,13 +352,14 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Sends this replica's state, if the primary has asked and everything is done that came before
-    /// the question. The answer lets the primary send more, and a replica whose device hangs would
-    /// have to hold all of that in memory.
-    fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
+    /// the question, seals included. The answer lets the primary send more, and a replica whose
+    /// device hangs would have to hold all of that in memory.
+    pub(crate) fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
         let Some((link, asked)) = secondary.asked else { return };
-        let before = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
+        let runs = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
+        let before = runs || self.changes.seals(group);
         if !before || mutant::on(Mutant::AnswerAtOnce) {
             secondary.asked = None;
             let state = self.state(asked.question, group, asked.epoch);

@@ -64,7 +64,8 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
-    /// It stalled, and has not told its state in this group since, where it has operations to do.
+    /// It stalled, and has not told its state in this group since, where it has operations or a seal
+    /// to do.
     stalled_in: Option<GroupId>,
 }
 
@@ -505,7 +506,7 @@ impl<J: Journal> Mirror<J> {
             _ => None,
         };
         let joins: Vec<(GroupId, DeviceId)> = self.joining.iter().filter_map(join).collect();
-        let mut stalled = Vec::new();
+        let mut stalled: Vec<(GroupId, DeviceId)> = Vec::new();
         for &(group, joiner) in &joins {
             if !self.stalls(now, awake, group, joiner) {
                 continue;
@@ -514,17 +515,19 @@ impl<J: Journal> Mirror<J> {
             let answers = self.peers.get(joiner).is_some_and(|peer| peer.answers(now, after));
             match answers || mutant::on(Mutant::StallInTurn) {
                 true => self.cut(now, group, out),
-                false => stalled.push(joiner),
+                false => stalled.push((group, joiner)),
             }
         }
         for (group, joiner) in joins {
-            if stalled.contains(&joiner) {
+            if stalled.iter().any(|(_, stalled)| *stalled == joiner) {
                 self.cut(now, group, out);
             }
         }
-        for joiner in stalled {
+        for (group, joiner) in stalled {
             if let Some(peer) = self.peers.get_mut(joiner) {
-                peer.stalled_in = peer.stalled_in.or(peer.undone.keys().next().copied());
+                // A joiner that seals has no operations to do.
+                let first = peer.undone.keys().next().copied().unwrap_or(group);
+                peer.stalled_in = peer.stalled_in.or(Some(first));
             }
         }
     }

@@ -61,6 +61,9 @@ struct Memory {
     /// Jobs that change data don't end, and wait in `held`.
     hangs: bool,
     held: Vec<(u64, UnitKey, Job)>,
+    /// Changes of this group don't end, and wait in `unended`.
+    stuck: Option<GroupId>,
+    unended: Vec<Finished>,
     /// Blocks of unit 0 that it was told are clean.
     clean: BlockSet,
     /// Answers to the next reservations; then `room` decides.
@@ -169,7 +172,11 @@ impl Journal for Memory {
     }
     fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>) {
         let done = token.filter(|_| self.kept);
-        self.ended.extend(done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None }));
+        let done = done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None });
+        match self.stuck == Some(group) {
+            true => self.unended.extend(done),
+            false => self.ended.extend(done),
+        }
         for change in changes {
             match change {
                 Change::Wipe => self.units.clear(),
@@ -195,6 +202,9 @@ impl Journal for Memory {
             self.reserve(GROUP, unit, 0, 0);
             self.write(unit, job);
             return Some(Finished { token, result: Ok(Buf::EMPTY), crc: None });
+        }
+        if self.stuck.is_none() {
+            self.ended.append(&mut self.unended);
         }
         if self.late { None } else { self.ended.pop() }
     }
