@@ -73,7 +73,8 @@ impl<J: Journal> Mirror<J> {
         }
         if confirms && config == known {
             self.unsure.remove(&group);
-            return self.enter_again(now, group, out);
+            self.enter_again(now, group, out);
+            return self.pump(now, out);
         }
         // The configuration is newer, or that of the other server was wrong and this one replaces
         // it.
@@ -104,6 +105,7 @@ impl<J: Journal> Mirror<J> {
             replica.next = Some((config.clone(), map));
         }
         self.enter(now, group, out);
+        self.pump(now, out);
     }
 
     /// Ends the present configuration: from now on nothing is answered under it.
@@ -220,7 +222,7 @@ impl<J: Journal> Mirror<J> {
                 replica.noted = epoch;
                 let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };
                 let wait = Waiting::Entry { epoch, joins };
-                self.change_first(now, group, alloc::vec![acts], wait, out);
+                self.change_first(now, group, alloc::vec![acts], wait);
             }
             return;
         }

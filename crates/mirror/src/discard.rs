@@ -30,7 +30,7 @@ impl<J: Journal> Mirror<J> {
         replica.record.base = Epoch(0);
         replica.local += 1;
         out.note(Note::Discarded { group });
-        self.change_first(now, group, vec![Change::Wipe], Waiting::Discard, out);
+        self.change_first(now, group, vec![Change::Wipe], Waiting::Discard);
     }
 
     /// The deletion is durable.
@@ -38,7 +38,6 @@ impl<J: Journal> Mirror<J> {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         replica.local -= 1;
         self.enter(now, group, out);
-        self.pump(now, out);
     }
 
     /// An MDM has confirmed what only another server had said of this group: content may be deleted

@@ -10,7 +10,7 @@
 
 use crate::dirty::Dirty;
 use crate::executed::{ExecutedList, told_entry, wire_entry};
-use crate::mirror::Mirror;
+use crate::mirror::{Ended, Mirror};
 use crate::op::{Op, OpKind};
 use crate::replica::Role;
 use alloc::collections::BTreeSet;
@@ -143,11 +143,10 @@ impl<J: Journal> Mirror<J> {
         group: GroupId,
         changes: Vec<Change>,
         waiting: Waiting,
-        out: &mut Effects,
     ) {
         if !self.journal.survives() {
             self.journal.change(None, group, changes);
-            return self.changed(now, group, waiting, out);
+            return self.ended.push_back(Ended::Change(group, waiting));
         }
         self.changes.next += 1;
         let token = self.changes.next << 32 | CHANGE;
@@ -185,7 +184,14 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    fn changed(&mut self, now: Time, group: GroupId, waiting: Waiting, out: &mut Effects) {
+    /// Continues what waited for a change.
+    pub(crate) fn changed(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        waiting: Waiting,
+        out: &mut Effects,
+    ) {
         match waiting {
             Waiting::Entry { epoch, joins } => {
                 let Some(replica) = self.replicas.get_mut(group) else { return };
@@ -195,7 +201,6 @@ impl<J: Journal> Mirror<J> {
                     (replica.record.acted, replica.record.joiner) = (epoch, joins);
                 }
                 self.enter(now, group, out);
-                self.pump(now, out);
             }
             Waiting::Seal { epoch, lsn, link } => {
                 self.sealed(group, epoch, lsn, link, out);

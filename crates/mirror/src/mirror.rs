@@ -11,7 +11,7 @@ use crate::gap::Gaps;
 use crate::lease::{Fate, Leases};
 use crate::load::Load;
 use crate::lock::Range;
-use crate::marks::Changes;
+use crate::marks::{Changes, Waiting};
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::Pace;
 use crate::repair::Repair;
@@ -84,6 +84,22 @@ pub struct GroupView {
     pub todo_bytes: u64,
 }
 
+/// Something that ended in the call that began it, without the device.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The media job of an operation, with its result.
+    Job(u64, Result<Buf, DiskError>),
+    /// A change of a group's record.
+    Change(GroupId, Waiting),
+}
+
+/// A step of the loop that does all work.
+enum Work {
+    Ended(Ended),
+    /// Start an operation.
+    Start(u64),
+}
+
 /// All replicas of one shard.
 pub struct Mirror<J> {
     pub(crate) me: DeviceId,
@@ -111,6 +127,8 @@ pub struct Mirror<J> {
     pub(crate) zeros: Option<Buf>,
     /// Operations that have their range lock and can start.
     pub(crate) ready: VecDeque<u64>,
+    /// What ended in the call that began it. It goes on before other operations start.
+    pub(crate) ended: VecDeque<Ended>,
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
@@ -195,6 +213,7 @@ impl<J: Journal> Mirror<J> {
             roomy: Vec::new(),
             fates: BTreeMap::new(),
             ready: VecDeque::new(),
+            ended: VecDeque::new(),
             copy_queue: VecDeque::new(),
             copies: 0,
             arrivals: Arrivals::default(),
@@ -322,22 +341,12 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Starts operations until none can start.
+    /// Does what can be done now. Each call from outside ends with this loop, and nothing else
+    /// continues an operation that had to wait: so no step begins within another one.
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
         loop {
-            while let Some(key) = self.ready.pop_front() {
-                let Some(op) = self.ops.get(key) else { continue };
-                match (op.kind, op.asker) {
-                    (_, Asker::Nobody) => {}
-                    (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
-                    (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
-                    (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
-                    (OpKind::Copy, _) => self.start_copy(now, key, out),
-                    (_, Asker::Client { .. }) => self.start_write(now, key, out),
-                    (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
-                    (OpKind::Write, _) if op.stream.fresh => self.start_fresh(now, key, out),
-                    _ => self.start_job(now, key, out),
-                }
+            while let Some(work) = self.next_work() {
+                self.step(now, work, out);
             }
             self.start_copies(now, out);
             if !self.arrivals.is_empty() {
@@ -346,9 +355,42 @@ impl<J: Journal> Mirror<J> {
             if !self.roomy.is_empty() {
                 self.use_room(out);
             }
-            if self.ready.is_empty() {
+            if self.ready.is_empty() && self.ended.is_empty() {
                 return;
             }
+        }
+    }
+
+    #[inline]
+    fn next_work(&mut self) -> Option<Work> {
+        if let Some(ended) = self.ended.pop_front() {
+            return Some(Work::Ended(ended));
+        }
+        self.ready.pop_front().map(Work::Start)
+    }
+
+    #[inline]
+    fn step(&mut self, now: Time, work: Work, out: &mut Effects) {
+        match work {
+            Work::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
+            Work::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
+            Work::Start(key) => self.start(now, key, out),
+        }
+    }
+
+    /// Starts an operation that has its range.
+    fn start(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let Some(op) = self.ops.get(key) else { return };
+        match (op.kind, op.asker) {
+            (_, Asker::Nobody) => {}
+            (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
+            (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
+            (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
+            (OpKind::Copy, _) => self.start_copy(now, key, out),
+            (_, Asker::Client { .. }) => self.start_write(now, key, out),
+            (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
+            (OpKind::Write, _) if op.stream.fresh => self.start_fresh(now, key, out),
+            _ => self.start_job(now, key, out),
         }
     }
 
@@ -411,9 +453,11 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
             Started::Pending => self.stopwatch.begins(now, key),
-            Started::Done(data) => self.job_done(now, key, Ok(data), None, out),
+            Started::Done(data) => self.ended.push_back(Ended::Job(key, Ok(data))),
             Started::Full => self.job_full(now, key, out),
-            Started::BadBody => self.job_done(now, key, Err(DiskError::BadBody), None, out),
+            Started::BadBody => {
+                self.ended.push_back(Ended::Job(key, Err(DiskError::BadBody)));
+            }
         }
     }
 

@@ -378,11 +378,14 @@ impl<J: Journal> Mirror<J> {
 
     /// Continues a write after its local job or an answer of a replica: acknowledges it when R1 is
     /// met, and removes it when nothing is left to do.
-    pub(crate) fn check_write(&mut self, now: Time, key: u64, out: &mut Effects) {
+    pub(crate) fn check_write(&mut self, now: Time, mut key: u64, out: &mut Effects) {
+        if self.ops.get(key).is_some_and(|op| op.kind == OpKind::Amend) {
+            let Some(write) = self.check_amend(now, key, out) else { return };
+            key = write;
+        }
         let Some(op) = self.ops.get(key) else { return };
         match op.kind {
             OpKind::Copy => return self.check_copy(now, key, out),
-            OpKind::Amend => return self.check_amend(now, key, out),
             _ if !op.damaged.is_empty() && op.local == Local::Done => {
                 return self.amend(now, key, out);
             }
@@ -535,7 +538,6 @@ impl<J: Journal> Mirror<J> {
         if let Some(joiner) = joiner {
             self.ask_joiner(now, group, joiner, true, out);
         }
-        self.pump(now, out);
     }
 
     /// Returns the groups of which this device is the primary, in order.

@@ -532,7 +532,7 @@ impl<J: Journal> Mirror<J> {
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
         let answer = Fetched { at: op.at, len: op.len, ..self.fetched(name, op.group) };
         out.send(link.id, link.frame(answer, &body), body);
-        self.wipe_if_idle(now, op.group, out);
+        self.wipe_if_idle(now, op.group);
     }
 
     // ---- at the primary: another copy is damaged ----
@@ -647,29 +647,29 @@ impl<J: Journal> Mirror<J> {
         }
     }
 
-    /// Ends the sending of whole blocks when all replicas have them: then they have the write, too.
-    pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
+    /// Ends the sending of whole blocks when all replicas have them. Returns the write of which
+    /// they are a part: the replicas have it now, too.
+    pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) -> Option<u64> {
         let op = self.ops.get(key).expect("the caller has it");
         let of = match op.asker {
             Asker::Amend { of } => Some(of),
             Asker::Mend => None,
-            _ => return,
+            _ => return None,
         };
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
-            return;
+            return None;
         }
         let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
         self.remove_op(key);
         let Some(of) = of else {
             self.unlock(group, key); // the secondary counts it as repaired
-            return self.leave_stream(now, group, lsn, out);
+            self.leave_stream(now, group, lsn, out);
+            return None;
         };
         self.stats.repaired += u64::from(bytes);
         out.note(Note::Repaired { group, bytes: bytes.into() });
-        if let Some(write) = self.ops.get_mut(of) {
-            write.acked.insert(sent);
-            self.check_write(now, of, out);
-        }
         self.leave_stream(now, group, lsn, out);
+        self.ops.get_mut(of)?.acked.insert(sent);
+        Some(of)
     }
 }

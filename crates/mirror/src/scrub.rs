@@ -240,7 +240,7 @@ impl<J: Journal> Mirror<J> {
                 self.scrub_mended(range.group, range.told, out);
             }
         }
-        self.wipe_if_idle(now, op.group, out);
+        self.wipe_if_idle(now, op.group);
     }
 
     /// Counts the blocks that were reported to the primary: they have come.
@@ -280,7 +280,7 @@ impl<J: Journal> Mirror<J> {
             self.scrub.op = None;
             self.tell_damage(now, (group, unit), first, blocks, out);
         }
-        self.wipe_if_idle(now, group, out);
+        self.wipe_if_idle(now, group);
         true
     }
 

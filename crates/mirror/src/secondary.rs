@@ -308,7 +308,7 @@ impl<J: Journal> Mirror<J> {
             answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);
         }
         self.answer_asked(op.group, out);
-        self.wipe_if_idle(now, op.group, out);
+        self.wipe_if_idle(now, op.group);
     }
 
     /// Takes a commit point.
@@ -414,11 +414,12 @@ impl<J: Journal> Mirror<J> {
         let secondary = replica.secondary().expect("checked");
         (secondary.started, secondary.asked) = (false, None);
         secondary.wipe = Some(link);
-        self.wipe_if_idle(now, group, out);
+        self.wipe_if_idle(now, group);
+        self.pump(now, out);
     }
 
     /// Deletes the content if the primary has asked for that and no job runs.
-    pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+    pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
             return;
@@ -434,7 +435,7 @@ impl<J: Journal> Mirror<J> {
         replica.record.clean();
         replica.record.executed.clear();
         replica.record.base = Epoch(0);
-        self.change_first(now, group, alloc::vec![Change::Wipe], wait, out);
+        self.change_first(now, group, alloc::vec![Change::Wipe], wait);
     }
 
     /// The deletion is durable: answers with the empty state.
@@ -497,7 +498,8 @@ impl<J: Journal> Mirror<J> {
         }
         self.take_forgotten(group, list);
         self.forget(group, dropped.entries(group).collect());
-        self.change_first(now, group, changes, wait, out);
+        self.change_first(now, group, changes, wait);
+        self.pump(now, out);
     }
 
     /// The seal is durable: from now on this replica counts as equal.

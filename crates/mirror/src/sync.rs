@@ -513,6 +513,7 @@ impl<J: Journal> Mirror<J> {
         replica.record.clean();
         self.change_to(group);
         self.activate(now, group, out);
+        self.pump(now, out);
     }
 
     /// Returns the groups whose joiners wait for their admission, with epoch and joiner.
