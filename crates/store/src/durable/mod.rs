@@ -34,6 +34,7 @@ mod store;
 mod sums;
 mod superblock;
 pub mod survey;
+mod unit_index;
 mod unitmap;
 mod write;
 

@@ -600,7 +600,7 @@ impl Journal for Durable {
     }
 
     fn units(&self, group: GroupId) -> Vec<UnitKey> {
-        self.map.units(|g, _| g == group)
+        self.map.units(group)
     }
 
     fn volumes(&self) -> Vec<VolumeId> {
@@ -608,11 +608,11 @@ impl Journal for Durable {
     }
 
     fn is_empty(&self, group: GroupId) -> bool {
-        self.map.slots_of(|g, _| g == group) == 0
+        !self.map.holds(group)
     }
 
     fn drop_volume(&mut self, volume: VolumeId) -> u64 {
-        let slots = self.map.slots_of(|_, v| v == volume);
+        let slots = self.map.slots_of(volume);
         if self.failed.is_none() {
             self.map.drop_owners(|_, v| v == volume);
             self.commit.dropping = true;
