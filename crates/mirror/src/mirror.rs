@@ -382,8 +382,6 @@ impl<J: Journal> Mirror<J> {
         };
         let reserved = core::mem::take(&mut op.reserved);
         let copied = op.stream.copy && op.kind.changes_data();
-        let changes = op.kind.changes_data();
-        debug_assert!(self.is_apart(key, group, (unit, at, len), changes), "jobs overlap");
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local += 1;
         let list: Option<Rc<[ExecutedBlocks]>> = match &replica.role {

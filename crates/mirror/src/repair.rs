@@ -271,8 +271,6 @@ impl<J: Journal> Mirror<J> {
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
         }
-        let place = (unit, repair.at(), repair.len());
-        debug_assert!(self.is_apart(key, group, place, true), "jobs overlap");
         let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
         let marks = Marks { dirty, origin: Origin::Copied(list) };
         match self.journal.start(key, group, unit, job, marks, out) {

@@ -195,7 +195,9 @@ pub struct GroupRecord {
 
 /// The content of one device, by group and unit. Ranges are bytes in the unit, multiples of 512.
 ///
-/// Jobs on overlapping *blocks* never run at the same time; the caller's range locks ensure that.
+/// The caller's range locks keep jobs apart: no job may touch *blocks* that another one changes, or
+/// change blocks that another one reads. A store panics at a job that touches what another one
+/// changes. To notice the second half it looks at every job, so only builds with debug assertions do.
 /// The caller ends each batch of calls with one [`Journal::flush`].
 pub trait Journal {
     /// Starts a job. The metadata of a write or zero becomes durable together with it, atomically;

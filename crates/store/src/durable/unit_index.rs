@@ -2,7 +2,7 @@
 //!
 //! For each unit the index counts the slots with data, so a unit leaves it with its last such slot.
 //! Slots come and go seldom compared with writes: an overwrite within a slot doesn't touch the
-//! index. A tree takes 10 to 20 bytes per *unit*, and lists the units of an owner without a look at
+//! index. A tree takes 12 to 25 bytes per *unit*, and lists the units of an owner without a look at
 //! a slot. Links between the slots of an owner would take 8 bytes per *slot*, 16 slots per unit, in
 //! no order.
 //!

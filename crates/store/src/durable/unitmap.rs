@@ -16,6 +16,7 @@ use super::bits::Bits;
 use super::format::MapEntry;
 use super::layout::{MAP_ENTRIES, SLOT, UNIT_CHUNKS};
 use super::unit_index::UnitIndex;
+use crate::overlaps_are_judged;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -41,6 +42,33 @@ pub struct Chunk {
     pub unit: UnitKey,
     /// Index of the 64 KiB in the unit, 0 to 15.
     pub chunk: u8,
+}
+
+/// What a pin keeps a slot for.
+#[derive(Clone, Copy, Debug)]
+pub enum Access {
+    /// To read these blocks.
+    Read(u16),
+    /// To change these blocks. Until the pin ends, no other one may read or change them.
+    Change(u16),
+    /// To have the slot.
+    Hold,
+}
+
+/// A pin on a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Pin {
+    /// The slot.
+    pub slot: u32,
+    /// The blocks that it is there to change.
+    changes: u16,
+}
+
+/// All pins on a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pins {
+    count: u32,
+    changes: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +127,7 @@ pub struct UnitMap {
     given_back: VecDeque<u32>,
     /// Where to search for another free slot.
     cursor: u32,
-    pins: Map<u32, u32>,
+    pins: Map<u32, Pins>,
     dirty: Bits,
 }
 
@@ -255,7 +283,7 @@ impl UnitMap {
     // ---- taking and giving ----
 
     /// Pins the slot of a chunk. If the chunk has none, takes one, which has no valid blocks.
-    pub fn pin(&mut self, chunk: Chunk) -> Option<u32> {
+    pub fn pin(&mut self, chunk: Chunk, access: Access) -> Option<Pin> {
         let slot = match self.slot(chunk) {
             Some(slot) => slot,
             None => {
@@ -264,29 +292,38 @@ impl UnitMap {
                 slot
             }
         };
-        self.pin_slot(slot);
-        Some(slot)
+        Some(self.pin_slot(slot, access))
     }
 
-    /// Takes and pins a second slot for a chunk. The chunk stays in the first one until `replace`.
-    pub fn pin_second(&mut self, chunk: Chunk) -> Option<u32> {
+    /// Takes and pins a second slot for a chunk. The chunk stays in the first one until `replace`,
+    /// and the pin of that one says which blocks change.
+    pub fn pin_second(&mut self, chunk: Chunk) -> Option<Pin> {
         let slot = self.take(chunk)?;
-        self.pin_slot(slot);
-        Some(slot)
+        Some(self.pin_slot(slot, Access::Hold))
     }
 
-    /// Pins a slot that is taken.
-    pub fn pin_slot(&mut self, slot: u32) {
-        *self.pins.entry(slot).or_insert(0) += 1;
+    /// Pins a slot that is taken. No job may touch a block that another one changes.
+    pub fn pin_slot(&mut self, slot: u32, access: Access) -> Pin {
+        let pins = self.pins.entry(slot).or_default();
+        let (touches, changes) = match access {
+            Access::Read(blocks) => (blocks, 0),
+            Access::Change(blocks) => (blocks, blocks),
+            Access::Hold => (0, 0),
+        };
+        assert!(pins.changes & touches == 0 || overlaps_are_judged(), "a job overlaps a change");
+        pins.count += 1;
+        pins.changes |= changes;
+        Pin { slot, changes }
     }
 
     /// Ends a pin. The slot becomes free when that was its last pin and no block is valid.
-    pub fn unpin(&mut self, slot: u32) {
-        let pins = self.pins.get_mut(&slot).expect("a pinned slot");
-        *pins -= 1;
-        if *pins == 0 {
-            self.pins.remove(&slot);
-            self.release_if_idle(slot);
+    pub fn unpin(&mut self, pin: Pin) {
+        let pins = self.pins.get_mut(&pin.slot).expect("a pinned slot");
+        pins.count -= 1;
+        pins.changes &= !pin.changes;
+        if pins.count == 0 {
+            self.pins.remove(&pin.slot);
+            self.release_if_idle(pin.slot);
         }
     }
 
@@ -497,6 +534,11 @@ impl UnitMap {
     fn link(&mut self, slot: u32) {
         let (owner, unit) = self.key(slot);
         let place = self.find(owner, unit).expect_err("a chunk has one slot");
+        self.link_at(place, slot);
+    }
+
+    fn link_at(&mut self, place: usize, slot: u32) {
+        let (owner, unit) = self.key(slot);
         self.places[place] = self.hash(owner, unit).1 | (slot + 1);
     }
 
@@ -616,10 +658,10 @@ impl UnitMap {
                 continue;
             }
             let (owner, unit) = self.key(slot);
-            if self.find(owner, unit).is_ok() {
-                return Err(self.chunk(slot).expect("it is taken"));
+            match self.find(owner, unit) {
+                Ok(_) => return Err(self.chunk(slot).expect("it is taken")),
+                Err(place) => self.link_at(place, slot),
             }
-            self.link(slot);
         }
         let taken = (0..self.owner.len() as u32).filter(|slot| self.owner(*slot) != FREE);
         let keys = taken.map(|slot| (self.owner(slot) >> 4, self.unit[slot as usize]));
@@ -649,6 +691,14 @@ mod tests {
         Chunk { group: GroupId(unit.index % 3), unit, chunk }
     }
 
+    /// Gives a chunk data, and returns its slot.
+    fn fill(map: &mut UnitMap, chunk: Chunk) -> u32 {
+        let pin = map.pin(chunk, Access::Hold).unwrap();
+        map.set(pin.slot, 1);
+        map.unpin(pin);
+        pin.slot
+    }
+
     #[test]
     fn finds_what_a_tree_finds_also_when_full() {
         let (mut map, mut tree) = (UnitMap::new(300, Some(7)), BTreeMap::new());
@@ -661,10 +711,11 @@ mod tests {
                     tree.remove(&c);
                 }
                 Some(slot) => assert_eq!(map.slot(c), Some(*slot)),
-                None => match map.pin(c) {
-                    Some(slot) => {
+                None => match map.pin(c, Access::Hold) {
+                    Some(pin) => {
+                        let slot = pin.slot;
                         map.set(slot, 3);
-                        map.unpin(slot);
+                        map.unpin(pin);
                         assert_ne!(slot, 7);
                         tree.insert(c, slot);
                     }
@@ -681,30 +732,28 @@ mod tests {
     fn a_dropped_owner_is_gone_at_once_and_its_slots_later() {
         let mut map = UnitMap::new(10, None);
         let (a, b) = (chunk(1, 0, 0), chunk(2, 0, 1));
-        let slot = map.pin(a).unwrap();
-        map.set(slot, 1);
-        let other = map.pin(b).unwrap();
-        map.set(other, 1);
+        let slot = map.pin(a, Access::Hold).unwrap();
+        map.set(slot.slot, 1);
+        let other = map.pin(b, Access::Hold).unwrap();
+        map.set(other.slot, 1);
         map.unpin(other);
         map.drop_owners(|_, v| v == VolumeId(1));
         assert_eq!((map.slot(a), map.used(), map.volumes()), (None, 2, vec![VolumeId(2)]));
-        let again = map.pin(a).unwrap();
-        assert_ne!(again, slot);
+        let again = map.pin(a, Access::Hold).unwrap();
+        assert_ne!(again.slot, slot.slot);
         map.begin_sweep(|_, v| v == VolumeId(1));
         map.sweep(u32::MAX, |_| {});
         assert_eq!(map.used(), 3, "a job holds it");
         map.unpin(slot);
         map.unpin(again);
-        assert_eq!((map.used(), map.slot(b)), (1, Some(other)));
+        assert_eq!((map.used(), map.slot(b)), (1, Some(other.slot)));
     }
 
     #[test]
     fn a_sweep_in_steps_sees_every_slot_also_when_another_one_begins_meanwhile() {
         let mut map = UnitMap::new(100, None);
         for unit in 0..90 {
-            let slot = map.pin(chunk(unit % 2, unit, 0)).unwrap();
-            map.set(slot, 1);
-            map.unpin(slot);
+            fill(&mut map, chunk(unit % 2, unit, 0));
         }
         map.take_dirty();
         for volume in [0, 1] {
@@ -726,12 +775,7 @@ mod tests {
     #[test]
     fn space_that_was_given_back_is_used_before_space_that_never_was() {
         let mut map = UnitMap::new(64, None);
-        let take = |map: &mut UnitMap, unit| {
-            let slot = map.pin(chunk(1, unit, 0)).unwrap();
-            map.set(slot, 1);
-            map.unpin(slot);
-            slot
-        };
+        let take = |map: &mut UnitMap, unit| fill(map, chunk(1, unit, 0));
         assert_eq!([0, 1, 2].map(|unit| take(&mut map, unit)), [0, 1, 2]);
         map.clear(1, 1);
         map.clear(0, 1);
@@ -796,21 +840,21 @@ mod tests {
                 1 => map.drop_owners(|g, _| g == c.group),
                 2..4 => map.begin_sweep(|g, _| g == c.group),
                 4..8 => map.sweep(50, |_| {}),
-                8..30 => pins.extend(map.pin(c)),
+                8..30 => pins.extend(map.pin(c, Access::Hold)),
                 30..50 if !pins.is_empty() => {
                     map.unpin(pins.swap_remove(prng.below(pins.len() as u64) as usize));
                 }
                 50..65 if !pins.is_empty() => {
-                    map.set(pins[prng.below(pins.len() as u64) as usize], blocks);
+                    map.set(pins[prng.below(pins.len() as u64) as usize].slot, blocks);
                 }
                 65..75 => {
                     // The chunk moves to a second slot, as a write of a whole slot does it.
                     let Some(old) = map.slot(c) else { continue };
-                    let Some(slot) = map.pin_second(c) else { continue };
-                    map.replace(old, slot);
+                    let Some(pin) = map.pin_second(c) else { continue };
+                    map.replace(old, pin.slot);
                     map.clear(old, u16::MAX);
-                    map.set(slot, u16::MAX);
-                    map.unpin(slot);
+                    map.set(pin.slot, u16::MAX);
+                    map.unpin(pin);
                 }
                 _ => {
                     let Some(slot) = map.slot(c) else { continue };
@@ -855,9 +899,7 @@ mod tests {
         let mut map = UnitMap::new(64 << 10, None);
         for unit in 0..4000 {
             for i in 0..16 {
-                let slot = map.pin(chunk(1, unit, i)).unwrap();
-                map.set(slot, 1);
-                map.unpin(slot);
+                fill(&mut map, chunk(1, unit, i));
             }
         }
         SLOTS_LOOKED_AT.set(0);
@@ -897,9 +939,7 @@ mod tests {
                 let old = i.wrapping_mul(40_503) % SLOTS;
                 let key = map.chunk(old).unwrap();
                 map.clear(old, 1);
-                let slot = map.pin(key).unwrap();
-                map.set(slot, 1);
-                map.unpin(slot);
+                fill(&mut map, key);
             }
             let turn = begin.elapsed() / 100_000;
             std::println!(
