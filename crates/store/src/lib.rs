@@ -1,6 +1,6 @@
 //! What a device holds: units, their valid blocks, and free space.
 //!
-//! This crate is a sans-I/O core that implements [`seam::Journal`]: a job emits device operations,
+//! This crate is a sans-I/O core that implements [`seam::UnitStore`]: a job emits device operations,
 //! and their completions complete the job. The crate knows nothing about clusters. To it, a group
 //! is only the name of a set of units that are listed and wiped together.
 //!

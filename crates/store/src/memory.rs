@@ -7,8 +7,8 @@ use crate::space::Space;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, IdMap, Map, Slab, UNIT, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Journal,
-    Marks, Started,
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Marks,
+    Started, UnitStore,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -380,7 +380,7 @@ impl Memory {
     }
 }
 
-impl Journal for Memory {
+impl UnitStore for Memory {
     #[inline]
     fn start(
         &mut self,

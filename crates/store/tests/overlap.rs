@@ -4,7 +4,7 @@ mod common;
 
 use base::{BLOCK, GroupId, UnitKey, VolumeId};
 use common::world::World;
-use seam::{Buf, BufPool, DiskId, Effects, Job, Journal, Marks, Started};
+use seam::{Buf, BufPool, DiskId, Effects, Job, Marks, Started, UnitStore};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use store::Memory;
 
@@ -54,7 +54,7 @@ const CASES: [(Place, Place, bool); 14] = [
 ];
 
 /// Starts both jobs of each case on devices that `make` makes. Nothing completes in between.
-fn check<S: Journal>(make: impl Fn(&mut Effects) -> S) {
+fn check<S: UnitStore>(make: impl Fn(&mut Effects) -> S) {
     let pool = BufPool::new(1 << 24);
     for (first, second, may) in CASES {
         let mut out = Effects::new(pool.clone(), base::Prng::new(1), None);

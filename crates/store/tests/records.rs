@@ -4,7 +4,7 @@ mod common;
 
 use base::{BlockSet, Epoch, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
 use common::world::{World, identity};
-use seam::{Change, ClientWrite, DiskError, ExecutedBlocks, Job, Journal, Marks, Origin};
+use seam::{Change, ClientWrite, DiskError, ExecutedBlocks, Job, Marks, Origin, UnitStore};
 use std::collections::BTreeMap;
 use store::durable::Durable;
 

@@ -1,4 +1,4 @@
-//! A mounted device: its state, and the calls of [`Journal`].
+//! A mounted device: its state, and the calls of [`UnitStore`].
 //!
 //! This file starts jobs, dispatches completed device operations, and completes jobs. The work
 //! itself is in `read`, `write`, `commit` (the log), `destage` and `checkpoint`.
@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Mutant, Slab, UnitKey, VolumeId, mutant};
 use seam::{
     Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Forgotten, GroupRecord,
-    Job as Ask, Journal, Marks, Started, Walk,
+    Job as Ask, Marks, Started, UnitStore, Walk,
 };
 
 /// When a write is durable on this device.
@@ -519,7 +519,7 @@ impl Durable {
     }
 }
 
-impl Journal for Durable {
+impl UnitStore for Durable {
     fn start(
         &mut self,
         token: u64,
