@@ -6,7 +6,7 @@
 use anyhow::Result;
 use base::{BLOCK, BlockSet, GroupId, VolumeId};
 use rt::Drive;
-use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Journal};
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, UnitStore};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

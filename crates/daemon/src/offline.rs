@@ -7,7 +7,7 @@
 use anyhow::{Context, Result, anyhow, bail};
 use base::{GroupId, Prng, UnitKey};
 use rt::{Drive, Ended};
-use seam::{Buf, DiskError, DiskId, Effects, Finished, Job, Journal, Marks, Started};
+use seam::{Buf, DiskError, DiskId, Effects, Finished, Job, Marks, Started, UnitStore};
 use std::path::Path;
 use store::durable::{
     Durable, Expected, Format, Formatting, Identity, Mount, MountError, Mounting, Tuning,

@@ -5,7 +5,7 @@
 
 use base::Time;
 use node::sds::Trouble;
-use seam::{DiskError, Effects, Event, Journal, Node, Port, Strangers, Unsent};
+use seam::{DiskError, Effects, Event, Node, Port, Strangers, UnitStore, Unsent};
 use store::durable::MountError;
 
 /// What a node's state requires of its process.
@@ -96,7 +96,7 @@ impl Watch for node::mdm::Mdm {
 
 impl Watch for node::sds::Sds {
     fn verdict(&self) -> Option<Verdict> {
-        let how = self.device().and_then(Journal::failed);
+        let how = self.device().and_then(UnitStore::failed);
         if self.ended() && how == Some(DiskError::NoSpace) {
             return Some(Verdict::NoSpace(broken(DiskError::NoSpace).to_owned()));
         }

@@ -12,7 +12,7 @@ use crate::op::{Asker, Op};
 use crate::pace::{End, Purpose, Turn};
 use alloc::collections::{BTreeMap, VecDeque};
 use base::{Duration, Mutant, Time, mutant};
-use seam::{Effects, Journal};
+use seam::{Effects, UnitStore};
 
 /// The longest time that a copy waits.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -52,7 +52,7 @@ pub(crate) fn yields(op: &Op) -> bool {
     op.stream.copy && op.stream.yields && matches!(op.asker, Asker::Primary { .. })
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// A copy has its range lock here.
     pub(crate) fn arrive(&mut self, now: Time, key: u64) {
         self.arrivals.waiting.push_back((key, now));

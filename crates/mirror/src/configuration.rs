@@ -16,9 +16,9 @@ use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{BlockSet, DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
-use seam::{Change, Effects, Journal, Note};
+use seam::{Change, Effects, Note, UnitStore};
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
     /// device were primaries only in maps up to that version.
     pub fn named_at(&mut self, map: MapVersion) {
@@ -153,7 +153,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Adds what is in flight, and therefore uncertain, to the dirty set.
     fn fold_uncertain(&mut self, group: GroupId) {
-        if !self.journal.keeps_data() {
+        if !self.store.keeps_data() {
             return;
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
@@ -188,7 +188,7 @@ impl<J: Journal> Mirror<J> {
         }
         let (at, len) = (op.at, op.len);
         if core::mem::take(&mut op.reserved) {
-            self.journal.release(group, unit, at, len);
+            self.store.release(group, unit, at, len);
         }
         if !matches!(op.local, Local::Running | Local::Mending) {
             self.remove_op(key);
@@ -217,7 +217,7 @@ impl<J: Journal> Mirror<J> {
             self.change(group, alloc::vec![Change::Base(epoch)]);
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
-        if acts && self.journal.survives() && replica.record.acted < epoch {
+        if acts && self.store.survives() && replica.record.acted < epoch {
             if replica.noted < epoch {
                 replica.noted = epoch;
                 let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };

@@ -12,16 +12,16 @@ use crate::marks::Waiting;
 use crate::mirror::Mirror;
 use alloc::vec;
 use base::{Epoch, GroupId, Mutant, Time, mutant};
-use seam::{Change, Effects, Journal, Note};
+use seam::{Change, Effects, Note, UnitStore};
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Deletes the content of a group to which this device does not belong. Until that is durable
     /// nothing else begins in the group, because it counts as a job.
     pub(crate) fn discard(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let record = &replica.record;
         let marked = !record.dirty.is_empty() || record.all_dirty || record.base > Epoch(0);
-        let empty = self.journal.is_empty(group) && !marked;
+        let empty = self.store.is_empty(group) && !marked;
         if empty || mutant::on(Mutant::KeepForeign) {
             return;
         }

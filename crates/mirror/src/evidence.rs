@@ -5,7 +5,7 @@ use crate::mirror::Mirror;
 use crate::replica::Replica;
 use alloc::vec::Vec;
 use base::{Epoch, GroupId};
-use seam::{GroupRecord, Journal};
+use seam::{GroupRecord, UnitStore};
 
 /// What a device remembers of a group that helps to find the replica with every acknowledged write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +25,7 @@ impl From<&GroupRecord> for Evidence {
     }
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Returns what this device remembers of each group, in order of the groups.
     pub fn evidence(&self) -> Vec<(GroupId, Evidence)> {
         let one = |(id, r): (GroupId, &Replica)| {

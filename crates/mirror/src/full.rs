@@ -16,7 +16,7 @@ use crate::op::{Asker, Local, OpKind};
 use crate::replica::Members;
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
-use seam::{Buf, Effects, Journal, Note};
+use seam::{Buf, Effects, Note, UnitStore};
 use wire::Status;
 use wire::message::Reply;
 
@@ -38,7 +38,7 @@ impl Default for Usable {
     }
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Reserves the space beyond the first `bytes` of the device for copies that replace lost ones
     /// and for these thick volumes. If more is used already, nothing is freed.
     pub fn keep_spare(&mut self, bytes: u64, thick: BTreeSet<VolumeId>) {
@@ -47,7 +47,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Returns true if a write of a client to this volume could use only the spare for new space.
     fn has_only_spare(&self, volume: VolumeId) -> bool {
-        let taken = self.journal.used() >= self.usable.bytes;
+        let taken = self.store.used() >= self.usable.bytes;
         taken && !self.usable.thick.contains(&volume) && !mutant::on(Mutant::SpendSpare)
     }
 
@@ -60,12 +60,12 @@ impl<J: Journal> Mirror<J> {
         out: &mut Effects,
     ) -> bool {
         let only_spare = self.has_only_spare(unit.volume);
-        let reserved = self.journal.reserve(group, unit, at, len);
+        let reserved = self.store.reserve(group, unit, at, len);
         if reserved && !only_spare {
             return true;
         }
         if reserved {
-            self.journal.release(group, unit, at, len);
+            self.store.release(group, unit, at, len);
         }
         let found = match reserved && only_spare {
             true => &mut self.stats.only_spare_at,
@@ -81,11 +81,11 @@ impl<J: Journal> Mirror<J> {
     pub(crate) fn start_fresh(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let place @ (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        if !self.journal.has_space_for(group, unit, at, len) {
+        if !self.store.has_space_for(group, unit, at, len) {
             if !self.reserve(now, place, out) {
                 return self.refuse(now, key, Status::Full, out);
             }
-            self.journal.release(group, unit, at, len);
+            self.store.release(group, unit, at, len);
         }
         self.start_job(now, key, out);
     }
@@ -131,7 +131,7 @@ impl<J: Journal> Mirror<J> {
         let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
         if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
             if undone {
-                self.journal.release(group, unit, at, len);
+                self.store.release(group, unit, at, len);
             }
             let op = self.ops.get_mut(key).expect("the operation lives");
             op.reserved = false;

@@ -10,12 +10,12 @@ use crate::op::{Op, OpKind};
 use alloc::collections::BTreeMap;
 use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
-use seam::{Buf, Effects, Journal};
+use seam::{Buf, Effects, UnitStore};
 
 /// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Sets where blocks without data are errors. Call it before a group that started over is
     /// configured.
     pub fn set_gaps(&mut self, gaps: Gaps) {
@@ -40,7 +40,7 @@ impl<J: Journal> Mirror<J> {
         if op.kind.changes_data() {
             needed.remove(BlockSet::within(op.at, op.len));
         }
-        needed.remove(self.journal.valid(op.group, op.unit));
+        needed.remove(self.store.valid(op.group, op.unit));
         !needed.is_empty()
     }
 

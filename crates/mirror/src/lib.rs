@@ -17,7 +17,7 @@
 //! `docs/internals/protocol.md` describes the protocol and why it is safe, and
 //! `docs/internals/rules.md` the rules R1 to R16. The state machines here know neither connections
 //! nor disk formats: the owner of a [`Mirror`] tells it which link leads to which device, and gives
-//! it a [`seam::Journal`], the unit store.
+//! it a [`seam::UnitStore`], the unit store.
 //!
 //! | file | contents | rules |
 //! |---|---|---|

@@ -1,11 +1,9 @@
 //! Range locks of one group. Operations on overlapping blocks run one after the other, in order of
-//! arrival; reads share. So no read overlaps a write in flight (R3).
+//! arrival; reads share. So no read overlaps a write in flight (R3). The unit store relies on it, and
+//! stops at a job that breaks it.
 
-use crate::mirror::Mirror;
-use crate::op::Local;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
-use seam::Journal;
+use base::{BLOCK, UnitKey};
 
 /// Blocks of one unit, shared or exclusive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,29 +77,6 @@ impl Locks {
     /// Returns true if no lock is held or waited for.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
-    }
-}
-
-impl<J: Journal> Mirror<J> {
-    /// Returns true if no other job works on these blocks, or all of them only read. The unit store
-    /// relies on it. Looks at every operation, so only builds with debug assertions call it.
-    pub(crate) fn is_apart(
-        &self,
-        key: u64,
-        group: GroupId,
-        (unit, at, len): (UnitKey, u32, u32),
-        changes: bool,
-    ) -> bool {
-        if mutant::on(Mutant::ReadInFlight) || mutant::on(Mutant::CopyUnlocked) {
-            return true; // other checks catch these mutants
-        }
-        let blocks = BlockSet::touching(at, len);
-        self.ops.iter().all(|(other, op)| {
-            let works = matches!(op.local, Local::Running | Local::Mending);
-            let writes = changes || op.kind.changes_data() || op.local == Local::Mending;
-            let apart = BlockSet::touching(op.at, op.len).and(blocks).is_empty();
-            other == key || !works || (op.group, op.unit) != (group, unit) || apart || !writes
-        })
     }
 }
 

@@ -17,7 +17,7 @@ use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BlockSet, Epoch, GroupId, Incarnation, Lsn, Mutant, SdcId, Time, UnitKey, mutant};
-use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Journal, Marks, Origin};
+use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Marks, Origin, UnitStore};
 use wire::PeerLink;
 use wire::records::Executed;
 
@@ -113,11 +113,11 @@ fn count_every(limits: &base::Limits) -> u64 {
     u64::from(limits.executed_device / 64).max(1)
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Returns the metadata of a write.
     pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> Marks {
         let unmarked = !op.kind.changes_data() || mutant::on(Mutant::NoMarks);
-        if unmarked || !self.journal.survives() {
+        if unmarked || !self.store.survives() {
             return Marks::default();
         }
         let origin = match copied {
@@ -131,8 +131,8 @@ impl<J: Journal> Mirror<J> {
 
     /// Changes a group's record. Nothing waits for it.
     pub(crate) fn change(&mut self, group: GroupId, changes: Vec<Change>) {
-        if self.journal.survives() {
-            self.journal.change(None, group, changes);
+        if self.store.survives() {
+            self.store.change(None, group, changes);
         }
     }
 
@@ -144,21 +144,21 @@ impl<J: Journal> Mirror<J> {
         changes: Vec<Change>,
         waiting: Waiting,
     ) {
-        if !self.journal.survives() {
-            self.journal.change(None, group, changes);
+        if !self.store.survives() {
+            self.store.change(None, group, changes);
             return self.ended.push_back(Ended::Change(group, waiting));
         }
         self.changes.next += 1;
         let token = self.changes.next << 32 | CHANGE;
         self.changes.waiting.insert(token, (group, waiting));
         self.stopwatch.begins(now, token);
-        self.journal.change(Some(token), group, changes);
+        self.store.change(Some(token), group, changes);
     }
 
     /// Takes the results of what the unit store has finished; false if there were none.
     pub(crate) fn reap(&mut self, now: Time, out: &mut Effects) -> bool {
         let mut any = false;
-        while let Some(Finished { token, result, crc }) = self.journal.finished() {
+        while let Some(Finished { token, result, crc }) = self.store.finished() {
             any = true;
             self.stopwatch.ends(now, token);
             if token & CHANGE != CHANGE {
@@ -176,8 +176,8 @@ impl<J: Journal> Mirror<J> {
     /// Ends a batch of calls: what was requested goes to the device.
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
         loop {
-            self.journal.flush(out);
-            if !self.reap(now, out) {
+            self.store.flush(out);
+            if !self.reap(now, out) && self.ended.is_empty() {
                 return;
             }
             self.pump(now, out);
@@ -344,7 +344,7 @@ impl<J: Journal> Mirror<J> {
         }
         // Compares with what is durable: this process may have forgotten more entries of its own
         // lists, which a restart brings back.
-        let known = self.journal.forgotten();
+        let known = self.store.forgotten();
         let is_news = |e: &ExecutedBlocks| known.is_some_and(|known| !known.has(group, e));
         let news: Vec<ExecutedBlocks> = entries.into_iter().filter(is_news).collect();
         if !news.is_empty() {
@@ -373,7 +373,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Notes that every replica has what this operation has written.
     pub(crate) fn on_all(&mut self, op: &Op) {
-        if !self.journal.survives() || op.kind == OpKind::Copy {
+        if !self.store.survives() || op.kind == OpKind::Copy {
             return;
         }
         let Some(replica) = self.replicas.get_mut(op.group) else { return };
@@ -414,7 +414,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Replaces the unit store's dirty set by the one here and what is in flight.
     pub(crate) fn change_to(&mut self, group: GroupId) {
-        if !self.journal.survives() {
+        if !self.store.survives() {
             return;
         }
         let Some(replica) = self.replicas.get(group) else { return };

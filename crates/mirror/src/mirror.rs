@@ -28,8 +28,8 @@ use base::{
     Slab, Time, mutant,
 };
 use seam::{
-    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Journal, Note,
-    Started,
+    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Note, Started,
+    UnitStore,
 };
 use wire::message::Reply;
 use wire::{PeerLink, Status};
@@ -101,11 +101,11 @@ enum Work {
 }
 
 /// All replicas of one shard.
-pub struct Mirror<J> {
+pub struct Mirror<S> {
     pub(crate) me: DeviceId,
     pub(crate) incarnation: Incarnation,
     pub(crate) limits: Limits,
-    pub(crate) journal: J,
+    pub(crate) store: S,
     pub(crate) replicas: IdMap<GroupId, Replica>,
     pub(crate) ops: Slab<Op>,
     pub(crate) load: Load,
@@ -172,17 +172,17 @@ pub struct Mirror<J> {
     pub(crate) failed: bool,
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Creates the replicas that the device's records describe; none for a new device.
     pub fn new(
         me: DeviceId,
         incarnation: Incarnation,
         limits: Limits,
-        journal: J,
+        store: S,
         boot: Time,
-    ) -> Mirror<J> {
+    ) -> Mirror<S> {
         let (room, mut noted) = (limits.executed_device as usize, 0);
-        let known = journal.forgotten().cloned();
+        let known = store.forgotten().cloned();
         let mut forgotten = known.unwrap_or_else(|| Forgotten::new(room));
         forgotten.set_room(room);
         let replica = |(group, found): (GroupId, GroupRecord)| {
@@ -193,14 +193,14 @@ impl<J: Journal> Mirror<J> {
             }
             (group, Replica::new(record))
         };
-        let replicas = journal.records().into_iter().map(replica).collect();
-        let scrubs = journal.survives() && limits.scrub_bytes > 0;
+        let replicas = store.records().into_iter().map(replica).collect();
+        let scrubs = store.survives() && limits.scrub_bytes > 0;
         Mirror {
             scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
             me,
             stopwatch: Stopwatch::default(),
             incarnation,
-            journal,
+            store,
             replicas,
             ops: Slab::new(usize::MAX),
             load: Load::default(),
@@ -244,18 +244,18 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Returns the unit store.
-    pub fn journal(&self) -> &J {
-        &self.journal
+    pub fn store(&self) -> &S {
+        &self.store
     }
 
     /// Returns the unit store. The results of its jobs are lost.
-    pub fn into_journal(self) -> J {
-        self.journal
+    pub fn into_store(self) -> S {
+        self.store
     }
 
     /// Returns the unit store, for calls that are not jobs.
-    pub fn journal_mut(&mut self) -> &mut J {
-        &mut self.journal
+    pub fn store_mut(&mut self) -> &mut S {
+        &mut self.store
     }
 
     /// Returns the counters.
@@ -265,7 +265,7 @@ impl<J: Journal> Mirror<J> {
 
     /// Returns true if the device has failed in such a way that this process must stop.
     pub fn failed(&self) -> bool {
-        self.failed || self.journal.failed().is_some()
+        self.failed || self.store.failed().is_some()
     }
 
     /// Returns the number of operations in flight.
@@ -424,8 +424,6 @@ impl<J: Journal> Mirror<J> {
         };
         let reserved = core::mem::take(&mut op.reserved);
         let copied = op.stream.copy && op.kind.changes_data();
-        let changes = op.kind.changes_data();
-        debug_assert!(self.is_apart(key, group, (unit, at, len), changes), "jobs overlap");
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local += 1;
         let list: Option<Rc<[ExecutedBlocks]>> = match &replica.role {
@@ -438,13 +436,13 @@ impl<J: Journal> Mirror<J> {
             Started::Done(Buf::EMPTY)
         } else {
             let marks = self.marks(self.ops.get(key).expect("as above"), list.as_ref());
-            self.journal.start(key, group, unit, job, marks, out)
+            self.store.start(key, group, unit, job, marks, out)
         };
         if let Some(list) = list {
             self.copied.insert(key, list);
         }
         if reserved {
-            self.journal.release(group, unit, at, len);
+            self.store.release(group, unit, at, len);
         }
         started
     }
@@ -469,7 +467,7 @@ impl<J: Journal> Mirror<J> {
         result: Result<Buf, DiskError>,
         out: &mut Effects,
     ) {
-        self.journal.disk_done(op, result, out);
+        self.store.disk_done(op, result, out);
         if self.reap(now, out) {
             self.pump(now, out);
         }
@@ -560,7 +558,7 @@ impl<J: Journal> Mirror<J> {
     ) {
         let reply = self.answer_to(to.op, to.group, Status::Ok);
         let head = match crc {
-            _ if !self.journal.keeps_data() => to.link.frame_as(reply, &body, None),
+            _ if !self.store.keeps_data() => to.link.frame_as(reply, &body, None),
             Some(crc) => to.link.frame_as(reply, &body, Some(crc)),
             None => to.link.frame(reply, &body),
         };

@@ -26,11 +26,11 @@ use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, SECTOR, SdcId, Time,
     mutant,
 };
-use seam::{Buf, Effects, Journal, Note, Started};
+use seam::{Buf, Effects, Note, Started, UnitStore};
 use wire::message::{Commit, Io, Replicated};
 use wire::{Body, PeerLink, Status};
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Takes an operation of a client. The caller has checked the session, and the volume against
     /// the map.
     pub fn client(&mut self, now: Time, link: PeerLink, io: &Io, body: Body, out: &mut Effects) {
@@ -214,7 +214,7 @@ impl<J: Journal> Mirror<J> {
         let (first, end) = (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK));
         let valid = match self.is_gap(op.group, op.unit) {
             true => BlockSet::FULL,
-            false => self.journal.valid(op.group, op.unit),
+            false => self.store.valid(op.group, op.unit),
         };
         let mut bits = out.pool().zeroed((end - first).div_ceil(8) as usize);
         let bytes = bits.as_mut();
@@ -254,8 +254,7 @@ impl<J: Journal> Mirror<J> {
         if sealing || self.is_crowded(now, group, to, bytes) {
             return self.park(group, key);
         }
-        let needs_space =
-            kind == OpKind::Write && !self.journal.has_space_for(group, unit, at, len);
+        let needs_space = kind == OpKind::Write && !self.store.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);
         if needs_space && (out.chaos("no space") || !self.reserve(now, place, out)) {
             return self.finish_full(key, out);
@@ -441,7 +440,7 @@ impl<J: Journal> Mirror<J> {
         let (bytes, status) = (op.body.len() as u64, op.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.is_solo();
-        if missed && self.journal.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
+        if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, blocks);
         }
         self.unlock(group, key);

@@ -26,7 +26,7 @@ use crate::replica::{Members, Role};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
-use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Journal, Marks, Note, Origin, Started};
+use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Marks, Note, Origin, Started, UnitStore};
 use wire::message::{Fetch, Fetched, UnitRange};
 use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
@@ -71,7 +71,7 @@ impl Repair {
     }
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Handles a job that failed. It does not run any more.
     pub(crate) fn job_failed(&mut self, now: Time, key: u64, error: DiskError, out: &mut Effects) {
         if error == DiskError::BadBody {
@@ -174,7 +174,7 @@ impl<J: Journal> Mirror<J> {
         op.local = Local::Asking;
         if op.kind == OpKind::Write && !op.reserved {
             // The failed job has released its slots.
-            op.reserved = self.journal.reserve(op.group, op.unit, op.at, op.len);
+            op.reserved = self.store.reserve(op.group, op.unit, op.at, op.len);
         }
         let Some(from) = other.filter(|_| round <= ROUNDS) else {
             return self.unreadable(now, key, first, blocks, out);
@@ -271,11 +271,9 @@ impl<J: Journal> Mirror<J> {
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
         }
-        let place = (unit, repair.at(), repair.len());
-        debug_assert!(self.is_apart(key, group, place, true), "jobs overlap");
         let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
         let marks = Marks { dirty, origin: Origin::Copied(list) };
-        match self.journal.start(key, group, unit, job, marks, out) {
+        match self.store.start(key, group, unit, job, marks, out) {
             Started::Pending => {}
             Started::BadBody => unreachable!("it has no checksum of its own"),
             Started::Done(_) => self.job_done(now, key, Ok(Buf::EMPTY), None, out),
@@ -360,7 +358,7 @@ impl<J: Journal> Mirror<J> {
     /// damage that can't be repaired. They may, because the blocks are whole here again.
     fn reserve_again(&mut self, key: u64) -> bool {
         let op = self.ops.get_mut(key).expect("the caller has it");
-        op.reserved = op.reserved || self.journal.reserve(op.group, op.unit, op.at, op.len);
+        op.reserved = op.reserved || self.store.reserve(op.group, op.unit, op.at, op.len);
         if !op.reserved {
             let replica = &self.replicas[op.group];
             self.suspects.extend(replica.config.devices(replica.needed()));
@@ -415,7 +413,7 @@ impl<J: Journal> Mirror<J> {
                 let op = self.ops.get_mut(key).expect("nothing has ended it");
                 if core::mem::take(&mut op.reserved) {
                     let (at, len) = (op.at, op.len);
-                    self.journal.release(group, unit, at, len);
+                    self.store.release(group, unit, at, len);
                 }
                 self.finish_client(key, Status::Media, out);
                 self.leave_stream(now, group, lsn, out);

@@ -21,7 +21,7 @@ use crate::replica::{Members, Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, mutant};
-use seam::{Buf, Effects, Journal, Note, Walk};
+use seam::{Buf, Effects, Note, UnitStore, Walk};
 use wire::PeerLink;
 use wire::message::{Damage, UnitRange};
 
@@ -114,11 +114,11 @@ impl Scrub {
     }
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Returns true for a device that is scrubbed: it survives its process, and scrubbing is not
     /// disabled.
     fn is_scrubbed(&self) -> bool {
-        self.journal.survives() && self.limits.scrub_bytes > 0
+        self.store.survives() && self.limits.scrub_bytes > 0
     }
 
     /// Returns what the scrubber has done; `None` for a device that is not scrubbed.
@@ -132,7 +132,7 @@ impl<J: Journal> Mirror<J> {
         if !self.is_scrubbed() {
             return;
         }
-        let held = self.journal.used();
+        let held = self.store.used();
         let scrub = &mut self.scrub;
         // A read that still runs is of the pass before and counts for no range. This pass begins
         // when it ends.
@@ -188,7 +188,7 @@ impl<J: Journal> Mirror<J> {
     /// end.
     fn next_range(&mut self, now: Time) -> Option<Range> {
         let scrub = &mut self.scrub;
-        match self.journal.walk(scrub.cursor, RUN) {
+        match self.store.walk(scrub.cursor, RUN) {
             Walk::Held { group, unit, at, len, held, next } => {
                 scrub.cursor = next;
                 Some(Range { group, unit, at, end: at + len, held, tries: 0, told: None })

@@ -22,7 +22,7 @@ use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
-use seam::{Buf, Change, Effect, Effects, Forgotten, Journal, Note};
+use seam::{Buf, Change, Effect, Effects, Forgotten, Note, UnitStore};
 use wire::message::{
     Commit, Replicate, Replicated, Seal, Sealed, SyncStart, SyncState, SyncWipe, UnitRange,
 };
@@ -139,7 +139,7 @@ impl Secondary {
     }
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Checks that a frame comes from the primary of the present epoch. If not, returns the status
     /// to answer.
     pub(crate) fn check_leader(
@@ -230,11 +230,11 @@ impl<J: Journal> Mirror<J> {
             return out.push(Effect::Close { link: link.id });
         }
         secondary.last = lsn;
-        if secondary.commit(m.commit, self.journal.survives()) {
+        if secondary.commit(m.commit, self.store.survives()) {
             self.changes.untidy.insert(group);
         }
         let blocks = BlockSet::touching(at, len);
-        if self.journal.keeps_data() {
+        if self.store.keeps_data() {
             secondary.uncertain.push_back((lsn, unit, blocks));
         }
         let key = self.insert_op(Op::of_stream(m, link, body));
@@ -316,7 +316,7 @@ impl<J: Journal> Mirror<J> {
         let group = m.group;
         if self.check_leader(from, group, m.epoch).is_ok()
             && let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary())
-            && secondary.commit(m.commit, self.journal.survives())
+            && secondary.commit(m.commit, self.store.survives())
         {
             self.changes.untidy.insert(group);
         }
@@ -375,10 +375,10 @@ impl<J: Journal> Mirror<J> {
         let mut list: Vec<UnitBlocks> =
             record.dirty.iter().map(|(unit, blocks)| UnitBlocks::new(unit, blocks)).collect();
         if record.all_dirty || all {
-            let units = self.journal.units(group).into_iter();
-            list.extend(units.map(|u| UnitBlocks::new(u, self.journal.valid(group, u))));
+            let units = self.store.units(group).into_iter();
+            list.extend(units.map(|u| UnitBlocks::new(u, self.store.valid(group, u))));
         }
-        let empty = list.is_empty() && self.journal.is_empty(group);
+        let empty = list.is_empty() && self.store.is_empty(group);
         let state = SyncState { base: record.base, all: record.all_dirty, empty, ..state };
         let most = (self.limits.frame_body as usize / size_of::<UnitBlocks>()).max(1);
         let mut pages = list.chunks(most).peekable();
@@ -493,7 +493,7 @@ impl<J: Journal> Mirror<J> {
         let mut dropped = Forgotten::new(Forgotten::MOST);
         executed.bound(self.limits.executed_group as usize, group, &mut dropped);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
-        if self.journal.survives() {
+        if self.store.survives() {
             changes.push(Change::Executed(executed.entries()));
         }
         self.take_forgotten(group, list);

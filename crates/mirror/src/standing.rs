@@ -6,7 +6,7 @@ use crate::op::{Local, OpKind};
 use crate::replica::Role;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId};
-use seam::{ExecutedBlocks, Journal};
+use seam::{ExecutedBlocks, UnitStore};
 
 /// One replica's knowledge of its own content.
 #[derive(Clone, Debug, Default)]
@@ -21,7 +21,7 @@ pub struct Standing {
     pub executed: Vec<ExecutedBlocks>,
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Returns what this replica knows of its content. `None`: there is no replica of the group
     /// here.
     pub fn standing(&self, group: GroupId) -> Option<Standing> {

@@ -25,7 +25,7 @@ use base::{
     BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
     mutant,
 };
-use seam::{Buf, Effects, Journal, Note};
+use seam::{Buf, Effects, Note, UnitStore};
 use wire::message::{Seal, Sealed, SyncStart, SyncState, SyncWipe};
 use wire::records::{self, UnitBlocks};
 use wire::{Header, PeerLink, Status};
@@ -178,7 +178,7 @@ impl Sync {
     }
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     pub(crate) fn sync_mut(&mut self, group: GroupId) -> Option<&mut Sync> {
         self.replicas.get_mut(group)?.primary()?.sync.as_mut()
     }
@@ -415,8 +415,8 @@ impl<J: Journal> Mirror<J> {
             sync.todo.extend(&replica.record.dirty);
         }
         if sync.full {
-            for unit in self.journal.units(group) {
-                sync.todo.insert(unit, self.journal.valid(group, unit));
+            for unit in self.store.units(group) {
+                sync.todo.insert(unit, self.store.valid(group, unit));
             }
         }
         if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
@@ -642,7 +642,7 @@ impl<J: Journal> Mirror<J> {
         }
         let op = self.ops.get_mut(key).expect("the operation lives");
         let end = (op.at + op.len) / BLOCK;
-        let valid = self.journal.valid(group, unit);
+        let valid = self.store.valid(group, unit);
         let data = valid.contains(first);
         let split = (first..end).find(|b| valid.contains(*b) != data).unwrap_or(end);
         op.len = (split - first) * BLOCK;

@@ -7,7 +7,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{Mutant, Time, VolumeId, mutant};
 use core::ops::Range;
-use seam::{Effects, Journal, Note};
+use seam::{Effects, Note, UnitStore};
 
 /// The volumes of a map.
 #[derive(Clone, Debug, Default)]
@@ -29,11 +29,11 @@ impl Volumes {
     }
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
     pub fn set_volumes(&mut self, now: Time, volumes: Volumes, out: &mut Effects) {
         self.volumes = volumes;
-        let mut stored: Vec<VolumeId> = self.journal.volumes();
+        let mut stored: Vec<VolumeId> = self.store.volumes();
         stored.retain(|volume| self.is_gone(*volume));
         for volume in stored {
             self.drop_volume(volume, out);
@@ -53,7 +53,7 @@ impl<J: Journal> Mirror<J> {
                 sync.todo.drop_volume(volume);
             }
         }
-        let bytes = self.journal.drop_volume(volume);
+        let bytes = self.store.drop_volume(volume);
         if bytes > 0 {
             out.note(Note::Dropped { volume, bytes });
         }

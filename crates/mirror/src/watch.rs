@@ -7,7 +7,7 @@ use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, MapVersion, Time};
-use seam::{Effects, Journal};
+use seam::{Effects, UnitStore};
 use wire::PeerLink;
 use wire::message::{Beacon, Grant};
 
@@ -20,7 +20,7 @@ pub struct Resync {
     pub partial: Vec<GroupId>,
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Returns what replicas lack, as far as this device knows, in one pass over its groups.
     pub fn resync(&self) -> Resync {
         let mut resync = Resync::default();

@@ -31,7 +31,7 @@ use crate::sync::{ASK_AGAIN, Phase, Sync};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, Limits, Lsn, Mutant, Time, UNIT, mutant};
-use seam::{Buf, Effects, Head, Journal};
+use seam::{Buf, Effects, Head, UnitStore};
 use wire::message::{Replicate, UnitRange};
 use wire::{Header, PeerLink};
 
@@ -193,7 +193,7 @@ pub(crate) fn most(limits: &Limits) -> u64 {
     (limits.link_queue / 2).max(wire::header::HEADER as u64 + u64::from(UNIT))
 }
 
-impl<J: Journal> Mirror<J> {
+impl<S: UnitStore> Mirror<S> {
     /// Returns the largest number of bytes in flight to one device.
     pub(crate) fn most_flying(&self) -> u64 {
         self.peers.values().map(|peer| peer.flying).max().unwrap_or(0)

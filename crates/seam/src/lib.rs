@@ -13,9 +13,9 @@ pub mod effect;
 pub mod event;
 pub mod forgotten;
 pub mod framer;
-pub mod journal;
 pub mod node;
 pub mod note;
+pub mod unit_store;
 
 pub use block::{BlockError, BlockKind, BlockRequest};
 pub use buf::{Buf, BufPool};
@@ -23,12 +23,12 @@ pub use effect::{Effect, Effects, Head};
 pub use event::{DialError, DiskError, DownReason, Event};
 pub use forgotten::Forgotten;
 pub use framer::{FrameError, Framer, Framing};
-pub use journal::{
-    Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Journal, Marks, Origin,
-    Started, Walk,
-};
 pub use node::{Node, Strangers, Unsent};
 pub use note::Note;
+pub use unit_store::{
+    Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Marks, Origin, Started,
+    UnitStore, Walk,
+};
 
 /// The protocol of a link. The node provides the [`Framer`] for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

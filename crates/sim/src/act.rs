@@ -11,7 +11,7 @@ use crate::world::ProcState;
 use base::{BLOCKS_PER_UNIT, GroupId, MIB, SECTOR, UNIT, UnitKey, VolumeId};
 use node::sdc::Sdc;
 use node::sds::Sds;
-use seam::{BlockKind, BlockRequest, Buf, DiskId, Journal, RequestId};
+use seam::{BlockKind, BlockRequest, Buf, DiskId, RequestId, UnitStore};
 use std::ops::Range;
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ use mdm::recovery::JUMP;
 use node::backup::{Backup, pack};
 use node::mdm::Mdm;
 use node::sds::Sds;
-use seam::{DiskId, Journal};
+use seam::{DiskId, UnitStore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use store::durable::Identity;

@@ -1,16 +1,17 @@
 //! What a device holds: units, their valid blocks, and free space.
 //!
-//! This crate is a sans-I/O core that implements [`seam::Journal`]: a job emits device operations,
+//! This crate is a sans-I/O core that implements [`seam::UnitStore`]: a job emits device operations,
 //! and their completions complete the job. The crate knows nothing about clusters. To it, a group
 //! is only the name of a set of units that are listed and wiped together.
 //!
 //! Invariants: a block that was never written, or was zeroed, reads as zeros, whatever its slot
 //! held before; a slot belongs to at most one unit; a unit keeps its slot while an operation on it
-//! runs, and gives the slot back when no block is valid and no operation runs.
+//! runs, and gives the slot back when no block is valid and no operation runs. No job touches
+//! a block that another one changes: the caller's range locks see to that, and a store stops at a
+//! job that breaks it.
 //!
 //! [`Memory`] is the layout for memory devices: its metadata lives in this process only.
-//! [`durable`] is the layout for files and block devices. The crate does not order overlapping
-//! operations: the caller's range locks do.
+//! [`durable`] is the layout for files and block devices.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -22,3 +23,11 @@ mod space;
 
 pub use memory::Memory;
 pub use space::Space;
+
+use base::{Mutant, mutant};
+
+/// True under two mutants that let jobs overlap: the simulator's judges have to notice these by
+/// their consequences.
+fn overlaps_are_judged() -> bool {
+    mutant::on(Mutant::ReadInFlight) || mutant::on(Mutant::CopyUnlocked)
+}

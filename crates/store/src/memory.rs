@@ -2,12 +2,13 @@
 //! so the device keeps no records for replication.
 
 use crate::lost::Lost;
+use crate::overlaps_are_judged;
 use crate::space::Space;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, IdMap, Map, Slab, UNIT, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Journal,
-    Marks, Started,
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Marks,
+    Started, UnitStore,
 };
 
 #[derive(Clone, Copy, Debug)]
@@ -16,8 +17,21 @@ struct Unit {
     valid: BlockSet,
     /// Jobs and reservations that need the slot.
     pins: u32,
+    /// Blocks that running jobs change. No other job may touch them.
+    changing: BlockSet,
     /// The volume was dropped: the unit goes with its last pin.
     doomed: bool,
+}
+
+/// What a unit is pinned for.
+#[derive(Clone, Copy, Debug)]
+enum Access {
+    /// To read these blocks.
+    Read(BlockSet),
+    /// To change these blocks.
+    Change(BlockSet),
+    /// To have its slot.
+    Hold,
 }
 
 /// What a job must know about its unit.
@@ -29,7 +43,16 @@ struct Pinned {
 }
 
 impl Unit {
-    fn pin(&mut self) -> Pinned {
+    fn pin(&mut self, access: Access) -> Pinned {
+        let touched = match access {
+            Access::Read(blocks) | Access::Change(blocks) => blocks,
+            Access::Hold => BlockSet::EMPTY,
+        };
+        let overlaps = !self.changing.and(touched).is_empty();
+        assert!(!overlaps || overlaps_are_judged(), "a job overlaps a change");
+        if let Access::Change(blocks) = access {
+            self.changing.insert(blocks);
+        }
         self.pins += 1;
         Pinned { start: self.slot * u64::from(UNIT), valid: self.valid }
     }
@@ -52,10 +75,17 @@ enum Blocks {
     /// A read: nothing. The answer starts at byte `at`, and its blocks in `invalid` are zeros.
     None {
         at: u32,
+        len: u32,
         invalid: BlockSet,
     },
     Set(BlockSet),
-    Clear(BlockSet),
+    /// It clears the blocks that it zeroes whole.
+    Clear {
+        whole: BlockSet,
+        touched: BlockSet,
+    },
+    /// A job that failed: nothing, in the blocks that it was to change.
+    Failed(BlockSet),
 }
 
 /// Everything that one device holds. A clone is what the crash of a process that keeps its memory
@@ -135,17 +165,18 @@ impl Memory {
         len: u32,
         out: &mut Effects,
     ) -> Started {
-        let Some(Pinned { start, valid }) = self.pin(group, unit, false) else {
+        let touched = BlockSet::touching(at, len);
+        let Some(Pinned { start, valid }) = self.pin(group, unit, false, Access::Read(touched))
+        else {
             return Started::Done(out.pool().zeroed(len as usize));
         };
-        let touched = BlockSet::touching(at, len);
         let mut invalid = touched;
         invalid.remove(valid);
         if invalid == touched {
-            self.unpin(group, unit, Blocks::None { at, invalid });
+            self.unpin(group, unit, Blocks::None { at, len, invalid });
             return Started::Done(out.pool().zeroed(len as usize));
         }
-        let op = self.run(token, group, unit, 1, Blocks::None { at, invalid });
+        let op = self.run(token, group, unit, 1, Blocks::None { at, len, invalid });
         out.push(Effect::Read { op, disk: self.disk, at: start + u64::from(at), len });
         Started::Pending
     }
@@ -161,7 +192,10 @@ impl Memory {
         out: &mut Effects,
     ) -> Started {
         let end = at + body.len() as u32;
-        let Some(Pinned { start, valid }) = self.pin(group, unit, true) else {
+        let touched = BlockSet::touching(at, body.len() as u32);
+        debug_assert!(self.is_not_read(group, unit, touched), "a change overlaps a read");
+        let Some(Pinned { start, valid }) = self.pin(group, unit, true, Access::Change(touched))
+        else {
             return Started::Full;
         };
         let (first, last) = (at / BLOCK, (end - 1) / BLOCK);
@@ -177,7 +211,7 @@ impl Memory {
             bytes[(end - from) as usize..].fill(0);
             whole
         };
-        let op = self.run(token, group, unit, 1, Blocks::Set(BlockSet::touching(at, end - at)));
+        let op = self.run(token, group, unit, 1, Blocks::Set(touched));
         out.push(Effect::Write {
             op,
             disk: self.disk,
@@ -199,7 +233,12 @@ impl Memory {
         len: u32,
         out: &mut Effects,
     ) -> Started {
-        let pinned = if self.keeps { self.pin(group, unit, false) } else { None };
+        if !self.keeps {
+            return Started::Done(Buf::EMPTY);
+        }
+        let touched = BlockSet::touching(at, len);
+        debug_assert!(self.is_not_read(group, unit, touched), "a change overlaps a read");
+        let pinned = self.pin(group, unit, false, Access::Change(touched));
         let Some(Pinned { start, valid }) = pinned else { return Started::Done(Buf::EMPTY) };
         let end = at + len;
         let whole = BlockSet::within(at, len);
@@ -211,10 +250,10 @@ impl Memory {
         };
         let left = parts.iter().flatten().count() as u32;
         if left == 0 {
-            self.unpin(group, unit, Blocks::Clear(whole));
+            self.unpin(group, unit, Blocks::Clear { whole, touched });
             return Started::Done(Buf::EMPTY);
         }
-        let op = self.run(token, group, unit, left, Blocks::Clear(whole));
+        let op = self.run(token, group, unit, left, Blocks::Clear { whole, touched });
         for (from, to) in parts.into_iter().flatten() {
             let (at, body) = (start + u64::from(from), out.pool().zeroed((to - from) as usize));
             out.push(Effect::Write { op, disk: self.disk, at, body, durable: false });
@@ -224,7 +263,8 @@ impl Memory {
 
     fn lose(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> Started {
         let blocks = BlockSet::within(at, len);
-        if self.pin(group, unit, true).is_none() {
+        debug_assert!(self.is_not_read(group, unit, blocks), "a change overlaps a read");
+        if self.pin(group, unit, true, Access::Change(blocks)).is_none() {
             return Started::Full;
         }
         self.unpin(group, unit, Blocks::Set(blocks));
@@ -240,7 +280,7 @@ impl Memory {
         for units in self.groups.values_mut() {
             let mut slots: Vec<u64> = Vec::new();
             units.retain(|_, unit| {
-                unit.pins = 0;
+                (unit.pins, unit.changing) = (0, BlockSet::EMPTY);
                 let keep = !unit.valid.is_empty() && !unit.doomed;
                 if !keep {
                     slots.push(unit.slot);
@@ -284,19 +324,33 @@ impl Memory {
         DiskOp(self.running.insert(running).expect("callers bound their jobs"))
     }
 
+    /// True when no read in flight needs these blocks. Looks at every job, so only builds with
+    /// debug assertions call it; that no job touches what another one *changes*, every build
+    /// checks ([`Unit::pin`]).
+    fn is_not_read(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> bool {
+        let apart = |job: &Running| match job.change {
+            Blocks::None { at, len, .. } if (job.group, job.unit) == (group, unit) => {
+                BlockSet::touching(at, len).and(blocks).is_empty()
+            }
+            _ => true,
+        };
+        !self.keeps || overlaps_are_judged() || self.running.iter().all(|(_, job)| apart(job))
+    }
+
     /// Pins the unit's slot. With `make`, takes a slot if the unit has none. `None`: there is no
     /// slot. A NULL device has no slots: all its units lie at its start, and all blocks are valid.
-    fn pin(&mut self, group: GroupId, key: UnitKey, make: bool) -> Option<Pinned> {
+    fn pin(&mut self, group: GroupId, key: UnitKey, make: bool, access: Access) -> Option<Pinned> {
         if !self.keeps {
             return Some(Pinned { start: 0, valid: BlockSet::FULL });
         }
         let units = self.groups.get_or_insert_with(group, Map::default);
         if let Some(unit) = units.get_mut(&key) {
-            return Some(unit.pin());
+            return Some(unit.pin(access));
         }
         let slot = if make { self.space.take()? } else { return None };
-        let unit = Unit { slot, valid: BlockSet::EMPTY, pins: 0, doomed: false };
-        Some(units.entry(key).or_insert(unit).pin())
+        let (valid, changing) = (BlockSet::EMPTY, BlockSet::EMPTY);
+        let unit = Unit { slot, valid, pins: 0, changing, doomed: false };
+        Some(units.entry(key).or_insert(unit).pin(access))
     }
 
     fn unpin(&mut self, group: GroupId, key: UnitKey, change: Blocks) {
@@ -307,8 +361,15 @@ impl Memory {
         let unit = units.get_mut(&key).expect("a pinned unit is there");
         match change {
             Blocks::None { .. } => {}
-            Blocks::Set(blocks) => unit.valid.insert(blocks),
-            Blocks::Clear(blocks) => unit.valid.remove(blocks),
+            Blocks::Set(blocks) => {
+                unit.valid.insert(blocks);
+                unit.changing.remove(blocks);
+            }
+            Blocks::Clear { whole, touched } => {
+                unit.valid.remove(whole);
+                unit.changing.remove(touched);
+            }
+            Blocks::Failed(blocks) => unit.changing.remove(blocks),
         }
         unit.pins -= 1;
         if unit.pins == 0 && (unit.valid.is_empty() || unit.doomed) {
@@ -319,7 +380,7 @@ impl Memory {
     }
 }
 
-impl Journal for Memory {
+impl UnitStore for Memory {
     #[inline]
     fn start(
         &mut self,
@@ -365,11 +426,13 @@ impl Journal for Memory {
         else {
             return;
         };
-        if let (Blocks::None { at, invalid }, Ok(data)) = (change, &mut result) {
+        if let (Blocks::None { at, invalid, .. }, Ok(data)) = (change, &mut result) {
             blank(data, at, invalid);
         }
-        if result.is_err() {
-            change = Blocks::Set(BlockSet::EMPTY);
+        if result.is_err()
+            && let Blocks::Set(touched) | Blocks::Clear { touched, .. } = change
+        {
+            change = Blocks::Failed(touched);
         }
         self.unpin(group, unit, change);
         self.end(Finished { token, result, crc: None });
@@ -387,7 +450,7 @@ impl Journal for Memory {
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
-        !self.keeps || self.pin(group, unit, true).is_some()
+        !self.keeps || self.pin(group, unit, true, Access::Hold).is_some()
     }
 
     fn release(&mut self, group: GroupId, unit: UnitKey, _: u32, _: u32) {

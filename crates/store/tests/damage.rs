@@ -6,7 +6,7 @@ use base::{BLOCK, ClusterId, DeviceId, UNIT, UnitKey, VolumeId};
 use common::disk::Fate;
 use common::lives;
 use common::world::{CLUSTER, SIZE, World, expected, identity};
-use seam::{DiskError, Journal};
+use seam::{DiskError, UnitStore};
 use store::durable::layout::{Layout, SMALLEST};
 use store::durable::{Expected, Identity, MountError};
 

@@ -6,7 +6,7 @@ mod common;
 use base::crc::crc32c;
 use base::{BLOCK, GroupId, Prng, UNIT, UnitKey, VolumeId};
 use common::world::World;
-use seam::{Buf, DiskError, Finished, Job, Journal, Marks, Started};
+use seam::{Buf, DiskError, Finished, Job, Marks, Started, UnitStore};
 
 const G: GroupId = GroupId(1);
 const U: UnitKey = UnitKey { volume: VolumeId(1), index: 1 };

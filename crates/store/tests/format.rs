@@ -6,7 +6,7 @@ mod common;
 
 use base::{BLOCK, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
 use common::world::{SIZE, World};
-use seam::{ClientWrite, Job, Journal, Marks, Origin, Started};
+use seam::{ClientWrite, Job, Marks, Origin, Started, UnitStore};
 use std::fmt::Write;
 use store::durable::layout::Layout;
 

@@ -15,7 +15,7 @@ use base::{
 };
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, ExecutedBlocks,
-    Job, Journal, Marks, Origin, Started,
+    Job, Marks, Origin, Started, UnitStore,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;

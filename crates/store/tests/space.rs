@@ -4,7 +4,7 @@ mod common;
 
 use base::{BLOCK, GroupId, UNIT, UnitKey, VolumeId};
 use common::world::World;
-use seam::{Change, DiskError, Finished, Job, Journal, Marks, Started};
+use seam::{Change, DiskError, Finished, Job, Marks, Started, UnitStore};
 use store::durable::Durable;
 
 const G: GroupId = GroupId(1);

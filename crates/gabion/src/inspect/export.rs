@@ -11,7 +11,7 @@ use daemon::files;
 use daemon::inspect::{set_bytes, volumes};
 use daemon::offline::Offline;
 use daemon::size::Size;
-use seam::Journal;
+use seam::UnitStore;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fs::File;

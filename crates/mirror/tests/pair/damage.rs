@@ -4,7 +4,7 @@ use crate::*;
 
 /// Damages these blocks of unit 0 at a device.
 fn damage(pair: &mut Pair, device: usize, blocks: Range<u32>) {
-    pair.mirrors[device].journal_mut().bad.insert(BlockSet::from_range(blocks));
+    pair.mirrors[device].store_mut().bad.insert(BlockSet::from_range(blocks));
 }
 
 #[test]
@@ -17,11 +17,11 @@ fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew()
     let seen: Vec<u8> = pair.bodies.last().unwrap().chunks(BLOCK as usize).map(|b| b[0]).collect();
     assert_eq!(seen, [7, 8, 9, 10]);
     assert_eq!(pair.mirrors[0].stats().repaired, 2 * u64::from(BLOCK));
-    assert!(pair.mirrors[0].journal().bad.is_empty());
+    assert!(pair.mirrors[0].store().bad.is_empty());
     damage(&mut pair, 0, 1..2);
     let part = BLOCK + 512..BLOCK + 1024;
     assert_eq!(pair.client(0, Kind::Write, 0, part, 5, 0), Some(Status::Ok));
-    assert!(pair.mirrors[0].journal().bad.is_empty());
+    assert!(pair.mirrors[0].store().bad.is_empty());
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
@@ -31,7 +31,7 @@ fn who_meets_the_same_damage_at_once_does_not_mend_it_at_once() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
     damage(&mut pair, 0, 1..3);
-    pair.mirrors[0].journal_mut().late = true;
+    pair.mirrors[0].store_mut().late = true;
     for _ in 0..3 {
         assert_eq!(pair.client(0, Kind::Read, 0, 0..4 * BLOCK, 0, 0), None);
     }
@@ -40,12 +40,12 @@ fn who_meets_the_same_damage_at_once_does_not_mend_it_at_once() {
         None,
         "it waits behind them"
     );
-    pair.mirrors[0].journal_mut().late = false;
+    pair.mirrors[0].store_mut().late = false;
     pair.run();
     let ok = |reply: &Reply| reply.status == Status::Ok;
     assert!(pair.replies.len() == 8 && pair.replies.iter().all(ok), "{:?}", pair.replies);
     assert!(pair.mirrors[0].stats().repaired <= 2 * u64::from(BLOCK), "once, not by each");
-    assert!(pair.mirrors[0].journal().bad.is_empty());
+    assert!(pair.mirrors[0].store().bad.is_empty());
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
@@ -54,7 +54,7 @@ fn who_meets_the_same_damage_at_once_does_not_mend_it_at_once() {
 fn a_device_that_cannot_read_what_was_just_written_anew_has_failed() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
-    pair.mirrors[0].journal_mut().worn = true;
+    pair.mirrors[0].store_mut().worn = true;
     damage(&mut pair, 0, 1..2);
     assert_eq!(pair.read(0, 0), Some(7));
     assert_eq!(
@@ -73,7 +73,7 @@ fn what_is_damaged_at_a_member_is_sent_whole() {
     damage(&mut pair, 1, 1..3);
     let part = BLOCK + 512..2 * BLOCK + 512;
     assert_eq!(pair.client(0, Kind::Zero, 0, part, 5, 0), Some(Status::Ok));
-    assert!(pair.mirrors[1].journal().bad.is_empty());
+    assert!(pair.mirrors[1].store().bad.is_empty());
     pair.assert_equal();
     assert_eq!(pair.write(0, 2, 9), Some(Status::Ok), "the stream goes on");
     pair.assert_equal();
@@ -111,10 +111,10 @@ fn damage_that_is_met_while_its_volume_goes_asks_nobody() {
     assert_eq!(pair.write(0, 1, 7), Some(Status::Ok));
     damage(&mut pair, 0, 1..2);
     delete(&mut pair, 1);
-    pair.mirrors[0].journal_mut().late = true;
+    pair.mirrors[0].store_mut().late = true;
     assert_eq!(pair.client(0, Kind::Read, 0, BLOCK..2 * BLOCK, 0, 0), None);
     delete(&mut pair, 0);
-    pair.mirrors[0].journal_mut().late = false;
+    pair.mirrors[0].store_mut().late = false;
     pair.run();
     let status = pair.replies.last().map(|reply| Some(reply.status));
     assert_eq!(status, Some(Some(Status::NoVolume)));
@@ -133,7 +133,7 @@ fn a_member_is_not_sent_what_a_volume_that_is_gone_had() {
     pair.wait(500);
     let answers = pair.replies[4..].iter().map(|reply| Some(reply.status));
     assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::NoVolume)], "it isn't there");
-    assert_eq!(pair.mirrors[1].journal().units[&UNIT0].1[BLOCK as usize], 7);
+    assert_eq!(pair.mirrors[1].store().units[&UNIT0].1[BLOCK as usize], 7);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
@@ -175,11 +175,11 @@ fn a_joiner_gets_the_damage_of_the_last_copy_and_is_admitted() {
     assert_eq!(read(&mut pair, 1), Some(Status::Media), "what it had before is never shown");
     assert_eq!(pair.read(1, 3), Some(8));
     // The device that had the blocks can read one of them again: it is repaired like any damage.
-    pair.mirrors[0].journal_mut().bad.remove(BlockSet::from_range(1..2));
+    pair.mirrors[0].store_mut().bad.remove(BlockSet::from_range(1..2));
     assert_eq!(pair.read(1, 1), Some(8));
     assert_eq!(pair.write(1, 2, 9), Some(Status::Ok));
     assert_eq!(pair.read(1, 2), Some(9));
-    assert!(pair.mirrors.iter().all(|m| m.journal().bad.is_empty()));
+    assert!(pair.mirrors.iter().all(|m| m.store().bad.is_empty()));
     pair.assert_equal();
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
@@ -223,13 +223,13 @@ fn a_mended_write_without_space_ends_with_its_configuration() {
     damage(&mut pair, 0, 1..2);
     // The write's own slots, those of the repaired blocks, its own again, and those of any other
     // request.
-    pair.mirrors[0].journal_mut().space = [false, true, false, false].into();
+    pair.mirrors[0].store_mut().space = [false, true, false, false].into();
     assert_eq!(pair.client(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0), None);
     assert!(pair.mirrors[0].suspects(pair.now).contains(&DeviceId(2)), "it may have done it");
-    assert!(pair.mirrors[0].journal().bad.is_empty(), "the blocks are whole");
+    assert!(pair.mirrors[0].store().bad.is_empty(), "the blocks are whole");
     pair.configure(1, &[1], &[], &[0]);
     assert_eq!(pair.replies.last().unwrap().status, Status::Stale);
-    pair.mirrors[0].journal_mut().space.clear();
+    pair.mirrors[0].store_mut().space.clear();
     assert_eq!(pair.read(0, 1), Some(1), "they are what the other copy has");
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
@@ -245,10 +245,10 @@ fn what_mends_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 0, 1..2);
-    pair.mirrors[0].journal_mut().marked = BlockSet::EMPTY;
+    pair.mirrors[0].store_mut().marked = BlockSet::EMPTY;
     let part = BLOCK + 512..BLOCK + 1024;
     assert_eq!(pair.client(0, Kind::Write, 0, part, 5, 0), Some(Status::Ok));
-    assert!(pair.mirrors[0].journal().marked.contains(1));
+    assert!(pair.mirrors[0].store().marked.contains(1));
     pair.assert_equal();
 }
 
@@ -267,10 +267,10 @@ fn what_a_settle_cannot_read_is_left_alone_for_a_second_also_if_a_link_breaks() 
     pair.connect(true);
     pair.wait(300);
     assert!(!pair.mirrors[0].view(GROUP).unwrap().active);
-    pair.mirrors[0].journal_mut().bad = BlockSet::EMPTY;
+    pair.mirrors[0].store_mut().bad = BlockSet::EMPTY;
     pair.wait(2000);
     assert!(pair.mirrors[0].view(GROUP).unwrap().active);
-    assert!(pair.mirrors[1].journal().bad.is_empty(), "it was told that the block is lost");
+    assert!(pair.mirrors[1].store().bad.is_empty(), "it was told that the block is lost");
     assert_eq!(pair.read(0, 1), Some(8));
     pair.assert_equal();
 }

@@ -138,7 +138,7 @@ fn what_has_no_room_at_a_seal_is_forgotten_first() {
     pair.connect(true);
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(1000);
-    let (known, list) = pair.mirrors[1].journal().lists.last().expect("it was sealed");
+    let (known, list) = pair.mirrors[1].store().lists.last().expect("it was sealed");
     assert!(!list.is_empty() && list.len() <= 8);
     for seq in 1..=30 {
         let listed = list.iter().any(|e| e.write.seq == seq);
@@ -285,14 +285,14 @@ pub fn a_retry_writes_nothing_over_what_was_done_between_its_missing_parts() {
     assert_eq!(ask_whole(&mut pair, 0, 0), None, "the other copy lacks it");
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     for mirror in &mut pair.mirrors {
-        let bad = &mut mirror.journal_mut().bad;
+        let bad = &mut mirror.store_mut().bad;
         bad.insert(BlockSet::from_range(0..1));
         bad.insert(BlockSet::from_range(5..6));
     }
     pair.connect(true);
     pair.wait(100);
     pair.connect(false);
-    pair.mirrors[1].journal_mut().bad = BlockSet::EMPTY;
+    pair.mirrors[1].store_mut().bad = BlockSet::EMPTY;
     pair.configure(2, &[2], &[], &[1]);
     pair.wait(2000);
     assert_eq!(pair.read(1, 0), Some(1), "the ends were not copied");

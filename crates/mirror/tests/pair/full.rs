@@ -12,7 +12,7 @@ fn a_full_secondary_refuses_before_anything_changed() {
     assert_eq!(full, [false, true], "the one without space says so");
     pair.assert_equal();
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok), "the stream goes on");
-    assert_eq!(pair.mirrors[0].journal().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);
+    assert_eq!(pair.mirrors[0].store().units.keys().copied().collect::<Vec<_>>(), [UNIT0]);
 }
 
 /// From now on the device keeps everything beyond this many blocks as its spare.
@@ -60,10 +60,10 @@ fn a_secondary_keeps_its_spare_and_is_no_suspect() {
     // The primary has space for this write already and has begun, so it can't be taken back.
     let other = UnitKey { index: 1, ..UNIT0 };
     let place = (BlockSet::from_range(9..10), vec![0; UNIT as usize]);
-    pair.mirrors[0].journal_mut().units.insert(other, place);
+    pair.mirrors[0].store_mut().units.insert(other, place);
     assert_eq!(first_write(&mut pair, 1), Some(Status::Ok));
     assert!(pair.mirrors[0].suspects(pair.now).is_empty());
-    assert_eq!(pair.mirrors[1].journal().units[&other].1[..BLOCK as usize], [7; BLOCK as usize]);
+    assert_eq!(pair.mirrors[1].store().units[&other].1[..BLOCK as usize], [7; BLOCK as usize]);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 

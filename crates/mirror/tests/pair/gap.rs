@@ -25,7 +25,7 @@ fn blocks_are_errors_until_they_are_written_whole() {
     assert_eq!(ask(&mut pair, Kind::Read, 1, 0..BLOCK), Status::Media);
     let part = 512..BLOCK + 512;
     assert_eq!(ask(&mut pair, Kind::Write, 1, part.clone()), Status::Media);
-    assert!(pair.mirrors.iter().all(|m| m.journal().units.is_empty()), "nothing was changed");
+    assert!(pair.mirrors.iter().all(|m| m.store().units.is_empty()), "nothing was changed");
     assert_eq!(ask(&mut pair, Kind::Write, 1, 0..2 * BLOCK), Status::Ok);
     assert_eq!(ask(&mut pair, Kind::Read, 1, part.clone()), Status::Ok);
     assert_eq!(ask(&mut pair, Kind::Write, 1, part), Status::Ok, "it has all of these blocks");

@@ -21,7 +21,7 @@ use base::{
 use mirror::{GroupConfig, Mirror, Volumes};
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskOp, Effect, Effects, ExecutedBlocks,
-    Finished, Forgotten, Framer, Framing, GroupRecord, Job, Journal, Marks, Started, Walk,
+    Finished, Forgotten, Framer, Framing, GroupRecord, Job, Marks, Started, UnitStore, Walk,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -119,7 +119,7 @@ impl Memory {
     }
 }
 
-impl Journal for Memory {
+impl UnitStore for Memory {
     fn start(
         &mut self,
         token: u64,
@@ -464,7 +464,7 @@ impl Pair {
     }
 
     fn assert_equal(&self) {
-        let [a, b] = self.mirrors.each_ref().map(|m| &m.journal().units);
+        let [a, b] = self.mirrors.each_ref().map(|m| &m.store().units);
         assert!(a == b, "the copies differ");
     }
 }

@@ -33,7 +33,7 @@ fn what_another_server_says_of_a_group_deletes_nothing() {
         mirror.set_map(MapVersion(epoch), BTreeMap::new());
         mirror.configure(pair.now, GROUP, &moved, told, out);
         pair.run();
-        !pair.mirrors[1].journal().is_empty(GROUP)
+        !pair.mirrors[1].store().is_empty(GROUP)
     };
     assert!(is_kept(&mut pair, false) && is_kept(&mut pair, false), "no MDM has said it");
     assert!(!is_kept(&mut pair, true));
@@ -52,7 +52,7 @@ fn what_another_server_says_of_a_group_wipes_nothing() {
         mirror.configure(pair.now, GROUP, &joins, told, out);
         let wipe = SyncWipe { question: 1, group: GROUP, epoch: Epoch(epoch) };
         mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &wipe, out);
-        pair.mirrors[1].journal().is_empty(GROUP)
+        pair.mirrors[1].store().is_empty(GROUP)
     };
     assert!(!wiped(&mut pair, false), "no MDM has said it");
     assert!(wiped(&mut pair, true));
@@ -75,7 +75,7 @@ fn what_an_mdm_says_of_an_epoch_counts_and_not_what_another_server_has_said() {
     pair.mirrors[1].configure(pair.now, GROUP, &forged, false, &mut pair.outs[1]);
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(1500);
-    assert!(!pair.mirrors[1].journal().is_empty(GROUP), "it is a member");
+    assert!(!pair.mirrors[1].store().is_empty(GROUP), "it is a member");
     assert_eq!(pair.write(0, 1, 8), Some(Status::Ok));
     pair.assert_equal();
 }

@@ -30,7 +30,7 @@ fn a_bit_that_flips_when_the_secondary_may_have_the_write_ends_the_process() {
 fn a_bit_that_flips_between_store_and_answer_shows_at_the_reader() {
     let mut pair = settled();
     assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
-    pair.mirrors[0].journal_mut().flips = true;
+    pair.mirrors[0].store_mut().flips = true;
     assert_eq!(pair.read(0, 0), Some(6));
     assert_eq!(pair.sound.last(), Some(&false));
     assert_eq!(pair.read(0, 0), Some(7));
@@ -135,7 +135,7 @@ fn the_new_leader_overwrites_what_was_never_acknowledged() {
     pair.configure(2, &[2], &[1], &[0, 1]);
     pair.wait(500);
     pair.assert_equal();
-    assert_eq!(pair.mirrors[0].journal().units[&UNIT0].1[0], 1);
+    assert_eq!(pair.mirrors[0].store().units[&UNIT0].1[0], 1);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn a_write_that_both_copies_have_is_settled_in_both_logs_soon() {
     // Any record after the write says that it arrived whole: from then on damage is damage.
     pair.wait(1000);
     for mirror in &pair.mirrors {
-        assert_eq!(mirror.journal().clean, BlockSet::from_range(2..3));
+        assert_eq!(mirror.store().clean, BlockSet::from_range(2..3));
     }
 }
 
@@ -183,18 +183,18 @@ fn a_copy_of_a_sync_that_was_cut_ends_before_the_next_one_begins() {
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
     pair.replace_second();
     pair.connect(true);
-    let memory = pair.mirrors[0].journal_mut();
+    let memory = pair.mirrors[0].store_mut();
     (memory.flips, memory.late) = (true, true);
     pair.configure(1, &[1], &[2], &[0, 1]);
     let (told, list) = pair.state.clone().expect("the joiner has told its state");
     let cut = SyncState { status: Status::Stale, ..told };
     for h in [cut, told] {
         let (mirror, out) = (&mut pair.mirrors[0], &mut pair.outs[0]);
-        assert!(!mirror.journal().ended.is_empty(), "a copy is being read");
+        assert!(!mirror.store().ended.is_empty(), "a copy is being read");
         mirror.sync_state_in(pair.now, DeviceId(2), &h, &list, out);
     }
     pair.run();
-    pair.mirrors[0].journal_mut().late = false;
+    pair.mirrors[0].store_mut().late = false;
     pair.wait(2000);
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
     pair.assert_equal();
@@ -226,12 +226,12 @@ fn a_joiner_says_that_it_is_one_until_it_is_admitted() {
 fn a_joiner_that_enters_late_says_that_it_was_one() {
     let mut pair = settled();
     pair.configure(1, &[1], &[], &[0, 1]);
-    let journal = pair.mirrors[1].journal_mut();
-    (journal.kept, journal.late) = (true, true);
+    let store = pair.mirrors[1].store_mut();
+    (store.kept, store.late) = (true, true);
     pair.configure(1, &[1], &[2], &[0, 1]);
     let epoch = Epoch(pair.epoch);
     pair.configure(1, &[1], &[], &[0, 1]);
-    pair.mirrors[1].journal_mut().late = false;
+    pair.mirrors[1].store_mut().late = false;
     pair.wait(50);
     let (_, said) = pair.mirrors[1].evidence()[0];
     assert_eq!((said.acted, said.joiner), (epoch, true));

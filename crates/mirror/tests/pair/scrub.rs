@@ -14,7 +14,7 @@ fn scrubbed(bad: [&[u32]; 2]) -> Pair {
     (0..40).step_by(2).for_each(|b| assert_eq!(pair.write(0, b, b as u8 + 1), Some(Status::Ok)));
     pair.wait(500);
     for (mirror, bad) in pair.mirrors.iter_mut().zip(bad) {
-        bad.iter().for_each(|b| mirror.journal_mut().bad.insert(BlockSet::from_range(*b..b + 1)));
+        bad.iter().for_each(|b| mirror.store_mut().bad.insert(BlockSet::from_range(*b..b + 1)));
         mirror.begin_scrub(pair.now);
     }
     pair
@@ -31,7 +31,7 @@ fn a_scrub_finds_what_nobody_reads_at_both_copies_and_repairs_it() {
         assert_eq!((stats.damaged, stats.repaired, stats.unrepairable), (bytes, bytes, 0));
         assert_eq!((stats.done, stats.held), (20 * u64::from(BLOCK), 20 * u64::from(BLOCK)));
     }
-    assert!(pair.mirrors.iter().all(|m| m.journal().bad.is_empty() && m.in_flight() == 0));
+    assert!(pair.mirrors.iter().all(|m| m.store().bad.is_empty() && m.in_flight() == 0));
     pair.assert_equal();
     assert_eq!(pair.mirrors[1].view(GROUP).unwrap().dirty_bytes, 0);
     (0..40).step_by(2).for_each(|b| assert_eq!(pair.read(0, b), Some(b as u8 + 1)));
@@ -48,7 +48,7 @@ fn a_scrub_gives_up_what_both_copies_have_lost_and_comes_to_its_end() {
     assert_eq!((stats[1].damaged, stats[1].repaired), (2 * block, block));
     assert!(pair.mirrors[0].suspects(pair.now).is_empty(), "damage is no reason to suspect");
     assert_eq!(pair.write(0, 6, 9), Some(Status::Ok), "it can be written anew");
-    assert!(pair.mirrors.iter().all(|m| m.journal().bad.is_empty()));
+    assert!(pair.mirrors.iter().all(|m| m.store().bad.is_empty()));
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_scrub_keeps_to_its_rate_and_begins_anew_by_the_clock_or_when_asked() {
             scrub_every: std::time::Duration::from_secs(60),
             ..Limits::TEST_MIN
         };
-        Mirror::new(DeviceId(1), Incarnation(7), limits, m.into_journal(), pair.now)
+        Mirror::new(DeviceId(1), Incarnation(7), limits, m.into_store(), pair.now)
     });
     pair.configure(1, &[1], &[], &[0]);
     pair.wait(2000);
@@ -107,6 +107,6 @@ fn writes_go_on_while_a_scrub_repairs() {
         }
         pair.wait(50);
     }
-    assert!(pair.mirrors.iter().all(|m| m.journal().bad.is_empty()));
+    assert!(pair.mirrors.iter().all(|m| m.store().bad.is_empty()));
     pair.assert_equal();
 }

@@ -207,7 +207,7 @@ impl Trio {
 
     /// Returns the first byte of each block at a device.
     fn content(&self, index: usize) -> Option<Vec<u8>> {
-        let (_, data) = &self.mirrors[index].as_ref()?.journal().units[&UNIT0];
+        let (_, data) = &self.mirrors[index].as_ref()?.store().units[&UNIT0];
         Some((0..BLOCKS).map(|block| data[(block * BLOCK) as usize]).collect())
     }
 }
@@ -365,12 +365,12 @@ fn what_two_of_three_cannot_read_comes_from_the_third() {
     let damage = |trio: &mut Trio, of: &[usize]| {
         for i in of {
             let mirror = trio.mirrors[*i].as_mut().unwrap();
-            mirror.journal_mut().bad.insert(BlockSet::from_range(1..2));
+            mirror.store_mut().bad.insert(BlockSet::from_range(1..2));
         }
     };
     damage(&mut trio, &[0, 1]);
     assert_eq!(trio.read(0, 1), Some(Status::Ok), "the third one has it");
-    assert!(trio.mirrors[0].as_ref().unwrap().journal().bad.is_empty());
+    assert!(trio.mirrors[0].as_ref().unwrap().store().bad.is_empty());
     damage(&mut trio, &[0, 2]);
     assert_eq!(trio.read(0, 1), Some(Status::Media), "nobody has it now");
 }
@@ -385,7 +385,7 @@ fn a_settle_that_mends_its_leader_leaves_true_lists() {
         trio.write(0, 0, 2, 0);
         trio.configure(1, &[1, 2, 3], &[]);
         let mirror = trio.mirrors[0].as_mut().unwrap();
-        mirror.journal_mut().bad.insert(BlockSet::from_range(0..1));
+        mirror.store_mut().bad.insert(BlockSet::from_range(0..1));
         trio.run(frames);
         trio.kill(0);
         trio.configure(2, &[2, 3], &[]);
@@ -407,7 +407,7 @@ pub(crate) fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
         trio.wire.clear();
         trio.configure(2, &[1, 2, 3], &[]);
         let mirror = trio.mirrors[1].as_mut().unwrap();
-        mirror.journal_mut().bad.insert(BlockSet::from_range(0..1));
+        mirror.store_mut().bad.insert(BlockSet::from_range(0..1));
         trio.run(frames);
         trio.kill(0);
         trio.configure(2, &[2, 3], &[]);
@@ -460,13 +460,13 @@ fn what_a_secondary_scrubs_is_repaired_while_a_joiner_is_being_filled() {
     trio.pass(100);
     let now = trio.now;
     let secondary = trio.mirrors[1].as_mut().unwrap();
-    secondary.journal_mut().bad.insert(BlockSet::from_range(1..2));
+    secondary.store_mut().bad.insert(BlockSet::from_range(1..2));
     secondary.begin_scrub(now);
     (0..100).for_each(|_| trio.pass(50));
     let secondary = trio.mirrors[1].as_ref().unwrap();
     let stats = secondary.scrub_stats().unwrap();
     assert_eq!((stats.unrepairable, stats.repaired), (0, u64::from(BLOCK)), "{stats:?}");
-    assert!(secondary.journal().bad.is_empty());
+    assert!(secondary.store().bad.is_empty());
     trio.stalled.clear();
     trio.pass(3000);
     assert_eq!(trio.admissions().len(), 1, "the joiner is filled all the same");

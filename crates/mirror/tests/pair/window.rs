@@ -210,15 +210,15 @@ fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
     pair.configure(1, &[1], &[], &[0]);
     pair.wait(3000);
     (0..40).for_each(|block| assert_eq!(pair.write(0, block, 1), Some(Status::Ok)));
-    pair.mirrors[1].journal_mut().hangs = true;
+    pair.mirrors[1].store_mut().hangs = true;
     pair.configure(1, &[1], &[2], &[0, 1]);
-    assert!(!pair.mirrors[1].journal().held.is_empty(), "copies have come");
+    assert!(!pair.mirrors[1].store().held.is_empty(), "copies have come");
     pair
 }
 
 /// The joiner's device works again, and the joiner gets everything.
 fn go_on(pair: &mut Pair) {
-    (pair.mirrors[1].journal_mut().hangs, pair.mirrors[1].journal_mut().late) = (false, false);
+    (pair.mirrors[1].store_mut().hangs, pair.mirrors[1].store_mut().late) = (false, false);
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
     pair.assert_equal();
@@ -249,15 +249,15 @@ fn a_joiner_is_cut_off_for_one_operation_that_hangs_while_others_go_on() {
     for _ in 0..16 {
         write(&mut pair, 60, 2);
         pair.run();
-        let journal = pair.mirrors[1].journal_mut();
-        if let Some(place) = journal.held.iter().position(later) {
-            let (token, ..) = journal.held.remove(place);
-            journal.ended.push(Finished { token, result: Ok(Buf::EMPTY), crc: None });
+        let store = pair.mirrors[1].store_mut();
+        if let Some(place) = store.held.iter().position(later) {
+            let (token, ..) = store.held.remove(place);
+            store.ended.push(Finished { token, result: Ok(Buf::EMPTY), crc: None });
         }
         pair.wait(500);
     }
     assert_eq!(answered(&pair), 40 + 16 + 1);
-    pair.mirrors[1].journal_mut().hangs = false;
+    pair.mirrors[1].store_mut().hangs = false;
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
 }
@@ -283,8 +283,8 @@ fn time_in_which_the_leader_stood_still_cuts_no_joiner_off() {
 #[test]
 fn clients_do_not_wait_for_the_seal_of_a_joiner_whose_device_hangs() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
-    let journal = pair.mirrors[1].journal_mut();
-    (journal.hangs, journal.late, journal.kept) = (false, true, true);
+    let store = pair.mirrors[1].store_mut();
+    (store.hangs, store.late, store.kept) = (false, true, true);
     pair.wait(50);
     write(&mut pair, 0, 2);
     pair.run();
@@ -298,12 +298,12 @@ fn clients_do_not_wait_for_the_seal_of_a_joiner_whose_device_hangs() {
 #[test]
 fn a_seal_that_is_asked_for_again_is_one_change() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
-    let journal = pair.mirrors[1].journal_mut();
-    (journal.hangs, journal.late, journal.kept) = (false, true, true);
+    let store = pair.mirrors[1].store_mut();
+    (store.hangs, store.late, store.kept) = (false, true, true);
     pair.wait(4000);
-    assert_eq!(pair.mirrors[1].journal().ended.len(), 1, "the seal is under way");
+    assert_eq!(pair.mirrors[1].store().ended.len(), 1, "the seal is under way");
     pair.wait(20_000);
-    let changes = pair.mirrors[1].journal().ended.len();
+    let changes = pair.mirrors[1].store().ended.len();
     assert!(changes <= 5, "{changes} changes for the seals of 24 seconds");
     go_on(&mut pair);
 }
@@ -312,22 +312,22 @@ fn a_seal_that_is_asked_for_again_is_one_change() {
 fn a_wipe_that_is_asked_for_again_is_one_change() {
     let mut pair = settle(Pair::new([4, 4]));
     pair.configure(1, &[1], &[2], &[1]);
-    let journal = pair.mirrors[1].journal_mut();
-    (journal.late, journal.kept) = (true, true);
+    let store = pair.mirrors[1].store_mut();
+    (store.late, store.kept) = (true, true);
     let wipe = SyncWipe { question: 1, group: GROUP, epoch: Epoch(pair.epoch) };
     for _ in 0..20 {
         let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
         mirror.sync_wipe_in(pair.now, on(LinkId(20)), DeviceId(1), &wipe, out);
     }
-    assert_eq!(pair.mirrors[1].journal().ended.len(), 1);
+    assert_eq!(pair.mirrors[1].store().ended.len(), 1);
 }
 
 /// All groups of the device begin an epoch at once. No job runs that would be timed.
 #[test]
 fn a_device_that_hangs_in_a_change_is_slow() {
     let mut pair = settle(Pair::new([4, 4]));
-    let journal = pair.mirrors[1].journal_mut();
-    (journal.late, journal.kept) = (true, true);
+    let store = pair.mirrors[1].store_mut();
+    (store.late, store.kept) = (true, true);
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(2000);
     let slow = pair.mirrors[1].slow(pair.now, Duration::from_secs(1));
@@ -352,15 +352,15 @@ fn what_only_a_joiner_lacks_takes_no_room_of_clients() {
 
 /// Ends the oldest job of the joiner's device. Returns true if it copied the first block.
 fn end_one(pair: &mut Pair) -> bool {
-    let journal = pair.mirrors[1].journal_mut();
-    if journal.held.is_empty() {
+    let store = pair.mirrors[1].store_mut();
+    if store.held.is_empty() {
         return false;
     }
-    let (token, unit, job) = journal.held.remove(0);
+    let (token, unit, job) = store.held.remove(0);
     let first = matches!(&job, Job::Write { at: 0, .. });
-    journal.reserve(GROUP, unit, 0, 0);
-    journal.write(unit, job);
-    journal.ended.push(Finished { token, result: Ok(Buf::EMPTY), crc: None });
+    store.reserve(GROUP, unit, 0, 0);
+    store.write(unit, job);
+    store.ended.push(Finished { token, result: Ok(Buf::EMPTY), crc: None });
     first
 }
 
@@ -374,7 +374,7 @@ fn a_joiner_that_works_is_not_cut_off_for_what_lies_behind_other_work() {
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
     assert_eq!(pair.mirrors[0].admissions().len(), 1, "the first group waits for it");
-    pair.mirrors[1].journal_mut().hangs = true;
+    pair.mirrors[1].store_mut().hangs = true;
     (50..57).for_each(|block| write(&mut pair, block, 7));
     pair.run();
     let other = moved::config(pair.epoch, 1, &[1, 2], &[1], &[2]);
@@ -493,7 +493,7 @@ fn a_joiner_whose_device_hangs_takes_one_window_for_all_groups() {
         let held = pair.mirrors[1].in_flight();
         assert!(held <= most, "{held} operations wait for its device");
     }
-    pair.mirrors[1].journal_mut().hangs = false;
+    pair.mirrors[1].store_mut().hangs = false;
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 2);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
@@ -505,7 +505,7 @@ fn a_joiner_whose_device_hangs_takes_one_window_for_all_groups() {
 fn a_joiner_that_stalled_in_one_group_is_sent_nothing_of_another_one() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
     nothing_is_sent_in_another_group(&mut pair, 6000);
-    pair.mirrors[1].journal_mut().hangs = false;
+    pair.mirrors[1].store_mut().hangs = false;
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 2);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
@@ -516,16 +516,16 @@ fn a_joiner_that_stalled_in_one_group_is_sent_nothing_of_another_one() {
 #[test]
 fn a_joiner_that_stalled_in_its_seal_is_sent_nothing_of_another_group() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
-    let journal = pair.mirrors[1].journal_mut();
-    (journal.hangs, journal.kept, journal.stuck) = (false, true, Some(GROUP));
+    let store = pair.mirrors[1].store_mut();
+    (store.hangs, store.kept, store.stuck) = (false, true, Some(GROUP));
     pair.wait(500);
-    let journal = pair.mirrors[1].journal_mut();
-    assert_eq!(journal.unended.len(), 1, "it seals");
-    journal.hangs = true;
+    let store = pair.mirrors[1].store_mut();
+    assert_eq!(store.unended.len(), 1, "it seals");
+    store.hangs = true;
     pair.wait(6000);
     nothing_is_sent_in_another_group(&mut pair, 0);
-    let journal = pair.mirrors[1].journal_mut();
-    (journal.hangs, journal.stuck) = (false, None);
+    let store = pair.mirrors[1].store_mut();
+    (store.hangs, store.stuck) = (false, None);
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 2);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
@@ -597,7 +597,7 @@ fn a_part_that_is_done_is_not_forgotten_while_the_rest_waits() {
     assert!(sent(&mut pair) >= QUEUE / 4, "the window is full");
     write_of_another(&mut pair, 2, RETRY);
     // The space of the block that is there goes to others.
-    let memory = pair.mirrors[0].journal_mut();
+    let memory = pair.mirrors[0].store_mut();
     memory.units.remove(&UNIT0);
     memory.room = 0;
     pair.connect(false);

@@ -13,7 +13,7 @@ use base::{
 };
 use mirror::{Fate, Mirror, ScrubStats};
 use prost::Message;
-use seam::{Buf, Effects, Journal, Note};
+use seam::{Buf, Effects, Note, UnitStore};
 use store::durable::layout::Layout;
 use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
@@ -174,7 +174,7 @@ impl Sds {
             level: self.map.level,
         };
         let device = match (&self.mirror, self.opening.known()) {
-            (Some(mirror), _) => mirror.journal(),
+            (Some(mirror), _) => mirror.store(),
             (None, Some(Known::Ready(device))) => device,
             (None, Some(Known::Fresh(fresh))) => {
                 register.capacity = Layout::new(fresh.bytes).map_or(0, |l| l.capacity());
@@ -385,14 +385,14 @@ impl Sds {
         let (pool, limits) = (self.map.pool_of(self.me), &self.config.limits);
         let rebuild = pool.rebuild.unwrap_or(limits.rebuild);
         let rebalance = pool.rebalance.unwrap_or(limits.rebalance);
-        let capacity = mirror.journal().capacity();
+        let capacity = mirror.store().capacity();
         mirror.set_policies(now, rebuild.on(capacity), rebalance.on(capacity), out);
-        if let Device::Durable(durable) = mirror.journal_mut() {
+        if let Device::Durable(durable) = mirror.store_mut() {
             durable.raise_level(self.map.level);
         }
         mirror.set_map(self.map.version, fates);
         let spare = pool.spare.unwrap_or(limits.spare_percent);
-        let usable = beside_spare(mirror.journal().capacity(), u64::from(spare));
+        let usable = beside_spare(mirror.store().capacity(), u64::from(spare));
         let thick = self.map.volumes.iter().filter(|(_, v)| v.thick).map(|(id, _)| *id).collect();
         mirror.keep_spare(usable, thick);
         mirror.set_gaps(self.map.gaps());
@@ -531,7 +531,7 @@ impl Sds {
         }
         self.proposal_due = now + self.config.limits.heartbeat_every;
         if let Some(mirror) = &mut self.mirror {
-            mirror.journal_mut().rest(out);
+            mirror.store_mut().rest(out);
         }
         let Some(proposal) = self.proposal(now) else { return };
         if let Some(link) = self.mdm.dialer().up() {

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, GroupRecord, Job, Journal, Marks,
-    Started, Walk,
+    Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, GroupRecord, Job, Marks, Started,
+    UnitStore, Walk,
 };
 use store::Memory;
 use store::durable::Durable;
@@ -63,7 +63,7 @@ macro_rules! of {
     };
 }
 
-impl Journal for Device {
+impl UnitStore for Device {
     #[inline]
     fn start(
         &mut self,

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, GroupId};
 use mirror::Evidence;
 use prost::Message;
-use seam::Journal;
+use seam::UnitStore;
 use wire::control::{GroupReport, MappingInfo, Report, StoreInfo, VolumeInfo};
 
 /// Bytes of tag and length of an item in a report.
@@ -22,7 +22,7 @@ impl Sds {
     /// Returns what this shard knows, in parts that are short enough for a stranger to send.
     pub(super) fn report_parts(&self) -> Vec<Report> {
         let device = match (&self.mirror, self.opening.known()) {
-            (Some(mirror), _) => mirror.journal(),
+            (Some(mirror), _) => mirror.store(),
             (None, Some(Known::Ready(device))) => device,
             (None, _) => return Vec::from([Report::default()]),
         };

@@ -289,7 +289,7 @@ impl Sds {
     /// Returns the device, as soon as it is open.
     pub fn device(&self) -> Option<&Device> {
         match &self.mirror {
-            Some(mirror) => Some(mirror.journal()),
+            Some(mirror) => Some(mirror.store()),
             None => self.opening.ready(),
         }
     }
@@ -347,7 +347,7 @@ impl Sds {
     fn wind_up(&mut self, now: Time, out: &mut Effects) {
         let Some(mirror) = &mut self.mirror else { return self.end(Note::Stopped, out) };
         mirror.flush(now, out);
-        let over = match mirror.journal_mut() {
+        let over = match mirror.store_mut() {
             Device::Memory(_) => true,
             Device::Durable(durable) if durable.failed().is_some() => true,
             Device::Durable(durable) if durable.has_jobs() => false,
@@ -359,7 +359,7 @@ impl Sds {
                 } else if !done {
                     durable.request_checkpoint();
                 }
-                seam::Journal::flush(&mut **durable, out);
+                seam::UnitStore::flush(&mut **durable, out);
                 done
             }
         };

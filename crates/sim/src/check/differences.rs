@@ -8,7 +8,7 @@ use crate::stage::Stage;
 use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, GroupId, UnitKey};
 use mirror::Standing;
 use node::sds::Sds;
-use seam::Journal;
+use seam::UnitStore;
 use std::collections::BTreeSet;
 use wire::control::GroupInfo;
 

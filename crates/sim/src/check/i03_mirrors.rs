@@ -6,7 +6,7 @@ use crate::plan::Who;
 use crate::stage::Stage;
 use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, UnitKey};
 use node::sds::{Device, Sds};
-use seam::{DiskId, Journal};
+use seam::{DiskId, UnitStore};
 use std::collections::{BTreeMap, BTreeSet};
 
 fn find(stage: &Stage, device: u32) -> Option<u8> {

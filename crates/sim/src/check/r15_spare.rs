@@ -10,7 +10,7 @@ use crate::plan::{Action, Who};
 use crate::stage::Stage;
 use base::{UNIT, beside_spare};
 use node::sds::Sds;
-use seam::Journal;
+use seam::UnitStore;
 
 /// Checks all devices.
 pub fn check(stage: &mut Stage) -> Result<(), Failure> {

@@ -8,6 +8,7 @@
 use super::commit::HELD;
 use super::job::{Op, Waiter};
 use super::store::Durable;
+use super::unitmap::{Access, Pin};
 use super::write::join;
 use alloc::vec::Vec;
 use base::BLOCK;
@@ -58,21 +59,21 @@ impl Durable {
             self.destage.cursor = (run.slot, run.first + run.blocks.len() as u32);
             self.destage.busy += 1;
             self.checkpoint_takes_home(&run);
-            self.map.pin_slot(run.slot);
+            let pin = self.map.pin_slot(run.slot, Access::Hold);
             let at = self.layout.slot(run.slot) + u64::from(run.first * BLOCK);
             let named =
                 |(i, (_, record)): (usize, &(_, u64))| (run.slot, run.first + i as u32, *record);
             let blocks = run.blocks.iter().enumerate().map(named).collect();
             let body = join(run.blocks.into_iter().map(|(data, _)| data).collect(), out);
-            self.write(at, body, Op::Home(blocks), out);
+            self.write(at, body, Op::Home(pin, blocks), out);
         }
     }
 
     /// Notes that a run was written to its slot.
-    pub(super) fn home_written(&mut self, blocks: Vec<(u32, u32, u64)>) {
+    pub(super) fn home_written(&mut self, pin: Pin, blocks: Vec<(u32, u32, u64)>) {
         self.destage.busy -= 1;
         blocks.iter().for_each(|(slot, block, record)| self.overlay.wrote(*slot, *block, *record));
-        self.map.unpin(blocks[0].0);
+        self.map.unpin(pin);
         self.await_flush(Waiter::Home(blocks));
     }
 

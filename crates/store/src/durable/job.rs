@@ -3,6 +3,7 @@
 use super::layout::SLOT_BLOCKS;
 use super::record::Write;
 use super::sums::SumPage;
+use super::unitmap::Pin;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{GroupId, UnitKey, VolumeId};
@@ -137,8 +138,8 @@ pub struct Job {
     pub error: Option<DiskError>,
     /// Number of its record in the log.
     pub record: Option<u64>,
-    /// Slots that it pins.
-    pub pins: Vec<u32>,
+    /// Its pins on slots.
+    pub pins: Vec<Pin>,
 }
 
 /// Purpose of a device operation.
@@ -170,7 +171,7 @@ pub enum Op {
     /// A flush.
     Flush,
     /// A run of blocks that goes to its slot: per block, the slot, the block and the record.
-    Home(Vec<(u32, u32, u64)>),
+    Home(Pin, Vec<(u32, u32, u64)>),
     /// A page of the map, for a checkpoint.
     SaveMap {
         /// Which page.

@@ -1,7 +1,7 @@
 //! The layout for devices that outlive their process: files and block devices.
 //!
 //! Like the layout for memory, this is a sans-I/O core, but it has a log. [`Durable`] implements
-//! [`seam::Journal`], [`Format`] formats a device, and [`Mount`] opens it.
+//! [`seam::UnitStore`], [`Format`] formats a device, and [`Mount`] opens it.
 //! `docs/internals/on-disk.md` draws what lies where, and argues why a crash at any byte loses
 //! nothing that was acknowledged.
 //!
@@ -34,6 +34,7 @@ mod store;
 mod sums;
 mod superblock;
 pub mod survey;
+mod unit_index;
 mod unitmap;
 mod write;
 

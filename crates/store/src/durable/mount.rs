@@ -29,7 +29,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::crc::crc32c;
 use base::{ClusterId, DeviceId, GroupId, Mutant, UnitKey, VolumeId, mutant};
-use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, Journal};
+use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, UnitStore};
 use thiserror::Error;
 use zerocopy::FromBytes;
 

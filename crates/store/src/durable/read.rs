@@ -4,6 +4,7 @@ use super::format::{block_sum, data_crc};
 use super::job::{Fetch, Kind, Piece};
 use super::layout::SLOT_BLOCKS;
 use super::store::Durable;
+use super::unitmap::Access;
 use base::crc::{ZERO_BLOCK, append_block, crc32c};
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::{Buf, DiskError, Effects, Started};
@@ -22,7 +23,7 @@ impl Durable {
         if pieces.is_empty() {
             return Started::Done(out.pool().zeroed(len as usize));
         }
-        let pins = self.pin_present(group, unit, at, len);
+        let pins = self.pin_present(group, unit, at, len, Access::Read);
         let key = self.insert(Some(token), Kind::Read { at, len }, Fetch::new(unit, pieces), pins);
         if !self.fetch(key, out) {
             self.read_fetched(key, out);

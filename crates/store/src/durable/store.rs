@@ -1,4 +1,4 @@
-//! A mounted device: its state, and the calls of [`Journal`].
+//! A mounted device: its state, and the calls of [`UnitStore`].
 //!
 //! This file starts jobs, dispatches completed device operations, and completes jobs. The work
 //! itself is in `read`, `write`, `commit` (the log), `destage` and `checkpoint`.
@@ -16,13 +16,14 @@ use super::record::{Way, Write};
 use super::sums::Sums;
 use super::superblock::{Anchor, Identity};
 use super::survey::{Growth, Replayed};
-use super::unitmap::{Chunk, UnitMap};
+use super::unitmap::{Access, Chunk, Pin, UnitMap};
+use crate::overlaps_are_judged;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Mutant, Slab, UnitKey, VolumeId, mutant};
 use seam::{
     Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Forgotten, GroupRecord,
-    Job as Ask, Journal, Marks, Started, Walk,
+    Job as Ask, Marks, Started, UnitStore, Walk,
 };
 
 /// When a write is durable on this device.
@@ -115,7 +116,7 @@ pub struct Durable {
     pub(super) ops: Slab<Op>,
     pub(super) loading: BTreeMap<u32, Vec<Reader>>,
     /// Slots that reservations pin.
-    reserved: BTreeMap<(GroupId, UnitKey, u32, u32), Vec<Vec<u32>>>,
+    reserved: BTreeMap<(GroupId, UnitKey, u32, u32), Vec<Vec<Pin>>>,
     pub(super) commit: Commit,
     pub(super) destage: Destage,
     pub(super) checkpoint: Option<Checkpoint>,
@@ -150,6 +151,11 @@ pub(super) struct Recovered {
     pub dropped: u64,
     pub replayed: Replayed,
     pub growth: Growth,
+}
+
+/// Returns the blocks of the unit's set that lie in one chunk.
+fn in_chunk(blocks: BlockSet, chunk: u8) -> u16 {
+    (blocks.0[chunk as usize / 4] >> (chunk % 4 * 16)) as u16
 }
 
 impl Durable {
@@ -328,7 +334,7 @@ impl Durable {
         token: Option<u64>,
         kind: Kind,
         fetch: Fetch,
-        pins: Vec<u32>,
+        pins: Vec<Pin>,
     ) -> u64 {
         let job = Job { token, kind, fetch, left: 0, error: None, record: None, pins };
         self.jobs.insert(job).expect("callers bound their jobs")
@@ -359,7 +365,7 @@ impl Durable {
     pub(super) fn end_read(&mut self, key: u64, result: Result<Buf, DiskError>, crc: Option<u32>) {
         let Some(job) = self.jobs.remove(key) else { return };
         self.commit.dropping &= !self.jobs.is_empty();
-        job.pins.iter().for_each(|slot| self.map.unpin(*slot));
+        job.pins.iter().for_each(|pin| self.map.unpin(*pin));
         if matches!(result, Err(DiskError::Corrupt { .. })) {
             self.stats.corrupt += 1;
         }
@@ -465,7 +471,8 @@ impl Durable {
         unit: UnitKey,
         at: u32,
         len: u32,
-    ) -> Option<Vec<u32>> {
+        access: impl Fn(u16) -> Access,
+    ) -> Option<Vec<Pin>> {
         let missing =
             Self::chunks(group, unit, at, len).filter(|c| self.map.slot(*c).is_none()).count();
         if missing as u32 > self.map.free() {
@@ -474,9 +481,10 @@ impl Durable {
         if missing as u32 > self.map.free() {
             return None;
         }
+        let touched = BlockSet::touching(at, len);
         let chunks = Self::chunks(group, unit, at, len);
         // Fails at the first chunk or not at all: a unit has one owner, and slots were counted.
-        chunks.map(|c| self.map.pin(c)).collect()
+        chunks.map(|c| self.map.pin(c, access(in_chunk(touched, c.chunk)))).collect()
     }
 
     /// Pins those slots of a range that exist.
@@ -486,15 +494,32 @@ impl Durable {
         unit: UnitKey,
         at: u32,
         len: u32,
-    ) -> Vec<u32> {
-        let slots: Vec<u32> =
-            Self::chunks(group, unit, at, len).filter_map(|c| self.map.slot(c)).collect();
-        slots.iter().for_each(|slot| self.map.pin_slot(*slot));
-        slots
+        access: impl Fn(u16) -> Access,
+    ) -> Vec<Pin> {
+        let (touched, map) = (BlockSet::touching(at, len), &mut self.map);
+        let pin = |c: Chunk| {
+            map.slot(c).map(|slot| map.pin_slot(slot, access(in_chunk(touched, c.chunk))))
+        };
+        Self::chunks(group, unit, at, len).filter_map(pin).collect()
+    }
+
+    /// True when no read in flight needs blocks that a new job changes. Looks at every job, so only
+    /// builds with debug assertions call it; that no job touches what another one *changes*, every
+    /// build checks (`UnitMap::pin_slot`).
+    pub(super) fn is_not_read(&self, unit: UnitKey, at: u32, len: u32, pins: &[Pin]) -> bool {
+        let touched = BlockSet::touching(at, len);
+        let same_slot = |job: &Job| job.pins.iter().any(|a| pins.iter().any(|b| a.slot == b.slot));
+        overlaps_are_judged()
+            || self.jobs.iter().all(|(_, job)| match job.kind {
+                Kind::Read { at, len } if len > 0 && job.fetch.unit == unit => {
+                    BlockSet::touching(at, len).and(touched).is_empty() || !same_slot(job)
+                }
+                _ => true,
+            })
     }
 }
 
-impl Journal for Durable {
+impl UnitStore for Durable {
     fn start(
         &mut self,
         token: u64,
@@ -541,7 +566,7 @@ impl Journal for Durable {
             (Op::Data { job }, None) => self.arrived(job, None, out),
             (Op::Log, None) => self.log_written(out),
             (Op::Flush, None) => self.flushed(),
-            (Op::Home(blocks), None) => self.home_written(blocks),
+            (Op::Home(pin, blocks), None) => self.home_written(pin, blocks),
             (Op::SaveMap { page, sum }, None) => self.page_saved(page, sum),
             (Op::SaveSums { page, sum, sums }, None) => {
                 self.sums.saved(page, sums);
@@ -580,19 +605,20 @@ impl Journal for Durable {
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
-        let Some(slots) = self.pin_range(group, unit, at, len) else { return false };
-        self.reserved.entry((group, unit, at, len)).or_default().push(slots);
+        let hold = |_| Access::Hold;
+        let Some(pins) = self.pin_range(group, unit, at, len, hold) else { return false };
+        self.reserved.entry((group, unit, at, len)).or_default().push(pins);
         true
     }
 
     fn release(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
         let range = (group, unit, at, len);
         let Some(all) = self.reserved.get_mut(&range) else { return };
-        let slots = all.pop().unwrap_or_default();
+        let pins = all.pop().unwrap_or_default();
         if all.is_empty() {
             self.reserved.remove(&range);
         }
-        slots.into_iter().for_each(|slot| self.map.unpin(slot));
+        pins.into_iter().for_each(|pin| self.map.unpin(pin));
     }
 
     fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
@@ -600,7 +626,7 @@ impl Journal for Durable {
     }
 
     fn units(&self, group: GroupId) -> Vec<UnitKey> {
-        self.map.units(|g, _| g == group)
+        self.map.units(group)
     }
 
     fn volumes(&self) -> Vec<VolumeId> {
@@ -608,11 +634,11 @@ impl Journal for Durable {
     }
 
     fn is_empty(&self, group: GroupId) -> bool {
-        self.map.slots_of(|g, _| g == group) == 0
+        !self.map.holds(group)
     }
 
     fn drop_volume(&mut self, volume: VolumeId) -> u64 {
-        let slots = self.map.slots_of(|_, v| v == volume);
+        let slots = self.map.slots_of(volume);
         if self.failed.is_none() {
             self.map.drop_owners(|_, v| v == volume);
             self.commit.dropping = true;

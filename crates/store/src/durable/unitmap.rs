@@ -15,6 +15,8 @@
 use super::bits::Bits;
 use super::format::MapEntry;
 use super::layout::{MAP_ENTRIES, SLOT, UNIT_CHUNKS};
+use super::unit_index::UnitIndex;
+use crate::overlaps_are_judged;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -40,6 +42,33 @@ pub struct Chunk {
     pub unit: UnitKey,
     /// Index of the 64 KiB in the unit, 0 to 15.
     pub chunk: u8,
+}
+
+/// What a pin keeps a slot for.
+#[derive(Clone, Copy, Debug)]
+pub enum Access {
+    /// To read these blocks.
+    Read(u16),
+    /// To change these blocks. Until the pin ends, no other one may read or change them.
+    Change(u16),
+    /// To have the slot.
+    Hold,
+}
+
+/// A pin on a slot.
+#[derive(Clone, Copy, Debug)]
+pub struct Pin {
+    /// The slot.
+    pub slot: u32,
+    /// The blocks that it is there to change.
+    changes: u16,
+}
+
+/// All pins on a slot.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pins {
+    count: u32,
+    changes: u16,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -84,6 +113,8 @@ pub struct UnitMap {
     most_owners: u32,
     /// The owner of the last lookup. Usually the next lookup wants it, too.
     recent: Option<(GroupId, VolumeId, u32)>,
+    /// `None` during recovery, which builds it at its end.
+    by_owner: Option<UnitIndex>,
     /// Number of slots that the sweep still has to look at, and where it continues.
     to_sweep: u32,
     sweep_at: u32,
@@ -96,7 +127,7 @@ pub struct UnitMap {
     given_back: VecDeque<u32>,
     /// Where to search for another free slot.
     cursor: u32,
-    pins: Map<u32, u32>,
+    pins: Map<u32, Pins>,
     dirty: Bits,
 }
 
@@ -119,6 +150,7 @@ impl UnitMap {
             unused_owners: Vec::new(),
             most_owners: FREE >> 4,
             recent: None,
+            by_owner: Some(UnitIndex::default()),
             to_sweep: 0,
             sweep_at: 0,
             taken,
@@ -130,6 +162,8 @@ impl UnitMap {
     }
 
     fn owner(&self, slot: u32) -> u32 {
+        #[cfg(test)]
+        tests::count_a_slot();
         self.owner[slot as usize]
     }
 
@@ -155,6 +189,8 @@ impl UnitMap {
 
     /// Returns the blocks of a slot that hold data.
     pub fn valid(&self, slot: u32) -> u16 {
+        #[cfg(test)]
+        tests::count_a_slot();
         self.valid[slot as usize]
     }
 
@@ -169,30 +205,29 @@ impl UnitMap {
         set
     }
 
-    /// Returns the units with data of all owners that `of` accepts, in order. Reads every slot.
-    pub fn units(&self, of: impl Fn(GroupId, VolumeId) -> bool) -> Vec<UnitKey> {
-        let wanted = |o: &Owner| o.life == Life::Live && o.slots > 0 && of(o.group, o.volume);
-        let accepted: Vec<bool> = self.owners.iter().map(wanted).collect();
-        if !accepted.contains(&true) {
-            return Vec::new();
-        }
-        let mut units: Vec<UnitKey> = (0..self.owner.len() as u32)
-            .filter(|slot| self.valid(*slot) != 0)
-            .map(|slot| (slot, (self.owner(slot) >> 4) as usize))
-            .filter(|(_, owner)| accepted[*owner])
-            .map(|(slot, owner)| UnitKey {
-                volume: self.owners[owner].volume,
-                index: self.unit[slot as usize],
-            })
-            .collect();
-        units.sort_unstable();
-        units.dedup();
-        units
+    /// Returns the group's units with data, in order. Looks at these units only, and at no slot.
+    pub fn units(&self, group: GroupId) -> Vec<UnitKey> {
+        let index = self.by_owner.as_ref().expect("recovery has ended");
+        let of = |(volume, owner): (VolumeId, u32)| {
+            index.units(owner).map(move |index| UnitKey { volume, index })
+        };
+        self.owners_of(group).flat_map(of).collect()
     }
 
-    /// Returns the number of slots of the owners that `of` accepts.
-    pub fn slots_of(&self, of: impl Fn(GroupId, VolumeId) -> bool) -> u64 {
-        let live = self.owners.iter().filter(|o| o.life == Life::Live && of(o.group, o.volume));
+    /// True when slots are taken in the group's name.
+    pub fn holds(&self, group: GroupId) -> bool {
+        self.owners_of(group).any(|(_, owner)| self.owners[owner as usize].slots > 0)
+    }
+
+    /// Returns the group's owners by volume, in order.
+    fn owners_of(&self, group: GroupId) -> impl Iterator<Item = (VolumeId, u32)> + '_ {
+        let all = (group, VolumeId(0))..=(group, VolumeId(u32::MAX));
+        self.owner_of.range(all).map(|((_, volume), owner)| (*volume, *owner))
+    }
+
+    /// Returns the number of the volume's slots.
+    pub fn slots_of(&self, volume: VolumeId) -> u64 {
+        let live = self.owners.iter().filter(|o| o.life == Life::Live && o.volume == volume);
         live.map(|o| u64::from(o.slots)).sum()
     }
 
@@ -248,7 +283,7 @@ impl UnitMap {
     // ---- taking and giving ----
 
     /// Pins the slot of a chunk. If the chunk has none, takes one, which has no valid blocks.
-    pub fn pin(&mut self, chunk: Chunk) -> Option<u32> {
+    pub fn pin(&mut self, chunk: Chunk, access: Access) -> Option<Pin> {
         let slot = match self.slot(chunk) {
             Some(slot) => slot,
             None => {
@@ -257,29 +292,38 @@ impl UnitMap {
                 slot
             }
         };
-        self.pin_slot(slot);
-        Some(slot)
+        Some(self.pin_slot(slot, access))
     }
 
-    /// Takes and pins a second slot for a chunk. The chunk stays in the first one until `replace`.
-    pub fn pin_second(&mut self, chunk: Chunk) -> Option<u32> {
+    /// Takes and pins a second slot for a chunk. The chunk stays in the first one until `replace`,
+    /// and the pin of that one says which blocks change.
+    pub fn pin_second(&mut self, chunk: Chunk) -> Option<Pin> {
         let slot = self.take(chunk)?;
-        self.pin_slot(slot);
-        Some(slot)
+        Some(self.pin_slot(slot, Access::Hold))
     }
 
-    /// Pins a slot that is taken.
-    pub fn pin_slot(&mut self, slot: u32) {
-        *self.pins.entry(slot).or_insert(0) += 1;
+    /// Pins a slot that is taken. No job may touch a block that another one changes.
+    pub fn pin_slot(&mut self, slot: u32, access: Access) -> Pin {
+        let pins = self.pins.entry(slot).or_default();
+        let (touches, changes) = match access {
+            Access::Read(blocks) => (blocks, 0),
+            Access::Change(blocks) => (blocks, blocks),
+            Access::Hold => (0, 0),
+        };
+        assert!(pins.changes & touches == 0 || overlaps_are_judged(), "a job overlaps a change");
+        pins.count += 1;
+        pins.changes |= changes;
+        Pin { slot, changes }
     }
 
     /// Ends a pin. The slot becomes free when that was its last pin and no block is valid.
-    pub fn unpin(&mut self, slot: u32) {
-        let pins = self.pins.get_mut(&slot).expect("a pinned slot");
-        *pins -= 1;
-        if *pins == 0 {
-            self.pins.remove(&slot);
-            self.release_if_idle(slot);
+    pub fn unpin(&mut self, pin: Pin) {
+        let pins = self.pins.get_mut(&pin.slot).expect("a pinned slot");
+        pins.count -= 1;
+        pins.changes &= !pin.changes;
+        if pins.count == 0 {
+            self.pins.remove(&pin.slot);
+            self.release_if_idle(pin.slot);
         }
     }
 
@@ -294,16 +338,25 @@ impl UnitMap {
     /// Marks blocks as holding data, unless their owner was swept.
     pub fn set(&mut self, slot: u32, blocks: u16) {
         if self.life(slot) != Life::Swept {
-            self.valid[slot as usize] |= blocks;
-            self.dirty.put(slot / MAP_ENTRIES, true);
+            self.set_valid(slot, self.valid(slot) | blocks);
         }
     }
 
     /// Marks blocks as holding no data.
     pub fn clear(&mut self, slot: u32, blocks: u16) {
-        self.valid[slot as usize] &= !blocks;
-        self.dirty.put(slot / MAP_ENTRIES, true);
+        self.set_valid(slot, self.valid(slot) & !blocks);
         self.release_if_idle(slot);
+    }
+
+    fn set_valid(&mut self, slot: u32, blocks: u16) {
+        let before = core::mem::replace(&mut self.valid[slot as usize], blocks);
+        self.dirty.put(slot / MAP_ENTRIES, true);
+        let (owner, unit) = (self.owner(slot) >> 4, self.unit[slot as usize]);
+        match (&mut self.by_owner, before, blocks) {
+            (Some(index), 0, 1..) => index.add(owner, unit),
+            (Some(index), 1.., 0) => index.remove(owner, unit),
+            _ => {}
+        }
     }
 
     /// Drops all owners that `of` accepts: lookups no longer find their chunks. Their slots stay
@@ -481,6 +534,11 @@ impl UnitMap {
     fn link(&mut self, slot: u32) {
         let (owner, unit) = self.key(slot);
         let place = self.find(owner, unit).expect_err("a chunk has one slot");
+        self.link_at(place, slot);
+    }
+
+    fn link_at(&mut self, place: usize, slot: u32) {
+        let (owner, unit) = self.key(slot);
         self.places[place] = self.hash(owner, unit).1 | (slot + 1);
     }
 
@@ -546,6 +604,7 @@ impl UnitMap {
     /// Returns true when the slot was free or held another chunk, whose blocks are removed. Lookups
     /// find nothing until [`UnitMap::index`].
     pub fn recover(&mut self, slot: u32, chunk: Chunk, blocks: u16) -> Result<bool, TooManyOwners> {
+        self.by_owner = None;
         let other = !self.is_of(slot, chunk);
         if other {
             if self.owner(slot) != FREE {
@@ -599,23 +658,45 @@ impl UnitMap {
                 continue;
             }
             let (owner, unit) = self.key(slot);
-            if self.find(owner, unit).is_ok() {
-                return Err(self.chunk(slot).expect("it is taken"));
+            match self.find(owner, unit) {
+                Ok(_) => return Err(self.chunk(slot).expect("it is taken")),
+                Err(place) => self.link_at(place, slot),
             }
-            self.link(slot);
         }
+        let taken = (0..self.owner.len() as u32).filter(|slot| self.owner(*slot) != FREE);
+        let keys = taken.map(|slot| (self.owner(slot) >> 4, self.unit[slot as usize]));
+        self.by_owner = Some(UnitIndex::build(keys));
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    extern crate std;
+
     use super::*;
     use base::Prng;
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static SLOTS_LOOKED_AT: Cell<u64> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count_a_slot() {
+        SLOTS_LOOKED_AT.with(|n| n.set(n.get() + 1));
+    }
 
     fn chunk(volume: u32, unit: u32, chunk: u8) -> Chunk {
         let unit = UnitKey { volume: VolumeId(volume), index: unit };
         Chunk { group: GroupId(unit.index % 3), unit, chunk }
+    }
+
+    /// Gives a chunk data, and returns its slot.
+    fn fill(map: &mut UnitMap, chunk: Chunk) -> u32 {
+        let pin = map.pin(chunk, Access::Hold).unwrap();
+        map.set(pin.slot, 1);
+        map.unpin(pin);
+        pin.slot
     }
 
     #[test]
@@ -630,10 +711,11 @@ mod tests {
                     tree.remove(&c);
                 }
                 Some(slot) => assert_eq!(map.slot(c), Some(*slot)),
-                None => match map.pin(c) {
-                    Some(slot) => {
+                None => match map.pin(c, Access::Hold) {
+                    Some(pin) => {
+                        let slot = pin.slot;
                         map.set(slot, 3);
-                        map.unpin(slot);
+                        map.unpin(pin);
                         assert_ne!(slot, 7);
                         tree.insert(c, slot);
                     }
@@ -650,30 +732,28 @@ mod tests {
     fn a_dropped_owner_is_gone_at_once_and_its_slots_later() {
         let mut map = UnitMap::new(10, None);
         let (a, b) = (chunk(1, 0, 0), chunk(2, 0, 1));
-        let slot = map.pin(a).unwrap();
-        map.set(slot, 1);
-        let other = map.pin(b).unwrap();
-        map.set(other, 1);
+        let slot = map.pin(a, Access::Hold).unwrap();
+        map.set(slot.slot, 1);
+        let other = map.pin(b, Access::Hold).unwrap();
+        map.set(other.slot, 1);
         map.unpin(other);
         map.drop_owners(|_, v| v == VolumeId(1));
         assert_eq!((map.slot(a), map.used(), map.volumes()), (None, 2, vec![VolumeId(2)]));
-        let again = map.pin(a).unwrap();
-        assert_ne!(again, slot);
+        let again = map.pin(a, Access::Hold).unwrap();
+        assert_ne!(again.slot, slot.slot);
         map.begin_sweep(|_, v| v == VolumeId(1));
         map.sweep(u32::MAX, |_| {});
         assert_eq!(map.used(), 3, "a job holds it");
         map.unpin(slot);
         map.unpin(again);
-        assert_eq!((map.used(), map.slot(b)), (1, Some(other)));
+        assert_eq!((map.used(), map.slot(b)), (1, Some(other.slot)));
     }
 
     #[test]
     fn a_sweep_in_steps_sees_every_slot_also_when_another_one_begins_meanwhile() {
         let mut map = UnitMap::new(100, None);
         for unit in 0..90 {
-            let slot = map.pin(chunk(unit % 2, unit, 0)).unwrap();
-            map.set(slot, 1);
-            map.unpin(slot);
+            fill(&mut map, chunk(unit % 2, unit, 0));
         }
         map.take_dirty();
         for volume in [0, 1] {
@@ -695,12 +775,7 @@ mod tests {
     #[test]
     fn space_that_was_given_back_is_used_before_space_that_never_was() {
         let mut map = UnitMap::new(64, None);
-        let take = |map: &mut UnitMap, unit| {
-            let slot = map.pin(chunk(1, unit, 0)).unwrap();
-            map.set(slot, 1);
-            map.unpin(slot);
-            slot
-        };
+        let take = |map: &mut UnitMap, unit| fill(map, chunk(1, unit, 0));
         assert_eq!([0, 1, 2].map(|unit| take(&mut map, unit)), [0, 1, 2]);
         map.clear(1, 1);
         map.clear(0, 1);
@@ -741,6 +816,137 @@ mod tests {
         put(&mut map, 35, 35);
         assert_eq!(map.recover(36, chunk(36, 0, 0), 1), Err(TooManyOwners));
         assert_eq!(map.recover(35, chunk(36, 0, 0), 1), Ok(true), "in the place of the last one");
+    }
+
+    /// What `units` has to return: a look at every slot.
+    fn scan(map: &UnitMap, group: GroupId) -> Vec<UnitKey> {
+        let slots = 0..map.owner.len() as u32;
+        let live = slots.filter(|s| map.valid(*s) != 0 && map.life(*s) == Life::Live);
+        let chunks = live.filter_map(|slot| map.chunk(slot)).filter(|c| c.group == group);
+        let units: std::collections::BTreeSet<UnitKey> = chunks.map(|c| c.unit).collect();
+        units.into_iter().collect()
+    }
+
+    /// Everything that the store does with the map, in any order, as far as it may.
+    #[test]
+    fn the_units_of_a_group_are_those_that_a_scan_finds() {
+        let mut prng = Prng::new(5);
+        let (mut map, mut pins) = (UnitMap::new(200, Some(3)), Vec::new());
+        for step in 0..30_000 {
+            let c = chunk(prng.below(4) as u32, prng.below(9) as u32, prng.below(16) as u8);
+            let blocks = 1 << prng.below(3);
+            match prng.below(100) {
+                0 => map.drop_owners(|g, v| (g, v) == (c.group, c.unit.volume)),
+                1 => map.drop_owners(|g, _| g == c.group),
+                2..4 => map.begin_sweep(|g, _| g == c.group),
+                4..8 => map.sweep(50, |_| {}),
+                8..30 => pins.extend(map.pin(c, Access::Hold)),
+                30..50 if !pins.is_empty() => {
+                    map.unpin(pins.swap_remove(prng.below(pins.len() as u64) as usize));
+                }
+                50..65 if !pins.is_empty() => {
+                    map.set(pins[prng.below(pins.len() as u64) as usize].slot, blocks);
+                }
+                65..75 => {
+                    // The chunk moves to a second slot, as a write of a whole slot does it.
+                    let Some(old) = map.slot(c) else { continue };
+                    let Some(pin) = map.pin_second(c) else { continue };
+                    map.replace(old, pin.slot);
+                    map.clear(old, u16::MAX);
+                    map.set(pin.slot, u16::MAX);
+                    map.unpin(pin);
+                }
+                _ => {
+                    let Some(slot) = map.slot(c) else { continue };
+                    map.clear(slot, blocks | 4);
+                }
+            }
+            for group in (0..3).map(GroupId) {
+                assert_eq!(map.units(group), scan(&map, group), "step {step}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_units_of_a_group_are_known_after_a_recovery() {
+        let (mut map, mut prng) = (UnitMap::new(400, None), Prng::new(6));
+        for slot in 0..400 {
+            let c = chunk(slot % 5, slot / 80, (slot / 5 % 16) as u8);
+            map.recover(slot, c, 1).unwrap();
+        }
+        (0..200).for_each(|_| map.recover_clear(prng.below(400) as u32, 1));
+        map.drop_owners(|_, v| v == VolumeId(2));
+        map.index().unwrap();
+        for group in (0..3).map(GroupId) {
+            assert_eq!(map.units(group), scan(&map, group));
+        }
+        // What the recovery built goes on to be right.
+        let group = GroupId(0);
+        for unit in map.units(group) {
+            assert!(scan(&map, group).contains(&unit));
+            for chunk in 0..16 {
+                if let Some(slot) = map.slot(Chunk { group, unit, chunk }) {
+                    map.clear(slot, 1);
+                }
+            }
+            assert_eq!(map.units(group), scan(&map, group));
+        }
+        assert!(map.units(group).is_empty() && !map.units(GroupId(1)).is_empty());
+    }
+
+    #[test]
+    fn the_units_of_a_group_are_listed_without_a_look_at_a_slot() {
+        let mut map = UnitMap::new(64 << 10, None);
+        for unit in 0..4000 {
+            for i in 0..16 {
+                fill(&mut map, chunk(1, unit, i));
+            }
+        }
+        SLOTS_LOOKED_AT.set(0);
+        assert_eq!(map.units(GroupId(2)).len(), 1333);
+        assert_eq!(SLOTS_LOOKED_AT.get(), 0);
+        assert_eq!(scan(&map, GroupId(2)).len(), 1333);
+        assert!(SLOTS_LOOKED_AT.get() >= 64 << 10, "a scan is counted");
+    }
+
+    /// Measures a full map of 1 TiB. `--release -- --ignored --nocapture a_full_map`
+    #[test]
+    #[ignore = "it measures, and takes a minute"]
+    fn a_full_map_of_a_tebibyte_in_numbers() {
+        const SLOTS: u32 = 1 << 24;
+        const GROUPS: u32 = 256;
+        // Units of 16 slots that lie together, and units of one slot each, anywhere.
+        for scattered in [false, true] {
+            let at = |slot: u32| {
+                let (unit, chunk) = match scattered {
+                    true => (slot.wrapping_mul(2_654_435_761) % SLOTS, 0),
+                    false => (slot / 16, slot as u8 % 16),
+                };
+                let key = UnitKey { volume: VolumeId(1), index: unit };
+                Chunk { group: GroupId(unit % GROUPS), unit: key, chunk }
+            };
+            let mut map = UnitMap::new(SLOTS, None);
+            let begin = std::time::Instant::now();
+            (0..SLOTS).for_each(|slot| assert!(map.recover(slot, at(slot), 1).is_ok()));
+            let recovered = begin.elapsed();
+            map.index().unwrap();
+            let indexed = begin.elapsed() - recovered;
+            let begin = std::time::Instant::now();
+            let units = map.units(GroupId(7)).len();
+            let listed = begin.elapsed();
+            let begin = std::time::Instant::now();
+            for i in 0..100_000u32 {
+                let old = i.wrapping_mul(40_503) % SLOTS;
+                let key = map.chunk(old).unwrap();
+                map.clear(old, 1);
+                fill(&mut map, key);
+            }
+            let turn = begin.elapsed() / 100_000;
+            std::println!(
+                "scattered {scattered}: recover {recovered:?}, index {indexed:?}, \
+                 {units} units of a group {listed:?}, free a slot and take it again {turn:?}"
+            );
+        }
     }
 
     #[test]

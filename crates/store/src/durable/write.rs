@@ -18,7 +18,7 @@ use super::job::{Fetch, Kind, Op};
 use super::layout::SLOT_BLOCKS;
 use super::record::{Part, Way, Write};
 use super::store::Durable;
-use super::unitmap::Chunk;
+use super::unitmap::{Access, Chunk, Pin};
 use alloc::vec::Vec;
 use base::crc::{append_block, crc32c};
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
@@ -38,7 +38,10 @@ impl Durable {
         out: &mut Effects,
     ) -> Started {
         let len = body.len() as u32;
-        let Some(pins) = self.pin_range(group, unit, at, len) else { return Started::Full };
+        let change = Access::Change;
+        let Some(pins) = self.pin_range(group, unit, at, len, change) else {
+            return Started::Full;
+        };
         let write = new_write(group, unit, at, len, marks);
         self.start_change(token, write, at, len, Some((body, crc)), pins, out)
     }
@@ -55,7 +58,7 @@ impl Durable {
         out: &mut Effects,
     ) -> Started {
         let write = new_write(group, unit, at, len, marks);
-        let pins = self.pin_present(group, unit, at, len);
+        let pins = self.pin_present(group, unit, at, len, Access::Change);
         if pins.is_empty() && !write.is_marked() {
             return Started::Done(Buf::EMPTY);
         }
@@ -73,11 +76,15 @@ impl Durable {
         marks: Marks,
         out: &mut Effects,
     ) -> Started {
-        let Some(pins) = self.pin_range(group, unit, at, len) else { return Started::Full };
+        let change = Access::Change;
+        let Some(pins) = self.pin_range(group, unit, at, len, change) else {
+            return Started::Full;
+        };
+        debug_assert!(self.is_not_read(unit, at, len, &pins), "a change overlaps a read");
         let mut write = new_write(group, unit, at, len, marks);
-        for ((chunk, first, end), slot) in shares(&write).zip(&pins) {
+        for ((chunk, first, end), pin) in shares(&write).zip(&pins) {
             let blocks = mask(first % SLOT_BLOCKS, end - chunk * SLOT_BLOCKS);
-            let mut part = new_part(*slot, chunk as u8, Way::Lost, blocks);
+            let mut part = new_part(pin.slot, chunk as u8, Way::Lost, blocks);
             for block in first..end {
                 part.sums[(block % SLOT_BLOCKS) as usize] = lost_sum(unit, block);
             }
@@ -97,12 +104,13 @@ impl Durable {
         at: u32,
         len: u32,
         body: Option<(Buf, Option<u32>)>,
-        pins: Vec<u32>,
+        pins: Vec<Pin>,
         out: &mut Effects,
     ) -> Started {
         let mut edges = write.touched();
         edges.remove(BlockSet::within(at, len));
         let (group, unit) = (write.group, write.unit);
+        debug_assert!(self.is_not_read(unit, at, len, &pins), "a change overlaps a read");
         let pieces = self.pieces(group, unit, edges);
         let (body, crc) = body.map_or((None, None), |(body, crc)| (Some(body), crc));
         let kind = Kind::Edges { write, at, len, body, crc };
@@ -195,7 +203,7 @@ impl Durable {
         let job = self.jobs.get_mut(key).expect("a job lives until it ends");
         let mut pins = core::mem::take(&mut job.pins);
         for (i, (chunk, first, end)) in shares(write).enumerate() {
-            let slot = pins[i];
+            let slot = pins[i].slot;
             let start = chunk * SLOT_BLOCKS;
             let blocks = mask(first - start, end - start);
             let at = ((first - write.first) * BLOCK) as usize;
@@ -212,7 +220,7 @@ impl Durable {
                 && let Some(other) = self.map.pin_second(name)
             {
                 pins.push(other);
-                (part.slot, part.old, part.way) = (other, slot, Way::Direct);
+                (part.slot, part.old, part.way) = (other.slot, slot, Way::Direct);
             }
             sum(&mut part, &data, unit, first);
             part.data = data;
@@ -233,10 +241,12 @@ impl Durable {
             }
             write.parts.push(new_part(slot, chunk, Way::Clear, blocks));
             if mutant::on(Mutant::EagerReuse) {
-                self.jobs.get_mut(key).expect("it lives").pins.retain(|s| *s != slot);
+                let pins = &mut self.jobs.get_mut(key).expect("it lives").pins;
+                let pin = pins.iter().position(|p| p.slot == slot).expect("it is pinned");
+                let pin = pins.remove(pin);
                 self.overlay.clear(slot, blocks);
                 self.map.clear(slot, blocks);
-                self.map.unpin(slot);
+                self.map.unpin(pin);
             }
         }
     }

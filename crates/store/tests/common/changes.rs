@@ -3,7 +3,7 @@
 use super::model::Unit;
 use super::world::{Ask, Pending, World};
 use base::{BlockSet, Epoch, GroupId, UnitKey, VolumeId};
-use seam::{Change, Journal};
+use seam::{Change, UnitStore};
 
 impl World {
     pub(super) fn change(&mut self, group: GroupId) {

@@ -3,7 +3,7 @@
 use super::disk::Fate;
 use super::world::{Crash, World};
 use base::{BLOCK, GroupId, Prng, UNIT, UnitKey, VolumeId};
-use seam::{Job, Journal, Marks, Started};
+use seam::{Job, Marks, Started, UnitStore};
 use std::ops::Range;
 use store::durable::layout::{Layout, SMALLEST_GROWTH};
 use store::durable::survey::{CopyState, look};

@@ -11,7 +11,7 @@ use base::{
 };
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job,
-    Journal, Marks, Origin, Started,
+    Marks, Origin, Started, UnitStore,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -3,10 +3,10 @@
 //!
 //! A device that survives its process also stores the metadata of replication (rule R5): data and
 //! the metadata of a write are one atomic record. A device that does not survive
-//! ([`Journal::survives`]) keeps no records, and the caller need not make any.
+//! ([`UnitStore::survives`]) keeps no records, and the caller need not make any.
 //!
 //! One device operation may complete many jobs, or none (group commit), so the caller polls
-//! completed jobs with [`Journal::finished`]. Changes of replication's records are jobs, too.
+//! completed jobs with [`UnitStore::finished`]. Changes of replication's records are jobs, too.
 //!
 //! Every change is a *delta* for which the last writer wins, per block, per client or per field:
 //! replaying a part of the history over a state that already contains some of it gives the state
@@ -60,7 +60,7 @@ pub enum Job {
 pub enum Started {
     /// The job is already done; holds the data of a read.
     Done(Buf),
-    /// [`Journal::finished`] will return the result.
+    /// [`UnitStore::finished`] will return the result.
     Pending,
     /// There is no space. Nothing was changed.
     Full,
@@ -189,17 +189,20 @@ pub struct GroupRecord {
     pub dirty: BTreeMap<UnitKey, BlockSet>,
     /// The dirty set ran out of space: any block may differ, and only a full copy helps.
     pub all_dirty: bool,
-    /// Client writes that the content includes, except those of [`Journal::forgotten`].
+    /// Client writes that the content includes, except those of [`UnitStore::forgotten`].
     pub executed: Vec<ExecutedBlocks>,
 }
 
 /// The content of one device, by group and unit. Ranges are bytes in the unit, multiples of 512.
 ///
-/// Jobs on overlapping *blocks* never run at the same time; the caller's range locks ensure that.
-/// The caller ends each batch of calls with one [`Journal::flush`].
-pub trait Journal {
+/// The caller's range locks keep jobs apart: no job may touch *blocks* that another one changes, or
+/// change blocks that another one reads. A store panics at a job that touches what another one
+/// changes. Only builds with debug assertions notice a change of what another one reads, because
+/// they look at every job for it.
+/// The caller ends each batch of calls with one [`UnitStore::flush`].
+pub trait UnitStore {
     /// Starts a job. The metadata of a write or zero becomes durable together with it, atomically;
-    /// `marks` of a read are ignored. [`Journal::finished`] returns a pending job when it ends.
+    /// `marks` of a read are ignored. [`UnitStore::finished`] returns a pending job when it ends.
     fn start(
         &mut self,
         token: u64,
@@ -210,7 +213,7 @@ pub trait Journal {
         out: &mut Effects,
     ) -> Started;
     /// Changes a group's record. All of `changes` take effect atomically, in the order of calls.
-    /// They have less than 1 MiB of entries in total. [`Journal::finished`] returns `token`, if
+    /// They have less than 1 MiB of entries in total. [`UnitStore::finished`] returns `token`, if
     /// there is one, when they are durable. Changes of blocks do not apply to jobs still in flight;
     /// repeat their metadata if they must.
     fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>);
