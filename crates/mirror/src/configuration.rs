@@ -7,11 +7,12 @@
 //! Invariant: from the moment a newer configuration is known, nothing is answered under the old
 //! one.
 
+use crate::changes::Waiting;
 use crate::lease::Fate;
-use crate::marks::Waiting;
+use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, OpKind};
-use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
+use crate::replica::{Primary, Record, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

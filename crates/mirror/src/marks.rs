@@ -8,17 +8,16 @@
 //!
 //! Invariant: the unit store's dirty set of a group includes the one here.
 
+use crate::changes::{Ended, Waiting};
 use crate::dirty::Dirty;
 use crate::executed::{ExecutedList, told_entry, wire_entry};
-use crate::mirror::{Ended, Mirror};
+use crate::mirror::Mirror;
 use crate::op::{Op, OpKind};
 use crate::replica::Role;
-use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BlockSet, Epoch, GroupId, Incarnation, Lsn, Mutant, SdcId, Time, UnitKey, mutant};
+use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, Time, UnitKey, mutant};
 use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Marks, Origin, UnitStore};
-use wire::PeerLink;
 use wire::records::Executed;
 
 /// The low half of the token of a change. No operation has this index.
@@ -56,56 +55,6 @@ pub struct Grown {
     pub client_bytes: usize,
     /// Copies of syncs in flight from this device.
     pub copies: usize,
-}
-
-/// What continues when a change is durable.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Waiting {
-    /// Entering the configuration of this epoch, as a joiner or not.
-    Entry { epoch: Epoch, joins: bool },
-    /// The answer to a seal of this epoch, on this link.
-    Seal { epoch: Epoch, lsn: Lsn, link: PeerLink },
-    /// The answer to a wipe in this epoch, on this link.
-    Wipe { epoch: Epoch, link: PeerLink },
-    /// The end of deleting a replica that left its group.
-    Discard,
-}
-
-/// Changes that are not durable yet, and what the unit store has not been told yet.
-#[derive(Debug, Default)]
-pub(crate) struct Changes {
-    waiting: alloc::collections::BTreeMap<u64, (GroupId, Waiting)>,
-    next: u64,
-    /// Groups with clean blocks that the unit store has not been told.
-    pub untidy: BTreeSet<GroupId>,
-}
-
-impl Changes {
-    /// Returns true while a seal of the group is not durable.
-    pub fn seals(&self, group: GroupId) -> bool {
-        let seals =
-            |(of, what): &(GroupId, Waiting)| *of == group && matches!(what, Waiting::Seal { .. });
-        self.waiting.values().any(seals)
-    }
-
-    /// Returns true if the last change in progress for the group is the same: it will be answered
-    /// to the newest question. A primary repeats its question until it is answered, and a device
-    /// that hangs would get a change for each.
-    pub fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
-        let last = self.waiting.values_mut().rev().find(|known| known.0 == group);
-        let Some((_, known)) = last else { return false };
-        let same = match (*known, asked) {
-            (Waiting::Seal { epoch: e, lsn: l, .. }, Waiting::Seal { epoch, lsn, .. }) => {
-                (e, l) == (epoch, lsn)
-            }
-            (Waiting::Wipe { epoch: e, .. }, Waiting::Wipe { epoch, .. }) => e == epoch,
-            _ => false,
-        };
-        if same {
-            *known = asked;
-        }
-        same
-    }
 }
 
 /// Returns the number of executed writes after which all lists are counted.

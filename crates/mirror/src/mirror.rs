@@ -6,16 +6,17 @@
 //! Invariant: an operation changes the media only while it holds its range lock.
 
 use crate::arrival::{self, Arrivals};
+use crate::changes::{Changes, Ended};
 use crate::full::Usable;
 use crate::gap::Gaps;
 use crate::lease::{Fate, Leases};
 use crate::load::Load;
 use crate::lock::Range;
-use crate::marks::{Changes, Waiting};
+use crate::members::GroupConfig;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::Pace;
 use crate::repair::Repair;
-use crate::replica::{GroupConfig, Record, Replica, Role};
+use crate::replica::{Record, Replica, Role};
 use crate::scrub::Scrub;
 use crate::stopwatch::Stopwatch;
 use crate::volumes::Volumes;
@@ -82,15 +83,6 @@ pub struct GroupView {
     pub dirty_bytes: u64,
     /// Bytes that a running sync still has to copy.
     pub todo_bytes: u64,
-}
-
-/// Something that ended in the call that began it, without the device.
-#[derive(Debug)]
-pub(crate) enum Ended {
-    /// The media job of an operation, with its result.
-    Job(u64, Result<Buf, DiskError>),
-    /// A change of a group's record.
-    Change(GroupId, Waiting),
 }
 
 /// A step of the loop that does all work.

@@ -16,9 +16,10 @@
 //! - Nothing is served before the group is active. It becomes active when it has settled (R6) and
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
+use crate::members::Members;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, fits};
-use crate::replica::{Members, Primary, Role};
+use crate::replica::{Primary, Role};
 use crate::sync::Phase;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

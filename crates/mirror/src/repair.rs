@@ -20,9 +20,10 @@
 //! copy serves.
 
 use crate::executed::{ExecutedList, wire_entry};
+use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind, fits};
-use crate::replica::{Members, Role};
+use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};

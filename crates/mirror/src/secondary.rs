@@ -13,9 +13,9 @@
 //! - A seal clears the dirty set only if its lsn is the last one that arrived, and it is answered
 //!   when that is durable (R6).
 
+use crate::changes::Waiting;
 use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
-use crate::marks::Waiting;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, fits};
 use crate::replica::Role;

@@ -15,10 +15,11 @@
 //! set. So no peer is sealed, which clears its dirty set, before every peer has everything.
 
 use crate::dirty::Dirty;
+use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::{End, Pace, Purpose, Turn};
-use crate::replica::{Members, Primary, Role};
+use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{

@@ -24,9 +24,10 @@
 //! if the same operation of a group is the oldest unacknowledged one for [`STANDS`] times as long,
 //! because copies and the seal hold clients back, too.
 
+use crate::members::{GroupConfig, Members};
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
-use crate::replica::{GroupConfig, Members, Primary, Role};
+use crate::replica::{Primary, Role};
 use crate::sync::{ASK_AGAIN, Phase, Sync};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -64,8 +65,8 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
-    /// It stalled, and has not told its state in this group since, where it has operations or a seal
-    /// to do.
+    /// It stalled, and has not told its state in this group since, where it has operations or a
+    /// seal to do.
     stalled_in: Option<GroupId>,
 }
 

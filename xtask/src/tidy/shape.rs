@@ -31,9 +31,8 @@ const NO_PRODUCT: &[&str] = &["sim", "gate"];
 const NOT_YET: &[&str] = &[
     "crates/mdm/src/members.rs: ",
     "crates/mdm/src/state.rs:171: ",
-    "crates/mirror/src/arrival.rs: ",
     "crates/mirror/src/client.rs:174: ",
-    "crates/mirror/src/mirror.rs:104: ",
+    "crates/mirror/src/mirror.rs:96: ",
     "crates/mirror/src/op.rs:69: ",
     "crates/node/src/mdm.rs: ",
     "crates/node/src/mdm.rs:164: ",
