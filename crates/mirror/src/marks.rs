@@ -81,6 +81,14 @@ pub(crate) struct Changes {
 }
 
 impl Changes {
+    /// Returns true while a seal of the group is not durable, of whatever epoch.
+    pub fn seals(&self, group: GroupId) -> bool {
+        let seals = |known: &(GroupId, Waiting)| {
+            known.0 == group && matches!(known.1, Waiting::Seal { .. })
+        };
+        self.waiting.values().any(seals)
+    }
+
     /// Returns true if the last change in progress for the group is the same: it will be answered
     /// to the newest question. A primary repeats its question until it is answered, and a device
     /// that hangs would get a change for each.
@@ -190,7 +198,10 @@ impl<J: Journal> Mirror<J> {
                 self.enter(now, group, out);
                 self.pump(now, out);
             }
-            Waiting::Seal { epoch, lsn, link } => self.sealed(group, epoch, lsn, link, out),
+            Waiting::Seal { epoch, lsn, link } => {
+                self.sealed(group, epoch, lsn, link, out);
+                self.answer_asked(group, out);
+            }
             Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
             Waiting::Discard => self.discarded(now, group, out),
         }

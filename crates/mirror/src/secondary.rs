@@ -12,6 +12,8 @@
 //! - Before its own seal a replica forgets nothing by the commit point (R6).
 //! - A seal clears the dirty set only if its lsn is the last one that arrived, and it is answered
 //!   when that is durable (R6).
+//! - A question begins the stream again. It is answered when every write and every seal before it
+//!   is durable, and the answer to an earlier seal is left out.
 
 use crate::dirty::Dirty;
 use crate::executed::ExecutedList;
@@ -352,14 +354,15 @@ impl<J: Journal> Mirror<J> {
     }
 
     /// Sends this replica's state, if the primary has asked and everything is done that came before
-    /// the question. The answer lets the primary send more, and a replica whose device hangs would
-    /// have to hold all of that in memory.
-    fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
+    /// the question: writes, and the seal of an earlier stream. The answer lets the primary send
+    /// more, and a replica whose device hangs would have to hold all of that in memory, and would
+    /// hang again in the next seal, for which clients wait.
+    pub(crate) fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
         let Some((link, asked)) = secondary.asked else { return };
-        let before = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
-        if !before || mutant::on(Mutant::AnswerAtOnce) {
+        let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
+        if !(writes || self.changes.seals(group)) || mutant::on(Mutant::AnswerAtOnce) {
             secondary.asked = None;
             let state = self.state(asked.question, group, asked.epoch);
             self.send_state(link, state, asked.all, out);
@@ -499,7 +502,8 @@ impl<J: Journal> Mirror<J> {
         self.change_first(now, group, changes, wait, out);
     }
 
-    /// The seal is durable: from now on this replica counts as equal.
+    /// The seal is durable: from now on this replica counts as equal, unless the primary has asked
+    /// for its state since. Then the stream begins again, and another seal ends it.
     pub(crate) fn sealed(
         &mut self,
         group: GroupId,
@@ -510,7 +514,8 @@ impl<J: Journal> Mirror<J> {
     ) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let Role::Secondary(secondary) = &mut replica.role else { return };
-        if replica.config.epoch != epoch || secondary.last != lsn {
+        let over = secondary.last != lsn || secondary.asked.is_some();
+        if replica.config.epoch != epoch || over {
             return;
         }
         secondary.sealed = Some(lsn);

@@ -14,7 +14,8 @@
 //! replica answers something that was sent later, because a link keeps its order. Furthermore the
 //! replica's device may hang. If the replica will be asked for its state in that group, the bytes
 //! take room until it has answered that question, which it does when it has done the operations.
-//! Otherwise a joiner would get a window of each group in turn.
+//! Otherwise a joiner would get a window of each group in turn. A joiner that hangs in its seal has
+//! no operations to do in that group, and answers the question when the seal is durable.
 //!
 //! Each operation takes at least as much room as if `shard_ops` of them filled the window. Small
 //! writes that only a joiner lacks are answered already, and count against no other limit.
@@ -64,7 +65,8 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
-    /// It stalled, and has not told its state in this group since, where it has operations to do.
+    /// It stalled, and has not told its state in this group since, where it has operations or a
+    /// seal to do.
     stalled_in: Option<GroupId>,
 }
 
@@ -517,14 +519,20 @@ impl<J: Journal> Mirror<J> {
                 false => stalled.push(joiner),
             }
         }
+        let mut sealing = BTreeMap::new();
         for (group, joiner) in joins {
             if stalled.contains(&joiner) {
+                if self.sync_mut(group).is_some_and(|s| matches!(s.phase, Phase::Seal(_))) {
+                    sealing.insert(joiner, group);
+                }
                 self.cut(now, group, out);
             }
         }
         for joiner in stalled {
             if let Some(peer) = self.peers.get_mut(joiner) {
-                peer.stalled_in = peer.stalled_in.or(peer.undone.keys().next().copied());
+                let undone = peer.undone.keys().next().copied();
+                let owes = undone.or(sealing.get(&joiner).copied());
+                peer.stalled_in = peer.stalled_in.or(owes);
             }
         }
     }
