@@ -5,7 +5,7 @@ use crate::mirror::Mirror;
 use crate::replica::Replica;
 use alloc::vec::Vec;
 use base::{Epoch, GroupId};
-use seam::{GroupRecord, UnitStore};
+use seam::{ReplicaRecord, UnitStore};
 
 /// What a device remembers of a group that helps to find the replica with every acknowledged write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,8 +19,8 @@ pub struct Evidence {
     pub base: Epoch,
 }
 
-impl From<&GroupRecord> for Evidence {
-    fn from(r: &GroupRecord) -> Evidence {
+impl From<&ReplicaRecord> for Evidence {
+    fn from(r: &ReplicaRecord) -> Evidence {
         Evidence { acted: r.acted, joiner: r.joiner, base: r.base }
     }
 }

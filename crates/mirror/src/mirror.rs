@@ -29,7 +29,7 @@ use base::{
     Slab, Time, mutant,
 };
 use seam::{
-    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Note, Started,
+    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, Job, Note, ReplicaRecord, Started,
     UnitStore,
 };
 use wire::message::Reply;
@@ -177,7 +177,7 @@ impl<S: UnitStore> Mirror<S> {
         let known = store.forgotten().cloned();
         let mut forgotten = known.unwrap_or_else(|| Forgotten::new(room));
         forgotten.set_room(room);
-        let replica = |(group, found): (GroupId, GroupRecord)| {
+        let replica = |(group, found): (GroupId, ReplicaRecord)| {
             let mut record = Record::new(&found, &mut noted);
             record.executed.bound(limits.executed_group as usize, group, &mut forgotten);
             if mutant::on(Mutant::VolatileDirty) {

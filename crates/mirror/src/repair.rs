@@ -33,8 +33,6 @@ use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
 
-/// Rounds of repair that one operation gets. Each repairs one run of blocks.
-const ROUNDS: u32 = 256;
 /// How long until a copy of unreadable blocks is tried once more.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
@@ -46,8 +44,8 @@ pub(crate) struct Repair {
     damaged: Members,
     first: u16,
     blocks: u16,
-    round: u32,
-    /// Blocks that earlier rounds of the operation repaired.
+    /// Blocks that earlier repairs of the operation rewrote. Each repairs other blocks, so a unit
+    /// needs no more repairs than it has blocks.
     before: BlockSet,
 }
 
@@ -64,7 +62,7 @@ impl Repair {
         BlockSet::touching(self.at(), self.len())
     }
 
-    /// Returns the blocks that this round and earlier ones repaired.
+    /// Returns the blocks that this repair and earlier ones rewrite.
     fn mended(&self) -> BlockSet {
         let mut all = self.before;
         all.insert(self.set());
@@ -162,14 +160,13 @@ impl<S: UnitStore> Mirror<S> {
         let bad = BlockSet::from_range(first.into()..(first + blocks).into());
         let mended = self.repairs.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
         if !mended.and(bad).is_empty() {
-            // The device has not kept a repair, so another round would not help. The other copy
+            // The device has not kept a repair, so another repair would not help. The other copy
             // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
             self.failed = true;
             return;
         }
         let replica = &self.replicas[op.group];
-        let round = self.repairs.get(&key).map_or(1, |r| r.round + 1);
         let other = replica.config.devices(replica.needed()).next();
         let damaged = Members::default();
         op.local = Local::Asking;
@@ -177,10 +174,10 @@ impl<S: UnitStore> Mirror<S> {
             // The failed job has released its slots.
             op.reserved = self.store.reserve(op.group, op.unit, op.at, op.len);
         }
-        let Some(from) = other.filter(|_| round <= ROUNDS) else {
+        let Some(from) = other else {
             return self.unreadable(now, key, first, blocks, out);
         };
-        self.repairs.insert(key, Repair { from, damaged, first, blocks, round, before: mended });
+        self.repairs.insert(key, Repair { from, damaged, first, blocks, before: mended });
         self.send_fetch(key, out);
     }
 

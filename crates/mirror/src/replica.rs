@@ -13,7 +13,7 @@ use crate::sync::Sync;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{DeviceId, Epoch, Limits, Lsn, MapVersion, Time};
-use seam::GroupRecord;
+use seam::ReplicaRecord;
 
 /// What a replica must remember over a restart. It is stored together with the content (rule R5).
 #[derive(Clone, Debug, Default)]
@@ -37,7 +37,7 @@ pub(crate) struct Record {
 impl Record {
     /// Creates the record from that of the unit store. `noted` counts the entries of the device's
     /// lists.
-    pub fn new(found: &GroupRecord, noted: &mut u64) -> Record {
+    pub fn new(found: &ReplicaRecord, noted: &mut u64) -> Record {
         let mut executed = found.executed.clone();
         executed.sort_by_key(|e| (e.write.incarnation, e.write.seq));
         let mut dirty = Dirty::default();

@@ -14,7 +14,8 @@
 //! replica answers something that was sent later, because a link keeps its order. Furthermore the
 //! replica's device may hang. If the replica will be asked for its state in that group, the bytes
 //! take room until it has answered that question, which it does when it has done the operations.
-//! Otherwise a joiner would get a window of each group in turn.
+//! Otherwise a joiner would get a window of each group in turn. A joiner that hangs in its seal has
+//! no operations to do in that group, and answers the question when the seal is durable.
 //!
 //! Each operation takes at least as much room as if `shard_ops` of them filled the window. Small
 //! writes that only a joiner lacks are answered already, and count against no other limit.

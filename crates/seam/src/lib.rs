@@ -26,7 +26,7 @@ pub use framer::{FrameError, Framer, Framing};
 pub use node::{Node, Strangers, Unsent};
 pub use note::Note;
 pub use unit_store::{
-    Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Marks, Origin, Started,
+    Change, ClientWrite, ExecutedBlocks, Finished, Job, Marks, Origin, ReplicaRecord, Started,
     UnitStore, Walk,
 };
 

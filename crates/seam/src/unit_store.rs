@@ -178,7 +178,7 @@ pub enum Change {
 
 /// The record of a group, as a mount reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupRecord {
+pub struct ReplicaRecord {
     /// The highest epoch in which the replica took part.
     pub acted: Epoch,
     /// True if it was a joiner in that epoch.
@@ -257,7 +257,7 @@ pub trait UnitStore {
     /// Returns the bytes in use, including reservations. A walk finds about as many.
     fn used(&self) -> u64;
     /// Returns the records of all groups when the device was mounted, with all changes since.
-    fn records(&self) -> Vec<(GroupId, GroupRecord)>;
+    fn records(&self) -> Vec<(GroupId, ReplicaRecord)>;
     /// Returns the executed writes that no group's record lists, although its content may include
     /// them. `None` for a device that does not survive.
     fn forgotten(&self) -> Option<&Forgotten> {

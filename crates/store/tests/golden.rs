@@ -434,7 +434,7 @@ fn a_device_that_an_earlier_build_filled_up_is_mounted_and_forgets_nothing_silen
         let store = device.store.as_ref().expect("mounted");
         let records = store.records();
         let acted =
-            |(_, r): &&(GroupId, seam::GroupRecord)| (r.acted, r.base) == (Epoch(5), Epoch(4));
+            |(_, r): &&(GroupId, seam::ReplicaRecord)| (r.acted, r.base) == (Epoch(5), Epoch(4));
         assert_eq!(records.iter().filter(acted).count(), GROUPS as usize);
         let listed: BTreeMap<_, _> = records
             .iter()

@@ -21,7 +21,7 @@ use base::{
 use mirror::{GroupConfig, Mirror, Volumes};
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskOp, Effect, Effects, ExecutedBlocks,
-    Finished, Forgotten, Framer, Framing, GroupRecord, Job, Marks, Started, UnitStore, Walk,
+    Finished, Forgotten, Framer, Framing, Job, Marks, ReplicaRecord, Started, UnitStore, Walk,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -61,9 +61,6 @@ struct Memory {
     /// Jobs that change data don't end, and wait in `held`.
     hangs: bool,
     held: Vec<(u64, UnitKey, Job)>,
-    /// Changes of this group don't end, and wait in `unended`.
-    stuck: Option<GroupId>,
-    unended: Vec<Finished>,
     /// Blocks of unit 0 that it was told are clean.
     clean: BlockSet,
     /// Answers to the next reservations; then `room` decides.
@@ -172,11 +169,7 @@ impl UnitStore for Memory {
     }
     fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>) {
         let done = token.filter(|_| self.kept);
-        let done = done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None });
-        match self.stuck == Some(group) {
-            true => self.unended.extend(done),
-            false => self.ended.extend(done),
-        }
+        self.ended.extend(done.map(|token| Finished { token, result: Ok(Buf::EMPTY), crc: None }));
         for change in changes {
             match change {
                 Change::Wipe => self.units.clear(),
@@ -202,9 +195,6 @@ impl UnitStore for Memory {
             self.reserve(GROUP, unit, 0, 0);
             self.write(unit, job);
             return Some(Finished { token, result: Ok(Buf::EMPTY), crc: None });
-        }
-        if self.stuck.is_none() {
-            self.ended.append(&mut self.unended);
         }
         if self.late { None } else { self.ended.pop() }
     }
@@ -245,7 +235,7 @@ impl UnitStore for Memory {
         self.bad = if volume == UNIT0.volume { BlockSet::EMPTY } else { self.bad };
         held - self.used()
     }
-    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+    fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         Vec::new()
     }
     fn forgotten(&self) -> Option<&Forgotten> {

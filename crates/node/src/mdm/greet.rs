@@ -331,7 +331,9 @@ impl Mdm {
                 }
             }
             Peer::Sdc(sdc, life) => {
-                let entry = &self.state.sdcs[&sdc];
+                let Some(entry) = self.state.sdcs.get(&sdc) else {
+                    return Err(unexpected(format!("this cluster has no {sdc}: register first")));
+                };
                 if entry.incarnation > life {
                     return Err(refusal(RefusalCode::Superseded, superseded(&entry.name)));
                 }

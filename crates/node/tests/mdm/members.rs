@@ -94,6 +94,25 @@ impl Bench {
     }
 }
 
+/// What was proposed is not committed, so there is no other MDM yet that could lead.
+#[test]
+fn an_mdm_alone_whose_log_fails_while_another_is_added_says_why() {
+    let mut b = Bench::new();
+    let admin = b.say_hello(Role::Admin);
+    b.held = true;
+    let add = AddMdm { name: "b".into(), address: AWAY.into(), tie_breaker: false };
+    b.order(admin, Ask::AddMdm(add));
+    b.held = false;
+    b.disk_step(Some(DiskError::NoSpace));
+    b.settle();
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().expect("an answer");
+    assert_eq!(reply.error(), AdminError::Log);
+    assert!(reply.text.contains("no space left") && !reply.text.contains("lead"), "{}", reply.text);
+    assert!(!b.closed.contains(&admin));
+    assert_eq!(b.mdm.state().members.list.len(), 1, "what is not committed is taken back");
+    assert_eq!(b.create("w").error(), AdminError::Log);
+}
+
 /// Peers look for another leader then. The advice to take this MDM into a cluster would be wrong.
 #[test]
 fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
@@ -108,6 +127,10 @@ fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
     b.held = false;
     b.disk_step(Some(DiskError::NoSpace));
     b.settle();
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().expect("an answer");
+    assert_eq!(reply.error(), AdminError::Log);
+    let text = reply.text;
+    assert!(text.contains("no space left") && text.contains("may have done this"), "{text}");
     for link in [server, admin] {
         let (code, text) = b.refusal(link);
         assert_eq!(code, RefusalCode::NotLeader);

@@ -13,7 +13,7 @@ use super::record::{Reader, Write, Writer, blocks_of, disk_blocks, disk_executed
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{BlockSet, Epoch, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
-use seam::{Change, ClientWrite, ExecutedBlocks, Forgotten, GroupRecord, Origin};
+use seam::{Change, ClientWrite, ExecutedBlocks, Forgotten, Origin, ReplicaRecord};
 
 /// How the records area is divided: half of it is for dirty sets, a 32nd for the groups themselves,
 /// and a fixed part for clients whose writes were forgotten in all groups. The rest is for executed
@@ -319,9 +319,9 @@ impl Groups {
     }
 
     /// Returns all records, for replication.
-    pub fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+    pub fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         let record = |(id, g): (&GroupId, &Group)| {
-            let record = GroupRecord {
+            let record = ReplicaRecord {
                 acted: g.acted,
                 joiner: g.joiner,
                 base: g.base,
