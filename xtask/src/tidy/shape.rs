@@ -36,7 +36,7 @@ const NOT_YET: &[&str] = &[
     "crates/mirror/src/op.rs:69: ",
     "crates/node/src/mdm.rs: ",
     "crates/node/src/mdm.rs:164: ",
-    "crates/node/src/sdc.rs:100: ",
+    "crates/node/src/sdc.rs:101: ",
     "crates/node/src/sds/mod.rs:154: ",
     "crates/rt/src/shard.rs:119: ",
     "crates/store/src/durable/checkpoint.rs: ",

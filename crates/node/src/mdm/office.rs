@@ -3,7 +3,7 @@
 
 use super::gather::Gathered;
 use super::{Mdm, Peer};
-use crate::links::refusal;
+use crate::refusals::refusal;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};

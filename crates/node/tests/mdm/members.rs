@@ -184,7 +184,7 @@ fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
     let later = b.hello_with(2, AWAY, 10);
     b.pass(200, &[]);
     assert!(b.secrets_sent(way).iter().all(|s| *s == 9), "a proven link isn't replaced");
-    let why = node::links::refusal(RefusalCode::Unexpected, "from elsewhere");
+    let why = node::refusals::refusal(RefusalCode::Unexpected, "from elsewhere");
     b.send(way, Header::new(Kind::Refusal), &why);
     b.dials.clear();
     b.pass(2000, &[]);
@@ -251,7 +251,7 @@ fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
         if b.secrets_sent(way).contains(&9) {
             return;
         }
-        let why = node::links::refusal(RefusalCode::Unexpected, "from elsewhere");
+        let why = node::refusals::refusal(RefusalCode::Unexpected, "from elsewhere");
         b.send(way, Header::new(Kind::Refusal), &why);
         b.dials.clear();
         b.pass(2000, &[]);
