@@ -12,12 +12,12 @@ use crate::lease::Fate;
 use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, OpKind};
-use crate::replica::{Primary, Record, Replica, Role};
+use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{BlockSet, DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
-use seam::{Change, Effects, Note, UnitStore};
+use seam::{Change, Effects, Note, ReplicaRecord, UnitStore};
 
 impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
@@ -66,7 +66,8 @@ impl<S: UnitStore> Mirror<S> {
         if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
             return;
         }
-        let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
+        let replica =
+            self.replicas.get_or_insert_with(group, || Replica::new(ReplicaRecord::default()));
         let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         let confirms = told && config.epoch == known.epoch && self.unsure.contains(&group);
         if config.epoch <= known.epoch && !confirms {

@@ -28,10 +28,7 @@ impl From<&ReplicaRecord> for Evidence {
 impl<S: UnitStore> Mirror<S> {
     /// Returns what this device remembers of each group, in order of the groups.
     pub fn evidence(&self) -> Vec<(GroupId, Evidence)> {
-        let one = |(id, r): (GroupId, &Replica)| {
-            let (acted, joiner, base) = (r.record.acted, r.record.joiner, r.record.base);
-            (id, Evidence { acted, joiner, base })
-        };
+        let one = |(id, r): (GroupId, &Replica)| (id, Evidence::from(&r.record));
         let mut all: Vec<(GroupId, Evidence)> = self.replicas.iter().map(one).collect();
         all.sort_unstable();
         all

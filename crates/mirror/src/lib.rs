@@ -30,8 +30,8 @@
 //! | `sync` | settle and resync | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
 //! | `watch` | timers, beacons and grants; which devices are suspected | R3, R4, R12 |
-//! | `executed` | the list of executed writes | R8 |
-//! | `dirty`, `marks`, `changes` | the dirty set, and what the unit store is told | R5 |
+//! | `executed` | executed writes in frames; [`seam::record`] has the list and the dirty set | R8 |
+//! | `marks`, `changes` | what the unit store is told of both | R5 |
 //! | `op`, `lock`, `load` | one operation, range locks, the limit for clients' operations | R3 |
 //! | `window` | flow control to each replica; joiners that stall | R11 |
 //! | `pace`, `arrival`, `stopwatch` | the speed of copies at both ends, and how it is measured | |
@@ -49,7 +49,6 @@ mod arrival;
 mod changes;
 pub mod client;
 mod configuration;
-mod dirty;
 mod discard;
 mod evidence;
 mod executed;
@@ -75,9 +74,7 @@ mod volumes;
 mod watch;
 mod window;
 
-pub use dirty::Dirty;
 pub use evidence::Evidence;
-pub use executed::ExecutedList;
 pub use gap::Gaps;
 pub use lease::{Fate, Leases};
 pub use lock::{Locks, Range};
@@ -85,6 +82,7 @@ pub use marks::Grown;
 pub use members::GroupConfig;
 pub use mirror::{GroupView, Mirror, Stats};
 pub use scrub::ScrubStats;
+pub use seam::record::{Dirty, ExecutedList};
 pub use secondary::GAP;
 pub use standing::Standing;
 pub use volumes::Volumes;

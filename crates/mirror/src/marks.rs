@@ -9,14 +9,14 @@
 //! Invariant: the unit store's dirty set of a group includes the one here.
 
 use crate::changes::{Ended, Waiting};
-use crate::dirty::Dirty;
-use crate::executed::{ExecutedList, told_entry, wire_entry};
+use crate::executed::{to_records, told_entry, wire_entry};
 use crate::mirror::Mirror;
 use crate::op::{Op, OpKind};
 use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, Time, UnitKey, mutant};
+use seam::record::{Dirty, ExecutedList, oldest};
 use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Marks, Origin, UnitStore};
 use wire::records::Executed;
 
@@ -225,7 +225,8 @@ impl<S: UnitStore> Mirror<S> {
         Grown {
             executed: limits.executed_device as usize + count_every(limits) as usize,
             executed_group: group,
-            // Twice, because entries that are never retried are dropped only now and then.
+            // Twice, because a list that came from another replica has no floors before the next
+            // writes of its clients.
             executed_client: group
                 .min(2 * (2 * limits.executed_window + limits.shard_ops) as usize),
             forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
@@ -259,17 +260,12 @@ impl<S: UnitStore> Mirror<S> {
 
     fn bound_all_executed(&mut self) {
         let most = self.limits.executed_device as usize;
-        if self.executed_len() <= most || mutant::on(Mutant::EndlessList) {
-            return;
-        }
-        // Entries that are never retried go first: dropping them forgets nothing.
-        self.replicas.values_mut().for_each(|r| r.record.executed.prune());
         let len = self.executed_len();
-        if len <= most {
+        if len <= most || mutant::on(Mutant::EndlessList) {
             return;
         }
         let noted = self.replicas.values().flat_map(|r| r.record.executed.noted()).collect();
-        let Some(last) = crate::executed::oldest(noted, len - most * 3 / 4) else { return };
+        let Some(last) = oldest(noted, len - most * 3 / 4) else { return };
         for group in self.groups() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
             replica.record.executed.forget_until(last, group, &mut self.forgotten);
@@ -307,7 +303,7 @@ impl<S: UnitStore> Mirror<S> {
         let mut records: Vec<Executed> =
             self.forgotten.entries(group).map(|e| wire_entry(&e)).collect();
         if let Some(replica) = self.replicas.get(group) {
-            records.extend(replica.record.executed.to_records());
+            records.extend(to_records(&replica.record.executed));
         }
         records
     }

@@ -16,7 +16,7 @@ use crate::members::GroupConfig;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::Pace;
 use crate::repair::Repair;
-use crate::replica::{Record, Replica, Role};
+use crate::replica::{Replica, Role};
 use crate::scrub::Scrub;
 use crate::stopwatch::Stopwatch;
 use crate::volumes::Volumes;
@@ -177,8 +177,8 @@ impl<S: UnitStore> Mirror<S> {
         let known = store.forgotten().cloned();
         let mut forgotten = known.unwrap_or_else(|| Forgotten::new(room));
         forgotten.set_room(room);
-        let replica = |(group, found): (GroupId, ReplicaRecord)| {
-            let mut record = Record::new(&found, &mut noted);
+        let replica = |(group, mut record): (GroupId, ReplicaRecord)| {
+            record.executed = record.executed.renoted(&mut noted);
             record.executed.bound(limits.executed_group as usize, group, &mut forgotten);
             if mutant::on(Mutant::VolatileDirty) {
                 record.clean();
@@ -490,9 +490,8 @@ impl<S: UnitStore> Mirror<S> {
             Err(error) => return self.job_failed(now, key, error, out),
         };
         if client.sdc.0 != 0 && kind.changes_data() {
-            self.noted += 1;
             let list = &mut replica.record.executed;
-            list.record(client, unit, BlockSet::touching(at, len), self.noted);
+            list.record(client, unit, BlockSet::touching(at, len), &mut self.noted);
             let is_long = list.len() > self.limits.executed_group as usize;
             if is_long || self.noted >= self.count_at {
                 self.bound_executed(group);

@@ -16,6 +16,7 @@
 //! - Nothing is served before the group is active. It becomes active when it has settled (R6) and
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
+use crate::executed::refusal;
 use crate::members::Members;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, fits};
@@ -133,7 +134,7 @@ impl<S: UnitStore> Mirror<S> {
             // have room beyond the window of writes.
             let windows = if kind == OpKind::Zero { 2 } else { 1 };
             let most = windows * self.limits.executed_window as usize;
-            replica.record.executed.admits(request.client, most)?;
+            replica.record.executed.admits(request.client, most).map_err(refusal)?;
             if !primary.has_room(&self.limits) {
                 return Err(Status::Busy);
             }

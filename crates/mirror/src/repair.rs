@@ -19,7 +19,7 @@
 //! A device that can't read what was just rewritten has failed. This process ends, and the other
 //! copy serves.
 
-use crate::executed::{ExecutedList, wire_entry};
+use crate::executed::{from_records, wire_entry};
 use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind, fits};
@@ -264,7 +264,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         // The content may include writes that the other replica has forgotten.
         self.take_forgotten(group, list);
-        let list: Rc<[ExecutedBlocks]> = ExecutedList::from_records(list, &mut 0).entries().into();
+        let list: Rc<[ExecutedBlocks]> = from_records(list, &mut 0).entries().into();
         self.copied.insert(key, list.clone());
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);

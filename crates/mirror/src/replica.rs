@@ -4,8 +4,6 @@
 //! Invariants of a primary's stream: its lsns are consecutive, its first operation is not finished,
 //! and the commit point is the lsn before that one, or the last lsn if the stream is empty.
 
-use crate::dirty::Dirty;
-use crate::executed::ExecutedList;
 use crate::lock::Locks;
 use crate::members::{GroupConfig, Members};
 use crate::secondary::Secondary;
@@ -13,51 +11,7 @@ use crate::sync::Sync;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{DeviceId, Epoch, Limits, Lsn, MapVersion, Time};
-use seam::ReplicaRecord;
-
-/// What a replica must remember over a restart. It is stored together with the content (rule R5).
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Record {
-    /// The highest epoch in which it took part, or may have done so. After a restart it never acts
-    /// in that epoch again (R2).
-    pub acted: Epoch,
-    /// It was a joiner in that epoch.
-    pub joiner: bool,
-    /// The last epoch at whose seal it was equal to another in-sync replica. `dirty` covers
-    /// everything since then.
-    pub base: Epoch,
-    /// Blocks that may differ from another copy.
-    pub dirty: Dirty,
-    /// Any block may differ: the unit store had no room for the whole dirty set.
-    pub all_dirty: bool,
-    /// Client writes that the content includes.
-    pub executed: ExecutedList,
-}
-
-impl Record {
-    /// Creates the record from that of the unit store. `noted` counts the entries of the device's
-    /// lists.
-    pub fn new(found: &ReplicaRecord, noted: &mut u64) -> Record {
-        let mut executed = found.executed.clone();
-        executed.sort_by_key(|e| (e.write.incarnation, e.write.seq));
-        let mut dirty = Dirty::default();
-        found.dirty.iter().for_each(|(unit, blocks)| dirty.insert(*unit, *blocks));
-        Record {
-            acted: found.acted,
-            joiner: found.joiner,
-            base: found.base,
-            dirty,
-            all_dirty: found.all_dirty,
-            executed: ExecutedList::from_entries(&executed, noted),
-        }
-    }
-
-    /// Clears the dirty set: no block differs.
-    pub fn clean(&mut self) {
-        self.dirty.clear();
-        self.all_dirty = false;
-    }
-}
+use seam::record::{Dirty, ReplicaRecord};
 
 /// The role of a replica in its present epoch.
 #[derive(Debug)]
@@ -154,7 +108,7 @@ pub(crate) struct Replica {
     pub others: Members,
     /// The version of the map that brought the configuration.
     pub map: MapVersion,
-    pub record: Record,
+    pub record: ReplicaRecord,
     pub role: Role,
     pub locks: Locks,
     /// Other devices that may have been the primary, and until when each may serve reads by leases
@@ -173,7 +127,7 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub fn new(record: Record) -> Replica {
+    pub fn new(record: ReplicaRecord) -> Replica {
         Replica {
             config: GroupConfig::default(),
             others: Members::default(),

@@ -16,14 +16,14 @@
 //!   is durable, and the answer to an earlier seal is left out.
 
 use crate::changes::Waiting;
-use crate::dirty::Dirty;
-use crate::executed::ExecutedList;
+use crate::executed::from_records;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, fits};
 use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
+use seam::record::{Dirty, ExecutedList};
 use seam::{Buf, Change, Effect, Effects, Forgotten, Note, UnitStore};
 use wire::message::{
     Commit, Replicate, Replicated, Seal, Sealed, SyncStart, SyncState, SyncWipe, UnitRange,
@@ -345,7 +345,7 @@ impl<S: UnitStore> Mirror<S> {
         secondary.sealed = None;
         secondary.last = m.after;
         secondary.refused.clear();
-        secondary.source = ExecutedList::from_records(list, &mut 0);
+        secondary.source = from_records(list, &mut 0);
         // Copies may include writes that the primary has forgotten.
         self.take_forgotten(group, list);
         let replica = self.replicas.get_mut(group).expect("checked");
@@ -502,7 +502,7 @@ impl<S: UnitStore> Mirror<S> {
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
         let executed = &mut replica.record.executed;
-        *executed = ExecutedList::from_records(list, &mut self.noted);
+        *executed = from_records(list, &mut self.noted);
         // The list is as long as at the primary. What has no room here is forgotten before the rest
         // is listed.
         let mut dropped = Forgotten::new(Forgotten::MOST);

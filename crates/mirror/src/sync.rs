@@ -14,7 +14,6 @@
 //! Invariant: of any two in-sync replicas that differ in a block, one has the block in its dirty
 //! set. So no peer is sealed, which clears its dirty set, before every peer has everything.
 
-use crate::dirty::Dirty;
 use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
@@ -26,6 +25,7 @@ use base::{
     BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
     mutant,
 };
+use seam::record::Dirty;
 use seam::{Buf, Effects, Note, UnitStore};
 use wire::message::{Seal, Sealed, SyncStart, SyncState, SyncWipe};
 use wire::records::{self, UnitBlocks};

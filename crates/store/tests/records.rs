@@ -60,7 +60,8 @@ fn write(world: &mut World, group: u32, write: ClientWrite) {
 
 fn executed(world: &mut World) -> BTreeMap<(SdcId, u64), GroupId> {
     let records = store(world).records().into_iter();
-    let all = records.flat_map(|(g, r)| r.executed.into_iter().map(move |e| (g, e.write)));
+    let all =
+        records.flat_map(|(g, r)| r.executed.entries().into_iter().map(move |e| (g, e.write)));
     all.map(|(group, w)| ((w.sdc, w.seq), group)).collect()
 }
 
