@@ -5,6 +5,7 @@ mod damage;
 mod executed;
 mod full;
 mod gap;
+mod lives;
 mod moved;
 #[cfg(feature = "mutants")]
 mod mutants;
