@@ -3,7 +3,8 @@
 use crate::exit::{Exit, coded};
 use anyhow::{Context, Result, anyhow, bail};
 use base::ClusterId;
-use node::links::{NOT_OFFERED, agreed, hello};
+use node::links::{agreed, hello};
+use node::refusals::NOT_OFFERED;
 use prost::Message;
 use seam::{BufPool, Framer, Framing};
 use std::collections::{BTreeSet, VecDeque};

@@ -5,6 +5,7 @@ use crate::Policy;
 use core::time::Duration;
 
 /// The bounds of a process. All queues and tables take their capacity from here.
+// Large: all bounds are in one place, so that a profile can set each of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// The largest body of a frame between our own processes, in bytes.

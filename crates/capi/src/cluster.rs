@@ -2,28 +2,18 @@
 
 use crate::context::{Context, Settings};
 use crate::failure::{Failure, keep};
-use crate::guard::{self, Inside, Owner};
-use crate::volume::gabion_volume;
+use crate::guard;
+use crate::handle::{CLUSTER, Inside, Owner, gabion_cluster, gabion_volume};
 use crate::{GABION_BACKEND_AUTO, GABION_BACKEND_EPOLL, GABION_BACKEND_URING};
 use crate::{address, gabion_completion, gabion_options, name};
 use base::Limits;
-use std::cell::{RefCell, UnsafeCell};
+use std::cell::RefCell;
 use std::ffi::{CStr, c_char, c_int};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 const TIMEOUT_MS: u32 = 10_000;
 const QUEUE_DEPTH: u32 = 1024;
-
-/// An open cluster. The thread that opened it is a client of the cluster.
-#[allow(non_camel_case_types)]
-pub struct gabion_cluster {
-    pub(crate) mark: u64,
-    pub(crate) owner: Owner,
-    pub(crate) inside: UnsafeCell<Inside>,
-    /// Open volumes, which are freed at the latest when the cluster is closed.
-    pub(crate) volumes: RefCell<Vec<*mut gabion_volume>>,
-}
 
 /// Opens a cluster: connects to it as a client, and waits until an MDM has accepted the client.
 /// `mdm` has the addresses of its MDMs: `IP:PORT`, separated by commas; or `dir:PATH` with the
@@ -51,7 +41,7 @@ pub unsafe extern "C" fn gabion_cluster_open(
         let (mdm, options) = unsafe { (text(mdm, "mdm")?, read_options(options)?) };
         let context = Context::open(settings(mdm, &options)?)?;
         Ok(Box::new(gabion_cluster {
-            mark: guard::CLUSTER,
+            mark: CLUSTER,
             owner: Owner::here(),
             inside: Inside::new(context),
             volumes: RefCell::new(Vec::new()),

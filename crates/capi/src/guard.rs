@@ -4,21 +4,12 @@
 //! It can't detect a handle whose memory was freed and reused. Fields that are read before the
 //! owner is known never change, so a call from a wrong thread is refused without a data race.
 
-use crate::cluster::gabion_cluster;
 use crate::context::{Context, Opened};
 use crate::failure::{Failure, keep};
-use crate::volume::gabion_volume;
+use crate::handle::{CLUSTER, VOLUME, gabion_cluster, gabion_volume};
 use std::borrow::Cow;
-use std::cell::UnsafeCell;
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
-use std::sync::atomic::{AtomicU64, Ordering};
-
-/// Marks memory as the handle of a cluster.
-pub(crate) const CLUSTER: u64 = 0x6761_6269_6f6e_6331;
-/// Marks memory as the handle of a volume.
-pub(crate) const VOLUME: u64 = 0x6761_6269_6f6e_7631;
 
 const NO_CLUSTER: Failure =
     Failure::plain(libc::EBADF, c"not an open cluster: use what gabion_cluster_open has given");
@@ -32,58 +23,6 @@ const POISONED: Failure = Failure::plain(
     libc::ENOTRECOVERABLE,
     c"the library has failed here before: close the cluster and open it anew",
 );
-
-/// How many forks led to this process.
-static FORKS: AtomicU64 = AtomicU64::new(0);
-
-extern "C" fn forked() {
-    FORKS.fetch_add(1, Ordering::Relaxed);
-}
-
-thread_local! {
-    static HERE: u8 = const { 0 };
-}
-
-/// Returns a number that distinguishes threads that run at the same time.
-fn thread() -> usize {
-    HERE.with(|here| std::ptr::from_ref(here).addr())
-}
-
-/// The thread and process that may use a context.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Owner {
-    thread: usize,
-    forks: u64,
-}
-
-impl Owner {
-    /// Returns the present thread of the present process.
-    pub(crate) fn here() -> Owner {
-        static WATCH: Once = Once::new();
-        WATCH.call_once(|| {
-            // SAFETY: the handler only touches an atomic, which is allowed in a child.
-            unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-        });
-        Owner { thread: thread(), forks: FORKS.load(Ordering::Relaxed) }
-    }
-
-    fn is_here(self) -> bool {
-        self == Owner { thread: thread(), forks: FORKS.load(Ordering::Relaxed) }
-    }
-}
-
-/// State that only the owner may access.
-pub(crate) struct Inside {
-    pub(crate) context: Context,
-    poisoned: bool,
-    error: Cow<'static, CStr>,
-}
-
-impl Inside {
-    pub(crate) fn new(context: Context) -> UnsafeCell<Inside> {
-        UnsafeCell::new(Inside { context, poisoned: false, error: Cow::Borrowed(c"") })
-    }
-}
 
 /// Returns the cluster behind a pointer, if it is one.
 unsafe fn cluster_of<'a>(cluster: *const gabion_cluster) -> Option<&'a gabion_cluster> {

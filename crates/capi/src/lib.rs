@@ -19,8 +19,9 @@
 //! | `cluster` | the functions of a cluster: open, poll, close |
 //! | `volume` | the functions of a volume: open, the five requests |
 //! | `context` | the state behind a cluster's handle |
+//! | `handle` | the handles that callers hold |
 //! | `guard` | the checks before each call |
-//! | `failure` | error numbers and messages |
+//! | `failure`, `message` | error numbers and messages |
 //! | `address`, `name` | addresses of the MDMs, and the client's name |
 
 mod address;
@@ -28,11 +29,14 @@ mod cluster;
 mod context;
 mod failure;
 mod guard;
+mod handle;
+mod message;
 mod name;
 mod volume;
 
 pub use cluster::*;
-pub use failure::{gabion_last_error, gabion_strerror};
+pub use handle::{gabion_cluster, gabion_volume};
+pub use message::{gabion_last_error, gabion_strerror};
 pub use volume::*;
 
 use std::ffi::{c_char, c_void};

@@ -1,29 +1,12 @@
 //! The functions of a volume: open, query, the five requests, close.
 
-use crate::cluster::{gabion_cluster, refuse, text};
-use crate::context::{Memory, Opened};
+use crate::cluster::{refuse, text};
+use crate::context::Memory;
 use crate::failure::Failure;
+use crate::handle::{VOLUME, gabion_cluster, gabion_volume};
 use crate::{GABION_FUA, GABION_NO_HOLE, gabion_volume_info, guard};
 use seam::BlockKind;
 use std::ffi::{c_char, c_int, c_void};
-
-/// An open volume.
-#[allow(non_camel_case_types)]
-pub struct gabion_volume {
-    pub(crate) mark: u64,
-    pub(crate) cluster: *const gabion_cluster,
-    pub(crate) opened: Opened,
-}
-
-impl gabion_volume {
-    /// # Safety
-    /// `volume` came from `gabion_volume_open`, and is not used any more.
-    pub(crate) unsafe fn free(volume: *mut gabion_volume) {
-        // SAFETY: the caller promises it.
-        let mut volume = unsafe { Box::from_raw(volume) };
-        volume.mark = 0;
-    }
-}
 
 fn done(result: Result<(), c_int>) -> c_int {
     result.err().unwrap_or(0)
@@ -55,7 +38,7 @@ pub unsafe extern "C" fn gabion_volume_open(
         Ok(opened) => opened,
         Err(code) => return code,
     };
-    let opened = Box::into_raw(Box::new(gabion_volume { mark: guard::VOLUME, cluster, opened }));
+    let opened = Box::into_raw(Box::new(gabion_volume { mark: VOLUME, cluster, opened }));
     // SAFETY: the caller promises it; `enter` has succeeded, so this is a cluster of this thread.
     unsafe {
         (*cluster).volumes.borrow_mut().push(opened);

@@ -345,8 +345,8 @@ fn groups(store: &Durable) -> Vec<Group> {
     for (id, record) in store.records() {
         let group = all.entry(id).or_default();
         (group.acted, group.base) = (record.acted.0, record.base.0);
-        group.dirty_units = record.dirty.len();
-        group.dirty_bytes = record.dirty.values().map(set_bytes).sum();
+        group.dirty_units = record.dirty.units();
+        group.dirty_bytes = record.dirty.bytes();
         (group.all_dirty, group.executed) = (record.all_dirty, record.executed.len());
     }
     all.into_iter().map(|(id, group)| Group { id: id.0, ..group }).collect()

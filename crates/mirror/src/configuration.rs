@@ -7,16 +7,17 @@
 //! Invariant: from the moment a newer configuration is known, nothing is answered under the old
 //! one.
 
+use crate::changes::Waiting;
 use crate::lease::Fate;
-use crate::marks::Waiting;
+use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, OpKind};
-use crate::replica::{GroupConfig, Primary, Record, Replica, Role};
+use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{BlockSet, DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
-use seam::{Change, Effects, Note, UnitStore};
+use seam::{Change, Effects, Note, ReplicaRecord, UnitStore};
 
 impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
@@ -65,7 +66,8 @@ impl<S: UnitStore> Mirror<S> {
         if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
             return;
         }
-        let replica = self.replicas.get_or_insert_with(group, || Replica::new(Record::default()));
+        let replica =
+            self.replicas.get_or_insert_with(group, || Replica::new(ReplicaRecord::default()));
         let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         let confirms = told && config.epoch == known.epoch && self.unsure.contains(&group);
         if config.epoch <= known.epoch && !confirms {
@@ -73,7 +75,8 @@ impl<S: UnitStore> Mirror<S> {
         }
         if confirms && config == known {
             self.unsure.remove(&group);
-            return self.enter_again(now, group, out);
+            self.enter_again(now, group, out);
+            return self.pump(now, out);
         }
         // The configuration is newer, or that of the other server was wrong and this one replaces
         // it.
@@ -104,6 +107,7 @@ impl<S: UnitStore> Mirror<S> {
             replica.next = Some((config.clone(), map));
         }
         self.enter(now, group, out);
+        self.pump(now, out);
     }
 
     /// Ends the present configuration: from now on nothing is answered under it.
@@ -220,7 +224,7 @@ impl<S: UnitStore> Mirror<S> {
                 replica.noted = epoch;
                 let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };
                 let wait = Waiting::Entry { epoch, joins };
-                self.change_first(now, group, alloc::vec![acts], wait, out);
+                self.change_first(now, group, alloc::vec![acts], wait);
             }
             return;
         }

@@ -8,7 +8,7 @@
 //! - The epoch in which the replica acted is kept. If the device becomes a replica of the group
 //!   again, it acts only in a newer epoch (R2).
 
-use crate::marks::Waiting;
+use crate::changes::Waiting;
 use crate::mirror::Mirror;
 use alloc::vec;
 use base::{Epoch, GroupId, Mutant, Time, mutant};
@@ -30,7 +30,7 @@ impl<S: UnitStore> Mirror<S> {
         replica.record.base = Epoch(0);
         replica.local += 1;
         out.note(Note::Discarded { group });
-        self.change_first(now, group, vec![Change::Wipe], Waiting::Discard, out);
+        self.change_first(now, group, vec![Change::Wipe], Waiting::Discard);
     }
 
     /// The deletion is durable.
@@ -38,7 +38,6 @@ impl<S: UnitStore> Mirror<S> {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         replica.local -= 1;
         self.enter(now, group, out);
-        self.pump(now, out);
     }
 
     /// An MDM has confirmed what only another server had said of this group: content may be deleted

@@ -5,7 +5,7 @@ use crate::mirror::Mirror;
 use crate::replica::Replica;
 use alloc::vec::Vec;
 use base::{Epoch, GroupId};
-use seam::{GroupRecord, UnitStore};
+use seam::{ReplicaRecord, UnitStore};
 
 /// What a device remembers of a group that helps to find the replica with every acknowledged write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,8 +19,8 @@ pub struct Evidence {
     pub base: Epoch,
 }
 
-impl From<&GroupRecord> for Evidence {
-    fn from(r: &GroupRecord) -> Evidence {
+impl From<&ReplicaRecord> for Evidence {
+    fn from(r: &ReplicaRecord) -> Evidence {
         Evidence { acted: r.acted, joiner: r.joiner, base: r.base }
     }
 }
@@ -28,10 +28,7 @@ impl From<&GroupRecord> for Evidence {
 impl<S: UnitStore> Mirror<S> {
     /// Returns what this device remembers of each group, in order of the groups.
     pub fn evidence(&self) -> Vec<(GroupId, Evidence)> {
-        let one = |(id, r): (GroupId, &Replica)| {
-            let (acted, joiner, base) = (r.record.acted, r.record.joiner, r.record.base);
-            (id, Evidence { acted, joiner, base })
-        };
+        let one = |(id, r): (GroupId, &Replica)| (id, Evidence::from(&r.record));
         let mut all: Vec<(GroupId, Evidence)> = self.replicas.iter().map(one).collect();
         all.sort_unstable();
         all

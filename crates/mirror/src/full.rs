@@ -11,9 +11,9 @@
 //! only if the primary can still take the write back (`Replicate::fresh`), so a device that keeps
 //! its spare is not suspected.
 
+use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, OpKind};
-use crate::replica::Members;
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Note, UnitStore};

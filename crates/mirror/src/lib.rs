@@ -21,16 +21,17 @@
 //!
 //! | file | contents | rules |
 //! |---|---|---|
-//! | `mirror` | all replicas of a shard: operations, range locks, media jobs | R3 |
+//! | `mirror` | all replicas of a shard: the loop for all work, range locks, media jobs | R3 |
 //! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
-//! | `replica` | one replica: configuration, record, role; the primary's stream | R5 |
+//! | `members` | the configuration of a group, and sets of its replicas | |
+//! | `replica` | one replica: its record and role; the primary's stream | R5 |
 //! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
 //! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
 //! | `sync` | settle and resync | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
 //! | `watch` | timers, beacons and grants; which devices are suspected | R3, R4, R12 |
-//! | `executed` | the list of executed writes | R8 |
-//! | `dirty`, `marks` | the dirty set, and what the unit store is told | R5 |
+//! | `executed` | executed writes in frames; [`seam::record`] has the list and the dirty set | R8 |
+//! | `marks`, `changes` | what the unit store is told of both | R5 |
 //! | `op`, `lock`, `load` | one operation, range locks, the limit for clients' operations | R3 |
 //! | `window` | flow control to each replica; joiners that stall | R11 |
 //! | `pace`, `arrival`, `stopwatch` | the speed of copies at both ends, and how it is measured | |
@@ -45,9 +46,9 @@
 extern crate alloc;
 
 mod arrival;
+mod changes;
 pub mod client;
 mod configuration;
-mod dirty;
 mod discard;
 mod evidence;
 mod executed;
@@ -57,6 +58,7 @@ mod lease;
 mod load;
 mod lock;
 mod marks;
+mod members;
 mod mirror;
 mod op;
 mod pace;
@@ -72,16 +74,15 @@ mod volumes;
 mod watch;
 mod window;
 
-pub use dirty::Dirty;
 pub use evidence::Evidence;
-pub use executed::ExecutedList;
 pub use gap::Gaps;
 pub use lease::{Fate, Leases};
 pub use lock::{Locks, Range};
 pub use marks::Grown;
+pub use members::GroupConfig;
 pub use mirror::{GroupView, Mirror, Stats};
-pub use replica::GroupConfig;
 pub use scrub::ScrubStats;
+pub use seam::record::{Dirty, ExecutedList};
 pub use secondary::GAP;
 pub use standing::Standing;
 pub use volumes::Volumes;

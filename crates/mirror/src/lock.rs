@@ -1,6 +1,6 @@
 //! Range locks of one group. Operations on overlapping blocks run one after the other, in order of
-//! arrival; reads share. So no read overlaps a write in flight (R3). The unit store relies on it, and
-//! stops at a job that breaks it.
+//! arrival; reads share. So no read overlaps a write in flight (R3). The unit store relies on it,
+//! and stops at a job that breaks it.
 
 use alloc::vec::Vec;
 use base::{BLOCK, UnitKey};

@@ -8,17 +8,16 @@
 //!
 //! Invariant: the unit store's dirty set of a group includes the one here.
 
-use crate::dirty::Dirty;
-use crate::executed::{ExecutedList, told_entry, wire_entry};
+use crate::changes::{Ended, Waiting};
+use crate::executed::{to_records, told_entry, wire_entry};
 use crate::mirror::Mirror;
 use crate::op::{Op, OpKind};
 use crate::replica::Role;
-use alloc::collections::BTreeSet;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BlockSet, Epoch, GroupId, Incarnation, Lsn, Mutant, SdcId, Time, UnitKey, mutant};
+use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, Time, UnitKey, mutant};
+use seam::record::{Dirty, ExecutedList, oldest};
 use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Marks, Origin, UnitStore};
-use wire::PeerLink;
 use wire::records::Executed;
 
 /// The low half of the token of a change. No operation has this index.
@@ -58,49 +57,6 @@ pub struct Grown {
     pub copies: usize,
 }
 
-/// What continues when a change is durable.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Waiting {
-    /// Entering the configuration of this epoch, as a joiner or not.
-    Entry { epoch: Epoch, joins: bool },
-    /// The answer to a seal of this epoch, on this link.
-    Seal { epoch: Epoch, lsn: Lsn, link: PeerLink },
-    /// The answer to a wipe in this epoch, on this link.
-    Wipe { epoch: Epoch, link: PeerLink },
-    /// The end of deleting a replica that left its group.
-    Discard,
-}
-
-/// Changes that are not durable yet, and what the unit store has not been told yet.
-#[derive(Debug, Default)]
-pub(crate) struct Changes {
-    waiting: alloc::collections::BTreeMap<u64, (GroupId, Waiting)>,
-    next: u64,
-    /// Groups with clean blocks that the unit store has not been told.
-    pub untidy: BTreeSet<GroupId>,
-}
-
-impl Changes {
-    /// Returns true if the last change in progress for the group is the same: it will be answered
-    /// to the newest question. A primary repeats its question until it is answered, and a device
-    /// that hangs would get a change for each.
-    pub fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
-        let last = self.waiting.values_mut().rev().find(|known| known.0 == group);
-        let Some((_, known)) = last else { return false };
-        let same = match (*known, asked) {
-            (Waiting::Seal { epoch: e, lsn: l, .. }, Waiting::Seal { epoch, lsn, .. }) => {
-                (e, l) == (epoch, lsn)
-            }
-            (Waiting::Wipe { epoch: e, .. }, Waiting::Wipe { epoch, .. }) => e == epoch,
-            _ => false,
-        };
-        if same {
-            *known = asked;
-        }
-        same
-    }
-}
-
 /// Returns the number of executed writes after which all lists are counted.
 fn count_every(limits: &base::Limits) -> u64 {
     u64::from(limits.executed_device / 64).max(1)
@@ -136,11 +92,10 @@ impl<S: UnitStore> Mirror<S> {
         group: GroupId,
         changes: Vec<Change>,
         waiting: Waiting,
-        out: &mut Effects,
     ) {
         if !self.store.survives() {
             self.store.change(None, group, changes);
-            return self.changed(now, group, waiting, out);
+            return self.ended.push_back(Ended::Change(group, waiting));
         }
         self.changes.next += 1;
         let token = self.changes.next << 32 | CHANGE;
@@ -171,14 +126,21 @@ impl<S: UnitStore> Mirror<S> {
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
         loop {
             self.store.flush(out);
-            if !self.reap(now, out) {
+            if !self.reap(now, out) && self.ended.is_empty() {
                 return;
             }
             self.pump(now, out);
         }
     }
 
-    fn changed(&mut self, now: Time, group: GroupId, waiting: Waiting, out: &mut Effects) {
+    /// Continues what waited for a change.
+    pub(crate) fn changed(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        waiting: Waiting,
+        out: &mut Effects,
+    ) {
         match waiting {
             Waiting::Entry { epoch, joins } => {
                 let Some(replica) = self.replicas.get_mut(group) else { return };
@@ -188,9 +150,11 @@ impl<S: UnitStore> Mirror<S> {
                     (replica.record.acted, replica.record.joiner) = (epoch, joins);
                 }
                 self.enter(now, group, out);
-                self.pump(now, out);
             }
-            Waiting::Seal { epoch, lsn, link } => self.sealed(group, epoch, lsn, link, out),
+            Waiting::Seal { epoch, lsn, link } => {
+                self.sealed(group, epoch, lsn, link, out);
+                self.answer_asked(group, out);
+            }
             Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
             Waiting::Discard => self.discarded(now, group, out),
         }
@@ -261,7 +225,8 @@ impl<S: UnitStore> Mirror<S> {
         Grown {
             executed: limits.executed_device as usize + count_every(limits) as usize,
             executed_group: group,
-            // Twice, because entries that are never retried are dropped only now and then.
+            // Twice, because a list that came from another replica has no floors before the next
+            // writes of its clients.
             executed_client: group
                 .min(2 * (2 * limits.executed_window + limits.shard_ops) as usize),
             forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
@@ -295,17 +260,12 @@ impl<S: UnitStore> Mirror<S> {
 
     fn bound_all_executed(&mut self) {
         let most = self.limits.executed_device as usize;
-        if self.executed_len() <= most || mutant::on(Mutant::EndlessList) {
-            return;
-        }
-        // Entries that are never retried go first: dropping them forgets nothing.
-        self.replicas.values_mut().for_each(|r| r.record.executed.prune());
         let len = self.executed_len();
-        if len <= most {
+        if len <= most || mutant::on(Mutant::EndlessList) {
             return;
         }
         let noted = self.replicas.values().flat_map(|r| r.record.executed.noted()).collect();
-        let Some(last) = crate::executed::oldest(noted, len - most * 3 / 4) else { return };
+        let Some(last) = oldest(noted, len - most * 3 / 4) else { return };
         for group in self.groups() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
             replica.record.executed.forget_until(last, group, &mut self.forgotten);
@@ -343,7 +303,7 @@ impl<S: UnitStore> Mirror<S> {
         let mut records: Vec<Executed> =
             self.forgotten.entries(group).map(|e| wire_entry(&e)).collect();
         if let Some(replica) = self.replicas.get(group) {
-            records.extend(replica.record.executed.to_records());
+            records.extend(to_records(&replica.record.executed));
         }
         records
     }

@@ -6,16 +6,17 @@
 //! Invariant: an operation changes the media only while it holds its range lock.
 
 use crate::arrival::{self, Arrivals};
+use crate::changes::{Changes, Ended};
 use crate::full::Usable;
 use crate::gap::Gaps;
 use crate::lease::{Fate, Leases};
 use crate::load::Load;
 use crate::lock::Range;
-use crate::marks::Changes;
+use crate::members::GroupConfig;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::Pace;
 use crate::repair::Repair;
-use crate::replica::{GroupConfig, Record, Replica, Role};
+use crate::replica::{Replica, Role};
 use crate::scrub::Scrub;
 use crate::stopwatch::Stopwatch;
 use crate::volumes::Volumes;
@@ -28,7 +29,7 @@ use base::{
     Slab, Time, mutant,
 };
 use seam::{
-    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, GroupRecord, Job, Note, Started,
+    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, Job, Note, ReplicaRecord, Started,
     UnitStore,
 };
 use wire::message::Reply;
@@ -84,6 +85,13 @@ pub struct GroupView {
     pub todo_bytes: u64,
 }
 
+/// A step of the loop that does all work.
+enum Work {
+    Ended(Ended),
+    /// Start an operation.
+    Start(u64),
+}
+
 /// All replicas of one shard.
 pub struct Mirror<S> {
     pub(crate) me: DeviceId,
@@ -111,6 +119,8 @@ pub struct Mirror<S> {
     pub(crate) zeros: Option<Buf>,
     /// Operations that have their range lock and can start.
     pub(crate) ready: VecDeque<u64>,
+    /// What ended in the call that began it. It goes on before other operations start.
+    pub(crate) ended: VecDeque<Ended>,
     /// Groups with blocks to copy, served in turn.
     pub(crate) copy_queue: VecDeque<GroupId>,
     pub(crate) copies: u32,
@@ -167,8 +177,8 @@ impl<S: UnitStore> Mirror<S> {
         let known = store.forgotten().cloned();
         let mut forgotten = known.unwrap_or_else(|| Forgotten::new(room));
         forgotten.set_room(room);
-        let replica = |(group, found): (GroupId, GroupRecord)| {
-            let mut record = Record::new(&found, &mut noted);
+        let replica = |(group, mut record): (GroupId, ReplicaRecord)| {
+            record.executed = record.executed.renoted(&mut noted);
             record.executed.bound(limits.executed_group as usize, group, &mut forgotten);
             if mutant::on(Mutant::VolatileDirty) {
                 record.clean();
@@ -195,6 +205,7 @@ impl<S: UnitStore> Mirror<S> {
             roomy: Vec::new(),
             fates: BTreeMap::new(),
             ready: VecDeque::new(),
+            ended: VecDeque::new(),
             copy_queue: VecDeque::new(),
             copies: 0,
             arrivals: Arrivals::default(),
@@ -322,22 +333,12 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Starts operations until none can start.
+    /// Does what can be done now. Each call from outside ends with this loop, and nothing else
+    /// continues an operation that had to wait: so no step begins within another one.
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
         loop {
-            while let Some(key) = self.ready.pop_front() {
-                let Some(op) = self.ops.get(key) else { continue };
-                match (op.kind, op.asker) {
-                    (_, Asker::Nobody) => {}
-                    (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
-                    (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
-                    (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
-                    (OpKind::Copy, _) => self.start_copy(now, key, out),
-                    (_, Asker::Client { .. }) => self.start_write(now, key, out),
-                    (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
-                    (OpKind::Write, _) if op.stream.fresh => self.start_fresh(now, key, out),
-                    _ => self.start_job(now, key, out),
-                }
+            while let Some(work) = self.next_work() {
+                self.step(now, work, out);
             }
             self.start_copies(now, out);
             if !self.arrivals.is_empty() {
@@ -346,9 +347,42 @@ impl<S: UnitStore> Mirror<S> {
             if !self.roomy.is_empty() {
                 self.use_room(out);
             }
-            if self.ready.is_empty() {
+            if self.ready.is_empty() && self.ended.is_empty() {
                 return;
             }
+        }
+    }
+
+    #[inline]
+    fn next_work(&mut self) -> Option<Work> {
+        if let Some(ended) = self.ended.pop_front() {
+            return Some(Work::Ended(ended));
+        }
+        self.ready.pop_front().map(Work::Start)
+    }
+
+    #[inline]
+    fn step(&mut self, now: Time, work: Work, out: &mut Effects) {
+        match work {
+            Work::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
+            Work::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
+            Work::Start(key) => self.start(now, key, out),
+        }
+    }
+
+    /// Starts an operation that has its range.
+    fn start(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let Some(op) = self.ops.get(key) else { return };
+        match (op.kind, op.asker) {
+            (_, Asker::Nobody) => {}
+            (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
+            (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
+            (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
+            (OpKind::Copy, _) => self.start_copy(now, key, out),
+            (_, Asker::Client { .. }) => self.start_write(now, key, out),
+            (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
+            (OpKind::Write, _) if op.stream.fresh => self.start_fresh(now, key, out),
+            _ => self.start_job(now, key, out),
         }
     }
 
@@ -409,9 +443,11 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
             Started::Pending => self.stopwatch.begins(now, key),
-            Started::Done(data) => self.job_done(now, key, Ok(data), None, out),
+            Started::Done(data) => self.ended.push_back(Ended::Job(key, Ok(data))),
             Started::Full => self.job_full(now, key, out),
-            Started::BadBody => self.job_done(now, key, Err(DiskError::BadBody), None, out),
+            Started::BadBody => {
+                self.ended.push_back(Ended::Job(key, Err(DiskError::BadBody)));
+            }
         }
     }
 
@@ -454,9 +490,8 @@ impl<S: UnitStore> Mirror<S> {
             Err(error) => return self.job_failed(now, key, error, out),
         };
         if client.sdc.0 != 0 && kind.changes_data() {
-            self.noted += 1;
             let list = &mut replica.record.executed;
-            list.record(client, unit, BlockSet::touching(at, len), self.noted);
+            list.record(client, unit, BlockSet::touching(at, len), &mut self.noted);
             let is_long = list.len() > self.limits.executed_group as usize;
             if is_long || self.noted >= self.count_at {
                 self.bound_executed(group);

@@ -1,7 +1,7 @@
 //! One operation in flight at a shard: an operation of a client or of another device, a copy of a
 //! sync, or a read of the scrubber.
 
-use crate::replica::Members;
+use crate::members::Members;
 use base::{Duration, GroupId, Lsn, Time, UNIT, UnitKey};
 use seam::{Buf, ClientWrite};
 use wire::message::{Fetch, Io, Replicate, UnitRange};

@@ -16,9 +16,11 @@
 //! - Nothing is served before the group is active. It becomes active when it has settled (R6) and
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
+use crate::executed::refusal;
+use crate::members::Members;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Asker, Local, Op, OpKind, fits};
-use crate::replica::{Members, Primary, Role};
+use crate::replica::{Primary, Role};
 use crate::sync::Phase;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -132,7 +134,7 @@ impl<S: UnitStore> Mirror<S> {
             // have room beyond the window of writes.
             let windows = if kind == OpKind::Zero { 2 } else { 1 };
             let most = windows * self.limits.executed_window as usize;
-            replica.record.executed.admits(request.client, most)?;
+            replica.record.executed.admits(request.client, most).map_err(refusal)?;
             if !primary.has_room(&self.limits) {
                 return Err(Status::Busy);
             }
@@ -377,11 +379,14 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Continues a write after its local job or an answer of a replica: acknowledges it when R1 is
     /// met, and removes it when nothing is left to do.
-    pub(crate) fn check_write(&mut self, now: Time, key: u64, out: &mut Effects) {
+    pub(crate) fn check_write(&mut self, now: Time, mut key: u64, out: &mut Effects) {
+        if self.ops.get(key).is_some_and(|op| op.kind == OpKind::Amend) {
+            let Some(write) = self.check_amend(now, key, out) else { return };
+            key = write;
+        }
         let Some(op) = self.ops.get(key) else { return };
         match op.kind {
             OpKind::Copy => return self.check_copy(now, key, out),
-            OpKind::Amend => return self.check_amend(now, key, out),
             _ if !op.damaged.is_empty() && op.local == Local::Done => {
                 return self.amend(now, key, out);
             }
@@ -534,7 +539,6 @@ impl<S: UnitStore> Mirror<S> {
         if let Some(joiner) = joiner {
             self.ask_joiner(now, group, joiner, true, out);
         }
-        self.pump(now, out);
     }
 
     /// Returns the groups of which this device is the primary, in order.

@@ -19,10 +19,11 @@
 //! A device that can't read what was just rewritten has failed. This process ends, and the other
 //! copy serves.
 
-use crate::executed::{ExecutedList, wire_entry};
+use crate::executed::{from_records, wire_entry};
+use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind, fits};
-use crate::replica::{Members, Role};
+use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
@@ -32,8 +33,6 @@ use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
 
-/// Rounds of repair that one operation gets. Each repairs one run of blocks.
-const ROUNDS: u32 = 256;
 /// How long until a copy of unreadable blocks is tried once more.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
@@ -45,8 +44,8 @@ pub(crate) struct Repair {
     damaged: Members,
     first: u16,
     blocks: u16,
-    round: u32,
-    /// Blocks that earlier rounds of the operation repaired.
+    /// Blocks that earlier repairs of the operation rewrote. Each repairs other blocks, so a unit
+    /// needs no more repairs than it has blocks.
     before: BlockSet,
 }
 
@@ -63,7 +62,7 @@ impl Repair {
         BlockSet::touching(self.at(), self.len())
     }
 
-    /// Returns the blocks that this round and earlier ones repaired.
+    /// Returns the blocks that this repair and earlier ones rewrite.
     fn mended(&self) -> BlockSet {
         let mut all = self.before;
         all.insert(self.set());
@@ -161,14 +160,13 @@ impl<S: UnitStore> Mirror<S> {
         let bad = BlockSet::from_range(first.into()..(first + blocks).into());
         let mended = self.repairs.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
         if !mended.and(bad).is_empty() {
-            // The device has not kept a repair, so another round would not help. The other copy
+            // The device has not kept a repair, so another repair would not help. The other copy
             // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
             self.failed = true;
             return;
         }
         let replica = &self.replicas[op.group];
-        let round = self.repairs.get(&key).map_or(1, |r| r.round + 1);
         let other = replica.config.devices(replica.needed()).next();
         let damaged = Members::default();
         op.local = Local::Asking;
@@ -176,10 +174,10 @@ impl<S: UnitStore> Mirror<S> {
             // The failed job has released its slots.
             op.reserved = self.store.reserve(op.group, op.unit, op.at, op.len);
         }
-        let Some(from) = other.filter(|_| round <= ROUNDS) else {
+        let Some(from) = other else {
             return self.unreadable(now, key, first, blocks, out);
         };
-        self.repairs.insert(key, Repair { from, damaged, first, blocks, round, before: mended });
+        self.repairs.insert(key, Repair { from, damaged, first, blocks, before: mended });
         self.send_fetch(key, out);
     }
 
@@ -266,7 +264,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         // The content may include writes that the other replica has forgotten.
         self.take_forgotten(group, list);
-        let list: Rc<[ExecutedBlocks]> = ExecutedList::from_records(list, &mut 0).entries().into();
+        let list: Rc<[ExecutedBlocks]> = from_records(list, &mut 0).entries().into();
         self.copied.insert(key, list.clone());
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
@@ -530,7 +528,7 @@ impl<S: UnitStore> Mirror<S> {
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
         let answer = Fetched { at: op.at, len: op.len, ..self.fetched(name, op.group) };
         out.send(link.id, link.frame(answer, &body), body);
-        self.wipe_if_idle(now, op.group, out);
+        self.wipe_if_idle(now, op.group);
     }
 
     // ---- at the primary: another copy is damaged ----
@@ -645,29 +643,29 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Ends the sending of whole blocks when all replicas have them: then they have the write, too.
-    pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
+    /// Ends the sending of whole blocks when all replicas have them. Returns the write of which
+    /// they are a part: the replicas have it now, too.
+    pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) -> Option<u64> {
         let op = self.ops.get(key).expect("the caller has it");
         let of = match op.asker {
             Asker::Amend { of } => Some(of),
             Asker::Mend => None,
-            _ => return,
+            _ => return None,
         };
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
-            return;
+            return None;
         }
         let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
         self.remove_op(key);
         let Some(of) = of else {
             self.unlock(group, key); // the secondary counts it as repaired
-            return self.leave_stream(now, group, lsn, out);
+            self.leave_stream(now, group, lsn, out);
+            return None;
         };
         self.stats.repaired += u64::from(bytes);
         out.note(Note::Repaired { group, bytes: bytes.into() });
-        if let Some(write) = self.ops.get_mut(of) {
-            write.acked.insert(sent);
-            self.check_write(now, of, out);
-        }
         self.leave_stream(now, group, lsn, out);
+        self.ops.get_mut(of)?.acked.insert(sent);
+        Some(of)
     }
 }

@@ -4,131 +4,14 @@
 //! Invariants of a primary's stream: its lsns are consecutive, its first operation is not finished,
 //! and the commit point is the lsn before that one, or the last lsn if the stream is empty.
 
-use crate::dirty::Dirty;
-use crate::executed::ExecutedList;
 use crate::lock::Locks;
+use crate::members::{GroupConfig, Members};
 use crate::secondary::Secondary;
 use crate::sync::Sync;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{DeviceId, Epoch, Limits, Lsn, MapVersion, Time};
-use seam::GroupRecord;
-
-/// A group's configuration, as the map has it.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct GroupConfig {
-    /// The number of the configuration.
-    pub epoch: Epoch,
-    /// The replica that serves; `None` when no in-sync replica is up.
-    pub primary: Option<DeviceId>,
-    /// All replicas, the preferred primary first; at most 8.
-    pub replicas: Vec<DeviceId>,
-    /// Replicas that hold every acknowledged write.
-    pub in_sync: Vec<DeviceId>,
-    /// Replicas that are being filled.
-    pub joiners: Vec<DeviceId>,
-    /// Every copy is lost (rule R10).
-    pub lost: bool,
-}
-
-/// A set of a group's replicas: one bit per place in `GroupConfig::replicas`.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Members(pub u8);
-
-impl Members {
-    pub fn contains_all(self, other: Members) -> bool {
-        other.0 & !self.0 == 0
-    }
-
-    pub fn insert(&mut self, other: Members) {
-        self.0 |= other.0;
-    }
-
-    pub fn remove(&mut self, other: Members) {
-        self.0 &= !other.0;
-    }
-
-    pub fn without(self, other: Members) -> Members {
-        Members(self.0 & !other.0)
-    }
-
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub fn is_one(self) -> bool {
-        self.0.is_power_of_two()
-    }
-
-    pub fn intersects(self, other: Members) -> bool {
-        self.0 & other.0 != 0
-    }
-}
-
-impl GroupConfig {
-    /// Returns the replica's bit; the empty set for a device that is no replica.
-    pub(crate) fn member(&self, device: DeviceId) -> Members {
-        Members(self.replicas.iter().position(|r| *r == device).map_or(0, |i| 1 << i))
-    }
-
-    pub(crate) fn members(&self, devices: &[DeviceId]) -> Members {
-        Members(devices.iter().fold(0, |bits, d| bits | self.member(*d).0))
-    }
-
-    pub(crate) fn devices(&self, members: Members) -> impl Iterator<Item = DeviceId> {
-        self.each(members).map(|(_, device)| device)
-    }
-
-    /// Like `devices`, with each replica's bit.
-    pub(crate) fn each(&self, members: Members) -> impl Iterator<Item = (Members, DeviceId)> {
-        let places = self.replicas.iter().enumerate();
-        places.map(|(i, d)| (Members(1 << i), *d)).filter(move |(m, _)| members.intersects(*m))
-    }
-}
-
-/// What a replica must remember over a restart. It is stored together with the content (rule R5).
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Record {
-    /// The highest epoch in which it took part, or may have done so. After a restart it never acts
-    /// in that epoch again (R2).
-    pub acted: Epoch,
-    /// It was a joiner in that epoch.
-    pub joiner: bool,
-    /// The last epoch at whose seal it was equal to another in-sync replica. `dirty` covers
-    /// everything since then.
-    pub base: Epoch,
-    /// Blocks that may differ from another copy.
-    pub dirty: Dirty,
-    /// Any block may differ: the unit store had no room for the whole dirty set.
-    pub all_dirty: bool,
-    /// Client writes that the content includes.
-    pub executed: ExecutedList,
-}
-
-impl Record {
-    /// Creates the record from that of the unit store. `noted` counts the entries of the device's
-    /// lists.
-    pub fn new(found: &GroupRecord, noted: &mut u64) -> Record {
-        let mut executed = found.executed.clone();
-        executed.sort_by_key(|e| (e.write.incarnation, e.write.seq));
-        let mut dirty = Dirty::default();
-        found.dirty.iter().for_each(|(unit, blocks)| dirty.insert(*unit, *blocks));
-        Record {
-            acted: found.acted,
-            joiner: found.joiner,
-            base: found.base,
-            dirty,
-            all_dirty: found.all_dirty,
-            executed: ExecutedList::from_entries(&executed, noted),
-        }
-    }
-
-    /// Clears the dirty set: no block differs.
-    pub fn clean(&mut self) {
-        self.dirty.clear();
-        self.all_dirty = false;
-    }
-}
+use seam::record::{Dirty, ReplicaRecord};
 
 /// The role of a replica in its present epoch.
 #[derive(Debug)]
@@ -225,7 +108,7 @@ pub(crate) struct Replica {
     pub others: Members,
     /// The version of the map that brought the configuration.
     pub map: MapVersion,
-    pub record: Record,
+    pub record: ReplicaRecord,
     pub role: Role,
     pub locks: Locks,
     /// Other devices that may have been the primary, and until when each may serve reads by leases
@@ -244,7 +127,7 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub fn new(record: Record) -> Replica {
+    pub fn new(record: ReplicaRecord) -> Replica {
         Replica {
             config: GroupConfig::default(),
             others: Members::default(),

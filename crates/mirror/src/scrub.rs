@@ -15,9 +15,10 @@
 //! Pages of the map and of checksums, the log, and the copies of the superblock are not scrubbed.
 //! Their damage shows when they are read. The position of a pass is not kept beyond the process.
 
+use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, OpKind, fits};
-use crate::replica::{Members, Primary, Replica, Role};
+use crate::replica::{Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, mutant};
@@ -240,7 +241,7 @@ impl<S: UnitStore> Mirror<S> {
                 self.scrub_mended(range.group, range.told, out);
             }
         }
-        self.wipe_if_idle(now, op.group, out);
+        self.wipe_if_idle(now, op.group);
     }
 
     /// Counts the blocks that were reported to the primary: they have come.
@@ -280,7 +281,7 @@ impl<S: UnitStore> Mirror<S> {
             self.scrub.op = None;
             self.tell_damage(now, (group, unit), first, blocks, out);
         }
-        self.wipe_if_idle(now, group, out);
+        self.wipe_if_idle(now, group);
         true
     }
 

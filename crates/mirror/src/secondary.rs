@@ -12,16 +12,18 @@
 //! - Before its own seal a replica forgets nothing by the commit point (R6).
 //! - A seal clears the dirty set only if its lsn is the last one that arrived, and it is answered
 //!   when that is durable (R6).
+//! - A question begins the stream again. It is answered when every write and every seal before it
+//!   is durable, and the answer to an earlier seal is left out.
 
-use crate::dirty::Dirty;
-use crate::executed::ExecutedList;
-use crate::marks::Waiting;
+use crate::changes::Waiting;
+use crate::executed::from_records;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, fits};
 use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
+use seam::record::{Dirty, ExecutedList};
 use seam::{Buf, Change, Effect, Effects, Forgotten, Note, UnitStore};
 use wire::message::{
     Commit, Replicate, Replicated, Seal, Sealed, SyncStart, SyncState, SyncWipe, UnitRange,
@@ -308,7 +310,7 @@ impl<S: UnitStore> Mirror<S> {
             answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);
         }
         self.answer_asked(op.group, out);
-        self.wipe_if_idle(now, op.group, out);
+        self.wipe_if_idle(now, op.group);
     }
 
     /// Takes a commit point.
@@ -343,7 +345,7 @@ impl<S: UnitStore> Mirror<S> {
         secondary.sealed = None;
         secondary.last = m.after;
         secondary.refused.clear();
-        secondary.source = ExecutedList::from_records(list, &mut 0);
+        secondary.source = from_records(list, &mut 0);
         // Copies may include writes that the primary has forgotten.
         self.take_forgotten(group, list);
         let replica = self.replicas.get_mut(group).expect("checked");
@@ -352,33 +354,47 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Sends this replica's state, if the primary has asked and everything is done that came before
-    /// the question. The answer lets the primary send more, and a replica whose device hangs would
-    /// have to hold all of that in memory.
-    fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
+    /// the question: writes, and the seal of an earlier stream. The answer lets the primary send
+    /// more, and a replica whose device hangs would have to hold all of that in memory, and would
+    /// hang again in the next seal, for which clients wait.
+    pub(crate) fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
         let Some((link, asked)) = secondary.asked else { return };
-        let before = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
-        if !before || mutant::on(Mutant::AnswerAtOnce) {
+        let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
+        if !(writes || self.changes.seals(group)) || mutant::on(Mutant::AnswerAtOnce) {
             secondary.asked = None;
             let state = self.state(asked.question, group, asked.epoch);
-            self.send_state(link, state, asked.all, out);
+            self.send_state(link, state, asked.all, asked.joiner, out);
         }
     }
 
     /// Sends the base epoch and the dirty set, in as many frames as necessary. A replica that
-    /// doesn't know what may differ sends all that it holds; likewise if `all` is asked for.
-    fn send_state(&self, link: PeerLink, state: SyncState, all: bool, out: &mut Effects) {
+    /// doesn't know what may differ sends all that it holds; likewise if `all` is asked for. A
+    /// joiner sends no list then, because it will be told to delete what it holds; while it stalls
+    /// it is asked again and again.
+    fn send_state(
+        &self,
+        link: PeerLink,
+        state: SyncState,
+        all: bool,
+        joiner: bool,
+        out: &mut Effects,
+    ) {
         let group = state.group;
         let record = &self.replicas[group].record;
         let mut list: Vec<UnitBlocks> =
             record.dirty.iter().map(|(unit, blocks)| UnitBlocks::new(unit, blocks)).collect();
-        if record.all_dirty || all {
+        let any = record.all_dirty || all;
+        if any && joiner {
+            list.clear();
+        } else if any {
             let units = self.store.units(group).into_iter();
             list.extend(units.map(|u| UnitBlocks::new(u, self.store.valid(group, u))));
         }
         let empty = list.is_empty() && self.store.is_empty(group);
-        let state = SyncState { base: record.base, all: record.all_dirty, empty, ..state };
+        let all = record.all_dirty || any && joiner;
+        let state = SyncState { base: record.base, all, empty, ..state };
         let most = (self.limits.frame_body as usize / size_of::<UnitBlocks>()).max(1);
         let mut pages = list.chunks(most).peekable();
         loop {
@@ -413,11 +429,12 @@ impl<S: UnitStore> Mirror<S> {
         let secondary = replica.secondary().expect("checked");
         (secondary.started, secondary.asked) = (false, None);
         secondary.wipe = Some(link);
-        self.wipe_if_idle(now, group, out);
+        self.wipe_if_idle(now, group);
+        self.pump(now, out);
     }
 
     /// Deletes the content if the primary has asked for that and no job runs.
-    pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId, out: &mut Effects) {
+    pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
             return;
@@ -433,7 +450,7 @@ impl<S: UnitStore> Mirror<S> {
         replica.record.clean();
         replica.record.executed.clear();
         replica.record.base = Epoch(0);
-        self.change_first(now, group, alloc::vec![Change::Wipe], wait, out);
+        self.change_first(now, group, alloc::vec![Change::Wipe], wait);
     }
 
     /// The deletion is durable: answers with the empty state.
@@ -445,7 +462,7 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         if self.replicas[group].config.epoch == epoch {
-            self.send_state(link, self.state(0, group, epoch), false, out);
+            self.send_state(link, self.state(0, group, epoch), false, true, out);
         }
     }
 
@@ -485,7 +502,7 @@ impl<S: UnitStore> Mirror<S> {
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
         let executed = &mut replica.record.executed;
-        *executed = ExecutedList::from_records(list, &mut self.noted);
+        *executed = from_records(list, &mut self.noted);
         // The list is as long as at the primary. What has no room here is forgotten before the rest
         // is listed.
         let mut dropped = Forgotten::new(Forgotten::MOST);
@@ -496,10 +513,12 @@ impl<S: UnitStore> Mirror<S> {
         }
         self.take_forgotten(group, list);
         self.forget(group, dropped.entries(group).collect());
-        self.change_first(now, group, changes, wait, out);
+        self.change_first(now, group, changes, wait);
+        self.pump(now, out);
     }
 
-    /// The seal is durable: from now on this replica counts as equal.
+    /// The seal is durable: from now on this replica counts as equal, unless the primary has asked
+    /// for its state since. Then the stream begins again, and another seal ends it.
     pub(crate) fn sealed(
         &mut self,
         group: GroupId,
@@ -510,7 +529,8 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let Role::Secondary(secondary) = &mut replica.role else { return };
-        if replica.config.epoch != epoch || secondary.last != lsn {
+        let over = secondary.last != lsn || secondary.asked.is_some();
+        if replica.config.epoch != epoch || over {
             return;
         }
         secondary.sealed = Some(lsn);

@@ -1,11 +1,11 @@
 //! What a replica knows about its own content, for judges that compare it with the content itself.
 
-use crate::dirty::Dirty;
 use crate::mirror::Mirror;
 use crate::op::{Local, OpKind};
 use crate::replica::Role;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId};
+use seam::record::Dirty;
 use seam::{ExecutedBlocks, UnitStore};
 
 /// One replica's knowledge of its own content.

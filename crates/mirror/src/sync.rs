@@ -14,17 +14,18 @@
 //! Invariant: of any two in-sync replicas that differ in a block, one has the block in its dirty
 //! set. So no peer is sealed, which clears its dirty set, before every peer has everything.
 
-use crate::dirty::Dirty;
+use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::pace::{End, Pace, Purpose, Turn};
-use crate::replica::{Members, Primary, Role};
+use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
     BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
     mutant,
 };
+use seam::record::Dirty;
 use seam::{Buf, Effects, Note, UnitStore};
 use wire::message::{Seal, Sealed, SyncStart, SyncState, SyncWipe};
 use wire::records::{self, UnitBlocks};
@@ -513,6 +514,7 @@ impl<S: UnitStore> Mirror<S> {
         replica.record.clean();
         self.change_to(group);
         self.activate(now, group, out);
+        self.pump(now, out);
     }
 
     /// Returns the groups whose joiners wait for their admission, with epoch and joiner.

@@ -193,6 +193,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         if self.knows_life(from, life) && self.leases.heard(now, from, life, map) {
             self.try_waiting(now, out);
+            self.pump(now, out);
         }
     }
 

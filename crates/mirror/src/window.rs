@@ -14,7 +14,8 @@
 //! replica answers something that was sent later, because a link keeps its order. Furthermore the
 //! replica's device may hang. If the replica will be asked for its state in that group, the bytes
 //! take room until it has answered that question, which it does when it has done the operations.
-//! Otherwise a joiner would get a window of each group in turn.
+//! Otherwise a joiner would get a window of each group in turn. A joiner that hangs in its seal has
+//! no operations to do in that group, and answers the question when the seal is durable.
 //!
 //! Each operation takes at least as much room as if `shard_ops` of them filled the window. Small
 //! writes that only a joiner lacks are answered already, and count against no other limit.
@@ -24,9 +25,10 @@
 //! if the same operation of a group is the oldest unacknowledged one for [`STANDS`] times as long,
 //! because copies and the seal hold clients back, too.
 
+use crate::members::{GroupConfig, Members};
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
-use crate::replica::{GroupConfig, Members, Primary, Role};
+use crate::replica::{Primary, Role};
 use crate::sync::{ASK_AGAIN, Phase, Sync};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -64,7 +66,8 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
-    /// It stalled, and has not told its state in this group since, where it has operations to do.
+    /// It stalled, and has not told its state in this group since, where it has operations or a
+    /// seal to do.
     stalled_in: Option<GroupId>,
 }
 
@@ -505,7 +508,7 @@ impl<S: UnitStore> Mirror<S> {
             _ => None,
         };
         let joins: Vec<(GroupId, DeviceId)> = self.joining.iter().filter_map(join).collect();
-        let mut stalled = Vec::new();
+        let mut stalled: Vec<(GroupId, DeviceId)> = Vec::new();
         for &(group, joiner) in &joins {
             if !self.stalls(now, awake, group, joiner) {
                 continue;
@@ -514,17 +517,19 @@ impl<S: UnitStore> Mirror<S> {
             let answers = self.peers.get(joiner).is_some_and(|peer| peer.answers(now, after));
             match answers || mutant::on(Mutant::StallInTurn) {
                 true => self.cut(now, group, out),
-                false => stalled.push(joiner),
+                false => stalled.push((group, joiner)),
             }
         }
         for (group, joiner) in joins {
-            if stalled.contains(&joiner) {
+            if stalled.iter().any(|(_, stalled)| *stalled == joiner) {
                 self.cut(now, group, out);
             }
         }
-        for joiner in stalled {
+        for (group, joiner) in stalled {
             if let Some(peer) = self.peers.get_mut(joiner) {
-                peer.stalled_in = peer.stalled_in.or(peer.undone.keys().next().copied());
+                // A joiner that seals has no operations to do.
+                let first = peer.undone.keys().next().copied().unwrap_or(group);
+                peer.stalled_in = peer.stalled_in.or(Some(first));
             }
         }
     }

@@ -11,6 +11,7 @@ pub mod finder;
 pub mod links;
 pub mod mapview;
 pub mod mdm;
+pub mod refusals;
 pub mod sdc;
 pub mod sds;
 

@@ -3,6 +3,7 @@
 //! A [`Dialer`] keeps one connection: it dials, sends a hello, and dials again with growing delays.
 //! It does not know what the link is for. The answering side uses [`check_hello`].
 
+use crate::refusals::refusal;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -27,9 +28,6 @@ pub const SESSION_LEAP: u64 = 1 << 32;
 pub fn session_after(own: u64, told: u64) -> u64 {
     told.min(own.saturating_add(SESSION_LEAP))
 }
-
-/// Reason for closing a link whose peer does not answer.
-pub const MUTE: &str = "it does not answer: its process hangs, or its host was restarted";
 
 /// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -230,22 +228,6 @@ pub fn agreed(dialect: &Dialect, welcome: &Welcome) -> Option<u16> {
     common_version(dialect, welcome.version, welcome.version)
 }
 
-/// Reason for closing a link whose peer answers with a version that this build did not offer.
-pub const NOT_OFFERED: &str = "it speaks a protocol version that was not offered to it: update it";
-
-/// Note about a refusal because there is no common protocol version.
-pub const NO_COMMON_VERSION: &str = "refused: no protocol version is common to both sides";
-
-/// Note about a refusal because a build does not know the cluster's level.
-pub const TOO_OLD: &str =
-    "refused: the cluster has a higher level than the build of this process knows: update it";
-
-/// True for notes about refusals that have to do with versions or levels.
-pub fn is_of_versions(why: &str) -> bool {
-    use crate::mapview::{TOO_NEW, UNKNOWN};
-    [NOT_OFFERED, NO_COMMON_VERSION, TOO_OLD, TOO_NEW, UNKNOWN].contains(&why)
-}
-
 /// Returns a hello with the fields that are the same for every role.
 pub fn hello(dialect: &Dialect, cluster: ClusterId, role: Role, name: &str) -> Hello {
     Hello {
@@ -282,18 +264,6 @@ pub fn check_hello(dialect: &Dialect, hello: &Hello, cluster: ClusterId) -> Resu
         );
         refusal(RefusalCode::WrongVersion, text)
     })
-}
-
-/// Creates a refusal.
-pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
-    Refusal { code: code as i32, text: text.into(), ..Refusal::default() }
-}
-
-/// Sends a refusal, and closes the link after it.
-pub fn refuse(link: LinkId, refusal: &Refusal, out: &mut Effects) {
-    let way = PeerLink::new(link, wire::HANDSHAKE_VERSION);
-    send_control(way, message::Refusal {}, refusal, out);
-    out.push(Effect::Close { link });
 }
 
 /// Returns a welcome with the fields that are the same for every role. `version` is that of the

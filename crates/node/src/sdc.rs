@@ -29,6 +29,7 @@ mod topology;
 
 use crate::links;
 use crate::mapview::{MapView, Volume};
+use crate::refusals::{self, Writer};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -348,21 +349,10 @@ fn decode<M: prost::Message + Default>(header: &Header, body: &[u8]) -> Option<M
     if sound { M::decode(body).ok() } else { None }
 }
 
-/// Returns a short text for the note about a refusal.
+/// Returns the note about a refusal.
 fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
-    use wire::control::RefusalCode as Code;
-    match decode::<Refusal>(header, body).map(|r| r.code()) {
-        Some(Code::WrongCluster) => "refused: it belongs to another cluster",
-        Some(Code::WrongVersion) => links::NO_COMMON_VERSION,
-        Some(Code::Superseded) => {
-            "refused: a newer process has this client's name, and one of the two needs another `name`; or it was \
-             removed with `gabion sdc remove`. Start this one again then"
-        }
-        Some(Code::NotLeader) => "that MDM does not lead: the others are asked",
-        Some(Code::TooOld) => links::TOO_OLD,
-        Some(Code::NotMe) => "refused: another process listens at this address",
-        _ => "refused",
-    }
+    decode::<Refusal>(header, body)
+        .map_or(refusals::REFUSED, |r| refusals::note(r.code(), Writer::Sdc))
 }
 
 impl Node for Sdc {

@@ -11,24 +11,21 @@ pub mod buf;
 pub mod contract;
 pub mod effect;
 pub mod event;
-pub mod forgotten;
 pub mod framer;
 pub mod node;
 pub mod note;
+pub mod record;
 pub mod unit_store;
 
 pub use block::{BlockError, BlockKind, BlockRequest};
 pub use buf::{Buf, BufPool};
 pub use effect::{Effect, Effects, Head};
 pub use event::{DialError, DiskError, DownReason, Event};
-pub use forgotten::Forgotten;
 pub use framer::{FrameError, Framer, Framing};
 pub use node::{Node, Strangers, Unsent};
 pub use note::Note;
-pub use unit_store::{
-    Change, ClientWrite, ExecutedBlocks, Finished, GroupRecord, Job, Marks, Origin, Started,
-    UnitStore, Walk,
-};
+pub use record::{Change, ClientWrite, ExecutedBlocks, Forgotten, Marks, Origin, ReplicaRecord};
+pub use unit_store::{Finished, Job, Started, UnitStore, Walk};
 
 /// The protocol of a link. The node provides the [`Framer`] for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

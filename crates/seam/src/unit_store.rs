@@ -7,16 +7,11 @@
 //!
 //! One device operation may complete many jobs, or none (group commit), so the caller polls
 //! completed jobs with [`UnitStore::finished`]. Changes of replication's records are jobs, too.
-//!
-//! Every change is a *delta* for which the last writer wins, per block, per client or per field:
-//! replaying a part of the history over a state that already contains some of it gives the state
-//! after that history.
+//! [`crate::record`] has that metadata.
 
-use crate::{Buf, DiskError, DiskOp, Effects, Forgotten};
-use alloc::collections::BTreeMap;
-use alloc::rc::Rc;
+use crate::{Buf, Change, DiskError, DiskOp, Effects, Forgotten, Marks, ReplicaRecord};
 use alloc::vec::Vec;
-use base::{BlockSet, Epoch, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
+use base::{BlockSet, GroupId, UnitKey, VolumeId};
 
 /// One operation on a unit. `at` and `len` are in bytes within the unit.
 #[derive(Clone, Debug)]
@@ -80,51 +75,6 @@ pub struct Finished {
     pub crc: Option<u32>,
 }
 
-/// A client's identification of a write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ClientWrite {
-    /// The client.
-    pub sdc: SdcId,
-    /// Incarnation of the client. Only the newest one that was seen counts.
-    pub incarnation: Incarnation,
-    /// The client's number for the write.
-    pub seq: u64,
-    /// The client's lowest unanswered number in the group. Lower ones need not be remembered.
-    pub floor: u64,
-}
-
-/// Blocks of one unit whose content includes a client's write (rule R8).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExecutedBlocks {
-    /// The write.
-    pub write: ClientWrite,
-    /// The unit.
-    pub unit: UnitKey,
-    /// The blocks.
-    pub blocks: BlockSet,
-}
-
-/// The origin of a write's content, for the list of executed writes.
-#[derive(Clone, Debug, Default)]
-pub enum Origin {
-    /// Nothing will retry it.
-    #[default]
-    Unnamed,
-    /// From a client: the blocks include this write.
-    Client(ClientWrite),
-    /// Another replica: its list entries for these blocks replace those of this replica.
-    Copied(Rc<[ExecutedBlocks]>),
-}
-
-/// The metadata of a write, stored in one record with its data.
-#[derive(Clone, Debug, Default)]
-pub struct Marks {
-    /// The blocks may differ from the other copy from now on: they enter the dirty set.
-    pub dirty: bool,
-    /// The origin of the write.
-    pub origin: Origin,
-}
-
 /// A result of a walk over a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
@@ -150,47 +100,6 @@ pub enum Walk {
     },
     /// The walk is complete.
     End,
-}
-
-/// A change of a group's record.
-#[derive(Clone, Debug)]
-pub enum Change {
-    /// The replica takes part in this epoch (R2).
-    Acted(Epoch),
-    /// The replica takes part in this epoch as a joiner: it may lack acknowledged writes.
-    Joins(Epoch),
-    /// The replica was equal to another in-sync replica at this epoch's seal.
-    Base(Epoch),
-    /// These blocks may differ from another copy.
-    Dirty(Vec<(UnitKey, BlockSet)>),
-    /// These blocks do not differ any more. May come late, but never early.
-    Clean(Vec<(UnitKey, BlockSet)>),
-    /// No block differs any more.
-    CleanAll,
-    /// Replaces the list of executed writes. A seal hands over the whole list.
-    Executed(Vec<ExecutedBlocks>),
-    /// Adds these entries of [`Forgotten`] to the device's forgotten writes.
-    Forgotten(Vec<ExecutedBlocks>),
-    /// Deletes the content and all of the above, except forgotten writes, [`Change::Acted`] and
-    /// [`Change::Joins`]. No job may be running on the group.
-    Wipe,
-}
-
-/// The record of a group, as a mount reads it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GroupRecord {
-    /// The highest epoch in which the replica took part.
-    pub acted: Epoch,
-    /// True if it was a joiner in that epoch.
-    pub joiner: bool,
-    /// The last epoch at whose seal it was equal to another in-sync replica.
-    pub base: Epoch,
-    /// Blocks that may differ from another copy.
-    pub dirty: BTreeMap<UnitKey, BlockSet>,
-    /// The dirty set ran out of space: any block may differ, and only a full copy helps.
-    pub all_dirty: bool,
-    /// Client writes that the content includes, except those of [`UnitStore::forgotten`].
-    pub executed: Vec<ExecutedBlocks>,
 }
 
 /// The content of one device, by group and unit. Ranges are bytes in the unit, multiples of 512.
@@ -257,7 +166,7 @@ pub trait UnitStore {
     /// Returns the bytes in use, including reservations. A walk finds about as many.
     fn used(&self) -> u64;
     /// Returns the records of all groups when the device was mounted, with all changes since.
-    fn records(&self) -> Vec<(GroupId, GroupRecord)>;
+    fn records(&self) -> Vec<(GroupId, ReplicaRecord)>;
     /// Returns the executed writes that no group's record lists, although its content may include
     /// them. `None` for a device that does not survive.
     fn forgotten(&self) -> Option<&Forgotten> {

@@ -310,6 +310,11 @@ impl Admin {
             self.desk.borrow_mut().status = Some(status);
             return;
         }
+        if reply.error() == AdminError::Log {
+            // Another MDM may have done it.
+            (self.unsure, self.pause_until) = (true, now + RETRY);
+            return;
+        }
         match (order, reply.error(), reply.volume) {
             (Order::Create(v, units, _), AdminError::None, Some(made)) => {
                 self.finish(Done::Created(v, made.id, units));

@@ -16,7 +16,22 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 24] = [
+const PLANS: [(Mutant, &str, &str); 27] = [
+    (
+        Mutant::MdmStaleAnswer,
+        "answer-of-a-cut-off-leader",
+        include_str!("../plans/answer-of-a-cut-off-leader.plan"),
+    ),
+    (
+        Mutant::NoSession,
+        "operation-of-an-older-session",
+        include_str!("../plans/operation-of-an-older-session.plan"),
+    ),
+    (
+        Mutant::AnyCluster,
+        "hello-of-another-cluster",
+        include_str!("../plans/hello-of-another-cluster.plan"),
+    ),
     (Mutant::StallInTurn, "hung-in-many-groups", include_str!("../plans/hung-in-many-groups.plan")),
     (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (

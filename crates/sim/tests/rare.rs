@@ -32,6 +32,9 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::NoCompareAndSwap,
         Mutant::MdmVoteUnwritten,
         Mutant::StallInTurn,
+        Mutant::MdmStaleAnswer,
+        Mutant::NoSession,
+        Mutant::AnyCluster,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

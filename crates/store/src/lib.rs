@@ -1,8 +1,8 @@
 //! What a device holds: units, their valid blocks, and free space.
 //!
-//! This crate is a sans-I/O core that implements [`seam::UnitStore`]: a job emits device operations,
-//! and their completions complete the job. The crate knows nothing about clusters. To it, a group
-//! is only the name of a set of units that are listed and wiped together.
+//! This crate is a sans-I/O core that implements [`seam::UnitStore`]: a job emits device
+//! operations, and their completions complete the job. The crate knows nothing about clusters. To
+//! it, a group is only the name of a set of units that are listed and wiped together.
 //!
 //! Invariants: a block that was never written, or was zeroed, reads as zeros, whatever its slot
 //! held before; a slot belongs to at most one unit; a unit keeps its slot while an operation on it

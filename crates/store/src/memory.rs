@@ -7,7 +7,7 @@ use crate::space::Space;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, IdMap, Map, Slab, UNIT, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, GroupRecord, Job, Marks,
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job, Marks, ReplicaRecord,
     Started, UnitStore,
 };
 
@@ -512,7 +512,7 @@ impl UnitStore for Memory {
         gone * u64::from(UNIT)
     }
 
-    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+    fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         Vec::new()
     }
 

@@ -434,11 +434,12 @@ fn a_device_that_an_earlier_build_filled_up_is_mounted_and_forgets_nothing_silen
         let store = device.store.as_ref().expect("mounted");
         let records = store.records();
         let acted =
-            |(_, r): &&(GroupId, seam::GroupRecord)| (r.acted, r.base) == (Epoch(5), Epoch(4));
+            |(_, r): &&(GroupId, seam::ReplicaRecord)| (r.acted, r.base) == (Epoch(5), Epoch(4));
         assert_eq!(records.iter().filter(acted).count(), GROUPS as usize);
         let listed: BTreeMap<_, _> = records
             .iter()
-            .flat_map(|(group, r)| r.executed.iter().map(|e| ((e.write.sdc, e.write.seq), *group)))
+            .flat_map(|(group, r)| r.executed.entries().into_iter().map(|e| (e.write, *group)))
+            .map(|(write, group)| ((write.sdc, write.seq), group))
             .collect();
         assert!(listed.len() > 2000 && listed.len() <= store.executed_most(), "{}", listed.len());
         let forgotten = store.forgotten().expect("it keeps what it forgets");

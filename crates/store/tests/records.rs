@@ -47,8 +47,8 @@ fn named(sdc: u32, seq: u64, floor: u64) -> ClientWrite {
     ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(u64::from(sdc)), seq, floor }
 }
 
-/// Starts a client's write of one block. Up to 1,792 writes with consecutive numbers touch different
-/// blocks, if they go to seven groups in turn.
+/// Starts a client's write of one block. If writes go to seven groups in turn, 1,792 of them touch
+/// different blocks.
 fn write(world: &mut World, group: u32, write: ClientWrite) {
     let at = (write.seq / 7 % 256) as u32 * 4096;
     let body = world.out.copy(&[write.seq as u8; 4096]);
@@ -60,7 +60,8 @@ fn write(world: &mut World, group: u32, write: ClientWrite) {
 
 fn executed(world: &mut World) -> BTreeMap<(SdcId, u64), GroupId> {
     let records = store(world).records().into_iter();
-    let all = records.flat_map(|(g, r)| r.executed.into_iter().map(move |e| (g, e.write)));
+    let all =
+        records.flat_map(|(g, r)| r.executed.entries().into_iter().map(move |e| (g, e.write)));
     all.map(|(group, w)| ((w.sdc, w.seq), group)).collect()
 }
 

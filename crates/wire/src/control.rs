@@ -332,6 +332,7 @@ pub struct Registered {
 }
 
 /// A sign of life, with values that the MDM shows to people.
+// Large: one message carries all values, so that they are of one moment.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Heartbeat {
     /// Bytes of units allocated (SDS).

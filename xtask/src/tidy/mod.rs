@@ -7,6 +7,7 @@ mod crates;
 mod links;
 mod long;
 mod rules;
+mod shape;
 mod source;
 mod text;
 mod unused;
@@ -41,6 +42,7 @@ pub fn run() -> Result<bool> {
     findings.extend(rules::check(&files));
     findings.extend(columns::check(&files));
     findings.extend(long::check(&files));
+    findings.extend(shape::check(&files));
     findings.extend(unused::check(&files));
     findings.extend(crates::check()?);
     findings.extend(crate::header::check()?);

@@ -35,6 +35,7 @@ pub struct Sds {
 }
 
 /// One device of a data server.
+// Large: the fields of one object of `gabion status --json`.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Device {
     /// Its id, which stays when it moves to another server.

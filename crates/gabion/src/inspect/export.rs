@@ -139,8 +139,8 @@ fn join(ranges: Vec<Range>) -> Vec<Range> {
 /// Returns the bytes of the volume that the groups' records on this device mark dirty.
 fn uncertain(device: &Offline, volume: VolumeId) -> u64 {
     let records = device.store().records();
-    let dirty = records.iter().flat_map(|(_, record)| &record.dirty);
-    dirty.filter(|(unit, _)| unit.volume == volume).map(|(_, blocks)| set_bytes(blocks)).sum()
+    let dirty = records.iter().flat_map(|(_, record)| record.dirty.iter());
+    dirty.filter(|(unit, _)| unit.volume == volume).map(|(_, blocks)| set_bytes(&blocks)).sum()
 }
 
 fn text(e: &Exported) -> String {

@@ -5,6 +5,7 @@ mod damage;
 mod executed;
 mod full;
 mod gap;
+mod lives;
 mod moved;
 #[cfg(feature = "mutants")]
 mod mutants;
@@ -21,7 +22,7 @@ use base::{
 use mirror::{GroupConfig, Mirror, Volumes};
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskOp, Effect, Effects, ExecutedBlocks,
-    Finished, Forgotten, Framer, Framing, GroupRecord, Job, Marks, Started, UnitStore, Walk,
+    Finished, Forgotten, Framer, Framing, Job, Marks, ReplicaRecord, Started, UnitStore, Walk,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -235,7 +236,7 @@ impl UnitStore for Memory {
         self.bad = if volume == UNIT0.volume { BlockSet::EMPTY } else { self.bad };
         held - self.used()
     }
-    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+    fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         Vec::new()
     }
     fn forgotten(&self) -> Option<&Forgotten> {

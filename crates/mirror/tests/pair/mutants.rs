@@ -4,7 +4,7 @@
 //! A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
 //! gabion-mirror --features mutants --test pair -- --exact mutants::every_mutant_is_caught`.
 
-use crate::{executed, trio, window};
+use crate::{executed, lives, trio, window};
 use base::Mutant;
 use base::mutant::choose;
 use std::panic::catch_unwind;
@@ -18,6 +18,9 @@ fn test_of(mutant: Mutant) -> fn() {
         }
         Mutant::RetryWhole => {
             executed::a_retry_writes_nothing_over_what_was_done_between_its_missing_parts
+        }
+        Mutant::NewerIsDead => {
+            lives::a_newer_life_at_the_same_address_is_no_proof_that_the_older_one_is_dead
         }
         other => panic!("{other:?} has no test here"),
     }

@@ -3,7 +3,7 @@
 
 use crate::*;
 use base::Duration;
-use wire::message::SyncWipe;
+use wire::message::{SyncStart, SyncWipe};
 
 /// Bytes that a link's queue takes. The window is half of that.
 const QUEUE: u64 = 64 << 10;
@@ -530,6 +530,129 @@ fn a_joiner_that_stalled_in_one_group_is_sent_nothing_of_another_one() {
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 2);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+/// Such a joiner is wiped, whatever the list says. While it stalls it is asked every second, and
+/// the answers of all groups would fill the queue of its link.
+#[test]
+fn a_joiner_that_is_asked_for_everything_sends_no_list() {
+    let mut pair = settle(Pair::new([4, 4]));
+    (0..4).for_each(|block| assert_eq!(pair.write(0, block, 1), Some(Status::Ok)));
+    pair.configure(1, &[1], &[2], &[1]);
+    for joiner in [true, false] {
+        let (group, epoch, after) = (GROUP, Epoch(pair.epoch), base::Lsn(0));
+        let ask = SyncStart { question: 1, group, epoch, after, joiner, all: true };
+        let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
+        mirror.sync_start_in(on(LinkId(10)), DeviceId(1), &ask, &Buf::EMPTY, out);
+        pair.run();
+        let (state, body) = pair.state.take().expect("an answer");
+        assert!(!state.empty);
+        assert_eq!(body.is_empty(), joiner);
+    }
+}
+
+/// Devices 1 and 2, in this order, learn that device 2 joins group 4.
+fn join_other(pair: &mut Pair, epoch: u64, by: &[usize]) {
+    let other = moved::config(epoch, 1, &[1, 2], &[1], &[2]);
+    for i in by {
+        let (mirror, out) = (&mut pair.mirrors[*i], &mut pair.outs[*i]);
+        mirror.configure(pair.now, GroupId(4), &other, true, out);
+    }
+    pair.wait(500);
+}
+
+/// From now on all jobs of the joiner's device end, and no change does.
+fn hang_in_changes(pair: &mut Pair) {
+    let store = pair.mirrors[1].store_mut();
+    (store.hangs, store.late, store.kept) = (false, true, true);
+    pair.wait(500);
+}
+
+/// Clients of both groups write, and are answered at once.
+fn assert_served(pair: &mut Pair, epoch: u64, rounds: usize) {
+    for round in 0..rounds {
+        let before = answered(pair);
+        (0..20).for_each(|block| write_to_other(pair, epoch, 0, block));
+        write(pair, 0, 2);
+        pair.run();
+        assert_eq!(answered(pair) - before, 21, "no client waits in round {round}");
+        pair.wait(2000);
+    }
+}
+
+/// The joiner's device works again, and the joiner is admitted to both groups.
+fn join_both(pair: &mut Pair) {
+    pair.mirrors[1].store_mut().late = false;
+    pair.wait(40_000);
+    assert_eq!(pair.mirrors[0].admissions().len(), 2);
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+    pair.assert_equal();
+}
+
+/// It has no operation in flight then, and would get everything again up to the next seal.
+#[test]
+fn a_joiner_that_stalled_in_its_seals_is_sent_nothing_before_they_are_durable() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    let epoch = pair.epoch + 1;
+    join_other(&mut pair, epoch, &[1, 0]);
+    hang_in_changes(&mut pair);
+    let changes = pair.mirrors[1].store().ended.len();
+    assert_eq!(changes, 2, "both groups are in their seals");
+    pair.wait(6000);
+    assert_served(&mut pair, epoch, 8);
+    assert_eq!(pair.mirrors[1].store().ended.len(), changes, "there were no other seals");
+    join_both(&mut pair);
+}
+
+/// The second group has nothing to do with the seal, and would hang in its own.
+#[test]
+fn a_joiner_that_stalled_in_a_seal_is_sent_nothing_of_another_group() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    let epoch = pair.epoch + 1;
+    join_other(&mut pair, epoch, &[1]);
+    hang_in_changes(&mut pair);
+    pair.wait(6000);
+    join_other(&mut pair, epoch, &[0]);
+    assert_served(&mut pair, epoch, 8);
+    join_both(&mut pair);
+}
+
+/// The link of a question may break before the seal is durable: the next one is answered.
+#[test]
+fn a_question_during_a_seal_is_answered_on_the_link_that_is_up() {
+    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+    hang_in_changes(&mut pair);
+    pair.wait(8000);
+    pair.state = None;
+    pair.connect(false);
+    pair.wait(500);
+    pair.connect(true);
+    pair.wait(4000);
+    assert!(pair.state.is_none(), "the seal is not durable");
+    pair.mirrors[1].store_mut().late = false;
+    pair.wait(50);
+    assert!(pair.state.is_some());
+    go_on(&mut pair);
+}
+
+/// A seal of a former configuration may become durable in the next one.
+#[test]
+fn a_configuration_that_changes_during_a_seal_goes_on() {
+    for joiners in [&[2][..], &[]] {
+        let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
+        hang_in_changes(&mut pair);
+        pair.wait(8000);
+        pair.configure(1, &[1], joiners, &[0, 1]);
+        pair.wait(4000);
+        let before = answered(&pair);
+        write(&mut pair, 0, 3);
+        pair.run();
+        assert_eq!(answered(&pair) - before, 1, "no client waits");
+        if joiners.is_empty() {
+            pair.configure(1, &[1], &[2], &[0, 1]);
+        }
+        go_on(&mut pair);
+    }
 }
 
 #[test]

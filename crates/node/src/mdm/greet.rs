@@ -3,9 +3,8 @@
 use super::intake::Input;
 use super::outlet::Answer;
 use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
-use crate::links::{
-    NO_COMMON_VERSION, TOO_OLD, check_hello, refusal, refuse, send_control, send_welcome, welcome,
-};
+use crate::links::{check_hello, send_control, send_welcome, welcome};
+use crate::refusals::{self, Writer, refusal, refuse};
 use alloc::format;
 use alloc::string::String;
 use base::mutant::{self, Mutant};
@@ -73,21 +72,7 @@ impl Mdm {
 
     /// Ends a link with a refusal.
     pub(super) fn refuse(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
-        let note = match why.code() {
-            RefusalCode::Superseded => "superseded",
-            RefusalCode::WrongCluster => "wrong cluster",
-            RefusalCode::WrongDevice => "wrong device",
-            RefusalCode::WrongVersion => NO_COMMON_VERSION,
-            RefusalCode::NotLeader => "this MDM does not lead",
-            RefusalCode::WrongMember => "a wrong MDM",
-            RefusalCode::WrongPlace => "a server's domain, fault set or storage pool",
-            RefusalCode::Full => "the cluster has as many servers or clients as it takes",
-            RefusalCode::TooOld => TOO_OLD,
-            RefusalCode::Occupied => {
-                "a device that counts as up elsewhere, or whose place is taken"
-            }
-            _ => "unexpected",
-        };
+        let note = refusals::note(why.code(), Writer::Mdm);
         self.refuse_for(link, why, note, out);
     }
 
@@ -331,7 +316,9 @@ impl Mdm {
                 }
             }
             Peer::Sdc(sdc, life) => {
-                let entry = &self.state.sdcs[&sdc];
+                let Some(entry) = self.state.sdcs.get(&sdc) else {
+                    return Err(unexpected(format!("this cluster has no {sdc}: register first")));
+                };
                 if entry.incarnation > life {
                     return Err(refusal(RefusalCode::Superseded, superseded(&entry.name)));
                 }

@@ -2,7 +2,7 @@
 
 use super::outlet::{Answer, Fence};
 use super::{Mdm, Peer, Session};
-use crate::links::refusal;
+use crate::refusals::refusal;
 use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

@@ -9,7 +9,7 @@ use wire::control::{
     BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelAsk, known,
 };
 
-use crate::links::refusal;
+use crate::refusals::refusal;
 
 impl Mdm {
     /// Returns the highest level that this build knows.

@@ -3,7 +3,7 @@
 
 use super::gather::Gathered;
 use super::{Mdm, Peer};
-use crate::links::refusal;
+use crate::refusals::refusal;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -141,11 +141,12 @@ impl Mdm {
 
     /// Ends the leadership: forgets what was in flight, and sends all peers to the new leader.
     pub(super) fn resign(&mut self, out: &mut Effects) {
-        let Some(office) = self.office.take() else { return };
-        out.note(Note::Resigned);
-        if office.proposed.is_some() && !mutant::on(Mutant::MdmStaleState) {
-            self.go_back();
+        if self.office.is_none() {
+            return;
         }
+        out.note(Note::Resigned);
+        self.take_back();
+        self.office = None;
         self.ready = false;
         self.peers.successor = None;
         self.inputs.clear();
@@ -171,8 +172,12 @@ impl Mdm {
         guests.into_iter().for_each(|link| self.refuse(link, &why, out));
     }
 
-    /// Resets the state to what is committed.
-    fn go_back(&mut self) {
+    /// Takes back what is proposed and not committed: resets the state to what is committed.
+    pub(super) fn take_back(&mut self) {
+        let proposed = self.office.as_mut().and_then(|office| office.proposed.take());
+        if proposed.is_none() || mutant::on(Mutant::MdmStaleState) {
+            return;
+        }
         let Some(consensus) = &self.consensus else { return };
         let (base, entries) = consensus.decided();
         let decided = Decided::from_bytes(base, self.level_max());

@@ -256,13 +256,23 @@ impl Mdm {
         }
     }
 
-    /// Stops this MDM: nothing changes any more. If there are other MDMs, they continue.
+    /// Stops this MDM: nothing changes any more. If there are other MDMs, they continue. An MDM
+    /// that was to be added, and is not committed, is none of them.
     pub(super) fn fail(&mut self, why: String, out: &mut Effects) {
-        self.failed = Some(why.clone());
-        if self.state.members.list.len() > 1 {
+        self.take_back();
+        let alone = self.state.members.list.len() <= 1;
+        self.answer_orders(&why, alone, out);
+        self.failed = Some(why);
+        if !alone {
             self.resign(out);
         }
         self.consensus = None;
+        self.revived.clear();
+        self.settle_hellos(Time::ZERO, out);
+    }
+
+    /// Answers all orders that wait with the reason why this MDM stops.
+    fn answer_orders(&mut self, why: &str, alone: bool, out: &mut Effects) {
         let waiting = self.answers.drain(..).filter_map(|a| Some((a.link, a.order?)));
         let mut orders: Vec<(LinkId, u64)> = waiting.collect();
         for input in self.inputs.drain(..) {
@@ -270,13 +280,17 @@ impl Mdm {
                 orders.push((link, op));
             }
         }
-        let error = AdminError::Log as i32;
-        let reply = AdminReply { error, text: why.clone(), ..AdminReply::default() };
+        let text = match alone {
+            true => String::from(why),
+            // They may have the order already.
+            false => format!(
+                "{why}. Another MDM leads soon, and it may have done this: look before you repeat it"
+            ),
+        };
+        let reply = AdminReply { error: AdminError::Log as i32, text, ..AdminReply::default() };
         for (link, op) in orders.into_iter().filter(|(link, _)| self.links.contains_key(link)) {
             send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
         }
-        self.revived.clear();
-        self.settle_hellos(Time::ZERO, out);
     }
 }
 

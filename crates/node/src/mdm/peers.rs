@@ -17,7 +17,8 @@
 //!   when one may be lost.
 
 use super::{Mdm, Peer};
-use crate::links::{Dialer, MUTE, NOT_OFFERED, agreed, hello, refusal, send_welcome, welcome};
+use crate::links::{Dialer, agreed, hello, send_welcome, welcome};
+use crate::refusals::{MUTE, NOT_OFFERED, refusal};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString;

@@ -10,6 +10,7 @@ use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::finder::Finder;
 use crate::links::send_control;
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
+use crate::refusals::{MUTE, NOT_OFFERED};
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
@@ -101,7 +102,7 @@ impl MdmLink {
 impl Sdc {
     pub(super) fn mdm_tick(&mut self, now: Time, out: &mut Effects) {
         if let Some(link) = self.mdm.finder.dialer().mute(now) {
-            self.refuse(now, link, links::MUTE, out);
+            self.refuse(now, link, MUTE, out);
         }
         let due = self.mdm.finder.dialer().wake_at();
         if due.is_some_and(|at| at <= now) {
@@ -205,7 +206,7 @@ impl Sdc {
             return self.refuse(now, link, OF_BEFORE, out);
         }
         let Some(version) = links::agreed(&self.config.dialect, welcome) else {
-            return self.refuse(now, link, links::NOT_OFFERED, out);
+            return self.refuse(now, link, NOT_OFFERED, out);
         };
         self.mdm.finder.dialer_mut().admitted(version);
         let register = RegisterSdc {

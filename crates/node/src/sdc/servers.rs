@@ -2,6 +2,7 @@
 
 use super::{Peer, Sdc, decode, links, refusal_note};
 use crate::links::Dialer;
+use crate::refusals::{MUTE, NOT_OFFERED};
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, IdMap, Incarnation, LinkId, MapVersion, Time};
 use seam::{Buf, DialId, Effect, Effects};
@@ -108,7 +109,7 @@ impl Sdc {
     /// Dials the devices that are due, and closes links to devices that do not answer.
     pub(super) fn dial_servers(&mut self, now: Time, out: &mut Effects) {
         for link in self.servers.mute(now) {
-            self.refuse(now, link, links::MUTE, out);
+            self.refuse(now, link, MUTE, out);
         }
         self.servers.dial_at = None;
         if self.me.is_none() {
@@ -240,7 +241,7 @@ impl Sdc {
             return self.refuse(now, link, "welcomed by somebody else than was dialled", out);
         }
         let Some(version) = links::agreed(&self.config.dialect, welcome) else {
-            return self.refuse(now, link, links::NOT_OFFERED, out);
+            return self.refuse(now, link, NOT_OFFERED, out);
         };
         let Some(server) = self.servers.servers.get_mut(device) else { return };
         server.refused = false;

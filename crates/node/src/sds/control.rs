@@ -2,8 +2,9 @@
 
 use super::opening::Known;
 use super::{Device, Sds, Trouble, Who};
-use crate::links::{NO_COMMON_VERSION, NOT_OFFERED, TOO_OLD, agreed, hello, send_control};
+use crate::links::{agreed, hello, send_control};
 use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
+use crate::refusals::{self, NOT_OFFERED, Writer};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -91,7 +92,7 @@ impl Sds {
                     }
                     _ => {}
                 }
-                out.note(Note::Refused { link, why: refused(code) });
+                out.note(Note::Refused { link, why: refusals::note(code, Writer::Sds) });
                 self.drop_link(now, link, out);
                 let other = code == RefusalCode::NotLeader;
                 if let Some(leader) = r.leader.parse().ok().filter(|_| other) {
@@ -577,31 +578,6 @@ impl Sds {
             && proposal.admit.is_empty()
             && proposal.unreached.is_empty();
         (!empty).then_some(proposal)
-    }
-}
-
-/// Returns what a refusal by the MDM means, and what to do.
-fn refused(code: RefusalCode) -> &'static str {
-    match code {
-        RefusalCode::NotLeader => "that MDM does not lead: the others are asked",
-        RefusalCode::WrongPlace => {
-            "the MDM does not know where this server belongs: compare `domain`, `fault_set` and `pool` of its \
-             configuration with `gabion domain list`, `gabion fault-set list` and `gabion pool list`. Where there are \
-             several, it has to say which"
-        }
-        RefusalCode::WrongCluster => {
-            "an MDM of another cluster: if it was this one's, it has lost its log. Let the servers run, end that MDM, \
-             remove its log, and restore a backup (docs/operate/managers.md)"
-        }
-        RefusalCode::TooOld => TOO_OLD,
-        RefusalCode::WrongVersion => NO_COMMON_VERSION,
-        RefusalCode::Full => {
-            "the cluster has as many devices as it takes: remove one that is gone for good"
-        }
-        RefusalCode::Occupied => {
-            "its device counts as up elsewhere, or another one in its place: it waits for what the MDM finds there"
-        }
-        _ => "the MDM refused this server: see its log",
     }
 }
 

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, GroupRecord, Job, Marks, Started,
-    UnitStore, Walk,
+    Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, Job, Marks, ReplicaRecord,
+    Started, UnitStore, Walk,
 };
 use store::Memory;
 use store::durable::Durable;
@@ -140,7 +140,7 @@ impl UnitStore for Device {
         of!(self, d => d.used())
     }
 
-    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+    fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         of!(self, d => d.records())
     }
 

@@ -372,7 +372,7 @@ impl Sds {
     fn dial(&mut self, now: Time, out: &mut Effects) {
         let mute = self.followers.mute(now).into_iter().chain(self.mdm.dialer().mute(now));
         for link in mute.collect::<Vec<_>>() {
-            out.note(Note::Refused { link, why: crate::links::MUTE });
+            out.note(Note::Refused { link, why: crate::refusals::MUTE });
             self.drop_link(now, link, out);
         }
         if self.may_register() && self.mdm.dialer().wake_at().is_some_and(|at| at <= now) {

@@ -3,9 +3,9 @@
 
 use super::{Sds, Session, Who};
 use crate::links::{
-    NOT_OFFERED, SESSION_LEAP, agreed, check_hello, hello, refusal, refuse, send_welcome,
-    session_after, welcome,
+    SESSION_LEAP, agreed, check_hello, hello, send_welcome, session_after, welcome,
 };
+use crate::refusals::{self, NOT_OFFERED, refusal, refuse};
 use base::{DeviceId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, mutant};
 use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Note};
@@ -119,7 +119,7 @@ impl Sds {
             }
         };
         if let Err(refusal) = self.take_hello(now, link, &hello, out) {
-            out.note(Note::Refused { link, why: "a hello was refused" });
+            out.note(Note::Refused { link, why: refusals::HELLO });
             self.links.remove(&link);
             refuse(link, &refusal, out);
         }
@@ -232,7 +232,7 @@ impl Sds {
                 false => self.take_hello(now, link, &hello, out),
             };
             if let Err(refusal) = answer {
-                out.note(Note::Refused { link, why: "a hello was refused" });
+                out.note(Note::Refused { link, why: refusals::HELLO });
                 self.links.remove(&link);
                 refuse(link, &refusal, out);
             } else if let Some(again) = self.waiting.iter_mut().find(|w| w.link == link) {
@@ -494,7 +494,7 @@ impl Sds {
         if let Some((refusal, follower)) = told.zip(self.followers.change(from)) {
             follower.session = session_after(follower.session, refusal.session);
         }
-        out.note(Note::Refused { link, why: "another server refuses this one" });
+        out.note(Note::Refused { link, why: refusals::BY_SERVER });
         self.drop_link(now, link, out);
     }
 

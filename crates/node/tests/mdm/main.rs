@@ -562,7 +562,7 @@ fn a_copy_of_the_only_mdms_log_does_not_lead_beside_it() {
     b.send(asked, Header::new(Kind::Hello), &question);
     let (code, text) = b.refusal(asked);
     assert_eq!(code, RefusalCode::WrongMember);
-    copy.send(asking, Header::new(Kind::Refusal), &node::links::refusal(code, text.clone()));
+    copy.send(asking, Header::new(Kind::Refusal), &node::refusals::refusal(code, text.clone()));
     assert!(text.contains("stop the one there first"), "{text}");
     assert_eq!(copy.mdm.failed(), Some(&text[..]));
     assert_eq!(copy.refusal(early).1, text, "servers are told, too");
@@ -587,7 +587,7 @@ fn an_mdm_that_was_moved_leads_where_it_is_now() {
     assert!(moved.leads_at(here), "no MDM ends such a link without a word");
     let (mut moved, _) = copy_of(&b);
     let (asking, _) = moved.dial_up();
-    let other = node::links::refusal(RefusalCode::WrongCluster, "this is cluster 8");
+    let other = node::refusals::refusal(RefusalCode::WrongCluster, "this is cluster 8");
     moved.send(asking, Header::new(Kind::Refusal), &other);
     assert!(moved.leads_at(here), "an MDM of another cluster is there now");
     let (mut moved, _) = copy_of(&b);

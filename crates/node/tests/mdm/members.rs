@@ -94,6 +94,25 @@ impl Bench {
     }
 }
 
+/// What was proposed is not committed, so there is no other MDM yet that could lead.
+#[test]
+fn an_mdm_alone_whose_log_fails_while_another_is_added_says_why() {
+    let mut b = Bench::new();
+    let admin = b.say_hello(Role::Admin);
+    b.held = true;
+    let add = AddMdm { name: "b".into(), address: AWAY.into(), tie_breaker: false };
+    b.order(admin, Ask::AddMdm(add));
+    b.held = false;
+    b.disk_step(Some(DiskError::NoSpace));
+    b.settle();
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().expect("an answer");
+    assert_eq!(reply.error(), AdminError::Log);
+    assert!(reply.text.contains("no space left") && !reply.text.contains("lead"), "{}", reply.text);
+    assert!(!b.closed.contains(&admin));
+    assert_eq!(b.mdm.state().members.list.len(), 1, "what is not committed is taken back");
+    assert_eq!(b.create("w").error(), AdminError::Log);
+}
+
 /// Peers look for another leader then. The advice to take this MDM into a cluster would be wrong.
 #[test]
 fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
@@ -108,6 +127,10 @@ fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
     b.held = false;
     b.disk_step(Some(DiskError::NoSpace));
     b.settle();
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().expect("an answer");
+    assert_eq!(reply.error(), AdminError::Log);
+    let text = reply.text;
+    assert!(text.contains("no space left") && text.contains("may have done this"), "{text}");
     for link in [server, admin] {
         let (code, text) = b.refusal(link);
         assert_eq!(code, RefusalCode::NotLeader);
@@ -161,7 +184,7 @@ fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
     let later = b.hello_with(2, AWAY, 10);
     b.pass(200, &[]);
     assert!(b.secrets_sent(way).iter().all(|s| *s == 9), "a proven link isn't replaced");
-    let why = node::links::refusal(RefusalCode::Unexpected, "from elsewhere");
+    let why = node::refusals::refusal(RefusalCode::Unexpected, "from elsewhere");
     b.send(way, Header::new(Kind::Refusal), &why);
     b.dials.clear();
     b.pass(2000, &[]);
@@ -228,7 +251,7 @@ fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
         if b.secrets_sent(way).contains(&9) {
             return;
         }
-        let why = node::links::refusal(RefusalCode::Unexpected, "from elsewhere");
+        let why = node::refusals::refusal(RefusalCode::Unexpected, "from elsewhere");
         b.send(way, Header::new(Kind::Refusal), &why);
         b.dials.clear();
         b.pass(2000, &[]);

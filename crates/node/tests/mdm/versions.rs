@@ -239,7 +239,7 @@ fn an_mdm_that_is_too_old_says_so_to_whom_asks_it() {
     b.dials.retain(|(_, to)| to == AWAY);
     let (way, _) = b.dial_up();
     let text = "the cluster has level 2, and `mdm` knows levels up to 1: update it";
-    b.send(way, Header::new(Kind::Refusal), &node::links::refusal(RefusalCode::TooOld, text));
+    b.send(way, Header::new(Kind::Refusal), &node::refusals::refusal(RefusalCode::TooOld, text));
     assert_eq!(b.mdm.failed(), Some(text));
     let admin = b.say_hello(Role::Admin);
     assert!(b.refusal(admin).1.contains(text));

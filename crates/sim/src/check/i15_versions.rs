@@ -6,7 +6,7 @@ use super::Failure;
 use crate::stage::Stage;
 use crate::world::ProcId;
 use mdm::State;
-use node::links::is_of_versions;
+use node::refusals::is_of_versions;
 use seam::{FrameError, Note};
 
 /// Looks at a note of a process.

@@ -12,8 +12,8 @@ use super::format::{DiskBlocks, DiskExecuted, GroupHead};
 use super::record::{Reader, Write, Writer, blocks_of, disk_blocks, disk_executed, executed_of};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BlockSet, Epoch, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};
-use seam::{Change, ClientWrite, ExecutedBlocks, Forgotten, GroupRecord, Origin};
+use base::{Epoch, GroupId, Mutant, VolumeId, mutant};
+use seam::record::{Change, ExecutedBlocks, Forgotten, ReplicaRecord, oldest};
 
 /// How the records area is divided: half of it is for dirty sets, a 32nd for the groups themselves,
 /// and a fixed part for clients whose writes were forgotten in all groups. The rest is for executed
@@ -43,153 +43,30 @@ impl Room {
     }
 }
 
-/// Blocks that include a write, and when that was noted. The oldest entries are forgotten first.
-#[derive(Clone, Copy, Debug)]
-struct Listed {
-    blocks: BlockSet,
-    noted: u64,
-}
-
-/// Executed writes of one client's newest incarnation. There is at least one.
-#[derive(Clone, Debug, Default)]
-struct Client {
-    incarnation: Incarnation,
-    floor: u64,
-    writes: BTreeMap<(u64, UnitKey), Listed>,
-}
-
-#[derive(Clone, Debug, Default)]
-struct Group {
-    acted: Epoch,
-    joiner: bool,
-    base: Epoch,
-    dirty: BTreeMap<UnitKey, BlockSet>,
-    all_dirty: bool,
-    clients: BTreeMap<SdcId, Client>,
-}
-
 /// The records of all groups.
 #[derive(Clone, Debug)]
 pub struct Groups {
-    groups: BTreeMap<GroupId, Group>,
+    groups: BTreeMap<GroupId, ReplicaRecord>,
+    room: Room,
     /// Number of units in all dirty sets.
     units: usize,
-    room: Room,
-    tally: Tally,
-    forgotten: Forgotten,
-}
-
-/// Executed writes of all groups: how many are listed, and how many were ever noted.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
+    /// Number of executed writes in all lists.
     listed: usize,
+    /// How many executed writes were ever noted.
     noted: u64,
-}
-
-impl Group {
-    fn executed(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet, tally: &mut Tally) {
-        if blocks.is_empty() {
-            return;
-        }
-        let client = self.clients.entry(write.sdc).or_default();
-        if client.incarnation > write.incarnation {
-            return;
-        }
-        if client.incarnation < write.incarnation {
-            tally.listed -= client.writes.len();
-            *client = Client { incarnation: write.incarnation, ..Client::default() };
-        }
-        client.floor = client.floor.max(write.floor);
-        let floor = client.floor;
-        while client.writes.first_key_value().is_some_and(|((seq, _), _)| *seq < floor) {
-            client.writes.pop_first();
-            tally.listed -= 1;
-        }
-        if write.seq >= floor {
-            tally.noted += 1;
-            let new = Listed { blocks: BlockSet::EMPTY, noted: tally.noted };
-            let before = client.writes.len();
-            client.writes.entry((write.seq, unit)).or_insert(new).blocks.insert(blocks);
-            tally.listed += client.writes.len() - before;
-        }
-        if client.writes.is_empty() {
-            self.clients.remove(&write.sdc);
-        }
-    }
-
-    /// Keeps the entries that `keep` accepts. Returns how many were removed.
-    fn retain(
-        &mut self,
-        mut keep: impl FnMut(SdcId, &Client, u64, UnitKey, &mut Listed) -> bool,
-    ) -> usize {
-        let mut gone = 0;
-        self.clients.retain(|sdc, client| {
-            let mut writes = core::mem::take(&mut client.writes);
-            let before = writes.len();
-            writes.retain(|(seq, unit), listed| keep(*sdc, client, *seq, *unit, listed));
-            gone += before - writes.len();
-            client.writes = writes;
-            !client.writes.is_empty()
-        });
-        gone
-    }
-
-    /// Notes that these blocks now have the content of a replica whose list is `theirs`.
-    fn copied(
-        &mut self,
-        unit: UnitKey,
-        blocks: BlockSet,
-        theirs: &[ExecutedBlocks],
-        tally: &mut Tally,
-    ) {
-        tally.listed -= self.retain(|_, _, _, u, listed| {
-            if u == unit {
-                listed.blocks.remove(blocks);
-            }
-            !listed.blocks.is_empty()
-        });
-        for entry in theirs.iter().filter(|e| e.unit == unit) {
-            self.executed(entry.write, unit, entry.blocks.and(blocks), tally);
-        }
-    }
-
-    fn forget_executed(&mut self, tally: &mut Tally) {
-        tally.listed -= self.clients.values().map(|c| c.writes.len()).sum::<usize>();
-        self.clients.clear();
-    }
-
-    /// True when only the epoch is left in the record: the group's content here is gone.
-    fn is_vacant(&self) -> bool {
-        self.base == Epoch(0) && self.dirty.is_empty() && !self.all_dirty && self.clients.is_empty()
-    }
-
-    fn list(&self) -> Vec<ExecutedBlocks> {
-        let entries = self.clients.iter().flat_map(|(sdc, c)| {
-            c.writes.iter().map(|((seq, unit), listed)| ExecutedBlocks {
-                write: ClientWrite {
-                    sdc: *sdc,
-                    incarnation: c.incarnation,
-                    seq: *seq,
-                    floor: c.floor,
-                },
-                unit: *unit,
-                blocks: listed.blocks,
-            })
-        });
-        entries.collect()
-    }
+    forgotten: Forgotten,
 }
 
 impl Groups {
     /// Makes an empty set of records that stays within `room`.
     pub fn new(room: Room) -> Groups {
-        let (groups, tally) = (BTreeMap::new(), Tally::default());
-        Groups { groups, units: 0, room, tally, forgotten: Forgotten::new(room.single) }
+        let forgotten = Forgotten::new(room.single);
+        Groups { groups: BTreeMap::new(), room, units: 0, listed: 0, noted: 0, forgotten }
     }
 
     /// Returns the number of executed writes that are listed, in all groups.
     pub fn executed_len(&self) -> usize {
-        self.tally.listed
+        self.listed
     }
 
     /// Returns the upper bound of [`Groups::executed_len`].
@@ -202,136 +79,68 @@ impl Groups {
         &self.forgotten
     }
 
+    /// Edits a group's record, and counts what is in it before and after. `edit` gets the number of
+    /// units for which there is room in the group's dirty set.
+    fn edit(&mut self, id: GroupId, edit: impl FnOnce(&mut ReplicaRecord, usize, &mut u64)) {
+        let record = self.groups.entry(id).or_default();
+        self.units -= record.dirty.units();
+        self.listed -= record.executed.len();
+        edit(record, self.room.units.saturating_sub(self.units), &mut self.noted);
+        self.units += record.dirty.units();
+        self.listed += record.executed.len();
+    }
+
     /// Applies a write that became durable.
     pub fn wrote(&mut self, w: &Write) {
-        if !w.is_marked() {
-            return;
+        if w.is_marked() {
+            self.edit(w.group, |record, most, noted| {
+                record.wrote(w.unit, w.touched(), &w.marks, most, noted);
+            });
+            self.bound();
         }
-        if w.marks.dirty {
-            self.insert(w.group, w.unit, w.touched());
-        }
-        let (group, tally) = (self.groups.entry(w.group).or_default(), &mut self.tally);
-        match &w.marks.origin {
-            Origin::Unnamed => {}
-            Origin::Client(write) => group.executed(*write, w.unit, w.touched(), tally),
-            Origin::Copied(theirs) => group.copied(w.unit, w.touched(), theirs, tally),
-        }
-        self.bound();
     }
 
     /// Applies a change that became durable. The caller takes care of the content.
     pub fn change(&mut self, id: GroupId, change: &Change) {
-        let group = self.groups.entry(id).or_default();
-        match change {
-            Change::Acted(epoch) => (group.acted, group.joiner) = (*epoch, false),
-            Change::Joins(epoch) => (group.acted, group.joiner) = (*epoch, true),
-            Change::Base(epoch) => group.base = *epoch,
-            Change::Dirty(list) => list.iter().for_each(|(u, b)| self.insert(id, *u, *b)),
-            Change::Clean(list) => list.iter().for_each(|(u, b)| self.remove(id, *u, *b)),
-            Change::CleanAll => self.clean(id),
-            Change::Executed(list) => {
-                group.forget_executed(&mut self.tally);
-                for e in list {
-                    group.executed(e.write, e.unit, e.blocks, &mut self.tally);
-                }
-                self.bound();
-            }
-            Change::Forgotten(list) => {
-                for entry in list {
-                    self.forgotten.take(id, entry);
-                }
-            }
-            Change::Wipe => {
-                group.base = Epoch(0);
-                group.forget_executed(&mut self.tally);
-                self.clean(id);
+        self.edit(id, |record, most, noted| record.change(change, most, noted));
+        if let Change::Forgotten(list) = change {
+            for entry in list {
+                self.forgotten.take(id, entry);
             }
         }
+        self.bound();
     }
 
     /// Forgets executed writes if there is no room for all of them: a quarter at once, because it
     /// has to look at all of them.
     fn bound(&mut self) {
-        if self.tally.listed > self.room.executed && !mutant::on(Mutant::EndlessList) {
-            self.forget_oldest(self.tally.listed - self.room.executed * 3 / 4);
+        if self.listed > self.room.executed && !mutant::on(Mutant::EndlessList) {
+            self.forget_oldest(self.listed - self.room.executed * 3 / 4);
         }
     }
 
     fn forget_oldest(&mut self, count: usize) {
-        let clients = self.groups.values().flat_map(|g| g.clients.values());
-        let mut noted: Vec<u64> =
-            clients.flat_map(|c| c.writes.values().map(|l| l.noted)).collect();
-        let Some(last) = count.min(noted.len()).checked_sub(1) else { return };
-        let last = *noted.select_nth_unstable(last).1;
-        for (id, group) in &mut self.groups {
-            let forgotten = &mut self.forgotten;
-            self.tally.listed -= group.retain(|sdc, client, seq, _, listed| {
-                let stays = listed.noted > last;
-                if !stays && seq >= client.floor {
-                    forgotten.raise(*id, sdc, client.incarnation, seq.saturating_add(1));
-                }
-                stays
-            });
+        let noted = self.groups.values().flat_map(|record| record.executed.noted()).collect();
+        let Some(last) = oldest(noted, count) else { return };
+        for (id, record) in &mut self.groups {
+            self.listed -= record.executed.len();
+            record.executed.forget_until(last, *id, &mut self.forgotten);
+            self.listed += record.executed.len();
         }
     }
 
     /// Removes a dropped volume from the dirty sets.
     pub fn drop_volume(&mut self, volume: VolumeId) {
-        for group in self.groups.values_mut() {
-            let before = group.dirty.len();
-            group.dirty.retain(|unit, _| unit.volume != volume);
-            self.units -= before - group.dirty.len();
+        for record in self.groups.values_mut() {
+            self.units -= record.dirty.units();
+            record.dirty.drop_volume(volume);
+            self.units += record.dirty.units();
         }
-    }
-
-    fn insert(&mut self, id: GroupId, unit: UnitKey, blocks: BlockSet) {
-        let group = self.groups.entry(id).or_default();
-        if group.all_dirty || blocks.is_empty() {
-            return;
-        }
-        if self.units >= self.room.units && !group.dirty.contains_key(&unit) {
-            self.units -= group.dirty.len();
-            group.dirty.clear();
-            group.all_dirty = true;
-            return;
-        }
-        let before = group.dirty.len();
-        group.dirty.entry(unit).or_default().insert(blocks);
-        self.units += group.dirty.len() - before;
-    }
-
-    fn remove(&mut self, id: GroupId, unit: UnitKey, blocks: BlockSet) {
-        let group = self.groups.entry(id).or_default();
-        if let Some(set) = group.dirty.get_mut(&unit) {
-            set.remove(blocks);
-            if set.is_empty() {
-                group.dirty.remove(&unit);
-                self.units -= 1;
-            }
-        }
-    }
-
-    fn clean(&mut self, id: GroupId) {
-        let group = self.groups.entry(id).or_default();
-        self.units -= group.dirty.len();
-        group.dirty.clear();
-        group.all_dirty = false;
     }
 
     /// Returns all records, for replication.
-    pub fn records(&self) -> Vec<(GroupId, GroupRecord)> {
-        let record = |(id, g): (&GroupId, &Group)| {
-            let record = GroupRecord {
-                acted: g.acted,
-                joiner: g.joiner,
-                base: g.base,
-                dirty: g.dirty.clone(),
-                all_dirty: g.all_dirty,
-                executed: g.list(),
-            };
-            (*id, record)
-        };
-        self.groups.iter().map(record).collect()
+    pub fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
+        self.groups.iter().map(|(id, record)| (*id, record.clone())).collect()
     }
 
     /// Encodes all records for a records area of `area` bytes.
@@ -346,9 +155,9 @@ impl Groups {
             // Entries that hold for all groups lie with the first group.
             let mut executed = core::mem::take(&mut everywhere);
             executed.extend(self.forgotten.here(*id));
-            executed.extend(group.list());
+            executed.extend(group.executed.by_client());
             let len = size_of::<GroupHead>()
-                + group.dirty.len() * size_of::<DiskBlocks>()
+                + group.dirty.units() * size_of::<DiskBlocks>()
                 + executed.len() * size_of::<DiskExecuted>();
             let start = bytes.len();
             bytes.resize(start + len, 0);
@@ -358,10 +167,10 @@ impl Groups {
                 flags: (u32::from(group.all_dirty) | u32::from(group.joiner) << 1).into(),
                 acted: group.acted.0.into(),
                 base: group.base.0.into(),
-                dirty: (group.dirty.len() as u32).into(),
+                dirty: (group.dirty.units() as u32).into(),
                 executed: (executed.len() as u32).into(),
             });
-            group.dirty.iter().for_each(|(unit, blocks)| to.add(&disk_blocks(*unit, *blocks)));
+            group.dirty.iter().for_each(|(unit, blocks)| to.add(&disk_blocks(unit, blocks)));
             executed.iter().for_each(|e| to.add(&disk_executed(e)));
         }
         bytes
@@ -370,7 +179,7 @@ impl Groups {
     fn encoded_len(&self) -> usize {
         self.groups.len() * size_of::<GroupHead>()
             + self.units * size_of::<DiskBlocks>()
-            + (self.tally.listed + self.forgotten.len()) * size_of::<DiskExecuted>()
+            + (self.listed + self.forgotten.len()) * size_of::<DiskExecuted>()
     }
 
     /// Makes room when there are more groups than their share of the area holds.
@@ -397,13 +206,12 @@ impl Groups {
             self.forget_oldest(excess(self).div_ceil(size_of::<DiskExecuted>()));
         }
         while excess(self) > 0 {
-            let most = self.groups.iter_mut().max_by_key(|(_, g)| g.dirty.len());
-            let Some((_, group)) = most.filter(|(_, g)| !g.dirty.is_empty()) else {
+            let most = self.groups.values_mut().max_by_key(|record| record.dirty.units());
+            let Some(record) = most.filter(|record| !record.dirty.is_empty()) else {
                 return self.forgotten.merge();
             };
-            self.units -= group.dirty.len();
-            group.dirty.clear();
-            group.all_dirty = true;
+            self.units -= record.dirty.units();
+            record.all_differs();
         }
     }
 
@@ -417,7 +225,7 @@ impl Groups {
             let id = GroupId(head.group.get());
             for _ in 0..head.dirty.get() {
                 let (unit, blocks) = blocks_of(from.take::<DiskBlocks>()?);
-                all.insert(id, unit, blocks);
+                all.edit(id, |record, most, _| record.differs(unit, blocks, most));
             }
             let group = all.groups.entry(id).or_default();
             (group.acted, group.base) = (Epoch(head.acted.get()), Epoch(head.base.get()));
@@ -429,16 +237,16 @@ impl Groups {
                 }
             }
             if head.flags.get() & 1 == 1 {
-                all.clean(id);
-                all.groups.entry(id).or_default().all_dirty = true;
+                all.edit(id, |record, _, _| record.all_differs());
             }
         }
         // The order in which they were noted is not stored, so writes of the earliest incarnations
         // count as the oldest. An area of an earlier build may list more than there is room for.
         executed.sort_unstable_by_key(|(_, e)| (e.write.incarnation, e.write.seq));
         for (id, e) in executed {
-            let group = all.groups.entry(id).or_default();
-            group.executed(e.write, e.unit, e.blocks, &mut all.tally);
+            all.edit(id, |record, _, noted| {
+                record.executed.record(e.write, e.unit, e.blocks, noted);
+            });
         }
         all.bound();
         Some(all)
@@ -449,6 +257,8 @@ impl Groups {
 mod tests {
     use super::*;
     use alloc::vec;
+    use base::{BlockSet, Incarnation, SdcId, UnitKey};
+    use seam::{ClientWrite, Origin};
 
     const G: GroupId = GroupId(3);
     const AREA: u64 = 1 << 20;
@@ -550,7 +360,7 @@ mod tests {
                 groups.change(group(seq), &Change::Executed(vec![entry(1, seq)]));
             }
             for _ in 0..2 {
-                let list = groups.records().into_iter().flat_map(|(_, r)| r.executed);
+                let list = groups.records().into_iter().flat_map(|(_, r)| r.executed.entries());
                 let list: Vec<_> = list.map(|e| (e.write.sdc, e.write.seq)).collect();
                 assert!((6..=8).contains(&list.len()), "{list:?}");
                 assert!(list.contains(&(SdcId(1), 100)) && list.contains(&(SdcId(2), 100)));
@@ -679,7 +489,7 @@ mod tests {
         }
         let again = Groups::decode(&groups.encode(AREA), TWO).unwrap();
         assert_eq!(again.records(), groups.records());
-        assert_eq!(again.records()[0].1.executed, [entry]);
+        assert_eq!(again.records()[0].1.executed.entries(), [entry]);
         groups.change(G, &dirty(1, 0..1));
         groups.change(G, &dirty(1, 5..6));
         assert!(!groups.records()[0].1.all_dirty);

@@ -6,7 +6,7 @@
 //! drop     RecordHead: the volume
 //! change   RecordHead, then per change: ChangeHead, entries
 //! ```
-//! Every record is a delta whose last writer wins: see [`seam::unit_store`]. A write names for each
+//! Every record is a delta whose last writer wins: see [`seam::record`]. A write names for each
 //! slot its owner *and* the blocks that become valid, so no record depends on the one before it.
 
 use super::format::{ChangeHead, DiskBlocks, DiskExecuted, NO_SLOT, PartHead, RecordHead};

@@ -22,8 +22,8 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Mutant, Slab, UnitKey, VolumeId, mutant};
 use seam::{
-    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Forgotten, GroupRecord,
-    Job as Ask, Marks, Started, UnitStore, Walk,
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Forgotten, Job as Ask,
+    Marks, ReplicaRecord, Started, UnitStore, Walk,
 };
 
 /// When a write is durable on this device.
@@ -655,7 +655,7 @@ impl UnitStore for Durable {
         Durable::used(self)
     }
 
-    fn records(&self) -> Vec<(GroupId, GroupRecord)> {
+    fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         self.groups.records()
     }
 

@@ -614,15 +614,15 @@ impl World {
             .into_iter()
             .map(|(g, r)| {
                 assert!(!r.all_dirty);
-                let executed = r.executed.iter().map(|e| ((e.write.seq, e.unit), e.blocks));
-                let executed = executed.collect();
+                let executed = r.executed.by_client().into_iter();
+                let executed = executed.map(|e| ((e.write.seq, e.unit), e.blocks)).collect();
                 (
                     g,
                     Record {
                         acted: r.acted,
                         joiner: r.joiner,
                         base: r.base,
-                        dirty: r.dirty,
+                        dirty: r.dirty.iter().collect(),
                         executed,
                     },
                 )

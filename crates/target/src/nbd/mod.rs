@@ -9,6 +9,7 @@
 //! | `request` | validates requests, and translates them for the volume |
 //! | `extents` | converts a bitmap of blocks to runs |
 //! | `reply` | replies of the transmission phase |
+//! | `action` | what a session asks its owner to do |
 //! | `session` | the phases, requests in flight, flow control |
 //! | `negotiate` | option haggling of the session |
 //!
@@ -19,6 +20,7 @@
 //! the oldstyle handshake, which the spec has retired.
 //! the oldstyle handshake, which the spec has retired.
 
+mod action;
 mod export;
 mod extents;
 mod framer;
@@ -29,6 +31,7 @@ mod reply;
 mod request;
 mod session;
 
+pub use action::Action;
 pub use export::{Export, Exports};
 pub use framer::{NbdFramer, OPTION_MAX};
-pub use session::{Action, Session, WAITING};
+pub use session::{Session, WAITING};

@@ -14,6 +14,7 @@
 //! Option haggling is in `negotiate`. The session does not retry, order or cache anything, and does
 //! not wait for durability: a completion means durable (rule R7), so flush and FUA are trivial.
 
+use super::action::Action;
 use super::export::Exports;
 use super::extents::Runs;
 use super::negotiate::refuse_shutdown;
@@ -37,37 +38,6 @@ const OPTIONS_BYTES: u64 = 4 * super::framer::OPTION_MAX as u64;
 
 /// Most writes of one connection that may wait for space besides the requests in flight.
 pub const WAITING: usize = 1024;
-
-/// What the session asks its owner to do, in the order given.
-#[derive(Debug)]
-pub enum Action {
-    /// Send this to the client.
-    Send {
-        /// The head, which is sent first.
-        head: Head,
-        /// The body, which is sent after the head.
-        body: Buf,
-    },
-    /// Execute a request, and answer with [`Session::done`].
-    Request {
-        /// Id of the request until then.
-        tag: u64,
-        /// The request.
-        request: BlockRequest,
-    },
-    /// Fetch the present list of volumes, then call [`Session::refreshed`]: an answer depends on
-    /// it, and a volume may have been created a moment ago.
-    Refresh,
-    /// Stop reading from the client. Frames that have already arrived may still be delivered.
-    Pause,
-    /// Resume reading from the client.
-    Resume,
-    /// Close the connection after everything that was sent, and drop the session.
-    Close {
-        /// The client's error; `None` if the connection ends in order.
-        why: Option<&'static str>,
-    },
-}
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Phase {

@@ -5,6 +5,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The state of the cluster.
+// Large: one message answers a status request.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct StatusInfo {
     /// The cluster.

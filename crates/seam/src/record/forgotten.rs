@@ -12,7 +12,7 @@
 //! are at most `room` numbers of single groups, and at most `most` of one group. At most `most`
 //! clients have a number for all groups; `before` covers a client that loses its place.
 
-use crate::{ClientWrite, ExecutedBlocks};
+use super::{ClientWrite, ExecutedBlocks};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, UnitKey, VolumeId, mutant};

@@ -35,9 +35,19 @@ impl Dirty {
         }
     }
 
+    /// Returns true if the unit has blocks in the set.
+    pub fn names(&self, unit: UnitKey) -> bool {
+        self.units.contains_key(&unit)
+    }
+
+    /// Returns the unit's blocks in the set.
+    pub fn blocks(&self, unit: UnitKey) -> BlockSet {
+        self.units.get(&unit).copied().unwrap_or(BlockSet::EMPTY)
+    }
+
     /// Returns true if all of these blocks are in the set.
     pub fn contains(&self, unit: UnitKey, mut blocks: BlockSet) -> bool {
-        blocks.remove(self.units.get(&unit).copied().unwrap_or(BlockSet::EMPTY));
+        blocks.remove(self.blocks(unit));
         blocks.is_empty()
     }
 

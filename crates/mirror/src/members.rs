@@ -1,0 +1,76 @@
+//! The configuration of a group, and sets of its replicas.
+
+use alloc::vec::Vec;
+use base::{DeviceId, Epoch};
+
+/// A group's configuration, as the map has it.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct GroupConfig {
+    /// The number of the configuration.
+    pub epoch: Epoch,
+    /// The replica that serves; `None` when no in-sync replica is up.
+    pub primary: Option<DeviceId>,
+    /// All replicas, the preferred primary first; at most 8.
+    pub replicas: Vec<DeviceId>,
+    /// Replicas that hold every acknowledged write.
+    pub in_sync: Vec<DeviceId>,
+    /// Replicas that are being filled.
+    pub joiners: Vec<DeviceId>,
+    /// Every copy is lost (rule R10).
+    pub lost: bool,
+}
+
+/// A set of a group's replicas: one bit per place in `GroupConfig::replicas`.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Members(pub u8);
+
+impl Members {
+    pub fn contains_all(self, other: Members) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    pub fn insert(&mut self, other: Members) {
+        self.0 |= other.0;
+    }
+
+    pub fn remove(&mut self, other: Members) {
+        self.0 &= !other.0;
+    }
+
+    pub fn without(self, other: Members) -> Members {
+        Members(self.0 & !other.0)
+    }
+
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub fn is_one(self) -> bool {
+        self.0.is_power_of_two()
+    }
+
+    pub fn intersects(self, other: Members) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl GroupConfig {
+    /// Returns the replica's bit; the empty set for a device that is no replica.
+    pub(crate) fn member(&self, device: DeviceId) -> Members {
+        Members(self.replicas.iter().position(|r| *r == device).map_or(0, |i| 1 << i))
+    }
+
+    pub(crate) fn members(&self, devices: &[DeviceId]) -> Members {
+        Members(devices.iter().fold(0, |bits, d| bits | self.member(*d).0))
+    }
+
+    pub(crate) fn devices(&self, members: Members) -> impl Iterator<Item = DeviceId> {
+        self.each(members).map(|(_, device)| device)
+    }
+
+    /// Like `devices`, with each replica's bit.
+    pub(crate) fn each(&self, members: Members) -> impl Iterator<Item = (Members, DeviceId)> {
+        let places = self.replicas.iter().enumerate();
+        places.map(|(i, d)| (Members(1 << i), *d)).filter(move |(m, _)| members.intersects(*m))
+    }
+}
