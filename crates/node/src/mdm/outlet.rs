@@ -284,7 +284,7 @@ impl Mdm {
             true => String::from(why),
             // They may have the order already.
             false => format!(
-                "{why}. Another MDM leads soon, and it may have done this: look before you repeat it"
+                "{why}. If another MDM leads now, it may have done this: look before you repeat it"
             ),
         };
         let reply = AdminReply { error: AdminError::Log as i32, text, ..AdminReply::default() };
