@@ -349,6 +349,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Takes a replica's answer to a `Replicate`.
     pub fn replicated(&mut self, now: Time, from: DeviceId, m: &Replicated, out: &mut Effects) {
+        self.heard(now, from, m.incarnation, m.map, out);
         let Replicated { op: key, group, status, .. } = *m;
         let Some(op) = self.ops.get_mut(key) else { return };
         if op.group != group || op.lsn != m.lsn || matches!(op.asker, Asker::Nobody) {

@@ -229,6 +229,7 @@ impl<S: UnitStore> Mirror<S> {
         body: Buf,
         out: &mut Effects,
     ) {
+        self.heard(now, from, m.incarnation, m.map, out);
         let (key, group) = (m.op, m.group);
         let Some(repair) = self.repairs.get(&key).copied().filter(|r| r.from == from) else {
             return;

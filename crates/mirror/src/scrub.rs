@@ -371,12 +371,13 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Takes a secondary's report of damage. The blocks are read here and go out as a write of the
     /// stream that leaves the list of executed writes as it was.
-    pub fn damage_in(&mut self, now: Time, from: DeviceId, damage: &Damage, out: &mut Effects) {
-        let (group, UnitRange { unit, at, len }) = (damage.group, damage.range);
+    pub fn damage_in(&mut self, now: Time, from: DeviceId, m: &Damage, out: &mut Effects) {
+        self.heard(now, from, m.incarnation, m.map, out);
+        let (group, UnitRange { unit, at, len }) = (m.group, m.range);
         let fits = fits::<BLOCK>(at, len);
         let Some(replica) = self.replicas.get(group) else { return };
         let config = &replica.config;
-        let present = config.epoch == damage.epoch && replica.next.is_none();
+        let present = config.epoch == m.epoch && replica.next.is_none();
         // A joiner doesn't matter here, unless all writes wait for its seal.
         let holds = |p: &Primary| p.sync.as_ref().is_some_and(Sync::holds_writes);
         let serves = matches!(

@@ -320,6 +320,7 @@ impl<S: UnitStore> Mirror<S> {
         body: &Buf,
         out: &mut Effects,
     ) {
+        self.heard(now, from, m.incarnation, m.map, out);
         let group = m.group;
         let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
         let gone: BTreeSet<VolumeId> = told.filter(|volume| self.is_gone(*volume)).collect();
@@ -479,6 +480,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Takes a peer's confirmation of its seal. When all have confirmed, this replica counts as
     /// equal, too.
     pub fn sealed_in(&mut self, now: Time, from: DeviceId, m: &Sealed, out: &mut Effects) {
+        self.heard(now, from, m.incarnation, m.map, out);
         let Sealed { group, lsn, .. } = *m;
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(from);

@@ -171,8 +171,9 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Takes a grant.
-    pub fn grant_in(&mut self, now: Time, from: DeviceId, grant: &Grant, out: &mut Effects) {
-        self.leases.granted(now, from, grant.sent, grant.map, self.map);
+    pub fn grant_in(&mut self, now: Time, from: DeviceId, m: &Grant, out: &mut Effects) {
+        self.heard(now, from, m.incarnation, m.map, out);
+        self.leases.granted(now, from, m.sent, m.map, self.map);
         self.unpark_all();
         self.pump(now, out);
     }

@@ -508,9 +508,6 @@ fn deliver_to(
     body: Buf,
     out: &mut Effects,
 ) {
-    let heard = |mirror: &mut Mirror<Memory>, life, map, out: &mut Effects| {
-        mirror.heard(now, sender, life, map, out)
-    };
     match Frame::try_from(h).unwrap() {
         Frame::Replicate(m) => mirror.replicate_in(now, link, sender, &m, Body::of(h, body), out),
         Frame::Beacon(m) => mirror.beacon_in(now, link, sender, &m, out),
@@ -519,30 +516,12 @@ fn deliver_to(
         Frame::SyncWipe(m) => mirror.sync_wipe_in(now, link, sender, &m, out),
         Frame::Seal(m) => mirror.seal_in(now, link, sender, &m, &body, out),
         Frame::Fetch(m) => mirror.fetch_in(now, link, sender, &m, out),
-        Frame::Replicated(m) => {
-            heard(mirror, m.incarnation, m.map, out);
-            mirror.replicated(now, sender, &m, out);
-        }
-        Frame::Grant(m) => {
-            heard(mirror, m.incarnation, m.map, out);
-            mirror.grant_in(now, sender, &m, out);
-        }
-        Frame::SyncState(m) => {
-            heard(mirror, m.incarnation, m.map, out);
-            mirror.sync_state_in(now, sender, &m, &body, out);
-        }
-        Frame::Sealed(m) => {
-            heard(mirror, m.incarnation, m.map, out);
-            mirror.sealed_in(now, sender, &m, out);
-        }
-        Frame::Damage(m) => {
-            heard(mirror, m.incarnation, m.map, out);
-            mirror.damage_in(now, sender, &m, out);
-        }
-        Frame::Fetched(m) => {
-            heard(mirror, m.incarnation, m.map, out);
-            mirror.fetched_in(now, sender, &m, body, out);
-        }
+        Frame::Replicated(m) => mirror.replicated(now, sender, &m, out),
+        Frame::Grant(m) => mirror.grant_in(now, sender, &m, out),
+        Frame::SyncState(m) => mirror.sync_state_in(now, sender, &m, &body, out),
+        Frame::Sealed(m) => mirror.sealed_in(now, sender, &m, out),
+        Frame::Damage(m) => mirror.damage_in(now, sender, &m, out),
+        Frame::Fetched(m) => mirror.fetched_in(now, sender, &m, body, out),
         other => panic!("{other:?}"),
     }
 }

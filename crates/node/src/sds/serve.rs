@@ -410,8 +410,7 @@ impl Sds {
         }
     }
 
-    /// Reads a frame from a device that this one has dialled, and hands it on. Each such frame says
-    /// which map the device has.
+    /// Reads a frame from a device that this one has dialled, and hands it on.
     fn take_of_follower(
         &mut self,
         now: Time,
@@ -425,12 +424,10 @@ impl Sds {
         match h.kind() {
             Some(Kind::Replicated) => {
                 let m = Replicated::try_from(h)?;
-                mirror.heard(now, from, m.incarnation, m.map, out);
                 mirror.replicated(now, from, &m, out);
             }
             Some(Kind::Grant) => {
                 let m = Grant::try_from(h)?;
-                mirror.heard(now, from, m.incarnation, m.map, out);
                 mirror.grant_in(now, from, &m, out);
                 if let Some(link) = self.followers.up(from) {
                     self.look_for_news(now, link, from, m.map, out);
@@ -450,22 +447,18 @@ impl Sds {
             }
             Some(Kind::SyncState) => {
                 let m = SyncState::try_from(h)?;
-                mirror.heard(now, from, m.incarnation, m.map, out);
                 mirror.sync_state_in(now, from, &m, body, out);
             }
             Some(Kind::Sealed) => {
                 let m = Sealed::try_from(h)?;
-                mirror.heard(now, from, m.incarnation, m.map, out);
                 mirror.sealed_in(now, from, &m, out);
             }
             Some(Kind::Damage) => {
                 let m = Damage::try_from(h)?;
-                mirror.heard(now, from, m.incarnation, m.map, out);
                 mirror.damage_in(now, from, &m, out);
             }
             Some(Kind::Fetched) => {
                 let m = Fetched::try_from(h)?;
-                mirror.heard(now, from, m.incarnation, m.map, out);
                 mirror.fetched_in(now, from, &m, body.clone(), out);
             }
             Some(Kind::Welcome) => {
