@@ -26,8 +26,7 @@ pub(crate) fn to_records(list: &ExecutedList) -> Vec<Executed> {
 /// Creates a list from the records of a frame. Those without blocks tell of forgotten writes, and
 /// are left out.
 pub(crate) fn from_records(records: &[Executed], noted: &mut u64) -> ExecutedList {
-    let entries: Vec<ExecutedBlocks> = records.iter().map(told_entry).collect();
-    ExecutedList::from_entries(&entries, noted)
+    ExecutedList::from_entries(records.iter().map(told_entry), noted)
 }
 
 /// Returns the answer to a write that a list does not admit.

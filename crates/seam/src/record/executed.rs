@@ -269,9 +269,12 @@ impl ExecutedList {
     }
 
     /// Creates a list of these entries, which are in order from the oldest.
-    pub fn from_entries(entries: &[ExecutedBlocks], noted: &mut u64) -> ExecutedList {
+    pub fn from_entries(
+        entries: impl IntoIterator<Item = ExecutedBlocks>,
+        noted: &mut u64,
+    ) -> ExecutedList {
         let mut list = ExecutedList::default();
-        entries.iter().for_each(|e| list.record(e.write, e.unit, e.blocks, noted));
+        entries.into_iter().for_each(|e| list.record(e.write, e.unit, e.blocks, noted));
         list
     }
 
@@ -279,7 +282,7 @@ impl ExecutedList {
     pub fn renoted(&self, noted: &mut u64) -> ExecutedList {
         let mut entries = self.by_client();
         entries.sort_by_key(|e| (e.write.incarnation, e.write.seq));
-        ExecutedList::from_entries(&entries, noted)
+        ExecutedList::from_entries(entries, noted)
     }
 
     // ---- bounds ----

@@ -140,7 +140,9 @@ impl ReplicaRecord {
             Change::Dirty(list) => list.iter().for_each(|(u, b)| self.differs(*u, *b, most)),
             Change::Clean(list) => list.iter().for_each(|(u, b)| self.dirty.remove(*u, *b)),
             Change::CleanAll => self.clean(),
-            Change::Executed(list) => self.executed = ExecutedList::from_entries(list, noted),
+            Change::Executed(list) => {
+                self.executed = ExecutedList::from_entries(list.iter().copied(), noted);
+            }
             Change::Forgotten(_) => {}
             Change::Wipe => {
                 self.base = Epoch(0);

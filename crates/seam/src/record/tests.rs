@@ -141,7 +141,7 @@ fn a_list_says_what_the_plain_one_says() {
             }
         }
         assert_eq!(list, list.renoted(&mut 0));
-        assert_eq!(list, ExecutedList::from_entries(&list.entries(), &mut 0));
+        assert_eq!(list, ExecutedList::from_entries(list.entries(), &mut 0));
     }
 }
 
@@ -275,7 +275,7 @@ fn a_change_touches_what_it_names() {
         (Change::CleanAll, edited(&|r| r.dirty.clear())),
         (
             Change::Executed(alloc::vec![other]),
-            edited(&|r| r.executed = ExecutedList::from_entries(&[other], &mut 0)),
+            edited(&|r| r.executed = ExecutedList::from_entries([other], &mut 0)),
         ),
         (Change::Forgotten(alloc::vec![entry]), full.clone()),
         (Change::Wipe, ReplicaRecord { acted: Epoch(5), ..ReplicaRecord::default() }),
