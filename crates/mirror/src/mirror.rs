@@ -347,10 +347,16 @@ impl<S: UnitStore> Mirror<S> {
             if !self.roomy.is_empty() {
                 self.use_room(out);
             }
-            if self.ready.is_empty() && self.ended.is_empty() {
+            if !self.has_work() {
                 return;
             }
         }
+    }
+
+    /// Returns true if there is something for the loop to do.
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.ready.is_empty() || !self.ended.is_empty()
     }
 
     #[inline]

@@ -321,6 +321,18 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         self.heard(now, from, m.incarnation, m.map, out);
+        self.take_state(now, from, m, body, out);
+        self.pump(now, out);
+    }
+
+    fn take_state(
+        &mut self,
+        now: Time,
+        from: DeviceId,
+        m: &SyncState,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
         let group = m.group;
         let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
         let gone: BTreeSet<VolumeId> = told.filter(|volume| self.is_gone(*volume)).collect();
@@ -353,7 +365,7 @@ impl<S: UnitStore> Mirror<S> {
             if !m.more && idle {
                 self.restart_stream(now, group, from, patience, out);
             }
-            return self.pump(now, out);
+            return;
         }
         let replica = self.replicas.get_mut(group).expect("looked up above");
         let Role::Primary(primary) = &mut replica.role else { return };
@@ -381,7 +393,6 @@ impl<S: UnitStore> Mirror<S> {
         self.plan_copies(group, member, reaches);
         self.asking.remove(&group);
         self.advance(now, group, out);
-        self.pump(now, out);
     }
 
     /// A peer can't tell its state now: it may not know the epoch yet.

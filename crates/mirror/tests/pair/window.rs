@@ -532,6 +532,24 @@ fn a_joiner_that_stalled_in_one_group_is_sent_nothing_of_another_one() {
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
 
+/// Writes that wait for room in the joiner's window need no timer then.
+#[test]
+fn a_joiner_that_refuses_to_tell_its_state_lets_clients_go_on_at_once() {
+    let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
+    let mut pair = with_a_joiner_that_hangs(limits);
+    (50..90).for_each(|block| write(&mut pair, block, 7));
+    pair.run();
+    assert!(answered(&pair) < 80, "clients wait for room");
+    let (told, list) = pair.state.clone().expect("the joiner has told its state");
+    let refused = SyncState { status: Status::Behind, ..told };
+    let (mirror, out) = (&mut pair.mirrors[0], &mut pair.outs[0]);
+    mirror.sync_state_in(pair.now, DeviceId(2), &refused, &list, out);
+    mirror.flush(pair.now, out);
+    pair.run();
+    assert_eq!(answered(&pair), 80);
+    go_on(&mut pair);
+}
+
 /// Such a joiner is wiped, whatever the list says. While it stalls it is asked every second, and
 /// the answers of all groups would fill the queue of its link.
 #[test]
