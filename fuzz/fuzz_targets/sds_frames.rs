@@ -159,7 +159,7 @@ fuzz_target!(|steps: Vec<Step>| {
         match step {
             Step::Frame { link, kind, flags, status, small, lens, body } => {
                 let mut h = Header::new(Kind::Hello);
-                (h.kind, h.flags) = (kind % 45, flags);
+                h.forge(18, &[kind % 45, flags]);
                 let s = small.map(u64::from);
                 let (at, len) = match lens[2] & 1 {
                     0 => (lens[0] % 300 * 512, body.len() as u32),

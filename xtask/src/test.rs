@@ -86,6 +86,8 @@ fn unit(steps: &mut Steps) -> Result<()> {
     mutants(steps, "the durable store", "gabion-store", &["--test", "mutants"])?;
     let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
     mutants(steps, "the mirrors", "gabion-mirror", &exactly)?;
+    let exactly = ["--test", "sds", "--", "--exact", "malformed::every_mutant_is_caught"];
+    mutants(steps, "the roles", "gabion-node", &exactly)?;
     mutants(steps, "the MDM", "gabion-mdm", &["--test", "mutants", "--test", "balance"])?;
     Ok(())
 }

@@ -19,7 +19,7 @@ use wire::control::{
     VolumeDamage, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
-use wire::{Frame, Header, PeerFramer, message};
+use wire::{Control, Frame, Header, PeerFramer, message};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Connect timeout when there are other MDMs to ask instead.
@@ -387,10 +387,8 @@ impl Admin {
         Ok(reply)
     }
 
-    fn send(&mut self, frame: impl Into<Header>, message: &impl Message) -> Result<()> {
-        let mut header = frame.into();
-        header.version = self.version.into();
-        let (head, body) = wire::control_frame(header, message, &BufPool::new(0));
+    fn send(&mut self, frame: impl Into<Header>, message: &impl Control) -> Result<()> {
+        let (head, body) = wire::control_frame(self.version, frame, message, &BufPool::new(0));
         self.stream.write_all(&[head.as_slice(), &body].concat())?;
         Ok(())
     }
@@ -407,6 +405,7 @@ impl Admin {
         if !wire::body_ok(header, &bytes) {
             bail!("its answer arrived damaged");
         }
+        wire::check_version(header, Some(self.version))?;
         Ok((Frame::try_from(header)?, bytes))
     }
 }

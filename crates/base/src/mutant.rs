@@ -300,6 +300,9 @@ pub enum Mutant {
     RaiseOver,
     /// Versions: the level that lost MDMs had raised stays forgotten after a recovery.
     ForgetLevel,
+    /// A header is taken whatever its unused bytes, its flags, and its version are, and with a body
+    /// that its kind does not have.
+    AnyHeader,
 }
 
 impl Mutant {
@@ -325,6 +328,10 @@ impl Mutant {
     /// simulator creates the situations in which they matter, or too few do.
     pub const MIRROR: &[Mutant] =
         &[Mutant::MendUnmarked, Mutant::AnswerAtOnce, Mutant::RetryWhole, Mutant::NewerIsDead];
+
+    /// The mutant that the tests of `node` have to catch (`crates/node/tests/sds`): no process of
+    /// the simulator sends such headers on an accepted connection.
+    pub const NODE: &[Mutant] = &[Mutant::AnyHeader];
 
     /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
     /// them, nor those that only a test of `crates/sim/tests` catches.

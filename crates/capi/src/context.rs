@@ -126,7 +126,7 @@ impl Context {
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();
         let on_note: OnNote = Box::new(move |_, _, note| {
-            if let Note::Refused { why, .. } = note {
+            if let Note::Refused { why, .. } | Note::Malformed { why, .. } = note {
                 tell.set(Some(why));
             }
         });

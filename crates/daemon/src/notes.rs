@@ -108,6 +108,10 @@ fn tell(note: Note) -> Telling {
     let lasting = |sort, line: &str| Telling { lasts: true, ..told(sort, line.to_owned()) };
     match note {
         Note::Refused { link, why } => told("links refused", format!("{link} closed: {why}")),
+        Note::Malformed { link, kind, at, why } => {
+            let text = format!("{link} closed: {why} (kind {kind}, byte {at})");
+            told("links refused", text)
+        }
         Note::Garbage { link, why } => told("links with garbage", format!("{link} closed: {why}")),
         Note::Silent { link } => {
             told("links refused", format!("{link} closed: it sent no hello in time"))

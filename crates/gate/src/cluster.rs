@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use wire::control::{AdminRequest, Ask, CreateVolume, Role};
-use wire::{control_frame, message};
+use wire::{HANDSHAKE_VERSION, control_frame, message};
 
 /// Operations per measurement; each count is divided by this.
 pub const OPERATIONS: usize = 64;
@@ -106,8 +106,8 @@ impl Cluster {
         let order = AdminRequest::of(ask);
         let hello = hello(&wire::DIALECT, ClusterId(0), Role::Admin, "admin");
         let frames = [
-            control_frame(message::Hello {}, &hello, &self.pool),
-            control_frame(message::Admin { op: 0 }, &order, &self.pool),
+            control_frame(HANDSHAKE_VERSION, message::Hello {}, &hello, &self.pool),
+            control_frame(HANDSHAKE_VERSION, message::Admin { op: 0 }, &order, &self.pool),
         ];
         for (head, body) in frames {
             self.mdm.inbox.push_back(Item::Frame(link, head, body));

@@ -14,7 +14,7 @@ pub(crate) enum Waiting {
     /// The answer to a seal of this epoch, on this link.
     Seal { epoch: Epoch, lsn: Lsn, link: PeerLink },
     /// The answer to a wipe in this epoch, on this link.
-    Wipe { epoch: Epoch, link: PeerLink },
+    Wipe { epoch: Epoch, question: u64, link: PeerLink },
     /// The end of deleting a replica that left its group.
     Discard,
 }

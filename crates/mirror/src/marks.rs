@@ -156,7 +156,9 @@ impl<S: UnitStore> Mirror<S> {
                 self.sealed(group, epoch, lsn, link, out);
                 self.answer_asked(group, out);
             }
-            Waiting::Wipe { epoch, link } => self.wiped(group, epoch, link, out),
+            Waiting::Wipe { epoch, question, link } => {
+                self.wiped(group, (question, epoch), link, out)
+            }
             Waiting::Discard => self.discarded(now, group, out),
         }
     }

@@ -349,7 +349,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Takes a replica's answer to a `Replicate`.
     pub fn replicated(&mut self, now: Time, from: DeviceId, m: &Replicated, out: &mut Effects) {
-        self.heard(now, from, m.incarnation, m.map, out);
+        self.heard(now, from, m.sender, out);
         let Replicated { op: key, group, status, .. } = *m;
         let Some(op) = self.ops.get_mut(key) else { return };
         if op.group != group || op.lsn != m.lsn || matches!(op.asker, Asker::Nobody) {
@@ -371,7 +371,7 @@ impl<S: UnitStore> Mirror<S> {
         match status {
             Status::Ok => self.check_write(now, key, out),
             Status::Full => self.refused(now, key, from, member, out),
-            Status::Damaged => self.damaged_there(now, key, member, out),
+            Status::SendWhole => self.damaged_there(now, key, member, out),
             _ if self.replicas[group].config.joiners.contains(&from) => self.cut(now, group, out),
             _ => {}
         }

@@ -93,7 +93,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.read_alone(key);
         }
         match asker {
-            Asker::Primary { .. } if changes => self.refuse(now, key, Status::Damaged, out),
+            Asker::Primary { .. } if changes => self.refuse(now, key, Status::SendWhole, out),
             Asker::Primary { .. } => {
                 self.scrub_hopeless(now, key, first, blocks);
                 self.end_fetch(key, Status::Media, out);
@@ -126,7 +126,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.drop_over(now, key, out);
         }
         match asker {
-            Asker::Primary { .. } => self.refuse(now, key, Status::Damaged, out),
+            Asker::Primary { .. } => self.refuse(now, key, Status::SendWhole, out),
             Asker::Client { .. } if sent.is_empty() => {
                 self.finish_client(key, Status::Damaged, out);
                 if lsn.0 > 0 {
@@ -229,7 +229,7 @@ impl<S: UnitStore> Mirror<S> {
         body: Buf,
         out: &mut Effects,
     ) {
-        self.heard(now, from, m.incarnation, m.map, out);
+        self.heard(now, from, m.sender, out);
         let (key, group) = (m.op, m.group);
         let Some(repair) = self.repairs.get(&key).copied().filter(|r| r.from == from) else {
             return;
@@ -511,8 +511,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the answer to a request for blocks, without any.
     fn fetched(&self, op: u64, group: GroupId) -> Fetched {
         let (status, epoch, at, len) = (Status::Ok, self.epoch_of(group), 0, 0);
-        let (incarnation, map) = (self.incarnation, self.map);
-        Fetched { status, op, group, epoch, at, len, incarnation, map }
+        Fetched { status, op, group, epoch, at, len, sender: self.sender() }
     }
 
     /// Sends the blocks, with their entries of the list of executed writes.

@@ -364,15 +364,14 @@ impl<S: UnitStore> Mirror<S> {
         let Some(link) = link.filter(|_| !mutant::on(Mutant::ScrubLeaders)) else { return };
         let (at, len) = (u32::from(first) * BLOCK, u32::from(blocks) * BLOCK);
         let (epoch, range) = (self.epoch_of(group), UnitRange { unit, at, len });
-        let (incarnation, map) = (self.incarnation, self.map);
-        let damage = Damage { group, epoch, range, incarnation, map };
+        let damage = Damage { group, epoch, range, sender: self.sender() };
         out.send(link.id, link.frame(damage, &[]), Buf::EMPTY);
     }
 
     /// Takes a secondary's report of damage. The blocks are read here and go out as a write of the
     /// stream that leaves the list of executed writes as it was.
     pub fn damage_in(&mut self, now: Time, from: DeviceId, m: &Damage, out: &mut Effects) {
-        self.heard(now, from, m.incarnation, m.map, out);
+        self.heard(now, from, m.sender, out);
         let (group, UnitRange { unit, at, len }) = (m.group, m.range);
         let fits = fits::<BLOCK>(at, len);
         let Some(replica) = self.replicas.get(group) else { return };

@@ -65,7 +65,7 @@ pub(crate) struct Secondary {
     /// came before it.
     asked: Option<(PeerLink, SyncStart)>,
     /// The link on which the primary has asked to delete everything. That waits until no job runs.
-    wipe: Option<PeerLink>,
+    wipe: Option<(PeerLink, u64)>,
 }
 
 impl Secondary {
@@ -166,8 +166,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers a write of the stream.
     fn answer_replicate(&self, link: PeerLink, m: &Replicate, status: Status, out: &mut Effects) {
         let Replicate { op, group, epoch, lsn, .. } = *m;
-        let (incarnation, map) = (self.incarnation, self.map);
-        answer(link, Replicated { status, op, group, epoch, lsn, incarnation, map }, out);
+        answer(link, Replicated { status, op, group, epoch, lsn, sender: self.sender() }, out);
     }
 
     /// Answers that this replica can't tell its state now.
@@ -184,16 +183,15 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the answer to a question, without any state.
     fn state(&self, question: u64, group: GroupId, epoch: Epoch) -> SyncState {
         let (status, base) = (Status::Ok, Epoch(0));
-        let (incarnation, map) = (self.incarnation, self.map);
+        let sender = self.sender();
         let (more, all, empty) = (false, false, false);
-        SyncState { status, question, group, epoch, base, incarnation, map, more, all, empty }
+        SyncState { status, question, group, epoch, base, sender, more, all, empty }
     }
 
     /// Answers a seal.
     fn answer_seal(&self, link: PeerLink, seal: Seal, status: Status, out: &mut Effects) {
         let Seal { group, epoch, lsn } = seal;
-        let (incarnation, map) = (self.incarnation, self.map);
-        answer(link, Sealed { status, group, epoch, lsn, incarnation, map }, out);
+        answer(link, Sealed { status, group, epoch, lsn, sender: self.sender() }, out);
     }
 
     /// Takes a write of the stream.
@@ -215,8 +213,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.answer_replicate(link, m, status, out);
         }
         let UnitRange { unit, at, len } = m.range;
-        let whole = m.zero || body.data.len() == len as usize || is_loss(m);
-        let fits = fits::<1>(at, len) && whole;
+        let fits = fits::<1>(at, len) && is_whole(m, body.data.len());
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
         if !secondary.started {
             return self.answer_replicate(link, m, Status::Behind, out);
@@ -306,8 +303,8 @@ impl<S: UnitStore> Mirror<S> {
         }
         if let Asker::Primary { link, op: name } = op.asker {
             let (group, epoch) = (op.group, self.epoch_of(op.group));
-            let (incarnation, map) = (self.incarnation, self.map);
-            answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);
+            let sender = self.sender();
+            answer(link, Replicated { status, op: name, group, epoch, lsn, sender }, out);
         }
         self.answer_asked(op.group, out);
         self.wipe_if_idle(now, op.group);
@@ -428,7 +425,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let secondary = replica.secondary().expect("checked");
         (secondary.started, secondary.asked) = (false, None);
-        secondary.wipe = Some(link);
+        secondary.wipe = Some((link, question));
         self.wipe_if_idle(now, group);
         self.pump(now, out);
     }
@@ -441,8 +438,8 @@ impl<S: UnitStore> Mirror<S> {
         }
         let epoch = replica.config.epoch;
         let Some(secondary) = replica.secondary() else { return };
-        let Some(link) = secondary.wipe.take() else { return };
-        let wait = Waiting::Wipe { epoch, link };
+        let Some((link, question)) = secondary.wipe.take() else { return };
+        let wait = Waiting::Wipe { epoch, question, link };
         if self.changes.joins(group, wait) {
             return;
         }
@@ -457,12 +454,12 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn wiped(
         &mut self,
         group: GroupId,
-        epoch: Epoch,
+        (question, epoch): (u64, Epoch),
         link: PeerLink,
         out: &mut Effects,
     ) {
         if self.replicas[group].config.epoch == epoch {
-            self.send_state(link, self.state(0, group, epoch), false, true, out);
+            self.send_state(link, self.state(question, group, epoch), false, true, out);
         }
     }
 
@@ -541,9 +538,16 @@ impl<S: UnitStore> Mirror<S> {
     }
 }
 
-/// Returns true for a copy of blocks that can't be read at its source.
-fn is_loss(m: &Replicate) -> bool {
-    m.copy && m.lost && fits::<BLOCK>(m.range.at, m.range.len)
+/// Returns true if the body is what the flags and the range say. Only copies can be of blocks that
+/// their source can't read, and only of whole ones.
+fn is_whole(m: &Replicate, body: usize) -> bool {
+    let UnitRange { at, len, .. } = m.range;
+    match (m.zero, m.lost) {
+        (false, false) => body == len as usize,
+        (true, false) => body == 0,
+        (false, true) => body == 0 && m.copy && fits::<BLOCK>(at, len),
+        (true, true) => false,
+    }
 }
 
 /// Sends an answer without a body.
@@ -555,12 +559,43 @@ fn answer(link: PeerLink, message: impl Into<Header>, out: &mut Effects) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use seam::ClientWrite;
+
+    #[test]
+    fn a_body_is_what_flags_and_range_say() {
+        let range = UnitRange { len: BLOCK, ..UnitRange::default() };
+        let write = Replicate {
+            op: 1,
+            group: GroupId(1),
+            epoch: Epoch(1),
+            lsn: Lsn(1),
+            commit: Lsn(0),
+            range,
+            client: ClientWrite::default(),
+            skipped: 0,
+            fresh: false,
+            zero: false,
+            yields: false,
+            lost: false,
+            copy: false,
+        };
+        let whole = BLOCK as usize;
+        assert!(is_whole(&write, whole) && !is_whole(&write, 0) && !is_whole(&write, 512));
+        let zero = Replicate { zero: true, ..write };
+        assert!(is_whole(&zero, 0) && !is_whole(&zero, whole));
+        let lost = Replicate { lost: true, copy: true, ..write };
+        assert!(is_whole(&lost, 0) && !is_whole(&lost, whole));
+        assert!(!is_whole(&Replicate { copy: false, ..lost }, 0), "only copies are of lost blocks");
+        assert!(!is_whole(&Replicate { zero: true, ..lost }, 0));
+        let part = UnitRange { len: BLOCK / 2, ..range };
+        assert!(!is_whole(&Replicate { range: part, ..lost }, 0), "blocks are lost as a whole");
+    }
 
     #[test]
     fn a_joiner_remembers_no_refusal_that_nobody_will_ask_for() {
         let mut joiner = Secondary::new(DeviceId(1), true);
-        joiner.refused.extend([1, 2, 3].map(|lsn| (Lsn(lsn), Status::Damaged)));
+        joiner.refused.extend([1, 2, 3].map(|lsn| (Lsn(lsn), Status::SendWhole)));
         assert!(!joiner.commit(Lsn(2), true));
-        assert_eq!(joiner.refused, [(Lsn(3), Status::Damaged)]);
+        assert_eq!(joiner.refused, [(Lsn(3), Status::SendWhole)]);
     }
 }

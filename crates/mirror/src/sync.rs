@@ -127,6 +127,12 @@ impl Sync {
         }
     }
 
+    /// Returns the number of the order to delete everything. These numbers go down from the highest
+    /// one, so no question has them.
+    fn wiping(&self) -> u64 {
+        !self.asked.0
+    }
+
     /// Returns true for a joiner that gets the stream and that no acknowledgement needs.
     pub fn can_be_cut(&self) -> bool {
         self.joiner.is_some() && self.streaming && self.phase != Phase::Admit
@@ -227,7 +233,10 @@ impl<S: UnitStore> Mirror<S> {
         let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
         let (after, epoch) = (*last, replica.config.epoch);
-        let question = after.0;
+        let question = match sync.phase {
+            Phase::Wipe => sync.wiping(),
+            _ => after.0,
+        };
         let header: Header = match sync.phase {
             Phase::Ask => {
                 let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
@@ -320,7 +329,7 @@ impl<S: UnitStore> Mirror<S> {
         body: &Buf,
         out: &mut Effects,
     ) {
-        self.heard(now, from, m.incarnation, m.map, out);
+        self.heard(now, from, m.sender, out);
         self.take_state(now, from, m, body, out);
         self.pump(now, out);
     }
@@ -355,8 +364,11 @@ impl<S: UnitStore> Mirror<S> {
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         let idle = sync.copying == 0;
         match sync.phase {
-            Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
-            // The answer to an older question says nothing about this stream.
+            // The answer to an older question says nothing about this stream, nor that the joiner
+            // has deleted anything.
+            Phase::Wipe if m.question == sync.wiping() => {
+                return self.ask_joiner(now, group, from, true, out);
+            }
             Phase::Ask if m.question == sync.asked.0 => {}
             _ => return,
         }
@@ -491,7 +503,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Takes a peer's confirmation of its seal. When all have confirmed, this replica counts as
     /// equal, too.
     pub fn sealed_in(&mut self, now: Time, from: DeviceId, m: &Sealed, out: &mut Effects) {
-        self.heard(now, from, m.incarnation, m.map, out);
+        self.heard(now, from, m.sender, out);
         let Sealed { group, lsn, .. } = *m;
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(from);

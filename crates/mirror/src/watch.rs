@@ -6,10 +6,10 @@ use crate::mirror::Mirror;
 use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, MapVersion, Time};
+use base::{DeviceId, Duration, Epoch, GroupId, Incarnation, Time};
 use seam::{Effects, UnitStore};
 use wire::PeerLink;
-use wire::message::{Beacon, Grant};
+use wire::message::{Beacon, Grant, Sender};
 
 /// What replicas lack, as far as this device knows.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -75,7 +75,7 @@ impl<S: UnitStore> Mirror<S> {
         self.fetch_again(None, out);
         self.cut_standing(now, out);
         self.drop_zeros();
-        let beacon = Beacon { incarnation: self.incarnation, map: self.map, sent: now };
+        let beacon = Beacon { sender: self.sender(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
@@ -156,24 +156,25 @@ impl<S: UnitStore> Mirror<S> {
         beacon: &Beacon,
         out: &mut Effects,
     ) {
-        let (life, map) = (beacon.incarnation, beacon.map);
+        let Sender { incarnation: life, map } = beacon.sender;
         self.tell_clean();
         self.scrub.heard(from, link);
-        self.heard(now, from, life, map, out);
+        self.heard(now, from, beacon.sender, out);
         if !self.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
             return;
         }
         // Before the first map: the sender may not know that an earlier incarnation of this device
         // was the primary of its groups.
         let map = self.map.max(self.named_at);
-        let grant = Grant { incarnation: self.incarnation, map, sent: beacon.sent };
+        let sender = Sender { incarnation: self.incarnation, map };
+        let grant = Grant { sender, sent: beacon.sent };
         out.send_first(link.id, link.frame(grant, &[]));
     }
 
     /// Takes a grant.
     pub fn grant_in(&mut self, now: Time, from: DeviceId, m: &Grant, out: &mut Effects) {
-        self.heard(now, from, m.incarnation, m.map, out);
-        self.leases.granted(now, from, m.sent, m.map, self.map);
+        self.heard(now, from, m.sender, out);
+        self.leases.granted(now, from, m.sent, m.sender.map, self.map);
         self.unpark_all();
         self.pump(now, out);
     }
@@ -183,15 +184,15 @@ impl<S: UnitStore> Mirror<S> {
         self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
     }
 
+    /// Returns what frames to other devices say of this one.
+    #[inline]
+    pub(crate) fn sender(&self) -> Sender {
+        Sender { incarnation: self.incarnation, map: self.map }
+    }
+
     /// Notes the map version that an incarnation of another device has named in a frame.
-    pub fn heard(
-        &mut self,
-        now: Time,
-        from: DeviceId,
-        life: Incarnation,
-        map: MapVersion,
-        out: &mut Effects,
-    ) {
+    pub fn heard(&mut self, now: Time, from: DeviceId, sender: Sender, out: &mut Effects) {
+        let Sender { incarnation: life, map } = sender;
         if self.knows_life(from, life) && self.leases.heard(now, from, life, map) {
             self.try_waiting(now, out);
             self.pump(now, out);

@@ -12,7 +12,7 @@ use core::net::SocketAddr;
 use core::time::Duration;
 use seam::{DialId, Effect, Effects, Port, Strangers};
 use wire::control::{Hello, Refusal, RefusalCode, Role, Welcome};
-use wire::{Header, PeerLink, common_version, control_frame, message};
+use wire::{Control, Header, PeerLink, common_version};
 
 /// A session number may be at most this far above the last one that the server knows. So a made-up
 /// number leaves room for the next ones.
@@ -193,15 +193,18 @@ pub fn strangers(limits: &Limits) -> Strangers {
 }
 
 /// Sends a control message in the version of the link.
-pub fn send_control(
+pub fn send_control<M: Control>(link: PeerLink, message: &M, out: &mut Effects) {
+    send_answer(link, Header::new(M::KIND), message, out);
+}
+
+/// Sends a control message whose header says `frame`, in the version of the link.
+pub fn send_answer(
     link: PeerLink,
     frame: impl Into<Header>,
-    message: &impl prost::Message,
+    message: &impl Control,
     out: &mut Effects,
 ) {
-    let mut header = frame.into();
-    header.version = link.version.into();
-    let (head, body) = control_frame(header, message, out.pool());
+    let (head, body) = link.control(frame, message, out.pool());
     out.send(link.id, head, body);
 }
 
@@ -210,13 +213,12 @@ pub fn send_hello(link: LinkId, hello: &Hello, out: &mut Effects) {
     let newest = hello.version_max as u16;
     let as_newest = mutant::on(Mutant::NewestHello);
     let version = if as_newest { newest } else { wire::HANDSHAKE_VERSION };
-    send_control(PeerLink::new(link, version), message::Hello {}, hello, out);
+    send_control(PeerLink::new(link, version), hello, out);
 }
 
 /// Sends a welcome.
 pub fn send_welcome(link: LinkId, welcome: &Welcome, out: &mut Effects) {
-    let link = PeerLink::new(link, wire::HANDSHAKE_VERSION);
-    send_control(link, message::Welcome {}, welcome, out);
+    send_control(PeerLink::new(link, wire::HANDSHAKE_VERSION), welcome, out);
 }
 
 /// Returns the version of a link on which this welcome came. `None` if this build does not speak

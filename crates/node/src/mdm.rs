@@ -329,6 +329,13 @@ impl Mdm {
         PeerLink::new(link, version)
     }
 
+    /// Returns the version of a link; `None` during its handshake, and on one that another MDM has
+    /// to answer, which never says more than that.
+    fn version_on(&self, link: LinkId) -> Option<u16> {
+        let greeted = |l: &&Link| !matches!(l.peer, Peer::Stranger);
+        self.links.get(&link).filter(greeted).map(|l| l.version)
+    }
+
     fn link_up(&mut self, now: Time, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
         if dial.is_some_and(|d| self.asks_by(d)) {
             self.ask_whether_it_serves(link, out);

@@ -9,8 +9,8 @@ use crate::links::send_control;
 use alloc::string::String;
 use base::LinkId;
 use seam::{Effect, Effects};
+use wire::PeerLink;
 use wire::control::{Refusal, RefusalCode};
-use wire::{PeerLink, message};
 
 /// The process that writes a note about a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,6 +119,6 @@ pub fn refusal(code: RefusalCode, text: impl Into<String>) -> Refusal {
 /// Sends a refusal, and closes the link after it.
 pub fn refuse(link: LinkId, refusal: &Refusal, out: &mut Effects) {
     let way = PeerLink::new(link, wire::HANDSHAKE_VERSION);
-    send_control(way, message::Refusal {}, refusal, out);
+    send_control(way, refusal, out);
     out.push(Effect::Close { link });
 }

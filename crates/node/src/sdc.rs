@@ -43,7 +43,7 @@ use seam::{
     BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers, Unsent,
 };
 use wire::control::Refusal;
-use wire::{Frame, Header};
+use wire::{Control, Frame, Header, Malformed};
 
 pub use framer::SdcFramer;
 pub use nbd::NbdGrown;
@@ -335,6 +335,14 @@ impl Sdc {
         }
     }
 
+    /// Closes a link on which a frame came that can't be read.
+    #[cold]
+    fn refuse_frame(&mut self, now: Time, link: LinkId, why: Malformed, out: &mut Effects) {
+        out.note(why.note(link));
+        out.push(Effect::Close { link });
+        self.link_down(now, link, out);
+    }
+
     /// Closes a link for the reason `why`, and continues as if it had broken.
     fn refuse(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
         out.note(Note::Refused { link, why });
@@ -343,9 +351,10 @@ impl Sdc {
     }
 }
 
-/// Decodes a control message. `None` if the frame is damaged or malformed.
-fn decode<M: prost::Message + Default>(header: &Header, body: &[u8]) -> Option<M> {
-    let sound = Frame::try_from(header).is_ok() && wire::body_ok(header, body);
+/// Decodes a control message. `None` if the frame is damaged, malformed or of another kind.
+fn decode<M: Control>(header: &Header, body: &[u8]) -> Option<M> {
+    let is_one = Frame::try_from(header).is_ok_and(|frame| frame.kind() == M::KIND);
+    let sound = is_one && wire::body_ok(header, body);
     if sound { M::decode(body).ok() } else { None }
 }
 

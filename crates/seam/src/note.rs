@@ -15,6 +15,17 @@ pub enum Note {
         /// The reason in a few words.
         why: &'static str,
     },
+    /// A link was closed because a frame's header is not what its kind says.
+    Malformed {
+        /// The link.
+        link: LinkId,
+        /// The code of the kind.
+        kind: u8,
+        /// The first byte of the header that is wrong.
+        at: u8,
+        /// The reason in a few words.
+        why: &'static str,
+    },
     /// A link's stream could not be cut into frames.
     Garbage {
         /// The link.

@@ -17,7 +17,7 @@ use wire::control::{
     RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, SetLevelAsk, SetPool, StatusAsk,
     StatusInfo, SwitchMdm, UnmapAsk,
 };
-use wire::{Header, Kind, PeerFramer};
+use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerFramer, control_frame};
 
 /// An order. Volumes have the names `v0`, `v1`...
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -152,8 +152,9 @@ impl Admin {
         Admin { desk, mdms, current, state, dials: 0, unsure: false, pause_until, limits }
     }
 
-    fn send(link: base::LinkId, kind: Kind, message: &impl Message, out: &mut Effects) {
-        let (head, body) = wire::control_frame(Header::new(kind), message, out.pool());
+    fn send<M: Control>(link: base::LinkId, message: &M, out: &mut Effects) {
+        let header = Header::new(M::KIND);
+        let (head, body) = control_frame(HANDSHAKE_VERSION, header, message, out.pool());
         out.send(link, head, body);
     }
 
@@ -247,7 +248,7 @@ impl Admin {
                 ..SetPool::default()
             }),
         };
-        Admin::send(link, Kind::Admin, &AdminRequest::of(ask), out);
+        Admin::send(link, &AdminRequest::of(ask), out);
         self.state = State::Asking(link, look);
     }
 
@@ -403,7 +404,7 @@ impl Node for Admin {
                     direct: self.meant().is_some(),
                     ..Hello::default()
                 };
-                Admin::send(link, Kind::Hello, &hello, out);
+                Admin::send(link, &hello, out);
                 self.state = State::Greeting(link);
             }
             Event::LinkDown { .. } | Event::DialFailed { .. } => self.lost(now),
@@ -463,7 +464,7 @@ impl Node for Admin {
             }
             State::Idle(link) if self.is_curious() => {
                 let ask = AdminRequest::of(Ask::Status(StatusAsk {}));
-                Admin::send(link, Kind::Admin, &ask, out);
+                Admin::send(link, &ask, out);
                 self.state = State::Looking(link, now);
             }
             State::Idle(link) => self.ask(link, out),

@@ -12,7 +12,7 @@ use seam::{Buf, BufPool, Head, Port};
 use std::fmt;
 use wire::control::{Hello, Role};
 use wire::header::HEADER;
-use wire::{Header, Kind, control_frame};
+use wire::{HANDSHAKE_VERSION, Header, Kind, control_frame};
 
 /// Number of overheard hellos that are remembered.
 const REMEMBERED: usize = 64;
@@ -80,7 +80,7 @@ impl World {
             }
         }
         let header = Header::new(Kind::Hello);
-        let (head, body) = control_frame(header, &hello, &BufPool::new(0));
+        let (head, body) = control_frame(HANDSHAKE_VERSION, header, &hello, &BufPool::new(0));
         let name = self.procs[to.0].name.clone();
         self.trace.line(self.now, &name, || format!("gets a forged hello: {hello:?}"));
         self.say_from_nowhere(to, vec![(head, body)]);

@@ -102,7 +102,7 @@ impl Liar {
             Some(Kind::Hello) => Hello::decode(body).map_or(0, |hello| hello.role),
             _ => 0,
         };
-        self.heard.insert((to, header.kind, role), (header, body.to_vec()));
+        self.heard.insert((to, header.code(), role), (header, body.to_vec()));
     }
 
     fn hello(&self, to: ProcId, role: Role) -> Option<Hello> {
@@ -137,18 +137,22 @@ impl Liar {
     fn altered(&mut self, (mut header, mut body): Frame) -> Frame {
         let r = &mut self.prng;
         for _ in 0..r.below(4) {
+            let before = header;
             // Most kinds have a number of 8 bytes at most of these places.
-            let at = match r.below(10) {
-                number @ 0..=8 => [24, 40, 48, 56, 64, 72, 96, 104, 112][number as usize],
-                _ => {
-                    header.forge(92, &(r.below(8) as u32).to_le_bytes());
-                    continue;
+            match r.below(10) {
+                number @ 0..=8 => {
+                    let at = [24, 40, 48, 56, 64, 72, 96, 104, 112][number as usize];
+                    let old = header.raw(at);
+                    let leap = 1 << r.below(63);
+                    let new = [0, old.wrapping_sub(leap), old.wrapping_add(leap), u64::MAX];
+                    header.forge(at, &r.pick(&new).to_le_bytes());
                 }
-            };
-            let old = header.raw(at);
-            let leap = 1 << r.below(63);
-            let new = [0, old.wrapping_sub(leap), old.wrapping_add(leap), u64::MAX];
-            header.forge(at, &r.pick(&new).to_le_bytes());
+                _ => header.forge(92, &(r.below(8) as u32).to_le_bytes()),
+            }
+            // Mostly without what its kind does not use, or nothing would get far.
+            if wire::Frame::try_from(&header).is_err() && r.chance(0.8) {
+                header = before;
+            }
         }
         if !body.is_empty() && r.chance(0.4) {
             let at = r.below(body.len() as u64) as usize;

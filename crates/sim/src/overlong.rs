@@ -8,6 +8,9 @@ use base::Limits;
 use seam::{Buf, Port};
 use wire::{Header, Kind};
 
+/// Where a header says how long the body is.
+const BODY_LEN: usize = 12;
+
 impl World {
     /// Sends this process the head of such a frame, with a valid checksum: from a stranger, or on
     /// the connection of an accepted peer.
@@ -18,10 +21,10 @@ impl World {
         let most = if member { limits.frame_body } else { limits.stranger_body };
         let kinds = [Kind::Hello, Kind::Write, Kind::Reply, Kind::MapPage];
         let mut header = Header::new(*self.forge_prng.pick(&kinds));
-        header.body_len = (*self.forge_prng.pick(&[most + 1, 2 * most, u32::MAX])).into();
+        let len: u32 = *self.forge_prng.pick(&[most + 1, 2 * most, u32::MAX]);
+        header.forge(BODY_LEN, &len.to_le_bytes());
         let head = wire::frame::seal(header);
         let name = self.procs[to.0].name.clone();
-        let len = header.body_len.get();
         self.trace.line(self.now, &name, || format!("is to get a body of {len} bytes"));
         if !member {
             return self.say_from_nowhere(to, vec![(head, Buf::EMPTY)]);

@@ -1,10 +1,10 @@
 //! Creates and checks frames.
 
 use crate::header::{HEADER, Header, Kind, MAGIC, NO_BODY_CRC};
+use crate::message::Control;
 use crate::{DIALECT, HANDSHAKE_VERSION};
 use base::Dialect;
 use base::crc::crc32c;
-use prost::Message;
 use seam::{Buf, BufPool, FrameError, Framer, Framing, Head};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -22,6 +22,21 @@ impl Header {
     /// Returns the kind if this build knows it.
     pub fn kind(&self) -> Option<Kind> {
         Kind::from_code(self.kind)
+    }
+
+    /// Returns the code of the kind, whether this build knows it or not.
+    pub fn code(&self) -> u8 {
+        self.kind
+    }
+
+    /// Returns the protocol version of the frame.
+    pub fn version(&self) -> u16 {
+        self.version.get()
+    }
+
+    /// Returns the length of the body, in bytes.
+    pub fn body_len(&self) -> u32 {
+        self.body_len.get()
     }
 
     /// Returns true if the body has a checksum.
@@ -51,9 +66,7 @@ impl Header {
     }
 }
 
-/// Seals a header for a body whose `body_len` and `body_crc` are already set (zero without a body),
-/// so that a primary can forward a client's body without computing its checksum again.
-#[inline]
+/// Seals a header as it is, whatever it says of its body. For tests and simulated strangers.
 pub fn seal(mut header: Header) -> Head {
     finish(&mut header)
 }
@@ -78,15 +91,23 @@ pub fn frame(message: impl Into<Header>, body: &[u8]) -> Head {
     complete(&mut message.into(), body)
 }
 
-/// Creates a frame with a control message as its body.
-pub fn control_frame(
-    header: impl Into<Header>,
-    message: &impl Message,
+/// Creates a frame of this protocol version with a control message as its body. `message` is what
+/// the header says.
+///
+/// # Panics
+/// If frames of that kind have other bodies.
+pub fn control_frame<M: Control>(
+    version: u16,
+    message: impl Into<Header>,
+    body: &M,
     pool: &BufPool,
 ) -> (Head, Buf) {
-    let mut body = pool.alloc(message.encoded_len());
-    message.encode(&mut body.as_mut()).expect("the buffer has the encoded length");
-    (frame(header, &body), body)
+    let mut header = message.into();
+    header.version = version.into();
+    assert_eq!(header.kind(), Some(M::KIND), "a control message is the body of its own kind");
+    let mut bytes = pool.alloc(body.encoded_len());
+    body.encode(&mut bytes.as_mut()).expect("the buffer has the encoded length");
+    (complete(&mut header, &bytes), bytes)
 }
 
 /// Parses the header of a frame that a [`PeerFramer`] delimited.

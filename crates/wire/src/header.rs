@@ -13,7 +13,7 @@ pub const MAGIC: [u8; 4] = *b"GABN";
 /// its fields are.
 ///
 /// Bytes and flags that a kind does not use are zero, and receivers check that. A new meaning is a
-/// new protocol version.
+/// new protocol version. Only this crate writes the first 20 bytes.
 #[derive(
     Clone, Copy, PartialEq, Eq, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned,
 )]
@@ -24,21 +24,22 @@ pub struct Header {
     /// CRC-32C of header bytes 8..128.
     pub(crate) crc: U32,
     /// CRC-32C of the body; 0 with flag [`NO_BODY_CRC`].
-    pub body_crc: U32,
+    pub(crate) body_crc: U32,
     /// Bytes of body that follow.
-    pub body_len: U32,
+    pub(crate) body_len: U32,
     /// Protocol version of this frame.
-    pub version: U16,
+    pub(crate) version: U16,
     /// A [`Kind`].
-    pub kind: u8,
+    pub(crate) kind: u8,
     /// [`NO_BODY_CRC`], and the flags of the kind.
-    pub flags: u8,
+    pub(crate) flags: u8,
     /// The fields of the kind.
     fields: [u8; HEADER - 20],
 }
 
-/// The flag of framing: the body has no checksum, because its data is not kept (NULL devices).
-pub const NO_BODY_CRC: u8 = 64;
+/// The body has no checksum, because its data is not kept (NULL devices). A flag of the kinds whose
+/// body is `data`.
+pub(crate) const NO_BODY_CRC: u8 = 64;
 
 const _: () = assert!(size_of::<Header>() == HEADER);
 
@@ -150,8 +151,7 @@ codes! {
         Media = 7,
         /// The sender has too many operations outstanding and exceeded its credit.
         Busy = 8,
-        /// The frame arrived damaged. In `Replicated`: blocks that the write covers only in part
-        /// are damaged on the device, and nothing was changed: send them whole.
+        /// The frame arrived damaged: send it again.
         Damaged = 9,
         /// The volume is read-only for the client.
         ReadOnly = 10,
@@ -159,5 +159,8 @@ codes! {
         Forgotten = 11,
         /// A newer process has the client's name: requests of this one are no longer executed.
         Superseded = 12,
+        /// In `Replicated`: the write was not done, because blocks that it covers only in part are
+        /// damaged on the device, or because its body has changed in memory. Send its blocks whole.
+        SendWhole = 13,
     }
 }

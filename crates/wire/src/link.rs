@@ -4,10 +4,13 @@
 //! highest one that both speak, and both keep it with the link. `Hello`, `Welcome` and `Refusal`
 //! always have [`HANDSHAKE_VERSION`], so that builds of any age can tell each other what is wrong.
 
-use crate::frame::{complete, finish};
+use crate::frame::{complete, control_frame, finish};
 use crate::header::{Header, Kind, NO_BODY_CRC};
+use crate::message::layout::VERSION_AT;
+use crate::message::{Control, Fault, Malformed};
+use base::mutant::{self, Mutant};
 use base::{Dialect, LinkId};
-use seam::Head;
+use seam::{Buf, BufPool, Head};
 
 /// The version of the frames of a handshake, for ever. It never changes with `VERSION`.
 pub const HANDSHAKE_VERSION: u16 = 1;
@@ -48,6 +51,36 @@ impl PeerLink {
         }
         finish(&mut header)
     }
+
+    /// Makes a frame with a control message as its body. `message` is what the header says.
+    pub fn control<M: Control>(
+        self,
+        message: impl Into<Header>,
+        body: &M,
+        pool: &BufPool,
+    ) -> (Head, Buf) {
+        control_frame(self.version, message, body, pool)
+    }
+}
+
+/// Checks that a frame has the version of its link; `link` is `None` during the handshake.
+///
+/// A framer can't check this: it takes every version that its build speaks. What a frame says
+/// depends on its version alone, so a peer that changes it would give bytes another meaning than
+/// the one that was agreed on.
+#[inline]
+pub fn check_version(header: &Header, link: Option<u16>) -> Result<(), Malformed> {
+    let version = header.version.get();
+    let agreed = match link {
+        Some(link) if version == link && link == HANDSHAKE_VERSION => return Ok(()),
+        _ if header.kind().is_some_and(Kind::is_handshake) => HANDSHAKE_VERSION,
+        Some(link) => link,
+        None => return Ok(()), // the role refuses it, as it is no frame of a handshake
+    };
+    match version == agreed || mutant::on(Mutant::AnyHeader) {
+        true => Ok(()),
+        false => Err(Malformed::new(header, VERSION_AT, Fault::Version)),
+    }
 }
 
 impl Kind {
@@ -68,6 +101,28 @@ pub fn common_version(ours: &Dialect, min: u32, max: u32) -> Option<u16> {
 mod tests {
     use super::*;
     use crate::DIALECT;
+
+    #[test]
+    fn only_frames_of_the_links_version_and_handshakes_pass() {
+        let of = |kind, version: u16| {
+            let mut header = Header::new(kind);
+            header.version = version.into();
+            header
+        };
+        for link in [None, Some(1), Some(2)] {
+            for version in 1..=3 {
+                let header = of(Kind::Read, version);
+                let passes = check_version(&header, link).is_ok();
+                assert_eq!(passes, link.is_none_or(|link| link == version), "{link:?} {version}");
+                for kind in [Kind::Hello, Kind::Welcome, Kind::Refusal] {
+                    let passes = check_version(&of(kind, version), link).is_ok();
+                    assert_eq!(passes, version == HANDSHAKE_VERSION, "{kind:?} on {link:?}");
+                }
+            }
+        }
+        let wrong = Malformed { code: Kind::Read as u8, at: 16, fault: Fault::Version };
+        assert_eq!(check_version(&of(Kind::Read, 1), Some(2)), Err(wrong));
+    }
 
     #[test]
     fn two_builds_speak_the_newest_version_that_both_know() {

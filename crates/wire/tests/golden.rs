@@ -24,8 +24,8 @@ use wire::control::{
 };
 use wire::message::{
     self, Beacon, Commit, Damage, Extents, Fetch, Fetched, Grant, Raft, Read, Replicate,
-    Replicated, Reply, Request, Seal, Sealed, SyncStart, SyncState, SyncWipe, UnitRange, Write,
-    Zero,
+    Replicated, Reply, Request, Seal, Sealed, Sender, SyncStart, SyncState, SyncWipe, UnitRange,
+    Write, Zero,
 };
 use wire::records::{Executed, UnitBlocks};
 use wire::{Frame, Kind, PeerFramer, PeerLink, Status, body_ok, parse};
@@ -171,6 +171,7 @@ fn body(kind: Kind) -> Vec<u8> {
 fn said(kind: Kind) -> Frame {
     let (op, group, epoch, lsn) = (2, GroupId(3), Epoch(5), Lsn(6));
     let (incarnation, map) = (Incarnation(14), MapVersion(15));
+    let sender = Sender { incarnation, map };
     let unit = UnitKey { volume: VolumeId(4), index: 10 };
     let range = UnitRange { unit, at: 11, len: 12 };
     let client = ClientWrite { sdc: SdcId(13), incarnation, seq: 8, floor: 9 };
@@ -180,8 +181,8 @@ fn said(kind: Kind) -> Frame {
         Kind::Hello => Frame::Hello(message::Hello {}),
         Kind::Welcome => Frame::Welcome(message::Welcome {}),
         Kind::Refusal => Frame::Refusal(message::Refusal {}),
-        Kind::Beacon => Frame::Beacon(Beacon { incarnation, map, sent: Time(16) }),
-        Kind::Grant => Frame::Grant(Grant { incarnation, map, sent: Time(16) }),
+        Kind::Beacon => Frame::Beacon(Beacon { sender, sent: Time(16) }),
+        Kind::Grant => Frame::Grant(Grant { sender, sent: Time(16) }),
         Kind::Read => Frame::Read(Read { request, retry }),
         Kind::Write => Frame::Write(Write { request, retry }),
         Kind::Zero => Frame::Zero(Zero { request, retry, hole: true }),
@@ -193,7 +194,7 @@ fn said(kind: Kind) -> Frame {
         Kind::Fetch => Frame::Fetch(Fetch { op, group, epoch, range }),
         Kind::Fetched => {
             let (at, len) = (11, 12);
-            Frame::Fetched(Fetched { status, op, group, epoch, at, len, incarnation, map })
+            Frame::Fetched(Fetched { status, op, group, epoch, at, len, sender })
         }
         Kind::Replicate => Frame::Replicate(Replicate {
             op,
@@ -210,9 +211,7 @@ fn said(kind: Kind) -> Frame {
             lost: true,
             copy: true,
         }),
-        Kind::Replicated => {
-            Frame::Replicated(Replicated { status, op, group, epoch, lsn, incarnation, map })
-        }
+        Kind::Replicated => Frame::Replicated(Replicated { status, op, group, epoch, lsn, sender }),
         Kind::Commit => Frame::Commit(Commit { group, epoch, commit }),
         Kind::SyncStart => {
             let (question, after, all, joiner) = (2, lsn, true, true);
@@ -224,16 +223,15 @@ fn said(kind: Kind) -> Frame {
             group,
             epoch,
             base: Epoch(6),
-            incarnation,
-            map,
+            sender,
             more: true,
             all: true,
             empty: true,
         }),
         Kind::SyncWipe => Frame::SyncWipe(SyncWipe { question: 2, group, epoch }),
         Kind::Seal => Frame::Seal(Seal { group, epoch, lsn }),
-        Kind::Sealed => Frame::Sealed(Sealed { status, group, epoch, lsn, incarnation, map }),
-        Kind::Damage => Frame::Damage(Damage { group, epoch, range, incarnation, map }),
+        Kind::Sealed => Frame::Sealed(Sealed { status, group, epoch, lsn, sender }),
+        Kind::Damage => Frame::Damage(Damage { group, epoch, range, sender }),
         Kind::Register => Frame::Register(message::Register {}),
         Kind::RegisterSdc => Frame::RegisterSdc(message::RegisterSdc {}),
         Kind::Registered => Frame::Registered(message::Registered {}),
@@ -337,7 +335,7 @@ fn names(kind: Kind) -> Vec<String> {
         }
         last = word;
     }
-    names.retain(|name| name != "request");
+    names.retain(|name| name != "request" && name != "sender");
     names
 }
 

@@ -73,7 +73,8 @@ impl<T: Copy> Client<T> {
             Status::Superseded => self.finish(key, Err(BlockError::Superseded), turn),
             Status::Forgotten => self.finish(key, Err(BlockError::Forgotten), turn),
             Status::Behind | Status::Busy => self.put_off(key, turn.now),
-            Status::Damaged => self.again(key, turn),
+            // Servers say `SendWhole` only to each other.
+            Status::Damaged | Status::SendWhole => self.again(key, turn),
             Status::Stale => self.stale(key, device, reply, turn),
             Status::NoVolume | Status::OutOfRange | Status::ReadOnly => {
                 match self.verdict(key, turn.map) {

@@ -27,7 +27,7 @@ use seam::{
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use wire::header::HEADER;
-use wire::message::{Io, Reply, Request, SyncState, UnitRange};
+use wire::message::{Io, Reply, Request, Sender, SyncState, UnitRange};
 use wire::{Body, Frame, Header, Kind, PeerFramer, PeerLink, Status};
 
 const GROUP: GroupId = GroupId(3);
@@ -269,6 +269,8 @@ struct Pair {
     epoch: u64,
     /// Frames between the two are delivered.
     connected: bool,
+    /// Questions and orders to joiners of syncs, delivered or not.
+    asked: Vec<Frame>,
     replies: Vec<Reply>,
     bodies: Vec<Buf>,
     /// The bodies of the answers match their checksums.
@@ -296,6 +298,7 @@ impl Pair {
             now: Time(10_000_000_000),
             epoch: 0,
             connected: true,
+            asked: Vec::new(),
             replies: Vec::new(),
             bodies: Vec::new(),
             sound: Vec::new(),
@@ -376,7 +379,7 @@ impl Pair {
                     };
                     if let Effect::Send { link, head, body } = effect {
                         let h = wire::parse(head.as_slice());
-                        assert_eq!(h.version.get(), on(link).version, "{:?}", h.kind());
+                        assert_eq!(h.version(), on(link).version, "{:?}", h.kind());
                         self.longest = self.longest.max(body.len());
                         let framed = PeerFramer::speaking(&TWO, Limits::SHIPPED.frame_body)
                             .frame(head.as_slice());
@@ -397,6 +400,9 @@ impl Pair {
             self.replies.push(Reply::try_from(h).unwrap());
             self.sound.push(wire::body_ok(h, &body));
             return self.bodies.push(body);
+        }
+        if let Ok(frame @ (Frame::SyncStart(_) | Frame::SyncWipe(_))) = Frame::try_from(h) {
+            self.asked.push(frame);
         }
         if !self.connected {
             return;

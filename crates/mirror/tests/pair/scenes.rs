@@ -121,6 +121,35 @@ fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
     assert_eq!(pair.read(0, 4), Some(1));
 }
 
+/// An answer to an older question may still be on its way.
+#[test]
+fn only_the_answer_to_a_wipe_says_that_the_joiner_is_empty() {
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    pair.connected = false;
+    pair.configure(1, &[1], &[2], &[0]);
+    let tells = |pair: &mut Pair, question| {
+        let (status, group, base) = (Status::Ok, GROUP, Epoch(0));
+        let (epoch, sender) = (Epoch(pair.epoch), Sender::default());
+        let (more, all, empty) = (false, true, false);
+        let state = SyncState { status, question, group, epoch, base, sender, more, all, empty };
+        let out = &mut pair.outs[0];
+        pair.mirrors[0].sync_state_in(pair.now, DeviceId(2), &state, &Buf::EMPTY, out);
+        pair.run();
+        pair.asked.clone()
+    };
+    let mut asked = pair.asked.clone();
+    let mut question = 0;
+    while let Some(Frame::SyncStart(m)) = asked.last() {
+        question = m.question;
+        asked = tells(&mut pair, question);
+    }
+    let Some(Frame::SyncWipe(wipe)) = asked.last() else { panic!("{asked:?}") };
+    assert_ne!(wipe.question, question);
+    assert_eq!(tells(&mut pair, question), asked, "it may still have what it had");
+    assert!(matches!(tells(&mut pair, wipe.question).last(), Some(Frame::SyncStart(_))));
+}
+
 #[test]
 fn the_new_leader_overwrites_what_was_never_acknowledged() {
     let mut pair = settled();

@@ -132,7 +132,7 @@ impl Trio {
                     _ => continue,
                 };
                 let header = *wire::parse(head.as_slice());
-                assert_eq!(header.version.get(), on(link).version, "{:?}", header.kind());
+                assert_eq!(header.version(), on(link).version, "{:?}", header.kind());
                 if link == CLIENT {
                     self.replies.push(Reply::try_from(&header).unwrap());
                     continue;

@@ -3,7 +3,7 @@
 use super::intake::Input;
 use super::outlet::Answer;
 use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
-use crate::links::{check_hello, send_control, send_welcome, welcome};
+use crate::links::{check_hello, send_answer, send_welcome, welcome};
 use crate::refusals::{self, Writer, refusal, refuse};
 use alloc::format;
 use alloc::string::String;
@@ -16,7 +16,7 @@ use wire::control::{
     AdminError, AdminReply, AdminRequest, Heartbeat, Hello, Intent, Proposal, Refusal, RefusalCode,
     Register, RegisterSdc, Report, Role,
 };
-use wire::{Frame, Malformed, message};
+use wire::{Fault, Frame, Malformed, message};
 
 /// The longest control message that an MDM accepts, in bytes.
 const MESSAGE: usize = 512 << 10;
@@ -31,7 +31,8 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let header = wire::parse(head);
-        let frame = Frame::try_from(header);
+        let read = wire::check_version(header, self.version_on(link));
+        let frame = read.and_then(|()| Frame::try_from(header));
         if self.asks_on(link) {
             return self.answered(now, frame.ok(), body, out);
         }
@@ -174,7 +175,7 @@ impl Mdm {
                 let kind = frame.kind();
                 Err(unexpected(format!("an MDM takes no {kind:?} from an {role:?}")))
             }
-            (Err(Malformed::Unknown { code }), _) => {
+            (Err(Malformed { fault: Fault::Unknown, code, .. }), _) => {
                 Err(unexpected(format!("this MDM doesn't know frames of kind {code}: update it")))
             }
             (Err(why), _) => Err(unexpected(format!("this MDM can't read a frame: {why}"))),
@@ -399,7 +400,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let reply = AdminReply { error: error as i32, text, ..AdminReply::default() };
-        send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
+        send_answer(self.peer_link(link), message::AdminReply { op }, &reply, out);
     }
 
     /// Queues an input of this link. Returns false if there is no room.

@@ -18,7 +18,7 @@ use seam::{Effect, Effects, Note};
 use wire::control::{
     AdminReply, Ask, Intent, MdmInfo, Proposal, RefusalCode, Register, RegisterSdc, Registered,
 };
-use wire::{Header, control_frame, message};
+use wire::message;
 
 /// How long the answer to a mapping order waits for the devices that serve the volume. A silent
 /// device is declared down within this time, and then others confirm, unless it has the last copy.
@@ -478,9 +478,8 @@ impl Mdm {
         }
         let cluster = self.state.cluster.0;
         let registered = Registered { cluster, id, incarnation, map, scrub };
-        let mut header = Header::from(message::Registered {});
-        header.version = self.peer_link(link).version.into();
-        let (head, body) = control_frame(header, &registered, out.pool());
+        let frame = message::Registered {};
+        let (head, body) = self.peer_link(link).control(frame, &registered, out.pool());
         self.answers.push(Answer::frame(link, head, body));
     }
 
@@ -630,9 +629,8 @@ impl Mdm {
     fn reply_order(&mut self, link: LinkId, op: u64, mut reply: AdminReply, out: &mut Effects) {
         reply.applied = self.state.index;
         reply.term = self.term();
-        let mut header = Header::from(message::AdminReply { op });
-        header.version = self.peer_link(link).version.into();
-        let (head, body) = control_frame(header, &reply, out.pool());
+        let frame = message::AdminReply { op };
+        let (head, body) = self.peer_link(link).control(frame, &reply, out.pool());
         let answer = Answer::frame(link, head, body);
         self.answers.push(Answer { order: Some(op), question: u64::MAX, ..answer });
     }

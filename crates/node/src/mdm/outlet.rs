@@ -3,7 +3,7 @@
 
 use super::intake::Input;
 use super::{Link, Mdm, Peer, Pull};
-use crate::links::send_control;
+use crate::links::send_answer;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -218,7 +218,7 @@ impl Mdm {
             term: self.term(),
             ..AdminReply::default()
         };
-        send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
+        send_answer(self.peer_link(link), message::AdminReply { op }, &reply, out);
     }
 
     /// Answers the hellos that wait, if there is an answer by now.
@@ -289,7 +289,7 @@ impl Mdm {
         };
         let reply = AdminReply { error: AdminError::Log as i32, text, ..AdminReply::default() };
         for (link, op) in orders.into_iter().filter(|(link, _)| self.links.contains_key(link)) {
-            send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
+            send_answer(self.peer_link(link), message::AdminReply { op }, &reply, out);
         }
     }
 }

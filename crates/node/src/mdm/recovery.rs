@@ -9,7 +9,7 @@
 use super::outlet::Answer;
 use super::peers::Peers;
 use super::{Mdm, Peer};
-use crate::links::send_control;
+use crate::links::send_answer;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -22,7 +22,7 @@ use mdm::recovery;
 use mdm::{Refused, State};
 use seam::{Effect, Effects, Note};
 use wire::control::{AdminError, AdminReply, Ask, ObjectKind, RecoverMdm, Report};
-use wire::{Header, PeerLink, control_frame, message};
+use wire::{PeerLink, message};
 
 /// Interval at which the reports of devices are evaluated.
 const EVERY: base::Duration = base::Duration::from_millis(200);
@@ -43,23 +43,18 @@ impl Mdm {
             let why = self.not_leader();
             return self.refuse(link, &why, out);
         };
-        let mut header = Header::from(message::AdminReply { op });
         let link = self.peer_link(link);
-        header.version = link.version.into();
+        let frame = message::AdminReply { op };
         match self.recover(&order, out) {
             Ok(()) => {
                 out.note(Note::Recovering { number: self.state.recovery.number });
-                let (head, body) = control_frame(header, &AdminReply::default(), out.pool());
+                let (head, body) = link.control(frame, &AdminReply::default(), out.pool());
                 self.answers.push(Answer { order: Some(op), ..Answer::frame(link.id, head, body) });
             }
             Err(text) => {
                 let error = AdminError::Other as i32;
-                send_control(
-                    link,
-                    header,
-                    &AdminReply { error, text, ..AdminReply::default() },
-                    out,
-                );
+                let reply = AdminReply { error, text, ..AdminReply::default() };
+                send_answer(link, frame, &reply, out);
             }
         }
     }
@@ -248,7 +243,7 @@ impl Mdm {
     /// Answers a map request while there is no map to hand out: with a page that changes nothing.
     pub(super) fn empty_page(link: PeerLink, op: u64, out: &mut Effects) {
         let page = wire::control::MapPage { last: true, ..Default::default() };
-        send_control(link, message::MapPage { op, map: MapVersion(0) }, &page, out);
+        send_answer(link, message::MapPage { op, map: MapVersion(0) }, &page, out);
     }
 }
 

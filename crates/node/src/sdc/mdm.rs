@@ -18,7 +18,7 @@ use seam::{Buf, Effects, Note};
 use wire::control::{
     BuildInfo, Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
 };
-use wire::message::{self, MapPull};
+use wire::message::MapPull;
 use wire::{Frame, Header, PeerLink};
 
 /// A pull that has not been answered for this long is sent again, if it is still needed.
@@ -119,7 +119,7 @@ impl Sdc {
             let refused_by = self.servers.refusing();
             let heartbeat =
                 Heartbeat { ops, connections, held, attached, refused_by, ..Heartbeat::default() };
-            send_control(link, message::Heartbeat {}, &heartbeat, out);
+            send_control(link, &heartbeat, out);
             self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
         }
     }
@@ -153,9 +153,11 @@ impl Sdc {
         body: Buf,
         out: &mut Effects,
     ) {
-        let frame = match Frame::try_from(header) {
+        let up = self.mdm.finder.dialer().up().filter(|up| up.id == link);
+        let read = wire::check_version(header, up.map(|up| up.version));
+        let frame = match read.and_then(|()| Frame::try_from(header)) {
             Ok(frame) => frame,
-            Err(why) => return self.refuse(now, link, why.why(), out),
+            Err(why) => return self.refuse_frame(now, link, why, out),
         };
         let known = match frame {
             Frame::Welcome(_) => {
@@ -219,7 +221,7 @@ impl Sdc {
             build: Some(BuildInfo::of(&self.config.dialect)),
         };
         let link = PeerLink::new(link, version);
-        send_control(link, message::RegisterSdc {}, &register, out);
+        send_control(link, &register, out);
         self.mdm.finder.dialer_mut().asked(now);
     }
 

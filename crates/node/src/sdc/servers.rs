@@ -190,14 +190,18 @@ impl Sdc {
         body: Buf,
         out: &mut Effects,
     ) {
-        let up = self.servers.up(device).is_some_and(|up| up.id == link);
+        let up = self.servers.up(device).filter(|up| up.id == link);
+        if let Err(why) = wire::check_version(header, up.map(|up| up.version)) {
+            return self.refuse_frame(now, link, why, out);
+        }
+        let up = up.is_some();
         match header.kind() {
             Some(Kind::Reply) if up => match Reply::try_from(header) {
                 Ok(reply) if wire::body_ok(header, &body) => {
                     self.client(now, out, |client, turn| client.reply(device, &reply, body, turn));
                 }
                 Ok(_) => self.client(now, out, |client, turn| client.bad_reply(device, turn)),
-                Err(why) => self.refuse(now, link, why.why(), out),
+                Err(why) => self.refuse_frame(now, link, why, out),
             },
             Some(Kind::Welcome) if !up => match decode::<Welcome>(header, &body) {
                 Some(welcome) => self.server_welcome(now, device, link, &welcome, out),

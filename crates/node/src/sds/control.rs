@@ -143,9 +143,9 @@ impl Sds {
         if welcome.recovers {
             self.told_at = Some(self.map.version);
             let report = self.report_parts();
-            report.iter().for_each(|p| send_control(link, message::Report {}, p, out));
+            report.iter().for_each(|p| send_control(link, p, out));
         }
-        send_control(link, message::Register {}, &register, out);
+        send_control(link, &register, out);
         self.mdm.dialer_mut().asked(now);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
     }
@@ -242,7 +242,8 @@ impl Sds {
     /// Asks the MDM for the changes since the newest map that an MDM itself has sent. Without
     /// `wait` the answer comes at once, even if there are none.
     pub(super) fn pull(&mut self, link: PeerLink, wait: bool, out: &mut Effects) {
-        let pull = MapPull { op: 0, have: self.map.told, wait };
+        self.pulls += 1;
+        let pull = MapPull { op: self.pulls, have: self.map.told, wait };
         out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
     }
 
@@ -504,7 +505,7 @@ impl Sds {
             moves: self.mirror.iter().flat_map(|m| m.moves()).map(copying).collect(),
             ..Heartbeat::default()
         };
-        send_control(link, message::Heartbeat {}, &heartbeat, out);
+        send_control(link, &heartbeat, out);
     }
 
     /// Returns devices that take at least a quarter of the time that counts as slow. The MDM
@@ -536,7 +537,7 @@ impl Sds {
         }
         let Some(proposal) = self.proposal(now) else { return };
         if let Some(link) = self.mdm.dialer().up() {
-            send_control(link, message::Proposal {}, &proposal, out);
+            send_control(link, &proposal, out);
         }
     }
 

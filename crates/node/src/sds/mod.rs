@@ -172,6 +172,8 @@ pub struct Sds {
     told_at: Option<MapVersion>,
     /// Maps for servers that the MDM does not reach.
     news: News,
+    /// How often the MDM was asked for its map.
+    pulls: u64,
     mdm: Finder,
     /// The number that the MDM drew for its leadership, from the last welcome.
     mdm_life: Incarnation,
@@ -222,6 +224,7 @@ impl Sds {
             lost: BTreeSet::new(),
             told_at: None,
             news: News::default(),
+            pulls: 0,
             mdm,
             mdm_life: Incarnation(0),
             mdm_heard: None,

@@ -12,7 +12,7 @@ use seam::{Buf, DialId, Effect, Effects, Note};
 use wire::control::{Access, Hello, Refusal, RefusalCode, Role, Welcome};
 use wire::message::{
     self, Beacon, Damage, Fetched, Grant, Io, MapPage, MapPull, Replicated, Reply, Request, Sealed,
-    SyncState, UnitRange,
+    Sender, SyncState, UnitRange,
 };
 use wire::{Body, Header, Kind, Malformed, PeerLink, Status};
 
@@ -20,8 +20,10 @@ use wire::{Body, Header, Kind, Malformed, PeerLink, Status};
 const UNHEARD_OF: &str =
     "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
 
-/// The incarnation of a server whose frame says none: frames about maps.
-const UNSAID: Incarnation = Incarnation(0);
+/// Returns the sender of a frame about maps, which says no incarnation.
+fn unsaid(map: MapVersion) -> Sender {
+    Sender { incarnation: Incarnation(0), map }
+}
 
 /// A hello with an incarnation that the map does not have yet.
 pub(super) struct Waiting {
@@ -77,6 +79,9 @@ impl Sds {
     ) {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
+        if let Err(why) = wire::check_version(h, self.version_on(link, who)) {
+            return self.refuse_frame(now, link, why, out);
+        }
         if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });
             return self.damaged(now, link, who, h, out);
@@ -93,6 +98,18 @@ impl Sds {
             Who::Claimant => self.claimant_frame(now, link, h, &body, out),
             Who::Stranger => self.greeted(now, link, h, &body, out),
         }
+    }
+
+    /// Returns the version of a link; `None` during its handshake.
+    #[inline]
+    fn version_on(&self, link: LinkId, who: Who) -> Option<u16> {
+        let dialled = match who {
+            Who::Client(_, version) | Who::Leader(_, version) => return Some(version),
+            Who::Follower(device) => self.followers.up(device),
+            Who::Mdm => self.mdm.dialer().up(),
+            Who::Claimant | Who::Stranger => None,
+        };
+        dialled.filter(|up| up.id == link).map(|up| up.version)
     }
 
     /// Handles a damaged frame. A client can send its data again. Every other link starts over.
@@ -194,7 +211,8 @@ impl Sds {
                 self.leaders.insert(device, session);
                 self.links.insert(link, Who::Leader(device, version));
                 if mutant::on(Mutant::BelieveHello) {
-                    mirror.heard(now, device, incarnation, MapVersion(hello.map), out);
+                    let map = MapVersion(hello.map);
+                    mirror.heard(now, device, Sender { incarnation, map }, out);
                 }
                 old.and_then(|s| s.link)
             }
@@ -300,7 +318,7 @@ impl Sds {
         why: Malformed,
         out: &mut Effects,
     ) {
-        out.note(Note::Refused { link, why: why.why() });
+        out.note(why.note(link));
         self.drop_link(now, link, out);
     }
 
@@ -376,7 +394,7 @@ impl Sds {
             Some(Kind::Beacon) => {
                 let beacon = Beacon::try_from(h)?;
                 mirror.beacon_in(now, link, from, &beacon, out);
-                self.look_for_news(now, link, from, beacon.map, out);
+                self.look_for_news(now, link, from, beacon.sender.map, out);
             }
             Some(Kind::Fetch) => mirror.fetch_in(now, link, from, &h.try_into()?, out),
             Some(Kind::Commit) => mirror.commit_in(from, &h.try_into()?),
@@ -430,19 +448,19 @@ impl Sds {
                 let m = Grant::try_from(h)?;
                 mirror.grant_in(now, from, &m, out);
                 if let Some(link) = self.followers.up(from) {
-                    self.look_for_news(now, link, from, m.map, out);
+                    self.look_for_news(now, link, from, m.sender.map, out);
                 }
             }
             Some(Kind::MapPull) => {
                 let m = MapPull::try_from(h)?;
-                mirror.heard(now, from, UNSAID, m.have, out);
+                mirror.heard(now, from, unsaid(m.have), out);
                 if let Some(link) = self.followers.up(from) {
                     self.pass_on(link, &m, out);
                 }
             }
             Some(Kind::MapPage) => {
                 let m = MapPage::try_from(h)?;
-                mirror.heard(now, from, UNSAID, m.map, out);
+                mirror.heard(now, from, unsaid(m.map), out);
                 self.page_of_server(now, link, from, &m, body, out);
             }
             Some(Kind::SyncState) => {

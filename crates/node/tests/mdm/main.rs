@@ -3,6 +3,7 @@
 
 mod clients;
 mod copies;
+mod malformed;
 mod members;
 mod recovery;
 mod versions;
@@ -19,7 +20,7 @@ use seam::{
 };
 use std::collections::BTreeMap;
 use wire::control::*;
-use wire::{Header, Kind, control_frame, parse};
+use wire::{Control, HANDSHAKE_VERSION, Header, Kind, control_frame, parse};
 
 /// One MDM, its disk, and the peers.
 struct Bench {
@@ -40,6 +41,8 @@ struct Bench {
     notes: Vec<Note>,
     links: u64,
     writes: u32,
+    /// The version of the frames to the MDM.
+    speaks: u16,
 }
 
 fn config(limits: Limits) -> Config {
@@ -73,6 +76,7 @@ impl Bench {
             notes: Vec::new(),
             links: 0,
             writes: 0,
+            speaks: HANDSHAKE_VERSION,
         }
     }
 
@@ -139,8 +143,10 @@ impl Bench {
         link
     }
 
-    fn send(&mut self, link: LinkId, header: Header, message: &impl Message) {
-        let (head, body) = control_frame(header, message, &self.pool);
+    fn send(&mut self, link: LinkId, header: Header, message: &impl Control) {
+        let handshake = header.kind().is_some_and(Kind::is_handshake);
+        let version = if handshake { HANDSHAKE_VERSION } else { self.speaks };
+        let (head, body) = control_frame(version, header, message, &self.pool);
         self.mdm.on(self.now, Event::Frame { link, head: head.as_slice(), body }, &mut self.out);
         self.settle();
     }

@@ -22,7 +22,7 @@ fn bench(dialect: Dialect) -> Bench {
 
 #[test]
 fn a_link_has_the_newest_version_that_both_sides_speak() {
-    for (mine, theirs, version) in [(1, 1, 1), (1, 2, 1), (2, 1, 1), (2, 2, 2)] {
+    for (mine, theirs, version) in [(1, 1, 1u16), (1, 2, 1), (2, 1, 1), (2, 2, 2)] {
         let mut b = bench(build(1, mine));
         let says = |b: &mut Bench, role| {
             let link = b.connect();
@@ -31,10 +31,13 @@ fn a_link_has_the_newest_version_that_both_sides_speak() {
             link
         };
         let (server, admin) = (says(&mut b, Role::Sds), says(&mut b, Role::Admin));
+        b.speaks = version;
         b.register(server, "a", 1, 1, DeviceKind::Ram);
         b.order(admin, Ask::Status(StatusAsk {}));
         b.order(admin, Ask::DeleteVolume(Default::default()));
-        let head = wire::frame(Header::new(Kind::MapPull), b"");
+        let mut pull = Header::new(Kind::MapPull);
+        pull.forge(16, &version.to_le_bytes());
+        let head = wire::frame(pull, b"");
         let pull = Event::Frame { link: server, head: head.as_slice(), body: Buf::EMPTY };
         b.mdm.on(b.now, pull, &mut b.out);
         b.settle();
@@ -43,7 +46,7 @@ fn a_link_has_the_newest_version_that_both_sides_speak() {
             let kind = header.kind().unwrap();
             let is_welcome = kind == Kind::Welcome;
             let expected = if is_welcome { wire::HANDSHAKE_VERSION } else { version };
-            assert_eq!(header.version.get(), expected, "{kind:?} between {mine} and {theirs}");
+            assert_eq!(header.version(), expected, "{kind:?} between {mine} and {theirs}");
             if is_welcome {
                 let welcome = Welcome::decode(&body[..]).unwrap();
                 assert_eq!(welcome.version, u32::from(version));
@@ -61,7 +64,7 @@ fn builds_without_a_common_version_can_still_say_so() {
     let mut b = bench(build(3, 4));
     let link = b.connect();
     b.send(link, Header::new(Kind::Hello), &hello(&build(1, 2), ClusterId(0), Role::Sdc, "old"));
-    let version = b.inbox[&link][0].0.version.get();
+    let version = b.inbox[&link][0].0.version();
     let (code, text) = b.refusal(link);
     assert_eq!((code, version), (RefusalCode::WrongVersion, wire::HANDSHAKE_VERSION));
     assert!(text.contains("3 to 4, `old` speaks 1 to 2: update the older one"), "{text}");

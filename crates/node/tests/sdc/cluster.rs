@@ -18,7 +18,7 @@ use wire::control::{
     Registered, Role, VolumeInfo, Welcome,
 };
 use wire::message::{self, Io, MapPull, Reply, Request};
-use wire::{Header, Kind, Status, control_frame};
+use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerLink, Status, control_frame};
 
 pub const VOLUME: VolumeId = VolumeId(1);
 pub const UNITS: u32 = 8;
@@ -89,7 +89,7 @@ pub struct Cluster {
     /// The body of the next answer is damaged on its way.
     pub damage: bool,
     /// The protocol version that a peer answers with, if it is not 1.
-    pub speaks: BTreeMap<Who, u32>,
+    pub speaks: BTreeMap<Who, u16>,
     /// Bytes that each NBD client has received.
     pub received: BTreeMap<LinkId, Vec<u8>>,
     pub log: Log,
@@ -235,15 +235,21 @@ impl Cluster {
         }
     }
 
-    pub fn send(&mut self, link: LinkId, header: impl Into<Header>, message: &impl Message) {
-        let (head, body) = control_frame(header, message, &self.pool.clone());
+    /// Returns the version that the peer of a link answers with.
+    fn version_of(&self, link: LinkId) -> u16 {
+        let who = self.links.get(&link);
+        who.and_then(|who| self.speaks.get(who)).copied().unwrap_or(HANDSHAKE_VERSION)
+    }
+
+    pub fn send(&mut self, link: LinkId, header: impl Into<Header>, message: &impl Control) {
+        let (head, body) = control_frame(HANDSHAKE_VERSION, header, message, &self.pool.clone());
         self.on(Event::Frame { link, head: head.as_slice(), body });
     }
 
     fn mdm(&mut self, link: LinkId, header: Header, body: &[u8]) {
         match header.kind().unwrap() {
             Kind::Hello => {
-                self.log.handshakes.push(header.version.get());
+                self.log.handshakes.push(header.version());
                 self.log.hellos.push((Who::Mdm, Hello::decode(body).unwrap()));
                 let welcome = Welcome {
                     cluster: 9,
@@ -299,7 +305,7 @@ impl Cluster {
 
     fn server(&mut self, n: u32, link: LinkId, header: Header, body: Buf) {
         if header.kind() == Some(Kind::Hello) {
-            self.log.handshakes.push(header.version.get());
+            self.log.handshakes.push(header.version());
             self.log.hellos.push((Who::Server(n), Hello::decode(&body[..]).unwrap()));
             if self.mute.contains(&n) {
                 return;
@@ -315,7 +321,7 @@ impl Cluster {
                 role: Role::Sds as i32,
                 id,
                 incarnation,
-                version: self.speaks.get(&Who::Server(n)).copied().unwrap_or(1),
+                version: self.version_of(link).into(),
                 map: self.map.version,
                 credit_ops: 64,
                 credit_bytes: 8 << 20,
@@ -325,7 +331,7 @@ impl Cluster {
         }
         let io = Io::of(&header).expect("only operations follow a hello").unwrap();
         self.log.ios.push((n, io));
-        self.log.versions.push((n, header.version.get()));
+        self.log.versions.push((n, header.version()));
         assert!(wire::body_ok(&header, &body));
         self.held.push_back((link, io, body));
         if !self.hold {
@@ -357,7 +363,8 @@ impl Cluster {
             let status = status.unwrap_or(if leads { Status::Ok } else { Status::Stale });
             let answer = if status == Status::Ok { self.io(&io, &body) } else { Vec::new() };
             let reply = Reply::new(op, group, status, MapVersion(self.map.version));
-            let head = wire::frame(Reply { epoch, ..reply }, &answer);
+            let version = self.version_of(link);
+            let head = PeerLink::new(link, version).frame(Reply { epoch, ..reply }, &answer);
             let mut body = self.pool.copy(&answer);
             if core::mem::take(&mut self.damage) {
                 body.as_mut()[0] ^= 1;

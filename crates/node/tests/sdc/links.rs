@@ -345,3 +345,26 @@ fn requests_before_anything_is_up_wait() {
     c.pass(ms(1000));
     assert!(c.log.replies[0].1.is_ok());
 }
+
+#[test]
+fn a_malformed_header_ends_the_link() {
+    // Another version, a flag and a byte that the kinds don't use.
+    for (at, value) in [(16, 2), (19, 128), (22, 1)] {
+        for (who, kind) in [(Who::Server(1), Kind::Reply), (Who::Mdm, Kind::MapPage)] {
+            let mut c = Cluster::ready();
+            c.hold = true;
+            c.ask(1, BlockKind::Read, 0, 512, &[]);
+            let link = c.link_of(who).unwrap();
+            let mut header = Header::new(kind);
+            header.forge(at, &[value]);
+            let head = wire::frame::seal(header);
+            c.on(seam::Event::Frame { link, head: head.as_slice(), body: seam::Buf::EMPTY });
+            assert_eq!((c.log.replies.len(), c.log.closed.as_slice()), (0, &[who][..]));
+            let noted = |n: &Note| {
+                matches!(n, Note::Malformed { kind: k, at: a, .. }
+                    if (*k, usize::from(*a)) == (kind as u8, at))
+            };
+            assert!(c.log.notes.iter().any(noted), "{kind:?} {at}: {:?}", c.log.notes);
+        }
+    }
+}

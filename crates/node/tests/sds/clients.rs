@@ -2,7 +2,7 @@
 
 use super::*;
 use wire::Status;
-use wire::message::{Grant, Replicated, Reply, Sealed, SyncState};
+use wire::message::{Grant, Replicated, Reply, Sealed, Sender, SyncState};
 
 impl Bench {
     /// Device 4 begins to listen, and answers everything with `Ok`.
@@ -19,34 +19,26 @@ impl Bench {
             Welcome { cluster: 7, role, id: 4, incarnation: 2, version: 1, ..Welcome::default() };
         self.frame(link, Kind::Welcome, &welcome);
         while let Some(asked) = self.asked.pop() {
-            let (status, incarnation, map) = (Status::Ok, Incarnation(0), self.sds.map().version);
+            let (status, map) = (Status::Ok, self.sds.map().version);
+            let sender = Sender { incarnation: Incarnation(0), map };
             let answer: Header = match Frame::try_from(&asked).unwrap() {
                 Frame::SyncStart(m) => {
                     let (question, group, epoch, base) = (m.question, m.group, m.epoch, Epoch(0));
                     let (more, all, empty) = (false, false, false);
-                    SyncState {
-                        status,
-                        question,
-                        group,
-                        epoch,
-                        base,
-                        incarnation,
-                        map,
-                        more,
-                        all,
-                        empty,
-                    }
-                    .into()
+                    SyncState { status, question, group, epoch, base, sender, more, all, empty }
+                        .into()
                 }
                 Frame::Seal(m) => {
                     let (group, epoch, lsn) = (m.group, m.epoch, m.lsn);
-                    Sealed { status, group, epoch, lsn, incarnation, map }.into()
+                    Sealed { status, group, epoch, lsn, sender }.into()
                 }
                 Frame::Replicate(m) => {
                     let (op, group, epoch, lsn) = (m.op, m.group, m.epoch, m.lsn);
-                    Replicated { status, op, group, epoch, lsn, incarnation, map }.into()
+                    Replicated { status, op, group, epoch, lsn, sender }.into()
                 }
-                Frame::Beacon(m) => Grant { incarnation, map: m.map, sent: m.sent }.into(),
+                Frame::Beacon(m) => {
+                    Grant { sender: Sender { map: m.sender.map, ..sender }, sent: m.sent }.into()
+                }
                 _ => continue,
             };
             let head = wire::frame(answer, &[]);

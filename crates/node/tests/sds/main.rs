@@ -2,6 +2,7 @@
 //! believes.
 
 mod clients;
+mod malformed;
 mod versions;
 mod wrong_mdms;
 
@@ -14,7 +15,8 @@ use node::links::hello;
 use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
 use prost::Message;
 use seam::{
-    Buf, BufPool, ClientWrite, DialId, DiskOp, DownReason, Effect, Effects, Event, Head, Node, Port,
+    Buf, BufPool, ClientWrite, DialId, DiskOp, DownReason, Effect, Effects, Event, Head, Node,
+    Note, Port,
 };
 use store::durable::Tuning;
 use wire::control::{
@@ -22,9 +24,9 @@ use wire::control::{
     Role, SdcInfo, VolumeInfo, Welcome,
 };
 use wire::message::{
-    self, Beacon, Io, Read, Replicate, Request, Seal, SyncStart, UnitRange, Write,
+    self, Beacon, Io, Read, Replicate, Request, Seal, Sender, SyncStart, UnitRange, Write,
 };
-use wire::{Frame, Header, Kind, control_frame, parse};
+use wire::{Control, Frame, HANDSHAKE_VERSION, Header, Kind, control_frame, parse};
 
 const MDM: &str = "10.0.0.1:7000";
 
@@ -34,6 +36,8 @@ struct Bench {
     out: Effects,
     now: Time,
     links: u64,
+    /// The version of the frames to the shard.
+    speaks: u16,
     dials: Vec<(DialId, String)>,
     sent: Vec<(LinkId, Kind)>,
     /// The headers of the frames that were sent, newest first.
@@ -47,6 +51,8 @@ struct Bench {
     /// The map's version in the last frame that was sent.
     map: u64,
     closed: Vec<LinkId>,
+    /// Malformed frames that the shard reported: their kinds, and the first wrong byte.
+    malformed: Vec<(u8, u8)>,
     /// Links that are no longer strangers.
     welcome: Vec<LinkId>,
     /// The session number in the last refusal.
@@ -62,8 +68,8 @@ struct Bench {
 /// Returns the version of the map that a frame names; 0 if it names none.
 fn map_of(header: &Header) -> u64 {
     match Frame::try_from(header).unwrap() {
-        Frame::Beacon(m) => m.map.0,
-        Frame::Grant(m) => m.map.0,
+        Frame::Beacon(m) => m.sender.map.0,
+        Frame::Grant(m) => m.sender.map.0,
         Frame::Reply(m) => m.map.0,
         Frame::MapPull(m) => m.have.0,
         Frame::MapPage(m) => m.map.0,
@@ -73,8 +79,8 @@ fn map_of(header: &Header) -> u64 {
 
 /// Returns the head of a beacon.
 fn beacon(sent: u64, map: u64, life: u64) -> Head {
-    let (incarnation, map, sent) = (Incarnation(life), MapVersion(map), Time(sent));
-    wire::frame(Beacon { incarnation, map, sent }, &[])
+    let (incarnation, map) = (Incarnation(life), MapVersion(map));
+    wire::frame(Beacon { sender: Sender { incarnation, map }, sent: Time(sent) }, &[])
 }
 
 impl Bench {
@@ -116,6 +122,8 @@ impl Bench {
             out: Effects::new(BufPool::new(1 << 20), Prng::new(1), None),
             now: Time(1_000_000_000),
             links: 0,
+            speaks: HANDSHAKE_VERSION,
+            malformed: Vec::new(),
             dials: Vec::new(),
             sent: Vec::new(),
             asked: Vec::new(),
@@ -167,6 +175,7 @@ impl Bench {
                     }
                 }
                 Effect::Close { link } => self.closed.push(link),
+                Effect::Note(Note::Malformed { kind, at, .. }) => self.malformed.push((kind, at)),
                 Effect::Write { op, at, body, .. } if !self.disk.is_empty() => {
                     self.disk[at as usize..][..body.len()].copy_from_slice(&body);
                     ended.push((op, Buf::EMPTY));
@@ -196,8 +205,9 @@ impl Bench {
         link
     }
 
-    fn frame(&mut self, link: LinkId, kind: Kind, message: &impl Message) {
-        let (head, body) = control_frame(Header::new(kind), message, self.out.pool());
+    fn frame(&mut self, link: LinkId, kind: Kind, message: &impl Control) {
+        let version = if kind.is_handshake() { HANDSHAKE_VERSION } else { self.speaks };
+        let (head, body) = control_frame(version, Header::new(kind), message, self.out.pool());
         self.sds.on(self.now, Event::Frame { link, head: head.as_slice(), body }, &mut self.out);
         self.settle();
     }
@@ -445,7 +455,7 @@ impl Bench {
                     MapPage { version, last: true, cluster: 7, devices, ..Default::default() };
                 let op = message::MapPull::try_from(&pull).unwrap().op;
                 let answer = message::MapPage { op, map: MapVersion(0) };
-                let (head, body) = control_frame(answer, &page, self.out.pool());
+                let (head, body) = control_frame(HANDSHAKE_VERSION, answer, &page, self.out.pool());
                 let event = Event::Frame { link: peer, head: head.as_slice(), body };
                 self.sds.on(self.now, event, &mut self.out);
                 self.settle();
@@ -497,7 +507,7 @@ fn no_report_is_longer_than_a_stranger_may_send_and_then_only_an_mdm_is_believed
     b.frame(mdm, Kind::MapPage, &page);
     let mdm = b.is_asked_to_report();
     let reports = b.asked.iter().filter(|h| h.kind() == Some(Kind::Report));
-    let lengths: Vec<u32> = reports.map(|h| h.body_len.get()).collect();
+    let lengths: Vec<u32> = reports.map(|h| h.body_len()).collect();
     assert!(lengths.iter().all(|len| *len <= Limits::TEST_MIN.stranger_body), "{lengths:?}");
     assert!(lengths.iter().sum::<u32>() > 20_000, "all of it is told: {lengths:?}");
     let registered =
@@ -559,7 +569,10 @@ fn a_hello_that_waits_is_forgotten_with_its_link() {
         let mdm = b.join_mdm(1);
         b.map_of(mdm, 18, &[(3, 9), (4, 2)], &[]);
         let link = b.says(Role::Sds, 4, 3, 1);
-        b.frame(link, kind, &Hello::default());
+        let head = wire::frame(Header::new(kind), b"");
+        let frame = Event::Frame { link, head: head.as_slice(), body: Buf::EMPTY };
+        b.sds.on(b.now, frame, &mut b.out);
+        b.settle();
         assert_eq!(b.closed, [link], "{kind:?}");
         let said = b.sent.iter().filter(|(to, _)| *to == link).count();
         b.map_of(mdm, 19, &[(3, 9), (4, 3)], &[]);
@@ -618,7 +631,7 @@ fn a_server_s_word_is_not_enough_for_a_recovery_or_a_deletion() {
         let op = last.map_or(1, |(_, op, _)| op);
         let answer = message::MapPage { op, map: MapVersion(0) };
         let page = MapPage { version, next_volume: 1 << 30, ..page.clone() };
-        let (head, body) = control_frame(answer, &page, b.out.pool());
+        let (head, body) = control_frame(HANDSHAKE_VERSION, answer, &page, b.out.pool());
         let event = Event::Frame { link: other, head: head.as_slice(), body };
         b.sds.on(b.now, event, &mut b.out);
         b.settle();
@@ -636,10 +649,10 @@ fn a_server_s_word_is_not_enough_for_a_recovery_or_a_deletion() {
     // The MDM is asked for what it has not sent itself, and its answer counts.
     b.frame(mdm, Kind::MapPage, &MapPage { version: 19, live: vec![1], ..page.clone() });
     assert!(b.sds.map().version.0 == 20 && gone(&b) == [5], "that is older");
-    assert_eq!(b.pulls.last(), Some(&(mdm, 0, 19)));
+    assert_eq!(b.pulls.last(), Some(&(mdm, 3, 19)));
     b.frame(mdm, Kind::MapPage, &MapPage { version: 20, next_volume: 6, ..page.clone() });
     assert_eq!(gone(&b), [1, 2, 3, 4, 5]);
-    assert_eq!(b.pulls.last(), Some(&(mdm, 0, 20)));
+    assert_eq!(b.pulls.last(), Some(&(mdm, 4, 20)));
 }
 
 #[test]

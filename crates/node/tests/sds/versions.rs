@@ -7,7 +7,7 @@ const NEXT: Dialect = Dialect { wire_max: 2, ..wire::DIALECT };
 
 fn versions(b: &Bench, kind: Kind) -> Vec<u16> {
     let of = b.asked.iter().filter(|h| h.kind() == Some(kind));
-    of.map(|h| h.version.get()).collect()
+    of.map(|h| h.version()).collect()
 }
 
 #[test]
@@ -18,19 +18,22 @@ fn a_shard_speaks_with_each_peer_as_both_of_them_can() {
     assert_eq!(versions(&b, Kind::Hello), [wire::HANDSHAKE_VERSION]);
     let welcome = Welcome { cluster: 7, role: Role::Mdm as i32, version: 2, ..Welcome::default() };
     b.frame(mdm, Kind::Welcome, &welcome);
+    b.speaks = 2;
     assert_eq!(versions(&b, Kind::Register), [2]);
     let registered =
         Registered { cluster: 7, id: 3, incarnation: 9, map: 18, ..Registered::default() };
     b.frame(mdm, Kind::Registered, &registered);
     b.map_of(mdm, 19, &[(3, 9)], &[(5, 8), (6, 8)]);
     assert!(versions(&b, Kind::MapPull).iter().all(|v| *v == 2));
-    for (id, dialect, version) in [(5, wire::DIALECT, 1), (6, NEXT, 2)] {
+    for (id, dialect, version) in [(5, wire::DIALECT, 1u16), (6, NEXT, 2)] {
         let link = b.link(None);
         let hello = hello(&dialect, ClusterId(7), Role::Sdc, "c");
         b.asked.clear();
         b.frame(link, Kind::Hello, &Hello { id, incarnation: 8, session: 1, ..hello });
         assert_eq!(versions(&b, Kind::Welcome), [wire::HANDSHAKE_VERSION]);
-        let head = wire::frame(Header::new(Kind::Read), b"");
+        let mut read = Header::new(Kind::Read);
+        read.forge(16, &version.to_le_bytes());
+        let head = wire::frame(read, b"");
         let read = Event::Frame { link, head: head.as_slice(), body: Buf::EMPTY };
         b.sds.on(b.now, read, &mut b.out);
         b.settle();

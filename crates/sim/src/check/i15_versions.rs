@@ -8,12 +8,14 @@ use crate::world::ProcId;
 use mdm::State;
 use node::refusals::is_of_versions;
 use seam::{FrameError, Note};
+use wire::Fault;
 
 /// Looks at a note of a process.
 pub fn note(stage: &Stage, id: ProcId, note: &Note) -> Result<(), Failure> {
     let why = match note {
         Note::Garbage { why: FrameError::Version, .. } => "a frame of a version that it lacks",
         Note::Refused { why, .. } if is_of_versions(why) => why,
+        Note::Malformed { why, .. } if *why == Fault::Version.why() => why,
         _ => return Ok(()),
     };
     Err(Failure::new("I15", format!("{}: {why}", stage.world.name(id))))

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{AdminReply, AdminRequest, Ask, Hello, Role};
-use wire::{Header, Kind, PeerFramer};
+use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerFramer, control_frame};
 
 /// Orders, and their answers.
 #[derive(Default)]
@@ -41,8 +41,9 @@ impl Asker {
         Asker { desk, mdm, limits, dialled, retry_at, link, asking }
     }
 
-    fn send(link: LinkId, kind: Kind, message: &impl Message, out: &mut Effects) {
-        let (head, body) = wire::control_frame(Header::new(kind), message, out.pool());
+    fn send<M: Control>(link: LinkId, message: &M, out: &mut Effects) {
+        let header = Header::new(M::KIND);
+        let (head, body) = control_frame(HANDSHAKE_VERSION, header, message, out.pool());
         out.send(link, head, body);
     }
 }
@@ -65,7 +66,7 @@ impl Node for Asker {
                     name: "admin".into(),
                     ..Hello::default()
                 };
-                Asker::send(link, Kind::Hello, &hello, out);
+                Asker::send(link, &hello, out);
             }
             Event::LinkDown { .. } | Event::DialFailed { .. } => {
                 assert!(!self.asking, "the connection broke in the middle of an order");
@@ -92,7 +93,7 @@ impl Node for Asker {
         }
         let Some(link) = self.link.filter(|_| !self.asking) else { return };
         if let Some(ask) = self.desk.borrow_mut().orders.pop_front() {
-            Asker::send(link, Kind::Admin, &AdminRequest::of(ask), out);
+            Asker::send(link, &AdminRequest::of(ask), out);
             self.asking = true;
         }
     }

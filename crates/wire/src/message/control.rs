@@ -2,66 +2,66 @@
 //! everything in the body, which is a control message (`crate::control`).
 
 use super::layout::message;
+use crate::control::{self, AdminRequest};
+use crate::header::Kind;
 use base::MapVersion;
 
-message! {
+/// A control message: the body of all frames of one kind, and of no others.
+pub trait Control: prost::Message + Default {
+    /// The kind.
+    const KIND: Kind;
+}
+
+macro_rules! bodies {
+    ($($message:ty: $kind:ident,)*) => {
+        $(impl Control for $message { const KIND: Kind = Kind::$kind; })*
+    };
+}
+
+bodies! {
+    control::MapPage: MapPage,
+    AdminRequest: Admin,
+    control::AdminReply: AdminReply,
+}
+
+/// Makes messages whose headers say nothing but the kind.
+macro_rules! controls {
+    ($($(#[$doc:meta])* $kind:ident,)*) => { $(
+        message! {
+            $(#[$doc])*
+            $kind {}
+            flags {}
+            body: SUMMED
+        }
+        bodies! { control::$kind: $kind, }
+    )* };
+}
+
+controls! {
     /// The first frame from the side that dialled; identifies it. Body: `control::Hello`.
-    Hello {}
-    flags {}
-}
-
-message! {
+    Hello,
     /// The answer to a hello that is accepted. Body: `control::Welcome`.
-    Welcome {}
-    flags {}
-}
-
-message! {
+    Welcome,
     /// The answer to a hello that is refused; the link closes after it. Body: `control::Refusal`.
-    Refusal {}
-    flags {}
-}
-
-message! {
+    Refusal,
     /// SDS to MDM: registration. Body: `control::Register`.
-    Register {}
-    flags {}
-}
-
-message! {
+    Register,
     /// SDC to MDM: registration. Body: `control::RegisterSdc`.
-    RegisterSdc {}
-    flags {}
-}
-
-message! {
+    RegisterSdc,
     /// MDM: the answer to a registration. Body: `control::Registered`.
-    Registered {}
-    flags {}
-}
-
-message! {
+    Registered,
     /// SDS or SDC to MDM. Body: `control::Heartbeat`.
-    Heartbeat {}
-    flags {}
-}
-
-message! {
+    Heartbeat,
     /// SDS to MDM: proposes changes, until the map shows them. Body: `control::Proposal`.
-    Proposal {}
-    flags {}
-}
-
-message! {
+    Proposal,
     /// SDS to MDM, before it registers, if the welcome asks for it. Body: `control::Report`.
-    Report {}
-    flags {}
+    Report,
 }
 
 message! {
     /// Asks an MDM, or another server, for everything that is newer than the map of the sender.
     MapPull {
-        /// The sender's number for the question; 0 from a server to its MDM.
+        /// The sender's number for the question. The answer carries the same.
         op: u64, @ 24;
         /// The version of the map that the sender has.
         have: MapVersion, @ 104;
@@ -70,17 +70,19 @@ message! {
         /// Answer once there is something newer.
         wait: 8;
     }
+    body: NONE
 }
 
 message! {
     /// The answer to `MapPull`, or a part of it. Body: `control::MapPage`.
     MapPage {
-        /// The number of the question; 0 if nobody has asked.
+        /// The number of the question; 0 if there was none: no question has this number.
         op: u64, @ 24;
         /// The version of the map that this page leads to; 0 if there is no map.
         map: MapVersion, @ 104;
     }
     flags {}
+    body: SUMMED
 }
 
 message! {
@@ -90,6 +92,7 @@ message! {
         op: u64, @ 24;
     }
     flags {}
+    body: SUMMED
 }
 
 message! {
@@ -99,6 +102,7 @@ message! {
         op: u64, @ 24;
     }
     flags {}
+    body: SUMMED
 }
 
 message! {
@@ -115,4 +119,5 @@ message! {
         len: u32, @ 88;
     }
     flags {}
+    body: SUMMED
 }

@@ -37,6 +37,7 @@ message! {
         /// This number may have arrived somewhere before.
         retry: 4;
     }
+    body: NONE
 }
 
 message! {
@@ -49,6 +50,7 @@ message! {
         /// This number may have arrived somewhere before.
         retry: 4;
     }
+    body: SUMMED
 }
 
 message! {
@@ -63,6 +65,7 @@ message! {
         /// This number may have arrived somewhere before.
         retry: 4;
     }
+    body: NONE
 }
 
 message! {
@@ -76,6 +79,7 @@ message! {
         /// This number may have arrived somewhere before.
         retry: 4;
     }
+    body: NONE
 }
 
 message! {
@@ -99,6 +103,7 @@ message! {
         /// With `Full`: a part of the write is in the content already.
         part_done: 1;
     }
+    body: DATA
 }
 
 impl Reply {

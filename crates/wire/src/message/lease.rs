@@ -1,30 +1,28 @@
 //! Leases between devices (rule R3).
 
-use super::layout::message;
-use base::{Incarnation, MapVersion, Time};
+use super::layout::{Sender, message};
+use base::Time;
 
 message! {
     /// Primary to each device that its groups need: a sign of life, and the request for a lease.
     Beacon {
-        /// The incarnation of the sender.
-        incarnation: Incarnation, @ 96;
-        /// The version of the sender's map.
-        map: MapVersion, @ 104;
+        /// The sender, and the version of its map.
+        sender: Sender;
         /// The sender's clock.
         sent: Time, @ 112;
     }
     flags {}
+    body: NONE
 }
 
 message! {
     /// Grants the lease.
     Grant {
-        /// The incarnation of the sender.
-        incarnation: Incarnation, @ 96;
-        /// The version of the granter's map.
-        map: MapVersion, @ 104;
+        /// The granter, and the version of its map.
+        sender: Sender;
         /// The clock of the beacon's sender, as the beacon said it.
         sent: Time, @ 112;
     }
     flags {}
+    body: NONE
 }

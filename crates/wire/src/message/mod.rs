@@ -21,89 +21,80 @@ mod room;
 mod sync;
 
 pub use control::{
-    Admin, AdminReply, Heartbeat, Hello, MapPage, MapPull, Proposal, Raft, Refusal, Register,
-    RegisterSdc, Registered, Report, Welcome,
+    Admin, AdminReply, Control, Heartbeat, Hello, MapPage, MapPull, Proposal, Raft, Refusal,
+    Register, RegisterSdc, Registered, Report, Welcome,
 };
 pub use io::{Extents, Io, Read, Reply, Request, Write, Zero};
-pub use layout::UnitRange;
+pub use layout::{Sender, UnitRange};
 pub use lease::{Beacon, Grant};
 pub use replication::{Commit, Damage, Fetch, Fetched, Replicate, Replicated};
 pub use sync::{Seal, Sealed, SyncStart, SyncState, SyncWipe};
 
 use crate::header::{Header, Kind};
+use base::LinkId;
 use core::fmt;
+use seam::Note;
 
-/// A header that is no message of the kind: a broken peer, or one that speaks another format.
+/// The reason why a header is no message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Malformed {
-    /// It is of another kind.
-    Kind {
-        /// The kind that was to be read.
-        wanted: Kind,
-        /// The code of its kind.
-        code: u8,
-    },
-    /// It has flags that the kind does not have.
-    Flags {
-        /// Its kind.
-        kind: Kind,
-        /// These flags.
-        unknown: u8,
-    },
-    /// A byte that the kind does not use is not zero.
-    Unused {
-        /// Its kind.
-        kind: Kind,
-        /// The first such byte of the header.
-        at: u8,
-    },
-    /// A field has a code without a meaning.
-    Code {
-        /// The code of its kind.
-        kind: u8,
-        /// The field.
-        field: &'static str,
-    },
+pub enum Fault {
+    /// It is of another kind than expected.
+    Kind,
     /// This build does not know the kind.
-    Unknown {
-        /// Its code.
-        code: u8,
-    },
+    Unknown,
+    /// Its version is not that of the link.
+    Version,
+    /// It has a body or a checksum of one, and frames of its kind have none.
+    Body,
+    /// It has a flag that its kind does not have.
+    Flag,
+    /// A byte that its kind does not use is not zero.
+    Unused,
+    /// A field has a code without a meaning.
+    Code,
+}
+
+impl Fault {
+    /// Returns the reason in a few words.
+    pub fn why(self) -> &'static str {
+        match self {
+            Fault::Kind => "a frame of another kind than expected",
+            Fault::Unknown => "a frame of a kind that this build doesn't know",
+            Fault::Version => "a frame of another version than the link's",
+            Fault::Body => "a frame has a body that its kind doesn't have",
+            Fault::Flag => "a frame has a flag that its kind doesn't have",
+            Fault::Unused => "a frame has a byte that is not zero, and has no meaning",
+            Fault::Code => "a frame has a code that has no meaning",
+        }
+    }
+}
+
+/// A header that is no message: of a broken peer, or of one that speaks another format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Malformed {
+    /// The code of its kind.
+    pub code: u8,
+    /// The first byte that is wrong.
+    pub at: u8,
+    /// What is wrong with it.
+    pub fault: Fault,
 }
 
 impl Malformed {
     #[cold]
-    pub(crate) fn code(header: &Header, field: &'static str) -> Malformed {
-        Malformed::Code { kind: header.kind, field }
+    pub(crate) fn new(header: &Header, at: usize, fault: Fault) -> Malformed {
+        Malformed { code: header.kind, at: at as u8, fault }
     }
 
-    /// Returns the reason in a few words, for a note.
-    pub fn why(&self) -> &'static str {
-        match self {
-            Malformed::Kind { .. } => "a frame of another kind than expected",
-            Malformed::Flags { .. } => "a frame has a flag that its kind doesn't have",
-            Malformed::Unused { .. } => "a frame has a byte that is not zero, and has no meaning",
-            Malformed::Code { .. } => "a frame has a code that has no meaning",
-            Malformed::Unknown { .. } => "a frame of a kind that this build doesn't know",
-        }
+    /// Returns the note about the link on which it came.
+    pub fn note(&self, link: LinkId) -> Note {
+        Note::Malformed { link, kind: self.code, at: self.at, why: self.fault.why() }
     }
 }
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Malformed::Kind { wanted, code } => write!(f, "kind {code} instead of {wanted:?}"),
-            Malformed::Flags { kind, unknown } => {
-                write!(f, "a {kind:?} has the unknown flags {unknown:#04x}")
-            }
-            Malformed::Unused { kind, at } => {
-                write!(f, "byte {at} of a {kind:?} is not zero, and has no meaning")
-            }
-            Malformed::Code { kind, field } => {
-                write!(f, "field `{field}` of a frame of kind {kind} has an unknown code")
-            }
-            Malformed::Unknown { code } => write!(f, "frames of kind {code} are unknown"),
-        }
+        write!(f, "{} (kind {}, byte {})", self.fault.why(), self.code, self.at)
     }
 }
 
@@ -123,7 +114,7 @@ macro_rules! all_kinds {
             fn try_from(header: &Header) -> Result<Frame, Malformed> {
                 match header.kind() {
                     $(Some(Kind::$kind) => $kind::try_from(header).map(Frame::$kind),)*
-                    None => Err(Malformed::Unknown { code: header.kind }),
+                    None => Err(Malformed::new(header, layout::KIND_AT, Fault::Unknown)),
                 }
             }
         }
@@ -167,10 +158,9 @@ all_kinds! {
 mod tests {
     use super::*;
     use crate::header::{HEADER, NO_BODY_CRC};
-    use alloc::format;
     use alloc::string::ToString;
     use base::Prng;
-    use layout::FLAGS_AT;
+    use layout::{BODY_AT, FLAGS_AT};
 
     /// A status of an answer has two bytes, of which most values have no meaning.
     const STATUS: core::ops::Range<usize> = 20..22;
@@ -183,19 +173,23 @@ mod tests {
         used(kind)[at / 8] >> (at % 8 * 8) & 0xff == 0xff
     }
 
-    /// Returns the flags of this kind, without the one of framing.
+    /// Returns the flags of this kind.
     fn known_flags(kind: Kind) -> u8 {
-        used(kind)[FLAGS_AT / 8].to_le_bytes()[FLAGS_AT % 8] & !NO_BODY_CRC
+        used(kind)[FLAGS_AT / 8].to_le_bytes()[FLAGS_AT % 8]
+    }
+
+    fn wrong(kind: Kind, at: usize, fault: Fault) -> Result<Frame, Malformed> {
+        Err(Malformed { code: kind as u8, at: at as u8, fault })
     }
 
     /// Returns a header of this kind with random numbers in all of its fields.
     fn random(kind: Kind, prng: &mut Prng) -> Header {
         let mut header = Header::new(kind);
-        header.flags = prng.next_u64() as u8 & known_flags(kind);
+        header.flags = prng.next_u64() as u8 & known_flags(kind) & !NO_BODY_CRC;
         for at in FLAGS_AT + 1..HEADER {
             let number = match at {
                 _ if !uses(kind, at) => 0,
-                at if at == STATUS.start => prng.below(13) as u8,
+                at if at == STATUS.start => prng.below(14) as u8,
                 at if STATUS.contains(&at) => 0,
                 _ => prng.next_u64() as u8,
             };
@@ -227,35 +221,47 @@ mod tests {
                 for value in [1, 128] {
                     let mut header = sound;
                     header.bytes_mut()[at] = value;
-                    let unused = Malformed::Unused { kind, at: at as u8 };
-                    assert_eq!(Frame::try_from(&header), Err(unused));
+                    assert_eq!(Frame::try_from(&header), wrong(kind, at, Fault::Unused));
                 }
             }
-            let unknown = !(known_flags(kind) | NO_BODY_CRC);
-            for bit in (0..8).map(|bit| 1 << bit).filter(|bit| unknown & bit != 0) {
+            for bit in (0..8).map(|bit| 1 << bit).filter(|bit| !known_flags(kind) & bit != 0) {
                 let mut header = sound;
                 header.flags |= bit;
-                let refused = Malformed::Flags { kind, unknown: bit };
-                assert_eq!(Frame::try_from(&header), Err(refused));
+                assert_eq!(Frame::try_from(&header), wrong(kind, FLAGS_AT, Fault::Flag));
             }
         }
+    }
+
+    #[test]
+    fn a_kind_without_a_body_has_none_and_only_data_may_lack_a_checksum() {
+        let bodyless = kinds().filter(|kind| !uses(*kind, BODY_AT));
+        for kind in bodyless {
+            for at in [BODY_AT, BODY_AT + 4] {
+                let mut header = Header::new(kind);
+                header.bytes_mut()[at] = 1;
+                assert_eq!(Frame::try_from(&header), wrong(kind, at, Fault::Body));
+            }
+        }
+        let none = |kind: &Kind| !uses(*kind, BODY_AT);
+        let of_data = |kind: &Kind| known_flags(*kind) & NO_BODY_CRC != 0;
+        assert_eq!(kinds().filter(none).count(), 12);
+        assert!(kinds().filter(of_data).eq([Kind::Reply, Kind::Replicate]));
     }
 
     #[test]
     fn a_code_without_a_meaning_and_a_wrong_kind_are_refused() {
         for kind in kinds().filter(|kind| uses(*kind, STATUS.start)) {
             let mut header = Header::new(kind);
-            header.bytes_mut()[STATUS].copy_from_slice(&13u16.to_le_bytes());
-            let code = Malformed::Code { kind: kind as u8, field: "status" };
-            assert_eq!(Frame::try_from(&header), Err(code));
+            header.bytes_mut()[STATUS].copy_from_slice(&14u16.to_le_bytes());
+            assert_eq!(Frame::try_from(&header), wrong(kind, STATUS.start, Fault::Code));
         }
-        let header = Header::new(Kind::Read);
-        let other = Malformed::Kind { wanted: Kind::Write, code: Kind::Read as u8 };
-        assert_eq!(Write::try_from(&header), Err(other));
-        assert_eq!(other.to_string(), "kind 10 instead of Write");
+        let read = Header::new(Kind::Read);
+        let other = Malformed { code: Kind::Read as u8, at: 18, fault: Fault::Kind };
+        assert_eq!(Write::try_from(&read), Err(other));
+        assert_eq!(other.to_string(), "a frame of another kind than expected (kind 10, byte 18)");
         let mut header = Header::new(Kind::Read);
         header.kind = 200;
-        assert_eq!(Frame::try_from(&header), Err(Malformed::Unknown { code: 200 }));
-        assert!(format!("{}", Malformed::Unknown { code: 200 }).contains("200"));
+        let unknown = Malformed { code: 200, at: 18, fault: Fault::Unknown };
+        assert_eq!(Frame::try_from(&header), Err(unknown));
     }
 }

@@ -1,8 +1,8 @@
 //! The stream of writes from a primary to its peers, and the repair of damaged blocks.
 
-use super::layout::{UnitRange, message};
+use super::layout::{Sender, UnitRange, message};
 use crate::header::Status;
-use base::{Epoch, GroupId, Incarnation, Lsn, MapVersion};
+use base::{Epoch, GroupId, Lsn};
 use seam::ClientWrite;
 
 message! {
@@ -39,11 +39,12 @@ message! {
         /// A copy of a resync and not a client's write.
         copy: 128;
     }
+    body: DATA
 }
 
 message! {
     /// The answer to `Replicate`: the write is durable there (`Ok`), could not be done (`Full`,
-    /// `Damaged`), or belongs to no stream that the receiver takes (`Stale`, `Behind`).
+    /// `SendWhole`), or belongs to no stream that the receiver takes (`Stale`, `Behind`).
     Replicated {
         /// The result.
         status: Status, @ 20;
@@ -55,12 +56,11 @@ message! {
         epoch: Epoch, @ 40;
         /// The write's sequence number.
         lsn: Lsn, @ 48;
-        /// The incarnation of the sender.
-        incarnation: Incarnation, @ 96;
-        /// The version of the sender's map.
-        map: MapVersion, @ 104;
+        /// The sender, and the version of its map.
+        sender: Sender;
     }
     flags {}
+    body: NONE
 }
 
 message! {
@@ -75,6 +75,7 @@ message! {
         commit: Lsn, @ 56;
     }
     flags {}
+    body: NONE
 }
 
 message! {
@@ -91,6 +92,7 @@ message! {
         range: UnitRange;
     }
     flags {}
+    body: NONE
 }
 
 message! {
@@ -109,12 +111,11 @@ message! {
         at: u32, @ 84;
         /// Their length in bytes; 0 if there are none.
         len: u32, @ 88;
-        /// The incarnation of the sender.
-        incarnation: Incarnation, @ 96;
-        /// The version of the sender's map.
-        map: MapVersion, @ 104;
+        /// The sender, and the version of its map.
+        sender: Sender;
     }
     flags {}
+    body: SUMMED
 }
 
 message! {
@@ -127,10 +128,9 @@ message! {
         epoch: Epoch, @ 40;
         /// The blocks.
         range: UnitRange;
-        /// The incarnation of the sender.
-        incarnation: Incarnation, @ 96;
-        /// The version of the sender's map.
-        map: MapVersion, @ 104;
+        /// The sender, and the version of its map.
+        sender: Sender;
     }
     flags {}
+    body: NONE
 }

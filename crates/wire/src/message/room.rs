@@ -3,9 +3,9 @@
 //!
 //! | what | bytes | in |
 //! |---|---|---|
-//! | class of service | 22 | all six |
-//! | generation of a snapshot | 112 to 119 | all six |
-//! | stages of a slow request, 4 bytes each | 48 to 63 | `Read`, `Write`, `Zero` |
+//! | class of service | 22 | all of these, `Fetch`, `Fetched`, `Damage` |
+//! | generation of a snapshot | 112 to 119 | the same |
+//! | stages of a slow request, 4 bytes each | 48 to 63 | `Read`, `Write`, `Zero`, `Extents` |
 //! | | 64 to 79 | `Reply`, `Replicated` |
 //! | | 104 to 111, 120 to 123 | `Replicate`: three, as its fourth ends at the receiver |
 //!
@@ -19,16 +19,20 @@
 //! | `Replicated` | 36 to 39, 56 to 63, 80 to 95, 120 to 127 |
 
 use super::layout::{Mask, both, span};
-use super::{Read, Replicate, Replicated, Reply, Write, Zero};
+use super::{Damage, Extents, Fetch, Fetched, Read, Replicate, Replicated, Reply, Write, Zero};
 
 /// The class of service, and the generation of a snapshot.
 const CLASS_AND_SNAPSHOT: Mask = both(span(22, 1), span(112, 8));
 
 /// What each kind has to have room for.
-const ROOM: [(Mask, Mask); 6] = [
+const ROOM: [(Mask, Mask); 10] = [
     (Read::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
     (Write::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
     (Zero::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
+    (Extents::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
+    (Fetch::USED, CLASS_AND_SNAPSHOT),
+    (Fetched::USED, CLASS_AND_SNAPSHOT),
+    (Damage::USED, CLASS_AND_SNAPSHOT),
     (Replicate::USED, both(CLASS_AND_SNAPSHOT, both(span(104, 8), span(120, 4)))),
     (Reply::USED, both(CLASS_AND_SNAPSHOT, span(64, 16))),
     (Replicated::USED, both(CLASS_AND_SNAPSHOT, span(64, 16))),

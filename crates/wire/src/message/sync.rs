@@ -1,8 +1,8 @@
 //! Settle and resync: a primary asks its peers what may differ, and makes them equal.
 
-use super::layout::message;
+use super::layout::{Sender, message};
 use crate::header::Status;
-use base::{Epoch, GroupId, Incarnation, Lsn, MapVersion};
+use base::{Epoch, GroupId, Lsn};
 
 message! {
     /// Primary to secondary or joiner: tell your state in this epoch. Body: the primary's list of
@@ -23,6 +23,7 @@ message! {
         /// The receiver is a joiner and not in the in-sync set.
         joiner: 32;
     }
+    body: SUMMED
 }
 
 message! {
@@ -31,7 +32,7 @@ message! {
     SyncState {
         /// `Ok`, or why there is no answer: `Stale`, `Behind`.
         status: Status, @ 20;
-        /// The question; 0 after `SyncWipe`.
+        /// The question, or the order to delete everything.
         question: u64, @ 24;
         /// The group.
         group: GroupId, @ 32;
@@ -39,10 +40,8 @@ message! {
         epoch: Epoch, @ 40;
         /// The dirty blocks cover everything since this epoch.
         base: Epoch, @ 48;
-        /// The incarnation of the sender.
-        incarnation: Incarnation, @ 96;
-        /// The version of the sender's map.
-        map: MapVersion, @ 104;
+        /// The sender, and the version of its map.
+        sender: Sender;
     }
     flags {
         /// Another frame continues the list.
@@ -52,12 +51,13 @@ message! {
         /// The replica has nothing: copy everything.
         empty: 16;
     }
+    body: SUMMED
 }
 
 message! {
     /// Primary to joiner: delete all data of this group.
     SyncWipe {
-        /// Names the question.
+        /// Names the order. No question has the same name; the answer carries it.
         question: u64, @ 24;
         /// The group.
         group: GroupId, @ 32;
@@ -65,6 +65,7 @@ message! {
         epoch: Epoch, @ 40;
     }
     flags {}
+    body: NONE
 }
 
 message! {
@@ -79,6 +80,7 @@ message! {
         lsn: Lsn, @ 48;
     }
     flags {}
+    body: SUMMED
 }
 
 message! {
@@ -92,10 +94,9 @@ message! {
         epoch: Epoch, @ 40;
         /// The sequence number of the seal.
         lsn: Lsn, @ 48;
-        /// The incarnation of the sender.
-        incarnation: Incarnation, @ 96;
-        /// The version of the sender's map.
-        map: MapVersion, @ 104;
+        /// The sender, and the version of its map.
+        sender: Sender;
     }
     flags {}
+    body: NONE
 }
