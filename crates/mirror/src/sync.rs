@@ -127,10 +127,10 @@ impl Sync {
         }
     }
 
-    /// Returns the number of the order to delete everything. These numbers go down from the highest
-    /// one, so no question has them.
-    fn wiping(&self) -> u64 {
-        !self.asked.0
+    /// Returns the number of the question whose answer counts. Those of orders to delete everything
+    /// go down from the highest number, so no other question has them.
+    fn question(&self) -> u64 {
+        if self.phase == Phase::Wipe { !self.asked.0 } else { self.asked.0 }
     }
 
     /// Returns true for a joiner that gets the stream and that no acknowledgement needs.
@@ -233,10 +233,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
         let (after, epoch) = (*last, replica.config.epoch);
-        let question = match sync.phase {
-            Phase::Wipe => sync.wiping(),
-            _ => after.0,
-        };
+        let question = if sync.phase == Phase::Wipe { sync.question() } else { after.0 };
         let header: Header = match sync.phase {
             Phase::Ask => {
                 let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
@@ -364,12 +361,10 @@ impl<S: UnitStore> Mirror<S> {
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         let idle = sync.copying == 0;
         match sync.phase {
-            // The answer to an older question says nothing about this stream, nor that the joiner
-            // has deleted anything.
-            Phase::Wipe if m.question == sync.wiping() => {
-                return self.ask_joiner(now, group, from, true, out);
-            }
-            Phase::Ask if m.question == sync.asked.0 => {}
+            // The answer to an older question says nothing about this stream.
+            _ if m.question != sync.question() => return,
+            Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
+            Phase::Ask => {}
             _ => return,
         }
         self.has_told(from, group, asked_after);
