@@ -99,7 +99,6 @@ impl<S: UnitStore> Mirror<S> {
         self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });
-        self.copied.remove(&key);
         self.refuse(now, key, Status::Full, out);
     }
 

@@ -149,9 +149,6 @@ pub struct Mirror<S> {
     pub(crate) changes: Changes,
     /// By operation: the damaged blocks that it waits for.
     pub(crate) repairs: BTreeMap<u64, Repair>,
-    /// By operation that writes another replica's content: the entries of that replica's list of
-    /// executed writes.
-    pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
     /// Executed writes that no list contains any more, and how many entries were ever listed.
     pub(crate) forgotten: Forgotten,
     pub(crate) noted: u64,
@@ -226,7 +223,6 @@ impl<S: UnitStore> Mirror<S> {
             zeros: None,
             changes: Changes::default(),
             repairs: BTreeMap::new(),
-            copied: BTreeMap::new(),
             forgotten,
             noted,
             count_at: 0,
@@ -436,8 +432,8 @@ impl<S: UnitStore> Mirror<S> {
             let marks = self.marks(self.ops.get(key).expect("as above"), list.as_ref());
             self.store.start(key, group, unit, job, marks, out)
         };
-        if let Some(list) = list {
-            self.copied.insert(key, list);
+        if list.is_some() {
+            self.ops.get_mut(key).expect("as above").list = list;
         }
         if reserved {
             self.store.release(group, unit, at, len);
@@ -484,6 +480,7 @@ impl<S: UnitStore> Mirror<S> {
         let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
         let (unit, at, len, since) = (op.unit, op.at, op.len, op.since);
         let copied = op.stream.copy;
+        let list = if copied { op.list.take() } else { None };
         let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
         if copied {
             self.arrived(now, key, len);
@@ -503,7 +500,7 @@ impl<S: UnitStore> Mirror<S> {
                 self.bound_executed(group);
             }
         }
-        if copied && let Some(list) = self.copied.remove(&key) {
+        if let Some(list) = list {
             self.overwritten(group, unit, BlockSet::touching(at, len), &list);
         }
         match (asker, kind) {

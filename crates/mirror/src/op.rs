@@ -2,8 +2,9 @@
 //! sync, or a read of the scrubber.
 
 use crate::members::Members;
+use alloc::rc::Rc;
 use base::{Duration, GroupId, Lsn, Time, UNIT, UnitKey};
-use seam::{Buf, ClientWrite};
+use seam::{Buf, ClientWrite, ExecutedBlocks};
 use wire::message::{Fetch, Io, Replicate, UnitRange};
 use wire::{Body, PeerLink, Status};
 
@@ -112,6 +113,12 @@ pub(crate) struct Op {
     /// Replicas that need its blocks whole, and replicas to which these were, or are being, sent.
     pub damaged: Members,
     pub amended: Members,
+    /// They are being read or sent whole. Others wait until that has ended, because it may find
+    /// the blocks damaged here as well, and repair them.
+    pub amending: bool,
+    /// What comes with the content that the media job writes: the entries of another replica's
+    /// list of executed writes.
+    pub list: Option<Rc<[ExecutedBlocks]>>,
 }
 
 /// What the primary says of a write of its stream.
@@ -170,6 +177,8 @@ impl Op {
             more: false,
             damaged: Members::default(),
             amended: Members::default(),
+            amending: false,
+            list: None,
         }
     }
 

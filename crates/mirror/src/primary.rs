@@ -388,7 +388,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(op) = self.ops.get(key) else { return };
         match op.kind {
             OpKind::Copy => return self.check_copy(now, key, out),
-            _ if !op.damaged.is_empty() && op.local == Local::Done => {
+            _ if !op.damaged.is_empty() && op.local == Local::Done && !op.amending => {
                 return self.amend(now, key, out);
             }
             _ => {}

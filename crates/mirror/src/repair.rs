@@ -266,7 +266,7 @@ impl<S: UnitStore> Mirror<S> {
         // The content may include writes that the other replica has forgotten.
         self.take_forgotten(group, list);
         let list: Rc<[ExecutedBlocks]> = from_records(list, &mut 0).entries().into();
-        self.copied.insert(key, list.clone());
+        self.ops.get_mut(key).expect("looked up above").list = Some(list.clone());
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
         }
@@ -291,7 +291,7 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
         let (group, unit) = (op.group, op.unit);
-        let (repair, list) = (self.repairs[&key], self.copied.remove(&key));
+        let (repair, list) = (self.repairs[&key], op.list.take());
         if let Some(list) = list {
             self.overwritten(group, unit, repair.set(), &list);
         }
@@ -333,6 +333,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let amend = self.remove_op(amend).expect("the caller has it");
         let Some(op) = self.ops.get_mut(write) else { return };
+        op.amending = false;
         op.damaged.insert(amend.sent);
         self.ask_other(now, write, first, blocks, out);
     }
@@ -573,6 +574,7 @@ impl<S: UnitStore> Mirror<S> {
         self.leave_stream(now, op.group, op.lsn, out);
         let Asker::Amend { of } = op.asker else { return };
         let Some(write) = self.ops.get_mut(of) else { return };
+        write.amending = false;
         write.acked.insert(op.sent.without(left));
         write.amended.remove(left);
         write.damaged.insert(left);
@@ -595,6 +597,7 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let to = core::mem::take(&mut op.damaged);
         op.amended.insert(to);
+        op.amending = true;
         let first = op.at / BLOCK * BLOCK;
         let len = (op.at + op.len).next_multiple_of(BLOCK) - first;
         let (group, unit, client) = (op.group, op.unit, op.client);
@@ -666,7 +669,9 @@ impl<S: UnitStore> Mirror<S> {
         self.stats.repaired += u64::from(bytes);
         out.note(Note::Repaired { group, bytes: bytes.into() });
         self.leave_stream(now, group, lsn, out);
-        self.ops.get_mut(of)?.acked.insert(sent);
+        let write = self.ops.get_mut(of)?;
+        write.amending = false;
+        write.acked.insert(sent);
         Some(of)
     }
 }
