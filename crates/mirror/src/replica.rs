@@ -30,6 +30,8 @@ pub(crate) struct Primary {
     pub active: bool,
     /// The last lsn that was assigned.
     pub last: Lsn,
+    /// The number of the last question for a peer's state; 0 before the first.
+    pub questions: u64,
     /// Operations with an lsn, from the oldest that is not finished on; lsns are consecutive.
     pub stream: VecDeque<StreamEntry>,
     /// Operations that wait for `active`, in order of arrival, without locks.
@@ -59,6 +61,13 @@ pub(crate) struct StreamEntry {
 }
 
 impl Primary {
+    /// Begins a sync with these replicas by a new question. `sends` is the present
+    /// [`crate::mirror::Mirror::sends`].
+    pub fn ask(&mut self, members: Members, joiner: Option<DeviceId>, sends: u64) -> &mut Sync {
+        self.questions += 1;
+        self.sync.insert(Sync::new(members, joiner, self.questions, self.last, sends))
+    }
+
     /// Assigns the next lsn to an operation that goes to these replicas.
     pub fn enter(&mut self, op: u64, to: Members) -> Lsn {
         self.last = self.last.next();
@@ -232,8 +241,8 @@ mod tests {
     #[test]
     fn a_seal_names_the_last_that_went_to_the_joiner() {
         let (second, joiner) = (Members(2), Members(4));
-        let sync = Sync::new(joiner, Some(DeviceId(3)), Lsn(0), 0);
-        let mut primary = Primary { sync: Some(sync), ..Primary::default() };
+        let mut primary = Primary::default();
+        primary.ask(joiner, Some(DeviceId(3)), 0);
         let write = primary.enter(1, Members(second.0 | joiner.0));
         let whole = primary.enter(2, second); // the secondary needs a block whole
         [write, whole].into_iter().for_each(|lsn| primary.leave(lsn));

@@ -361,8 +361,9 @@ impl<S: UnitStore> Mirror<S> {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
         let Some((link, asked)) = secondary.asked else { return };
-        let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
-        if !(writes || self.changes.seals(group)) || mutant::on(Mutant::AnswerAtOnce) {
+        let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after)
+            && !mutant::on(Mutant::AnswerAtOnce);
+        if !writes && (!self.changes.seals(group) || mutant::on(Mutant::AnswerInSeal)) {
             secondary.asked = None;
             let state = self.state(asked.question, group, asked.epoch);
             self.send_state(link, state, asked.all, asked.joiner, out);

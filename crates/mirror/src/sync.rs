@@ -38,6 +38,8 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
 /// than answers, and a whole window of other data may be ahead of a question.
 const ASK_AT_LAST: Duration = Duration::from_secs(16);
+/// The question that is answered when everything is deleted. No other one has this number.
+const WIPED: u64 = 0;
 
 /// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,9 +75,10 @@ pub(crate) struct Sync {
     told: Members,
     /// Peers that have recorded that they are equal.
     sealed: Members,
-    /// The last lsn when the peers were asked: their stream begins after it.
-    asked: Lsn,
-    /// What [`Mirror::sends`] was at that moment.
+    /// The number of the question that the peers have to answer. An answer to any other one says
+    /// nothing about this stream. `None`: a joiner that was cut off was not asked again yet.
+    question: Option<u64>,
+    /// What [`Mirror::sends`] was when the peers were asked.
     asked_after: u64,
     /// What [`Mirror::sends`] was when the peers were sealed.
     pub sealed_after: u64,
@@ -101,9 +104,15 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
-    /// Creates a sync with these replicas. `last` is the last lsn of the stream, and `sends` is the
-    /// present [`Mirror::sends`].
-    pub fn new(members: Members, joiner: Option<DeviceId>, last: Lsn, sends: u64) -> Sync {
+    /// Creates a sync with these replicas, which begins with the question of this number. `last` is
+    /// the last lsn of the stream, and `sends` is the present [`Mirror::sends`].
+    pub fn new(
+        members: Members,
+        joiner: Option<DeviceId>,
+        question: u64,
+        last: Lsn,
+        sends: u64,
+    ) -> Sync {
         Sync {
             members,
             joiner,
@@ -112,7 +121,7 @@ impl Sync {
             streaming: joiner.is_none(),
             told: Members::default(),
             sealed: Members::default(),
-            asked: last,
+            question: Some(question),
             asked_after: sends,
             sealed_after: sends,
             sent: last,
@@ -200,8 +209,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
-        let sync = Sync::new(member, Some(joiner), primary.last, sends);
-        primary.sync = Some(Sync { streaming, ..sync });
+        primary.ask(member, Some(joiner), sends).streaming = streaming;
         self.joining.insert(group);
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
@@ -217,7 +225,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let sends = self.sends;
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
-        primary.sync = Some(Sync::new(members, None, primary.last, sends));
+        primary.ask(members, None, sends);
         self.asking.insert(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
@@ -227,13 +235,13 @@ impl<S: UnitStore> Mirror<S> {
         let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
         let (after, epoch) = (*last, replica.config.epoch);
-        let question = after.0;
         let header: Header = match sync.phase {
             Phase::Ask => {
+                let Some(question) = sync.question else { return };
                 let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
                 SyncStart { question, group, epoch, after, joiner, all }.into()
             }
-            Phase::Wipe => SyncWipe { question, group, epoch }.into(),
+            Phase::Wipe => SyncWipe { question: WIPED, group, epoch }.into(),
             Phase::Seal(lsn) => Seal { group, epoch, lsn }.into(),
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
@@ -256,7 +264,7 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let member = sync.members;
-        (sync.streaming, sync.phase) = (false, Phase::Ask);
+        (sync.streaming, sync.phase, sync.question) = (false, Phase::Ask, None);
         (sync.told, sync.sealed) = (Members::default(), Members::default());
         let pending: Vec<u64> = primary.stream.iter().filter(|e| !e.done).map(|e| e.op).collect();
         for key in pending {
@@ -355,9 +363,9 @@ impl<S: UnitStore> Mirror<S> {
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         let idle = sync.copying == 0;
         match sync.phase {
+            _ if sync.question != Some(m.question) => return,
             Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
-            // The answer to an older question says nothing about this stream.
-            Phase::Ask if m.question == sync.asked.0 => {}
+            Phase::Ask => {}
             _ => return,
         }
         self.has_told(from, group, asked_after);
@@ -398,7 +406,7 @@ impl<S: UnitStore> Mirror<S> {
     /// A peer can't tell its state now: it may not know the epoch yet.
     fn state_refused(&mut self, now: Time, group: GroupId, question: u64, out: &mut Effects) {
         let Some(sync) = self.sync_mut(group) else { return };
-        let present = sync.phase == Phase::Ask && question == sync.asked.0;
+        let present = sync.phase == Phase::Ask && sync.question == Some(question);
         let patience = sync.patience.min(ASK_AGAIN * 10);
         if sync.joiner.is_some() {
             self.cut(now, group, out);
@@ -412,7 +420,7 @@ impl<S: UnitStore> Mirror<S> {
     fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         self.cut(now, group, out);
         if let Some(sync) = self.sync_mut(group) {
-            sync.phase = Phase::Wipe;
+            (sync.phase, sync.question) = (Phase::Wipe, Some(WIPED));
         }
         self.send_question(group, out);
     }

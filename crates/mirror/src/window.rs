@@ -30,7 +30,7 @@ use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, OpKind};
 use crate::replica::{Primary, Role};
 use crate::sync::{ASK_AGAIN, Phase, Sync};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, Limits, Lsn, Mutant, Time, UNIT, mutant};
 use seam::{Buf, Effects, Head, UnitStore};
@@ -66,9 +66,9 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
-    /// It stalled, and has not told its state in this group since, where it has operations or a
-    /// seal to do.
-    stalled_in: Option<GroupId>,
+    /// Groups in which it stalled with operations or a seal to do, and has not told its state
+    /// since. It is asked for it in each of them.
+    stalled_in: BTreeSet<GroupId>,
 }
 
 /// Operations of a group that have ended here, and that a replica may still have to do.
@@ -116,7 +116,7 @@ impl Peer {
 
     /// What is sent in other groups no longer waits for the device's state in this one.
     fn ends_stall(&mut self, group: GroupId) {
-        self.stalled_in = self.stalled_in.filter(|stalled| *stalled != group);
+        self.stalled_in.remove(&group);
     }
 
     /// The device has answered what was sent with this number, so it has read everything that was
@@ -220,11 +220,11 @@ impl<S: UnitStore> Mirror<S> {
         peer.link.is_some() && done && !self.is_behind(device)
     }
 
-    /// Returns true if a device can't take the stream of one more group yet: it stalled in a group
-    /// and still has to tell its state there, or more than half of its window is taken by what it
+    /// Returns true if a device can't take the stream of one more group yet: it still has to tell
+    /// its state in a group in which it stalled, or more than half of its window is taken by what it
     /// may still have to do in groups in which it will be asked for its state.
     pub(crate) fn is_behind(&self, device: DeviceId) -> bool {
-        let behind = |peer: &Peer| peer.stalled_in.is_some() || peer.left > self.window() / 2;
+        let behind = |peer: &Peer| !peer.stalled_in.is_empty() || peer.left > self.window() / 2;
         self.peers.get(device).is_some_and(behind)
     }
 
@@ -504,12 +504,14 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
         let awake = self.leases.awake(now);
         let join = |group: &GroupId| match &self.replicas.get(*group)?.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) => Some((*group, sync.joiner?)),
+            Role::Primary(Primary { sync: Some(sync), .. }) => {
+                Some((*group, sync.joiner?, matches!(sync.phase, Phase::Seal(_))))
+            }
             _ => None,
         };
-        let joins: Vec<(GroupId, DeviceId)> = self.joining.iter().filter_map(join).collect();
-        let mut stalled: Vec<(GroupId, DeviceId)> = Vec::new();
-        for &(group, joiner) in &joins {
+        let joins: Vec<(GroupId, DeviceId, bool)> = self.joining.iter().filter_map(join).collect();
+        let mut stalled: BTreeMap<DeviceId, GroupId> = BTreeMap::new();
+        for &(group, joiner, _) in &joins {
             if !self.stalls(now, awake, group, joiner) {
                 continue;
             }
@@ -517,20 +519,24 @@ impl<S: UnitStore> Mirror<S> {
             let answers = self.peers.get(joiner).is_some_and(|peer| peer.answers(now, after));
             match answers || mutant::on(Mutant::StallInTurn) {
                 true => self.cut(now, group, out),
-                false => stalled.push((group, joiner)),
+                false => drop(stalled.entry(joiner).or_insert(group)),
             }
         }
-        for (group, joiner) in joins {
-            if stalled.iter().any(|(_, stalled)| *stalled == joiner) {
-                self.cut(now, group, out);
-            }
+        for (group, ..) in joins.iter().filter(|(_, joiner, _)| stalled.contains_key(joiner)) {
+            self.cut(now, *group, out);
         }
-        for (group, joiner) in stalled {
-            if let Some(peer) = self.peers.get_mut(joiner) {
-                // A joiner that seals has no operations to do.
-                let first = peer.undone.keys().next().copied().unwrap_or(group);
-                peer.stalled_in = peer.stalled_in.or(Some(first));
+        for (joiner, first) in stalled {
+            let Some(peer) = self.peers.get_mut(joiner) else { continue };
+            // Only where it joins is it asked. A joiner that seals has no operations to do.
+            let owes = |(group, of, seals): &(GroupId, DeviceId, bool)| {
+                let owes = *seals || peer.undone.contains_key(group);
+                (*of == joiner && owes).then_some(*group)
+            };
+            let mut groups: BTreeSet<GroupId> = joins.iter().filter_map(owes).collect();
+            if groups.is_empty() {
+                groups.insert(first);
             }
+            peer.stalled_in.append(&mut groups);
         }
     }
 

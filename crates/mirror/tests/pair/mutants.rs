@@ -16,6 +16,9 @@ fn test_of(mutant: Mutant) -> fn() {
         Mutant::AnswerAtOnce => {
             window::a_joiner_takes_no_more_before_it_has_written_what_it_was_sent
         }
+        Mutant::AnswerInSeal => {
+            window::a_joiner_that_stalled_in_its_seals_is_sent_nothing_before_they_are_durable
+        }
         Mutant::RetryWhole => {
             executed::a_retry_writes_nothing_over_what_was_done_between_its_missing_parts
         }
