@@ -8,7 +8,7 @@
 //! returning replica has missed, don't wait.
 
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op};
+use crate::op::Streamed;
 use crate::pace::{End, Purpose, Turn};
 use alloc::collections::{BTreeMap, VecDeque};
 use base::{Duration, Mutant, Time, mutant};
@@ -48,8 +48,8 @@ impl Arrivals {
 
 /// Returns true for a copy that may be delayed.
 #[inline]
-pub(crate) fn yields(op: &Op) -> bool {
-    op.stream.copy && op.stream.yields && matches!(op.asker, Asker::Primary { .. })
+pub(crate) fn yields(streamed: &Streamed) -> bool {
+    streamed.copy && streamed.yields
 }
 
 impl<S: UnitStore> Mirror<S> {

@@ -11,7 +11,7 @@ use crate::changes::Waiting;
 use crate::lease::Fate;
 use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, Local, OpKind};
+use crate::op::{Local, Work};
 use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -176,16 +176,16 @@ impl<S: UnitStore> Mirror<S> {
     fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) {
         let Some(op) = self.ops.get_mut(key) else { return };
         let (group, unit) = (op.group, op.unit);
-        let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
-        if matches!(asker, Asker::Nobody) {
+        if op.is_orphan() {
             return; // the configuration changes once more while the job runs
         }
+        let work = op.orphan();
         let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
         let number = op.number;
         self.scrub.dropped(key);
         self.give_room(group, flying, bytes, number);
         let op = self.ops.get_mut(key).expect("looked up above");
-        if op.kind == OpKind::Copy {
+        if matches!(work, Work::Copy(_)) {
             self.copies -= 1;
         }
         let (at, len) = (op.at, op.len);
@@ -195,9 +195,9 @@ impl<S: UnitStore> Mirror<S> {
         if !matches!(op.local, Local::Running | Local::Mending) {
             self.remove_op(key);
         }
-        if let Asker::Client { link, op } = asker {
+        if let Some(client) = work.client() {
             let (epoch, leader) = (next.epoch, next.primary);
-            self.reply_stale(Caller { link, op, group }, epoch, leader, out);
+            self.reply_stale(Caller::new(client, group), epoch, leader, out);
         }
     }
 

@@ -12,8 +12,8 @@
 //! its spare is not suspected.
 
 use crate::members::Members;
-use crate::mirror::Mirror;
-use crate::op::{Asker, Local, OpKind};
+use crate::mirror::{Caller, Mirror};
+use crate::op::Local;
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Note, UnitStore};
@@ -128,7 +128,7 @@ impl<S: UnitStore> Mirror<S> {
         let counts = others.intersects(self.replicas[group].needed());
         let undone = op.reserved && op.local == Local::NotStarted && !counts;
         let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
-        if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
+        if op.write().is_some_and(|write| !write.answered) && (undone || blind) {
             if undone {
                 self.store.release(group, unit, at, len);
             }
@@ -155,9 +155,10 @@ impl<S: UnitStore> Mirror<S> {
         }
         let op = self.remove_op(key).expect("the operation lives");
         self.unlock(op.group, key);
-        if let Asker::Client { link, op: name } = op.asker {
-            let reply = self.answer_to(name, op.group, Status::Full);
-            let reply = Reply { part_done: op.in_part, ..reply };
+        if let Some(write) = op.write() {
+            let Caller { link, op: name, group } = Caller::new(write.asker, op.group);
+            let reply = self.answer_to(name, group, Status::Full);
+            let reply = Reply { part_done: write.in_part, ..reply };
             out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
         }
     }

@@ -6,7 +6,7 @@
 //! blocks for zeros.
 
 use crate::mirror::Mirror;
-use crate::op::{Op, OpKind};
+use crate::op::Op;
 use alloc::collections::BTreeMap;
 use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
@@ -37,7 +37,7 @@ impl<S: UnitStore> Mirror<S> {
             return false;
         }
         let mut needed = BlockSet::touching(op.at, op.len);
-        if op.kind.changes_data() {
+        if op.work.changes_data() {
             needed.remove(BlockSet::within(op.at, op.len));
         }
         needed.remove(self.store.valid(op.group, op.unit));
@@ -48,14 +48,15 @@ impl<S: UnitStore> Mirror<S> {
     /// again. All such writes share one buffer.
     pub(crate) fn zeros_as_data(&mut self, key: u64, out: &Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        if op.kind != OpKind::Zero || !self.is_gap(op.group, op.unit) {
+        let zero = op.write().is_some_and(|write| write.zero);
+        if !zero || !self.is_gap(op.group, op.unit) {
             return;
         }
         let zeros = self.zeros.get_or_insert_with(|| out.pool().zeroed(UNIT as usize));
         let op = self.ops.get_mut(key).expect("as above");
-        op.kind = OpKind::Write;
         op.body = zeros.slice(0..op.len as usize);
         op.body_crc = Some(sum_of_zeros(&op.body));
+        op.write_mut().expect("as above").zero = false;
     }
 
     /// Frees the shared buffer if nothing uses it any more.

@@ -11,7 +11,7 @@
 use crate::changes::{Ended, Waiting};
 use crate::executed::{to_records, told_entry, wire_entry};
 use crate::mirror::Mirror;
-use crate::op::{Op, OpKind};
+use crate::op::Op;
 use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -65,7 +65,7 @@ fn count_every(limits: &base::Limits) -> u64 {
 impl<S: UnitStore> Mirror<S> {
     /// Returns the metadata of a write.
     pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> Marks {
-        let unmarked = !op.kind.changes_data() || mutant::on(Mutant::NoMarks);
+        let unmarked = !op.work.changes_data() || mutant::on(Mutant::NoMarks);
         if unmarked || !self.store.survives() {
             return Marks::default();
         }
@@ -317,9 +317,9 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- what is clean ----
 
-    /// Notes that every replica has what this operation has written.
+    /// Notes that every replica has what this write has written.
     pub(crate) fn on_all(&mut self, op: &Op) {
-        if !self.store.survives() || op.kind == OpKind::Copy {
+        if !self.store.survives() {
             return;
         }
         let Some(replica) = self.replicas.get_mut(op.group) else { return };

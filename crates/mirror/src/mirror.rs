@@ -13,7 +13,7 @@ use crate::lease::{Fate, Leases};
 use crate::load::Load;
 use crate::lock::Range;
 use crate::members::GroupConfig;
-use crate::op::{Asker, Local, Op, OpKind};
+use crate::op::{Asker, Local, Op, Streamed, Work, Write};
 use crate::pace::Pace;
 use crate::repair::Repair;
 use crate::replica::{Replica, Role};
@@ -41,6 +41,12 @@ pub(crate) struct Caller {
     pub link: PeerLink,
     pub op: u64,
     pub group: GroupId,
+}
+
+impl Caller {
+    pub fn new(asker: Asker, group: GroupId) -> Caller {
+        Caller { link: asker.link, op: asker.op, group }
+    }
 }
 
 /// Counters for status views.
@@ -86,7 +92,7 @@ pub struct GroupView {
 }
 
 /// A step of the loop that does all work.
-enum Work {
+enum Step {
     Ended(Ended),
     /// Start an operation.
     Start(u64),
@@ -306,10 +312,10 @@ impl<S: UnitStore> Mirror<S> {
     /// Requests the operation's range lock. The operation is ready when it has the lock.
     pub(crate) fn queue(&mut self, key: u64) {
         let op = self.ops.get(key).expect("queued operations live");
-        let exclusive = op.alone || !op.kind.shares();
-        let mutant = match op.kind {
-            OpKind::Read | OpKind::Extents if !op.alone => Some(Mutant::ReadInFlight),
-            OpKind::Copy => Some(Mutant::CopyUnlocked),
+        let exclusive = !op.shares();
+        let mutant = match op.work {
+            _ if op.shares() => Some(Mutant::ReadInFlight),
+            Work::Copy(_) => Some(Mutant::CopyUnlocked),
             _ => None,
         };
         if mutant.is_some_and(mutant::on) {
@@ -333,8 +339,8 @@ impl<S: UnitStore> Mirror<S> {
     /// continues an operation that had to wait: so no step begins within another one.
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
         loop {
-            while let Some(work) = self.next_work() {
-                self.step(now, work, out);
+            while let Some(step) = self.next_step() {
+                self.take(now, step, out);
             }
             self.start_copies(now, out);
             if !self.arrivals.is_empty() {
@@ -356,35 +362,34 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     #[inline]
-    fn next_work(&mut self) -> Option<Work> {
+    fn next_step(&mut self) -> Option<Step> {
         if let Some(ended) = self.ended.pop_front() {
-            return Some(Work::Ended(ended));
+            return Some(Step::Ended(ended));
         }
-        self.ready.pop_front().map(Work::Start)
+        self.ready.pop_front().map(Step::Start)
     }
 
     #[inline]
-    fn step(&mut self, now: Time, work: Work, out: &mut Effects) {
-        match work {
-            Work::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
-            Work::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
-            Work::Start(key) => self.start(now, key, out),
+    fn take(&mut self, now: Time, step: Step, out: &mut Effects) {
+        match step {
+            Step::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
+            Step::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
+            Step::Start(key) => self.start(now, key, out),
         }
     }
 
     /// Starts an operation that has its range.
     fn start(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
-        match (op.kind, op.asker) {
-            (_, Asker::Nobody) => {}
-            (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
-            (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
-            (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
-            (OpKind::Copy, _) => self.start_copy(now, key, out),
-            (_, Asker::Client { .. }) => self.start_write(now, key, out),
-            (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
-            (OpKind::Write, _) if op.stream.fresh => self.start_fresh(now, key, out),
-            _ => self.start_job(now, key, out),
+        match &op.work {
+            Work::Read(..) | Work::Extents(..) => self.start_read(now, key, out),
+            Work::Write(_) => self.start_write(now, key, out),
+            Work::Stream(s) if !s.zero && arrival::yields(s) => self.arrive(now, key),
+            Work::Stream(s) if !s.zero && s.fresh => self.start_fresh(now, key, out),
+            Work::Stream(_) | Work::Whole { .. } | Work::Scrub => self.start_job(now, key, out),
+            Work::Fetch(_) => self.start_fetch(now, key, out),
+            Work::Copy(_) => self.start_copy(now, key, out),
+            Work::Orphan { .. } => {}
         }
     }
 
@@ -399,25 +404,27 @@ impl<S: UnitStore> Mirror<S> {
         let gone = self
             .ops
             .get(key)
-            .is_some_and(|op| op.kind.changes_data() && self.is_gone(op.unit.volume));
+            .is_some_and(|op| op.work.changes_data() && self.is_gone(op.unit.volume));
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        let job = match op.kind {
-            OpKind::Write if op.stream.lost => {
+        let job = match &op.work {
+            Work::Write(Write { zero: true, .. }) | Work::Stream(Streamed { zero: true, .. }) => {
+                Job::Zero { at, len }
+            }
+            Work::Stream(Streamed { lost: true, .. }) => {
                 let (first, blocks) = ((at / BLOCK) as u16, (len / BLOCK) as u16);
                 out.note(Note::Lost { group, unit, first, blocks });
                 Job::Lose { at, len }
             }
-            OpKind::Write => {
+            Work::Write(_) | Work::Stream(_) => {
                 // A retry in parts, and what a primary has read, have a checksum as well.
                 Job::Write { at, body: op.body.clone(), crc: op.body_crc }
             }
-            OpKind::Zero => Job::Zero { at, len },
-            OpKind::Read | OpKind::Copy | OpKind::Extents | OpKind::Amend => Job::Read { at, len },
+            _ => Job::Read { at, len },
         };
         let reserved = core::mem::take(&mut op.reserved);
-        let copied = op.stream.copy && op.kind.changes_data();
+        let copied = matches!(op.work, Work::Stream(Streamed { copy: true, .. }));
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local += 1;
         let list: Option<Rc<[ExecutedBlocks]>> = match &replica.role {
@@ -478,11 +485,10 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
-        let (unit, at, len, since) = (op.unit, op.at, op.len, op.since);
-        let copied = op.stream.copy;
-        let list = if copied { op.list.take() } else { None };
-        let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
-        if copied {
+        let (unit, at, len) = (op.unit, op.at, op.len);
+        let list = if mending { None } else { op.list.take() };
+        let (group, work, client) = (op.group, op.work, op.client);
+        if list.is_some() {
             self.arrived(now, key, len);
         }
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
@@ -492,7 +498,7 @@ impl<S: UnitStore> Mirror<S> {
             Ok(data) => data,
             Err(error) => return self.job_failed(now, key, error, out),
         };
-        if client.sdc.0 != 0 && kind.changes_data() {
+        if client.sdc.0 != 0 && work.changes_data() {
             let list = &mut replica.record.executed;
             list.record(client, unit, BlockSet::touching(at, len), &mut self.noted);
             let is_long = list.len() > self.limits.executed_group as usize;
@@ -503,22 +509,23 @@ impl<S: UnitStore> Mirror<S> {
         if let Some(list) = list {
             self.overwritten(group, unit, BlockSet::touching(at, len), &list);
         }
-        match (asker, kind) {
-            (Asker::Nobody, _) => {
+        match work {
+            Work::Read(_, since) => {
+                self.pace.answered(now, since);
+                self.finish_read(key, data, crc, out);
+            }
+            Work::Extents(..) => unreachable!("it has no job"),
+            Work::Write(_) => self.check_write(now, key, out),
+            Work::Stream(_) => self.replicated_here(now, key, out),
+            Work::Fetch(asker) => self.fetched_here(now, key, asker, data, out),
+            Work::Copy(_) => self.send_copy(now, key, data, crc, out),
+            Work::Whole { .. } => self.send_whole(now, key, data, crc, out),
+            Work::Scrub => self.scrubbed(now, key, out),
+            Work::Orphan { .. } => {
                 self.remove_op(key);
                 self.unlock(group, key);
                 self.enter(now, group, out);
             }
-            (Asker::Primary { .. }, OpKind::Read) => self.fetched_here(now, key, data, out),
-            (Asker::Scrub, _) => self.scrubbed(now, key, out),
-            (_, OpKind::Read) => {
-                self.pace.answered(now, since);
-                self.finish_read(key, data, crc, out);
-            }
-            (_, OpKind::Copy) => self.send_copy(now, key, data, crc, out),
-            (_, OpKind::Amend) => self.send_amend(now, key, data, crc, out),
-            (Asker::Primary { .. }, _) => self.replicated_here(now, key, lsn, out),
-            _ => self.check_write(now, key, out),
         }
     }
 

@@ -17,7 +17,7 @@
 
 use crate::members::Members;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op, OpKind, fits};
+use crate::op::{Op, Work, fits};
 use crate::replica::{Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -156,7 +156,7 @@ impl<S: UnitStore> Mirror<S> {
         match self.readiness(range.group) {
             Ready::Now => {
                 let (at, len) = (range.at, range.end - range.at);
-                let op = Op::new(range.group, OpKind::Read, range.unit, at, len, Asker::Scrub);
+                let op = Op::new(range.group, range.unit, at, len, Work::Scrub);
                 let key = self.insert_op(op);
                 self.scrub.op = Some(key);
                 let pause = u64::from(len) * 1_000_000_000 / self.limits.scrub_bytes;
@@ -387,13 +387,14 @@ impl<S: UnitStore> Mirror<S> {
         if !fits || !present || !serves || !config.in_sync.contains(&from) || from == self.me {
             return; // the secondary asks again
         }
-        let same =
-            |op: &Op| matches!(op.asker, Asker::Mend) && (op.group, op.unit) == (group, unit);
+        let same = |op: &Op| {
+            matches!(op.work, Work::Whole { of: None }) && (op.group, op.unit) == (group, unit)
+        };
         if self.is_gone(unit.volume) || self.ops.iter().any(|(_, op)| same(op) && op.at == at) {
             return;
         }
         let sent: Members = config.member(from);
-        let op = Op::new(group, OpKind::Amend, unit, at, len, Asker::Mend);
+        let op = Op::new(group, unit, at, len, Work::Whole { of: None });
         let key = self.insert_op(Op { sent, ..op });
         self.queue(key);
         self.pump(now, out);

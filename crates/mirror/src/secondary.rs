@@ -18,7 +18,7 @@
 use crate::changes::Waiting;
 use crate::executed::from_records;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op, fits};
+use crate::op::{Asker, Op, Streamed, Work, fits};
 use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -274,7 +274,11 @@ impl<S: UnitStore> Mirror<S> {
         let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
         let refused = secondary.refused.iter().find(|(l, _)| *l == lsn).map(|(_, why)| *why);
         match running.and_then(|key| self.ops.get_mut(key)) {
-            Some(op) => op.asker = Asker::Primary { link, op: m.op },
+            Some(op) => {
+                if let Work::Stream(streamed) = &mut op.work {
+                    streamed.asker = Asker { link, op: m.op };
+                }
+            }
             None => {
                 let status = refused.unwrap_or(Status::Ok);
                 self.answer_replicate(link, m, status, out);
@@ -283,28 +287,29 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// A replicated write is durable here.
-    pub(crate) fn replicated_here(&mut self, now: Time, key: u64, lsn: Lsn, out: &mut Effects) {
-        self.end_replicated(now, key, lsn, Status::Ok, out);
+    pub(crate) fn replicated_here(&mut self, now: Time, key: u64, out: &mut Effects) {
+        self.end_replicated(now, key, Status::Ok, out);
     }
 
     /// Refuses a replicated write because there is no space, or because a block that it would
     /// overwrite in part is damaged. Nothing was changed.
     pub(crate) fn refuse(&mut self, now: Time, key: u64, why: Status, out: &mut Effects) {
-        let lsn = self.ops.get(key).expect("the operation lives").lsn;
-        let group = self.ops.get(key).expect("the operation lives").group;
+        let op = self.ops.get(key).expect("the operation lives");
+        let (lsn, group) = (op.lsn, op.group);
         if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
             secondary.refused.push((lsn, why));
         }
-        self.end_replicated(now, key, lsn, why, out);
+        self.end_replicated(now, key, why, out);
     }
 
-    fn end_replicated(&mut self, now: Time, key: u64, lsn: Lsn, status: Status, out: &mut Effects) {
+    fn end_replicated(&mut self, now: Time, key: u64, status: Status, out: &mut Effects) {
         let op = self.remove_op(key).expect("the operation lives");
+        let lsn = op.lsn;
         self.unlock(op.group, key);
         if let Some(secondary) = self.replicas.get_mut(op.group).and_then(|r| r.secondary()) {
             secondary.running.retain(|(l, _)| *l != lsn);
         }
-        if let Asker::Primary { link, op: name } = op.asker {
+        if let Work::Stream(Streamed { asker: Asker { link, op: name }, .. }) = op.work {
             let (group, epoch) = (op.group, self.epoch_of(op.group));
             let (incarnation, map) = (self.incarnation, self.map);
             answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);

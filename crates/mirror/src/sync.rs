@@ -16,7 +16,7 @@
 
 use crate::members::Members;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Local, Op, OpKind};
+use crate::op::{Copying, Local, Op, Work};
 use crate::pace::{End, Pace, Purpose, Turn};
 use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
@@ -270,7 +270,7 @@ impl<S: UnitStore> Mirror<S> {
         for key in pending {
             let op = self.ops.get_mut(key).expect("an operation of the stream lives");
             op.sent.remove(member);
-            self.check_write(now, key, out);
+            self.check_sent(now, key, out);
         }
         self.asking.insert(group, now + ASK_AGAIN);
         self.unpark(group);
@@ -619,15 +619,8 @@ impl<S: UnitStore> Mirror<S> {
             self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
             self.pace.begun(now, purpose);
-            let op = Op::new(
-                group,
-                OpKind::Copy,
-                unit,
-                at,
-                len,
-                Asker::Sync { since: now, read: Duration::ZERO },
-            );
-            let key = self.insert_op(op);
+            let work = Copying { since: now, read: Duration::ZERO, lost: false };
+            let key = self.insert_op(Op::new(group, unit, at, len, Work::Copy(work)));
             self.queue(key);
         }
     }
@@ -689,7 +682,7 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("the operation lives");
-        if let Asker::Sync { since, read } = &mut op.asker {
+        if let Work::Copy(Copying { since, read, .. }) = &mut op.work {
             *read = now.since(*since);
         }
         let sum = || if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
@@ -725,7 +718,7 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);
-        if let Asker::Sync { since, read } = op.asker {
+        if let Work::Copy(Copying { since, read, .. }) = op.work {
             let (purpose, len) = (self.purpose(group), op.len);
             // Where the receiver sets the pace, its share of the time says nothing about this
             // device.

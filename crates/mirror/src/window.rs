@@ -27,7 +27,7 @@
 
 use crate::members::{GroupConfig, Members};
 use crate::mirror::Mirror;
-use crate::op::{Asker, Local, Op, OpKind};
+use crate::op::{Copying, Local, Op, Work, Write};
 use crate::replica::{Primary, Role};
 use crate::sync::{ASK_AGAIN, Phase, Sync};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -314,7 +314,9 @@ impl<S: UnitStore> Mirror<S> {
             Role::Primary(primary) => primary.commit,
             _ => Lsn(0),
         };
-        let copy = op.kind == OpKind::Copy;
+        let copy = matches!(op.work, Work::Copy(_));
+        let lost = matches!(op.work, Work::Copy(Copying { lost: true, .. }));
+        let zero = matches!(op.work, Work::Write(Write { zero: true, .. }));
         Replicate {
             op: key,
             group: op.group,
@@ -325,9 +327,9 @@ impl<S: UnitStore> Mirror<S> {
             client: op.client,
             skipped: 0,
             fresh: false,
-            zero: op.kind == OpKind::Zero || op.body.is_empty() && !op.stream.lost,
+            zero: zero || op.body.is_empty() && !lost,
             yields: copy && self.yields(op.group),
-            lost: op.stream.lost,
+            lost,
             copy,
         }
     }
@@ -480,7 +482,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns the replica's bit if it still needs this operation of its backlog.
     fn is_owed(&self, key: u64, device: DeviceId) -> Option<Members> {
-        let op = self.ops.get(key).filter(|op| !matches!(op.asker, Asker::Nobody))?;
+        let op = self.ops.get(key).filter(|op| !op.is_orphan())?;
         let member = self.replicas.get(op.group)?.config.member(device);
         let owed = op.sent.intersects(member) && !op.acked.intersects(member);
         owed.then_some(member)
@@ -494,7 +496,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let ops = &self.ops;
         let ready = &mut self.ready.make_contiguous()[before..];
-        ready.sort_by_key(|key| ops.get(*key).map(|op| op.since));
+        ready.sort_by_key(|key| ops.get(*key).and_then(|op| op.work.since()));
     }
 
     /// Cuts off joiners that stall. One that answers nothing at all is cut off in all its groups:
