@@ -136,7 +136,7 @@ impl<S: UnitStore> Mirror<S> {
         self.waiting_grace.remove(&group);
         self.asking.remove(&group);
         self.joining.remove(&group);
-        self.parked.remove(&group);
+        self.ops.note_parked(group, false);
     }
 
     /// Clears the dirty set if `next` admits the joiner for which this primary has requested
@@ -180,7 +180,7 @@ impl<S: UnitStore> Mirror<S> {
             return; // the configuration changes once more while the job runs
         }
         let work = op.orphan();
-        let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
+        let (flying, bytes) = (core::mem::take(&mut op.flying), self.windows.bytes(op));
         let number = op.number;
         self.scrub.dropped(key);
         self.give_room(group, flying, bytes, number);

@@ -153,8 +153,7 @@ impl<S: UnitStore> Mirror<S> {
         if mutant::on(Mutant::AckFull) {
             return self.finish_client(key, Status::Ok, out);
         }
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         if let Some(write) = op.write() {
             let Caller { link, op: name, group } = Caller::new(write.asker, op.group);
             let reply = self.answer_to(name, group, Status::Full);

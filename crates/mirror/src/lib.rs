@@ -32,8 +32,10 @@
 //! | `watch` | timers, beacons and grants; which devices are suspected | R3, R4, R12 |
 //! | `executed` | executed writes in frames; [`seam::record`] has the list and the dirty set | R8 |
 //! | `marks`, `changes` | what the unit store is told of both | R5 |
-//! | `op`, `lock`, `load` | one operation, range locks, the limit for clients' operations | R3 |
-//! | `window` | flow control to each replica; joiners that stall | R11 |
+//! | `op`, `ops` | one operation, and all of them | |
+//! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
+//! | `window`, `flow` | flow control: what is in flight to each replica, and what waits | R11 |
+//! | `stall` | joiners that stall | R11 |
 //! | `pace`, `arrival`, `stopwatch` | the speed of copies at both ends, and how it is measured | |
 //! | `repair`, `scrub` | damaged blocks | R13 |
 //! | `full` | no space, and the spare | R15 |
@@ -52,6 +54,7 @@ mod configuration;
 mod discard;
 mod evidence;
 mod executed;
+mod flow;
 mod full;
 mod gap;
 mod lease;
@@ -61,12 +64,14 @@ mod marks;
 mod members;
 mod mirror;
 mod op;
+mod ops;
 mod pace;
 mod primary;
 mod repair;
 mod replica;
 mod scrub;
 mod secondary;
+mod stall;
 mod standing;
 mod stopwatch;
 mod sync;

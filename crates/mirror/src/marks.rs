@@ -209,10 +209,10 @@ impl<S: UnitStore> Mirror<S> {
                 Role::Primary(p) => p.stream.len(),
                 _ => 0,
             }),
-            flying: self.most_flying() as usize,
+            flying: self.windows.most_flying() as usize,
             gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
-            client_ops: self.load.ops() as usize,
-            client_bytes: self.load.bytes() as usize,
+            client_ops: self.ops.load().ops() as usize,
+            client_bytes: self.ops.load().bytes() as usize,
             copies: self.copies as usize,
         }
     }
@@ -236,7 +236,7 @@ impl<S: UnitStore> Mirror<S> {
             // seal a secondary keeps all, up to a bound of its own.
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
-            flying: crate::window::most(limits) as usize,
+            flying: crate::window::Windows::most(limits) as usize,
             // What was in flight when the volume was deleted.
             gone: stream,
             client_ops: limits.shard_ops as usize,

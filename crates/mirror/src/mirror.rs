@@ -10,23 +10,23 @@ use crate::changes::{Changes, Ended};
 use crate::full::Usable;
 use crate::gap::Gaps;
 use crate::lease::{Fate, Leases};
-use crate::load::Load;
 use crate::lock::Range;
 use crate::members::GroupConfig;
 use crate::op::{Asker, Local, Op, Streamed, Work, Write};
+use crate::ops::Ops;
 use crate::pace::Pace;
 use crate::repair::Repair;
 use crate::replica::{Replica, Role};
 use crate::scrub::Scrub;
 use crate::stopwatch::Stopwatch;
 use crate::volumes::Volumes;
-use crate::window::{Peer, Traffic};
+use crate::window::Windows;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
     BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, MapVersion, Mutant,
-    Slab, Time, mutant,
+    Time, mutant,
 };
 use seam::{
     Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, Job, Note, ReplicaRecord, Started,
@@ -105,26 +105,16 @@ pub struct Mirror<S> {
     pub(crate) limits: Limits,
     pub(crate) store: S,
     pub(crate) replicas: IdMap<GroupId, Replica>,
-    pub(crate) ops: Slab<Op>,
-    pub(crate) load: Load,
+    pub(crate) ops: Ops,
     pub(crate) leases: Leases,
     pub(crate) map: MapVersion,
     pub(crate) named_at: MapVersion,
-    /// Devices that this one has dialled as a primary.
-    pub(crate) peers: IdMap<DeviceId, Peer>,
-    /// What is in flight to all of them together.
-    pub(crate) traffic: Traffic,
-    /// Number of operations of streams that were handed to links so far.
-    pub(crate) sends: u64,
-    /// Devices whose windows have room again while something waits for it.
-    pub(crate) roomy: Vec<DeviceId>,
+    pub(crate) windows: Windows,
     pub(crate) fates: BTreeMap<DeviceId, Fate>,
     /// Where blocks without data are errors.
     pub(crate) gaps: Gaps,
     /// Zeros of the length of a unit, while writes in gaps use them.
     pub(crate) zeros: Option<Buf>,
-    /// Operations that have their range lock and can start.
-    pub(crate) ready: VecDeque<u64>,
     /// What ended in the call that began it. It goes on before other operations start.
     pub(crate) ended: VecDeque<Ended>,
     /// Groups with blocks to copy, served in turn.
@@ -138,9 +128,6 @@ pub struct Mirror<S> {
     pub(crate) copy_at: Option<Time>,
     /// Groups that wait until leases that this device has granted have run out, and until when.
     pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
-    /// Groups with operations that wait for a lease, for room in a window, or for the end of a
-    /// seal.
-    pub(crate) parked: BTreeSet<GroupId>,
     /// Groups whose sync will repeat its question, and when.
     pub(crate) asking: BTreeMap<GroupId, Time>,
     /// Groups with commit points that the secondaries may not know yet.
@@ -197,17 +184,12 @@ impl<S: UnitStore> Mirror<S> {
             incarnation,
             store,
             replicas,
-            ops: Slab::new(usize::MAX),
-            load: Load::default(),
+            ops: Ops::default(),
             leases: Leases::new(boot, &limits),
             map: MapVersion(0),
             named_at: MapVersion(0),
-            peers: IdMap::default(),
-            traffic: Traffic::new(&limits),
-            sends: 0,
-            roomy: Vec::new(),
+            windows: Windows::new(&limits),
             fates: BTreeMap::new(),
-            ready: VecDeque::new(),
             ended: VecDeque::new(),
             copy_queue: VecDeque::new(),
             copies: 0,
@@ -217,7 +199,6 @@ impl<S: UnitStore> Mirror<S> {
             limits,
             copy_at: None,
             waiting_grace: BTreeMap::new(),
-            parked: BTreeSet::new(),
             asking: BTreeMap::new(),
             untold: Vec::new(),
             suspects: BTreeSet::new(),
@@ -267,21 +248,20 @@ impl<S: UnitStore> Mirror<S> {
         self.ops.len()
     }
 
-    /// Adds an operation, and returns its key.
-    pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
-        self.load.add(op.counts);
-        self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
-    }
-
     /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
-        let op = self.ops.get_mut(key)?;
-        self.load.end(op.counts.take());
         let op = self.ops.get(key)?;
         if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, self.traffic.bytes(op), op.number);
+            self.give_room(op.group, op.flying, self.windows.bytes(op), op.number);
         }
         self.ops.remove(key)
+    }
+
+    /// Ends an operation: removes it, and frees its range.
+    pub(crate) fn end_op(&mut self, key: u64) -> Op {
+        let op = self.remove_op(key).expect("an operation ends once");
+        self.unlock(op.group, key);
+        op
     }
 
     /// Returns every group that has a replica here, in order.
@@ -319,19 +299,19 @@ impl<S: UnitStore> Mirror<S> {
             _ => None,
         };
         if mutant.is_some_and(mutant::on) {
-            return self.ready.push_back(key);
+            return self.ops.can_start(key);
         }
         let range = Range::new(op.unit, op.at, op.len, exclusive);
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         if replica.locks.lock(key, range) {
-            self.ready.push_back(key);
+            self.ops.can_start(key);
         }
     }
 
     pub(crate) fn unlock(&mut self, group: GroupId, key: u64) {
-        let ready = &mut self.ready;
+        let ops = &mut self.ops;
         if let Some(replica) = self.replicas.get_mut(group) {
-            replica.locks.unlock(key, |op| ready.push_back(op));
+            replica.locks.unlock(key, |op| ops.can_start(op));
         }
     }
 
@@ -346,7 +326,7 @@ impl<S: UnitStore> Mirror<S> {
             if !self.arrivals.is_empty() {
                 self.start_arrivals(now, out);
             }
-            if !self.roomy.is_empty() {
+            if self.windows.have_room() {
                 self.use_room(out);
             }
             if !self.has_work() {
@@ -358,7 +338,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns true if there is something for the loop to do.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.ended.is_empty()
+        !self.ops.none_ready() || !self.ended.is_empty()
     }
 
     #[inline]
@@ -366,7 +346,7 @@ impl<S: UnitStore> Mirror<S> {
         if let Some(ended) = self.ended.pop_front() {
             return Some(Step::Ended(ended));
         }
-        self.ready.pop_front().map(Step::Start)
+        self.ops.next().map(Step::Start)
     }
 
     #[inline]
@@ -522,8 +502,7 @@ impl<S: UnitStore> Mirror<S> {
             Work::Whole { .. } => self.send_whole(now, key, data, crc, out),
             Work::Scrub => self.scrubbed(now, key, out),
             Work::Orphan { .. } => {
-                self.remove_op(key);
-                self.unlock(group, key);
+                self.end_op(key);
                 self.enter(now, group, out);
             }
         }

@@ -135,7 +135,7 @@ pub(crate) struct Op {
     /// Replicas that it was sent to on their present link and that have not answered: it takes room
     /// in their windows.
     pub flying: Members,
-    /// Its number: what [`crate::mirror::Mirror::sends`] was, including this sending, when it was
+    /// Its number: what [`crate::window::Windows::sends`] was, including this sending, when it was
     /// last sent while it was in flight to no replica.
     pub number: u64,
     /// The bytes that it takes of the limits for clients. `None`: it is no client's, or is

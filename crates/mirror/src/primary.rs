@@ -70,9 +70,8 @@ impl<S: UnitStore> Mirror<S> {
         };
         let over = self.ops.iter().filter(|(_, op)| is_over(op));
         let over: Vec<(u64, GroupId)> = over.map(|(key, op)| (key, op.group)).collect();
-        for (key, group) in &over {
-            self.remove_op(*key);
-            self.unlock(*group, *key);
+        for (key, _) in &over {
+            self.end_op(*key);
         }
         for group in over.iter().map(|(_, group)| *group).collect::<BTreeSet<_>>() {
             let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
@@ -122,7 +121,7 @@ impl<S: UnitStore> Mirror<S> {
         if matches!(io, Io::Write(_)) && body.data.len() != len as usize {
             return Err(Status::OutOfRange);
         }
-        if self.load.is_full(&self.limits) || request.client.sdc.0 == 0 {
+        if self.ops.load().is_full(&self.limits) || request.client.sdc.0 == 0 {
             return Err(Status::Busy);
         }
         if matches!(io, Io::Write(_) | Io::Zero(_)) {
@@ -140,7 +139,7 @@ impl<S: UnitStore> Mirror<S> {
 
     fn accept(&mut self, now: Time, link: PeerLink, io: &Io, body: Body) {
         let group = io.request().group;
-        let key = self.insert_op(Op::of_client(io, link, body, now));
+        let key = self.ops.insert(Op::of_client(io, link, body, now));
         let primary =
             self.replicas.get_mut(group).and_then(|r| r.primary()).expect("`admit` saw a primary");
         if primary.active {
@@ -183,21 +182,20 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn park(&mut self, group: GroupId, key: u64) {
         if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
             primary.parked.push(key);
-            self.parked.insert(group);
+            self.ops.note_parked(group, true);
         }
     }
 
     /// Retries operations that wait, because what they wait for may have changed.
     pub(crate) fn unpark(&mut self, group: GroupId) {
-        self.parked.remove(&group);
+        self.ops.note_parked(group, false);
         if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
-            self.ready.extend(primary.parked.drain(..));
+            primary.parked.drain(..).for_each(|key| self.ops.can_start(key));
         }
     }
 
     pub(crate) fn finish_read(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         if let Some(client) = op.work.client() {
             if matches!(op.work, Work::Read(..)) {
                 self.stats.reads += 1;
@@ -245,7 +243,7 @@ impl<S: UnitStore> Mirror<S> {
             self.zeros_as_data(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
-        let (at, len, bytes) = (op.at, op.len, self.traffic.bytes(op));
+        let (at, len, bytes) = (op.at, op.len, self.windows.bytes(op));
         let zero = op.write().is_some_and(|write| write.zero);
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let to = replica.recipients();
@@ -364,8 +362,8 @@ impl<S: UnitStore> Mirror<S> {
         }
         if op.flying.intersects(member) {
             op.flying.remove(member);
-            let (bytes, number) = (self.traffic.bytes(op), op.number);
-            self.make_room(now, from, bytes, number);
+            let (bytes, number) = (self.windows.bytes(op), op.number);
+            self.windows.answered(now, from, bytes, number);
         }
         match status {
             Status::Ok => self.check_sent(now, key, out),
@@ -403,7 +401,7 @@ impl<S: UnitStore> Mirror<S> {
             needed = replica.others;
         }
         if mutant::on(Mutant::AckAlone) {
-            let up = replica.config.devices(needed).all(|d| self.is_linked(d));
+            let up = replica.config.devices(needed).all(|d| self.windows.link(d).is_some());
             needed = if up { needed } else { Members::default() };
         }
         let met = op.acked.contains_all(needed);
@@ -437,13 +435,12 @@ impl<S: UnitStore> Mirror<S> {
     /// dirty, even if a joiner has them already, because it may come back without them.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
-        // What other replicas still have to do doesn't count as an operation of a client any more.
-        self.load.end(op.counts.take());
         let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
         let (group, bytes) = (op.group, op.body.len() as u64);
         let write = op.write_mut().expect("only writes are acknowledged");
         write.answered = true;
         let (asker, status) = (write.asker, write.status_when_done());
+        self.ops.answered(key);
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.is_solo();
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
@@ -457,8 +454,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends a client's operation of which nothing, or nothing more, has to be done.
     pub(crate) fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         if let Some(client) = op.work.client() {
             self.reply(Caller::new(client, op.group), status, out);
         }

@@ -147,8 +147,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Drops an operation whose configuration has ended.
     pub(crate) fn drop_over(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the caller has it");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         self.enter(now, op.group, out);
     }
 
@@ -351,7 +350,7 @@ impl<S: UnitStore> Mirror<S> {
             matches!(work, Work::Write(Write { zero: false, .. })) && !self.is_gone(volume);
         match work {
             Work::Read(..) | Work::Fetch(_) | Work::Scrub | Work::Copy(_) => {
-                self.ready.push_back(key);
+                self.ops.can_start(key);
             }
             _ if needs_space && !self.reserve_again(key) => {}
             _ => self.start_job(now, key, out),
@@ -483,7 +482,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         match self.check_leader(from, m.group, m.epoch) {
             Ok(()) if fits::<BLOCK>(m.range.at, m.range.len) => {
-                let key = self.insert_op(Op::of_fetch(m, link));
+                let key = self.ops.insert(Op::of_fetch(m, link));
                 self.queue(key);
                 self.pump(now, out);
             }
@@ -509,8 +508,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Answers that this replica can't provide the blocks.
     fn end_fetch(&mut self, key: u64, to: Asker, why: Status, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         let answer = Fetched { status: why, ..self.fetched(to.op, op.group) };
         out.send(to.link.id, to.link.frame(answer, &[]), Buf::EMPTY);
     }
@@ -531,8 +529,7 @@ impl<S: UnitStore> Mirror<S> {
         data: Buf,
         out: &mut Effects,
     ) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         let blocks = BlockSet::touching(op.at, op.len);
         let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
         let list: Vec<Executed> =
@@ -583,9 +580,8 @@ impl<S: UnitStore> Mirror<S> {
     /// have changed in a replica's memory and were not written. A secondary whose scrubber has
     /// asked for them asks again.
     fn send_whole_again(&mut self, now: Time, key: u64, of: Option<u64>, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the caller has it");
+        let op = self.end_op(key);
         let left = op.sent.without(op.acked);
-        self.unlock(op.group, key);
         self.leave_stream(now, op.group, op.lsn, out);
         let Some(write) = of.and_then(|of| self.ops.get_mut(of)) else { return };
         write.acked.insert(op.sent.without(left));
@@ -609,7 +605,7 @@ impl<S: UnitStore> Mirror<S> {
         let len = (op.at + op.len).next_multiple_of(BLOCK) - first;
         let (group, unit, client) = (op.group, op.unit, op.client);
         let whole = Op::new(group, unit, first, len, Work::Whole { of: Some(key) });
-        let whole = self.insert_op(Op { client, sent: to, ..whole });
+        let whole = self.ops.insert(Op { client, sent: to, ..whole });
         self.start_job(now, whole, out);
     }
 
@@ -632,9 +628,8 @@ impl<S: UnitStore> Mirror<S> {
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let to = Members(op.sent.0 & replica.recipients().0);
         let Some(primary) = replica.primary().filter(|_| !to.is_empty()) else {
-            let group = op.group;
-            self.remove_op(key); // a joiner that was cut off
-            return self.unlock(group, key);
+            self.end_op(key); // a joiner that was cut off
+            return;
         };
         op.body_crc = crc.or_else(|| Some(base::crc::crc32c(&data)));
         (op.body, op.sent) = (data, to);
@@ -645,8 +640,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Ends a write of a deleted volume: there is nothing to send, and it must not be acknowledged
     /// as if the other replica had it.
     fn end_whole(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the caller has it");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         let Work::Whole { of: Some(of) } = op.work else { return };
         if let Some(lsn) = self.ops.get(of).map(|write| write.lsn) {
             self.finish_client(of, Status::NoVolume, out);

@@ -62,7 +62,7 @@ pub(crate) struct StreamEntry {
 
 impl Primary {
     /// Begins a sync with these replicas by a new question. `sends` is the present
-    /// [`crate::mirror::Mirror::sends`].
+    /// [`crate::window::Windows::sends`].
     pub fn ask(&mut self, members: Members, joiner: Option<DeviceId>, sends: u64) -> &mut Sync {
         self.questions += 1;
         self.sync.insert(Sync::new(members, joiner, self.questions, self.last, sends))

@@ -157,7 +157,7 @@ impl<S: UnitStore> Mirror<S> {
             Ready::Now => {
                 let (at, len) = (range.at, range.end - range.at);
                 let op = Op::new(range.group, range.unit, at, len, Work::Scrub);
-                let key = self.insert_op(op);
+                let key = self.ops.insert(op);
                 self.scrub.op = Some(key);
                 let pause = u64::from(len) * 1_000_000_000 / self.limits.scrub_bytes;
                 self.scrub.due = Some(now + Duration::from_nanos(pause));
@@ -232,8 +232,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends the read of a range that is whole.
     pub(crate) fn scrubbed(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         if self.scrub.op == Some(key) {
             self.scrub.op = None;
             if let Some(range) = self.scrub.range.take() {
@@ -275,8 +274,7 @@ impl<S: UnitStore> Mirror<S> {
         if !secondary {
             return false;
         }
-        self.remove_op(key);
-        self.unlock(group, key);
+        self.end_op(key);
         if mine {
             self.scrub.op = None;
             self.tell_damage(now, (group, unit), first, blocks, out);
@@ -328,8 +326,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Gives blocks up that no in-sync replica has: the range continues behind them.
     pub(crate) fn scrub_lost(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
-        let op = self.remove_op(key).expect("the caller has it");
-        self.unlock(op.group, key);
+        self.end_op(key);
         if self.scrub.op == Some(key) {
             self.scrub.op = None;
             self.scrub_past(now, first, blocks);
@@ -395,7 +392,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let sent: Members = config.member(from);
         let op = Op::new(group, unit, at, len, Work::Whole { of: None });
-        let key = self.insert_op(Op { sent, ..op });
+        let key = self.ops.insert(Op { sent, ..op });
         self.queue(key);
         self.pump(now, out);
     }

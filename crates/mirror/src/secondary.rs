@@ -239,7 +239,7 @@ impl<S: UnitStore> Mirror<S> {
         if self.store.keeps_data() {
             secondary.uncertain.push_back((lsn, unit, blocks));
         }
-        let key = self.insert_op(Op::of_stream(m, link, body));
+        let key = self.ops.insert(Op::of_stream(m, link, body));
         let replica = self.replicas.get_mut(group).expect("checked");
         let secondary = replica.secondary().expect("checked");
         secondary.running.push((lsn, key));
@@ -260,7 +260,7 @@ impl<S: UnitStore> Mirror<S> {
         body: Body,
         out: &mut Effects,
     ) {
-        let key = self.insert_op(Op::of_stream(m, link, body));
+        let key = self.ops.insert(Op::of_stream(m, link, body));
         self.queue(key);
         self.pump(now, out);
     }
@@ -303,9 +303,8 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     fn end_replicated(&mut self, now: Time, key: u64, status: Status, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
+        let op = self.end_op(key);
         let lsn = op.lsn;
-        self.unlock(op.group, key);
         if let Some(secondary) = self.replicas.get_mut(op.group).and_then(|r| r.secondary()) {
             secondary.running.retain(|(l, _)| *l != lsn);
         }

@@ -78,9 +78,9 @@ pub(crate) struct Sync {
     /// The number of the question that the peers have to answer. An answer to any other one says
     /// nothing about this stream. `None`: a joiner that was cut off was not asked again yet.
     question: Option<u64>,
-    /// What [`Mirror::sends`] was when the peers were asked.
+    /// What [`crate::window::Windows::sends`] was when the peers were asked.
     asked_after: u64,
-    /// What [`Mirror::sends`] was when the peers were sealed.
+    /// What [`crate::window::Windows::sends`] was when the peers were sealed.
     pub sealed_after: u64,
     /// The last lsn that went to the peers. Later ones may have gone to other replicas.
     pub sent: Lsn,
@@ -105,7 +105,7 @@ pub(crate) struct Sync {
 
 impl Sync {
     /// Creates a sync with these replicas, which begins with the question of this number. `last` is
-    /// the last lsn of the stream, and `sends` is the present [`Mirror::sends`].
+    /// the last lsn of the stream, and `sends` is the present [`crate::window::Windows::sends`].
     pub fn new(
         members: Members,
         joiner: Option<DeviceId>,
@@ -205,7 +205,8 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         // Until it has read and done what it was sent earlier, the joiner only answers, and its
         // stream begins with the next question.
-        let (streaming, sends) = (idle && self.is_clear(joiner, group), self.sends);
+        let streaming = idle && self.windows.is_clear(joiner, group);
+        let sends = self.windows.sends();
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
@@ -223,7 +224,7 @@ impl<S: UnitStore> Mirror<S> {
         members: Members,
         out: &mut Effects,
     ) {
-        let sends = self.sends;
+        let sends = self.windows.sends();
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         primary.ask(members, None, sends);
         self.asking.insert(group, now + ASK_AGAIN);
@@ -289,7 +290,7 @@ impl<S: UnitStore> Mirror<S> {
             let (phase, joiner, idle) = (sync.phase, sync.joiner, sync.copying == 0);
             let patience = (sync.patience * 2).min(ASK_AT_LAST);
             let asked = sync.unanswered();
-            let connected = |peer| self.is_linked(peer);
+            let connected = |peer| self.windows.link(peer).is_some();
             if !self.replicas[group].config.devices(asked).any(connected) {
                 continue;
             }
@@ -368,7 +369,7 @@ impl<S: UnitStore> Mirror<S> {
             Phase::Ask => {}
             _ => return,
         }
-        self.has_told(from, group, asked_after);
+        self.windows.told(from, group, asked_after);
         if !streaming {
             if !m.more && idle {
                 self.restart_stream(now, group, from, patience, out);
@@ -488,7 +489,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Seals the peers: everything that was sent has been answered, so they are equal.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let sends = self.sends;
+        let sends = self.windows.sends();
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let Some(sync) = &mut primary.sync else { return };
         (sync.phase, sync.sealed_after) = (Phase::Seal(sync.sent), sends);
@@ -620,7 +621,7 @@ impl<S: UnitStore> Mirror<S> {
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
             self.pace.begun(now, purpose);
             let work = Copying { since: now, read: Duration::ZERO, lost: false };
-            let key = self.insert_op(Op::new(group, unit, at, len, Work::Copy(work)));
+            let key = self.ops.insert(Op::new(group, unit, at, len, Work::Copy(work)));
             self.queue(key);
         }
     }
@@ -703,9 +704,8 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Drops a copy and frees its range.
     pub(crate) fn drop_copy(&mut self, key: u64) {
-        let op = self.remove_op(key).expect("the operation lives");
+        let op = self.end_op(key);
         self.copies -= 1;
-        self.unlock(op.group, key);
         if let Some(sync) = self.sync_mut(op.group) {
             sync.copying -= 1;
         }
@@ -740,7 +740,7 @@ impl<S: UnitStore> Mirror<S> {
     /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
     /// replica may lack, as far as there is room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
-        self.link_peer(device, Some(link));
+        self.windows.connect(device, Some(link));
         self.leases.hurry(device);
         self.fetch_again(Some(device), out);
         for group in self.led() {
@@ -777,7 +777,7 @@ impl<S: UnitStore> Mirror<S> {
     /// The link to a device is gone. A joiner is cut off, so that clients don't wait for it. An
     /// in-sync replica is waited for.
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        if self.link_peer(device, None) {
+        if self.windows.connect(device, None) {
             self.unpark_all();
         }
         for group in self.led() {

@@ -79,7 +79,7 @@ impl<S: UnitStore> Mirror<S> {
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
-        let links = due.into_iter().filter_map(|device| self.peers.get(device)?.link);
+        let links = due.into_iter().filter_map(|device| self.windows.link(device));
         links.for_each(|link| out.send_first(link.id, link.frame(beacon, &[])));
     }
 
