@@ -7,7 +7,7 @@
 //! Invariant: from the moment a newer configuration is known, nothing is answered under the old
 //! one.
 
-use crate::changes::Waiting;
+use crate::jobs::Waiting;
 use crate::lease::Fate;
 use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
@@ -43,7 +43,7 @@ impl<S: UnitStore> Mirror<S> {
         rebalance: Policy,
         out: &mut Effects,
     ) {
-        if self.pace.set(rebuild, rebalance) {
+        if self.copies.pace.set(rebuild, rebalance) {
             self.pump(now, out);
         }
     }
@@ -133,9 +133,7 @@ impl<S: UnitStore> Mirror<S> {
             self.abort(key, next, out);
         }
         self.ask_no_more(group, next);
-        self.waiting_grace.remove(&group);
-        self.asking.remove(&group);
-        self.joining.remove(&group);
+        self.timers.stop(group);
         self.ops.note_parked(group, false);
     }
 
@@ -186,7 +184,7 @@ impl<S: UnitStore> Mirror<S> {
         self.give_room(group, flying, bytes, number);
         let op = self.ops.get_mut(key).expect("looked up above");
         if matches!(work, Work::Copy(_)) {
-            self.copies -= 1;
+            self.copies.ends();
         }
         let (at, len) = (op.at, op.len);
         if core::mem::take(&mut op.reserved) {

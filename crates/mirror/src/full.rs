@@ -118,7 +118,7 @@ impl<S: UnitStore> Mirror<S> {
         if !required {
             // The joiner lacks this write, and maybe more. It starts over when it may have space.
             self.cut(now, group, out);
-            self.asking.insert(group, now + FULL_AGAIN);
+            self.timers.ask_at(group, now + FULL_AGAIN);
             return;
         }
         // Other replicas may have done the write by now. A joiner gets other content for it; a

@@ -29,14 +29,14 @@
 //! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
 //! | `sync` | settle and resync | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
-//! | `watch` | timers, beacons and grants; which devices are suspected | R3, R4, R12 |
-//! | `executed` | executed writes in frames; [`seam::record`] has the list and the dirty set | R8 |
-//! | `marks`, `changes` | what the unit store is told of both | R5 |
+//! | `watch`, `timers` | beacons and grants; what groups wait for; which devices are suspected | R3, R4, R12 |
+//! | `executed`, `history` | executed writes in frames, and what was forgotten; [`seam::record`] has the list and the dirty set | R8 |
+//! | `marks`, `jobs`, `untold` | what the unit store is told of both, and what it has not ended | R5 |
 //! | `op`, `ops` | one operation, and all of them | |
 //! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
 //! | `window`, `flow` | flow control: what is in flight to each replica, and what waits | R11 |
 //! | `stall` | joiners that stall | R11 |
-//! | `pace`, `arrival`, `stopwatch` | the speed of copies at both ends, and how it is measured | |
+//! | `copies`, `pace`, `arrival`, `stopwatch` | the copies at both ends, their speed, and how it is measured | |
 //! | `repair`, `scrub` | damaged blocks | R13 |
 //! | `full` | no space, and the spare | R15 |
 //! | `gap` | data whose loss was accepted as errors | R10 |
@@ -48,15 +48,17 @@
 extern crate alloc;
 
 mod arrival;
-mod changes;
 pub mod client;
 mod configuration;
+mod copies;
 mod discard;
 mod evidence;
 mod executed;
 mod flow;
 mod full;
 mod gap;
+mod history;
+mod jobs;
 mod lease;
 mod load;
 mod lock;
@@ -75,6 +77,8 @@ mod stall;
 mod standing;
 mod stopwatch;
 mod sync;
+mod timers;
+mod untold;
 mod volumes;
 mod watch;
 mod window;

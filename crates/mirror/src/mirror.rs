@@ -5,23 +5,25 @@
 //!
 //! Invariant: an operation changes the media only while it holds its range lock.
 
-use crate::arrival::{self, Arrivals};
-use crate::changes::{Changes, Ended};
+use crate::arrival;
+use crate::copies::Copies;
 use crate::full::Usable;
 use crate::gap::Gaps;
+use crate::history::History;
+use crate::jobs::{Ended, Jobs};
 use crate::lease::{Fate, Leases};
 use crate::lock::Range;
 use crate::members::GroupConfig;
 use crate::op::{Asker, Local, Op, Streamed, Work, Write};
 use crate::ops::Ops;
-use crate::pace::Pace;
 use crate::repair::Repair;
 use crate::replica::{Replica, Role};
 use crate::scrub::Scrub;
-use crate::stopwatch::Stopwatch;
+use crate::timers::Timers;
+use crate::untold::Untold;
 use crate::volumes::Volumes;
 use crate::window::Windows;
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
@@ -29,8 +31,7 @@ use base::{
     Time, mutant,
 };
 use seam::{
-    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, Job, Note, ReplicaRecord, Started,
-    UnitStore,
+    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Job, Note, ReplicaRecord, Started, UnitStore,
 };
 use wire::message::Reply;
 use wire::{PeerLink, Status};
@@ -115,23 +116,10 @@ pub struct Mirror<S> {
     pub(crate) gaps: Gaps,
     /// Zeros of the length of a unit, while writes in gaps use them.
     pub(crate) zeros: Option<Buf>,
-    /// What ended in the call that began it. It goes on before other operations start.
-    pub(crate) ended: VecDeque<Ended>,
-    /// Groups with blocks to copy, served in turn.
-    pub(crate) copy_queue: VecDeque<GroupId>,
-    pub(crate) copies: u32,
-    pub(crate) arrivals: Arrivals,
-    /// Groups in which this device, as the primary, fills a joiner.
-    pub(crate) joining: BTreeSet<GroupId>,
-    pub(crate) pace: Pace,
-    /// When copies that are delayed may begin.
-    pub(crate) copy_at: Option<Time>,
-    /// Groups that wait until leases that this device has granted have run out, and until when.
-    pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
-    /// Groups whose sync will repeat its question, and when.
-    pub(crate) asking: BTreeMap<GroupId, Time>,
-    /// Groups with commit points that the secondaries may not know yet.
-    pub(crate) untold: Vec<GroupId>,
+    pub(crate) jobs: Jobs,
+    pub(crate) copies: Copies,
+    pub(crate) timers: Timers,
+    pub(crate) untold: Untold,
     pub(crate) suspects: BTreeSet<DeviceId>,
     pub(crate) ready_to_admit: bool,
     /// Volumes that exist, and ids of volumes that may exist.
@@ -139,18 +127,11 @@ pub struct Mirror<S> {
     /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
     pub(crate) unsure: BTreeSet<GroupId>,
     pub(crate) usable: Usable,
-    pub(crate) changes: Changes,
     /// By operation: the damaged blocks that it waits for.
     pub(crate) repairs: BTreeMap<u64, Repair>,
-    /// Executed writes that no list contains any more, and how many entries were ever listed.
-    pub(crate) forgotten: Forgotten,
-    pub(crate) noted: u64,
-    /// Value of `noted` at which all lists are counted again.
-    pub(crate) count_at: u64,
+    pub(crate) history: History,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
-    /// Measures how long jobs of the device take.
-    pub(crate) stopwatch: Stopwatch,
     pub(crate) failed: bool,
 }
 
@@ -163,13 +144,9 @@ impl<S: UnitStore> Mirror<S> {
         store: S,
         boot: Time,
     ) -> Mirror<S> {
-        let (room, mut noted) = (limits.executed_device as usize, 0);
-        let known = store.forgotten().cloned();
-        let mut forgotten = known.unwrap_or_else(|| Forgotten::new(room));
-        forgotten.set_room(room);
+        let mut history = History::new(&limits, store.forgotten());
         let replica = |(group, mut record): (GroupId, ReplicaRecord)| {
-            record.executed = record.executed.renoted(&mut noted);
-            record.executed.bound(limits.executed_group as usize, group, &mut forgotten);
+            record.executed = history.open(record.executed, group);
             if mutant::on(Mutant::VolatileDirty) {
                 record.clean();
             }
@@ -180,7 +157,6 @@ impl<S: UnitStore> Mirror<S> {
         Mirror {
             scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
             me,
-            stopwatch: Stopwatch::default(),
             incarnation,
             store,
             replicas,
@@ -190,17 +166,11 @@ impl<S: UnitStore> Mirror<S> {
             named_at: MapVersion(0),
             windows: Windows::new(&limits),
             fates: BTreeMap::new(),
-            ended: VecDeque::new(),
-            copy_queue: VecDeque::new(),
-            copies: 0,
-            arrivals: Arrivals::default(),
-            joining: BTreeSet::new(),
-            pace: Pace::new(&limits),
+            jobs: Jobs::default(),
+            copies: Copies::new(&limits),
+            timers: Timers::default(),
+            untold: Untold::default(),
             limits,
-            copy_at: None,
-            waiting_grace: BTreeMap::new(),
-            asking: BTreeMap::new(),
-            untold: Vec::new(),
             suspects: BTreeSet::new(),
             ready_to_admit: false,
             volumes: Volumes::default(),
@@ -208,11 +178,8 @@ impl<S: UnitStore> Mirror<S> {
             usable: Usable::default(),
             gaps: Gaps::new(),
             zeros: None,
-            changes: Changes::default(),
             repairs: BTreeMap::new(),
-            forgotten,
-            noted,
-            count_at: 0,
+            history,
             stats: Stats::default(),
             failed: false,
         }
@@ -323,7 +290,7 @@ impl<S: UnitStore> Mirror<S> {
                 self.take(now, step, out);
             }
             self.start_copies(now, out);
-            if !self.arrivals.is_empty() {
+            if !self.copies.arrivals.is_empty() {
                 self.start_arrivals(now, out);
             }
             if self.windows.have_room() {
@@ -338,12 +305,12 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns true if there is something for the loop to do.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.ops.none_ready() || !self.ended.is_empty()
+        !self.ops.none_ready() || !self.jobs.none_ended()
     }
 
     #[inline]
     fn next_step(&mut self) -> Option<Step> {
-        if let Some(ended) = self.ended.pop_front() {
+        if let Some(ended) = self.jobs.next_ended() {
             return Some(Step::Ended(ended));
         }
         self.ops.next().map(Step::Start)
@@ -431,11 +398,11 @@ impl<S: UnitStore> Mirror<S> {
     /// Handles the result of starting a job.
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
-            Started::Pending => self.stopwatch.begins(now, key),
-            Started::Done(data) => self.ended.push_back(Ended::Job(key, Ok(data))),
+            Started::Pending => self.jobs.begins(now, key),
+            Started::Done(data) => self.jobs.ended_at_once(Ended::Job(key, Ok(data))),
             Started::Full => self.job_full(now, key, out),
             Started::BadBody => {
-                self.ended.push_back(Ended::Job(key, Err(DiskError::BadBody)));
+                self.jobs.ended_at_once(Ended::Job(key, Err(DiskError::BadBody)));
             }
         }
     }
@@ -480,9 +447,7 @@ impl<S: UnitStore> Mirror<S> {
         };
         if client.sdc.0 != 0 && work.changes_data() {
             let list = &mut replica.record.executed;
-            list.record(client, unit, BlockSet::touching(at, len), &mut self.noted);
-            let is_long = list.len() > self.limits.executed_group as usize;
-            if is_long || self.noted >= self.count_at {
+            if self.history.record(list, client, unit, BlockSet::touching(at, len)) {
                 self.bound_executed(group);
             }
         }
@@ -491,7 +456,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         match work {
             Work::Read(_, since) => {
-                self.pace.answered(now, since);
+                self.copies.pace.answered(now, since);
                 self.finish_read(key, data, crc, out);
             }
             Work::Extents(..) => unreachable!("it has no job"),

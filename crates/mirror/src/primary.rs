@@ -38,7 +38,7 @@ impl<S: UnitStore> Mirror<S> {
     pub fn client(&mut self, now: Time, link: PeerLink, io: &Io, body: Body, out: &mut Effects) {
         let (group, asked) = (io.request().group, io.request().epoch);
         let caller = Caller { link, op: io.request().op, group };
-        self.pace.client(now);
+        self.copies.pace.client(now);
         match self.admit(io, &body) {
             Ok(()) => self.accept(now, link, io, body),
             Err(Status::Stale) => {
@@ -293,7 +293,9 @@ impl<S: UnitStore> Mirror<S> {
         }
         // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
         // be, too.
-        if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
+        if self.history.forgotten().covers(op.group, op.client)
+            && !mutant::on(Mutant::ForgetSilently)
+        {
             return Some(Status::Forgotten);
         }
         let (from, to) =
@@ -327,7 +329,7 @@ impl<S: UnitStore> Mirror<S> {
         op.sent = to;
         if mutant::on(Mutant::EagerClean) {
             primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
-            self.changes.untidy.insert(op.group);
+            self.untold.clean(op.group);
         }
         if mutant::on(Mutant::LocalTrim) && op.write().is_some_and(|write| write.zero) {
             op.acked = to;
@@ -418,7 +420,7 @@ impl<S: UnitStore> Mirror<S> {
             || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
         let answers = met && here && !answered;
         if answers {
-            self.pace.answered(now, since);
+            self.copies.pace.answered(now, since);
             self.answer_write(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
@@ -469,7 +471,7 @@ impl<S: UnitStore> Mirror<S> {
         let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
         let news = primary.commit > primary.told;
         if news && !core::mem::replace(&mut primary.untold, true) {
-            self.untold.push(group);
+            self.untold.commit(group);
         }
         if drained && draining {
             self.seal(now, group, out);
@@ -478,7 +480,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Sends the secondaries the commit points that no write has carried to them.
     pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
-        for group in core::mem::take(&mut self.untold) {
+        for group in self.untold.take_commits() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
             let needed = replica.needed();
             let Some(primary) = replica.primary() else { continue };
@@ -519,12 +521,12 @@ impl<S: UnitStore> Mirror<S> {
         };
         let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();
         if let Some(until) = wait {
-            if self.waiting_grace.insert(group, until).is_none() {
+            if self.timers.wait_grace(group, until) {
                 out.note(Note::GraceWait { group });
             }
             return;
         }
-        self.waiting_grace.remove(&group);
+        self.timers.end_grace(group);
         let (epoch, alone) = (replica.config.epoch, replica.config.in_sync.len() == 1);
         let joiner = replica.config.joiners.first().copied();
         let replica = self.replicas.get_mut(group).expect("as above");

@@ -440,7 +440,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.copy_loss(now, key, bad, out);
         }
         sync.unreadable.insert(unit, bad);
-        self.asking.insert(group, now + READ_AGAIN);
+        self.timers.ask_at(group, now + READ_AGAIN);
         self.drop_copy(key);
         self.advance(now, group, out);
     }
@@ -465,7 +465,7 @@ impl<S: UnitStore> Mirror<S> {
         let unreadable = core::mem::take(&mut sync.unreadable);
         sync.todo.extend(&unreadable);
         sync.tried.extend(&unreadable);
-        self.asking.remove(&group);
+        self.timers.ask_no_more(group);
         self.advance(now, group, out);
     }
 
@@ -532,8 +532,13 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.end_op(key);
         let blocks = BlockSet::touching(op.at, op.len);
         let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
-        let list: Vec<Executed> =
-            self.forgotten.entries(op.group).chain(entries).map(|e| wire_entry(&e)).collect();
+        let list: Vec<Executed> = self
+            .history
+            .forgotten()
+            .entries(op.group)
+            .chain(entries)
+            .map(|e| wire_entry(&e))
+            .collect();
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());

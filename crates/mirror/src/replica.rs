@@ -6,6 +6,7 @@
 
 use crate::lock::Locks;
 use crate::members::{GroupConfig, Members};
+use crate::pace::Purpose;
 use crate::secondary::Secondary;
 use crate::sync::Sync;
 use alloc::collections::VecDeque;
@@ -184,6 +185,20 @@ impl Replica {
     /// in-sync replica, every joiner gets a full copy instead.
     pub fn is_solo(&self) -> bool {
         self.config.in_sync.len() < self.config.replicas.len().min(2)
+    }
+
+    /// Returns the purpose of the copies of its sync.
+    pub fn purpose(&self) -> Purpose {
+        match &self.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner.is_some() => {
+                match sync.full {
+                    _ if !self.is_solo() => Purpose::Move,
+                    true => Purpose::Rebuild,
+                    false => Purpose::Return,
+                }
+            }
+            _ => Purpose::Settle,
+        }
     }
 
     /// Returns the in-sync replica after this one, or the first, but never `me`. Only a mutant

@@ -15,8 +15,8 @@
 //! - A question begins the stream again. It is answered when every write and every seal before it
 //!   is durable, and the answer to an earlier seal is left out.
 
-use crate::changes::Waiting;
 use crate::executed::from_records;
+use crate::jobs::Waiting;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Op, Streamed, Work, fits};
 use crate::replica::Role;
@@ -233,7 +233,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         secondary.last = lsn;
         if secondary.commit(m.commit, self.store.survives()) {
-            self.changes.untidy.insert(group);
+            self.untold.clean(group);
         }
         let blocks = BlockSet::touching(at, len);
         if self.store.keeps_data() {
@@ -324,7 +324,7 @@ impl<S: UnitStore> Mirror<S> {
             && let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary())
             && secondary.commit(m.commit, self.store.survives())
         {
-            self.changes.untidy.insert(group);
+            self.untold.clean(group);
         }
     }
 
@@ -367,7 +367,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some((link, asked)) = secondary.asked else { return };
         let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after)
             && !mutant::on(Mutant::AnswerAtOnce);
-        if !writes && (!self.changes.seals(group) || mutant::on(Mutant::AnswerInSeal)) {
+        if !writes && (!self.jobs.seals(group) || mutant::on(Mutant::AnswerInSeal)) {
             secondary.asked = None;
             let state = self.state(asked.question, group, asked.epoch);
             self.send_state(link, state, asked.all, asked.joiner, out);
@@ -448,7 +448,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(secondary) = replica.secondary() else { return };
         let Some(link) = secondary.wipe.take() else { return };
         let wait = Waiting::Wipe { epoch, link };
-        if self.changes.joins(group, wait) {
+        if self.jobs.joins(group, wait) {
             return;
         }
         secondary.uncertain.clear();
@@ -496,7 +496,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let epoch = replica.config.epoch;
         let wait = Waiting::Seal { epoch, lsn, link };
-        if self.changes.joins(group, wait) {
+        if self.jobs.joins(group, wait) {
             return;
         }
         secondary.uncertain.clear();
@@ -507,7 +507,7 @@ impl<S: UnitStore> Mirror<S> {
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
         let executed = &mut replica.record.executed;
-        *executed = from_records(list, &mut self.noted);
+        *executed = from_records(list, self.history.noted());
         // The list is as long as at the primary. What has no room here is forgotten before the rest
         // is listed.
         let mut dropped = Forgotten::new(Forgotten::MOST);

@@ -47,13 +47,14 @@ impl<S: UnitStore> Mirror<S> {
     /// doesn't count.
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
         let awake = self.leases.awake(now);
-        let join = |group: &GroupId| match &self.replicas.get(*group)?.role {
+        let join = |group: GroupId| match &self.replicas.get(group)?.role {
             Role::Primary(Primary { sync: Some(sync), .. }) => {
-                Some((*group, sync.joiner?, matches!(sync.phase, Phase::Seal(_))))
+                Some((group, sync.joiner?, matches!(sync.phase, Phase::Seal(_))))
             }
             _ => None,
         };
-        let joins: Vec<(GroupId, DeviceId, bool)> = self.joining.iter().filter_map(join).collect();
+        let joins: Vec<(GroupId, DeviceId, bool)> =
+            self.timers.joining().filter_map(join).collect();
         let mut stalled: BTreeMap<DeviceId, GroupId> = BTreeMap::new();
         for &(group, joiner, _) in &joins {
             if !self.stalls(now, awake, group, joiner) {

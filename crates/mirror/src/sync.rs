@@ -17,8 +17,8 @@
 use crate::members::Members;
 use crate::mirror::Mirror;
 use crate::op::{Copying, Local, Op, Work};
-use crate::pace::{End, Pace, Purpose, Turn};
-use crate::replica::{Primary, Role};
+use crate::pace::{End, Purpose};
+use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
@@ -211,8 +211,8 @@ impl<S: UnitStore> Mirror<S> {
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
         primary.ask(member, Some(joiner), sends).streaming = streaming;
-        self.joining.insert(group);
-        self.asking.insert(group, now + ASK_AGAIN);
+        self.timers.join(group);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
 
@@ -227,7 +227,7 @@ impl<S: UnitStore> Mirror<S> {
         let sends = self.windows.sends();
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         primary.ask(members, None, sends);
-        self.asking.insert(group, now + ASK_AGAIN);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
 
@@ -273,18 +273,16 @@ impl<S: UnitStore> Mirror<S> {
             op.sent.remove(member);
             self.check_sent(now, key, out);
         }
-        self.asking.insert(group, now + ASK_AGAIN);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.unpark(group);
     }
 
     /// Repeats the questions that were not answered in time.
     pub(crate) fn ask_again(&mut self, now: Time, out: &mut Effects) {
-        let due: Vec<GroupId> =
-            self.asking.iter().filter(|(_, at)| **at <= now).map(|(g, _)| *g).collect();
-        for group in due {
-            self.asking.insert(group, now + ASK_AGAIN * 10);
+        for group in self.timers.to_ask(now) {
+            self.timers.ask_at(group, now + ASK_AGAIN * 10);
             let Some(sync) = self.sync_mut(group) else {
-                self.asking.remove(&group);
+                self.timers.ask_no_more(group);
                 continue;
             };
             let (phase, joiner, idle) = (sync.phase, sync.joiner, sync.copying == 0);
@@ -308,7 +306,7 @@ impl<S: UnitStore> Mirror<S> {
                 Phase::Ask => {}
                 Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
                 Phase::Copy => self.read_again(now, group, out),
-                Phase::Drain | Phase::Admit => drop(self.asking.remove(&group)),
+                Phase::Drain | Phase::Admit => self.timers.ask_no_more(group),
             }
         }
     }
@@ -317,7 +315,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
         let Some(sync) = self.sync_mut(group) else { return };
         sync.patience = patience;
-        self.asking.insert(group, now + patience);
+        self.timers.ask_at(group, now + patience);
     }
 
     /// Takes a peer's state.
@@ -400,7 +398,7 @@ impl<S: UnitStore> Mirror<S> {
             return; // waits for the others: what one peer may lack goes to all
         }
         self.plan_copies(group, member, reaches);
-        self.asking.remove(&group);
+        self.timers.ask_no_more(group);
         self.advance(now, group, out);
     }
 
@@ -463,7 +461,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         if !sync.todo.is_empty() {
             if !core::mem::replace(&mut sync.queued, true) {
-                self.copy_queue.push_back(group);
+                self.copies.queue(group);
             }
             return;
         }
@@ -493,7 +491,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let Some(sync) = &mut primary.sync else { return };
         (sync.phase, sync.sealed_after) = (Phase::Seal(sync.sent), sends);
-        self.asking.insert(group, now + ASK_AGAIN);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
 
@@ -519,7 +517,7 @@ impl<S: UnitStore> Mirror<S> {
         if sync.sealed != sync.members {
             return;
         }
-        self.asking.remove(&group);
+        self.timers.ask_no_more(group);
         if sync.joiner.is_some() {
             sync.phase = Phase::Admit;
             self.ready_to_admit = true;
@@ -541,16 +539,16 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns the groups whose joiners wait for their admission, with epoch and joiner.
     pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
-        let limbo = |group: &GroupId| {
-            let replica = self.replicas.get(*group)?;
+        let limbo = |group: GroupId| {
+            let replica = self.replicas.get(group)?;
             match &replica.role {
                 Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
-                    Some((*group, replica.config.epoch, sync.joiner?))
+                    Some((group, replica.config.epoch, sync.joiner?))
                 }
                 _ => None,
             }
         };
-        self.joining.iter().filter_map(limbo).collect()
+        self.timers.joining().filter_map(limbo).collect()
     }
 
     // ---- copies ----
@@ -558,40 +556,20 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the first group in turn whose copies may start, and their purpose. A group whose
     /// stream is full waits: finished copies stay in the stream until the oldest write is done.
     fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
-        self.copy_at = None;
-        if self.copy_queue.is_empty() || self.copies >= Pace::most(&self.limits) {
-            return None;
-        }
-        let turns = Purpose::ALL
-            .map(|p| (p, self.pace.turn(now, End::Source, p, self.copies, &self.limits)));
-        let turn = |purpose| turns.iter().find(|t| t.0 == purpose).map(|t| t.1);
-        let waits = |group: &GroupId| match self.replicas.get(*group).map(|r| &r.role) {
-            Some(Role::Primary(primary)) => !primary.has_room(&self.limits),
-            _ => false,
-        };
-        let may = |group: &GroupId| turn(self.purpose(*group)) == Some(Turn::Now) && !waits(group);
-        let place = self.copy_queue.iter().position(may);
-        if place.is_none() {
-            let at = |t: &(Purpose, Turn)| if let Turn::At(at) = t.1 { Some(at) } else { None };
-            self.copy_at = turns.iter().filter_map(at).min();
-        }
-        let group = self.copy_queue.remove(place?)?;
-        Some((group, self.purpose(group)))
+        let (replicas, limits) = (&self.replicas, &self.limits);
+        self.copies.next(now, limits, |group| {
+            let replica = replicas.get(group);
+            let has_room = match replica.map(|r| &r.role) {
+                Some(Role::Primary(primary)) => primary.has_room(limits),
+                _ => true,
+            };
+            has_room.then(|| replica.map_or(Purpose::Settle, Replica::purpose))
+        })
     }
 
     /// Returns the purpose of the group's copies.
     fn purpose(&self, group: GroupId) -> Purpose {
-        let Some(replica) = self.replicas.get(group) else { return Purpose::Settle };
-        match &replica.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner.is_some() => {
-                match sync.full {
-                    _ if !replica.is_solo() => Purpose::Move,
-                    true => Purpose::Rebuild,
-                    false => Purpose::Return,
-                }
-            }
-            _ => Purpose::Settle,
-        }
+        self.replicas.get(group).map_or(Purpose::Settle, Replica::purpose)
     }
 
     /// Returns true if the receiver may delay the group's copies in favour of its own clients.
@@ -602,7 +580,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Starts copies, group by group in turn, as far as the limits allow.
     pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
         while let Some((group, purpose)) = self.next_to_copy(now) {
-            let most = (self.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
+            let most = (self.copies.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
             let Some(sync) = self.sync_mut(group) else { continue };
             sync.queued = false;
             if sync.phase != Phase::Copy {
@@ -615,11 +593,10 @@ impl<S: UnitStore> Mirror<S> {
             sync.copying += 1;
             if !sync.todo.is_empty() {
                 sync.queued = true;
-                self.copy_queue.push_back(group);
+                self.copies.queue(group);
             }
-            self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
-            self.pace.begun(now, purpose);
+            self.copies.begins(now, purpose);
             let work = Copying { since: now, read: Duration::ZERO, lost: false };
             let key = self.ops.insert(Op::new(group, unit, at, len, Work::Copy(work)));
             self.queue(key);
@@ -705,7 +682,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Drops a copy and frees its range.
     pub(crate) fn drop_copy(&mut self, key: u64) {
         let op = self.end_op(key);
-        self.copies -= 1;
+        self.copies.ends();
         if let Some(sync) = self.sync_mut(op.group) {
             sync.copying -= 1;
         }
@@ -722,9 +699,9 @@ impl<S: UnitStore> Mirror<S> {
             let (purpose, len) = (self.purpose(group), op.len);
             // Where the receiver sets the pace, its share of the time says nothing about this
             // device.
-            let paced = self.pace.is_by_latency(purpose);
+            let paced = self.copies.pace.is_by_latency(purpose);
             let took = if paced { read } else { now.since(since) };
-            self.pace.ended(now, End::Source, purpose, took, since, len);
+            self.copies.pace.ended(now, End::Source, purpose, took, since, len);
         }
         self.drop_copy(key);
         for peer in self.replicas[group].config.devices(sent).filter(|_| moved > 0) {
@@ -753,7 +730,7 @@ impl<S: UnitStore> Mirror<S> {
                 // nothing.
                 None | Some(Phase::Copy) => {}
                 Some(phase) => {
-                    self.asking.insert(group, now);
+                    self.timers.ask_at(group, now);
                     if phase != Phase::Ask {
                         self.send_question(group, out);
                     }

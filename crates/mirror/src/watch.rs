@@ -39,8 +39,8 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the groups in which a new replica is being filled while another one is out of sync,
     /// with the bytes that are still to be copied and the bytes that the other one lacks.
     pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
-        let told = |group: &GroupId| {
-            let (group, r) = (*group, self.replicas.get(*group)?);
+        let told = |group: GroupId| {
+            let r = self.replicas.get(group)?;
             let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
             let begun = sync.joiner.is_some()
                 && sync.has_begun()
@@ -49,14 +49,14 @@ impl<S: UnitStore> Mirror<S> {
             let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
             begun.then(|| (group, sync.todo.bytes(), missed))
         };
-        self.joining.iter().filter_map(told).collect()
+        self.timers.joining().filter_map(told).collect()
     }
 
     /// Does what is due. Call it at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.send_beacons(now, out);
         self.ask_again(now, out);
-        if self.waiting_grace.values().any(|until| *until <= now) {
+        if self.timers.is_grace_over(now) {
             self.try_waiting(now, out);
         }
         self.scrub(now);
@@ -106,21 +106,12 @@ impl<S: UnitStore> Mirror<S> {
     fn due_at(&self) -> Time {
         let time = |at: Option<Time>| at.unwrap_or(Time::NEVER);
         let clock = time(self.leases.wake_at()).min(time(self.scrub.wake_at()));
-        let mut at = clock.min(time(self.copy_at)).min(time(self.arrivals.wake_at()));
-        // As a rule both are empty.
-        if !self.asking.is_empty() {
-            at = at.min(time(self.asking.values().min().copied()));
-        }
-        if !self.waiting_grace.is_empty() {
-            at = at.min(time(self.waiting_grace.values().min().copied()));
-        }
-        at
+        clock.min(time(self.copies.wake_at())).min(time(self.timers.wake_at()))
     }
 
     /// Activates the groups that need not wait for leases any more.
     pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {
-        let waiting: Vec<GroupId> = self.waiting_grace.keys().copied().collect();
-        for group in waiting {
+        for group in self.timers.in_grace() {
             self.activate(now, group, out);
         }
     }
@@ -202,14 +193,14 @@ impl<S: UnitStore> Mirror<S> {
     /// own jobs, others by the time between a beacon and its grant. Devices without a recent
     /// measurement are left out.
     pub fn slow(&mut self, now: Time, floor: Duration) -> Vec<(DeviceId, Duration)> {
-        let own = self.stopwatch.ask(now).map(|took| (self.me, took));
+        let own = self.jobs.took(now).map(|took| (self.me, took));
         let all = own.into_iter().chain(self.leases.trips(now));
         all.filter(|(_, took)| *took >= floor).collect()
     }
 
     /// Returns for how long none of this device's jobs has ended while some are running.
     pub fn stands(&self, now: Time) -> Duration {
-        self.stopwatch.stands(now)
+        self.jobs.stands(now)
     }
 
     /// Returns the devices that this one suspects: those that have not answered for twice the MDM's
