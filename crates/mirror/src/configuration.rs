@@ -23,15 +23,14 @@ impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
     /// device were primaries only in maps up to that version.
     pub fn named_at(&mut self, map: MapVersion) {
-        self.named_at = map;
+        self.known.named_at(map);
     }
 
     /// Takes over the version of a newer map and the fates of devices in it. Call it once per map,
     /// before `configure`.
     pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
-        self.map = map;
         self.leases.know(map, &fates);
-        self.fates = fates;
+        self.known.take_map(map, fates);
     }
 
     /// Sets the storage pool's policies for copies that replace lost ones and for copies that only
@@ -69,12 +68,12 @@ impl<S: UnitStore> Mirror<S> {
         let replica =
             self.replicas.get_or_insert_with(group, || Replica::new(ReplicaRecord::default()));
         let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
-        let confirms = told && config.epoch == known.epoch && self.unsure.contains(&group);
+        let confirms = told && config.epoch == known.epoch && self.known.is_unsure(group);
         if config.epoch <= known.epoch && !confirms {
             return;
         }
         if confirms && config == known {
-            self.unsure.remove(&group);
+            self.known.heard_of(group, true);
             self.enter_again(now, group, out);
             return self.pump(now, out);
         }
@@ -85,10 +84,7 @@ impl<S: UnitStore> Mirror<S> {
         if old_epoch && replica.config.epoch.0 == 0 {
             return; // R2: after a restart only a newer epoch counts
         }
-        match told {
-            true => self.unsure.remove(&group),
-            false => self.unsure.insert(group),
-        };
+        self.known.heard_of(group, told);
         let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         let led = before.primary;
         let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
@@ -102,7 +98,7 @@ impl<S: UnitStore> Mirror<S> {
             replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
         }
         self.stop(group, config, out);
-        let map = self.map;
+        let map = self.known.map();
         if let Some(replica) = self.replicas.get_mut(group) {
             replica.next = Some((config.clone(), map));
         }
@@ -231,7 +227,7 @@ impl<S: UnitStore> Mirror<S> {
         let config = &replica.config;
         if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
             // A deletion can't be undone, so the configuration has to come from an MDM.
-            if !self.unsure.contains(&group) {
+            if !self.known.is_unsure(group) {
                 self.discard(now, group, out);
             }
             return;

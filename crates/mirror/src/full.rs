@@ -144,7 +144,7 @@ impl<S: UnitStore> Mirror<S> {
             self.leave_stream(now, group, lsn, out);
             return;
         }
-        self.suspects.insert(from);
+        self.failures.others.insert(from);
     }
 
     /// Answers `Full` to the client, and whether a part of the write is in the content already:

@@ -15,18 +15,35 @@ use seam::{Buf, Effects, UnitStore};
 /// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
 
+/// The gaps of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    /// Where blocks without data are errors.
+    at: Gaps,
+    /// Zeros of the length of a unit, while writes in gaps use them.
+    zeros: Option<Buf>,
+}
+
+impl Lost {
+    /// Returns true if no block without data is an error.
+    #[inline]
+    pub fn is_nowhere(&self) -> bool {
+        self.at.is_empty()
+    }
+}
+
 impl<S: UnitStore> Mirror<S> {
     /// Sets where blocks without data are errors. Call it before a group that started over is
     /// configured.
     pub fn set_gaps(&mut self, gaps: Gaps) {
-        self.gaps = gaps;
+        self.gaps.at = gaps;
     }
 
     /// Returns true if blocks of this unit without data are errors.
     #[inline]
     pub(crate) fn is_gap(&self, group: GroupId, unit: UnitKey) -> bool {
-        !self.gaps.is_empty()
-            && self.gaps.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
+        !self.gaps.at.is_empty()
+            && self.gaps.at.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
     }
 
     /// Returns true if the operation needs the content of a block without data in a gap, which is
@@ -52,7 +69,7 @@ impl<S: UnitStore> Mirror<S> {
         if !zero || !self.is_gap(op.group, op.unit) {
             return;
         }
-        let zeros = self.zeros.get_or_insert_with(|| out.pool().zeroed(UNIT as usize));
+        let zeros = self.gaps.zeros.get_or_insert_with(|| out.pool().zeroed(UNIT as usize));
         let op = self.ops.get_mut(key).expect("as above");
         op.body = zeros.slice(0..op.len as usize);
         op.body_crc = Some(sum_of_zeros(&op.body));
@@ -61,7 +78,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Frees the shared buffer if nothing uses it any more.
     pub(crate) fn drop_zeros(&mut self) {
-        self.zeros = self.zeros.take().filter(|zeros| !zeros.is_unique());
+        self.gaps.zeros = self.gaps.zeros.take().filter(|zeros| !zeros.is_unique());
     }
 }
 

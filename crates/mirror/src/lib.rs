@@ -22,6 +22,7 @@
 //! | file | contents | rules |
 //! |---|---|---|
 //! | `mirror` | all replicas of a shard: the loop for all work, range locks, media jobs | R3 |
+//! | `known` | what this device knows of the cluster | R4, R9 |
 //! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
 //! | `replica` | one replica: its record and role; the primary's stream | R5 |
@@ -59,6 +60,7 @@ mod full;
 mod gap;
 mod history;
 mod jobs;
+mod known;
 mod lease;
 mod load;
 mod lock;

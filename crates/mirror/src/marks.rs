@@ -106,7 +106,7 @@ impl<S: UnitStore> Mirror<S> {
             } else if let Some((group, waiting)) = self.jobs.take_change(token) {
                 match result {
                     Ok(_) => self.changed(now, group, waiting, out),
-                    Err(_) => self.failed = true,
+                    Err(_) => self.failures.here = true,
                 }
             }
         }

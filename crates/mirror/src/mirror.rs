@@ -8,10 +8,11 @@
 use crate::arrival;
 use crate::copies::Copies;
 use crate::full::Usable;
-use crate::gap::Gaps;
+use crate::gap::Lost;
 use crate::history::History;
 use crate::jobs::{Ended, Jobs};
-use crate::lease::{Fate, Leases};
+use crate::known::Known;
+use crate::lease::Leases;
 use crate::lock::Range;
 use crate::members::GroupConfig;
 use crate::op::{Asker, Local, Op, Streamed, Work, Write};
@@ -21,14 +22,12 @@ use crate::replica::{Replica, Role};
 use crate::scrub::Scrub;
 use crate::timers::Timers;
 use crate::untold::Untold;
-use crate::volumes::Volumes;
 use crate::window::Windows;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, MapVersion, Mutant,
-    Time, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, Mutant, Time, mutant,
 };
 use seam::{
     Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Job, Note, ReplicaRecord, Started, UnitStore,
@@ -108,31 +107,29 @@ pub struct Mirror<S> {
     pub(crate) replicas: IdMap<GroupId, Replica>,
     pub(crate) ops: Ops,
     pub(crate) leases: Leases,
-    pub(crate) map: MapVersion,
-    pub(crate) named_at: MapVersion,
+    pub(crate) known: Known,
     pub(crate) windows: Windows,
-    pub(crate) fates: BTreeMap<DeviceId, Fate>,
-    /// Where blocks without data are errors.
-    pub(crate) gaps: Gaps,
-    /// Zeros of the length of a unit, while writes in gaps use them.
-    pub(crate) zeros: Option<Buf>,
+    pub(crate) gaps: Lost,
     pub(crate) jobs: Jobs,
     pub(crate) copies: Copies,
     pub(crate) timers: Timers,
     pub(crate) untold: Untold,
-    pub(crate) suspects: BTreeSet<DeviceId>,
-    pub(crate) ready_to_admit: bool,
-    /// Volumes that exist, and ids of volumes that may exist.
-    pub(crate) volumes: Volumes,
-    /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
-    pub(crate) unsure: BTreeSet<GroupId>,
     pub(crate) usable: Usable,
     /// By operation: the damaged blocks that it waits for.
     pub(crate) repairs: BTreeMap<u64, Repair>,
     pub(crate) history: History,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
-    pub(crate) failed: bool,
+    pub(crate) failures: Failures,
+}
+
+/// What has failed in such a way that a process can't go on as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    /// This device has: its process must stop.
+    pub here: bool,
+    /// These devices have to leave the in-sync sets of the groups that this one leads.
+    pub others: BTreeSet<DeviceId>,
 }
 
 impl<S: UnitStore> Mirror<S> {
@@ -162,26 +159,19 @@ impl<S: UnitStore> Mirror<S> {
             replicas,
             ops: Ops::default(),
             leases: Leases::new(boot, &limits),
-            map: MapVersion(0),
-            named_at: MapVersion(0),
+            known: Known::default(),
             windows: Windows::new(&limits),
-            fates: BTreeMap::new(),
             jobs: Jobs::default(),
             copies: Copies::new(&limits),
             timers: Timers::default(),
             untold: Untold::default(),
             limits,
-            suspects: BTreeSet::new(),
-            ready_to_admit: false,
-            volumes: Volumes::default(),
-            unsure: BTreeSet::new(),
             usable: Usable::default(),
-            gaps: Gaps::new(),
-            zeros: None,
+            gaps: Lost::default(),
             repairs: BTreeMap::new(),
             history,
             stats: Stats::default(),
-            failed: false,
+            failures: Failures::default(),
         }
     }
 
@@ -207,7 +197,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns true if the device has failed in such a way that this process must stop.
     pub fn failed(&self) -> bool {
-        self.failed || self.store.failed().is_some()
+        self.failures.here || self.store.failed().is_some()
     }
 
     /// Returns the number of operations in flight.
@@ -483,7 +473,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the answer to a client's operation, and counts it.
     pub(crate) fn answer_to(&mut self, op: u64, group: GroupId, status: Status) -> Reply {
         self.stats.ops += 1;
-        Reply::new(op, group, status, self.map)
+        Reply::new(op, group, status, self.known.map())
     }
 
     /// Answers a client without data.
@@ -519,7 +509,7 @@ impl<S: UnitStore> Mirror<S> {
         leader: Option<DeviceId>,
         out: &mut Effects,
     ) {
-        let reply = Reply::new(to.op, to.group, Status::Stale, self.map);
+        let reply = Reply::new(to.op, to.group, Status::Stale, self.known.map());
         let reply = Reply { epoch, leader, ..reply };
         out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
     }

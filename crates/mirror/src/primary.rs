@@ -89,7 +89,11 @@ impl<S: UnitStore> Mirror<S> {
         let request = io.request();
         let epoch = request.epoch;
         let Some(replica) = self.replicas.get(request.group) else {
-            return Err(if request.map > self.map { Status::Behind } else { Status::Stale });
+            return Err(if request.map > self.known.map() {
+                Status::Behind
+            } else {
+                Status::Stale
+            });
         };
         let config = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         if config.lost {
@@ -236,7 +240,7 @@ impl<S: UnitStore> Mirror<S> {
             }
             return self.finish_client(key, status, out);
         }
-        if !self.gaps.is_empty() {
+        if !self.gaps.is_nowhere() {
             if self.meets_gap(self.ops.get(key).expect("the operation lives")) {
                 return self.finish_client(key, Status::Media, out);
             }
@@ -516,7 +520,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn activate(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let replica = self.replicas.get(group).expect("the caller has it");
         let over = |(device, promised): &(DeviceId, Time)| {
-            let fate = self.fates.get(device).copied();
+            let fate = self.known.fate(*device);
             self.leases.is_over(now, *device, replica.map, fate, *promised)
         };
         let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();

@@ -78,7 +78,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let DiskError::Corrupt { first, blocks } = error else {
             // The content of the device is unknown now: this process must not go on.
-            self.failed = true;
+            self.failures.here = true;
             return;
         };
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
@@ -134,7 +134,7 @@ impl<S: UnitStore> Mirror<S> {
                     self.leave_stream(now, group, lsn, out);
                 }
             }
-            _ => self.failed = true,
+            _ => self.failures.here = true,
         }
     }
 
@@ -162,7 +162,7 @@ impl<S: UnitStore> Mirror<S> {
             // The device has not kept a repair, so another repair would not help. The other copy
             // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
-            self.failed = true;
+            self.failures.here = true;
             return;
         }
         let replica = &self.replicas[op.group];
@@ -365,7 +365,7 @@ impl<S: UnitStore> Mirror<S> {
         op.reserved = op.reserved || self.store.reserve(op.group, op.unit, op.at, op.len);
         if !op.reserved {
             let replica = &self.replicas[op.group];
-            self.suspects.extend(replica.config.devices(replica.needed()));
+            self.failures.others.extend(replica.config.devices(replica.needed()));
         }
         op.reserved
     }
@@ -409,7 +409,7 @@ impl<S: UnitStore> Mirror<S> {
             Work::Write(Write { whole, .. })
                 if !whole.sent.is_empty() || !whole.needed.contains_all(needed) =>
             {
-                self.suspects.extend(self.replicas[group].config.devices(needed));
+                self.failures.others.extend(self.replicas[group].config.devices(needed));
             }
             // Replicas that met the damage, too, have changed nothing.
             Work::Write(_) => {
@@ -516,7 +516,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the answer to a request for blocks, without any.
     fn fetched(&self, op: u64, group: GroupId) -> Fetched {
         let (status, epoch, at, len) = (Status::Ok, self.epoch_of(group), 0, 0);
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         Fetched { status, op, group, epoch, at, len, incarnation, map }
     }
 

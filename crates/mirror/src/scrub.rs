@@ -361,7 +361,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(link) = link.filter(|_| !mutant::on(Mutant::ScrubLeaders)) else { return };
         let (at, len) = (u32::from(first) * BLOCK, u32::from(blocks) * BLOCK);
         let (epoch, range) = (self.epoch_of(group), UnitRange { unit, at, len });
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         let damage = Damage { group, epoch, range, incarnation, map };
         out.send(link.id, link.frame(damage, &[]), Buf::EMPTY);
     }

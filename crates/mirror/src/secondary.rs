@@ -166,7 +166,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers a write of the stream.
     fn answer_replicate(&self, link: PeerLink, m: &Replicate, status: Status, out: &mut Effects) {
         let Replicate { op, group, epoch, lsn, .. } = *m;
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         answer(link, Replicated { status, op, group, epoch, lsn, incarnation, map }, out);
     }
 
@@ -184,7 +184,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the answer to a question, without any state.
     fn state(&self, question: u64, group: GroupId, epoch: Epoch) -> SyncState {
         let (status, base) = (Status::Ok, Epoch(0));
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         let (more, all, empty) = (false, false, false);
         SyncState { status, question, group, epoch, base, incarnation, map, more, all, empty }
     }
@@ -192,7 +192,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers a seal.
     fn answer_seal(&self, link: PeerLink, seal: Seal, status: Status, out: &mut Effects) {
         let Seal { group, epoch, lsn } = seal;
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         answer(link, Sealed { status, group, epoch, lsn, incarnation, map }, out);
     }
 
@@ -310,7 +310,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         if let Work::Stream(Streamed { asker: Asker { link, op: name }, .. }) = op.work {
             let (group, epoch) = (op.group, self.epoch_of(op.group));
-            let (incarnation, map) = (self.incarnation, self.map);
+            let (incarnation, map) = (self.incarnation, self.known.map());
             answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);
         }
         self.answer_asked(op.group, out);
@@ -428,7 +428,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let replica = self.replicas.get_mut(group).expect("checked");
         // A deletion can't be undone, so an MDM has to have said that this copy is not in sync.
-        if replica.config.in_sync.contains(&self.me) || self.unsure.contains(&group) {
+        if replica.config.in_sync.contains(&self.me) || self.known.is_unsure(group) {
             return self.refuse_question(link, (question, group, epoch), Status::Behind, out);
         }
         let secondary = replica.secondary().expect("checked");

@@ -520,7 +520,7 @@ impl<S: UnitStore> Mirror<S> {
         self.timers.ask_no_more(group);
         if sync.joiner.is_some() {
             sync.phase = Phase::Admit;
-            self.ready_to_admit = true;
+            self.untold.ready_to_admit();
             self.unpark(group);
             return self.pump(now, out);
         }

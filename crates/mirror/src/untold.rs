@@ -1,6 +1,6 @@
 //! What this shard knows and has not told yet, because it is told with the next beacons: to the
 //! secondaries the commit points that no write has carried to them, and to the unit store which
-//! blocks are clean. It is safe to tell either late.
+//! blocks are clean. It is safe to tell either late. The owner asks whether a joiner is ready.
 
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -11,6 +11,8 @@ use base::GroupId;
 pub(crate) struct Untold {
     commits: Vec<GroupId>,
     clean: BTreeSet<GroupId>,
+    /// A joiner has become ready to be admitted.
+    ready: bool,
 }
 
 impl Untold {
@@ -28,6 +30,16 @@ impl Untold {
     #[inline]
     pub fn clean(&mut self, group: GroupId) {
         self.clean.insert(group);
+    }
+
+    /// A joiner has become ready to be admitted.
+    pub fn ready_to_admit(&mut self) {
+        self.ready = true;
+    }
+
+    /// Returns true once after joiners have become ready to be admitted.
+    pub fn take_ready_to_admit(&mut self) -> bool {
+        core::mem::take(&mut self.ready)
     }
 
     /// Takes a group of which clean blocks are to be told.

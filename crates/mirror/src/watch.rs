@@ -75,7 +75,7 @@ impl<S: UnitStore> Mirror<S> {
         self.fetch_again(None, out);
         self.cut_standing(now, out);
         self.drop_zeros();
-        let beacon = Beacon { incarnation: self.incarnation, map: self.map, sent: now };
+        let beacon = Beacon { incarnation: self.incarnation, map: self.known.map(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
@@ -125,7 +125,7 @@ impl<S: UnitStore> Mirror<S> {
         courted: &BTreeSet<DeviceId>,
     ) {
         self.leases.need(now, &needed.union(courted).copied().collect());
-        self.suspects.retain(|device| needed.contains(device));
+        self.failures.others.retain(|device| needed.contains(device));
     }
 
     /// Returns true if the device has answered a beacon recently.
@@ -135,7 +135,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns true once after joiners have become ready to be admitted.
     pub fn take_ready_to_admit(&mut self) -> bool {
-        core::mem::take(&mut self.ready_to_admit)
+        self.untold.take_ready_to_admit()
     }
 
     /// Takes a beacon: a primary asks for a lease, on the link that it dialled.
@@ -151,12 +151,10 @@ impl<S: UnitStore> Mirror<S> {
         self.tell_clean();
         self.scrub.heard(from, link);
         self.heard(now, from, life, map, out);
-        if !self.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
+        if !self.known.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
             return;
         }
-        // Before the first map: the sender may not know that an earlier incarnation of this device
-        // was the primary of its groups.
-        let map = self.map.max(self.named_at);
+        let map = self.known.map_to_grant_by();
         let grant = Grant { incarnation: self.incarnation, map, sent: beacon.sent };
         out.send_first(link.id, link.frame(grant, &[]));
     }
@@ -164,14 +162,9 @@ impl<S: UnitStore> Mirror<S> {
     /// Takes a grant.
     pub fn grant_in(&mut self, now: Time, from: DeviceId, m: &Grant, out: &mut Effects) {
         self.heard(now, from, m.incarnation, m.map, out);
-        self.leases.granted(now, from, m.sent, m.map, self.map);
+        self.leases.granted(now, from, m.sent, m.map, self.known.map());
         self.unpark_all();
         self.pump(now, out);
-    }
-
-    /// Returns false for an incarnation that is newer than the one in the map: it is not believed.
-    fn knows_life(&self, device: DeviceId, life: Incarnation) -> bool {
-        self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
     }
 
     /// Notes the map version that an incarnation of another device has named in a frame.
@@ -183,7 +176,7 @@ impl<S: UnitStore> Mirror<S> {
         map: MapVersion,
         out: &mut Effects,
     ) {
-        if self.knows_life(from, life) && self.leases.heard(now, from, life, map) {
+        if self.known.knows_life(from, life) && self.leases.heard(now, from, life, map) {
             self.try_waiting(now, out);
             self.pump(now, out);
         }
@@ -208,7 +201,7 @@ impl<S: UnitStore> Mirror<S> {
     /// there or here. The MDM, which sees all devices, decides about silence first; this is for
     /// what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
-        self.leases.silent(now).chain(self.suspects.iter().copied()).collect()
+        self.leases.silent(now).chain(self.failures.others.iter().copied()).collect()
     }
 
     /// Returns the devices that have not answered for as long, of those that groups here need or

@@ -33,7 +33,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("crates/mdm/src/state.rs", "`State` has"),
     ("crates/mirror/src/client.rs", "`Client` has"),
     ("crates/mirror/src/mirror.rs", "`Mirror` has"),
-    ("crates/mirror/src/op.rs", "`Op` has"),
     ("crates/node/src/mdm.rs", "import each other"),
     ("crates/node/src/mdm.rs", "`Mdm` has"),
     ("crates/node/src/sdc.rs", "`Sdc` has"),
