@@ -1,5 +1,5 @@
-//! How operations of streams go out: each to the replicas that need it, as far as their windows have
-//! room, and what waits when there is some.
+//! How operations of streams go out: each to the replicas that need it, as far as their windows
+//! have room. What finds none goes when there is some.
 
 use crate::members::{GroupConfig, Members};
 use crate::mirror::Mirror;
@@ -102,9 +102,11 @@ impl<S: UnitStore> Mirror<S> {
         if self.windows.are_light(bytes) {
             return false;
         }
-        let windows = &mut self.windows;
-        let devices = self.replicas[group].config.devices(to);
-        devices.fold(false, |crowded, device| windows.crowd(now, device, bytes) || crowded)
+        let mut crowded = false;
+        for device in self.replicas[group].config.devices(to) {
+            crowded |= self.windows.crowd(now, device, bytes);
+        }
+        crowded
     }
 
     /// An operation ends here. Replicas that have not answered it may not have read it yet, and

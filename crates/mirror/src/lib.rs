@@ -30,14 +30,15 @@
 //! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
 //! | `sync` | settle and resync | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
-//! | `watch`, `timers` | beacons and grants; what groups wait for; which devices are suspected | R3, R4, R12 |
-//! | `executed`, `history` | executed writes in frames, and what was forgotten; [`seam::record`] has the list and the dirty set | R8 |
-//! | `marks`, `jobs`, `untold` | what the unit store is told of both, and what it has not ended | R5 |
+//! | `watch`, `timers` | beacons, grants, and what groups wait for; suspects | R3, R4, R12 |
+//! | `executed`, `history` | executed writes in frames, and what was forgotten of them | R8 |
+//! | `marks`, `jobs`, `untold` | what the unit store is told, and what it has not ended | R5 |
 //! | `op`, `ops` | one operation, and all of them | |
 //! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
 //! | `window`, `flow` | flow control: what is in flight to each replica, and what waits | R11 |
 //! | `stall` | joiners that stall | R11 |
-//! | `copies`, `pace`, `arrival`, `stopwatch` | the copies at both ends, their speed, and how it is measured | |
+//! | `copies`, `arrival`, `pace` | copies at both ends, and their speed | |
+//! | `stopwatch` | how long jobs take | |
 //! | `repair`, `scrub` | damaged blocks | R13 |
 //! | `full` | no space, and the spare | R15 |
 //! | `gap` | data whose loss was accepted as errors | R10 |

@@ -364,8 +364,8 @@ impl Windows {
     }
 
     /// Returns true if a device can't take the stream of one more group yet: it still has to tell
-    /// its state in a group in which it stalled, or more than half of its window is taken by what it
-    /// may still have to do in groups in which it will be asked for its state.
+    /// its state in a group in which it stalled, or more than half of its window is taken by what
+    /// it may still have to do in groups in which it will be asked for its state.
     pub fn is_behind(&self, device: DeviceId) -> bool {
         let behind = |peer: &Peer| !peer.stalled_in.is_empty() || peer.left > self.window / 2;
         self.peers.get(device).is_some_and(behind)

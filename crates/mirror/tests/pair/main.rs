@@ -11,6 +11,7 @@ mod moved;
 mod mutants;
 mod scenes;
 mod scrub;
+mod stall;
 mod trio;
 mod window;
 
