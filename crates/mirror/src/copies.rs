@@ -38,6 +38,16 @@ impl Copies {
         self.queue.push_back(group);
     }
 
+    /// Returns true if no copy waits at either end. Then there is no time to wait for.
+    #[inline]
+    pub fn none_wait(&mut self) -> bool {
+        let none = self.queue.is_empty() && self.arrivals.is_empty();
+        if none {
+            self.at = None;
+        }
+        none
+    }
+
     /// Takes the first group in turn whose copies may begin, with their purpose. `purpose` returns
     /// the purpose of a group's copies, or `None` while its stream has no room for them.
     pub fn next(

@@ -207,11 +207,11 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
-        let op = self.ops.get(key)?;
+        let op = self.ops.remove(key)?;
         if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, self.windows.bytes(op), op.number);
+            self.give_room(op.group, op.flying, self.windows.bytes(&op), op.number);
         }
-        self.ops.remove(key)
+        Some(op)
     }
 
     /// Ends an operation: removes it, and frees its range.
@@ -274,7 +274,15 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Does what can be done now. Each call from outside ends with this loop, and nothing else
     /// continues an operation that had to wait: so no step begins within another one.
+    #[inline]
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
+        // As a rule an answer leaves nothing to do.
+        if self.has_work() || !self.copies.none_wait() || self.windows.have_room() {
+            self.pump_all(now, out);
+        }
+    }
+
+    fn pump_all(&mut self, now: Time, out: &mut Effects) {
         loop {
             while let Some(step) = self.next_step() {
                 self.take(now, step, out);
@@ -332,16 +340,15 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Starts an operation's media job.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let started = self.launch(key, out);
+        let op = self.ops.get(key).expect("the operation lives");
+        let gone = op.work.changes_data() && self.is_gone(op.unit.volume);
+        let started = self.launch(key, gone, out);
         self.launched(now, key, started, out);
     }
 
-    /// Starts an operation's media job. The caller passes the result to `launched`.
-    pub(crate) fn launch(&mut self, key: u64, out: &mut Effects) -> Started {
-        let gone = self
-            .ops
-            .get(key)
-            .is_some_and(|op| op.work.changes_data() && self.is_gone(op.unit.volume));
+    /// Starts an operation's media job, which does nothing if the volume is `gone`. The caller
+    /// passes the result to `launched`.
+    pub(crate) fn launch(&mut self, key: u64, gone: bool, out: &mut Effects) -> Started {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);

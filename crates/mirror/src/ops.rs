@@ -46,12 +46,12 @@ impl Ops {
         Some(op)
     }
 
-    /// The client has its answer: what other replicas still have to do doesn't count any more.
+    /// The client has its answer: the operation doesn't count any more.
     #[inline]
-    pub fn answered(&mut self, key: u64) {
-        if let Some(op) = self.slab.get_mut(key) {
-            self.load.end(op.counts.take());
-        }
+    pub fn answered(&mut self, key: u64) -> Option<&mut Op> {
+        let op = self.slab.get_mut(key)?;
+        self.load.end(op.counts.take());
+        Some(op)
     }
 
     #[inline]

@@ -267,7 +267,7 @@ impl<S: UnitStore> Mirror<S> {
         // body's checksum.
         let alone = self.replicas[group].needed().is_empty();
         let now_here = !needs_space || alone || mutant::on(Mutant::ActBeforeReserve);
-        let started = now_here.then(|| self.launch(key, out));
+        let started = now_here.then(|| self.launch(key, false, out));
         if !matches!(started, Some(Started::BadBody)) {
             self.send_write(key, to, out);
         }
@@ -440,17 +440,17 @@ impl<S: UnitStore> Mirror<S> {
     /// Acknowledges a write: R1 is met. If no other replica is in sync, the written blocks become
     /// dirty, even if a joiner has them already, because it may come back without them.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
+        // What other replicas still have to do doesn't count as an operation of a client any more.
+        let op = self.ops.answered(key).expect("the operation lives");
+        let (unit, at, len) = (op.unit, op.at, op.len);
         let (group, bytes) = (op.group, op.body.len() as u64);
         let write = op.write_mut().expect("only writes are acknowledged");
         write.answered = true;
         let (asker, status) = (write.asker, write.status_when_done());
-        self.ops.answered(key);
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.is_solo();
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
-            replica.record.dirty.insert(unit, blocks);
+            replica.record.dirty.insert(unit, BlockSet::touching(at, len));
         }
         self.unlock(group, key);
         self.stats.writes += 1;
