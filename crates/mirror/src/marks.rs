@@ -305,19 +305,20 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- what is clean ----
 
-    /// Notes that every replica has what this write has written.
-    pub(crate) fn on_all(&mut self, op: &Op) {
+    /// Notes that every replica has what a write has written here.
+    #[inline]
+    pub(crate) fn on_all(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
         if !self.store.survives() {
             return;
         }
-        let Some(replica) = self.replicas.get_mut(op.group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         let whole = !replica.is_solo();
         if let Role::Primary(primary) = &mut replica.role
             && primary.active
             && whole
         {
-            primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
-            self.untold.clean(op.group);
+            primary.clean.insert(unit, BlockSet::touching(at, len));
+            self.untold.clean(group);
         }
     }
 

@@ -214,6 +214,16 @@ impl<S: UnitStore> Mirror<S> {
         Some(op)
     }
 
+    /// Like `remove_op`, for an operation of which nothing is needed any more.
+    #[inline]
+    pub(crate) fn discard_op(&mut self, key: u64) {
+        let Some(op) = self.ops.get(key) else { return };
+        if !op.flying.is_empty() {
+            self.give_room(op.group, op.flying, self.windows.bytes(op), op.number);
+        }
+        self.ops.discard(key);
+    }
+
     /// Ends an operation: removes it, and frees its range.
     pub(crate) fn end_op(&mut self, key: u64) -> Op {
         let op = self.remove_op(key).expect("an operation ends once");
@@ -431,7 +441,7 @@ impl<S: UnitStore> Mirror<S> {
         let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
         let (unit, at, len) = (op.unit, op.at, op.len);
         let list = if mending { None } else { op.list.take() };
-        let (group, work, client) = (op.group, op.work, op.client);
+        let (group, client, changes) = (op.group, op.client, op.work.changes_data());
         if list.is_some() {
             self.arrived(now, key, len);
         }
@@ -442,7 +452,7 @@ impl<S: UnitStore> Mirror<S> {
             Ok(data) => data,
             Err(error) => return self.job_failed(now, key, error, out),
         };
-        if client.sdc.0 != 0 && work.changes_data() {
+        if client.sdc.0 != 0 && changes {
             let list = &mut replica.record.executed;
             if self.history.record(list, client, unit, BlockSet::touching(at, len)) {
                 self.bound_executed(group);
@@ -451,7 +461,7 @@ impl<S: UnitStore> Mirror<S> {
         if let Some(list) = list {
             self.overwritten(group, unit, BlockSet::touching(at, len), &list);
         }
-        match work {
+        match self.ops.get(key).expect("as above").work {
             Work::Read(_, since) => {
                 self.copies.pace.answered(now, since);
                 self.finish_read(key, data, crc, out);

@@ -46,6 +46,15 @@ impl Ops {
         Some(op)
     }
 
+    /// Removes an operation of which nothing is needed any more.
+    #[inline]
+    pub fn discard(&mut self, key: u64) {
+        if let Some(op) = self.slab.get_mut(key) {
+            self.load.end(op.counts.take());
+            self.slab.discard(key);
+        }
+    }
+
     /// The client has its answer: the operation doesn't count any more.
     #[inline]
     pub fn answered(&mut self, key: u64) -> Option<&mut Op> {

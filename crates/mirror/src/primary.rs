@@ -199,13 +199,17 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     pub(crate) fn finish_read(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
-        let op = self.end_op(key);
-        if let Some(client) = op.work.client() {
-            if matches!(op.work, Work::Read(..)) {
+        let op = self.ops.get(key).expect("the operation lives");
+        let (group, client) = (op.group, op.work.client());
+        let reads = matches!(op.work, Work::Read(..));
+        self.discard_op(key);
+        self.unlock(group, key);
+        if let Some(client) = client {
+            if reads {
                 self.stats.reads += 1;
                 self.stats.read_bytes += data.len() as u64;
             }
-            self.reply_data(Caller::new(client, op.group), data, crc, out);
+            self.reply_data(Caller::new(client, group), data, crc, out);
         }
     }
 
@@ -384,10 +388,11 @@ impl<S: UnitStore> Mirror<S> {
     /// Continues an operation of the stream after an answer of a replica, or when it no longer
     /// needs one.
     pub(crate) fn check_sent(&mut self, now: Time, key: u64, out: &mut Effects) {
-        match self.ops.get(key).map(|op| op.work) {
-            Some(Work::Write(_)) => self.check_write(now, key, out),
-            Some(Work::Copy(_)) => self.check_copy(now, key, out),
-            Some(Work::Whole { of }) => self.check_whole(now, key, of, out),
+        let Some(op) = self.ops.get(key) else { return };
+        match op.work {
+            Work::Write(_) => self.check_write(now, key, out),
+            Work::Copy(_) => self.check_copy(now, key, out),
+            Work::Whole { of } => self.check_whole(now, key, of, out),
             _ => {}
         }
     }
@@ -429,10 +434,9 @@ impl<S: UnitStore> Mirror<S> {
         }
         let op = self.ops.get(key).expect("the operation lives");
         if (answered || answers) && op.local == Local::Done && op.acked.contains_all(op.sent) {
-            let lsn = op.lsn;
-            if let Some(op) = self.remove_op(key) {
-                self.on_all(&op);
-            }
+            let (lsn, unit, at, len) = (op.lsn, op.unit, op.at, op.len);
+            self.discard_op(key);
+            self.on_all(group, unit, at, len);
             self.leave_stream(now, group, lsn, out);
         }
     }

@@ -303,18 +303,24 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     fn end_replicated(&mut self, now: Time, key: u64, status: Status, out: &mut Effects) {
-        let op = self.end_op(key);
-        let lsn = op.lsn;
-        if let Some(secondary) = self.replicas.get_mut(op.group).and_then(|r| r.secondary()) {
+        let op = self.ops.get(key).expect("the operation lives");
+        let (group, lsn) = (op.group, op.lsn);
+        let asker = match op.work {
+            Work::Stream(Streamed { asker, .. }) => Some(asker),
+            _ => None,
+        };
+        self.discard_op(key);
+        self.unlock(group, key);
+        if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
             secondary.running.retain(|(l, _)| *l != lsn);
         }
-        if let Work::Stream(Streamed { asker: Asker { link, op: name }, .. }) = op.work {
-            let (group, epoch) = (op.group, self.epoch_of(op.group));
+        if let Some(Asker { link, op: name }) = asker {
+            let epoch = self.epoch_of(group);
             let (incarnation, map) = (self.incarnation, self.known.map());
             answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);
         }
-        self.answer_asked(op.group, out);
-        self.wipe_if_idle(now, op.group);
+        self.answer_asked(group, out);
+        self.wipe_if_idle(now, group);
     }
 
     /// Takes a commit point.
