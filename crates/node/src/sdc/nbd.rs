@@ -5,7 +5,7 @@
 //! or write something else, and an old write must not come after that (rule R16). A primary that
 //! has a request already may execute it or not. Its answer is ignored.
 
-use super::{Origin, Peer, Sdc};
+use super::{Link, Origin, Sdc};
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -170,7 +170,7 @@ impl Sdc {
             return out.push(Effect::Close { link });
         }
         self.nbd.strangers.push_back((link, now + NEGOTIATION));
-        self.links.insert(link, Peer::Nbd);
+        self.links.insert(link, Link::Target);
         self.nbd.sessions.insert(link, Session::new(&self.config.limits));
         self.nbd_session(now, link, out, |session, _, actions| session.greet(actions));
     }

@@ -11,14 +11,13 @@
 //!   neither the configuration nor the map names.
 
 use super::{Sds, Who};
-use crate::links::send_hello;
+use crate::link::handshake::{Answer, Callee, send_hello};
 use crate::mapview::is_of_before;
 use base::{Incarnation, LinkId, Time};
 use core::net::SocketAddr;
-use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Port};
-use wire::control::{Hello, Role, Welcome};
-use wire::{Header, message};
+use wire::control::Hello;
+use wire::{Frame, Header};
 
 /// Limit of claimants at unnamed addresses. One more replaces the oldest one.
 const STRANGE: usize = 4;
@@ -118,8 +117,8 @@ impl Sds {
                 self.forget_claimant(at, out);
                 continue;
             }
-            self.next_dial += 1;
             let (dial, to) = (DialId(self.next_dial), self.claimants[at].to);
+            self.next_dial += 1;
             self.claimants[at].stage = Stage::Dialled(dial);
             out.push(Effect::Dial { dial, to, port: Port::Peer });
         }
@@ -138,7 +137,7 @@ impl Sds {
         let Some(claimant) = dialled else { return false };
         claimant.stage = Stage::Greeted(link, until);
         self.links.insert(link, Who::Claimant);
-        send_hello(link, &self.hello_to_mdm(), out);
+        send_hello(link, &self.own_hello(), out);
         true
     }
 
@@ -161,27 +160,24 @@ impl Sds {
         h: &Header,
         body: &Buf,
         out: &mut Effects,
-    ) {
-        let is_one = message::Welcome::try_from(h).is_ok();
-        let welcome = Welcome::decode(&body[..]).ok().filter(|_| is_one);
-        let welcome = welcome.filter(|w| {
-            let ours = self.cluster.0 == 0 || w.cluster == self.cluster.0;
-            let followed = self.mdm_life == Incarnation(w.incarnation);
-            let news = !followed || self.mdm.dialer().up().is_none();
-            ours && news && w.role() == Role::Mdm && !is_of_before(self.map.version, w.map)
-        });
+    ) -> Result<(), &'static str> {
+        const NO_CLAIM: &str = "an MDM that says that it leads does not welcome this server";
+        let frame = Frame::try_from(h)?;
+        let answer = Callee::Mdm.answer(&self.config.dialect, self.cluster, &frame, body);
+        let Some(Answer::Welcome(welcomed)) = answer else { return Err(NO_CLAIM) };
+        let welcome = &welcomed.message;
+        let followed = self.mdm_life == Incarnation(welcome.incarnation);
+        let news = !followed || self.mdm.dialer().up().is_none();
         let claimant = self.claimants.iter().find(|c| c.is_on(link));
-        let (Some(welcome), Some(to)) = (welcome, claimant.map(|c| c.to)) else {
-            return self.drop_link(now, link, out);
-        };
+        let claimant = claimant.filter(|_| news && !is_of_before(self.map.version, welcome.map));
+        let to = claimant.ok_or(NO_CLAIM)?.to;
         self.claimant_lost(link);
         if let Some(old) = self.mdm.dialer().link() {
             self.drop_link(now, old, out);
         }
-        self.dials.retain(|_, whom| whom.is_some()); // a dial to an MDM is no longer needed
         self.mdm.adopt(now, to, link, out.prng());
         self.links.insert(link, Who::Mdm);
         self.mdm_lives(now, out);
-        self.welcomed_by_mdm(now, link, &welcome, out);
+        self.welcomed_by_mdm(link, &welcomed, now, out)
     }
 }

@@ -1,10 +1,10 @@
 //! A shard's side of the protocol with the MDM: registration, heartbeats, the map, proposals.
 
 use super::opening::Known;
-use super::{Device, Sds, Trouble, Who};
-use crate::links::{agreed, hello, send_control};
+use super::{Device, Follower, Sds, Trouble, Who};
+use crate::link::{Answer, Callee, Welcomed, hello, send_control};
 use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
-use crate::refusals::{self, NOT_OFFERED, Writer};
+use crate::refusals::Writer;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -20,7 +20,7 @@ use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
     Admission, BuildInfo, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal,
-    RefusalCode, Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
+    RefusalCode, Register, Registered, Role, ScrubStatus, SlowDevice,
 };
 use wire::message::{self, MapPull};
 use wire::{Frame, Header, Kind, PeerLink};
@@ -32,17 +32,18 @@ impl Sds {
     /// Sends a hello to the MDM, on a link that was dialled to it.
     pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         self.links.insert(link, Who::Mdm);
-        let hello = self.hello_to_mdm();
+        let hello = self.own_hello();
         self.mdm.dialer_mut().link_up(now, link, &hello, out);
     }
 
-    pub(super) fn hello_to_mdm(&self) -> Hello {
+    /// Returns this shard's hello.
+    pub(super) fn own_hello(&self) -> Hello {
         let hello = hello(&self.config.dialect, self.cluster, Role::Sds, &self.config.name);
         let (id, incarnation, map) = (self.me.0, self.incarnation.0, self.map.version.0);
         Hello { id, incarnation, map, ..hello }
     }
 
-    /// Handles a frame from the MDM.
+    /// Handles a frame from the MDM. An error is the reason for closing the link.
     pub(super) fn mdm_frame(
         &mut self,
         now: Time,
@@ -50,59 +51,54 @@ impl Sds {
         h: &Header,
         body: &Buf,
         out: &mut Effects,
-    ) {
+    ) -> Result<(), &'static str> {
         // A refusal is no sign of life: an MDM that refuses this server is not the followed one.
         if h.kind() != Some(Kind::Refusal) {
             self.mdm_lives(now, out);
         }
-        let frame = match Frame::try_from(h) {
-            Ok(frame) => frame,
-            Err(why) => return self.refuse_frame(now, link, why, out),
-        };
-        let read = match frame {
-            Frame::Welcome(_) => {
-                Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out))
+        let frame = Frame::try_from(h)?;
+        let (dialect, cluster) = (&self.config.dialect, self.cluster);
+        if let Some(answer) = self.mdm.dialer().answer(dialect, cluster, &frame, body) {
+            match &answer {
+                Answer::Welcome(welcomed) => self.welcomed_by_mdm(link, welcomed, now, out)?,
+                Answer::Refusal(refusal) => self.refused_by_mdm(now, refusal, out),
+                Answer::Wrong(_) => {}
             }
+            return answer.why(Writer::Sds).map_or(Ok(()), Err);
+        }
+        match frame {
             Frame::Registered(_) => {
-                Registered::decode(&body[..]).map(|r| self.registered(now, &r, out))
+                let registered = Registered::decode(&body[..]);
+                let registered = registered.map_err(|_| "a registration that can't be read")?;
+                self.registered(now, &registered, out);
             }
-            Frame::MapPage(_) => match read_page(body, self.config.dialect.level_max) {
-                Ok(page) => {
-                    self.page_of_mdm(now, body, page, out);
-                    Ok(())
-                }
-                Err(why) => {
-                    out.note(Note::Refused { link, why });
-                    return self.drop_link(now, link, out);
-                }
-            },
-            Frame::Refusal(_) => Refusal::decode(&body[..]).map(|r| {
-                let code = r.code();
-                match code {
-                    RefusalCode::Superseded => self.end(Note::Superseded, out),
-                    RefusalCode::WrongDevice => self.give_up(Trouble::Refused(r.text), out),
-                    RefusalCode::Occupied => self.wait_for_place(now, r.text, out),
-                    // A shard that serves continues: it has the map, which the MDM may have lost
-                    // with its log.
-                    RefusalCode::WrongCluster
-                        if self.config.device.kind() == DeviceKind::Durable
-                            && self.mirror.is_none() =>
-                    {
-                        self.give_up(Trouble::Refused(r.text), out);
-                    }
-                    _ => {}
-                }
-                out.note(Note::Refused { link, why: refusals::note(code, Writer::Sds) });
-                self.drop_link(now, link, out);
-                let other = code == RefusalCode::NotLeader;
-                if let Some(leader) = r.leader.parse().ok().filter(|_| other) {
+            Frame::MapPage(_) => {
+                let page = read_page(body, self.config.dialect.level_max)?;
+                self.page_of_mdm(now, body, page, out);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Handles a refusal by an MDM, whose link is closed then. A shard that serves continues when
+    /// the MDM is of another cluster: it has the map, which the MDM may have lost with its log.
+    fn refused_by_mdm(&mut self, now: Time, refusal: &Refusal, out: &mut Effects) {
+        let trouble = || Trouble::Refused(refusal.text.clone());
+        let durable = self.config.device.kind() == DeviceKind::Durable;
+        match refusal.code() {
+            RefusalCode::Superseded => self.end(Note::Superseded, out),
+            RefusalCode::WrongDevice => self.give_up(trouble(), out),
+            RefusalCode::Occupied => self.wait_for_place(now, refusal.text.clone(), out),
+            RefusalCode::WrongCluster if durable && self.mirror.is_none() => {
+                self.give_up(trouble(), out);
+            }
+            RefusalCode::NotLeader => {
+                if let Ok(leader) = refusal.leader.parse() {
                     self.mdm.go_to(leader);
                 }
-            }),
-            _ => Ok(()),
-        };
-        if read.is_err() {
-            self.drop_link(now, link, out);
+            }
+            _ => {}
         }
     }
 
@@ -119,27 +115,19 @@ impl Sds {
 
     pub(super) fn welcomed_by_mdm(
         &mut self,
-        now: Time,
         link: LinkId,
-        welcome: &Welcome,
+        welcomed: &Welcomed,
+        now: Time,
         out: &mut Effects,
-    ) {
-        if welcome.role() != Role::Mdm {
-            out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
-            return self.drop_link(now, link, out);
-        }
+    ) -> Result<(), &'static str> {
+        let Welcomed { version, message: welcome, .. } = welcomed;
         if knows_less(welcome.map, self.map.version) {
-            out.note(Note::Refused { link, why: OF_BEFORE });
-            return self.drop_link(now, link, out);
+            return Err(OF_BEFORE);
         }
-        let Some(version) = agreed(&self.config.dialect, welcome) else {
-            out.note(Note::Refused { link, why: NOT_OFFERED });
-            return self.drop_link(now, link, out);
-        };
-        self.mdm.dialer_mut().admitted(version);
-        let link = PeerLink::new(link, version);
+        self.mdm.dialer_mut().admitted(*version);
+        let link = PeerLink::new(link, *version);
         self.mdm_life = Incarnation(welcome.incarnation);
-        let Some(register) = self.register() else { return };
+        let Some(register) = self.register() else { return Ok(()) };
         if welcome.recovers {
             self.told_at = Some(self.map.version);
             let report = self.report_parts();
@@ -148,6 +136,7 @@ impl Sds {
         send_control(link, message::Register {}, &register, out);
         self.mdm.dialer_mut().asked(now);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
+        Ok(())
     }
 
     /// Returns the registration, with what is known about the device.
@@ -300,40 +289,34 @@ impl Sds {
     pub(super) fn page_of_server(
         &mut self,
         now: Time,
-        link: LinkId,
         from: DeviceId,
         m: &message::MapPage,
         body: &Buf,
         out: &mut Effects,
-    ) {
-        let page = match read_page(body, self.config.dialect.level_max) {
-            Ok(page) => page,
-            Err(why) => {
-                out.note(Note::Refused { link, why });
-                return self.drop_link(now, link, out);
-            }
-        };
+    ) -> Result<(), &'static str> {
+        let page = read_page(body, self.config.dialect.level_max)?;
         // The recovering MDM relies on this shard's report: with a map from before the recovery,
         // this shard must not become a primary.
         if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
-            return;
+            return Ok(());
         }
         let mut pages = self.news.came(from, m.op, page, body.len());
-        let Some(last) = pages.last() else { return };
+        let Some(last) = pages.last() else { return Ok(()) };
         let (had, version) = (self.map.version, MapVersion(last.version));
         // Pages of two answers must not become one.
         if !self.map.is_between_pages() || self.is_unheard_of(version) {
-            return;
+            return Ok(());
         }
         let told: Vec<Vec<u8>> = pages.iter().map(MapPage::encode_to_vec).collect();
         pages.iter_mut().for_each(|page| self.leave_out_others(page));
-        let Some(changes) = self.map.passed_on(pages) else { return };
+        let Some(changes) = self.map.passed_on(pages) else { return Ok(()) };
         let count = told.len();
         for (index, page) in told.into_iter().enumerate() {
             self.news.keep(page, (index + 1 == count).then_some((had, version)));
         }
         self.map_changed(now, changes, false, out);
         self.greet_waiting(now, out);
+        Ok(())
     }
 
     fn map_page(&mut self, now: Time, mut page: MapPage, out: &mut Effects) {
@@ -461,14 +444,17 @@ impl Sds {
             let Some(address) = self.map.devices.get(device).and_then(|d| d.address) else {
                 continue;
             };
-            let moved = self.followers.get(*device).filter(|f| f.dialer.address() != address);
-            if let Some(link) = moved.and_then(|f| f.dialer.link()) {
+            self.followers.want(*device, Follower::default);
+            let moved = self.followers.get(*device).filter(|f| f.address() != Some(address));
+            if let Some(link) = moved.and_then(|f| f.link()) {
                 self.drop_link(now, link, out); // its process was replaced
             }
-            let follower = self.followers.want(*device, address, &self.config.limits);
-            if changed.contains(device) {
-                follower.refused = false;
-                follower.dialer.hurry();
+            let callee = Callee::Device(*device);
+            self.followers.locate(*device, callee, Some(address), &self.config.limits);
+            let follower = self.followers.change(*device).filter(|_| changed.contains(device));
+            if let Some(follower) = follower {
+                follower.about.refused = false;
+                follower.hurry();
             }
         }
     }
@@ -546,7 +532,7 @@ impl Sds {
         let refused: Vec<u32> = self
             .followers
             .iter()
-            .filter(|(d, f)| f.refused && f.dialer.link().is_none() && needed.contains(d))
+            .filter(|(d, f)| f.about.refused && f.link().is_none() && needed.contains(d))
             .map(|(d, _)| d.0)
             .collect();
         let silent = mirror.suspects(now).into_iter().filter(|d| needed.contains(d)).map(|d| d.0);
@@ -558,7 +544,7 @@ impl Sds {
         unreached.sort_unstable();
         unreached.dedup();
         let back = |d: &DeviceId| {
-            let linked = self.followers.get(*d).is_some_and(|f| f.dialer.up().is_some());
+            let linked = self.followers.up(*d).is_some();
             linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
         };
         let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| {

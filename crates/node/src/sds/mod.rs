@@ -1,8 +1,7 @@
 //! One shard of a data server (SDS): one device, its replicas, and its links.
 //!
 //! This file has the state, the events and the clock. [`control`] talks to the MDM, [`serve`] to
-//! clients and to other devices, and [`followers`] has the devices that this one dials. All
-//! decisions about data are made in `mirror`.
+//! clients and to other devices. All decisions about data are made in `mirror`.
 //!
 //! Invariants: the shard serves nothing before the MDM has given this process an incarnation; the
 //! frames of a link count only while the link is in `links`; of the links from each client, and
@@ -12,12 +11,12 @@ mod claimants;
 mod control;
 mod device;
 mod evidence;
-mod followers;
 mod news;
 mod opening;
 mod serve;
 
-use crate::finder::Finder;
+use crate::link::session::Session;
+use crate::link::{Directory, Finder};
 use crate::mapview::MapView;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -28,7 +27,6 @@ use base::{
     SdcId, Time, mutant,
 };
 use core::net::SocketAddr;
-use followers::Followers;
 use mirror::{GroupView, Grown, Mirror, ScrubStats, Standing, Stats};
 use news::News;
 use opening::Opening;
@@ -142,12 +140,11 @@ enum Who {
     Client(SdcId, u16),
 }
 
-/// The newest connection from a client or a primary (rule R8).
-#[derive(Clone, Copy, Debug)]
-struct Session {
-    incarnation: Incarnation,
-    number: u64,
-    link: Option<LinkId>,
+/// What a primary knows about a device that it dials.
+#[derive(Debug, Default)]
+struct Follower {
+    /// The last dial was refused.
+    refused: bool,
 }
 
 /// The node of one shard.
@@ -187,11 +184,12 @@ pub struct Sds {
     waiting: Vec<serve::Waiting>,
     clients: BTreeMap<SdcId, Session>,
     leaders: BTreeMap<DeviceId, Session>,
-    followers: Followers,
+    /// The devices that this one dials: the secondaries and joiners in groups of which it is the
+    /// primary.
+    followers: Directory<DeviceId, Follower>,
     /// According to the map: the devices that are needed by groups of which this one is the
     /// primary, and those that should rejoin them.
     wanted: (BTreeSet<DeviceId>, BTreeSet<DeviceId>),
-    dials: BTreeMap<DialId, Option<DeviceId>>,
     next_dial: u64,
     heartbeat_due: Time,
     proposal_due: Time,
@@ -231,10 +229,9 @@ impl Sds {
             waiting: Vec::new(),
             clients: BTreeMap::new(),
             leaders: BTreeMap::new(),
-            followers: Followers::default(),
+            followers: Directory::default(),
             wanted: Default::default(),
-            dials: BTreeMap::new(),
-            next_dial: 0,
+            next_dial: 1,
             heartbeat_due: Time::ZERO,
             proposal_due: Time::ZERO,
             scrub: 0,
@@ -372,41 +369,31 @@ impl Sds {
     fn dial(&mut self, now: Time, out: &mut Effects) {
         let mute = self.followers.mute(now).into_iter().chain(self.mdm.dialer().mute(now));
         for link in mute.collect::<Vec<_>>() {
-            out.note(Note::Refused { link, why: crate::refusals::MUTE });
-            self.drop_link(now, link, out);
+            self.refuse(now, link, crate::refusals::MUTE, out);
         }
-        if self.may_register() && self.mdm.dialer().wake_at().is_some_and(|at| at <= now) {
-            self.next_dial += 1;
-            let dial = DialId(self.next_dial);
-            self.dials.insert(dial, None);
-            self.mdm.dialer_mut().poll(now, dial, out);
+        if self.may_register() {
+            self.mdm.poll(now, &mut self.next_dial, out);
         }
         let there = |device, address| {
             let known = self.map.devices.get(&device);
             known.is_some_and(|d| d.up && d.address == Some(address))
         };
-        self.followers.due(now, there, |device, dialer| {
-            self.next_dial += 1;
-            let dial = DialId(self.next_dial);
-            self.dials.insert(dial, Some(device));
-            dialer.poll(now, dial, out);
-        });
+        self.followers.dial(now, &mut self.next_dial, there, out);
     }
 
     fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError, out: &mut Effects) {
-        match self.dials.remove(&dial) {
-            Some(None) => self.mdm.lost(now, out.prng()),
-            Some(Some(device)) => {
-                if let Some(follower) = self.followers.change(device) {
-                    follower.dialer.lost(now, out.prng());
-                    let news = why == DialError::Refused && !follower.refused;
-                    follower.refused = why == DialError::Refused;
-                    if news {
-                        self.proposal_due = now;
-                    }
-                }
+        if self.mdm.dialled(dial) {
+            return self.mdm.lost(now, out.prng());
+        }
+        let Some((device, counts)) = self.followers.dialled(dial) else {
+            return self.claimant_failed(dial);
+        };
+        if let Some(follower) = self.followers.change(device).filter(|_| counts) {
+            follower.lost(now, out.prng());
+            let refused = why == DialError::Refused;
+            if refused && !core::mem::replace(&mut follower.about.refused, refused) {
+                self.proposal_due = now;
             }
-            None => self.claimant_failed(dial),
         }
     }
 
@@ -419,20 +406,21 @@ impl Sds {
             }
             Some(Who::Claimant) => self.claimant_lost(link),
             Some(Who::Follower(device)) => {
-                let follower =
-                    self.followers.change(device).filter(|f| f.dialer.link() == Some(link));
+                let follower = self.followers.change(device).filter(|f| f.link() == Some(link));
                 if let Some(follower) = follower {
-                    let was_up = follower.dialer.up().is_some();
-                    follower.dialer.lost(now, out.prng());
+                    let was_up = follower.up().is_some();
+                    follower.lost(now, out.prng());
                     if was_up {
-                        follower.dialer.hurry(); // a redial that is refused proves its death
+                        follower.hurry(); // a redial that is refused proves its death
                     }
                     if let Some(mirror) = &mut self.mirror {
                         mirror.peer_down(now, device, out);
                     }
                 }
             }
-            Some(Who::Leader(device, _)) => forget_link(self.leaders.get_mut(&device), link),
+            Some(Who::Leader(device, _)) => {
+                self.leaders.entry(device).and_modify(|session| session.lost(link));
+            }
             Some(Who::Client(sdc, _)) => self.client_lost(now, sdc, link, out),
             Some(Who::Stranger) => self.waiting.retain(|w| !w.is_on(link)),
             None => {}
@@ -449,7 +437,7 @@ impl Sds {
         {
             mirror.session_over(now, sdc, out);
         }
-        forget_link(self.clients.get_mut(&sdc), link);
+        self.clients.entry(sdc).and_modify(|session| session.lost(link));
     }
 
     /// Closes a link that we dialled and that turned out to be wrong. It is dialled again later.
@@ -458,18 +446,17 @@ impl Sds {
         self.link_down(now, link, out);
     }
 
+    /// Closes a link for the reason `why`. If this process dialled it, it is dialled again later.
+    #[cold]
+    fn refuse(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
+        out.note(Note::Refused { link, why });
+        self.drop_link(now, link, out);
+    }
+
     fn end(&mut self, note: Note, out: &mut Effects) {
         if !core::mem::replace(&mut self.ended, true) {
             out.note(note);
         }
-    }
-}
-
-fn forget_link(session: Option<&mut Session>, link: LinkId) {
-    if let Some(session) = session
-        && session.link == Some(link)
-    {
-        session.link = None;
     }
 }
 
@@ -481,7 +468,7 @@ impl seam::Node for Sds {
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {
-        Some(crate::links::strangers(&self.config.limits))
+        Some(crate::link::strangers(&self.config.limits))
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
@@ -527,7 +514,7 @@ impl seam::Node for Sds {
             self.try_claimants(now, out);
         }
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        if due(self.followers.dial_at) || due(self.mdm.dialer().wake_at()) {
+        if due(self.followers.wake_at()) || due(self.mdm.dialer().wake_at()) {
             self.dial(now, out);
         }
         if let Some(mirror) = &mut self.mirror {
@@ -565,7 +552,7 @@ impl seam::Node for Sds {
             return None;
         }
         let mdm = self.mdm.dialer().wake_at().filter(|_| self.may_register());
-        let mut wake = Time::earliest(mdm, self.followers.dial_at);
+        let mut wake = Time::earliest(mdm, self.followers.wake_at());
         wake = Time::earliest(wake, self.waiting.first().map(|w| w.until));
         let claimants = self.claimants.iter().filter_map(|c| c.wake_at()).min();
         wake = Time::earliest(wake, claimants.filter(|_| self.may_register()));

@@ -9,7 +9,7 @@ mod versions;
 
 use base::{ClusterId, DeviceId, Limits, LinkId, MapVersion, Prng, Time};
 use core::time::Duration;
-use node::links::hello;
+use node::link::hello;
 use node::mapview::MapView;
 use node::mdm::{Config, Mdm};
 use prost::Message;

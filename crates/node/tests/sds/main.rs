@@ -10,7 +10,7 @@ use base::{
     UnitKey, VolumeId,
 };
 use core::time::Duration;
-use node::links::hello;
+use node::link::hello;
 use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
 use prost::Message;
 use seam::{
