@@ -429,7 +429,7 @@ impl Mdm {
     }
 
     fn dial(&mut self, to: SocketAddr, out: &mut Effects) {
-        out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+        out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Ours });
         self.dials += 1;
     }
 

@@ -68,8 +68,10 @@ pub struct SdcConfig {
 /// The origin of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
+    /// The program that runs this node.
     Program(RequestId),
-    Nbd { link: LinkId, tag: u64 },
+    /// A block client.
+    Target { link: LinkId, tag: u64 },
 }
 
 /// What a link is for.
@@ -262,10 +264,10 @@ impl Sdc {
                 self.served += 1;
                 match origin {
                     Origin::Program(id) => out.push(Effect::Reply { id, result }),
-                    Origin::Nbd { link, tag } => self.nbd_done(now, link, tag, result, out),
+                    Origin::Target { link, tag } => self.nbd_done(now, link, tag, result, out),
                 }
             }
-            Action::Held { origin: Origin::Nbd { link, tag } } => {
+            Action::Held { origin: Origin::Target { link, tag } } => {
                 self.nbd_waits(now, link, tag, out);
             }
             Action::Held { origin: Origin::Program(_) } => {}
@@ -297,11 +299,11 @@ impl Sdc {
         out: &mut Effects,
     ) {
         match (port, dial) {
-            (Port::Nbd, None) => self.nbd_open(now, link, out),
-            (Port::Peer, Some(dial)) if self.mdm.finder.dialled(dial) => {
+            (Port::Target, None) => self.nbd_open(now, link, out),
+            (Port::Ours, Some(dial)) if self.mdm.finder.dialled(dial) => {
                 self.greet_mdm(now, link, out)
             }
-            (Port::Peer, Some(dial)) if let Some(server) = self.servers.dialled(dial) => {
+            (Port::Ours, Some(dial)) if let Some(server) = self.servers.dialled(dial) => {
                 self.greet_server(now, server, link, out)
             }
             _ => out.push(Effect::Close { link }),
@@ -360,7 +362,7 @@ impl Node for Sdc {
     }
 
     fn unsent(&self, port: Port) -> Option<Unsent> {
-        (port == Port::Nbd).then_some(nbd::UNSENT)
+        (port == Port::Target).then_some(nbd::UNSENT)
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
@@ -397,7 +399,7 @@ impl Node for Sdc {
 
     fn wake_at(&self) -> Option<Time> {
         let links = Time::earliest(self.mdm.wake_at(), self.servers.wake_at());
-        let links = Time::earliest(links, self.nbd_stranger_until());
+        let links = Time::earliest(links, self.nbd.stranger_until());
         Time::earliest(links, Time::earliest(self.nbd.refresh_by, self.client.wake_at()))
     }
 }
@@ -412,7 +414,7 @@ impl Sdc {
             self.dial_servers(now, out);
         }
         self.mdm_tick(now, out);
-        if self.nbd_stranger_until().is_some_and(|at| at <= now) {
+        if self.nbd.stranger_until().is_some_and(|at| at <= now) {
             self.nbd_strangers(now, out);
         }
         if self.nbd.refresh_by.is_some_and(|at| at <= now) {

@@ -456,7 +456,7 @@ impl Node for Admin {
                 self.state = State::Dialing;
                 self.current = self.meant().unwrap_or(self.current);
                 let to = self.mdms[self.current];
-                out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+                out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Ours });
             }
             State::Idle(link) if self.meant().is_some_and(|i| i != self.current) => {
                 self.leave(now, link, out);

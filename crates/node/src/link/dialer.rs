@@ -62,7 +62,7 @@ impl Dialer {
         match self.state {
             State::Down { retry_at } if retry_at <= now => {
                 self.state = State::Dialing;
-                out.push(Effect::Dial { dial, to: self.to, port: Port::Peer });
+                out.push(Effect::Dial { dial, to: self.to, port: Port::Ours });
                 true
             }
             _ => false,

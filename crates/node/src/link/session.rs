@@ -36,9 +36,9 @@ impl Session {
         Ok(Session { incarnation, number: hello.session, link: Some(link) })
     }
 
-    /// Records that a link is down, if it is the session's.
-    pub fn lost(&mut self, link: LinkId) {
-        self.link.take_if(|own| *own == link);
+    /// Records that a link is down. Returns true if it was the session's.
+    pub fn lost(&mut self, link: LinkId) -> bool {
+        self.link.take_if(|own| *own == link).is_some()
     }
 }
 

@@ -1,7 +1,7 @@
 //! A shard's side of the protocol with the MDM: registration, heartbeats, the map, proposals.
 
 use super::opening::Known;
-use super::{Device, Follower, Sds, Trouble, Who};
+use super::{Device, Follower, Sds, Trouble};
 use crate::link::{Answer, Callee, Welcomed, hello, send_control};
 use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
 use crate::refusals::Writer;
@@ -12,7 +12,7 @@ use base::mutant::{self, Mutant};
 use base::{
     ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time, beside_spare,
 };
-use mirror::{Fate, Mirror, ScrubStats};
+use mirror::{Fate, Mirror, ScrubStats, Stats};
 use prost::Message;
 use seam::{Buf, Effects, Note, UnitStore};
 use store::durable::layout::Layout;
@@ -29,13 +29,6 @@ use wire::{Frame, Header, Kind, PeerLink};
 const FULL_FOR: Duration = Duration::from_secs(5);
 
 impl Sds {
-    /// Sends a hello to the MDM, on a link that was dialled to it.
-    pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
-        self.links.insert(link, Who::Mdm);
-        let hello = self.own_hello();
-        self.mdm.dialer_mut().link_up(now, link, &hello, out);
-    }
-
     /// Returns this shard's hello.
     pub(super) fn own_hello(&self) -> Hello {
         let hello = hello(&self.config.dialect, self.cluster, Role::Sds, &self.config.name);
@@ -58,7 +51,7 @@ impl Sds {
         }
         let frame = Frame::try_from(h)?;
         let (dialect, cluster) = (&self.config.dialect, self.cluster);
-        if let Some(answer) = self.mdm.dialer().answer(dialect, cluster, &frame, body) {
+        if let Some(answer) = self.mdm.finder.dialer().answer(dialect, cluster, &frame, body) {
             match &answer {
                 Answer::Welcome(welcomed) => self.welcomed_by_mdm(link, welcomed, now, out)?,
                 Answer::Refusal(refusal) => self.refused_by_mdm(now, refusal, out),
@@ -95,7 +88,7 @@ impl Sds {
             }
             RefusalCode::NotLeader => {
                 if let Ok(leader) = refusal.leader.parse() {
-                    self.mdm.go_to(leader);
+                    self.mdm.finder.go_to(leader);
                 }
             }
             _ => {}
@@ -107,7 +100,7 @@ impl Sds {
     /// So this process ends if that takes too long: then dials are refused until its next start,
     /// which is the proof.
     fn wait_for_place(&mut self, now: Time, text: String, out: &mut Effects) {
-        let since = *self.occupied.get_or_insert(now);
+        let since = *self.mdm.occupied.get_or_insert(now);
         if now.since(since) > self.config.limits.suspect_after * 3 {
             self.give_up(Trouble::Refused(text), out);
         }
@@ -124,17 +117,17 @@ impl Sds {
         if knows_less(welcome.map, self.map.version) {
             return Err(OF_BEFORE);
         }
-        self.mdm.dialer_mut().admitted(*version);
+        self.mdm.finder.dialer_mut().admitted(*version);
         let link = PeerLink::new(link, *version);
-        self.mdm_life = Incarnation(welcome.incarnation);
+        self.mdm.life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return Ok(()) };
         if welcome.recovers {
-            self.told_at = Some(self.map.version);
+            self.news.told_at = Some(self.map.version);
             let report = self.report_parts();
             report.iter().for_each(|p| send_control(link, message::Report {}, p, out));
         }
         send_control(link, message::Register {}, &register, out);
-        self.mdm.dialer_mut().asked(now);
+        self.mdm.finder.dialer_mut().asked(now);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
         Ok(())
     }
@@ -188,13 +181,13 @@ impl Sds {
 
     /// Handles the MDM's answer to the registration, which assigns the incarnation.
     fn registered(&mut self, now: Time, registered: &Registered, out: &mut Effects) {
-        self.mdm.dialer_mut().settled();
-        self.occupied = None;
+        self.mdm.finder.dialer_mut().settled();
+        self.mdm.occupied = None;
         self.cluster = ClusterId(registered.cluster);
         let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
         if self.me == DeviceId(0) {
             (self.me, self.incarnation) = (id, incarnation);
-            self.named_at = MapVersion(registered.map);
+            self.opening.named_at = MapVersion(registered.map);
             // A device is scrubbed soon after its start anyway, so earlier orders count as begun.
             self.scrub = registered.scrub;
             if let Err(error) = self.opening.name(self.cluster, id, out) {
@@ -205,7 +198,7 @@ impl Sds {
             // could only do harm.
             return self.end(Note::Superseded, out);
         }
-        match self.mdm.dialer().up().filter(|_| self.mirror.is_some()) {
+        match self.mdm.finder.dialer().up().filter(|_| self.mirror.is_some()) {
             Some(link) => self.pull(link, true, out),
             None => self.serve(now, out),
         }
@@ -219,11 +212,11 @@ impl Sds {
             return self.give_up(Trouble::Device(MountError::OtherDevice { found, wanted }), out);
         }
         device.durable().and_then(growth).into_iter().for_each(|note| out.note(note));
-        let (limits, boot) = (self.config.limits.clone(), self.boot.unwrap_or(now));
+        let (limits, boot) = (self.config.limits.clone(), self.opening.boot.unwrap_or(now));
         let mut mirror = Mirror::new(self.me, self.incarnation, limits, device, boot);
-        mirror.named_at(self.named_at);
+        mirror.named_at(self.opening.named_at);
         self.mirror = Some(mirror);
-        if let Some(link) = self.mdm.dialer().up() {
+        if let Some(link) = self.mdm.finder.dialer().up() {
             self.pull(link, true, out);
         }
     }
@@ -235,14 +228,18 @@ impl Sds {
         out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
     }
 
-    fn page_of_mdm(&mut self, now: Time, body: &Buf, page: MapPage, out: &mut Effects) {
+    fn page_of_mdm(&mut self, now: Time, body: &Buf, mut page: MapPage, out: &mut Effects) {
         let (last, from) = (page.last, self.map.version);
         if page.version > 0 {
-            self.told_at = None;
+            self.news.told_at = None;
         }
-        self.map_page(now, page, out);
+        self.leave_out_others(&mut page);
+        if let Some(changes) = self.map.page(page) {
+            self.map_changed(now, changes, true, out);
+            self.greet_waiting(now, out);
+        }
         self.news.keep(body.to_vec(), last.then_some((from, self.map.version)));
-        if let Some(link) = self.mdm.dialer().up().filter(|_| last) {
+        if let Some(link) = self.mdm.finder.dialer().up().filter(|_| last) {
             self.pull(link, true, out);
         }
     }
@@ -270,18 +267,13 @@ impl Sds {
         out: &mut Effects,
     ) {
         let (mine, every) = (self.map.version, self.config.limits.beacon_every);
-        if self.is_unheard_of(theirs) {
+        if self.news.is_unheard_of(mine, theirs) {
             return;
         }
         if let Some(question) = self.news.is_due(now, from, (theirs, mine), every) {
             let pull = MapPull { op: question, have: mine, wait: false };
             out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
         }
-    }
-
-    /// True if this map is from after a recovery of which no MDM has told this server.
-    fn is_unheard_of(&self, theirs: MapVersion) -> bool {
-        self.told_at.is_none() && is_of_before(theirs, self.map.version.0)
     }
 
     /// Handles a page of a map that another server passes on. This server will pass the map on,
@@ -297,14 +289,14 @@ impl Sds {
         let page = read_page(body, self.config.dialect.level_max)?;
         // The recovering MDM relies on this shard's report: with a map from before the recovery,
         // this shard must not become a primary.
-        if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
+        if self.news.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
             return Ok(());
         }
         let mut pages = self.news.came(from, m.op, page, body.len());
         let Some(last) = pages.last() else { return Ok(()) };
         let (had, version) = (self.map.version, MapVersion(last.version));
         // Pages of two answers must not become one.
-        if !self.map.is_between_pages() || self.is_unheard_of(version) {
+        if !self.map.is_between_pages() || self.news.is_unheard_of(had, version) {
             return Ok(());
         }
         let told: Vec<Vec<u8>> = pages.iter().map(MapPage::encode_to_vec).collect();
@@ -317,14 +309,6 @@ impl Sds {
         self.map_changed(now, changes, false, out);
         self.greet_waiting(now, out);
         Ok(())
-    }
-
-    fn map_page(&mut self, now: Time, mut page: MapPage, out: &mut Effects) {
-        self.leave_out_others(&mut page);
-        if let Some(changes) = self.map.page(page) {
-            self.map_changed(now, changes, true, out);
-            self.greet_waiting(now, out);
-        }
     }
 
     /// Drops groups to which this device neither belongs nor did. In a large domain they would fill
@@ -345,7 +329,7 @@ impl Sds {
     // Long: one step after the other, each of which relies on those before.
     fn map_changed(&mut self, now: Time, changes: Changes, told: bool, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
-        self.mdm.learn(&self.map.mdms);
+        self.mdm.finder.learn(&self.map.mdms);
         self.followers.look_again();
         if changes.lives {
             self.end_lives(now, out);
@@ -460,13 +444,17 @@ impl Sds {
     }
 
     pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
-        let Some(link) = self.mdm.dialer().up().filter(|_| self.me != DeviceId(0)) else { return };
+        let Some(link) = self.mdm.finder.dialer().up().filter(|_| self.me != DeviceId(0)) else {
+            return;
+        };
         if self.heartbeat_due > now {
             return;
         }
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
-        let stats = self.stats();
-        let slow = self.slow(now);
+        let floor = self.config.limits.slow / 4;
+        let slow = self.mirror.as_mut().map_or(Vec::new(), |m| slow(m, self.me, floor, now));
+        let stats = self.mirror.as_ref().map_or(Stats::default(), |m| m.stats());
+        let scrubbed = self.mirror.as_ref().and_then(|m| m.scrub_stats());
         let lately = |at: Option<Time>| at.is_some_and(|at| now.since(at) < FULL_FOR);
         let durable = self.device().and_then(Device::durable);
         let resync = self.mirror.as_ref().map(|m| m.resync()).unwrap_or_default();
@@ -478,7 +466,7 @@ impl Sds {
             ops: stats.ops,
             full: lately(stats.full_at),
             only_spare: lately(stats.only_spare_at),
-            scrub: self.scrub_stats().map(|s| scrub(&s, self.scrub, now)),
+            scrub: scrubbed.map(|s| scrub(&s, self.scrub, now)),
             repaired: stats.repaired,
             unreadable: stats.unreadable,
             reads: stats.reads,
@@ -493,24 +481,6 @@ impl Sds {
         send_control(link, message::Heartbeat {}, &heartbeat, out);
     }
 
-    /// Returns devices that take at least a quarter of the time that counts as slow. The MDM
-    /// compares them with each other.
-    fn slow(&mut self, now: Time) -> Vec<SlowDevice> {
-        let (me, floor) = (self.me, self.config.limits.slow / 4);
-        let Some(mirror) = self.mirror.as_mut().filter(|_| !floor.is_zero()) else {
-            return Vec::new();
-        };
-        let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
-        let stands = ms(mirror.stands(now));
-        let slow = mirror.slow(now, floor).into_iter();
-        let told = |(device, took): (DeviceId, Duration)| SlowDevice {
-            device: device.0,
-            ms: ms(took),
-            stands_ms: if device == me { stands } else { 0 },
-        };
-        slow.map(told).collect()
-    }
-
     /// Proposes changes of the configuration to the MDM. Repeated until the map shows them.
     pub(super) fn propose(&mut self, now: Time, out: &mut Effects) {
         if self.mirror.is_none() || self.proposal_due > now {
@@ -521,7 +491,7 @@ impl Sds {
             mirror.store_mut().rest(out);
         }
         let Some(proposal) = self.proposal(now) else { return };
-        if let Some(link) = self.mdm.dialer().up() {
+        if let Some(link) = self.mdm.finder.dialer().up() {
             send_control(link, message::Proposal {}, &proposal, out);
         }
     }
@@ -575,6 +545,23 @@ fn growth(durable: &Durable) -> Option<Note> {
         None => Note::Grown { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
+}
+
+/// Returns devices that take at least `floor`, a quarter of the time that counts as slow. The MDM
+/// compares them with each other.
+fn slow(mirror: &mut Mirror<Device>, me: DeviceId, floor: Duration, now: Time) -> Vec<SlowDevice> {
+    if floor.is_zero() {
+        return Vec::new();
+    }
+    let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
+    let stands = ms(mirror.stands(now));
+    let slow = mirror.slow(now, floor).into_iter();
+    let told = |(device, took): (DeviceId, Duration)| SlowDevice {
+        device: device.0,
+        ms: ms(took),
+        stands_ms: if device == me { stands } else { 0 },
+    };
+    slow.map(told).collect()
 }
 
 fn copying((group, todo, missed): (base::GroupId, u64, u64)) -> MoveStatus {

@@ -1,9 +1,12 @@
 //! A shard's side of the protocol with clients and other devices: handshakes, sessions, and the
 //! dispatch of frames.
 
-use super::{Sds, Session, Who};
+use super::sessions::Waiting;
+use super::{Sds, Who};
 use crate::link::handshake::{check_hello, read_hello, send_welcome};
+use crate::link::session::Session;
 use crate::link::{Answer, PeerId, welcome};
+use crate::mapview::MapView;
 use crate::refusals::{self, refusal, refuse};
 use base::{DeviceId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT, mutant};
 use seam::{Buf, DialId, Effect, Effects, Note};
@@ -21,20 +24,6 @@ const UNHEARD_OF: &str =
 /// The incarnation of a server whose frame says none: frames about maps.
 const UNSAID: Incarnation = Incarnation(0);
 
-/// A hello with an incarnation that the map does not have yet.
-pub(super) struct Waiting {
-    link: LinkId,
-    /// When the hello is refused.
-    pub(super) until: Time,
-    hello: Hello,
-}
-
-impl Waiting {
-    pub(super) fn is_on(&self, link: LinkId) -> bool {
-        self.link == link
-    }
-}
-
 impl Sds {
     pub(super) fn link_up(
         &mut self,
@@ -47,8 +36,10 @@ impl Sds {
             self.links.insert(link, Who::Stranger);
             return;
         };
-        if self.mdm.dialled(dial) {
-            return self.greet_mdm(now, link, out);
+        if self.mdm.finder.dialled(dial) {
+            self.links.insert(link, Who::Mdm);
+            let hello = self.own_hello();
+            return self.mdm.finder.dialer_mut().link_up(now, link, &hello, out);
         }
         match self.followers.dialled(dial) {
             Some((device, true)) => {
@@ -101,7 +92,7 @@ impl Sds {
     fn damaged(&mut self, now: Time, link: LinkId, who: Who, h: &Header, out: &mut Effects) {
         if let (Who::Client(_, version), Ok(write)) = (who, message::Write::try_from(h)) {
             let link = PeerLink::new(link, version);
-            return self.answer_client(link, &write.request, Status::Damaged, out);
+            return self.answer(link, &write.request, Status::Damaged, out);
         }
         self.drop_link(now, link, out);
     }
@@ -109,7 +100,7 @@ impl Sds {
     // ---- handshakes ----
 
     fn greeted(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
-        let hello = match self.waiting.iter().any(|w| w.is_on(link)) {
+        let hello = match self.sessions.waits(link) {
             true => Err(refusal(RefusalCode::Unexpected, "a hello has to be answered first")),
             false => read_hello(Frame::try_from(h), body),
         };
@@ -121,7 +112,7 @@ impl Sds {
     fn turn_away(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
         out.note(Note::Refused { link, why: refusals::HELLO });
         self.links.remove(&link);
-        self.waiting.retain(|w| !w.is_on(link));
+        self.sessions.forget(link);
         refuse(link, why, out);
     }
 
@@ -167,7 +158,8 @@ impl Sds {
             return Err(refusal(RefusalCode::Superseded, text));
         }
         if incarnation > known && !mutant::on(Mutant::BelieveHello) {
-            self.wait_for_map(now, link, hello);
+            let until = now + self.config.limits.hello_within;
+            self.sessions.waiting.push(Waiting { link, until, hello: hello.clone() });
             return Ok(());
         }
         let old = match peer {
@@ -178,21 +170,23 @@ impl Sds {
                     let text = "a newer process has this client's name";
                     return Err(refusal(RefusalCode::Superseded, text));
                 }
-                let session = Session::newer(self.clients.get(&sdc).copied(), hello, link)?;
+                let session =
+                    Session::newer(self.sessions.clients.get(&sdc).copied(), hello, link)?;
                 if !mutant::on(Mutant::NoSession) {
                     mirror.session_over(now, sdc, out);
                 }
                 self.links.insert(link, Who::Client(sdc, version));
-                self.clients.insert(sdc, session)
+                self.sessions.clients.insert(sdc, session)
             }
             _ => {
                 let device = DeviceId(hello.id);
-                let session = Session::newer(self.leaders.get(&device).copied(), hello, link)?;
+                let session =
+                    Session::newer(self.sessions.leaders.get(&device).copied(), hello, link)?;
                 self.links.insert(link, Who::Leader(device, version));
                 if mutant::on(Mutant::BelieveHello) {
                     mirror.heard(now, device, incarnation, MapVersion(hello.map), out);
                 }
-                self.leaders.insert(device, session)
+                self.sessions.leaders.insert(device, session)
             }
         };
         out.push(Effect::Welcome { link });
@@ -212,17 +206,10 @@ impl Sds {
         Ok(())
     }
 
-    /// Keeps a hello with an incarnation that the map does not have, as anyone can claim one. If
-    /// the claim is true, a map with that incarnation is on its way.
-    fn wait_for_map(&mut self, now: Time, link: LinkId, hello: &Hello) {
-        let until = now + self.config.limits.hello_within;
-        self.waiting.push(Waiting { link, until, hello: hello.clone() });
-    }
-
     /// Answers the hellos that wait, as far as possible, after the map has changed or time has
     /// passed.
     pub(super) fn greet_waiting(&mut self, now: Time, out: &mut Effects) {
-        for waiting in core::mem::take(&mut self.waiting) {
+        for waiting in core::mem::take(&mut self.sessions.waiting) {
             let Waiting { link, until, hello } = waiting;
             let answer = match until <= now {
                 true => Err(refusal(RefusalCode::Unknown, UNHEARD_OF)),
@@ -230,7 +217,7 @@ impl Sds {
             };
             if let Err(why) = answer {
                 self.turn_away(link, &why, out);
-            } else if let Some(again) = self.waiting.iter_mut().find(|w| w.link == link) {
+            } else if let Some(again) = self.sessions.waiting.iter_mut().find(|w| w.link == link) {
                 again.until = until;
             }
         }
@@ -241,10 +228,7 @@ impl Sds {
     pub(super) fn end_lives(&mut self, now: Time, out: &mut Effects) {
         let blind = mutant::on(Mutant::NoSession) || mutant::on(Mutant::OldLife);
         let Some(mirror) = self.mirror.as_mut().filter(|_| !blind) else { return };
-        let map = &self.map;
-        let over =
-            self.clients.extract_if(.., |sdc, session| map.is_over(*sdc, session.incarnation));
-        for (sdc, session) in over {
+        for (sdc, session) in self.sessions.over(&self.map) {
             mirror.session_over(now, sdc, out);
             if let Some(link) = session.link {
                 self.links.remove(&link);
@@ -265,12 +249,12 @@ impl Sds {
         body: Buf,
         out: &mut Effects,
     ) -> Result<(), &'static str> {
-        let Some(session) = self.clients.get(&sdc) else { return Ok(()) };
+        let Some(session) = self.sessions.clients.get(&sdc) else { return Ok(()) };
         let mut io = Io::of(h).ok_or("a client sent a frame that is not an I/O")??;
         let client = &mut io.request_mut().client;
         (client.sdc, client.incarnation) = (sdc, session.incarnation);
-        match self.check_volume(&io, sdc) {
-            Err(status) => self.answer_client(link, io.request(), status, out),
+        match may_do(&self.map, &io, sdc) {
+            Err(status) => self.answer(link, io.request(), status, out),
             Ok(()) => {
                 let mirror = self.mirror.as_mut().expect("clients are welcomed by a named shard");
                 mirror.client(now, link, &io, Body::of(h, body), out);
@@ -279,42 +263,7 @@ impl Sds {
         Ok(())
     }
 
-    /// Checks that the map has the volume, that this client may do this with it, that the range is
-    /// in the volume, and that the unit belongs to this group.
-    fn check_volume(&self, io: &Io, sdc: SdcId) -> Result<(), Status> {
-        let request = io.request();
-        let UnitRange { unit, at, len } = request.range;
-        let newer = request.map > self.map.version;
-        let Some(volume) = self.map.volumes.get(&unit.volume) else {
-            let gone = self.map.is_deleted(unit.volume);
-            return Err(if newer && !gone { Status::Behind } else { Status::NoVolume });
-        };
-        let Some(grant) = volume.mapping.grant(sdc) else {
-            return Err(if newer { Status::Behind } else { Status::NoVolume });
-        };
-        if io.writes() && grant.access == Access::ReadOnly {
-            return Err(if newer { Status::Behind } else { Status::ReadOnly });
-        }
-        let end = u64::from(unit.index) * u64::from(UNIT) + u64::from(at) + u64::from(len);
-        if end > volume.size {
-            return Err(if newer { Status::Behind } else { Status::OutOfRange });
-        }
-        if request.generation < grant.generation {
-            return Err(Status::Stale);
-        }
-        if volume.group_of(unit.index) != Some(request.group) {
-            return Err(Status::OutOfRange);
-        }
-        Ok(())
-    }
-
-    fn answer_client(
-        &mut self,
-        link: PeerLink,
-        request: &Request,
-        status: Status,
-        out: &mut Effects,
-    ) {
+    fn answer(&self, link: PeerLink, request: &Request, status: Status, out: &mut Effects) {
         let reply = Reply::new(request.op, request.group, status, self.map.version);
         out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
     }
@@ -448,4 +397,33 @@ impl Sds {
             Answer::Wrong(wrong) => Err(wrong.why()),
         }
     }
+}
+
+/// Checks that the map has the volume, that this client may do this with it, that the range is in
+/// the volume, and that the unit belongs to this group.
+fn may_do(map: &MapView, io: &Io, sdc: SdcId) -> Result<(), Status> {
+    let request = io.request();
+    let UnitRange { unit, at, len } = request.range;
+    let newer = request.map > map.version;
+    let Some(volume) = map.volumes.get(&unit.volume) else {
+        let gone = map.is_deleted(unit.volume);
+        return Err(if newer && !gone { Status::Behind } else { Status::NoVolume });
+    };
+    let Some(grant) = volume.mapping.grant(sdc) else {
+        return Err(if newer { Status::Behind } else { Status::NoVolume });
+    };
+    if io.writes() && grant.access == Access::ReadOnly {
+        return Err(if newer { Status::Behind } else { Status::ReadOnly });
+    }
+    let end = u64::from(unit.index) * u64::from(UNIT) + u64::from(at) + u64::from(len);
+    if end > volume.size {
+        return Err(if newer { Status::Behind } else { Status::OutOfRange });
+    }
+    if request.generation < grant.generation {
+        return Err(Status::Stale);
+    }
+    if volume.group_of(unit.index) != Some(request.group) {
+        return Err(Status::OutOfRange);
+    }
+    Ok(())
 }
