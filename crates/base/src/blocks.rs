@@ -14,6 +14,7 @@ impl BlockSet {
     pub const FULL: BlockSet = BlockSet([u64::MAX; 4]);
 
     /// Returns the blocks that `at..at + len` (bytes in the unit) touches, even in part.
+    #[inline]
     pub fn touching(at: u32, len: u32) -> BlockSet {
         assert!(at <= UNIT && len <= UNIT - at, "range {at}+{len} leaves the unit");
         BlockSet::from_range(at / BLOCK..(at + len).div_ceil(BLOCK))
@@ -27,6 +28,7 @@ impl BlockSet {
     }
 
     /// Returns the blocks with these indices; `range.end` is at most 256.
+    #[inline]
     pub fn from_range(range: Range<u32>) -> BlockSet {
         let Range { start, end } = range;
         // As a rule all are in one word.
@@ -35,6 +37,11 @@ impl BlockSet {
             set.0[start as usize / 64] = u64::MAX >> (64 - (end - start)) << (start % 64);
             return set;
         }
+        BlockSet::across_words(start, end)
+    }
+
+    #[inline(never)]
+    fn across_words(start: u32, end: u32) -> BlockSet {
         let below = |n: u32| -> [u64; 4] {
             core::array::from_fn(|i| match n.saturating_sub(i as u32 * 64) {
                 0 => 0,

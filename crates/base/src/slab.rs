@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 
 /// A bounded table. Keys of different generations never match.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slab<T> {
     entries: Vec<(u32, Option<T>)>,
     free: Vec<u32>,

@@ -273,13 +273,12 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
-        let op = self.ops.get_mut(key)?;
+        let mut op = self.ops.remove(key)?;
         self.load.end(op.counts.take());
-        let op = self.ops.get(key)?;
         if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, self.traffic.bytes(op), op.number);
+            self.give_room(op.group, op.flying, self.traffic.bytes(&op), op.number);
         }
-        self.ops.remove(key)
+        Some(op)
     }
 
     /// Returns every group that has a replica here, in order.
@@ -335,7 +334,17 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Does what can be done now. Each call from outside ends with this loop, and nothing else
     /// continues an operation that had to wait: so no step begins within another one.
+    #[inline]
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
+        let copies = !self.copy_queue.is_empty() || !self.arrivals.is_empty();
+        if self.has_work() || copies || !self.roomy.is_empty() {
+            self.pump_all(now, out);
+        } else {
+            self.copy_at = None; // as a rule an answer leaves nothing to do
+        }
+    }
+
+    fn pump_all(&mut self, now: Time, out: &mut Effects) {
         loop {
             while let Some(work) = self.next_work() {
                 self.step(now, work, out);
@@ -394,16 +403,15 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Starts an operation's media job.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let started = self.launch(key, out);
+        let op = self.ops.get(key).expect("the operation lives");
+        let gone = op.kind.changes_data() && self.is_gone(op.unit.volume);
+        let started = self.launch(key, gone, out);
         self.launched(now, key, started, out);
     }
 
-    /// Starts an operation's media job. The caller passes the result to `launched`.
-    pub(crate) fn launch(&mut self, key: u64, out: &mut Effects) -> Started {
-        let gone = self
-            .ops
-            .get(key)
-            .is_some_and(|op| op.kind.changes_data() && self.is_gone(op.unit.volume));
+    /// Starts an operation's media job, which does nothing if the volume is `gone`. The caller
+    /// passes the result to `launched`.
+    pub(crate) fn launch(&mut self, key: u64, gone: bool, out: &mut Effects) -> Started {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);

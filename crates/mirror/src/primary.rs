@@ -267,7 +267,7 @@ impl<S: UnitStore> Mirror<S> {
         // body's checksum.
         let alone = self.replicas[group].needed().is_empty();
         let now_here = !needs_space || alone || mutant::on(Mutant::ActBeforeReserve);
-        let started = now_here.then(|| self.launch(key, out));
+        let started = now_here.then(|| self.launch(key, false, out));
         if !matches!(started, Some(Started::BadBody)) {
             self.send_write(key, to, out);
         }
@@ -439,12 +439,12 @@ impl<S: UnitStore> Mirror<S> {
         // What other replicas still have to do doesn't count as an operation of a client any more.
         self.load.end(op.counts.take());
         let (group, asker) = (op.group, op.asker);
-        let (unit, blocks) = (op.unit, BlockSet::touching(op.at, op.len));
+        let (unit, at, len) = (op.unit, op.at, op.len);
         let (bytes, status) = (op.body.len() as u64, op.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.is_solo();
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
-            replica.record.dirty.insert(unit, blocks);
+            replica.record.dirty.insert(unit, BlockSet::touching(at, len));
         }
         self.unlock(group, key);
         if let Asker::Client { link, op } = asker {

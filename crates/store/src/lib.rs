@@ -20,6 +20,7 @@ pub mod durable;
 mod lost;
 mod memory;
 mod space;
+mod units;
 
 pub use memory::Memory;
 pub use space::Space;

@@ -4,65 +4,28 @@
 use crate::lost::Lost;
 use crate::overlaps_are_judged;
 use crate::space::Space;
+use crate::units::{Access, Place, Unit, Units};
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, GroupId, IdMap, Map, Slab, UNIT, UnitKey, VolumeId};
+use base::{BLOCK, BlockSet, GroupId, Slab, UNIT, UnitKey, VolumeId};
 use seam::{
     Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job, Marks, ReplicaRecord,
     Started, UnitStore,
 };
 
-#[derive(Clone, Copy, Debug)]
-struct Unit {
-    slot: u64,
-    valid: BlockSet,
-    /// Jobs and reservations that need the slot.
-    pins: u32,
-    /// Blocks that running jobs change. No other job may touch them.
-    changing: BlockSet,
-    /// The volume was dropped: the unit goes with its last pin.
-    doomed: bool,
-}
-
-/// What a unit is pinned for.
-#[derive(Clone, Copy, Debug)]
-enum Access {
-    /// To read these blocks.
-    Read(BlockSet),
-    /// To change these blocks.
-    Change(BlockSet),
-    /// To have its slot.
-    Hold,
-}
-
 /// What a job must know about its unit.
 #[derive(Clone, Copy, Debug)]
 struct Pinned {
+    /// Where the unit is in the table. A NULL device has no units.
+    place: Option<Place>,
     /// Where the unit begins on the device, in bytes.
     start: u64,
     valid: BlockSet,
 }
 
-impl Unit {
-    fn pin(&mut self, access: Access) -> Pinned {
-        let touched = match access {
-            Access::Read(blocks) | Access::Change(blocks) => blocks,
-            Access::Hold => BlockSet::EMPTY,
-        };
-        let overlaps = !self.changing.and(touched).is_empty();
-        assert!(!overlaps || overlaps_are_judged(), "a job overlaps a change");
-        if let Access::Change(blocks) = access {
-            self.changing.insert(blocks);
-        }
-        self.pins += 1;
-        Pinned { start: self.slot * u64::from(UNIT), valid: self.valid }
-    }
-}
-
 #[derive(Debug)]
 struct Running {
     token: u64,
-    group: GroupId,
-    unit: UnitKey,
+    unit: Option<Place>,
     /// Number of device operations in flight.
     left: u32,
     result: Result<Buf, DiskError>,
@@ -95,7 +58,7 @@ pub struct Memory {
     disk: DiskId,
     keeps: bool,
     space: Space,
-    groups: IdMap<GroupId, Map<UnitKey, Unit>>,
+    units: Units,
     lost: Lost,
     running: Slab<Running>,
     /// The job that completed last, until the caller asks for it.
@@ -108,7 +71,7 @@ impl Clone for Memory {
             disk: self.disk,
             keeps: self.keeps,
             space: self.space.clone(),
-            groups: self.groups.clone(),
+            units: self.units.clone(),
             lost: self.lost.clone(),
             running: Slab::new(JOBS),
             finished: None,
@@ -129,7 +92,7 @@ impl Memory {
             disk,
             keeps,
             space: Space::new(capacity / u64::from(UNIT)),
-            groups: IdMap::default(),
+            units: Units::default(),
             lost: Lost::default(),
             running: Slab::new(JOBS),
             finished: None,
@@ -153,7 +116,7 @@ impl Memory {
 
     /// Returns where the unit's bytes are on the device.
     pub fn place(&self, group: GroupId, unit: UnitKey) -> Option<u64> {
-        self.unit(group, unit).map(|u| u.slot * u64::from(UNIT))
+        self.units.get(group, unit).map(Unit::start)
     }
 
     fn read(
@@ -166,17 +129,17 @@ impl Memory {
         out: &mut Effects,
     ) -> Started {
         let touched = BlockSet::touching(at, len);
-        let Some(Pinned { start, valid }) = self.pin(group, unit, false, Access::Read(touched))
-        else {
+        let pinned = self.pin(group, unit, false, Access::Read(touched));
+        let Some(Pinned { place, start, valid }) = pinned else {
             return Started::Done(out.pool().zeroed(len as usize));
         };
         let mut invalid = touched;
         invalid.remove(valid);
         if invalid == touched {
-            self.unpin(group, unit, Blocks::None { at, len, invalid });
+            self.unpin(place, &Blocks::None { at, len, invalid });
             return Started::Done(out.pool().zeroed(len as usize));
         }
-        let op = self.run(token, group, unit, 1, Blocks::None { at, len, invalid });
+        let op = self.run(token, place, 1, Blocks::None { at, len, invalid });
         out.push(Effect::Read { op, disk: self.disk, at: start + u64::from(at), len });
         Started::Pending
     }
@@ -194,10 +157,8 @@ impl Memory {
         let end = at + body.len() as u32;
         let touched = BlockSet::touching(at, body.len() as u32);
         debug_assert!(self.is_not_read(group, unit, touched), "a change overlaps a read");
-        let Some(Pinned { start, valid }) = self.pin(group, unit, true, Access::Change(touched))
-        else {
-            return Started::Full;
-        };
+        let pinned = self.pin(group, unit, true, Access::Change(touched));
+        let Some(Pinned { place, start, valid }) = pinned else { return Started::Full };
         let (first, last) = (at / BLOCK, (end - 1) / BLOCK);
         let from = if valid.contains(first) { at } else { first * BLOCK };
         let to = if valid.contains(last) { end } else { (last + 1) * BLOCK };
@@ -211,7 +172,7 @@ impl Memory {
             bytes[(end - from) as usize..].fill(0);
             whole
         };
-        let op = self.run(token, group, unit, 1, Blocks::Set(touched));
+        let op = self.run(token, place, 1, Blocks::Set(touched));
         out.push(Effect::Write {
             op,
             disk: self.disk,
@@ -239,7 +200,9 @@ impl Memory {
         let touched = BlockSet::touching(at, len);
         debug_assert!(self.is_not_read(group, unit, touched), "a change overlaps a read");
         let pinned = self.pin(group, unit, false, Access::Change(touched));
-        let Some(Pinned { start, valid }) = pinned else { return Started::Done(Buf::EMPTY) };
+        let Some(Pinned { place, start, valid }) = pinned else {
+            return Started::Done(Buf::EMPTY);
+        };
         let end = at + len;
         let whole = BlockSet::within(at, len);
         let parts =
@@ -250,10 +213,10 @@ impl Memory {
         };
         let left = parts.iter().flatten().count() as u32;
         if left == 0 {
-            self.unpin(group, unit, Blocks::Clear { whole, touched });
+            self.unpin(place, &Blocks::Clear { whole, touched });
             return Started::Done(Buf::EMPTY);
         }
-        let op = self.run(token, group, unit, left, Blocks::Clear { whole, touched });
+        let op = self.run(token, place, left, Blocks::Clear { whole, touched });
         for (from, to) in parts.into_iter().flatten() {
             let (at, body) = (start + u64::from(from), out.pool().zeroed((to - from) as usize));
             out.push(Effect::Write { op, disk: self.disk, at, body, durable: false });
@@ -264,10 +227,9 @@ impl Memory {
     fn lose(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> Started {
         let blocks = BlockSet::within(at, len);
         debug_assert!(self.is_not_read(group, unit, blocks), "a change overlaps a read");
-        if self.pin(group, unit, true, Access::Change(blocks)).is_none() {
-            return Started::Full;
-        }
-        self.unpin(group, unit, Blocks::Set(blocks));
+        let pinned = self.pin(group, unit, true, Access::Change(blocks));
+        let Some(Pinned { place, .. }) = pinned else { return Started::Full };
+        self.unpin(place, &Blocks::Set(blocks));
         if self.keeps {
             self.lost.insert(group, unit, blocks);
         }
@@ -276,20 +238,21 @@ impl Memory {
 
     /// Forgets the jobs and reservations of a dead process.
     fn forget_jobs(&mut self) {
-        let space = &mut self.space;
-        for units in self.groups.values_mut() {
-            let mut slots: Vec<u64> = Vec::new();
-            units.retain(|_, unit| {
-                (unit.pins, unit.changing) = (0, BlockSet::EMPTY);
-                let keep = !unit.valid.is_empty() && !unit.doomed;
-                if !keep {
-                    slots.push(unit.slot);
-                }
-                keep
-            });
-            slots.sort_unstable();
-            slots.into_iter().for_each(|slot| space.give(slot));
-        }
+        let mut slots: Vec<u64> = Vec::new();
+        self.units.retain(|unit| {
+            unit.forget_pins();
+            if unit.is_idle() {
+                slots.push(unit.slot);
+            }
+            !unit.is_idle()
+        });
+        self.give(slots);
+    }
+
+    /// Gives these slots back, in their order on the device.
+    fn give(&mut self, mut slots: Vec<u64>) {
+        slots.sort_unstable();
+        slots.into_iter().for_each(|slot| self.space.give(slot));
     }
 
     /// Keeps a completed job. The caller asks for each one at once, so one place is enough.
@@ -301,26 +264,14 @@ impl Memory {
 
     fn wipe(&mut self, group: GroupId) {
         self.lost.wipe(group);
-        let units = self.groups.get_mut(group).map(core::mem::take);
-        for (unit, Unit { slot, pins, .. }) in units.into_iter().flatten() {
-            assert_eq!(pins, 0, "{unit:?} of {group} is in use");
-            self.space.give(slot);
+        for unit in self.units.wipe(group) {
+            assert!(!unit.is_pinned(), "{:?} of {group} is in use", unit.key);
+            self.space.give(unit.slot);
         }
     }
 
-    fn unit(&self, group: GroupId, unit: UnitKey) -> Option<&Unit> {
-        self.groups.get(group)?.get(&unit)
-    }
-
-    fn run(
-        &mut self,
-        token: u64,
-        group: GroupId,
-        unit: UnitKey,
-        left: u32,
-        change: Blocks,
-    ) -> DiskOp {
-        let running = Running { token, group, unit, left, result: Ok(Buf::EMPTY), change };
+    fn run(&mut self, token: u64, unit: Option<Place>, left: u32, change: Blocks) -> DiskOp {
+        let running = Running { token, unit, left, result: Ok(Buf::EMPTY), change };
         DiskOp(self.running.insert(running).expect("callers bound their jobs"))
     }
 
@@ -328,8 +279,9 @@ impl Memory {
     /// debug assertions call it; that no job touches what another one *changes*, every build
     /// checks ([`Unit::pin`]).
     fn is_not_read(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> bool {
+        let place = self.units.find(group, unit);
         let apart = |job: &Running| match job.change {
-            Blocks::None { at, len, .. } if (job.group, job.unit) == (group, unit) => {
+            Blocks::None { at, len, .. } if job.unit == place => {
                 BlockSet::touching(at, len).and(blocks).is_empty()
             }
             _ => true,
@@ -339,43 +291,41 @@ impl Memory {
 
     /// Pins the unit's slot. With `make`, takes a slot if the unit has none. `None`: there is no
     /// slot. A NULL device has no slots: all its units lie at its start, and all blocks are valid.
+    #[inline]
     fn pin(&mut self, group: GroupId, key: UnitKey, make: bool, access: Access) -> Option<Pinned> {
         if !self.keeps {
-            return Some(Pinned { start: 0, valid: BlockSet::FULL });
+            return Some(Pinned { place: None, start: 0, valid: BlockSet::FULL });
         }
-        let units = self.groups.get_or_insert_with(group, Map::default);
-        if let Some(unit) = units.get_mut(&key) {
-            return Some(unit.pin(access));
-        }
-        let slot = if make { self.space.take()? } else { return None };
-        let (valid, changing) = (BlockSet::EMPTY, BlockSet::EMPTY);
-        let unit = Unit { slot, valid, pins: 0, changing, doomed: false };
-        Some(units.entry(key).or_insert(unit).pin(access))
+        let place = match self.units.find(group, key) {
+            Some(place) => place,
+            None if make => self.units.insert(Unit::new(group, key, self.space.take()?)),
+            None => return None,
+        };
+        let unit = self.units.at(place);
+        unit.pin(access);
+        Some(Pinned { place: Some(place), start: unit.start(), valid: unit.valid })
     }
 
-    fn unpin(&mut self, group: GroupId, key: UnitKey, change: Blocks) {
-        if !self.keeps {
-            return;
-        }
-        let units = self.groups.get_mut(group).expect("a pinned unit's group is there");
-        let unit = units.get_mut(&key).expect("a pinned unit is there");
+    /// Ends a pin, and frees the slot with the last one if the unit needs it no more.
+    #[inline]
+    fn unpin(&mut self, place: Option<Place>, change: &Blocks) {
+        let Some(place) = place else { return };
+        let unit = self.units.at(place);
         match change {
-            Blocks::None { .. } => {}
+            Blocks::None { .. } => unit.unpin(&BlockSet::EMPTY),
             Blocks::Set(blocks) => {
-                unit.valid.insert(blocks);
-                unit.changing.remove(blocks);
+                unit.valid.insert(*blocks);
+                unit.unpin(blocks);
             }
             Blocks::Clear { whole, touched } => {
-                unit.valid.remove(whole);
-                unit.changing.remove(touched);
+                unit.valid.remove(*whole);
+                unit.unpin(touched);
             }
-            Blocks::Failed(blocks) => unit.changing.remove(blocks),
+            Blocks::Failed(blocks) => unit.unpin(blocks),
         }
-        unit.pins -= 1;
-        if unit.pins == 0 && (unit.valid.is_empty() || unit.doomed) {
-            let slot = unit.slot;
-            units.remove(&key);
-            self.space.give(slot);
+        if unit.is_idle() {
+            let unit = self.units.remove(place);
+            self.space.give(unit.slot);
         }
     }
 }
@@ -421,8 +371,7 @@ impl UnitStore for Memory {
         if running.left > 0 {
             return;
         }
-        let Some(Running { token, group, unit, mut result, mut change, .. }) =
-            self.running.remove(op.0)
+        let Some(Running { token, unit, mut result, mut change, .. }) = self.running.remove(op.0)
         else {
             return;
         };
@@ -434,7 +383,7 @@ impl UnitStore for Memory {
         {
             change = Blocks::Failed(touched);
         }
-        self.unpin(group, unit, change);
+        self.unpin(unit, &change);
         self.end(Finished { token, result, crc: None });
     }
 
@@ -446,7 +395,7 @@ impl UnitStore for Memory {
     fn flush(&mut self, _: &mut Effects) {}
 
     fn has_space_for(&self, group: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
-        !self.keeps || self.unit(group, unit).is_some_and(|u| !u.valid.is_empty())
+        !self.keeps || self.units.get(group, unit).is_some_and(|u| !u.valid.is_empty())
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey, _: u32, _: u32) -> bool {
@@ -455,7 +404,8 @@ impl UnitStore for Memory {
 
     fn release(&mut self, group: GroupId, unit: UnitKey, _: u32, _: u32) {
         if self.keeps {
-            self.unpin(group, unit, Blocks::Set(BlockSet::EMPTY));
+            let place = self.units.find(group, unit).expect("a reserved unit is there");
+            self.unpin(Some(place), &Blocks::Set(BlockSet::EMPTY));
         }
     }
 
@@ -464,7 +414,7 @@ impl UnitStore for Memory {
     }
 
     fn valid(&self, group: GroupId, unit: UnitKey) -> BlockSet {
-        match self.unit(group, unit) {
+        match self.units.get(group, unit) {
             Some(unit) => unit.valid,
             None if self.keeps => BlockSet::EMPTY,
             None => BlockSet::FULL,
@@ -472,19 +422,17 @@ impl UnitStore for Memory {
     }
 
     fn units(&self, group: GroupId) -> Vec<UnitKey> {
-        let mut keys: Vec<UnitKey> =
-            self.groups.get(group).into_iter().flat_map(|u| u.keys().copied()).collect();
+        let mut keys: Vec<UnitKey> = self.units.keys(group).collect();
         keys.sort_unstable();
         keys
     }
 
     fn is_empty(&self, group: GroupId) -> bool {
-        self.groups.get(group).is_none_or(|units| units.is_empty())
+        self.units.keys(group).next().is_none()
     }
 
     fn volumes(&self) -> Vec<VolumeId> {
-        let mut all: Vec<VolumeId> =
-            self.groups.values().flat_map(|u| u.keys().map(|k| k.volume)).collect();
+        let mut all: Vec<VolumeId> = self.units.iter().map(|unit| unit.key.volume).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -494,21 +442,18 @@ impl UnitStore for Memory {
         self.lost.drop_volume(volume);
         let mut slots: Vec<u64> = Vec::new();
         let mut gone = 0;
-        for units in self.groups.values_mut() {
-            units.retain(|key, unit| {
-                if key.volume != volume {
-                    return true;
-                }
-                gone += u64::from(!unit.doomed);
-                unit.doomed = true;
-                if unit.pins == 0 {
-                    slots.push(unit.slot);
-                }
-                unit.pins > 0
-            });
-        }
-        slots.sort_unstable();
-        slots.into_iter().for_each(|slot| self.space.give(slot));
+        self.units.retain(|unit| {
+            if unit.key.volume != volume {
+                return true;
+            }
+            gone += u64::from(!unit.doomed);
+            unit.doomed = true;
+            if !unit.is_pinned() {
+                slots.push(unit.slot);
+            }
+            unit.is_pinned()
+        });
+        self.give(slots);
         gone * u64::from(UNIT)
     }
 

@@ -54,8 +54,11 @@ impl Client {
 
     #[inline]
     fn raise_floor(&mut self, floor: u64) {
-        self.floor = self.floor.max(floor);
-        while self.entries.front().is_some_and(|e| e.seq < self.floor) {
+        if floor <= self.floor {
+            return; // no entry is below it
+        }
+        self.floor = floor;
+        while self.entries.front().is_some_and(|e| e.seq < floor) {
             self.entries.pop_front();
         }
     }
@@ -127,16 +130,16 @@ impl ExecutedList {
             return;
         }
         let ClientWrite { sdc, incarnation, seq, floor } = write;
-        let index = self.clients.iter().position(|c| c.sdc == sdc).unwrap_or_else(|| {
-            self.clients.push(Client::new(sdc, incarnation));
-            self.clients.len() - 1
-        });
+        let index = match self.clients.first() {
+            Some(first) if first.sdc == sdc => 0,
+            _ => self.find_or_add(sdc, incarnation),
+        };
         let client = &mut self.clients[index];
-        if client.incarnation > incarnation {
-            return;
-        }
         let before = client.entries.len();
-        if client.incarnation < incarnation {
+        if client.incarnation != incarnation {
+            if client.incarnation > incarnation {
+                return;
+            }
             *client = Client::new(sdc, incarnation);
         }
         client.raise_floor(floor);
@@ -155,6 +158,15 @@ impl ExecutedList {
             // longer do.
             self.clients.swap(index, index / 2);
         }
+    }
+
+    /// Returns the index of a client, which is added without entries if it is new.
+    #[inline(never)]
+    fn find_or_add(&mut self, sdc: SdcId, incarnation: Incarnation) -> usize {
+        self.clients.iter().position(|c| c.sdc == sdc).unwrap_or_else(|| {
+            self.clients.push(Client::new(sdc, incarnation));
+            self.clients.len() - 1
+        })
     }
 
     /// Notes that these blocks have the content of another replica now, whose list is `theirs`:
