@@ -43,7 +43,8 @@ mod peers;
 mod recovery;
 mod turned_away;
 
-use crate::links::{self, hello, send_hello};
+use crate::link::handshake::send_hello;
+use crate::link::{self, hello};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -332,8 +333,11 @@ impl Mdm {
     fn link_up(&mut self, now: Time, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
         if dial.is_some_and(|d| self.asks_by(d)) {
             self.ask_whether_it_serves(link, out);
-        } else if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
-            self.greet_member(now, link, member, out);
+        } else if let Some((member, counts)) = dial.and_then(|d| self.peers.dialled(d)) {
+            match counts {
+                true => self.greet_member(now, link, member, out),
+                false => out.push(Effect::Close { link }),
+            }
         } else if let Some(dial) = dial {
             // A process listens. That was the question.
             self.detector.answered(now, dial.0);
@@ -425,7 +429,7 @@ impl Mdm {
     }
 
     fn dial(&mut self, to: SocketAddr, out: &mut Effects) {
-        out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+        out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Ours });
         self.dials += 1;
     }
 
@@ -433,8 +437,10 @@ impl Mdm {
         if self.asks_by(dial) {
             return self.go_on(now, out);
         }
-        if let Some(member) = self.peers.dialled(dial) {
-            return self.member_lost(now, member, out);
+        if let Some((member, counts)) = self.peers.dialled(dial) {
+            return if counts {
+                self.member_lost(now, member, out)
+            };
         }
         if why != DialError::Refused || mutant::on(Mutant::IgnoreRefusal) {
             return self.detector.probe_over(dial.0);
@@ -490,7 +496,7 @@ impl Node for Mdm {
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {
-        Some(links::strangers(&self.config.limits))
+        Some(link::strangers(&self.config.limits))
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

@@ -5,7 +5,7 @@
 //! that one case, so the place that finds it writes the text. A note is a fixed text for each code:
 //! [`note`] has all of them, in one table.
 
-use crate::links::send_control;
+use crate::link::send_control;
 use alloc::string::String;
 use base::LinkId;
 use seam::{Effect, Effects};

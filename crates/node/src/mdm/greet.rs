@@ -3,12 +3,13 @@
 use super::intake::Input;
 use super::outlet::Answer;
 use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
-use crate::links::{check_hello, send_control, send_welcome, welcome};
+use crate::link::handshake::{check_hello, read_hello, send_welcome};
+use crate::link::{PeerId, send_control, welcome};
 use crate::refusals::{self, Writer, refusal, refuse};
 use alloc::format;
 use alloc::string::String;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, LinkId, SdcId, Time};
+use base::{DeviceId, LinkId, Time};
 use mdm::controller::superseded;
 use prost::Message;
 use seam::{Buf, Effect, Effects, Head, Note};
@@ -110,7 +111,7 @@ impl Mdm {
             Peer::Mdm(_) => Some(Role::Mdm),
         };
         match (frame, role) {
-            (Ok(Frame::Hello(_)), None) => match decode::<Hello>(body)? {
+            (frame, None) => match read_hello(frame, body)? {
                 own if self.is_own(&own) => {
                     self.go_on(now, out);
                     Ok(())
@@ -129,7 +130,6 @@ impl Mdm {
                     })
                 }
             },
-            (_, None) => Err(unexpected("the first frame must be a hello")),
             (Ok(Frame::Report(_)), Some(Role::Sds)) => {
                 let report = decode::<Report>(body)?;
                 report.check().map_err(|unknown| {
@@ -219,7 +219,7 @@ impl Mdm {
         hello: Hello,
         out: &mut Effects,
     ) -> Result<(), Refusal> {
-        let version = check_hello(&self.config.dialect, &hello, self.state.cluster)?;
+        let (_, version) = check_hello(&self.config.dialect, &hello, self.state.cluster)?;
         // A proposed entry may still be dropped.
         if self.proposed().is_none() {
             self.check_build(&hello.name, hello.build.as_ref())?;
@@ -244,17 +244,17 @@ impl Mdm {
         hello: &Hello,
         out: &mut Effects,
     ) -> Result<(), Refusal> {
-        let version = check_hello(&self.config.dialect, hello, self.state.cluster)?;
+        let (peer, version) = check_hello(&self.config.dialect, hello, self.state.cluster)?;
         let role = hello.role();
         let alone = self.state.members.list.len() <= 1;
         if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin || !alone) {
             return Err(refusal(RefusalCode::Unknown, why.clone()));
         }
-        let newest = match role {
-            Role::Sds => self.state.devices.get(&DeviceId(hello.id)).map(|d| d.incarnation),
-            Role::Sdc => self.state.sdcs.get(&SdcId(hello.id)).map(|s| s.incarnation),
-            Role::Admin => None,
-            Role::Unknown | Role::Mdm => {
+        let newest = match peer {
+            PeerId::Device(device, _) => self.state.devices.get(&device).map(|d| d.incarnation),
+            PeerId::Client(sdc, _) => self.state.sdcs.get(&sdc).map(|s| s.incarnation),
+            PeerId::Admin => None,
+            PeerId::Unknown | PeerId::Mdm(_) => {
                 return Err(refusal(
                     RefusalCode::NotMe,
                     "this is an MDM; it serves SDSs, SDCs and orders",

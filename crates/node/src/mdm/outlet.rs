@@ -3,7 +3,7 @@
 
 use super::intake::Input;
 use super::{Link, Mdm, Peer, Pull};
-use crate::links::send_control;
+use crate::link::send_control;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -9,7 +9,7 @@
 use super::outlet::Answer;
 use super::peers::Peers;
 use super::{Mdm, Peer};
-use crate::links::send_control;
+use crate::link::send_control;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;

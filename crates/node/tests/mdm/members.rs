@@ -74,7 +74,7 @@ impl Bench {
     fn with_all_entries(&mut self) -> (LinkId, u64) {
         self.dials.retain(|(_, to)| to == AWAY);
         let (way, greeting) = self.dial_up();
-        let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
+        let plain = node::link::welcome(ClusterId(7), Role::Mdm, 1);
         self.send(way, Header::new(Kind::Welcome), &plain);
         let link = self.hello_as(2, AWAY);
         self.pass(500, &[]);
@@ -174,7 +174,7 @@ fn a_member_that_began_anew_is_understood_while_its_earlier_link_seems_up() {
     b.dials.retain(|(_, to)| to == AWAY);
     let (way, greeting) = b.dial_up();
     let secret = greeting.secret;
-    let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
+    let plain = node::link::welcome(ClusterId(7), Role::Mdm, 1);
     b.send(way, Header::new(Kind::Welcome), &plain);
     let earlier = b.hello_as(2, AWAY);
     let term = b.term();
@@ -239,7 +239,7 @@ fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
 #[test]
 fn the_secret_of_a_member_is_found_among_those_that_were_made_up() {
     let mut b = Bench::with_a_member();
-    let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
+    let plain = node::link::welcome(ClusterId(7), Role::Mdm, 1);
     for secret in (100..105).chain([9]).chain(105..110) {
         b.hello_with(2, AWAY, secret);
     }
@@ -326,7 +326,7 @@ fn whom_the_state_does_not_name_is_refused_and_not_dialled() {
     // But a member may know of one that was added meanwhile.
     let (link, _) = b.dial_up();
     let named = MdmInfo { id: 3, address: "10.0.0.3:1".into(), ..MdmInfo::default() };
-    let plain = node::links::welcome(ClusterId(7), Role::Mdm, 1);
+    let plain = node::link::welcome(ClusterId(7), Role::Mdm, 1);
     b.send(link, Header::new(Kind::Welcome), &Welcome { mdms: vec![named], ..plain });
     let third = b.hello_as(3, "10.0.0.3:1");
     assert_eq!(b.take::<Welcome>(third, Kind::Welcome)[0].mdms.len(), 2);

@@ -109,6 +109,13 @@ impl fmt::Display for Malformed {
 
 impl core::error::Error for Malformed {}
 
+impl From<Malformed> for &'static str {
+    #[cold]
+    fn from(malformed: Malformed) -> &'static str {
+        malformed.why()
+    }
+}
+
 macro_rules! all_kinds {
     ($($kind:ident)*) => {
         /// What the header of a frame says, of whatever kind it is. Receivers on the data path read
