@@ -59,7 +59,7 @@ fn gate(steps: &mut Steps, update: bool) -> Result<()> {
         steps.skip(TITLE, &why);
         return Ok(());
     }
-    if !steps.check("valgrind", || packages::ensure(GATE))? {
+    if !steps.check("valgrind", |_| packages::ensure(GATE))? {
         return Ok(());
     }
     let (runner, version) = (target_dir().join("tools/bin/gungraun-runner"), wanted_version()?);
@@ -78,19 +78,20 @@ fn gate(steps: &mut Steps, update: bool) -> Result<()> {
     if !steps.command("build what is counted", build.args(BENCH))? {
         return Ok(());
     }
-    steps.check(TITLE, || {
+    steps.check(TITLE, |steps| {
         let now = Baseline { taken_with: tools()?, counts: count(&runner)? };
         if update {
             std::fs::write(&file, now.to_text())?;
-            println!("{} is new. Say in the commit why the counts changed.", file.display());
+            let path = file.display();
+            steps.print(&format!("{path} is new. Say in the commit why the counts changed."));
             return Ok(true);
         }
         let text = std::fs::read_to_string(&file)?;
         let verdict =
             Baseline::parse(&text).with_context(|| file.display().to_string())?.judge(&now);
-        println!("{}", verdict.text);
+        steps.print(&verdict.text);
         for name in verdict.grown {
-            println!("Where: callgrind_annotate {}", profile(&name).display());
+            steps.print(&format!("Where: callgrind_annotate {}", profile(&name).display()));
         }
         Ok(verdict.passed)
     })?;

@@ -1,9 +1,13 @@
 //! Runs commands one after the other, measures their time, and counts results.
+//!
+//! Steps can also run in the background, at the lowest priority. Their output is kept and printed
+//! as a whole.
 
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::io::{self, BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Instant;
 
 /// Start of the line that a system test prints when it leaves something out.
@@ -19,27 +23,52 @@ pub struct Steps {
     broken: Vec<String>,
     /// What was not tested, and why.
     left_out: Vec<String>,
+    /// What the steps printed, if they run in the background.
+    kept: Option<String>,
 }
 
 impl Steps {
+    /// Runs the steps of `behind` in the background of those of `before`.
+    pub fn beside(
+        &mut self,
+        before: impl FnOnce(&mut Steps) -> Result<()>,
+        behind: impl FnOnce(&mut Steps) -> Result<()> + Send,
+    ) -> Result<()> {
+        let mut background = Steps { kept: Some(String::new()), ..Steps::default() };
+        let (front, back) = thread::scope(|scope| {
+            let back = scope.spawn(|| behind(&mut background));
+            (before(self), back.join())
+        });
+        print!("{}", background.kept.take().unwrap_or_default());
+        self.passed += background.passed;
+        self.failed += background.failed;
+        self.broken.append(&mut background.broken);
+        background.left_out.into_iter().for_each(|what| self.leave_out(what));
+        front?;
+        back.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+
+    /// Prints a line, or keeps it.
+    pub fn print(&mut self, text: &str) {
+        match &mut self.kept {
+            Some(kept) => *kept += &format!("{text}\n"),
+            None => println!("{text}"),
+        }
+    }
+
     /// Runs one command as a step. If it is a test binary, each of its tests counts.
     pub fn command(&mut self, title: &str, command: &mut Command) -> Result<bool> {
         self.step(title, &line(command), |steps| {
-            let mut child = command
-                .stdout(Stdio::piped())
-                .spawn()
+            let background = steps.kept.is_some();
+            let started = if background { start_behind(command) } else { start(command) };
+            let (mut child, out) = started
                 .with_context(|| format!("can't run {}", command.get_program().display()))?;
-            let out = child.stdout.take().context("stdout is piped")?;
             let (mut passed, mut failed) = (0, 0);
-            let mut test = String::new();
-            for text in BufReader::new(out).lines() {
+            for text in out.lines() {
                 let text = text?;
-                println!("{text}");
-                if let Some(name) = running_test(&text) {
-                    test = name.map(|name| format!("{name}: ")).unwrap_or_default();
-                }
-                if let Some(why) = text.strip_prefix(LEFT_OUT) {
-                    steps.leave_out(format!("{test}{why}"));
+                steps.print(&text);
+                if let Some(what) = text.strip_prefix(LEFT_OUT) {
+                    steps.leave_out(what.into());
                 }
                 if let Some((p, f)) = test_result(&text) {
                     passed += p;
@@ -61,8 +90,12 @@ impl Steps {
     }
 
     /// Runs one check as a step.
-    pub fn check(&mut self, title: &str, check: impl FnOnce() -> Result<bool>) -> Result<bool> {
-        self.step(title, "", |_| check())
+    pub fn check(
+        &mut self,
+        title: &str,
+        check: impl FnOnce(&mut Steps) -> Result<bool>,
+    ) -> Result<bool> {
+        self.step(title, "", check)
     }
 
     fn step(
@@ -71,7 +104,7 @@ impl Steps {
         what: &str,
         run: impl FnOnce(&mut Steps) -> Result<bool>,
     ) -> Result<bool> {
-        println!("\n=== {title}{}{what}", if what.is_empty() { "" } else { ": " });
+        self.print(&format!("\n=== {title}{}{what}", if what.is_empty() { "" } else { ": " }));
         let (start, before) = (Instant::now(), self.passed + self.failed);
         let ok = run(self)?;
         if self.passed + self.failed == before {
@@ -81,13 +114,14 @@ impl Steps {
             self.broken.push(title.to_owned());
         }
         let verdict = if ok { "ok" } else { "FAILED" };
-        println!("--- {title}: {verdict}, {:.1} s", start.elapsed().as_secs_f64());
+        let seconds = start.elapsed().as_secs_f64();
+        self.print(&format!("--- {title}: {verdict}, {seconds:.1} s"));
         Ok(ok)
     }
 
     /// Prints that a step was skipped, and why. With `GABION_ALL=1` that is a failure.
     pub fn skip(&mut self, title: &str, why: &str) {
-        println!("\n=== {title}: left out: {why}");
+        self.print(&format!("\n=== {title}: left out: {why}"));
         self.leave_out(format!("{title}: {why}"));
         if std::env::var(ALL).is_ok_and(|all| !all.is_empty() && all != "0") {
             self.failed += 1;
@@ -116,12 +150,24 @@ impl Steps {
     }
 }
 
-/// Reads a line about a test. Returns `Some(Some(name))` if the test goes on after the line, as
-/// with `--nocapture`, and `Some(None)` if it has ended.
-fn running_test(text: &str) -> Option<Option<&str>> {
-    let (name, rest) = text.strip_prefix("test ")?.split_once(" ... ")?;
-    let ended = ["ok", "FAILED", "ignored"].iter().any(|end| rest.starts_with(end));
-    Some((!ended).then_some(name))
+/// Starts a command. Returns it with its standard output.
+fn start(command: &mut Command) -> io::Result<(Child, Box<dyn BufRead>)> {
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let out = child.stdout.take().expect("stdout is piped");
+    Ok((child, Box::new(BufReader::new(out))))
+}
+
+/// Starts a command at the lowest priority. Returns it with its standard output and error.
+fn start_behind(command: &Command) -> io::Result<(Child, Box<dyn BufRead>)> {
+    let mut nice = Command::new("nice");
+    nice.args(["-n", "19"]).arg(command.get_program()).args(command.get_args());
+    nice.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(folder) = command.get_current_dir() {
+        nice.current_dir(folder);
+    }
+    let (out, writer) = io::pipe()?;
+    let child = nice.stdout(writer.try_clone()?).stderr(writer).spawn()?;
+    Ok((child, Box::new(BufReader::new(out))))
 }
 
 /// Returns a command line as a person would type it.
@@ -178,16 +224,38 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_leave_out_is_listed_once_with_their_names() {
-        assert_eq!(running_test("test power::cut ... "), Some(Some("power::cut")));
-        assert_eq!(running_test("test power::cut ... ok"), Some(None));
-        assert_eq!(running_test("test result: ok. 17 passed; 2 failed"), None);
+    fn what_tests_leave_out_is_listed_once() {
         let mut steps = Steps::default();
-        let said = "test a ... \nLEFT OUT: no mount\nLEFT OUT: no mount\nok\n\
-                    test b ... \nLEFT OUT: no mount\nok\n\
-                    test c ... ok\nLEFT OUT: no loop device\n";
+        let said = "LEFT OUT: a: no mount\nLEFT OUT: a: no mount\nLEFT OUT: b: no mount\nok\n";
         assert!(steps.command("told", Command::new("printf").arg(said)).unwrap());
-        assert_eq!(steps.left_out, ["a: no mount", "b: no mount", "no loop device"]);
+        assert_eq!(steps.left_out, ["a: no mount", "b: no mount"]);
+    }
+
+    #[test]
+    fn steps_in_the_background_count_as_well() {
+        let result = |text: &str| {
+            let mut shell = Command::new("sh");
+            shell.args(["-c", &format!("echo 'test result: {text}'; echo error >&2; $CODE")]);
+            shell
+        };
+        let mut steps = Steps::default();
+        let front = |steps: &mut Steps| {
+            let mut shell = result("ok. 17 passed; 0 failed; 0 ignored");
+            assert!(steps.command("front", shell.env("CODE", "exit 0"))?);
+            Ok(())
+        };
+        let back = |steps: &mut Steps| {
+            let mut shell = result("FAILED. 1 passed; 2 failed; 0 ignored");
+            assert!(!steps.command("back", shell.env("CODE", "exit 1"))?);
+            let kept = steps.kept.as_deref().unwrap_or_default();
+            assert!(kept.contains("2 failed") && kept.contains("\nerror\n"), "{kept}");
+            steps.skip("another", "no reason");
+            Ok(())
+        };
+        steps.beside(front, back).unwrap();
+        assert_eq!((steps.passed, steps.failed), (18, 2));
+        assert_eq!(steps.broken, ["back"]);
+        assert_eq!(steps.left_out, ["another: no reason"]);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! `cargo xtask test`: everything that CI runs, fast parts first.
 //!
-//! The code is built once for clippy, and once with the profile `ci` for everything that runs.
+//! The code is built once for clippy, and once with the profile `ci` for everything that runs. What
+//! contains the mutants is built apart. While the system tests run, which wait more than they
+//! compute, everything else runs in the background.
 
 use crate::steps::{Steps, cargo};
 use crate::{built, gate, packages, root, sim, tidy};
@@ -32,6 +34,28 @@ enum Part {
     System,
 }
 
+/// The packages that are built as a release has them, without the mutants.
+const PRODUCT: [&str; 7] = [
+    "--workspace",
+    "--exclude",
+    "gabion-sim",
+    "--exclude",
+    "gabion-system-tests",
+    "--exclude",
+    "xtask",
+];
+
+/// Names of the system tests that measure how long something stalls: one runs at a time.
+const MEASURING: [&str; 7] = [
+    "bench::",
+    "failover::",
+    "large_writes::",
+    "mdm_restart::",
+    "scale::",
+    "storm::",
+    "strangers::",
+];
+
 /// How long each fuzz target runs, in seconds.
 const FUZZ_SECONDS: u32 = 8;
 
@@ -45,56 +69,59 @@ pub fn run(args: &TestArgs) -> Result<bool> {
     if wanted(Part::Unit) {
         unit(&mut steps)?;
     }
-    if wanted(Part::Gate) {
-        gate::part(&mut steps)?;
-    }
-    if wanted(Part::Sim) {
-        simulation(&mut steps)?;
-    }
-    if wanted(Part::Fuzz) {
-        fuzz(&mut steps)?;
-    }
-    if wanted(Part::System) {
-        system(&mut steps)?;
+    let others = |steps: &mut Steps| -> Result<()> {
+        if wanted(Part::Sim) {
+            simulation(steps)?;
+        }
+        if wanted(Part::Unit) {
+            mutants(steps)?;
+        }
+        if wanted(Part::Gate) {
+            gate::part(steps)?;
+        }
+        if wanted(Part::Fuzz) {
+            fuzz(steps)?;
+        }
+        Ok(())
+    };
+    if wanted(Part::System) && programs(&mut steps)? {
+        steps.beside(system, others)?;
+    } else {
+        others(&mut steps)?;
     }
     Ok(steps.finish())
 }
 
 fn style(steps: &mut Steps) -> Result<()> {
     steps.command("format", &mut cargo(&["fmt", "--all", "--check"]))?;
-    steps.check("house rules", tidy::run)?;
+    steps.check("house rules", |_| tidy::run())?;
     let lints = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
     steps.command("lints", &mut cargo(&lints))?;
     Ok(())
 }
 
 fn unit(steps: &mut Steps) -> Result<()> {
-    steps.command(
-        "unit tests and driver contract",
-        &mut cargo(&[
-            "test",
-            "--profile",
-            "ci",
-            "--workspace",
-            "--exclude",
-            "gabion-sim",
-            "--exclude",
-            "gabion-system-tests",
-        ]),
-    )?;
-    // Separate from the others: the mutants must not get into their builds.
-    mutants(steps, "the durable store", "gabion-store", &["--test", "mutants"])?;
-    let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
-    mutants(steps, "the mirrors", "gabion-mirror", &exactly)?;
-    mutants(steps, "the MDM", "gabion-mdm", &["--test", "mutants", "--test", "balance"])?;
+    let mut tests = cargo(&["test", "--profile", "ci"]);
+    steps.command("unit tests and driver contract", tests.args(PRODUCT))?;
+    // With the profile in which it runs, because that is built already.
+    steps.command("tests of the chores", &mut cargo(&["test", "--package", "xtask"]))?;
     Ok(())
 }
 
-/// Runs the tests that switch the rules of a crate off one by one.
-fn mutants(steps: &mut Steps, whose: &str, package: &str, tests: &[&str]) -> Result<()> {
-    let mut command = cargo(&["test", "--profile", "ci", "--features", "mutants"]);
-    command.args(["--package", package]).args(tests);
-    steps.command(&format!("mutants of {whose}"), &mut command)?;
+/// Runs the tests that switch the rules of a crate off one by one. The mutants must not get into
+/// the builds of other tests.
+fn mutants(steps: &mut Steps) -> Result<()> {
+    let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
+    let crates: [(&str, &str, &[&str]); 3] = [
+        ("the durable store", "gabion-store", &["--test", "mutants"]),
+        ("the mirrors", "gabion-mirror", &exactly),
+        ("the MDM", "gabion-mdm", &["--test", "mutants", "--test", "balance"]),
+    ];
+    for (whose, package, tests) in crates {
+        let mut command = cargo(&["test", "--profile", "ci", "--features", "mutants"]);
+        command.args(["--package", package]).args(tests);
+        steps.command(&format!("mutants of {whose}"), &mut command)?;
+    }
     Ok(())
 }
 
@@ -117,7 +144,7 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
         return Ok(());
     }
     if !works(Command::new("cargo").args(["fuzz", "--version"])) {
-        println!("Installing cargo-fuzz");
+        steps.print("Installing cargo-fuzz");
         if !works(Command::new("cargo").args(["install", "--locked", "cargo-fuzz"])) {
             steps.skip(TITLE, "cargo-fuzz is not there and can't be installed");
             return Ok(());
@@ -139,21 +166,31 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-fn system(steps: &mut Steps) -> Result<()> {
-    if !steps.check("third-party programs", || packages::ensure(packages::SYSTEM))? {
-        return Ok(());
-    }
+/// Installs what the system tests and the instruction gate need, as only one installation can run
+/// at a time.
+fn programs(steps: &mut Steps) -> Result<bool> {
+    let there = steps.check("third-party programs", |_| {
+        Ok(packages::ensure(packages::SYSTEM)? && packages::ensure(packages::GATE)?)
+    })?;
     packages::ensure(packages::OPTIONAL)?;
-    let mut build = cargo(&["build", "--profile", "ci"]);
-    build.args(["--package", "gabion", "--package", "gabion-capi"]);
-    if !steps.command("build gabion and its library", &mut build)? {
+    Ok(there)
+}
+
+fn system(steps: &mut Steps) -> Result<()> {
+    // With the targets of the unit tests, so that the same builds of all libraries serve both.
+    let mut build = cargo(&["build", "--profile", "ci", "--lib", "--bins", "--tests"]);
+    if !steps.command("build gabion and its library", build.args(PRODUCT))? {
         return Ok(());
     }
-    // One test at a time: they measure stalls, on as few as two cores.
     let tests = ["test", "--profile", "ci", "--package", "gabion-system-tests", "--"];
-    let mut command = cargo(&tests);
-    command.args(["--test-threads", "1", "--nocapture"]);
-    command.env("GABION_BIN", built("gabion")).current_dir(root());
-    steps.command("system tests", &mut command)?;
+    let mut alone = cargo(&tests);
+    alone.args(["--test-threads", "1", "--nocapture"]).args(MEASURING);
+    let mut others = cargo(&tests);
+    others.args(["--test-threads", "3"]);
+    MEASURING.iter().for_each(|name| _ = others.args(["--skip", name]));
+    for (title, mut command) in [("system tests that measure", alone), ("system tests", others)] {
+        command.env("GABION_BIN", built("gabion")).current_dir(root());
+        steps.command(title, &mut command)?;
+    }
     Ok(())
 }

@@ -30,6 +30,7 @@ pub use run::{Ran, gabion, shell, tool};
 pub use spaces::Spaces;
 
 use anyhow::{Context, Result, bail, ensure};
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Waits until `condition` returns a value; `what` names the condition in the error message.
@@ -58,8 +59,10 @@ pub fn setting(name: &str, default: u64) -> u64 {
 /// Says that a test leaves something out, because this machine lacks or forbids something.
 /// `cargo xtask test` lists it at its end. Returns an error if the environment has `GABION_ALL=1`.
 pub fn leave_out(why: &str) -> Result<()> {
-    // On its own line, because the test binary has not ended the line with the test's name.
-    println!("\nLEFT OUT: {why}");
+    // Past the capture of output, and on its own line: that of the test's name may have no end yet.
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let _ = writeln!(std::io::stdout(), "\nLEFT OUT: {test}: {why}");
     ensure!(setting("GABION_ALL", 0) == 0, "GABION_ALL is set, and this was left out: {why}");
     Ok(())
 }

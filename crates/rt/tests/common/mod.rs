@@ -20,7 +20,9 @@ use std::thread::JoinHandle;
 pub fn leave_out(why: &str) {
     let all = std::env::var("GABION_ALL").is_ok_and(|all| !all.is_empty() && all != "0");
     assert!(!all, "GABION_ALL is set, and this was left out: {why}");
-    let _ = writeln!(std::io::stdout(), "\nLEFT OUT: {why}");
+    let thread = std::thread::current();
+    let test = thread.name().unwrap_or("a test");
+    let _ = writeln!(std::io::stdout(), "\nLEFT OUT: {test}: {why}");
 }
 
 /// Returns the backends that work here. `GABION_EPOLL_ONLY=1` leaves out io_uring, which valgrind
