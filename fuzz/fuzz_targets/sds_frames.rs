@@ -63,7 +63,7 @@ impl Rig {
                         self.links += 1;
                         Event::LinkUp {
                             link: LinkId(self.links),
-                            port: Port::Peer,
+                            port: Port::Ours,
                             dial: Some(dial),
                         }
                     }
@@ -208,7 +208,7 @@ fuzz_target!(|steps: Vec<Step>| {
             }
             Step::Hello { sdc, id, incarnation, session } => {
                 rig.links += 1;
-                rig.on(Event::LinkUp { link: LinkId(rig.links), port: Port::Peer, dial: None });
+                rig.on(Event::LinkUp { link: LinkId(rig.links), port: Port::Ours, dial: None });
                 let role = if sdc { Role::Sdc } else { Role::Sds };
                 let hello = Hello {
                     role: role as i32,

@@ -3,8 +3,8 @@
 use crate::exit::{Exit, coded};
 use anyhow::{Context, Result, anyhow, bail};
 use base::ClusterId;
-use node::links::{agreed, hello};
-use node::refusals::NOT_OFFERED;
+use node::link::handshake::Wrong;
+use node::link::{Answer, Callee, hello};
 use prost::Message;
 use seam::{BufPool, Framer, Framing};
 use std::collections::{BTreeSet, VecDeque};
@@ -226,18 +226,17 @@ impl Admin {
             .send(message::Hello {}, &hello)
             .and_then(|()| admin.receive())
             .map_err(|e| unreachable(format!("{e:#}")))?;
-        match frame {
-            Frame::Welcome(_) => match Welcome::decode(&body[..])? {
-                welcome if welcome.role() == Role::Mdm => {
-                    let version = agreed(&wire::DIALECT, &welcome);
-                    admin.version =
-                        version.with_context(|| format!("the MDM at {mdm}: {NOT_OFFERED}"))?;
-                    Ok((admin, welcome))
-                }
-                _ => bail!("{mdm} belongs to Gabion, but is not an MDM"),
-            },
-            Frame::Refusal(_) => Err(refused(mdm, &Refusal::decode(&body[..])?)),
-            _ => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
+        match Callee::Mdm.answer(&wire::DIALECT, ClusterId(0), &frame, &body) {
+            Some(Answer::Welcome(welcomed)) => {
+                admin.version = welcomed.version;
+                Ok((admin, welcomed.message))
+            }
+            Some(Answer::Refusal(why)) => Err(refused(mdm, &why)),
+            Some(Answer::Wrong(Wrong::Other)) => {
+                bail!("{mdm} belongs to Gabion, but is not an MDM")
+            }
+            Some(Answer::Wrong(wrong)) => bail!("the MDM at {mdm}: {}", wrong.why()),
+            None => bail!("{mdm} does not greet as an MDM does: is it the right address?"),
         }
     }
 

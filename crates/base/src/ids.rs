@@ -86,6 +86,13 @@ pub trait Id: Copy + Eq {
     fn number(self) -> u32;
 }
 
+impl Id for u32 {
+    #[inline]
+    fn number(self) -> u32 {
+        self
+    }
+}
+
 impl Id for GroupId {
     #[inline]
     fn number(self) -> u32 {

@@ -37,7 +37,7 @@ fn job(config: &MdmConfig) -> Result<Job<Mdm>> {
         spin: config::spin(config.spin_us),
         seed: crate::random()?,
         ..rt::Config::of(
-            vec![Listener { port: Port::Peer, at: config.listen.into() }],
+            vec![Listener { port: Port::Ours, at: config.listen.into() }],
             vec![DiskSpec::Growing { path: config.log.clone() }],
         )
     };

@@ -203,7 +203,7 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
             dialect: wire::DIALECT,
         })
     };
-    let listeners = vec![Listener { port: Port::Peer, at: listen.into() }];
+    let listeners = vec![Listener { port: Port::Ours, at: listen.into() }];
     let seat = Seat { listeners, disks: vec![disk] };
     Ok(Part { seat, node: Box::new(node), pin: device.pin, notice, grown, file })
 }

@@ -2,7 +2,7 @@
 
 use crate::place::{Item, Place, Post};
 use base::{BLOCK, ClusterId, Limits, LinkId, MIB, Prng, Time, UNIT, UnitKey, VolumeId};
-use node::links::hello;
+use node::link::hello;
 use node::mdm::{Config, Mdm};
 use node::sdc::{Sdc, SdcConfig};
 use node::sds::{DeviceConfig, Sds, SdsConfig};

@@ -107,8 +107,8 @@ impl<N: Node> Place<N> {
                 if self.framers.len() <= at {
                     self.framers.resize_with(at + 1, || None);
                 }
-                self.framers[at] = Some(node.framer(Port::Peer));
-                node.on(now, Event::LinkUp { link, port: Port::Peer, dial }, out);
+                self.framers[at] = Some(node.framer(Port::Ours));
+                node.on(now, Event::LinkUp { link, port: Port::Ours, dial }, out);
             }
             Item::Down(link) => {
                 node.on(now, Event::LinkDown { link, why: DownReason::Closed }, out)

@@ -7,8 +7,7 @@
 extern crate alloc;
 
 pub mod backup;
-pub mod finder;
-pub mod links;
+pub mod link;
 pub mod mapview;
 pub mod mdm;
 pub mod refusals;

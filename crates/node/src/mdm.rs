@@ -18,9 +18,9 @@
 //!   leads.
 //! - Hellos are not answered before the log is read, nor while this MDM may be about to lead. One
 //!   hello per link is kept.
-//! - After the log failed, nothing changes any more. A sole MDM answers orders with the error and
-//!   turns new servers and clients away; those that are connected continue with the map that they
-//!   have. An MDM that is not the only one closes their links, and refuses every hello.
+//! - After the log failed, nothing changes any more. The only voter answers orders with the error,
+//!   and turns new servers and clients away; those that are connected continue with the map that
+//!   they have. If others vote, too, an MDM closes those links, and refuses every hello.
 //! - A bad frame ends its link and nothing else. Queues are bounded. If an input does not fit, its
 //!   sender repeats it (proposals, heartbeats, registrations) or is told to try again (orders).
 //!
@@ -43,7 +43,8 @@ mod peers;
 mod recovery;
 mod turned_away;
 
-use crate::links::{self, hello, send_hello};
+use crate::link::handshake::send_hello;
+use crate::link::{self, hello};
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -160,6 +161,14 @@ struct Session {
     began: u64,
 }
 
+/// Why and how this MDM stopped.
+#[derive(Debug)]
+struct Stop {
+    why: String,
+    /// It was the only one that votes, so no other one leads now.
+    alone: bool,
+}
+
 /// The MDM.
 pub struct Mdm {
     config: Config,
@@ -185,7 +194,7 @@ pub struct Mdm {
     undecided: bool,
     /// This MDM's incarnation, drawn at random when it begins to serve.
     life: Incarnation,
-    failed: Option<String>,
+    failed: Option<Stop>,
     detector: Detector,
     healer: Healer,
     slowness: Slowness,
@@ -315,7 +324,7 @@ impl Mdm {
 
     /// Returns why it does not serve (any more) and what to do. The process may end with this text.
     pub fn failed(&self) -> Option<&str> {
-        self.failed.as_deref()
+        self.failed.as_ref().map(|stop| &*stop.why)
     }
 
     /// Returns true if it cannot continue because the file system of its log is full.
@@ -339,8 +348,11 @@ impl Mdm {
     fn link_up(&mut self, now: Time, link: LinkId, dial: Option<DialId>, out: &mut Effects) {
         if dial.is_some_and(|d| self.asks_by(d)) {
             self.ask_whether_it_serves(link, out);
-        } else if let Some(member) = dial.and_then(|d| self.peers.dialled(d)) {
-            self.greet_member(now, link, member, out);
+        } else if let Some((member, counts)) = dial.and_then(|d| self.peers.dialled(d)) {
+            match counts {
+                true => self.greet_member(now, link, member, out),
+                false => out.push(Effect::Close { link }),
+            }
         } else if let Some(dial) = dial {
             // A process listens. That was the question.
             self.detector.answered(now, dial.0);
@@ -432,7 +444,7 @@ impl Mdm {
     }
 
     fn dial(&mut self, to: SocketAddr, out: &mut Effects) {
-        out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+        out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Ours });
         self.dials += 1;
     }
 
@@ -440,8 +452,10 @@ impl Mdm {
         if self.asks_by(dial) {
             return self.go_on(now, out);
         }
-        if let Some(member) = self.peers.dialled(dial) {
-            return self.member_lost(now, member, out);
+        if let Some((member, counts)) = self.peers.dialled(dial) {
+            return if counts {
+                self.member_lost(now, member, out)
+            };
         }
         if why != DialError::Refused || mutant::on(Mutant::IgnoreRefusal) {
             return self.detector.probe_over(dial.0);
@@ -497,7 +511,7 @@ impl Node for Mdm {
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {
-        Some(links::strangers(&self.config.limits))
+        Some(link::strangers(&self.config.limits))
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {

@@ -5,12 +5,12 @@
 //! that one case, so the place that finds it writes the text. A note is a fixed text for each code:
 //! [`note`] has all of them, in one table.
 
-use crate::links::send_control;
+use crate::link::send_control;
 use alloc::string::String;
 use base::LinkId;
-use seam::{Effect, Effects};
-use wire::PeerLink;
+use seam::{Effect, Effects, Note};
 use wire::control::{Refusal, RefusalCode};
+use wire::{Malformed, PeerLink};
 
 /// The process that writes a note about a refusal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +21,38 @@ pub enum Writer {
     Sds,
     /// A client that an MDM or a data server refuses.
     Sdc,
+}
+
+/// Why a link is closed.
+#[derive(Clone, Copy, Debug)]
+pub enum Reason {
+    /// A frame came that can't be read.
+    Frame(Malformed),
+    /// The reason in words.
+    Words(&'static str),
+}
+
+impl Reason {
+    /// Returns the note about the link.
+    pub fn note(self, link: LinkId) -> Note {
+        match self {
+            Reason::Frame(malformed) => malformed.note(link),
+            Reason::Words(why) => Note::Refused { link, why },
+        }
+    }
+}
+
+impl From<Malformed> for Reason {
+    #[cold]
+    fn from(malformed: Malformed) -> Reason {
+        Reason::Frame(malformed)
+    }
+}
+
+impl From<&'static str> for Reason {
+    fn from(why: &'static str) -> Reason {
+        Reason::Words(why)
+    }
 }
 
 /// Reason for closing a link whose peer does not answer.

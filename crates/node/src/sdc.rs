@@ -27,9 +27,9 @@ mod nbd;
 mod servers;
 mod topology;
 
-use crate::links;
+use crate::link;
 use crate::mapview::{MapView, Volume};
-use crate::refusals::{self, Writer};
+use crate::refusals::Reason;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -42,8 +42,6 @@ use mirror::client::{Action, Client, Hangup, Turn};
 use seam::{
     BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers, Unsent,
 };
-use wire::control::Refusal;
-use wire::{Control, Frame, Header, Malformed};
 
 pub use framer::SdcFramer;
 pub use nbd::NbdGrown;
@@ -71,16 +69,21 @@ pub struct SdcConfig {
 /// The origin of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
+    /// The program that runs this node.
     Program(RequestId),
-    Nbd { link: LinkId, tag: u64 },
+    /// A block client.
+    Target { link: LinkId, tag: u64 },
 }
 
-/// The peer for which there is a link or a dial.
+/// What a link is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Peer {
+enum Link {
+    /// To the MDM.
     Mdm,
+    /// To a device.
     Server(DeviceId),
-    Nbd,
+    /// From a block client.
+    Target,
 }
 
 /// Lengths of the lists of a client, or their bounds.
@@ -107,8 +110,7 @@ pub struct Sdc {
     mdm: mdm::MdmLink,
     servers: servers::Servers,
     nbd: nbd::Sessions,
-    links: Map<LinkId, Peer>,
-    dials: Map<DialId, Peer>,
+    links: Map<LinkId, Link>,
     next_dial: u64,
     /// Session number of the last hello to an MDM.
     session: u64,
@@ -130,8 +132,7 @@ impl Sdc {
             servers: servers::Servers::default(),
             nbd: nbd::Sessions::new(&config.limits),
             links: Map::default(),
-            dials: Map::default(),
-            next_dial: 0,
+            next_dial: 1,
             session: 0,
             served: 0,
             actions: Vec::new(),
@@ -224,7 +225,7 @@ impl Sdc {
 
     /// True while this link is an NBD connection.
     pub fn serves(&self, link: LinkId) -> bool {
-        self.links.get(&link) == Some(&Peer::Nbd)
+        self.links.get(&link) == Some(&Link::Target)
     }
 
     /// Calls the client core. Its actions are carried out by `run`.
@@ -264,10 +265,10 @@ impl Sdc {
                 self.served += 1;
                 match origin {
                     Origin::Program(id) => out.push(Effect::Reply { id, result }),
-                    Origin::Nbd { link, tag } => self.nbd_done(now, link, tag, result, out),
+                    Origin::Target { link, tag } => self.nbd_done(now, link, tag, result, out),
                 }
             }
-            Action::Held { origin: Origin::Nbd { link, tag } } => {
+            Action::Held { origin: Origin::Target { link, tag } } => {
                 self.nbd_waits(now, link, tag, out);
             }
             Action::Held { origin: Origin::Program(_) } => {}
@@ -290,13 +291,6 @@ impl Sdc {
         }
     }
 
-    fn dial_id(&mut self, peer: Peer) -> DialId {
-        self.next_dial += 1;
-        let dial = DialId(self.next_dial);
-        self.dials.insert(dial, peer);
-        dial
-    }
-
     fn link_up(
         &mut self,
         now: Time,
@@ -305,63 +299,56 @@ impl Sdc {
         dial: Option<DialId>,
         out: &mut Effects,
     ) {
-        match (port, dial.and_then(|dial| Some((dial, self.dials.remove(&dial)?)))) {
-            (Port::Nbd, None) if dial.is_none() => self.nbd_open(now, link, out),
-            (Port::Peer, Some((_, Peer::Mdm))) => self.greet_mdm(now, link, out),
-            (Port::Peer, Some((dial, Peer::Server(device)))) => {
-                self.greet_server(now, device, dial, link, out)
+        match (port, dial) {
+            (Port::Target, None) => self.nbd_open(now, link, out),
+            (Port::Ours, Some(dial)) if self.mdm.finder.dialled(dial) => {
+                self.greet_mdm(now, link, out)
+            }
+            (Port::Ours, Some(dial)) if let Some(server) = self.servers.dialled(dial) => {
+                self.greet_server(now, server, link, out)
             }
             _ => out.push(Effect::Close { link }),
         }
     }
 
+    fn dial_failed(&mut self, now: Time, dial: DialId, out: &mut Effects) {
+        if self.mdm.finder.dialled(dial) {
+            self.mdm_lost(now, out);
+        } else if let Some((device, true)) = self.servers.dialled(dial) {
+            self.server_lost(now, device, out);
+        }
+    }
+
     fn link_down(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         match self.links.remove(&link) {
-            Some(Peer::Mdm) => self.mdm_lost(now, out),
-            Some(Peer::Server(device)) => self.server_lost(now, device, out),
-            Some(Peer::Nbd) => self.nbd_gone(now, link, out),
+            Some(Link::Mdm) => self.mdm_lost(now, out),
+            Some(Link::Server(device)) => self.server_lost(now, device, out),
+            Some(Link::Target) => self.nbd_gone(now, link, out),
             None => {}
         }
     }
 
     fn frame(&mut self, now: Time, link: LinkId, head: &[u8], body: Buf, out: &mut Effects) {
-        match self.links.get(&link) {
-            Some(Peer::Server(device)) => {
+        let done = match self.links.get(&link) {
+            Some(Link::Server(device)) => {
                 self.server_frame(now, *device, link, wire::parse(head), body, out)
             }
-            Some(Peer::Nbd) => self.nbd_frame(now, link, head, body, out),
-            Some(Peer::Mdm) => self.mdm_frame(now, link, wire::parse(head), body, out),
-            None => {}
+            Some(Link::Target) => return self.nbd_frame(now, link, head, body, out),
+            Some(Link::Mdm) => self.mdm_frame(now, link, wire::parse(head), &body, out),
+            None => return,
+        };
+        if let Err(why) = done {
+            self.refuse(now, link, why, out);
         }
     }
 
-    /// Closes a link on which a frame came that can't be read.
-    #[cold]
-    fn refuse_frame(&mut self, now: Time, link: LinkId, why: Malformed, out: &mut Effects) {
-        out.note(why.note(link));
-        out.push(Effect::Close { link });
-        self.link_down(now, link, out);
-    }
-
     /// Closes a link for the reason `why`, and continues as if it had broken.
-    fn refuse(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
-        out.note(Note::Refused { link, why });
+    #[cold]
+    fn refuse(&mut self, now: Time, link: LinkId, why: impl Into<Reason>, out: &mut Effects) {
+        out.note(why.into().note(link));
         out.push(Effect::Close { link });
         self.link_down(now, link, out);
     }
-}
-
-/// Decodes a control message. `None` if the frame is damaged, malformed or of another kind.
-fn decode<M: Control>(header: &Header, body: &[u8]) -> Option<M> {
-    let is_one = Frame::try_from(header).is_ok_and(|frame| frame.kind() == M::KIND);
-    let sound = is_one && wire::body_ok(header, body);
-    if sound { M::decode(body).ok() } else { None }
-}
-
-/// Returns the note about a refusal.
-fn refusal_note(header: &Header, body: &[u8]) -> &'static str {
-    decode::<Refusal>(header, body)
-        .map_or(refusals::REFUSED, |r| refusals::note(r.code(), Writer::Sdc))
 }
 
 impl Node for Sdc {
@@ -372,11 +359,11 @@ impl Node for Sdc {
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {
-        Some(links::strangers(&self.config.limits))
+        Some(link::strangers(&self.config.limits))
     }
 
     fn unsent(&self, port: Port) -> Option<Unsent> {
-        (port == Port::Nbd).then_some(nbd::UNSENT)
+        (port == Port::Target).then_some(nbd::UNSENT)
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
@@ -393,11 +380,7 @@ impl Node for Sdc {
             Event::Tick => self.tick(now, out),
             Event::LinkUp { link, port, dial } => self.link_up(now, link, port, dial, out),
             Event::LinkDown { link, .. } => self.link_down(now, link, out),
-            Event::DialFailed { dial, .. } => match self.dials.remove(&dial) {
-                Some(Peer::Mdm) => self.mdm_lost(now, out),
-                Some(Peer::Server(device)) => self.dial_failed(now, device, dial, out),
-                Some(Peer::Nbd) | None => {}
-            },
+            Event::DialFailed { dial, .. } => self.dial_failed(now, dial, out),
             Event::DiskDone { .. } => {}
         }
         self.run(now, out);
@@ -416,8 +399,8 @@ impl Node for Sdc {
     }
 
     fn wake_at(&self) -> Option<Time> {
-        let links = Time::earliest(self.mdm.wake_at(), self.servers.dial_at);
-        let links = Time::earliest(links, self.nbd_stranger_until());
+        let links = Time::earliest(self.mdm.wake_at(), self.servers.wake_at());
+        let links = Time::earliest(links, self.nbd.stranger_until());
         Time::earliest(links, Time::earliest(self.nbd.refresh_by, self.client.wake_at()))
     }
 }
@@ -428,11 +411,11 @@ impl Sdc {
             self.client(now, out, |client, turn| client.tick(turn));
             self.nbd_late(now, out);
         }
-        if self.servers.dial_at.is_some_and(|at| at <= now) {
+        if self.servers.wake_at().is_some_and(|at| at <= now) {
             self.dial_servers(now, out);
         }
         self.mdm_tick(now, out);
-        if self.nbd_stranger_until().is_some_and(|at| at <= now) {
+        if self.nbd.stranger_until().is_some_and(|at| at <= now) {
             self.nbd_strangers(now, out);
         }
         if self.nbd.refresh_by.is_some_and(|at| at <= now) {

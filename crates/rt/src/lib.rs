@@ -9,7 +9,7 @@
 //! ```no_run
 //! # fn run<N: seam::Node>(mut node: N) -> Result<(), rt::RtError> {
 //! let at = "127.0.0.1:0".parse().expect("an address");
-//! let listeners = vec![rt::Listener { port: seam::Port::Peer, at }];
+//! let listeners = vec![rt::Listener { port: seam::Port::Ours, at }];
 //! let shard = rt::Shard::bind(rt::Config::of(listeners, vec![rt::DiskSpec::Ram(1 << 30)]))?;
 //! println!("listening on {}", shard.addrs(0)[0]);
 //! let stop = rt::Stop::new();

@@ -36,7 +36,7 @@ impl Shard {
         let waker = Arc::new(Waker::new()?);
         let mut seats = Vec::new();
         for seat in &config.seats {
-            let local = |l: &Listener| config.local && l.port == Port::Peer;
+            let local = |l: &Listener| config.local && l.port == Port::Ours;
             let listen = |l: &Listener| Ok((l.port, net::listen(&l.at, local(l))?));
             let listeners =
                 seat.listeners.iter().map(listen).collect::<Result<Vec<_>, RtError>>()?;

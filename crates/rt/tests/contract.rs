@@ -93,7 +93,7 @@ impl Threads {
             link_queue: setup.link_queue,
             spin: self.spin,
             seed: i as u64,
-            ..Config::of(vec![Listener { port: Port::Peer, at }], vec![disk])
+            ..Config::of(vec![Listener { port: Port::Ours, at }], vec![disk])
         })
         .unwrap()
     }

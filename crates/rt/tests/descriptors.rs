@@ -31,7 +31,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
     let _alone = ALONE.lock();
     for backend in backends() {
-        let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
+        let listeners = vec![Listener { port: Port::Ours, at: "127.0.0.1:0".parse().unwrap() }];
         let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
         // The kernel establishes all of them before the shard accepts any.
@@ -60,7 +60,7 @@ fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
 /// Opens many silent connections: a client that sends a frame is served, even without descriptors.
 fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Option<u64>) {
     for backend in backends() {
-        let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
+        let listeners = vec![Listener { port: Port::Ours, at: "127.0.0.1:0".parse().unwrap() }];
         let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
         let strangers = Strangers { most, body: 100, patience: Duration::from_millis(500) };
@@ -159,7 +159,7 @@ fn strangers_have_a_sixteenth_of_the_descriptors_and_sixteen_at_least() {
     for (backend, (limit, most)) in
         backends().into_iter().zip([(320, 20), (96, 16)].into_iter().cycle())
     {
-        let listeners = vec![Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }];
+        let listeners = vec![Listener { port: Port::Ours, at: "127.0.0.1:0".parse().unwrap() }];
         let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
         let strangers = Strangers { most: 1024, body: 100, patience: Duration::from_secs(600) };

@@ -19,11 +19,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 fn tcp() -> Listener {
-    Listener { port: Port::Peer, at: "127.0.0.1:0".parse().unwrap() }
+    Listener { port: Port::Ours, at: "127.0.0.1:0".parse().unwrap() }
 }
 
 fn unix(path: std::path::PathBuf) -> Listener {
-    Listener { port: Port::Nbd, at: ListenAddr::Unix(path) }
+    Listener { port: Port::Target, at: ListenAddr::Unix(path) }
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_full_file_system_is_told_as_such() {
 fn a_port_in_use_is_named_with_what_to_do() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = ListenAddr::Tcp(other.local_addr().unwrap());
-    let listeners = vec![Listener { port: Port::Peer, at: at.clone() }];
+    let listeners = vec![Listener { port: Port::Ours, at: at.clone() }];
     let error = Shard::bind(Config::of(listeners, vec![])).err().unwrap();
     assert!(matches!(&error, RtError::InUse { at: a } if *a == at));
     let text = error.to_string();

@@ -81,7 +81,7 @@ pub trait Harness {
     ///
     /// Once all are done, no probe gets further events (the end of another one's driver, say).
     ///
-    /// Each probe gets one listener for [`crate::Port::Peer`] and one device of at least 64 MiB.
+    /// Each probe gets one listener for [`crate::Port::Ours`] and one device of at least 64 MiB.
     /// All listeners are open, and each probe has received its [`Place`] through [`Probe::meet`],
     /// before the first probe runs.
     fn run(&mut self, setup: &Setup, probes: Vec<Probe>) -> Vec<Probe>;

@@ -27,13 +27,18 @@ pub use note::Note;
 pub use record::{Change, ClientWrite, ExecutedBlocks, Forgotten, Marks, Origin, ReplicaRecord};
 pub use unit_store::{Finished, Job, Started, UnitStore, Walk};
 
-/// The protocol of a link. The node provides the [`Framer`] for it.
+/// Who speaks on a link. The node provides the [`Framer`] for it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Port {
-    /// Our own wire protocol, between MDM, SDS, SDC and the command line.
-    Peer,
-    /// NBD, to a block client.
-    Nbd,
+    /// Processes of the cluster, and the command line, in our own wire protocol.
+    Ours,
+    /// A block client, in the protocol of a target, such as NBD. The node knows which one.
+    Target,
+}
+
+impl Port {
+    /// All of them.
+    pub const ALL: [Port; 2] = [Port::Ours, Port::Target];
 }
 
 /// Id of a dial until it ends in [`Event::LinkUp`] or [`Event::DialFailed`]; chosen by the node.

@@ -3,7 +3,9 @@
 
 use crate::plan::pools::pool_name;
 use crate::stage::NEXT;
-use base::{DeviceId, Limits, Policy, Time, UNIT, VolumeId};
+use base::{ClusterId, DeviceId, Limits, Policy, Time, UNIT, VolumeId};
+use node::link::handshake::{hello, send_hello};
+use node::link::{Answer, Callee};
 use prost::Message;
 use seam::{DialId, Effect, Effects, Event, Node, Port};
 use std::cell::RefCell;
@@ -13,11 +15,11 @@ use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
     AcceptLoss, Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject,
-    CreateVolume, DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, RecoverMdm, Refusal,
+    CreateVolume, DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, RecoverMdm,
     RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, SetLevelAsk, SetPool, StatusAsk,
     StatusInfo, SwitchMdm, UnmapAsk,
 };
-use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerFramer, control_frame};
+use wire::{Control, Frame, HANDSHAKE_VERSION, Header, PeerFramer, control_frame};
 
 /// An order. Volumes have the names `v0`, `v1`...
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -396,15 +398,9 @@ impl Node for Admin {
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
         match event {
             Event::LinkUp { link, .. } => {
-                let hello = Hello {
-                    role: Role::Admin as i32,
-                    version_min: u32::from(wire::VERSION_MIN),
-                    version_max: u32::from(wire::VERSION),
-                    name: "admin".into(),
-                    direct: self.meant().is_some(),
-                    ..Hello::default()
-                };
-                Admin::send(link, &hello, out);
+                let hello = hello(&wire::DIALECT, ClusterId(0), Role::Admin, "admin");
+                let hello = Hello { direct: self.meant().is_some(), ..hello };
+                send_hello(link, &hello, out);
                 self.state = State::Greeting(link);
             }
             Event::LinkDown { .. } | Event::DialFailed { .. } => self.lost(now),
@@ -414,27 +410,31 @@ impl Node for Admin {
                     out.push(Effect::Close { link });
                     return self.lost(now);
                 }
-                match (header.kind(), self.state) {
-                    (Some(Kind::Welcome), State::Greeting(link)) => self.state = State::Idle(link),
-                    (Some(Kind::Refusal), _) => {
-                        let leader = Refusal::decode(&body[..]).map(|r| r.leader);
+                let Ok(frame) = Frame::try_from(header) else { return };
+                let answer = Callee::Mdm.answer(&wire::DIALECT, ClusterId(0), &frame, &body);
+                match (answer, self.state) {
+                    (None, _) if !matches!(frame, Frame::AdminReply(_)) => {}
+                    (Some(Answer::Welcome(_)), State::Greeting(link)) => {
+                        self.state = State::Idle(link);
+                    }
+                    (Some(Answer::Refusal(refusal)), _) => {
                         if self.is_curious() {
                             // A status request also goes to MDMs that refuse as they don't lead.
                             return self.leave(now, link, out);
                         }
                         out.push(Effect::Close { link });
                         self.lost(now);
-                        let named = self.mdms.iter().position(|m| leader == Ok(m.to_string()));
+                        let named = self.mdms.iter().position(|m| refusal.leader == m.to_string());
                         self.current = named.unwrap_or(self.current);
                     }
-                    (Some(Kind::AdminReply), State::Asking(link, looked)) => {
+                    (None, State::Asking(link, looked)) => {
                         self.state = State::Idle(link);
                         if let Ok(reply) = AdminReply::decode(&body[..]) {
                             self.compare(&reply);
                             self.reply(now, looked, reply);
                         }
                     }
-                    (Some(Kind::AdminReply), State::Looking(link, _)) => {
+                    (None, State::Looking(link, _)) => {
                         if let Ok(reply) = AdminReply::decode(&body[..]) {
                             self.compare(&reply);
                         }
@@ -457,7 +457,7 @@ impl Node for Admin {
                 self.state = State::Dialing;
                 self.current = self.meant().unwrap_or(self.current);
                 let to = self.mdms[self.current];
-                out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Peer });
+                out.push(Effect::Dial { dial: DialId(self.dials), to, port: Port::Ours });
             }
             State::Idle(link) if self.meant().is_some_and(|i| i != self.current) => {
                 self.leave(now, link, out);

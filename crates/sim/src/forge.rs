@@ -97,7 +97,7 @@ impl World {
             lane.push(self.now, Cargo::Data { head, body });
         }
         let conn = Conn {
-            port: Port::Peer,
+            port: Port::Ours,
             ends: [nowhere, End::new(to, life, None)],
             lanes: [lane, Lane::default()],
             forged: true,

@@ -39,7 +39,7 @@ impl World {
     fn some_lane(&mut self, to: ProcId) -> Option<(u32, usize)> {
         let mut lanes = Vec::new();
         for (index, conn) in self.conns.iter().enumerate() {
-            let Some(conn) = conn.as_ref().filter(|c| c.port == Port::Peer && !c.forged) else {
+            let Some(conn) = conn.as_ref().filter(|c| c.port == Port::Ours && !c.forged) else {
                 continue;
             };
             let up = conn.ends.iter().all(|end| matches!(end.state, EndState::Up(_)));

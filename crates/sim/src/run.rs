@@ -774,7 +774,7 @@ fn unscrubbed(s: &Stage, asked: MapVersion) -> Option<String> {
     }
     (0..s.plan.sds).find_map(|i| {
         let sds = s.sds(i)?;
-        let stats = sds.scrub_stats()?;
+        let stats = sds.mirror()?.scrub_stats()?;
         // The order was carried out, so the newest map contains it.
         let over = sds.map().version >= s.observer.version && !stats.running;
         (!(over && s.observer.version > asked && stats.passes > 0))

@@ -95,7 +95,7 @@ impl Trace {
         }
         self.line(now, who, || match item {
             Item::Frame { link, head, body, .. } => {
-                format!("<- {peer:<5} {link} {}", describe(head, body, Port::Peer))
+                format!("<- {peer:<5} {link} {}", describe(head, body, Port::Ours))
             }
             Item::LinkUp { link, dial, .. } => format!("<- {peer:<5} {link} up {dial:?}"),
             Item::LinkDown { link, why } => format!("<- {peer:<5} {link} down: {why:?}"),
@@ -130,10 +130,10 @@ impl Trace {
         }
         self.line(now, who, || match effect {
             Effect::Send { link, head, body } => {
-                format!("-> {peer:<5} {link} {}", describe(head, body, Port::Peer))
+                format!("-> {peer:<5} {link} {}", describe(head, body, Port::Ours))
             }
             Effect::SendFirst { link, head } => {
-                format!("=> {peer:<5} {link} {}", describe(head, &[], Port::Peer))
+                format!("=> {peer:<5} {link} {}", describe(head, &[], Port::Ours))
             }
             Effect::Reply { id, result } => match result {
                 Ok(data) => format!("reply {} ok {} bytes", id.0, data.len()),
@@ -147,7 +147,7 @@ impl Trace {
 
 /// Describes a frame in a line: what its header says, and the length of its body.
 pub fn describe(head: &Head, body: &[u8], port: Port) -> String {
-    if port != Port::Peer || head.as_slice().len() != wire::header::HEADER {
+    if port != Port::Ours || head.as_slice().len() != wire::header::HEADER {
         return format!("{} + {} bytes", head.as_slice().len(), body.len());
     }
     let mut s = match wire::Frame::try_from(wire::parse(head.as_slice())) {

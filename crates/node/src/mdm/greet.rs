@@ -3,12 +3,13 @@
 use super::intake::Input;
 use super::outlet::Answer;
 use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, Pull};
-use crate::links::{check_hello, send_answer, send_welcome, welcome};
+use crate::link::handshake::{check_hello, read_hello, send_welcome};
+use crate::link::{PeerId, send_answer, welcome};
 use crate::refusals::{self, Writer, refusal, refuse};
 use alloc::format;
 use alloc::string::String;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, LinkId, SdcId, Time};
+use base::{DeviceId, LinkId, Time};
 use mdm::controller::superseded;
 use prost::Message;
 use seam::{Buf, Effect, Effects, Head, Note};
@@ -111,7 +112,7 @@ impl Mdm {
             Peer::Mdm(_) => Some(Role::Mdm),
         };
         match (frame, role) {
-            (Ok(Frame::Hello(_)), None) => match decode::<Hello>(body)? {
+            (frame, None) => match read_hello(frame, body)? {
                 own if self.is_own(&own) => {
                     self.go_on(now, out);
                     Ok(())
@@ -130,7 +131,6 @@ impl Mdm {
                     })
                 }
             },
-            (_, None) => Err(unexpected("the first frame must be a hello")),
             (Ok(Frame::Report(_)), Some(Role::Sds)) => {
                 let report = decode::<Report>(body)?;
                 report.check().map_err(|unknown| {
@@ -220,7 +220,7 @@ impl Mdm {
         hello: Hello,
         out: &mut Effects,
     ) -> Result<(), Refusal> {
-        let version = check_hello(&self.config.dialect, &hello, self.state.cluster)?;
+        let (_, version) = check_hello(&self.config.dialect, &hello, self.state.cluster)?;
         // A proposed entry may still be dropped.
         if self.proposed().is_none() {
             self.check_build(&hello.name, hello.build.as_ref())?;
@@ -245,17 +245,17 @@ impl Mdm {
         hello: &Hello,
         out: &mut Effects,
     ) -> Result<(), Refusal> {
-        let version = check_hello(&self.config.dialect, hello, self.state.cluster)?;
+        let (peer, version) = check_hello(&self.config.dialect, hello, self.state.cluster)?;
         let role = hello.role();
-        let alone = self.state.members.list.len() <= 1;
-        if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin || !alone) {
-            return Err(refusal(RefusalCode::Unknown, why.clone()));
+        let stop = self.failed.as_ref().filter(|stop| role != Role::Admin || !stop.alone);
+        if let Some(stop) = stop {
+            return Err(refusal(RefusalCode::Unknown, stop.why.clone()));
         }
-        let newest = match role {
-            Role::Sds => self.state.devices.get(&DeviceId(hello.id)).map(|d| d.incarnation),
-            Role::Sdc => self.state.sdcs.get(&SdcId(hello.id)).map(|s| s.incarnation),
-            Role::Admin => None,
-            Role::Unknown | Role::Mdm => {
+        let newest = match peer {
+            PeerId::Device(device, _) => self.state.devices.get(&device).map(|d| d.incarnation),
+            PeerId::Client(sdc, _) => self.state.sdcs.get(&sdc).map(|s| s.incarnation),
+            PeerId::Admin => None,
+            PeerId::Unknown | PeerId::Mdm(_) => {
                 return Err(refusal(
                     RefusalCode::NotMe,
                     "this is an MDM; it serves SDSs, SDCs and orders",
@@ -387,7 +387,8 @@ impl Mdm {
             return;
         }
         let busy = (AdminError::Other, String::from("too many orders wait: try again in a moment"));
-        let (error, text) = self.failed.clone().map_or(busy, |why| (AdminError::Log, why));
+        let (error, text) =
+            self.failed.as_ref().map_or(busy, |stop| (AdminError::Log, stop.why.clone()));
         self.reply_error(link, op, error, text, out);
     }
 

@@ -9,16 +9,16 @@
 //! ([`super::peers`]).
 
 use super::Mdm;
-use crate::links::{hello, send_hello};
+use crate::link::handshake::send_hello;
+use crate::link::{Answer, Callee, hello};
 use alloc::string::ToString;
 use base::{ClusterId, LinkId, Time};
 use consensus::Image;
 use core::net::SocketAddr;
 use mdm::State;
-use prost::Message;
 use seam::{DialId, Effect, Effects, Note};
 use wire::Frame;
-use wire::control::{Hello, Refusal, RefusalCode, Role};
+use wire::control::{Hello, RefusalCode, Role};
 
 /// The question to the address that the log names.
 pub(super) struct Moved {
@@ -81,14 +81,13 @@ impl Mdm {
         body: &[u8],
         out: &mut Effects,
     ) {
-        let is_one = matches!(frame, Some(Frame::Refusal(_)));
-        let refusal = Refusal::decode(body).ok().filter(|_| is_one);
-        match refusal.filter(|r| r.code() == RefusalCode::WrongMember) {
-            Some(why) => {
+        let (dialect, cluster) = (&self.config.dialect, ClusterId(0));
+        match frame.and_then(|frame| Callee::Mdm.answer(dialect, cluster, &frame, body)) {
+            Some(Answer::Refusal(why)) if why.code() == RefusalCode::WrongMember => {
                 self.leave(out);
                 self.fail(why.text, out);
             }
-            None => self.go_on(now, out),
+            _ => self.go_on(now, out),
         }
     }
 

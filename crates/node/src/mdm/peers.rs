@@ -17,8 +17,9 @@
 //!   when one may be lost.
 
 use super::{Mdm, Peer};
-use crate::links::{Dialer, agreed, hello, send_welcome, welcome};
-use crate::refusals::{MUTE, NOT_OFFERED, refusal};
+use crate::link::handshake::send_welcome;
+use crate::link::{Answer, Callee, Directory, hello, welcome};
+use crate::refusals::{MUTE, refusal};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString;
@@ -43,9 +44,9 @@ const PART: usize = 1 << 20;
 /// The most links of one member without proof. When one more opens, the oldest is closed.
 pub(super) const UNPROVEN: usize = 16;
 
-/// A member that is dialled.
+/// What this MDM keeps about a member that it dials.
+#[derive(Default)]
 struct Contact {
-    dialer: Dialer,
     /// The number of the last message on the current link.
     sent: u64,
     /// The secret that the member has to send in front of each message to this MDM.
@@ -65,8 +66,7 @@ struct Told {
 /// All other MDMs.
 #[derive(Default)]
 pub(super) struct Peers {
-    contacts: BTreeMap<u32, Contact>,
-    dials: BTreeMap<DialId, u32>,
+    contacts: Directory<u32, Contact>,
     links: BTreeMap<LinkId, u32>,
     /// Addresses from the hellos of members that the state may no longer (or not yet) name when
     /// they are dialled. Such a member called while this MDM's log was empty, or it is removed and
@@ -84,17 +84,17 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// Removes a dial that has ended. Returns the member that it was for, if it was for one.
-    pub fn dialled(&mut self, dial: DialId) -> Option<u32> {
-        self.dials.remove(&dial)
+    /// Records that a dial has ended. Returns the member that it was for, if it was for one, and
+    /// true if it counts.
+    pub fn dialled(&mut self, dial: DialId) -> Option<(u32, bool)> {
+        self.contacts.dialled(dial)
     }
 
     /// Removes a link that is down. Returns the member that it led to, unless another link to it is
     /// the current one.
     pub fn lost(&mut self, link: LinkId) -> Option<u32> {
         let member = self.links.remove(&link)?;
-        let contact = self.contacts.get(&member)?;
-        (contact.dialer.link() == Some(link)).then_some(member)
+        (self.contacts.get(member)?.link() == Some(link)).then_some(member)
     }
 
     /// Returns true for a link that this MDM dialled.
@@ -104,7 +104,7 @@ impl Peers {
 
     /// Returns true if the member has welcomed this MDM on the current link.
     pub fn is_up(&self, member: u32) -> bool {
-        self.contacts.get(&member).is_some_and(|c| c.dialer.up().is_some())
+        self.contacts.up(member).is_some()
     }
 
     /// Returns all links that this MDM dialled.
@@ -119,7 +119,7 @@ impl Peers {
 
     /// Returns when the next member is to be dialled.
     pub fn wake_at(&self) -> Option<Time> {
-        self.contacts.values().filter_map(|c| c.dialer.wake_at()).min()
+        self.contacts.iter().filter_map(|(_, c)| c.wake_at()).min()
     }
 }
 
@@ -131,8 +131,8 @@ impl Mdm {
     /// Keeps a contact for each member, at the address that the state gives.
     pub(super) fn keep_contacts(&mut self, now: Time, out: &mut Effects) {
         let me = self.me();
-        let mute = self.peers.contacts.values().filter_map(|c| c.dialer.mute(now));
-        for link in mute.collect::<Vec<_>>() {
+        self.peers.contacts.look_again();
+        for link in self.peers.contacts.mute(now) {
             out.note(Note::Refused { link, why: MUTE });
             out.push(Effect::Close { link });
             if let Some(member) = self.peers.lost(link) {
@@ -148,7 +148,7 @@ impl Mdm {
         self.peers.named.retain(|by, _| list.list.contains_key(by) || heard_of.contains_key(by));
         let contacts = self.peers.contacts.iter();
         let mut wanted: BTreeMap<u32, SocketAddr> = contacts
-            .map(|(id, c)| (*id, c.dialer.address()))
+            .filter_map(|(id, c)| Some((id, c.address()?)))
             .filter(|(id, _)| needed(id))
             .collect();
         wanted.extend(heard_of);
@@ -158,26 +158,23 @@ impl Mdm {
             wanted.extend(member.address.parse().ok().map(|to| (*id, to)));
         }
         wanted.remove(&me);
-        let same = |id: &u32, c: &Contact| wanted.get(id) == Some(&c.dialer.address());
-        let gone = self.peers.contacts.extract_if(.., |id, c| !same(id, c));
-        for link in gone.filter_map(|(_, c)| c.dialer.link()).collect::<Vec<_>>() {
-            self.peers.links.remove(&link);
-            out.push(Effect::Close { link });
+        let contacts = self.peers.contacts.iter().filter(|(_, c)| c.address().is_some());
+        let moved = contacts.filter(|(id, c)| c.address() != wanted.get(id).copied());
+        for (id, link) in moved.map(|(id, c)| (id, c.link())).collect::<Vec<_>>() {
+            if let Some(link) = link {
+                self.peers.links.remove(&link);
+                out.push(Effect::Close { link });
+            }
+            self.peers.contacts.locate(id, Callee::Mdm, None, &self.config.limits);
         }
         for (id, to) in wanted {
-            let limits = &self.config.limits;
-            let new = || Contact {
-                dialer: Dialer::to_mdm(to, limits),
-                sent: 0,
-                secret: out.prng().next_u64(),
-            };
-            let contact = self.peers.contacts.entry(id).or_insert_with(new);
-            let dial = DialId(self.dials);
-            if contact.dialer.poll(now, dial, out) {
-                self.dials += 1;
-                self.peers.dials.insert(dial, id);
+            let contact = self.peers.contacts.want(id, Contact::default);
+            if contact.address().is_none() {
+                contact.about = Contact { sent: 0, secret: out.prng().next_u64() };
+                self.peers.contacts.locate(id, Callee::Mdm, Some(to), &self.config.limits);
             }
         }
+        self.peers.contacts.dial(now, &mut self.dials, |_, _| true, out);
     }
 
     /// Sends the hello after a dial to a member succeeded.
@@ -195,21 +192,18 @@ impl Mdm {
             [&config.voters, &config.outgoing].iter().any(|v| v.contains(&u64::from(member)));
         let listed = self.state.members.list.contains_key(&member);
         hello.newcomer = self.ready && self.proposed().is_none() && listed && !votes;
-        match self.peers.contacts.get_mut(&member) {
-            Some(contact) => {
-                contact.sent = 0;
-                hello.secret = contact.secret;
-                contact.dialer.link_up(now, link, &hello, out);
-                self.peers.links.insert(link, member);
-            }
-            None => out.push(Effect::Close { link }),
-        }
+        let contact = self.peers.contacts.change(member).expect("it was dialled");
+        contact.about.sent = 0;
+        hello.secret = contact.about.secret;
+        let dialer = contact.dialer_mut().expect("it was dialled");
+        dialer.link_up(now, link, &hello, out);
+        self.peers.links.insert(link, member);
     }
 
     /// Records that the link to a member is gone, or its dial failed.
     pub(super) fn member_lost(&mut self, now: Time, member: u32, out: &mut Effects) {
-        if let Some(contact) = self.peers.contacts.get_mut(&member) {
-            contact.dialer.lost(now, out.prng());
+        if let Some(contact) = self.peers.contacts.change(member) {
+            contact.lost(now, out.prng());
         }
         if let Some(consensus) = &mut self.consensus {
             consensus.unreachable(u64::from(member));
@@ -226,46 +220,34 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let Some(member) = self.peers.links.get(&link).copied() else { return };
-        match frame {
-            Some(Frame::Welcome(_)) => {
-                let Ok(welcome) = Welcome::decode(body) else { return };
-                self.note_named(member, &welcome);
-                match agreed(&self.config.dialect, &welcome) {
-                    Some(version) => {
-                        if let Some(contact) = self.peers.contacts.get_mut(&member) {
-                            contact.dialer.welcomed(version);
-                        }
-                    }
-                    None => {
-                        out.note(Note::Refused { link, why: NOT_OFFERED });
-                        out.push(Effect::Close { link });
-                        if self.peers.lost(link).is_some() {
-                            self.member_lost(now, member, out);
-                        }
-                    }
-                }
-            }
-            frame => {
-                let is_one = matches!(frame, Some(Frame::Refusal(_)));
-                let refusal = Refusal::decode(body).ok().filter(|_| is_one);
-                out.push(Effect::Close { link });
-                self.doubt(member, out);
-                if self.peers.lost(link).is_some() {
-                    self.member_lost(now, member, out);
-                }
-                // An MDM with an empty log may have been called by an id that is out of use by now.
-                // It waits to be called again.
-                let new = self.consensus.as_ref().is_none_or(|c| c.last() == 0);
-                // The members agree on the level, so an MDM that is too old for one of them is too
-                // old for all. It ends with the reason, which an operator then reads.
-                let ends = |r: &Refusal| match r.code() {
-                    RefusalCode::WrongMember => !new,
-                    code => code == RefusalCode::TooOld,
-                };
-                if let Some(why) = refusal.filter(ends) {
-                    self.fail(why.text, out);
-                }
-            }
+        let (dialect, cluster) = (&self.config.dialect, self.state.cluster);
+        let contact = self.peers.contacts.get(member).and_then(|c| c.dialer());
+        let answer = contact.zip(frame).and_then(|(c, f)| c.answer(dialect, cluster, &f, body));
+        if let Some(Answer::Welcome(welcomed)) = &answer {
+            self.note_named(member, &welcomed.message);
+            let contact = self.peers.contacts.change(member).expect("it has answered");
+            return contact.welcomed(welcomed.version);
+        }
+        out.push(Effect::Close { link });
+        if !matches!(answer, Some(Answer::Wrong(_))) {
+            self.doubt(member, out);
+        }
+        if self.peers.lost(link).is_some() {
+            self.member_lost(now, member, out);
+        }
+        // An MDM with an empty log may have been called by an id that is out of use by now. It
+        // waits to be called again.
+        let new = self.consensus.as_ref().is_none_or(|c| c.last() == 0);
+        match answer {
+            // The members agree on the level, so an MDM that is too old for one of them is too old
+            // for all. It ends with the reason, which an operator then reads.
+            Some(Answer::Refusal(why)) => match why.code() {
+                RefusalCode::WrongMember if !new => self.fail(why.text, out),
+                RefusalCode::TooOld => self.fail(why.text, out),
+                _ => {}
+            },
+            Some(Answer::Wrong(wrong)) => out.note(Note::Refused { link, why: wrong.why() }),
+            _ => {}
         }
     }
 
@@ -300,12 +282,12 @@ impl Mdm {
     pub(super) fn send_all(&mut self, messages: Vec<Message>, out: &mut Effects) {
         for message in messages {
             let to = message.to;
-            let contact = self.peers.contacts.get_mut(&(to as u32));
+            let contact = self.peers.contacts.change(to as u32);
             let told = self.peers.told.get(&(to as u32));
-            match contact.and_then(|c| Some((c.dialer.up()?, told?.secret, c))) {
+            match contact.and_then(|c| Some((c.up()?, told?.secret, c))) {
                 Some((link, secret, contact)) => {
-                    contact.sent += 1;
-                    send(link, secret, contact.sent, &message, out);
+                    contact.about.sent += 1;
+                    send(link, secret, contact.about.sent, &message, out);
                 }
                 None => {
                     if let Some(consensus) = &mut self.consensus {
@@ -495,7 +477,7 @@ impl Mdm {
         out: &mut Effects,
     ) -> Result<(), (Refusal, &'static str)> {
         let bad = |why| Err((refusal(RefusalCode::Unexpected, why), why));
-        let secret = self.peers.contacts.get(&member).map(|c| c.secret);
+        let secret = self.peers.contacts.get(member).map(|c| c.about.secret);
         if secret != Some(part.secret) {
             return bad("a message in an MDM's name from elsewhere than where that one listens");
         }

@@ -9,17 +9,17 @@ use wire::PeerFramer;
 #[derive(Clone, Debug)]
 pub enum SdcFramer {
     /// To the MDM and to servers.
-    Peer(PeerFramer),
-    /// From an NBD client.
-    Nbd(NbdFramer),
+    Ours(PeerFramer),
+    /// From a block client.
+    Target(NbdFramer),
 }
 
 impl SdcFramer {
     /// Creates the framer of a new link.
     pub fn new(port: Port, dialect: &Dialect, limits: &Limits) -> SdcFramer {
         match port {
-            Port::Peer => SdcFramer::Peer(PeerFramer::speaking(dialect, limits.frame_body)),
-            Port::Nbd => SdcFramer::Nbd(NbdFramer::new(limits)),
+            Port::Ours => SdcFramer::Ours(PeerFramer::speaking(dialect, limits.frame_body)),
+            Port::Target => SdcFramer::Target(NbdFramer::new(limits)),
         }
     }
 }
@@ -28,8 +28,8 @@ impl Framer for SdcFramer {
     #[inline]
     fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
         match self {
-            SdcFramer::Peer(framer) => framer.frame(start),
-            SdcFramer::Nbd(framer) => framer.frame(start),
+            SdcFramer::Ours(framer) => framer.frame(start),
+            SdcFramer::Target(framer) => framer.frame(start),
         }
     }
 }

@@ -6,17 +6,18 @@
 //! pull of each link, so a plain one replaces a parked one, which is sent again after the answer.
 //! The header's `op`, which the answer repeats, tells them apart.
 
-use super::{Peer, Sdc, decode, links, refusal_note};
-use crate::finder::Finder;
-use crate::links::send_control;
+use super::servers::refusing;
+use super::{Link, Sdc};
+use crate::link::{Answer, Finder, Welcomed, hello, send_control};
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
-use crate::refusals::{MUTE, NOT_OFFERED};
+use crate::refusals::{MUTE, Reason, Writer};
 use base::time::Duration;
 use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
+use prost::Message;
 use seam::{Buf, Effects, Note};
 use wire::control::{
-    BuildInfo, Heartbeat, MapPage, Refusal, RefusalCode, RegisterSdc, Registered, Role, Welcome,
+    BuildInfo, Heartbeat, Hello, MapPage, RefusalCode, RegisterSdc, Registered, Role,
 };
 use wire::message::MapPull;
 use wire::{Frame, Header, PeerLink};
@@ -104,11 +105,7 @@ impl Sdc {
         if let Some(link) = self.mdm.finder.dialer().mute(now) {
             self.refuse(now, link, MUTE, out);
         }
-        let due = self.mdm.finder.dialer().wake_at();
-        if due.is_some_and(|at| at <= now) {
-            let dial = self.dial_id(Peer::Mdm);
-            self.mdm.finder.dialer_mut().poll(now, dial, out);
-        }
+        self.mdm.finder.poll(now, &mut self.next_dial, out);
         if let Some(link) = self.mdm.registered
             && self.mdm.heartbeat_at <= now
         {
@@ -116,7 +113,7 @@ impl Sdc {
             let connections = self.nbd.len() as u32;
             let held = self.client.held();
             let attached = self.nbd.attached();
-            let refused_by = self.servers.refusing();
+            let refused_by = refusing(&self.servers);
             let heartbeat =
                 Heartbeat { ops, connections, held, attached, refused_by, ..Heartbeat::default() };
             send_control(link, &heartbeat, out);
@@ -125,15 +122,17 @@ impl Sdc {
     }
 
     pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
-        let mut hello =
-            links::hello(&self.config.dialect, self.cluster, Role::Sdc, &self.config.name);
-        if let Some((sdc, incarnation)) = self.me {
-            (hello.id, hello.incarnation) = (sdc.0, incarnation.0);
-        }
         self.session += 1;
-        (hello.session, hello.map) = (self.session, self.map.version.0);
+        let (id, incarnation) = self.me.unwrap_or_default();
+        let hello = Hello {
+            id: id.0,
+            incarnation: incarnation.0,
+            session: self.session,
+            map: self.map.version.0,
+            ..hello(&self.config.dialect, self.cluster, Role::Sdc, &self.config.name)
+        };
         self.mdm.finder.dialer_mut().link_up(now, link, &hello, out);
-        self.links.insert(link, Peer::Mdm);
+        self.links.insert(link, Link::Mdm);
     }
 
     /// Handles the end of the link, or of a dial that failed: the next MDM is tried.
@@ -145,71 +144,74 @@ impl Sdc {
         self.map.forget_pages();
     }
 
+    /// Handles a frame from the MDM. An error is the reason for closing the link.
     pub(super) fn mdm_frame(
         &mut self,
         now: Time,
         link: LinkId,
         header: &Header,
-        body: Buf,
+        body: &[u8],
         out: &mut Effects,
-    ) {
-        let up = self.mdm.finder.dialer().up().filter(|up| up.id == link);
-        let read = wire::check_version(header, up.map(|up| up.version));
-        let frame = match read.and_then(|()| Frame::try_from(header)) {
-            Ok(frame) => frame,
-            Err(why) => return self.refuse_frame(now, link, why, out),
-        };
-        let known = match frame {
-            Frame::Welcome(_) => {
-                decode::<Welcome>(header, &body).map(|w| self.mdm_welcome(now, link, &w, out))
-            }
+    ) -> Result<(), Reason> {
+        const STRANGE: &str = "a frame that no MDM sends to a client";
+        let frame = Frame::try_from(header)?;
+        if !wire::body_ok(header, body) {
+            return Err(STRANGE.into());
+        }
+        let (dialect, cluster) = (&self.config.dialect, self.cluster);
+        if let Some(answer) = self.mdm.finder.dialer().answer(dialect, cluster, &frame, body) {
+            return self.mdm_answer(now, link, &answer, out);
+        }
+        match frame {
             Frame::Registered(_) => {
-                decode::<Registered>(header, &body).map(|r| self.registered(now, link, &r, out))
+                let registered = Registered::decode(body).map_err(|_| STRANGE)?;
+                self.registered(now, link, &registered, out)
             }
             Frame::MapPage(m) if self.mdm.registered.is_some_and(|to| to.id == link) => {
-                match read_page(&body, self.config.dialect.level_max) {
-                    _ if !wire::body_ok(header, &body) => None,
-                    Ok(page) => {
-                        self.map_page(now, m.op, page, out);
-                        Some(())
-                    }
-                    Err(why) => return self.refuse(now, link, why, out),
-                }
+                let page = read_page(body, dialect.level_max)?;
+                self.map_page(now, m.op, page, out);
+                Ok(())
             }
-            Frame::Refusal(_) => {
-                self.refuse(now, link, refusal_note(header, &body), out);
-                let refusal = decode::<Refusal>(header, &body);
-                // Only a refusal by an MDM ends this client: MDMs assign the incarnations, while
-                // servers may have believed a stranger.
-                if refusal.as_ref().is_some_and(|r| r.code() == RefusalCode::Superseded) {
-                    self.client(now, out, |client, turn| client.superseded(turn));
-                }
-                let leader = refusal.map(|r| r.leader);
-                if let Some(leader) = leader.and_then(|l| l.parse().ok()) {
-                    self.mdm.finder.go_to(leader);
-                }
-                Some(())
-            }
-            _ => None,
-        };
-        if known.is_none() {
-            self.refuse(now, link, "a frame that no MDM sends to a client", out);
+            _ => Err(STRANGE.into()),
         }
     }
 
-    fn mdm_welcome(&mut self, now: Time, link: LinkId, welcome: &Welcome, out: &mut Effects) {
-        let ours = self.cluster == ClusterId(0)
-            || welcome.cluster == 0
-            || ClusterId(welcome.cluster) == self.cluster;
-        if welcome.role() != Role::Mdm || !ours {
-            return self.refuse(now, link, "welcomed by something else than our MDM", out);
+    /// Handles the MDM's answer to a hello. An MDM may also refuse a client later.
+    fn mdm_answer(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        answer: &Answer,
+        out: &mut Effects,
+    ) -> Result<(), Reason> {
+        match answer {
+            Answer::Welcome(welcomed) => self.mdm_welcome(now, link, welcomed, out)?,
+            Answer::Refusal(refusal) => {
+                // Only a refusal by an MDM ends this client: MDMs assign the incarnations, while
+                // servers may have believed a stranger.
+                if refusal.code() == RefusalCode::Superseded {
+                    self.client(now, out, |client, turn| client.superseded(turn));
+                }
+                if let Ok(leader) = refusal.leader.parse() {
+                    self.mdm.finder.go_to(leader);
+                }
+            }
+            Answer::Wrong(_) => {}
         }
-        if knows_less(welcome.map, self.map.version) {
-            return self.refuse(now, link, OF_BEFORE, out);
+        answer.why(Writer::Sdc).map_or(Ok(()), |why| Err(why.into()))
+    }
+
+    fn mdm_welcome(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        welcomed: &Welcomed,
+        out: &mut Effects,
+    ) -> Result<(), Reason> {
+        if knows_less(welcomed.message.map, self.map.version) {
+            return Err(OF_BEFORE.into());
         }
-        let Some(version) = links::agreed(&self.config.dialect, welcome) else {
-            return self.refuse(now, link, NOT_OFFERED, out);
-        };
+        let version = welcomed.version;
         self.mdm.finder.dialer_mut().admitted(version);
         let register = RegisterSdc {
             name: self.config.name.clone(),
@@ -223,17 +225,24 @@ impl Sdc {
         let link = PeerLink::new(link, version);
         send_control(link, &register, out);
         self.mdm.finder.dialer_mut().asked(now);
+        Ok(())
     }
 
-    fn registered(&mut self, now: Time, link: LinkId, registered: &Registered, out: &mut Effects) {
+    fn registered(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        registered: &Registered,
+        out: &mut Effects,
+    ) -> Result<(), Reason> {
         let Some(up) = self.mdm.finder.dialer().up().filter(|up| up.id == link) else {
-            return self.refuse(now, link, "an answer to a registration that was not sent", out);
+            return Err("an answer to a registration that was not sent".into());
         };
         let me = (SdcId(registered.id), Incarnation(registered.incarnation));
         if me.0 == SdcId(0) || self.me.is_some_and(|old| old != me) {
             // Outstanding operations would belong to another client. So keep the old identity, and
             // do without this MDM.
-            return self.refuse(now, link, "the MDM gives this process another identity", out);
+            return Err("the MDM gives this process another identity".into());
         }
         if self.me.is_none() {
             self.me = Some(me);
@@ -247,7 +256,9 @@ impl Sdc {
         self.mdm.want(MapVersion(registered.map));
         self.mdm.heartbeat_at = now;
         self.mdm.ask();
+        self.servers.look_again();
         self.dial_servers(now, out);
+        Ok(())
     }
 
     fn map_page(&mut self, now: Time, op: u64, page: MapPage, out: &mut Effects) {

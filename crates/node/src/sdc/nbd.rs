@@ -5,7 +5,8 @@
 //! or write something else, and an old write must not come after that (rule R16). A primary that
 //! has a request already may execute it or not. Its answer is ignored.
 
-use super::{Origin, Peer, Sdc};
+use super::{Link, Origin, Sdc};
+use crate::mapview::MapView;
 use alloc::collections::{BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -149,6 +150,21 @@ impl Sessions {
         }
     }
 
+    /// Returns the connections whose volume is gone, those whose client may no longer use it, and
+    /// those for which `other` is true of the old and the new permission.
+    fn over(&self, map: &MapView, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
+        let over = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
+            let new = map.volumes.get(id).and_then(|volume| map.my_grant(volume));
+            new.is_none_or(|new| other(old, &new)).then_some(*link)
+        };
+        self.leaves.iter().filter_map(over).collect()
+    }
+
+    /// Returns the time by which the oldest connection without a volume has to attach one.
+    pub(super) fn stranger_until(&self) -> Option<Time> {
+        self.strangers.front().map(|(_, until)| *until)
+    }
+
     /// Divides the bytes in flight again, after a connection has attached a volume or has ended.
     fn share(&mut self) {
         let share = self.most / self.leaves.len().max(1) as u64;
@@ -170,7 +186,7 @@ impl Sdc {
             return out.push(Effect::Close { link });
         }
         self.nbd.strangers.push_back((link, now + NEGOTIATION));
-        self.links.insert(link, Peer::Nbd);
+        self.links.insert(link, Link::Target);
         self.nbd.sessions.insert(link, Session::new(&self.config.limits));
         self.nbd_session(now, link, out, |session, _, actions| session.greet(actions));
     }
@@ -180,11 +196,6 @@ impl Sdc {
         let Some((link, _)) = self.nbd.strangers.front().copied() else { return false };
         self.nbd_close(now, link, "too many NBD connections", out);
         true
-    }
-
-    /// Returns the time by which the oldest connection without a volume has to attach one.
-    pub(super) fn nbd_stranger_until(&self) -> Option<Time> {
-        self.nbd.strangers.front().map(|(_, until)| *until)
     }
 
     /// Closes the connections that have taken too long to attach a volume.
@@ -205,7 +216,7 @@ impl Sdc {
     pub(super) fn nbd_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
         self.nbd.remove(link);
         self.mdm.heartbeat_soon(now);
-        let gone = |origin| matches!(origin, Origin::Nbd { link: of, .. } if of == link);
+        let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
         self.client(now, out, |client, turn| client.forget(gone, turn));
     }
 
@@ -240,7 +251,7 @@ impl Sdc {
         if !queue.is_empty() || !self.client.admits(writes) || review {
             return queue.push_back((link, tag, request, now));
         }
-        let origin = Origin::Nbd { link, tag };
+        let origin = Origin::Target { link, tag };
         self.client(now, out, |client, turn| client.request(origin, request, turn));
     }
 
@@ -259,7 +270,7 @@ impl Sdc {
                 && let Some((link, tag, request, since)) =
                     self.nbd.crowded[usize::from(writes)].pop_front()
             {
-                let origin = Origin::Nbd { link, tag };
+                let origin = Origin::Target { link, tag };
                 self.client(now, out, |client, turn| {
                     client.request_of(since, origin, request, turn)
                 });
@@ -340,7 +351,7 @@ impl Sdc {
     /// Refuses requests that wait for a place, if the permission of their connection has ended. The
     /// sessions may make more requests because of that, which are refused as well.
     fn nbd_refuse(&mut self, now: Time, out: &mut Effects) {
-        let over = self.nbd_over(|old, new| old.generation != new.generation);
+        let over = self.nbd.over(&self.map, |old, new| old.generation != new.generation);
         while !over.is_empty() {
             let mut refused = Vec::new();
             for queue in &mut self.nbd.crowded {
@@ -359,21 +370,11 @@ impl Sdc {
         }
     }
 
-    /// Returns the connections whose volume is gone, those whose client may no longer use it, and
-    /// those for which `other` is true of the old and the new permission.
-    fn nbd_over(&self, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
-        let over = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
-            let new = self.map.volumes.get(id).and_then(|volume| self.map.my_grant(volume));
-            new.is_none_or(|new| other(old, &new)).then_some(*link)
-        };
-        self.nbd.leaves.iter().filter_map(over).collect()
-    }
-
     /// Closes the connections whose client may no longer use the volume, or has another permission
     /// now. When the client connects again, it learns what it may do. Requests that have to be
     /// refused were answered before.
     pub(super) fn nbd_review(&mut self, now: Time, out: &mut Effects) {
-        for link in self.nbd_over(|old, new| old != new) {
+        for link in self.nbd.over(&self.map, |old, new| old != new) {
             self.nbd_close(now, link, "its volume is mapped otherwise from now on", out);
         }
     }

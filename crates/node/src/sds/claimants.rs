@@ -11,20 +11,20 @@
 //!   neither the configuration nor the map names.
 
 use super::{Sds, Who};
-use crate::links::send_hello;
+use crate::link::handshake::{Answer, Callee, send_hello};
 use crate::mapview::is_of_before;
+use crate::refusals::Reason;
+use alloc::vec::Vec;
 use base::{Incarnation, LinkId, Time};
 use core::net::SocketAddr;
-use prost::Message;
 use seam::{Buf, DialId, Effect, Effects, Port};
-use wire::control::{Hello, Role, Welcome};
-use wire::{Header, message};
+use wire::control::Hello;
+use wire::{Frame, Header};
 
 /// Limit of claimants at unnamed addresses. One more replaces the oldest one.
 const STRANGE: usize = 4;
 
-/// See the head of this file.
-pub(super) struct Claimant {
+struct Claimant {
     to: SocketAddr,
     stage: Stage,
 }
@@ -44,11 +44,37 @@ impl Claimant {
     }
 
     /// Returns when there is something to do.
-    pub(super) fn wake_at(&self) -> Option<Time> {
+    fn wake_at(&self) -> Option<Time> {
         match self.stage {
             Stage::Waits(at) | Stage::Greeted(_, at) => Some(at),
             Stage::Dialled(_) => None,
         }
+    }
+}
+
+/// All claimants.
+#[derive(Default)]
+pub(super) struct Claimants(Vec<Claimant>);
+
+impl Claimants {
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns when there is something to do.
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        self.0.iter().filter_map(Claimant::wake_at).min()
+    }
+
+    /// Handles a dial that failed.
+    pub(super) fn failed(&mut self, dial: DialId) {
+        self.0.retain(|c| c.stage != Stage::Dialled(dial));
+    }
+
+    /// Removes the claimant at the end of this link, and returns its address.
+    pub(super) fn take(&mut self, link: LinkId) -> Option<SocketAddr> {
+        let at = self.0.iter().position(|c| c.is_on(link))?;
+        Some(self.0.remove(at).to)
     }
 }
 
@@ -57,22 +83,23 @@ impl Sds {
     /// host has lost power, that link is dead, but TCP may retry for minutes.
     pub(super) fn mdm_asks(&mut self, now: Time, hello: &Hello, out: &mut Effects) {
         let ours = self.cluster.0 == 0 || hello.cluster == self.cluster.0;
-        let followed = self.mdm_life == Incarnation(hello.incarnation);
+        let followed = self.mdm.life == Incarnation(hello.incarnation);
         let Some(to) = hello.address.parse().ok().filter(|_| ours && !followed) else { return };
-        if self.claimants.iter().any(|c| c.to == to) {
+        if self.mdm.claimants.0.iter().any(|c| c.to == to) {
             return;
         }
-        if self.mdm.dialer().address() == to && self.mdm.dialer().is_down() {
-            return self.mdm.dialer_mut().hurry();
+        if self.mdm.finder.dialer().address() == to && self.mdm.finder.dialer().is_down() {
+            return self.mdm.finder.dialer_mut().hurry();
         }
-        let at = match self.mdm.knows(to) {
+        let at = match self.mdm.finder.knows(to) {
             true => now,
             false => self.doubt_mdm(now, out),
         };
-        self.claimants.push(Claimant { to, stage: Stage::Waits(at) });
-        let strange = |c: &&Claimant| !self.mdm.knows(c.to);
-        if self.claimants.iter().filter(strange).count() > STRANGE {
-            let oldest = self.claimants.iter().position(|c| strange(&c)).expect("just counted");
+        self.mdm.claimants.0.push(Claimant { to, stage: Stage::Waits(at) });
+        let strange = |c: &&Claimant| !self.mdm.finder.knows(c.to);
+        if self.mdm.claimants.0.iter().filter(strange).count() > STRANGE {
+            let oldest =
+                self.mdm.claimants.0.iter().position(|c| strange(&c)).expect("just counted");
             self.forget_claimant(oldest, out);
         }
     }
@@ -81,10 +108,10 @@ impl Sds {
     /// silent.
     fn doubt_mdm(&mut self, now: Time, out: &mut Effects) -> Time {
         let patience = self.config.limits.suspect_after;
-        let Some(link) = self.mdm.dialer().up() else {
-            return self.mdm_heard.map_or(now, |at| now.max(at + patience));
+        let Some(link) = self.mdm.finder.dialer().up() else {
+            return self.mdm.heard.map_or(now, |at| now.max(at + patience));
         };
-        let asked = self.claimants.iter().any(|c| !self.mdm.knows(c.to));
+        let asked = self.mdm.claimants.0.iter().any(|c| !self.mdm.finder.knows(c.to));
         if !asked && self.mirror.is_some() {
             self.pull(link, false, out);
         }
@@ -94,14 +121,16 @@ impl Sds {
     /// Records a sign of life of the MDM that is followed, and drops claimants at unnamed
     /// addresses.
     pub(super) fn mdm_lives(&mut self, now: Time, out: &mut Effects) {
-        self.mdm_heard = Some(now);
-        while let Some(strange) = self.claimants.iter().position(|c| !self.mdm.knows(c.to)) {
+        self.mdm.heard = Some(now);
+        while let Some(strange) =
+            self.mdm.claimants.0.iter().position(|c| !self.mdm.finder.knows(c.to))
+        {
             self.forget_claimant(strange, out);
         }
     }
 
     fn forget_claimant(&mut self, at: usize, out: &mut Effects) {
-        if let Stage::Greeted(link, _) = self.claimants.remove(at).stage {
+        if let Stage::Greeted(link, _) = self.mdm.claimants.0.remove(at).stage {
             self.links.remove(&link);
             out.push(Effect::Close { link });
         }
@@ -113,15 +142,15 @@ impl Sds {
             return;
         }
         let due = |c: &Claimant| c.wake_at().is_some_and(|at| at <= now);
-        while let Some(at) = self.claimants.iter().position(due) {
-            if let Stage::Greeted(..) = self.claimants[at].stage {
+        while let Some(at) = self.mdm.claimants.0.iter().position(due) {
+            if let Stage::Greeted(..) = self.mdm.claimants.0[at].stage {
                 self.forget_claimant(at, out);
                 continue;
             }
+            let (dial, to) = (DialId(self.next_dial), self.mdm.claimants.0[at].to);
             self.next_dial += 1;
-            let (dial, to) = (DialId(self.next_dial), self.claimants[at].to);
-            self.claimants[at].stage = Stage::Dialled(dial);
-            out.push(Effect::Dial { dial, to, port: Port::Peer });
+            self.mdm.claimants.0[at].stage = Stage::Dialled(dial);
+            out.push(Effect::Dial { dial, to, port: Port::Ours });
         }
     }
 
@@ -134,22 +163,12 @@ impl Sds {
         out: &mut Effects,
     ) -> bool {
         let until = now + self.config.limits.hello_within;
-        let dialled = self.claimants.iter_mut().find(|c| c.stage == Stage::Dialled(dial));
+        let dialled = self.mdm.claimants.0.iter_mut().find(|c| c.stage == Stage::Dialled(dial));
         let Some(claimant) = dialled else { return false };
         claimant.stage = Stage::Greeted(link, until);
         self.links.insert(link, Who::Claimant);
-        send_hello(link, &self.hello_to_mdm(), out);
+        send_hello(link, &self.own_hello(), out);
         true
-    }
-
-    /// Handles a dial that failed.
-    pub(super) fn claimant_failed(&mut self, dial: DialId) {
-        self.claimants.retain(|c| c.stage != Stage::Dialled(dial));
-    }
-
-    /// Handles the end of a link to a claimant.
-    pub(super) fn claimant_lost(&mut self, link: LinkId) {
-        self.claimants.retain(|c| !c.is_on(link));
     }
 
     /// Handles a frame from a claimant. Only a welcome from an MDM other than the followed one
@@ -161,27 +180,24 @@ impl Sds {
         h: &Header,
         body: &Buf,
         out: &mut Effects,
-    ) {
-        let is_one = message::Welcome::try_from(h).is_ok();
-        let welcome = Welcome::decode(&body[..]).ok().filter(|_| is_one);
-        let welcome = welcome.filter(|w| {
-            let ours = self.cluster.0 == 0 || w.cluster == self.cluster.0;
-            let followed = self.mdm_life == Incarnation(w.incarnation);
-            let news = !followed || self.mdm.dialer().up().is_none();
-            ours && news && w.role() == Role::Mdm && !is_of_before(self.map.version, w.map)
-        });
-        let claimant = self.claimants.iter().find(|c| c.is_on(link));
-        let (Some(welcome), Some(to)) = (welcome, claimant.map(|c| c.to)) else {
-            return self.drop_link(now, link, out);
-        };
-        self.claimant_lost(link);
-        if let Some(old) = self.mdm.dialer().link() {
+    ) -> Result<(), Reason> {
+        const NO_CLAIM: &str = "an MDM that says that it leads does not welcome this server";
+        let frame = Frame::try_from(h)?;
+        let answer = Callee::Mdm.answer(&self.config.dialect, self.cluster, &frame, body);
+        let Some(Answer::Welcome(welcomed)) = answer else { return Err(NO_CLAIM.into()) };
+        let welcome = &welcomed.message;
+        let followed = self.mdm.life == Incarnation(welcome.incarnation);
+        let news = !followed || self.mdm.finder.dialer().up().is_none();
+        if !news || is_of_before(self.map.version, welcome.map) {
+            return Err(NO_CLAIM.into());
+        }
+        let to = self.mdm.claimants.take(link).ok_or(NO_CLAIM)?;
+        if let Some(old) = self.mdm.finder.dialer().link() {
             self.drop_link(now, old, out);
         }
-        self.dials.retain(|_, whom| whom.is_some()); // a dial to an MDM is no longer needed
-        self.mdm.adopt(now, to, link, out.prng());
+        self.mdm.finder.adopt(now, to, link, out.prng());
         self.links.insert(link, Who::Mdm);
         self.mdm_lives(now, out);
-        self.welcomed_by_mdm(now, link, &welcome, out);
+        self.welcomed_by_mdm(link, &welcomed, now, out)
     }
 }

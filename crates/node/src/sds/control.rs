@@ -1,10 +1,10 @@
 //! A shard's side of the protocol with the MDM: registration, heartbeats, the map, proposals.
 
 use super::opening::Known;
-use super::{Device, Sds, Trouble, Who};
-use crate::links::{agreed, hello, send_control};
+use super::{Device, Follower, Sds, Trouble};
+use crate::link::{Answer, Callee, Welcomed, hello, send_control};
 use crate::mapview::{Changes, OF_BEFORE, is_of_before, knows_less, read_page};
-use crate::refusals::{self, NOT_OFFERED, Writer};
+use crate::refusals::{Reason, Writer};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -12,7 +12,7 @@ use base::mutant::{self, Mutant};
 use base::{
     ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time, beside_spare,
 };
-use mirror::{Fate, Mirror, ScrubStats};
+use mirror::{Fate, Mirror, ScrubStats, Stats};
 use prost::Message;
 use seam::{Buf, Effects, Note, UnitStore};
 use store::durable::layout::Layout;
@@ -20,7 +20,7 @@ use store::durable::survey::Growth;
 use store::durable::{Durable, Identity, MountError};
 use wire::control::{
     Admission, BuildInfo, DeviceKind, Heartbeat, Hello, MapPage, MoveStatus, Proposal, Refusal,
-    RefusalCode, Register, Registered, Role, ScrubStatus, SlowDevice, Welcome,
+    RefusalCode, Register, Registered, Role, ScrubStatus, SlowDevice,
 };
 use wire::message::{self, MapPull};
 use wire::{Frame, Header, Kind, PeerLink};
@@ -29,20 +29,14 @@ use wire::{Frame, Header, Kind, PeerLink};
 const FULL_FOR: Duration = Duration::from_secs(5);
 
 impl Sds {
-    /// Sends a hello to the MDM, on a link that was dialled to it.
-    pub(super) fn greet_mdm(&mut self, now: Time, link: LinkId, out: &mut Effects) {
-        self.links.insert(link, Who::Mdm);
-        let hello = self.hello_to_mdm();
-        self.mdm.dialer_mut().link_up(now, link, &hello, out);
-    }
-
-    pub(super) fn hello_to_mdm(&self) -> Hello {
+    /// Returns this shard's hello.
+    pub(super) fn own_hello(&self) -> Hello {
         let hello = hello(&self.config.dialect, self.cluster, Role::Sds, &self.config.name);
         let (id, incarnation, map) = (self.me.0, self.incarnation.0, self.map.version.0);
         Hello { id, incarnation, map, ..hello }
     }
 
-    /// Handles a frame from the MDM.
+    /// Handles a frame from the MDM. An error is the reason for closing the link.
     pub(super) fn mdm_frame(
         &mut self,
         now: Time,
@@ -50,59 +44,54 @@ impl Sds {
         h: &Header,
         body: &Buf,
         out: &mut Effects,
-    ) {
+    ) -> Result<(), Reason> {
         // A refusal is no sign of life: an MDM that refuses this server is not the followed one.
         if h.kind() != Some(Kind::Refusal) {
             self.mdm_lives(now, out);
         }
-        let frame = match Frame::try_from(h) {
-            Ok(frame) => frame,
-            Err(why) => return self.refuse_frame(now, link, why, out),
-        };
-        let read = match frame {
-            Frame::Welcome(_) => {
-                Welcome::decode(&body[..]).map(|w| self.welcomed_by_mdm(now, link, &w, out))
+        let frame = Frame::try_from(h)?;
+        let (dialect, cluster) = (&self.config.dialect, self.cluster);
+        if let Some(answer) = self.mdm.finder.dialer().answer(dialect, cluster, &frame, body) {
+            match &answer {
+                Answer::Welcome(welcomed) => self.welcomed_by_mdm(link, welcomed, now, out)?,
+                Answer::Refusal(refusal) => self.refused_by_mdm(now, refusal, out),
+                Answer::Wrong(_) => {}
             }
+            return answer.why(Writer::Sds).map_or(Ok(()), |why| Err(why.into()));
+        }
+        match frame {
             Frame::Registered(_) => {
-                Registered::decode(&body[..]).map(|r| self.registered(now, &r, out))
+                let registered = Registered::decode(&body[..]);
+                let registered = registered.map_err(|_| "a registration that can't be read")?;
+                self.registered(now, &registered, out);
             }
-            Frame::MapPage(_) => match read_page(body, self.config.dialect.level_max) {
-                Ok(page) => {
-                    self.page_of_mdm(now, body, page, out);
-                    Ok(())
+            Frame::MapPage(_) => {
+                let page = read_page(body, self.config.dialect.level_max)?;
+                self.page_of_mdm(now, body, page, out);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Handles a refusal by an MDM, whose link is closed then. A shard that serves continues when
+    /// the MDM is of another cluster: it has the map, which the MDM may have lost with its log.
+    fn refused_by_mdm(&mut self, now: Time, refusal: &Refusal, out: &mut Effects) {
+        let trouble = || Trouble::Refused(refusal.text.clone());
+        let durable = self.config.device.kind() == DeviceKind::Durable;
+        match refusal.code() {
+            RefusalCode::Superseded => self.end(Note::Superseded, out),
+            RefusalCode::WrongDevice => self.give_up(trouble(), out),
+            RefusalCode::Occupied => self.wait_for_place(now, refusal.text.clone(), out),
+            RefusalCode::WrongCluster if durable && self.mirror.is_none() => {
+                self.give_up(trouble(), out);
+            }
+            RefusalCode::NotLeader => {
+                if let Ok(leader) = refusal.leader.parse() {
+                    self.mdm.finder.go_to(leader);
                 }
-                Err(why) => {
-                    out.note(Note::Refused { link, why });
-                    return self.drop_link(now, link, out);
-                }
-            },
-            Frame::Refusal(_) => Refusal::decode(&body[..]).map(|r| {
-                let code = r.code();
-                match code {
-                    RefusalCode::Superseded => self.end(Note::Superseded, out),
-                    RefusalCode::WrongDevice => self.give_up(Trouble::Refused(r.text), out),
-                    RefusalCode::Occupied => self.wait_for_place(now, r.text, out),
-                    // A shard that serves continues: it has the map, which the MDM may have lost
-                    // with its log.
-                    RefusalCode::WrongCluster
-                        if self.config.device.kind() == DeviceKind::Durable
-                            && self.mirror.is_none() =>
-                    {
-                        self.give_up(Trouble::Refused(r.text), out);
-                    }
-                    _ => {}
-                }
-                out.note(Note::Refused { link, why: refusals::note(code, Writer::Sds) });
-                self.drop_link(now, link, out);
-                let other = code == RefusalCode::NotLeader;
-                if let Some(leader) = r.leader.parse().ok().filter(|_| other) {
-                    self.mdm.go_to(leader);
-                }
-            }),
-            _ => Ok(()),
-        };
-        if read.is_err() {
-            self.drop_link(now, link, out);
+            }
+            _ => {}
         }
     }
 
@@ -111,7 +100,7 @@ impl Sds {
     /// So this process ends if that takes too long: then dials are refused until its next start,
     /// which is the proof.
     fn wait_for_place(&mut self, now: Time, text: String, out: &mut Effects) {
-        let since = *self.occupied.get_or_insert(now);
+        let since = *self.mdm.occupied.get_or_insert(now);
         if now.since(since) > self.config.limits.suspect_after * 3 {
             self.give_up(Trouble::Refused(text), out);
         }
@@ -119,35 +108,28 @@ impl Sds {
 
     pub(super) fn welcomed_by_mdm(
         &mut self,
-        now: Time,
         link: LinkId,
-        welcome: &Welcome,
+        welcomed: &Welcomed,
+        now: Time,
         out: &mut Effects,
-    ) {
-        if welcome.role() != Role::Mdm {
-            out.note(Note::Refused { link, why: "the MDM address is not an MDM's" });
-            return self.drop_link(now, link, out);
-        }
+    ) -> Result<(), Reason> {
+        let Welcomed { version, message: welcome, .. } = welcomed;
         if knows_less(welcome.map, self.map.version) {
-            out.note(Note::Refused { link, why: OF_BEFORE });
-            return self.drop_link(now, link, out);
+            return Err(OF_BEFORE.into());
         }
-        let Some(version) = agreed(&self.config.dialect, welcome) else {
-            out.note(Note::Refused { link, why: NOT_OFFERED });
-            return self.drop_link(now, link, out);
-        };
-        self.mdm.dialer_mut().admitted(version);
-        let link = PeerLink::new(link, version);
-        self.mdm_life = Incarnation(welcome.incarnation);
-        let Some(register) = self.register() else { return };
+        self.mdm.finder.dialer_mut().admitted(*version);
+        let link = PeerLink::new(link, *version);
+        self.mdm.life = Incarnation(welcome.incarnation);
+        let Some(register) = self.register() else { return Ok(()) };
         if welcome.recovers {
-            self.told_at = Some(self.map.version);
+            self.news.told_at = Some(self.map.version);
             let report = self.report_parts();
             report.iter().for_each(|p| send_control(link, p, out));
         }
         send_control(link, &register, out);
-        self.mdm.dialer_mut().asked(now);
+        self.mdm.finder.dialer_mut().asked(now);
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
+        Ok(())
     }
 
     /// Returns the registration, with what is known about the device.
@@ -199,13 +181,13 @@ impl Sds {
 
     /// Handles the MDM's answer to the registration, which assigns the incarnation.
     fn registered(&mut self, now: Time, registered: &Registered, out: &mut Effects) {
-        self.mdm.dialer_mut().settled();
-        self.occupied = None;
+        self.mdm.finder.dialer_mut().settled();
+        self.mdm.occupied = None;
         self.cluster = ClusterId(registered.cluster);
         let (id, incarnation) = (DeviceId(registered.id), Incarnation(registered.incarnation));
         if self.me == DeviceId(0) {
             (self.me, self.incarnation) = (id, incarnation);
-            self.named_at = MapVersion(registered.map);
+            self.opening.named_at = MapVersion(registered.map);
             // A device is scrubbed soon after its start anyway, so earlier orders count as begun.
             self.scrub = registered.scrub;
             if let Err(error) = self.opening.name(self.cluster, id, out) {
@@ -216,7 +198,7 @@ impl Sds {
             // could only do harm.
             return self.end(Note::Superseded, out);
         }
-        match self.mdm.dialer().up().filter(|_| self.mirror.is_some()) {
+        match self.mdm.finder.dialer().up().filter(|_| self.mirror.is_some()) {
             Some(link) => self.pull(link, true, out),
             None => self.serve(now, out),
         }
@@ -230,11 +212,11 @@ impl Sds {
             return self.give_up(Trouble::Device(MountError::OtherDevice { found, wanted }), out);
         }
         device.durable().and_then(growth).into_iter().for_each(|note| out.note(note));
-        let (limits, boot) = (self.config.limits.clone(), self.boot.unwrap_or(now));
+        let (limits, boot) = (self.config.limits.clone(), self.opening.boot.unwrap_or(now));
         let mut mirror = Mirror::new(self.me, self.incarnation, limits, device, boot);
-        mirror.named_at(self.named_at);
+        mirror.named_at(self.opening.named_at);
         self.mirror = Some(mirror);
-        if let Some(link) = self.mdm.dialer().up() {
+        if let Some(link) = self.mdm.finder.dialer().up() {
             self.pull(link, true, out);
         }
     }
@@ -242,19 +224,23 @@ impl Sds {
     /// Asks the MDM for the changes since the newest map that an MDM itself has sent. Without
     /// `wait` the answer comes at once, even if there are none.
     pub(super) fn pull(&mut self, link: PeerLink, wait: bool, out: &mut Effects) {
-        self.pulls += 1;
-        let pull = MapPull { op: self.pulls, have: self.map.told, wait };
+        self.mdm.pulls += 1;
+        let pull = MapPull { op: self.mdm.pulls, have: self.map.told, wait };
         out.send(link.id, link.frame(pull, &[]), Buf::EMPTY);
     }
 
-    fn page_of_mdm(&mut self, now: Time, body: &Buf, page: MapPage, out: &mut Effects) {
+    fn page_of_mdm(&mut self, now: Time, body: &Buf, mut page: MapPage, out: &mut Effects) {
         let (last, from) = (page.last, self.map.version);
         if page.version > 0 {
-            self.told_at = None;
+            self.news.told_at = None;
         }
-        self.map_page(now, page, out);
+        self.leave_out_others(&mut page);
+        if let Some(changes) = self.map.page(page) {
+            self.map_changed(now, changes, true, out);
+            self.greet_waiting(now, out);
+        }
         self.news.keep(body.to_vec(), last.then_some((from, self.map.version)));
-        if let Some(link) = self.mdm.dialer().up().filter(|_| last) {
+        if let Some(link) = self.mdm.finder.dialer().up().filter(|_| last) {
             self.pull(link, true, out);
         }
     }
@@ -282,7 +268,7 @@ impl Sds {
         out: &mut Effects,
     ) {
         let (mine, every) = (self.map.version, self.config.limits.beacon_every);
-        if self.is_unheard_of(theirs) {
+        if self.news.is_unheard_of(mine, theirs) {
             return;
         }
         if let Some(question) = self.news.is_due(now, from, (theirs, mine), every) {
@@ -291,58 +277,39 @@ impl Sds {
         }
     }
 
-    /// True if this map is from after a recovery of which no MDM has told this server.
-    fn is_unheard_of(&self, theirs: MapVersion) -> bool {
-        self.told_at.is_none() && is_of_before(theirs, self.map.version.0)
-    }
-
     /// Handles a page of a map that another server passes on. This server will pass the map on,
     /// too.
     pub(super) fn page_of_server(
         &mut self,
         now: Time,
-        link: LinkId,
         from: DeviceId,
         m: &message::MapPage,
         body: &Buf,
         out: &mut Effects,
-    ) {
-        let page = match read_page(body, self.config.dialect.level_max) {
-            Ok(page) => page,
-            Err(why) => {
-                out.note(Note::Refused { link, why });
-                return self.drop_link(now, link, out);
-            }
-        };
+    ) -> Result<(), Reason> {
+        let page = read_page(body, self.config.dialect.level_max)?;
         // The recovering MDM relies on this shard's report: with a map from before the recovery,
         // this shard must not become a primary.
-        if self.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
-            return;
+        if self.news.told_at.is_some_and(|at| !is_of_before(MapVersion(page.version), at.0)) {
+            return Ok(());
         }
         let mut pages = self.news.came(from, m.op, page, body.len());
-        let Some(last) = pages.last() else { return };
+        let Some(last) = pages.last() else { return Ok(()) };
         let (had, version) = (self.map.version, MapVersion(last.version));
         // Pages of two answers must not become one.
-        if !self.map.is_between_pages() || self.is_unheard_of(version) {
-            return;
+        if !self.map.is_between_pages() || self.news.is_unheard_of(had, version) {
+            return Ok(());
         }
         let told: Vec<Vec<u8>> = pages.iter().map(MapPage::encode_to_vec).collect();
         pages.iter_mut().for_each(|page| self.leave_out_others(page));
-        let Some(changes) = self.map.passed_on(pages) else { return };
+        let Some(changes) = self.map.passed_on(pages) else { return Ok(()) };
         let count = told.len();
         for (index, page) in told.into_iter().enumerate() {
             self.news.keep(page, (index + 1 == count).then_some((had, version)));
         }
         self.map_changed(now, changes, false, out);
         self.greet_waiting(now, out);
-    }
-
-    fn map_page(&mut self, now: Time, mut page: MapPage, out: &mut Effects) {
-        self.leave_out_others(&mut page);
-        if let Some(changes) = self.map.page(page) {
-            self.map_changed(now, changes, true, out);
-            self.greet_waiting(now, out);
-        }
+        Ok(())
     }
 
     /// Drops groups to which this device neither belongs nor did. In a large domain they would fill
@@ -363,7 +330,7 @@ impl Sds {
     // Long: one step after the other, each of which relies on those before.
     fn map_changed(&mut self, now: Time, changes: Changes, told: bool, out: &mut Effects) {
         out.note(Note::Map { version: self.map.version });
-        self.mdm.learn(&self.map.mdms);
+        self.mdm.finder.learn(&self.map.mdms);
         self.followers.look_again();
         if changes.lives {
             self.end_lives(now, out);
@@ -462,26 +429,33 @@ impl Sds {
             let Some(address) = self.map.devices.get(device).and_then(|d| d.address) else {
                 continue;
             };
-            let moved = self.followers.get(*device).filter(|f| f.dialer.address() != address);
-            if let Some(link) = moved.and_then(|f| f.dialer.link()) {
+            self.followers.want(*device, Follower::default);
+            let moved = self.followers.get(*device).filter(|f| f.address() != Some(address));
+            if let Some(link) = moved.and_then(|f| f.link()) {
                 self.drop_link(now, link, out); // its process was replaced
             }
-            let follower = self.followers.want(*device, address, &self.config.limits);
-            if changed.contains(device) {
-                follower.refused = false;
-                follower.dialer.hurry();
+            let callee = Callee::Device(*device);
+            self.followers.locate(*device, callee, Some(address), &self.config.limits);
+            let follower = self.followers.change(*device).filter(|_| changed.contains(device));
+            if let Some(follower) = follower {
+                follower.about.refused = false;
+                follower.hurry();
             }
         }
     }
 
     pub(super) fn heartbeat(&mut self, now: Time, out: &mut Effects) {
-        let Some(link) = self.mdm.dialer().up().filter(|_| self.me != DeviceId(0)) else { return };
+        let Some(link) = self.mdm.finder.dialer().up().filter(|_| self.me != DeviceId(0)) else {
+            return;
+        };
         if self.heartbeat_due > now {
             return;
         }
         self.heartbeat_due = now + self.config.limits.heartbeat_every;
-        let stats = self.stats();
-        let slow = self.slow(now);
+        let floor = self.config.limits.slow / 4;
+        let slow = self.mirror.as_mut().map_or(Vec::new(), |m| slow(m, self.me, floor, now));
+        let stats = self.mirror.as_ref().map_or(Stats::default(), |m| m.stats());
+        let scrubbed = self.mirror.as_ref().and_then(|m| m.scrub_stats());
         let lately = |at: Option<Time>| at.is_some_and(|at| now.since(at) < FULL_FOR);
         let durable = self.device().and_then(Device::durable);
         let resync = self.mirror.as_ref().map(|m| m.resync()).unwrap_or_default();
@@ -493,7 +467,7 @@ impl Sds {
             ops: stats.ops,
             full: lately(stats.full_at),
             only_spare: lately(stats.only_spare_at),
-            scrub: self.scrub_stats().map(|s| scrub(&s, self.scrub, now)),
+            scrub: scrubbed.map(|s| scrub(&s, self.scrub, now)),
             repaired: stats.repaired,
             unreadable: stats.unreadable,
             reads: stats.reads,
@@ -508,24 +482,6 @@ impl Sds {
         send_control(link, &heartbeat, out);
     }
 
-    /// Returns devices that take at least a quarter of the time that counts as slow. The MDM
-    /// compares them with each other.
-    fn slow(&mut self, now: Time) -> Vec<SlowDevice> {
-        let (me, floor) = (self.me, self.config.limits.slow / 4);
-        let Some(mirror) = self.mirror.as_mut().filter(|_| !floor.is_zero()) else {
-            return Vec::new();
-        };
-        let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
-        let stands = ms(mirror.stands(now));
-        let slow = mirror.slow(now, floor).into_iter();
-        let told = |(device, took): (DeviceId, Duration)| SlowDevice {
-            device: device.0,
-            ms: ms(took),
-            stands_ms: if device == me { stands } else { 0 },
-        };
-        slow.map(told).collect()
-    }
-
     /// Proposes changes of the configuration to the MDM. Repeated until the map shows them.
     pub(super) fn propose(&mut self, now: Time, out: &mut Effects) {
         if self.mirror.is_none() || self.proposal_due > now {
@@ -536,7 +492,7 @@ impl Sds {
             mirror.store_mut().rest(out);
         }
         let Some(proposal) = self.proposal(now) else { return };
-        if let Some(link) = self.mdm.dialer().up() {
+        if let Some(link) = self.mdm.finder.dialer().up() {
             send_control(link, &proposal, out);
         }
     }
@@ -547,7 +503,7 @@ impl Sds {
         let refused: Vec<u32> = self
             .followers
             .iter()
-            .filter(|(d, f)| f.refused && f.dialer.link().is_none() && needed.contains(d))
+            .filter(|(d, f)| f.about.refused && f.link().is_none() && needed.contains(d))
             .map(|(d, _)| d.0)
             .collect();
         let silent = mirror.suspects(now).into_iter().filter(|d| needed.contains(d)).map(|d| d.0);
@@ -559,7 +515,7 @@ impl Sds {
         unreached.sort_unstable();
         unreached.dedup();
         let back = |d: &DeviceId| {
-            let linked = self.followers.get(*d).is_some_and(|f| f.dialer.up().is_some());
+            let linked = self.followers.up(*d).is_some();
             linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
         };
         let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| {
@@ -590,6 +546,23 @@ fn growth(durable: &Durable) -> Option<Note> {
         None => Note::Grown { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
+}
+
+/// Returns devices that take at least `floor`, a quarter of the time that counts as slow. The MDM
+/// compares them with each other.
+fn slow(mirror: &mut Mirror<Device>, me: DeviceId, floor: Duration, now: Time) -> Vec<SlowDevice> {
+    if floor.is_zero() {
+        return Vec::new();
+    }
+    let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
+    let stands = ms(mirror.stands(now));
+    let slow = mirror.slow(now, floor).into_iter();
+    let told = |(device, took): (DeviceId, Duration)| SlowDevice {
+        device: device.0,
+        ms: ms(took),
+        stands_ms: if device == me { stands } else { 0 },
+    };
+    slow.map(told).collect()
 }
 
 fn copying((group, todo, missed): (base::GroupId, u64, u64)) -> MoveStatus {

@@ -1,8 +1,7 @@
 //! One shard of a data server (SDS): one device, its replicas, and its links.
 //!
 //! This file has the state, the events and the clock. [`control`] talks to the MDM, [`serve`] to
-//! clients and to other devices, and [`followers`] has the devices that this one dials. All
-//! decisions about data are made in `mirror`.
+//! clients and to other devices. All decisions about data are made in `mirror`.
 //!
 //! Invariants: the shard serves nothing before the MDM has given this process an incarnation; the
 //! frames of a link count only while the link is in `links`; of the links from each client, and
@@ -12,27 +11,29 @@ mod claimants;
 mod control;
 mod device;
 mod evidence;
-mod followers;
 mod news;
 mod opening;
 mod serve;
+mod sessions;
 
-use crate::finder::Finder;
+use crate::link::{Directory, Finder};
 use crate::mapview::MapView;
+use crate::refusals::Reason;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, Dialect, GroupId, Incarnation, Limits, LinkId, Map, MapVersion, Mutant,
-    SdcId, Time, mutant,
+    ClusterId, DeviceId, Dialect, GroupId, Incarnation, Limits, LinkId, Map, Mutant, SdcId, Time,
+    mutant,
 };
+use claimants::Claimants;
 use core::net::SocketAddr;
-use followers::Followers;
-use mirror::{GroupView, Grown, Mirror, ScrubStats, Standing, Stats};
+use mirror::{GroupView, Grown, Mirror};
 use news::News;
 use opening::Opening;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port, Strangers};
+use sessions::Sessions;
 use store::durable::{MountError, Tuning};
 use wire::PeerFramer;
 use wire::control::DeviceKind;
@@ -142,12 +143,11 @@ enum Who {
     Client(SdcId, u16),
 }
 
-/// The newest connection from a client or a primary (rule R8).
-#[derive(Clone, Copy, Debug)]
-struct Session {
-    incarnation: Incarnation,
-    number: u64,
-    link: Option<LinkId>,
+/// What a primary knows about a device that it dials.
+#[derive(Debug, Default)]
+struct Follower {
+    /// The last dial was refused.
+    refused: bool,
 }
 
 /// The node of one shard.
@@ -159,91 +159,89 @@ pub struct Sds {
     mirror: Option<Mirror<Device>>,
     me: DeviceId,
     incarnation: Incarnation,
-    boot: Option<Time>,
     map: MapView,
-    /// The version of the map when the MDM gave this process its incarnation.
-    named_at: MapVersion,
     /// The map has this incarnation, so its configurations count.
     named: bool,
     /// Groups with a replica here of which every copy is lost.
     lost: BTreeSet<GroupId>,
-    /// The map version at which this shard reported to a recovering MDM what it knows. Until an MDM
-    /// hands out a map after that, only maps from after the recovery count.
-    told_at: Option<MapVersion>,
     /// Maps for servers that the MDM does not reach.
     news: News,
-    /// How often the MDM was asked for its map.
-    pulls: u64,
-    mdm: Finder,
-    /// The number that the MDM drew for its leadership, from the last welcome.
-    mdm_life: Incarnation,
-    /// When the MDM sent a frame last.
-    mdm_heard: Option<Time>,
-    /// Other MDMs that say that they lead.
-    claimants: Vec<claimants::Claimant>,
-    /// Since when the MDM refuses this shard because a device in its place counts as up, and the
-    /// MDM has not heard that device.
-    occupied: Option<Time>,
+    mdm: MdmLink,
     links: Map<LinkId, Who>,
-    /// Hellos that wait for a newer map.
-    waiting: Vec<serve::Waiting>,
-    clients: BTreeMap<SdcId, Session>,
-    leaders: BTreeMap<DeviceId, Session>,
-    followers: Followers,
+    sessions: Sessions,
+    /// The devices that this one dials: the secondaries and joiners in groups of which it is the
+    /// primary.
+    followers: Directory<DeviceId, Follower>,
     /// According to the map: the devices that are needed by groups of which this one is the
     /// primary, and those that should rejoin them.
     wanted: (BTreeSet<DeviceId>, BTreeSet<DeviceId>),
-    dials: BTreeMap<DialId, Option<DeviceId>>,
     next_dial: u64,
     heartbeat_due: Time,
     proposal_due: Time,
     /// Number of ordered scrubs that this shard has begun. Scrubs that were ordered before its
     /// start count as begun.
     scrub: u32,
-    /// It was asked to stop: it serves nothing more, and ends when its log is empty.
+    end: End,
+}
+
+/// The end of a shard. After `stopping` it serves nothing more, and after `ended` it does nothing.
+#[derive(Default)]
+struct End {
+    /// It was asked to stop: it ends when its log is empty.
     stopping: bool,
-    /// It was superseded, its device failed, or it has stopped. It does nothing any more.
+    /// It was superseded, its device failed, or it has stopped.
     ended: bool,
+    /// The reason, if an operator has to fix something.
     trouble: Option<Box<Trouble>>,
+}
+
+/// The link to the MDM that is followed, and the MDMs that may take its place.
+struct MdmLink {
+    finder: Finder,
+    /// The number that the MDM drew for its leadership, from the last welcome.
+    life: Incarnation,
+    /// When the MDM sent a frame last.
+    heard: Option<Time>,
+    /// Other MDMs that say that they lead.
+    claimants: Claimants,
+    /// Since when the MDM refuses this shard because a device in its place counts as up, and the
+    /// MDM has not heard that device.
+    occupied: Option<Time>,
+    /// How often the MDM was asked for its map.
+    pulls: u64,
 }
 
 impl Sds {
     /// Creates a shard that has not read its device yet.
     pub fn new(config: SdsConfig) -> Sds {
-        let mdm = Finder::new(&config.mdm, &config.limits);
+        let mdm = MdmLink {
+            finder: Finder::new(&config.mdm, &config.limits),
+            life: Incarnation(0),
+            heard: None,
+            claimants: Claimants::default(),
+            occupied: None,
+            pulls: 0,
+        };
         Sds {
             cluster: ClusterId(0),
             opening: Opening::new(&config.device, config.dialect.level_max),
             mirror: None,
             me: DeviceId(0),
             incarnation: Incarnation(0),
-            boot: None,
             map: MapView::default(),
-            named_at: MapVersion(0),
             named: false,
             lost: BTreeSet::new(),
-            told_at: None,
             news: News::default(),
-            pulls: 0,
             mdm,
-            mdm_life: Incarnation(0),
-            mdm_heard: None,
-            claimants: Vec::new(),
-            occupied: None,
             links: Map::default(),
-            waiting: Vec::new(),
-            clients: BTreeMap::new(),
-            leaders: BTreeMap::new(),
-            followers: Followers::default(),
+            sessions: Sessions::default(),
+            followers: Directory::default(),
             wanted: Default::default(),
-            dials: BTreeMap::new(),
-            next_dial: 0,
+            next_dial: 1,
             heartbeat_due: Time::ZERO,
             proposal_due: Time::ZERO,
             scrub: 0,
-            stopping: false,
-            ended: false,
-            trouble: None,
+            end: End::default(),
             config,
         }
     }
@@ -263,24 +261,19 @@ impl Sds {
         &self.map
     }
 
-    /// Returns the lengths of the lists of the replicas here.
-    pub fn grown(&self) -> Option<Grown> {
-        self.mirror.as_ref().map(|m| m.grown())
+    /// Returns the replicas here, once the shard serves.
+    pub fn mirror(&self) -> Option<&Mirror<Device>> {
+        self.mirror.as_ref()
     }
 
-    /// Returns the upper bounds of these lengths.
+    /// Returns the upper bounds of the lengths of the lists of the replicas here.
     pub fn may_grow(&self) -> Grown {
         Mirror::<Device>::may_grow(&self.config.limits)
     }
 
-    /// Returns what the replica of a group here knows about its content.
-    pub fn standing(&self, group: GroupId) -> Option<Standing> {
-        self.mirror.as_ref()?.standing(group)
-    }
-
     /// True if this process must end.
     pub fn ended(&self) -> bool {
-        self.ended
+        self.end.ended
     }
 
     /// Returns this shard's view of the groups that have a replica here.
@@ -299,27 +292,12 @@ impl Sds {
 
     /// Returns why this shard has ended, if that needs an operator.
     pub fn trouble(&self) -> Option<&Trouble> {
-        self.trouble.as_deref()
+        self.end.trouble.as_deref()
     }
 
     /// True if its device, or the memory of this machine, is not reliable.
     pub fn failed(&self) -> bool {
         self.mirror.as_ref().is_some_and(|m| m.failed())
-    }
-
-    /// Returns the number of operations in flight.
-    pub fn in_flight(&self) -> usize {
-        self.mirror.as_ref().map_or(0, |m| m.in_flight())
-    }
-
-    /// Returns what the scrubber has done, if the device is scrubbed.
-    pub fn scrub_stats(&self) -> Option<ScrubStats> {
-        self.mirror.as_ref().and_then(|m| m.scrub_stats())
-    }
-
-    /// Returns the counters.
-    pub fn stats(&self) -> Stats {
-        self.mirror.as_ref().map_or(Stats::default(), |m| m.stats())
     }
 
     /// Handles a result of opening the device.
@@ -337,7 +315,7 @@ impl Sds {
 
     /// Ends for a reason that an operator has to fix.
     fn give_up(&mut self, trouble: Trouble, out: &mut Effects) {
-        self.trouble = Some(Box::new(trouble));
+        self.end.trouble = Some(Box::new(trouble));
         self.end(Note::DeviceRefused, out);
     }
 
@@ -373,43 +351,33 @@ impl Sds {
 
     /// Dials the MDM and the devices that are due, and closes links whose peers do not answer.
     fn dial(&mut self, now: Time, out: &mut Effects) {
-        let mute = self.followers.mute(now).into_iter().chain(self.mdm.dialer().mute(now));
+        let mute = self.followers.mute(now).into_iter().chain(self.mdm.finder.dialer().mute(now));
         for link in mute.collect::<Vec<_>>() {
-            out.note(Note::Refused { link, why: crate::refusals::MUTE });
-            self.drop_link(now, link, out);
+            self.refuse(now, link, crate::refusals::MUTE, out);
         }
-        if self.may_register() && self.mdm.dialer().wake_at().is_some_and(|at| at <= now) {
-            self.next_dial += 1;
-            let dial = DialId(self.next_dial);
-            self.dials.insert(dial, None);
-            self.mdm.dialer_mut().poll(now, dial, out);
+        if self.may_register() {
+            self.mdm.finder.poll(now, &mut self.next_dial, out);
         }
         let there = |device, address| {
             let known = self.map.devices.get(&device);
             known.is_some_and(|d| d.up && d.address == Some(address))
         };
-        self.followers.due(now, there, |device, dialer| {
-            self.next_dial += 1;
-            let dial = DialId(self.next_dial);
-            self.dials.insert(dial, Some(device));
-            dialer.poll(now, dial, out);
-        });
+        self.followers.dial(now, &mut self.next_dial, there, out);
     }
 
     fn dial_failed(&mut self, now: Time, dial: DialId, why: DialError, out: &mut Effects) {
-        match self.dials.remove(&dial) {
-            Some(None) => self.mdm.lost(now, out.prng()),
-            Some(Some(device)) => {
-                if let Some(follower) = self.followers.change(device) {
-                    follower.dialer.lost(now, out.prng());
-                    let news = why == DialError::Refused && !follower.refused;
-                    follower.refused = why == DialError::Refused;
-                    if news {
-                        self.proposal_due = now;
-                    }
-                }
+        if self.mdm.finder.dialled(dial) {
+            return self.mdm.finder.lost(now, out.prng());
+        }
+        let Some((device, counts)) = self.followers.dialled(dial) else {
+            return self.mdm.claimants.failed(dial);
+        };
+        if let Some(follower) = self.followers.change(device).filter(|_| counts) {
+            follower.lost(now, out.prng());
+            let refused = why == DialError::Refused;
+            if refused && !core::mem::replace(&mut follower.about.refused, refused) {
+                self.proposal_due = now;
             }
-            None => self.claimant_failed(dial),
         }
     }
 
@@ -418,26 +386,25 @@ impl Sds {
             Some(Who::Mdm) => {
                 self.map.forget_pages();
                 self.news.forget_pages();
-                self.mdm.lost(now, out.prng());
+                self.mdm.finder.lost(now, out.prng());
             }
-            Some(Who::Claimant) => self.claimant_lost(link),
+            Some(Who::Claimant) => drop(self.mdm.claimants.take(link)),
             Some(Who::Follower(device)) => {
-                let follower =
-                    self.followers.change(device).filter(|f| f.dialer.link() == Some(link));
+                let follower = self.followers.change(device).filter(|f| f.link() == Some(link));
                 if let Some(follower) = follower {
-                    let was_up = follower.dialer.up().is_some();
-                    follower.dialer.lost(now, out.prng());
+                    let was_up = follower.up().is_some();
+                    follower.lost(now, out.prng());
                     if was_up {
-                        follower.dialer.hurry(); // a redial that is refused proves its death
+                        follower.hurry(); // a redial that is refused proves its death
                     }
                     if let Some(mirror) = &mut self.mirror {
                         mirror.peer_down(now, device, out);
                     }
                 }
             }
-            Some(Who::Leader(device, _)) => forget_link(self.leaders.get_mut(&device), link),
+            Some(Who::Leader(device, _)) => self.sessions.leader_lost(device, link),
             Some(Who::Client(sdc, _)) => self.client_lost(now, sdc, link, out),
-            Some(Who::Stranger) => self.waiting.retain(|w| !w.is_on(link)),
+            Some(Who::Stranger) => self.sessions.forget(link),
             None => {}
         }
     }
@@ -445,14 +412,13 @@ impl Sds {
     /// Handles the loss of a client's link. If it was the newest one, operations from it that have
     /// not begun are dropped: the client sends again what it still needs (rule R16).
     fn client_lost(&mut self, now: Time, sdc: SdcId, link: LinkId, out: &mut Effects) {
-        let newest = self.clients.get(&sdc).is_some_and(|s| s.link == Some(link));
+        let newest = self.sessions.client_lost(sdc, link);
         if newest
             && !mutant::on(Mutant::NoSession)
             && let Some(mirror) = &mut self.mirror
         {
             mirror.session_over(now, sdc, out);
         }
-        forget_link(self.clients.get_mut(&sdc), link);
     }
 
     /// Closes a link that we dialled and that turned out to be wrong. It is dialled again later.
@@ -461,18 +427,17 @@ impl Sds {
         self.link_down(now, link, out);
     }
 
+    /// Closes a link for the reason `why`. If this process dialled it, it is dialled again later.
+    #[cold]
+    fn refuse(&mut self, now: Time, link: LinkId, why: impl Into<Reason>, out: &mut Effects) {
+        out.note(why.into().note(link));
+        self.drop_link(now, link, out);
+    }
+
     fn end(&mut self, note: Note, out: &mut Effects) {
-        if !core::mem::replace(&mut self.ended, true) {
+        if !core::mem::replace(&mut self.end.ended, true) {
             out.note(note);
         }
-    }
-}
-
-fn forget_link(session: Option<&mut Session>, link: LinkId) {
-    if let Some(session) = session
-        && session.link == Some(link)
-    {
-        session.link = None;
     }
 }
 
@@ -484,12 +449,12 @@ impl seam::Node for Sds {
     }
 
     fn strangers(&self, _: Port) -> Option<Strangers> {
-        Some(crate::links::strangers(&self.config.limits))
+        Some(crate::link::strangers(&self.config.limits))
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
-        self.boot.get_or_insert(now);
-        if self.ended || (self.stopping && !matches!(event, Event::DiskDone { .. })) {
+        self.opening.boot.get_or_insert(now);
+        if self.end.ended || (self.end.stopping && !matches!(event, Event::DiskDone { .. })) {
             return;
         }
         match event {
@@ -515,22 +480,22 @@ impl seam::Node for Sds {
     }
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
-        self.boot.get_or_insert(now);
-        if self.ended {
+        self.opening.boot.get_or_insert(now);
+        if self.end.ended {
             return;
         }
-        if self.stopping {
+        if self.end.stopping {
             return self.wind_up(now, out);
         }
         if self.mirror.is_none() {
             let opened = self.opening.start(out);
             self.opened(now, opened, out);
         }
-        if !self.claimants.is_empty() {
+        if !self.mdm.claimants.is_empty() {
             self.try_claimants(now, out);
         }
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        if due(self.followers.dial_at) || due(self.mdm.dialer().wake_at()) {
+        if due(self.followers.wake_at()) || due(self.mdm.finder.dialer().wake_at()) {
             self.dial(now, out);
         }
         if let Some(mirror) = &mut self.mirror {
@@ -541,7 +506,7 @@ impl seam::Node for Sds {
                 self.proposal_due = now;
             }
         }
-        if self.waiting.first().is_some_and(|w| w.until <= now) {
+        if due(self.sessions.wake_at()) {
             self.greet_waiting(now, out);
         }
         self.heartbeat(now, out);
@@ -556,27 +521,27 @@ impl seam::Node for Sds {
 
     /// Stops serving. The shard ends when the log of its device is empty.
     fn stop(&mut self) {
-        self.stopping = true;
+        self.end.stopping = true;
     }
 
     fn is_stopped(&self) -> bool {
-        self.ended
+        self.end.ended
     }
 
     fn wake_at(&self) -> Option<Time> {
-        if self.ended || self.stopping {
+        if self.end.ended || self.end.stopping {
             return None;
         }
-        let mdm = self.mdm.dialer().wake_at().filter(|_| self.may_register());
-        let mut wake = Time::earliest(mdm, self.followers.dial_at);
-        wake = Time::earliest(wake, self.waiting.first().map(|w| w.until));
-        let claimants = self.claimants.iter().filter_map(|c| c.wake_at()).min();
+        let mdm = self.mdm.finder.dialer().wake_at().filter(|_| self.may_register());
+        let mut wake = Time::earliest(mdm, self.followers.wake_at());
+        wake = Time::earliest(wake, self.sessions.wake_at());
+        let claimants = self.mdm.claimants.wake_at();
         wake = Time::earliest(wake, claimants.filter(|_| self.may_register()));
         if let Some(mirror) = &self.mirror {
             wake = Time::earliest(wake, mirror.wake_at());
             wake = Time::earliest(wake, Some(self.proposal_due));
         }
-        if self.mdm.dialer().up().is_some() {
+        if self.mdm.finder.dialer().up().is_some() {
             wake = Time::earliest(wake, Some(self.heartbeat_due));
         }
         wake

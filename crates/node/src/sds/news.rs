@@ -11,6 +11,7 @@
 //! server applies an answer only as a whole, and only if its own map is the one that the answer
 //! begins with, or a newer one. The kept pages take at most [`BYTES`] of memory.
 
+use crate::mapview::is_of_before;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, MapVersion, Time};
@@ -44,6 +45,9 @@ pub(super) struct News {
     asked: Option<Asked>,
     /// Number of questions so far.
     questions: u64,
+    /// The map version at which this shard reported to a recovering MDM what it knows. Until an MDM
+    /// hands out a map after that, only maps from after the recovery count.
+    pub(super) told_at: Option<MapVersion>,
 }
 
 /// A question to another server.
@@ -86,6 +90,12 @@ impl News {
             let gone = self.steps.pop_front().expect("bytes of something");
             self.bytes -= gone.pages.iter().map(Vec::len).sum::<usize>();
         }
+    }
+
+    /// True if map `theirs` is from after a recovery of which no MDM has told this server. Its own
+    /// map is `mine`.
+    pub fn is_unheard_of(&self, mine: MapVersion, theirs: MapVersion) -> bool {
+        self.told_at.is_none() && is_of_before(theirs, mine.0)
     }
 
     /// Drops the pages of an unfinished answer, because the link to the MDM broke.

@@ -9,7 +9,7 @@
 use super::device::Device;
 use super::{DeviceConfig, DurableConfig};
 use alloc::boxed::Box;
-use base::{ClusterId, DeviceId};
+use base::{ClusterId, DeviceId, MapVersion, Time};
 use seam::{Buf, DiskError, DiskId, DiskOp, Effects};
 use store::Memory;
 use store::durable::{Expected, Format, Formatting, Identity, Mount, MountError, Mounting};
@@ -34,17 +34,22 @@ pub(super) struct Opening {
     level_max: u32,
     name: Option<(ClusterId, DeviceId)>,
     step: Step,
+    /// When the process began.
+    pub(super) boot: Option<Time>,
+    /// The version of the map when the MDM gave this process its incarnation.
+    pub(super) named_at: MapVersion,
 }
 
 impl Opening {
     pub(super) fn new(config: &DeviceConfig, level_max: u32) -> Opening {
-        let memory = |bytes, keeps| Device::Memory(Memory::new(DiskId(0), bytes, keeps));
+        let memory = |bytes, keeps| Device::Memory(Box::new(Memory::new(DiskId(0), bytes, keeps)));
         let (config, step) = match config {
             DeviceConfig::Ram { capacity } => (None, Step::Ready(memory(*capacity, true))),
             DeviceConfig::Null { capacity } => (None, Step::Ready(memory(*capacity, false))),
             DeviceConfig::Durable(config) => (Some(config.clone()), Step::Unread),
         };
-        Opening { config, level_max, name: None, step }
+        let named_at = MapVersion(0);
+        Opening { config, level_max, name: None, step, boot: None, named_at }
     }
 
     /// Begins to read the device.

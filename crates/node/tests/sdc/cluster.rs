@@ -194,7 +194,7 @@ impl Cluster {
         }
         let who = if to.port() == 1 { Who::Mdm } else { Who::Server(u32::from(to.port()) - 100) };
         let link = self.open(who);
-        self.on(Event::LinkUp { link, port: Port::Peer, dial: Some(dial) });
+        self.on(Event::LinkUp { link, port: Port::Ours, dial: Some(dial) });
     }
 
     fn open(&mut self, who: Who) -> LinkId {
@@ -450,7 +450,7 @@ impl Cluster {
 
     pub fn accept(&mut self) -> LinkId {
         let link = self.open(Who::Nbd);
-        self.on(Event::LinkUp { link, port: Port::Nbd, dial: None });
+        self.on(Event::LinkUp { link, port: Port::Target, dial: None });
         link
     }
 

@@ -15,7 +15,8 @@ pub struct Client {
 impl Client {
     pub fn connect(c: &mut Cluster, limits: &Limits) -> Client {
         let link = c.accept();
-        let mut client = Client { link, framer: SdcFramer::new(Port::Nbd, &wire::DIALECT, limits) };
+        let mut client =
+            Client { link, framer: SdcFramer::new(Port::Target, &wire::DIALECT, limits) };
         assert_eq!(client.take(c).len(), 18, "the greeting");
         client.send(c, &(NBD_FLAG_C_FIXED_NEWSTYLE | NBD_FLAG_C_NO_ZEROES).to_be_bytes());
         client

@@ -11,7 +11,7 @@ use base::{
     UnitKey, VolumeId,
 };
 use core::time::Duration;
-use node::links::hello;
+use node::link::hello;
 use node::sds::{DeviceConfig, DurableConfig, Sds, SdsConfig, Trouble};
 use prost::Message;
 use seam::{
@@ -200,7 +200,7 @@ impl Bench {
     fn link(&mut self, dial: Option<DialId>) -> LinkId {
         self.links += 1;
         let link = LinkId(self.links);
-        self.sds.on(self.now, Event::LinkUp { link, port: Port::Peer, dial }, &mut self.out);
+        self.sds.on(self.now, Event::LinkUp { link, port: Port::Ours, dial }, &mut self.out);
         self.settle();
         link
     }

@@ -123,7 +123,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     fn dial(&mut self, now: Time, seat: u32, dial: DialId, to: SocketAddr, port: Port) {
-        let local = if self.local && port == Port::Peer {
+        let local = if self.local && port == Port::Ours {
             net::dial_local(to, S::NONBLOCKING)
         } else {
             None

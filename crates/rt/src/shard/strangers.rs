@@ -108,7 +108,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn next_stranger(&mut self) -> Option<Time> {
         let mut next = None;
         for seat in 0..self.seats.len() as u32 {
-            for port in [Port::Peer, Port::Nbd] {
+            for port in Port::ALL {
                 next = Time::earliest(next, self.next_silent(seat, port).map(|(_, until)| until));
             }
         }
@@ -131,7 +131,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     /// Closes strangers whose first frame has not arrived in time.
     pub(super) fn close_silent(&mut self, now: Time) {
         for seat in 0..self.seats.len() as u32 {
-            for port in [Port::Peer, Port::Nbd] {
+            for port in Port::ALL {
                 while let Some((id, until)) = self.next_silent(seat, port)
                     && until <= now
                     && let Some((index, _)) = self.link(id)
@@ -149,7 +149,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         (self.on_note)(seat as usize, now, Note::NoDescriptors);
         let mut closed = 0;
         for seat in 0..self.seats.len() as u32 {
-            for port in [Port::Peer, Port::Nbd] {
+            for port in Port::ALL {
                 while closed < CLOSED_AT_ONCE && self.close_oldest(seat, port) {
                     closed += 1;
                 }

@@ -40,7 +40,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     /// Returns the bounds of the protocols whose links have too many unsent bytes in total.
     fn over_bounds(&self) -> impl Iterator<Item = (u32, Port, Unsent)> {
         let seats = (0..).zip(&self.seats);
-        let all = seats.flat_map(|(i, seat)| [Port::Peer, Port::Nbd].map(|port| (i, seat, port)));
+        let all = seats.flat_map(|(i, seat)| Port::ALL.map(|port| (i, seat, port)));
         all.filter_map(|(i, seat, port)| {
             let waits = seat.unread[port as usize];
             let bounds = if waits > 0 { seat.node.unsent(port) } else { None };

@@ -72,7 +72,7 @@ impl Stage<'_> {
 
     pub(super) fn dial(&mut self, id: u64, peer: usize) {
         let to = self.place.peers[peer];
-        self.out.push(Effect::Dial { dial: crate::DialId(id), to, port: Port::Peer });
+        self.out.push(Effect::Dial { dial: crate::DialId(id), to, port: Port::Ours });
     }
 
     /// Sends frame `seq` of a link with a body of `len` bytes, in one piece or in two.
@@ -207,7 +207,7 @@ impl Node for Probe {
     type Framer = ProbeFramer;
 
     fn framer(&mut self, port: Port) -> ProbeFramer {
-        self.ledger.check(port == Port::Peer, || "a framer for a port that nobody uses".into());
+        self.ledger.check(port == Port::Ours, || "a framer for a port that nobody uses".into());
         ProbeFramer::default()
     }
 

@@ -27,7 +27,7 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
     }
     for i in 0..stage.plan.sds {
         let Some(sds) = stage.sds(i) else { continue };
-        let Some(is) = sds.grown() else { continue };
+        let Some(is) = sds.mirror().map(|m| m.grown()) else { continue };
         let records = sds.device().and_then(Device::durable).map(|durable| {
             let (is, may) = (durable.executed_len(), durable.executed_most());
             ("executed writes in the records of the device", is, may)

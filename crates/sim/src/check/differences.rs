@@ -49,7 +49,7 @@ fn members(stage: &Stage, group: GroupId) -> Vec<(u8, Standing)> {
         let sds = stage.sds(i).filter(|sds| !sds.ended())?;
         let known = stage.observer.devices.get(&sds.id())?.incarnation;
         let counts = counts(config, sds.id(), known == sds.incarnation().0);
-        Some((i, sds.standing(group).filter(|_| counts)?))
+        Some((i, sds.mirror()?.standing(group).filter(|_| counts)?))
     };
     (0..stage.plan.sds).filter_map(standing).collect()
 }

@@ -26,7 +26,7 @@ pub fn unmet(stage: &Stage) -> Option<String> {
         }
     }
     for i in (0..stage.plan.sds).filter(|i| !has_doubtful(stage, Who::Sds(*i))) {
-        let left = stage.sds(i).map_or(0, |s| s.in_flight());
+        let left = stage.sds(i).and_then(|s| s.mirror()).map_or(0, |m| m.in_flight());
         if left > 0 {
             return Some(format!("sds{i} has {left} operations in flight at rest"));
         }

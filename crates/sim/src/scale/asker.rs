@@ -89,7 +89,7 @@ impl Node for Asker {
     fn flush(&mut self, now: Time, out: &mut Effects) {
         if !self.dialled && self.retry_at.is_none_or(|at| at <= now) {
             (self.dialled, self.retry_at) = (true, None);
-            out.push(Effect::Dial { dial: DialId(1), to: self.mdm, port: Port::Peer });
+            out.push(Effect::Dial { dial: DialId(1), to: self.mdm, port: Port::Ours });
         }
         let Some(link) = self.link.filter(|_| !self.asking) else { return };
         if let Some(ask) = self.desk.borrow_mut().orders.pop_front() {

@@ -286,7 +286,7 @@ impl Role for Dialer {
     fn start(&mut self, stage: &mut Stage<'_>) {
         let to = stage.place.nobody;
         (0..self.dials)
-            .for_each(|i| stage.out.push(Effect::Dial { dial: DialId(i), to, port: Port::Peer }));
+            .for_each(|i| stage.out.push(Effect::Dial { dial: DialId(i), to, port: Port::Ours }));
     }
 
     fn on(&mut self, event: Event<'_>, stage: &mut Stage<'_>) {

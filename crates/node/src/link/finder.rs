@@ -5,10 +5,11 @@
 //! those of the configuration and, as soon as there is a map, those of the MDMs in it. So a cluster
 //! is found again after all MDMs of the configuration are gone.
 
-use crate::links::Dialer;
+use super::{Callee, Dialer};
 use alloc::vec::Vec;
 use base::{Limits, LinkId, Prng, Time};
 use core::net::SocketAddr;
+use seam::{DialId, Effects};
 
 /// See the head of this file.
 #[derive(Debug)]
@@ -17,6 +18,8 @@ pub struct Finder {
     given: Vec<SocketAddr>,
     dialers: Vec<Dialer>,
     current: usize,
+    /// The dial that is under way.
+    dial: Option<DialId>,
     /// The address to dial after the present attempt has failed, or the present link is down.
     hint: Option<SocketAddr>,
     limits: Limits,
@@ -26,8 +29,9 @@ impl Finder {
     /// Starts with these addresses, of which there is at least one.
     pub fn new(given: &[SocketAddr], limits: &Limits) -> Finder {
         assert!(!given.is_empty(), "at least one MDM address");
-        let dialers = given.iter().map(|to| Dialer::to_mdm(*to, limits)).collect();
-        Finder { given: given.to_vec(), dialers, current: 0, hint: None, limits: limits.clone() }
+        let dialers = given.iter().map(|to| Dialer::new(*to, Callee::Mdm, limits)).collect();
+        let (given, limits) = (given.to_vec(), limits.clone());
+        Finder { given, dialers, current: 0, dial: None, hint: None, limits }
     }
 
     /// Returns the connection that is being tried or used.
@@ -38,6 +42,20 @@ impl Finder {
     /// Returns the same connection, mutable.
     pub fn dialer_mut(&mut self) -> &mut Dialer {
         &mut self.dialers[self.current]
+    }
+
+    /// Dials if that is due. `next_dial` is the number of the next dial.
+    pub fn poll(&mut self, now: Time, next_dial: &mut u64, out: &mut Effects) {
+        let dial = DialId(*next_dial);
+        if self.dialer_mut().poll(now, dial, out) {
+            *next_dial += 1;
+            self.dial = Some(dial);
+        }
+    }
+
+    /// Records that a dial has ended. Returns false if it is not the one under way here.
+    pub fn dialled(&mut self, dial: DialId) -> bool {
+        self.dial.take_if(|own| *own == dial).is_some()
     }
 
     /// True if there is more than one address.
@@ -63,7 +81,7 @@ impl Finder {
         let mut old = core::mem::take(&mut self.dialers);
         for to in &all {
             let known = old.iter().position(|d| d.address() == *to);
-            let new = || Dialer::to_mdm(*to, &self.limits);
+            let new = || Dialer::new(*to, Callee::Mdm, &self.limits);
             self.dialers.push(known.map_or_else(new, |i| old.swap_remove(i)));
         }
         self.current = all.iter().position(|to| *to == present).expect("it is among them");
@@ -84,7 +102,7 @@ impl Finder {
         if !self.dialer().is_down() {
             self.dialer_mut().lost(now, prng);
         }
-        self.hint = None;
+        (self.hint, self.dial) = (None, None);
         self.turn_to(to);
         self.dialer_mut().greeted(now, link);
     }
@@ -103,7 +121,7 @@ impl Finder {
     fn turn_to(&mut self, to: SocketAddr) {
         let known = self.dialers.iter().position(|d| d.address() == to);
         self.current = known.unwrap_or_else(|| {
-            self.dialers.push(Dialer::to_mdm(to, &self.limits));
+            self.dialers.push(Dialer::new(to, Callee::Mdm, &self.limits));
             self.dialers.len() - 1
         });
     }
