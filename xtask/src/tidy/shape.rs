@@ -36,7 +36,6 @@ const NOT_YET: &[(&str, &str)] = &[
     ("crates/mirror/src/op.rs", "`Op` has"),
     ("crates/node/src/mdm.rs", "import each other"),
     ("crates/node/src/mdm.rs", "`Mdm` has"),
-    ("crates/rt/src/shard.rs", "`Shard` has"),
     ("crates/store/src/durable/checkpoint.rs", "import each other"),
     ("crates/store/src/durable/store.rs", "`Durable` has"),
 ];

@@ -66,7 +66,14 @@ impl Sds {
         let Some(who) = self.links.get(&link).copied() else { return };
         if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });
-            return self.damaged(now, link, who, h, out);
+            // A client can send its data again. Every other link starts over.
+            return match (who, message::Write::try_from(h)) {
+                (Who::Client(_, version), Ok(write)) => {
+                    let link = PeerLink::new(link, version);
+                    self.answer(link, &write.request, Status::Damaged, out)
+                }
+                _ => self.drop_link(now, link, out),
+            };
         }
         let done = match who {
             Who::Client(sdc, version) => {
@@ -86,15 +93,6 @@ impl Sds {
         if let Err(why) = done {
             self.refuse(now, link, why, out);
         }
-    }
-
-    /// Handles a damaged frame. A client can send its data again. Every other link starts over.
-    fn damaged(&mut self, now: Time, link: LinkId, who: Who, h: &Header, out: &mut Effects) {
-        if let (Who::Client(_, version), Ok(write)) = (who, message::Write::try_from(h)) {
-            let link = PeerLink::new(link, version);
-            return self.answer(link, &write.request, Status::Damaged, out);
-        }
-        self.drop_link(now, link, out);
     }
 
     // ---- handshakes ----

@@ -1,5 +1,5 @@
-//! The peers that dialled this shard: hellos that wait, and the newest session of each client and of
-//! each primary (rule R8).
+//! The peers that dialled this shard: hellos that wait, and the newest session of each client and
+//! of each primary (rule R8).
 //!
 //! Invariant: only the link of the newest session counts, and hellos wait in the order in which
 //! they came.
