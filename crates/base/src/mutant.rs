@@ -169,6 +169,8 @@ pub enum Mutant {
     StallInTurn,
     /// R11: a joiner accepts a new stream before it has written everything that it got earlier.
     AnswerAtOnce,
+    /// R11: a joiner accepts a new stream before its earlier seal is durable.
+    AnswerInSeal,
     /// R4: a refused dial proves a death even at an address that refuses dials of a live server.
     RefusalProves,
     /// R12: silence means loss after `suspect_after` even if the host answers. (A test of `sim`.)
@@ -323,8 +325,13 @@ impl Mutant {
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
     /// simulator creates the situations in which they matter, or too few do.
-    pub const MIRROR: &[Mutant] =
-        &[Mutant::MendUnmarked, Mutant::AnswerAtOnce, Mutant::RetryWhole, Mutant::NewerIsDead];
+    pub const MIRROR: &[Mutant] = &[
+        Mutant::MendUnmarked,
+        Mutant::AnswerAtOnce,
+        Mutant::AnswerInSeal,
+        Mutant::RetryWhole,
+        Mutant::NewerIsDead,
+    ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
     /// them, nor those that only a test of `crates/sim/tests` catches.

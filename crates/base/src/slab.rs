@@ -57,6 +57,17 @@ impl<T> Slab<T> {
         entry.1.take()
     }
 
+    /// Drops the value where it lies, which costs less than to remove it. Its key is invalid from
+    /// now on.
+    #[inline]
+    pub fn discard(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(key as u32 as usize) else { return };
+        if entry.0 == (key >> 32) as u32 && entry.1.is_some() {
+            *entry = (entry.0.wrapping_add(1), None);
+            self.free.push(key as u32);
+        }
+    }
+
     /// Returns the number of values.
     pub fn len(&self) -> usize {
         self.entries.len() - self.free.len()
@@ -101,5 +112,11 @@ mod tests {
         assert_eq!((s.get(a), s.get(c)), (None, Some(&'c')));
         assert_eq!(s.remove(a), None);
         assert_eq!((s.len(), s.is_full()), (2, true));
+        s.discard(a);
+        assert_eq!(s.len(), 2);
+        s.discard(c);
+        s.discard(c);
+        assert_eq!((s.get(c), s.len()), (None, 1));
+        assert_ne!(s.insert('d'), Ok(c));
     }
 }

@@ -218,6 +218,11 @@ impl Consensus {
         ids.next() == Some(me) && ids.all(|id| id == me)
     }
 
+    /// True if this member decides without the others: it is the only one that votes.
+    pub fn is_only_voter(&self) -> bool {
+        self.membership.voters == [self.id()] && self.membership.outgoing.is_empty()
+    }
+
     /// Returns the index of the last entry that was handed out.
     pub fn applied(&self) -> u64 {
         self.applied

@@ -1,5 +1,6 @@
 //! `gabion device`: the devices of servers, and whether one can be trusted with data.
 
+use crate::show::{self, Answer, Object};
 use admin::exit::Exit;
 use anyhow::Result;
 use clap::Subcommand;
@@ -20,6 +21,16 @@ Example:
   gabion device list --json | jq -r '.[] | select(.state == \"down\").id'")]
     List {
         /// Print a JSON array, with the fields of `sds[].devices` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one device
+    #[command(after_help = "Example:\n  gabion device show 7")]
+    Show {
+        /// Its number
+        #[arg(value_name = "ID", value_parser = id)]
+        id: u32,
+        /// Print one JSON object, with the fields of `sds[].devices` in docs/reference/status.md
         #[arg(long)]
         json: bool,
     },
@@ -66,6 +77,8 @@ Example:
         /// Its number
         #[arg(value_name = "ID", value_parser = id)]
         id: u32,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Remove a device; its data moves to others first, with two copies all the time
     #[command(after_help = "\
@@ -166,6 +179,7 @@ impl DeviceCommand {
             | DeviceCommand::Remove { server, .. }
             | DeviceCommand::Grow { server, .. } => server.is_local(),
             DeviceCommand::List { .. }
+            | DeviceCommand::Show { .. }
             | DeviceCommand::Admit { .. }
             | DeviceCommand::Scrub { .. }
             | DeviceCommand::Probe { .. } => false,
@@ -193,9 +207,14 @@ pub(crate) fn run(target: &Target, command: &DeviceCommand) -> Result<Exit> {
         DeviceCommand::Remove { id, server, removal, .. } => {
             roster::remove(target, server, *id, *removal)
         }
-        DeviceCommand::Admit { id } => {
+        DeviceCommand::Show { id, json } => {
+            show::show(target, Object::Device(*id), *json)?;
+            Ok(Exit::Ok)
+        }
+        DeviceCommand::Admit { id, answer } => {
             target.connect()?.admit(*id, "")?;
-            println!("dev{id} gets copies from now on.");
+            let text = format!("dev{id} gets copies from now on.");
+            answer.print(target, Object::Device(*id), &text)?;
             Ok(Exit::Ok)
         }
         DeviceCommand::Grow { id, size, server, force } => {

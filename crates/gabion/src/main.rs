@@ -22,6 +22,7 @@ mod objects;
 mod runopts;
 mod sdc;
 mod sds;
+mod show;
 mod status;
 mod top;
 mod volume;

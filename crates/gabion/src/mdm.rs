@@ -4,6 +4,7 @@ pub(crate) mod recovery;
 mod roster;
 
 use crate::runopts::RunArgs;
+use crate::show::{self, Object};
 use admin::Admin;
 use admin::exit::Exit;
 use anyhow::Result;
@@ -34,6 +35,15 @@ Examples:
     )]
     List {
         /// Print a JSON array
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one MDM
+    #[command(after_help = "Example:\n  gabion mdm show mdm2")]
+    Show {
+        /// Its name
+        name: String,
+        /// Print one JSON object, with the fields of `mdm` in docs/reference/status.md
         #[arg(long)]
         json: bool,
     },
@@ -180,6 +190,7 @@ pub(crate) fn run(target: &Target, command: &MdmCommand) -> Result<Exit> {
             role_mdm::run(&config)?;
         }
         MdmCommand::List { json } => roster::list(target, *json)?,
+        MdmCommand::Show { name, json } => show::show(target, Object::Mdm(name), *json)?,
         MdmCommand::Add { name, address, tie_breaker } => {
             roster::add(target, name, *address, *tie_breaker)?;
         }

@@ -1,6 +1,7 @@
-//! `gabion domain|fault-set|pool create|list|rename|remove`, `gabion pool set`,
+//! `gabion domain|fault-set|pool create|list|show|rename|remove`, `gabion pool set`,
 //! `gabion system rename|level`.
 
+use crate::show::{self, Answer, Object};
 use admin::exit::Exit;
 use admin::report::{Pool, Report};
 use anyhow::{Result, bail};
@@ -21,6 +22,8 @@ pub(crate) enum DomainCommand {
     Create {
         /// Its name
         name: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     #[command(flatten)]
     Other(Common),
@@ -42,6 +45,8 @@ Example:
         /// Its protection domain; needed where there are several
         #[arg(long, default_value = "", hide_default_value = true)]
         domain: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     #[command(flatten)]
     Other(Common),
@@ -65,6 +70,8 @@ Example:
         domain: String,
         #[command(flatten)]
         settings: Settings,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Change settings of a storage pool; copies that are being made follow at once
     #[command(after_help = "\
@@ -89,6 +96,8 @@ Examples:
         name: String,
         #[command(flatten)]
         settings: Settings,
+        #[command(flatten)]
+        answer: Answer,
     },
     #[command(flatten)]
     Other(Common),
@@ -102,6 +111,8 @@ pub(crate) enum SystemCommand {
     Rename {
         /// Its new name
         to: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Show the cluster's level, or raise it, which can't be undone
     #[command(after_help = "\
@@ -118,6 +129,8 @@ is refused until it is updated. docs/design/0008-versions.md tells what a level 
         /// Go without this MDM or server, which is down
         #[arg(long, value_name = "NAME", requires = "level")]
         without: Vec<String>,
+        #[command(flatten)]
+        answer: Answer,
     },
 }
 
@@ -135,6 +148,19 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Show one, with everything that is known of it
+    #[command(after_help = "\
+Examples:
+  gabion domain show east
+  gabion fault-set show rack1
+  gabion pool show fast --json")]
+    Show {
+        /// Its name
+        name: String,
+        /// Print one JSON object, with the fields in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
     /// Rename one
     #[command(after_help = "\
 Examples:
@@ -146,6 +172,8 @@ Examples:
         name: String,
         /// Its new name
         to: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Remove an empty one
     #[command(after_help = "\
@@ -156,14 +184,17 @@ Examples:
     Remove {
         /// Its name
         name: String,
+        #[command(flatten)]
+        answer: Answer,
     },
 }
 
 /// Runs `gabion domain`.
 pub(crate) fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
     match command {
-        DomainCommand::Create { name } => {
-            create(target, ObjectKind::Domain, name, "", Settings::default())
+        DomainCommand::Create { name, answer } => {
+            let order = Settings::default().create(ObjectKind::Domain, name, "");
+            create(target, order, Object::Domain(name), *answer)
         }
         DomainCommand::Other(common) => other(target, ObjectKind::Domain, common),
     }
@@ -172,8 +203,9 @@ pub(crate) fn domain(target: &Target, command: &DomainCommand) -> Result<Exit> {
 /// Runs `gabion fault-set`.
 pub(crate) fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Exit> {
     match command {
-        FaultSetCommand::Create { name, domain } => {
-            create(target, ObjectKind::FaultSet, name, domain, Settings::default())
+        FaultSetCommand::Create { name, domain, answer } => {
+            let order = Settings::default().create(ObjectKind::FaultSet, name, domain);
+            create(target, order, Object::FaultSet(name), *answer)
         }
         FaultSetCommand::Other(common) => other(target, ObjectKind::FaultSet, common),
     }
@@ -182,10 +214,11 @@ pub(crate) fn fault_set(target: &Target, command: &FaultSetCommand) -> Result<Ex
 /// Runs `gabion pool`.
 pub(crate) fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
     match command {
-        PoolCommand::Create { name, domain, settings } => {
-            create(target, ObjectKind::Pool, name, domain, *settings)
+        PoolCommand::Create { name, domain, settings, answer } => {
+            let order = settings.create(ObjectKind::Pool, name, domain);
+            create(target, order, Object::Pool(name), *answer)
         }
-        PoolCommand::Set { name, settings } => {
+        PoolCommand::Set { name, settings, answer } => {
             if settings.is_empty() {
                 bail!(
                     "say what to set: --spare PERCENT, --media TYPE, --rebuild POLICY, --rebalance \
@@ -193,7 +226,7 @@ pub(crate) fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
                 );
             }
             target.connect()?.order(settings.set(name))?;
-            println!("{name} is set.");
+            answer.print(target, Object::Pool(name), &format!("{name} is set."))?;
             Ok(Exit::Ok)
         }
         PoolCommand::Other(common) => other(target, ObjectKind::Pool, common),
@@ -203,16 +236,21 @@ pub(crate) fn pool(target: &Target, command: &PoolCommand) -> Result<Exit> {
 /// Runs `gabion system`.
 pub(crate) fn system(target: &Target, command: &SystemCommand) -> Result<Exit> {
     match command {
-        SystemCommand::Rename { to } => {
+        SystemCommand::Rename { to, answer } => {
             target.connect()?.rename(ObjectKind::System, "", to)?;
-            println!("The cluster is called {to} now.");
+            let text = format!("The cluster is called {to} now.");
+            answer.print(target, Object::System, &text)?;
         }
-        SystemCommand::Level { level: Some(level), without } => {
+        SystemCommand::Level { level: Some(level), without, answer } => {
             let (level, without) = (*level, without.clone());
             target.connect()?.order(Ask::SetLevel(SetLevelAsk { level, without }))?;
-            println!("The cluster has level {level} now.");
+            let text = format!("The cluster has level {level} now.");
+            answer.print(target, Object::System, &text)?;
         }
-        SystemCommand::Level { level: None, .. } => print!("{}", levels(&target.report()?)),
+        SystemCommand::Level { level: None, answer, .. } => {
+            let text = levels(&target.report()?);
+            answer.print(target, Object::System, text.trim_end())?;
+        }
     }
     Ok(Exit::Ok)
 }
@@ -238,15 +276,9 @@ fn levels(report: &Report) -> String {
     format!("The cluster has level {}.\n\n{t}\n", report.level)
 }
 
-fn create(
-    target: &Target,
-    kind: ObjectKind,
-    name: &str,
-    domain: &str,
-    settings: Settings,
-) -> Result<Exit> {
-    target.connect()?.order(settings.create(kind, name, domain))?;
-    println!("{name} is created.");
+fn create(target: &Target, order: Ask, object: Object<'_>, answer: Answer) -> Result<Exit> {
+    target.connect()?.order(order)?;
+    answer.print(target, object, &format!("{} is created.", object.name()))?;
     Ok(Exit::Ok)
 }
 
@@ -261,19 +293,30 @@ fn other(target: &Target, kind: ObjectKind, common: &Common) -> Result<Exit> {
                 (_, false) => println!("{}", list(&report, kind)),
             }
         }
-        Common::Rename { name, to } => {
+        Common::Show { name, json } => show::show(target, object(kind, name), *json)?,
+        Common::Rename { name, to, answer } => {
             target.connect()?.rename(kind, name, to)?;
-            println!("{name} is called {to} now.");
+            answer.print(target, object(kind, to), &format!("{name} is called {to} now."))?;
         }
-        Common::Remove { name } => {
+        Common::Remove { name, answer } => {
+            let removed = object(kind, name);
             let (kind, name) = (kind as i32, name.clone());
             target
                 .connect()?
                 .order(Ask::RemoveObject(RemoveObject { kind, name: name.clone() }))?;
-            println!("{name} is removed.");
+            answer.print_removed(removed, &format!("{name} is removed."));
         }
     }
     Ok(Exit::Ok)
+}
+
+/// Returns the domain, fault set or pool of this name.
+fn object(kind: ObjectKind, name: &str) -> Object<'_> {
+    match kind {
+        ObjectKind::Domain => Object::Domain(name),
+        ObjectKind::FaultSet => Object::FaultSet(name),
+        _ => Object::Pool(name),
+    }
 }
 
 fn print_json(list: &impl Serialize) -> Result<()> {

@@ -1,6 +1,7 @@
 //! `gabion sdc run|list|rename|remove|kill|start`.
 
 use crate::runopts::RunArgs;
+use crate::show::{self, Answer, Object};
 use admin::exit::Exit;
 use admin::report::Report;
 use anyhow::Result;
@@ -34,6 +35,15 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Show one data client
+    #[command(after_help = "Example:\n  gabion sdc show web1")]
+    Show {
+        /// Its name
+        name: String,
+        /// Print one JSON object, with the fields of `sdc` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
     /// Rename a data client, for people
     #[command(after_help = "\
 Its configuration keeps the old name, which identifies it.
@@ -45,6 +55,8 @@ Example:
         name: String,
         /// Its new name
         to: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Remove a data client that is gone for good
     #[command(after_help = "\
@@ -57,6 +69,8 @@ Example:
     Remove {
         /// Its name
         name: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Start the SDC of a cluster started by `up` again
     #[command(after_help = "Example:\n  gabion sdc start")]
@@ -84,15 +98,16 @@ pub(crate) fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
                 println!("{}", clients(&report));
             }
         }
-        SdcCommand::Rename { name, to } => {
+        SdcCommand::Show { name, json } => show::show(target, Object::Sdc(name), *json)?,
+        SdcCommand::Rename { name, to, answer } => {
             target.connect()?.rename(ObjectKind::Sdc, name, to)?;
-            println!("{name} is called {to} now.");
+            answer.print(target, Object::Sdc(to), &format!("{name} is called {to} now."))?;
         }
-        SdcCommand::Remove { name } => {
+        SdcCommand::Remove { name, answer } => {
             let (kind, name) = (ObjectKind::Sdc as i32, name.clone());
             let ask = Ask::RemoveObject(RemoveObject { kind, name: name.clone() });
             target.connect()?.order(ask)?;
-            println!("{name} is removed.");
+            answer.print_removed(Object::Sdc(&name), &format!("{name} is removed."));
         }
         SdcCommand::Start => {
             let dir = target.local()?;

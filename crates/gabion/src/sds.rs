@@ -1,5 +1,6 @@
-//! `gabion sds run|list|kill|maintain|remove|rename|start`.
+//! `gabion sds run|list|show|kill|maintain|remove|rename|start`.
 
+use crate::show::{self, Answer, Object};
 use crate::{runopts::RunArgs, status};
 use admin::exit::Exit;
 use admin::report::UpDown;
@@ -32,6 +33,16 @@ Example:
   gabion sds list --json | jq -r '.[] | select(.state == \"down\").name'")]
     List {
         /// Print a JSON array, with the fields of `sds` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one data server
+    #[command(after_help = "Example:\n  gabion sds show 2")]
+    Show {
+        /// Its number or name
+        #[arg(value_name = "N")]
+        which: String,
+        /// Print one JSON object, with the fields of `sds` in docs/reference/status.md
         #[arg(long)]
         json: bool,
     },
@@ -70,6 +81,8 @@ Examples:
         /// Its number or name
         #[arg(value_name = "N")]
         which: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Remove a server; its data moves to others first, with two copies all the time
     #[command(after_help = "\
@@ -98,6 +111,8 @@ Example:
         name: String,
         /// Its new name
         to: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Start a killed SDS of a cluster started by `up` again; it is filled from the other copies
     #[command(after_help = "Example:\n  gabion sds start 2")]
@@ -123,6 +138,9 @@ pub(crate) fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
                 println!("{}", status::servers(&report));
             }
         }
+        SdsCommand::Show { which, json } => {
+            show::show(target, Object::Sds(&named(which)), *json)?;
+        }
         SdsCommand::Kill { which } => {
             let dir = target.local()?;
             let name = cluster::sds_name(&dir, which)?;
@@ -139,14 +157,15 @@ pub(crate) fn run(target: &Target, command: &SdsCommand) -> Result<Exit> {
                 );
             }
         }
-        SdsCommand::Admit { which } => {
+        SdsCommand::Admit { which, answer } => {
             let name = named(which);
             target.connect()?.admit(0, &name)?;
-            println!("The new devices of {name} get copies from now on.");
+            let text = format!("The new devices of {name} get copies from now on.");
+            answer.print(target, Object::Sds(&name), &text)?;
         }
-        SdsCommand::Rename { name, to } => {
+        SdsCommand::Rename { name, to, answer } => {
             target.connect()?.rename(ObjectKind::Sds, name, to)?;
-            println!("{name} is called {to} now.");
+            answer.print(target, Object::Sds(to), &format!("{name} is called {to} now."))?;
         }
         SdsCommand::Start { which } => {
             let dir = target.local()?;

@@ -1,7 +1,8 @@
-//! `gabion volume create|list|resize|map|unmap|rename|delete`.
+//! `gabion volume create|list|show|resize|map|unmap|rename|delete`.
 
 use crate::damage;
 use crate::decision::Question;
+use crate::show::{self, Answer, Object};
 use crate::status;
 use admin::exit::Exit;
 use admin::report;
@@ -38,11 +39,22 @@ Examples:
         /// Don't map it to any SDC yet
         #[arg(long, conflicts_with = "map")]
         unmapped: bool,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// List the volumes
     #[command(after_help = "Example:\n  gabion volume list --json | jq -r '.[].nbd_uris[0]'")]
     List {
         /// Print a JSON array, with the fields of `volumes` in docs/reference/status.md
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one volume
+    #[command(after_help = "Example:\n  gabion volume show db1")]
+    Show {
+        /// Its name
+        name: String,
+        /// Print one JSON object, with the fields of `volumes` in docs/reference/status.md
         #[arg(long)]
         json: bool,
     },
@@ -54,6 +66,8 @@ Examples:
         /// Its new size, not less than the present one; rounded up to 1 MiB
         #[arg(value_parser = spec::volume_size)]
         size: Size,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Let SDCs use a volume, in addition to those that already may
     #[command(after_help = "\
@@ -79,6 +93,8 @@ Examples:
         /// Unmap it from all other SDCs
         #[arg(long)]
         only: bool,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Stop SDCs from using a volume
     #[command(after_help = "\
@@ -97,6 +113,8 @@ Examples:
         /// Unmap it from all SDCs
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Rename a volume; clients that have it attached keep it
     #[command(after_help = "Example:\n  gabion volume rename db1 db1-old")]
@@ -106,6 +124,8 @@ Examples:
         /// Its new name
         #[arg(value_parser = spec::volume_name)]
         to: String,
+        #[command(flatten)]
+        answer: Answer,
     },
     /// Show which bytes of a volume can't be read or written, and why
     #[command(after_help = "\
@@ -165,6 +185,8 @@ Example:
         /// Delete it even if it is mapped to SDCs by name, or attached anywhere
         #[arg(long)]
         unmap: bool,
+        #[command(flatten)]
+        answer: Answer,
     },
 }
 
@@ -244,7 +266,7 @@ pub(crate) enum ReadAs {
 /// Runs `gabion volume`.
 pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
     match command {
-        VolumeCommand::Create { name, size, kind, map, unmapped } => {
+        VolumeCommand::Create { name, size, kind, map, unmapped, answer } => {
             let made = target.connect()?.make_volume(CreateVolume {
                 name: name.clone(),
                 size: size.0,
@@ -253,13 +275,13 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
                 to: map.clone(),
                 unmapped: *unmapped,
             })?;
-            println!("Volume {} of {} is created.", made.name, Size(made.size));
             let report = target.report()?;
-            overcommitted(&report, &made.pool).iter().for_each(|line| println!("{line}"));
-            let volumes = report.volumes;
-            if let Some(uri) = volumes.iter().find(|v| v.name == *name).and_then(uri) {
-                println!("Attach it as {uri}");
+            let mut text = format!("Volume {} of {} is created.", made.name, Size(made.size));
+            overcommitted(&report, &made.pool).iter().for_each(|line| text += &format!("\n{line}"));
+            if let Some(uri) = report.volumes.iter().find(|v| v.name == *name).and_then(uri) {
+                text += &format!("\nAttach it as {uri}");
             }
+            answer.print(target, Object::Volume(name), &text)?;
         }
         VolumeCommand::List { json } => {
             let report = target.report()?;
@@ -269,45 +291,50 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
                 println!("{}", status::volumes(&report));
             }
         }
-        VolumeCommand::Resize { name, size } => {
+        VolumeCommand::Show { name, json } => show::show(target, Object::Volume(name), *json)?,
+        VolumeCommand::Resize { name, size, answer } => {
             let grown = target.connect()?.resize_volume(name, size.0)?;
-            println!("Volume {} has {} now.", grown.name, Size(grown.size));
+            let text = format!("Volume {} has {} now.", grown.name, Size(grown.size));
+            answer.print(target, Object::Volume(name), &text)?;
         }
-        VolumeCommand::Map { name, sdc, all, access, only } => {
+        VolumeCommand::Map { name, sdc, all, access, only, answer } => {
             let access = access.access();
             let named = sdc.iter().map(|sdc| MapTo { sdc: sdc.clone(), access });
             let everyone = all.then_some(MapTo { sdc: String::new(), access });
             let (volume, to) = (name.clone(), named.chain(everyone).collect());
             let ask = Ask::Map(MapAsk { volume, to, only: *only });
-            say_mapping(&target.connect()?.map_volume(ask)?);
+            let text = mapping(&target.connect()?.map_volume(ask)?);
+            answer.print(target, Object::Volume(name), &text)?;
         }
-        VolumeCommand::Unmap { name, sdc, all } => {
+        VolumeCommand::Unmap { name, sdc, all, answer } => {
             let (volume, sdcs) = (name.clone(), sdc.clone());
             let ask = Ask::Unmap(UnmapAsk { volume, sdcs, all: *all });
-            say_mapping(&target.connect()?.map_volume(ask)?);
+            let text = mapping(&target.connect()?.map_volume(ask)?);
+            answer.print(target, Object::Volume(name), &text)?;
         }
-        VolumeCommand::Rename { name, to } => {
+        VolumeCommand::Rename { name, to, answer } => {
             target.connect()?.rename(ObjectKind::Volume, name, to)?;
-            println!("Volume {name} is called {to} now.");
+            let text = format!("Volume {name} is called {to} now.");
+            answer.print(target, Object::Volume(to), &text)?;
         }
         VolumeCommand::Damage { name, json } => return damage::show(target, name, *json),
         VolumeCommand::AcceptLoss { names, read_as, use_stale: _, yes } => {
             damage::accept(target, names, *read_as, *yes)?;
         }
-        VolumeCommand::Delete { name, yes, unmap } => {
+        VolumeCommand::Delete { name, yes, unmap, answer } => {
             if !yes {
                 confirm(name)?;
             }
             target.connect()?.delete_volume(name, *unmap)?;
-            println!("Volume {name} is deleted.");
+            answer.print_removed(Object::Volume(name), &format!("Volume {name} is deleted."));
         }
     }
     Ok(Exit::Ok)
 }
 
-fn say_mapping(volume: &VolumeStatus) {
+fn mapping(volume: &VolumeStatus) -> String {
     let mapped: Vec<_> = volume.mapped.iter().map(report::mapped).collect();
-    println!("Volume {} is mapped to {}.", volume.name, lines::mapping(&mapped));
+    format!("Volume {} is mapped to {}.", volume.name, lines::mapping(&mapped))
 }
 
 fn uri(volume: &Volume) -> Option<&String> {

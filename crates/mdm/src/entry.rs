@@ -97,6 +97,14 @@ impl Decided {
         Ok(Decided { state: State::read(&base.state, level_max)?, chain: base.chain })
     }
 
+    /// Reads the data of a member's base. A member that was never told anything has none.
+    pub fn from_base(data: &[u8], level_max: u32) -> Result<Decided, String> {
+        match data.is_empty() {
+            true => Ok(Decided::nothing()),
+            false => Decided::from_bytes(data, level_max),
+        }
+    }
+
     /// Applies an entry's commands. An error says what this build does not know in it.
     pub fn apply(&mut self, data: &[u8], level_max: u32) -> Result<(), String> {
         self.chain = chain(self.chain, data);

@@ -8,7 +8,7 @@
 //! returning replica has missed, don't wait.
 
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op};
+use crate::op::Streamed;
 use crate::pace::{End, Purpose, Turn};
 use alloc::collections::{BTreeMap, VecDeque};
 use base::{Duration, Mutant, Time, mutant};
@@ -48,58 +48,64 @@ impl Arrivals {
 
 /// Returns true for a copy that may be delayed.
 #[inline]
-pub(crate) fn yields(op: &Op) -> bool {
-    op.stream.copy && op.stream.yields && matches!(op.asker, Asker::Primary { .. })
+pub(crate) fn yields(streamed: &Streamed) -> bool {
+    streamed.copy && streamed.yields
 }
 
 impl<S: UnitStore> Mirror<S> {
     /// A copy has its range lock here.
     pub(crate) fn arrive(&mut self, now: Time, key: u64) {
-        self.arrivals.waiting.push_back((key, now));
+        self.copies.arrivals.waiting.push_back((key, now));
     }
 
     /// Starts the copies whose turn it is.
     #[cold]
     pub(crate) fn start_arrivals(&mut self, now: Time, out: &mut Effects) {
         while let Some((key, purpose)) = self.next_arrival(now) {
-            self.pace.begun(now, purpose);
-            self.arrivals.running.insert(key, (purpose, now));
+            self.copies.pace.begun(now, purpose);
+            self.copies.arrivals.running.insert(key, (purpose, now));
             self.start_job(now, key, out);
         }
     }
 
     fn next_arrival(&mut self, now: Time) -> Option<(u64, Purpose)> {
-        self.arrivals.at = None;
+        self.copies.arrivals.at = None;
         // Operations whose configuration ended are gone.
-        while self.arrivals.waiting.front().is_some_and(|(key, _)| self.ops.get(*key).is_none()) {
-            self.arrivals.waiting.pop_front();
+        while self
+            .copies
+            .arrivals
+            .waiting
+            .front()
+            .is_some_and(|(key, _)| self.ops.get(*key).is_none())
+        {
+            self.copies.arrivals.waiting.pop_front();
         }
-        let (_, oldest) = self.arrivals.waiting.front()?;
+        let (_, oldest) = self.copies.arrivals.waiting.front()?;
         let overdue = *oldest + PATIENCE;
         let turn = |purpose| {
-            let copies = self.arrivals.count(purpose);
-            self.pace.turn(now, End::Target, purpose, copies, &self.limits)
+            let copies = self.copies.arrivals.count(purpose);
+            self.copies.pace.turn(now, End::Target, purpose, copies, &self.limits)
         };
         let turns = [Purpose::Rebuild, Purpose::Move].map(|purpose| (purpose, turn(purpose)));
         let may = |purpose| turns.contains(&(purpose, Turn::Now));
         let mut place = (overdue <= now).then_some(0);
         if place.is_none() && turns.iter().any(|(_, turn)| *turn == Turn::Now) {
             let waits = |(key, _): &(u64, Time)| self.arrives_for(*key).is_some_and(may);
-            place = self.arrivals.waiting.iter().position(waits);
+            place = self.copies.arrivals.waiting.iter().position(waits);
         }
         if let Some(place) = place {
-            let (key, _) = self.arrivals.waiting.remove(place)?;
+            let (key, _) = self.copies.arrivals.waiting.remove(place)?;
             return self.arrives_for(key).map(|purpose| (key, purpose));
         }
         if mutant::on(Mutant::ForgetArrival) {
-            self.arrivals.waiting.clear();
+            self.copies.arrivals.waiting.clear();
             return None;
         }
         let at = turns.iter().filter_map(|(_, turn)| match turn {
             Turn::At(at) => Some(*at),
             Turn::Now | Turn::Later => None,
         });
-        self.arrivals.at = at.chain([overdue]).min();
+        self.copies.arrivals.at = at.chain([overdue]).min();
         None
     }
 
@@ -112,8 +118,8 @@ impl<S: UnitStore> Mirror<S> {
 
     /// A copy was written, or could not be.
     pub(crate) fn arrived(&mut self, now: Time, key: u64, len: u32) {
-        if let Some((purpose, since)) = self.arrivals.running.remove(&key) {
-            self.pace.ended(now, End::Target, purpose, now.since(since), since, len);
+        if let Some((purpose, since)) = self.copies.arrivals.running.remove(&key) {
+            self.copies.pace.ended(now, End::Target, purpose, now.since(since), since, len);
         }
     }
 }

@@ -7,11 +7,11 @@
 //! Invariant: from the moment a newer configuration is known, nothing is answered under the old
 //! one.
 
-use crate::changes::Waiting;
+use crate::jobs::Waiting;
 use crate::lease::Fate;
 use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, Local, OpKind};
+use crate::op::{Local, Work};
 use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -23,15 +23,14 @@ impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
     /// device were primaries only in maps up to that version.
     pub fn named_at(&mut self, map: MapVersion) {
-        self.named_at = map;
+        self.known.named_at(map);
     }
 
     /// Takes over the version of a newer map and the fates of devices in it. Call it once per map,
     /// before `configure`.
     pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
-        self.map = map;
         self.leases.know(map, &fates);
-        self.fates = fates;
+        self.known.take_map(map, fates);
     }
 
     /// Sets the storage pool's policies for copies that replace lost ones and for copies that only
@@ -43,7 +42,7 @@ impl<S: UnitStore> Mirror<S> {
         rebalance: Policy,
         out: &mut Effects,
     ) {
-        if self.pace.set(rebuild, rebalance) {
+        if self.copies.pace.set(rebuild, rebalance) {
             self.pump(now, out);
         }
     }
@@ -69,12 +68,12 @@ impl<S: UnitStore> Mirror<S> {
         let replica =
             self.replicas.get_or_insert_with(group, || Replica::new(ReplicaRecord::default()));
         let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
-        let confirms = told && config.epoch == known.epoch && self.unsure.contains(&group);
+        let confirms = told && config.epoch == known.epoch && self.known.is_unsure(group);
         if config.epoch <= known.epoch && !confirms {
             return;
         }
         if confirms && config == known {
-            self.unsure.remove(&group);
+            self.known.heard_of(group, true);
             self.enter_again(now, group, out);
             return self.pump(now, out);
         }
@@ -85,10 +84,7 @@ impl<S: UnitStore> Mirror<S> {
         if old_epoch && replica.config.epoch.0 == 0 {
             return; // R2: after a restart only a newer epoch counts
         }
-        match told {
-            true => self.unsure.remove(&group),
-            false => self.unsure.insert(group),
-        };
+        self.known.heard_of(group, told);
         let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         let led = before.primary;
         let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
@@ -102,7 +98,7 @@ impl<S: UnitStore> Mirror<S> {
             replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
         }
         self.stop(group, config, out);
-        let map = self.map;
+        let map = self.known.map();
         if let Some(replica) = self.replicas.get_mut(group) {
             replica.next = Some((config.clone(), map));
         }
@@ -133,10 +129,8 @@ impl<S: UnitStore> Mirror<S> {
             self.abort(key, next, out);
         }
         self.ask_no_more(group, next);
-        self.waiting_grace.remove(&group);
-        self.asking.remove(&group);
-        self.joining.remove(&group);
-        self.parked.remove(&group);
+        self.timers.stop(group);
+        self.ops.note_parked(group, false);
     }
 
     /// Clears the dirty set if `next` admits the joiner for which this primary has requested
@@ -176,17 +170,17 @@ impl<S: UnitStore> Mirror<S> {
     fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) {
         let Some(op) = self.ops.get_mut(key) else { return };
         let (group, unit) = (op.group, op.unit);
-        let asker = core::mem::replace(&mut op.asker, Asker::Nobody);
-        if matches!(asker, Asker::Nobody) {
+        if op.is_orphan() {
             return; // the configuration changes once more while the job runs
         }
-        let (flying, bytes) = (core::mem::take(&mut op.flying), self.traffic.bytes(op));
+        let work = op.orphan();
+        let (flying, bytes) = (core::mem::take(&mut op.flying), self.windows.bytes(op));
         let number = op.number;
         self.scrub.dropped(key);
         self.give_room(group, flying, bytes, number);
         let op = self.ops.get_mut(key).expect("looked up above");
-        if op.kind == OpKind::Copy {
-            self.copies -= 1;
+        if matches!(work, Work::Copy(_)) {
+            self.copies.ends();
         }
         let (at, len) = (op.at, op.len);
         if core::mem::take(&mut op.reserved) {
@@ -195,9 +189,9 @@ impl<S: UnitStore> Mirror<S> {
         if !matches!(op.local, Local::Running | Local::Mending) {
             self.remove_op(key);
         }
-        if let Asker::Client { link, op } = asker {
+        if let Some(client) = work.client() {
             let (epoch, leader) = (next.epoch, next.primary);
-            self.reply_stale(Caller { link, op, group }, epoch, leader, out);
+            self.reply_stale(Caller::new(client, group), epoch, leader, out);
         }
     }
 
@@ -233,7 +227,7 @@ impl<S: UnitStore> Mirror<S> {
         let config = &replica.config;
         if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
             // A deletion can't be undone, so the configuration has to come from an MDM.
-            if !self.unsure.contains(&group) {
+            if !self.known.is_unsure(group) {
                 self.discard(now, group, out);
             }
             return;

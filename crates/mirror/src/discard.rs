@@ -8,7 +8,7 @@
 //! - The epoch in which the replica acted is kept. If the device becomes a replica of the group
 //!   again, it acts only in a newer epoch (R2).
 
-use crate::changes::Waiting;
+use crate::jobs::Waiting;
 use crate::mirror::Mirror;
 use alloc::vec;
 use base::{Epoch, GroupId, Mutant, Time, mutant};

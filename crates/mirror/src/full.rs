@@ -12,8 +12,8 @@
 //! its spare is not suspected.
 
 use crate::members::Members;
-use crate::mirror::Mirror;
-use crate::op::{Asker, Local, OpKind};
+use crate::mirror::{Caller, Mirror};
+use crate::op::Local;
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Buf, Effects, Note, UnitStore};
@@ -99,7 +99,6 @@ impl<S: UnitStore> Mirror<S> {
         self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });
-        self.copied.remove(&key);
         self.refuse(now, key, Status::Full, out);
     }
 
@@ -119,7 +118,7 @@ impl<S: UnitStore> Mirror<S> {
         if !required {
             // The joiner lacks this write, and maybe more. It starts over when it may have space.
             self.cut(now, group, out);
-            self.asking.insert(group, now + FULL_AGAIN);
+            self.timers.ask_at(group, now + FULL_AGAIN);
             return;
         }
         // Other replicas may have done the write by now. A joiner gets other content for it; a
@@ -129,7 +128,7 @@ impl<S: UnitStore> Mirror<S> {
         let counts = others.intersects(self.replicas[group].needed());
         let undone = op.reserved && op.local == Local::NotStarted && !counts;
         let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
-        if op.kind != OpKind::Copy && (undone || blind) && !op.answered {
+        if op.write().is_some_and(|write| !write.answered) && (undone || blind) {
             if undone {
                 self.store.release(group, unit, at, len);
             }
@@ -145,7 +144,7 @@ impl<S: UnitStore> Mirror<S> {
             self.leave_stream(now, group, lsn, out);
             return;
         }
-        self.suspects.insert(from);
+        self.failures.others.insert(from);
     }
 
     /// Answers `Full` to the client, and whether a part of the write is in the content already:
@@ -154,11 +153,11 @@ impl<S: UnitStore> Mirror<S> {
         if mutant::on(Mutant::AckFull) {
             return self.finish_client(key, Status::Ok, out);
         }
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
-        if let Asker::Client { link, op: name } = op.asker {
-            let reply = self.answer_to(name, op.group, Status::Full);
-            let reply = Reply { part_done: op.in_part, ..reply };
+        let op = self.end_op(key);
+        if let Some(write) = op.write() {
+            let Caller { link, op: name, group } = Caller::new(write.asker, op.group);
+            let reply = self.answer_to(name, group, Status::Full);
+            let reply = Reply { part_done: write.in_part, ..reply };
             out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
         }
     }

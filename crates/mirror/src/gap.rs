@@ -6,7 +6,7 @@
 //! blocks for zeros.
 
 use crate::mirror::Mirror;
-use crate::op::{Op, OpKind};
+use crate::op::Op;
 use alloc::collections::BTreeMap;
 use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
@@ -15,18 +15,35 @@ use seam::{Buf, Effects, UnitStore};
 /// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
 
+/// The gaps of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    /// Where blocks without data are errors.
+    at: Gaps,
+    /// Zeros of the length of a unit, while writes in gaps use them.
+    zeros: Option<Buf>,
+}
+
+impl Lost {
+    /// Returns true if no block without data is an error.
+    #[inline]
+    pub fn is_nowhere(&self) -> bool {
+        self.at.is_empty()
+    }
+}
+
 impl<S: UnitStore> Mirror<S> {
     /// Sets where blocks without data are errors. Call it before a group that started over is
     /// configured.
     pub fn set_gaps(&mut self, gaps: Gaps) {
-        self.gaps = gaps;
+        self.gaps.at = gaps;
     }
 
     /// Returns true if blocks of this unit without data are errors.
     #[inline]
     pub(crate) fn is_gap(&self, group: GroupId, unit: UnitKey) -> bool {
-        !self.gaps.is_empty()
-            && self.gaps.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
+        !self.gaps.at.is_empty()
+            && self.gaps.at.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
     }
 
     /// Returns true if the operation needs the content of a block without data in a gap, which is
@@ -37,7 +54,7 @@ impl<S: UnitStore> Mirror<S> {
             return false;
         }
         let mut needed = BlockSet::touching(op.at, op.len);
-        if op.kind.changes_data() {
+        if op.work.changes_data() {
             needed.remove(BlockSet::within(op.at, op.len));
         }
         needed.remove(self.store.valid(op.group, op.unit));
@@ -48,19 +65,20 @@ impl<S: UnitStore> Mirror<S> {
     /// again. All such writes share one buffer.
     pub(crate) fn zeros_as_data(&mut self, key: u64, out: &Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        if op.kind != OpKind::Zero || !self.is_gap(op.group, op.unit) {
+        let zero = op.write().is_some_and(|write| write.zero);
+        if !zero || !self.is_gap(op.group, op.unit) {
             return;
         }
-        let zeros = self.zeros.get_or_insert_with(|| out.pool().zeroed(UNIT as usize));
+        let zeros = self.gaps.zeros.get_or_insert_with(|| out.pool().zeroed(UNIT as usize));
         let op = self.ops.get_mut(key).expect("as above");
-        op.kind = OpKind::Write;
         op.body = zeros.slice(0..op.len as usize);
         op.body_crc = Some(sum_of_zeros(&op.body));
+        op.write_mut().expect("as above").zero = false;
     }
 
     /// Frees the shared buffer if nothing uses it any more.
     pub(crate) fn drop_zeros(&mut self) {
-        self.zeros = self.zeros.take().filter(|zeros| !zeros.is_unique());
+        self.gaps.zeros = self.gaps.zeros.take().filter(|zeros| !zeros.is_unique());
     }
 }
 

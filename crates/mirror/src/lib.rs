@@ -22,6 +22,7 @@
 //! | file | contents | rules |
 //! |---|---|---|
 //! | `mirror` | all replicas of a shard: the loop for all work, range locks, media jobs | R3 |
+//! | `known` | what this device knows of the cluster | R4, R9 |
 //! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
 //! | `replica` | one replica: its record and role; the primary's stream | R5 |
@@ -29,12 +30,15 @@
 //! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
 //! | `sync` | settle and resync | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
-//! | `watch` | timers, beacons and grants; which devices are suspected | R3, R4, R12 |
-//! | `executed` | executed writes in frames; [`seam::record`] has the list and the dirty set | R8 |
-//! | `marks`, `changes` | what the unit store is told of both | R5 |
-//! | `op`, `lock`, `load` | one operation, range locks, the limit for clients' operations | R3 |
-//! | `window` | flow control to each replica; joiners that stall | R11 |
-//! | `pace`, `arrival`, `stopwatch` | the speed of copies at both ends, and how it is measured | |
+//! | `watch`, `timers` | beacons, grants, and what groups wait for; suspects | R3, R4, R12 |
+//! | `executed`, `history` | executed writes in frames, and what was forgotten of them | R8 |
+//! | `marks`, `jobs`, `untold` | what the unit store is told, and what it has not ended | R5 |
+//! | `op`, `ops` | one operation, and all of them | |
+//! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
+//! | `window`, `flow` | flow control: what is in flight to each replica, and what waits | R11 |
+//! | `stall` | joiners that stall | R11 |
+//! | `copies`, `arrival`, `pace` | copies at both ends, and their speed | |
+//! | `stopwatch` | how long jobs take | |
 //! | `repair`, `scrub` | damaged blocks | R13 |
 //! | `full` | no space, and the spare | R15 |
 //! | `gap` | data whose loss was accepted as errors | R10 |
@@ -46,14 +50,18 @@
 extern crate alloc;
 
 mod arrival;
-mod changes;
 pub mod client;
 mod configuration;
+mod copies;
 mod discard;
 mod evidence;
 mod executed;
+mod flow;
 mod full;
 mod gap;
+mod history;
+mod jobs;
+mod known;
 mod lease;
 mod load;
 mod lock;
@@ -61,15 +69,19 @@ mod marks;
 mod members;
 mod mirror;
 mod op;
+mod ops;
 mod pace;
 mod primary;
 mod repair;
 mod replica;
 mod scrub;
 mod secondary;
+mod stall;
 mod standing;
 mod stopwatch;
 mod sync;
+mod timers;
+mod untold;
 mod volumes;
 mod watch;
 mod window;

@@ -8,10 +8,11 @@
 //!
 //! Invariant: the unit store's dirty set of a group includes the one here.
 
-use crate::changes::{Ended, Waiting};
 use crate::executed::{to_records, told_entry, wire_entry};
+use crate::history::History;
+use crate::jobs::{Ended, Jobs, Waiting};
 use crate::mirror::Mirror;
-use crate::op::{Op, OpKind};
+use crate::op::Op;
 use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -20,8 +21,6 @@ use seam::record::{Dirty, ExecutedList, oldest};
 use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Marks, Origin, UnitStore};
 use wire::records::Executed;
 
-/// The low half of the token of a change. No operation has this index.
-const CHANGE: u64 = u32::MAX as u64;
 /// Units in one change at most: the unit store takes less than 1 MiB of entries at a time.
 const UNITS: usize = 8192;
 /// Entries of forgotten writes of a group that another replica may send, at most: for each client
@@ -57,15 +56,10 @@ pub struct Grown {
     pub copies: usize,
 }
 
-/// Returns the number of executed writes after which all lists are counted.
-fn count_every(limits: &base::Limits) -> u64 {
-    u64::from(limits.executed_device / 64).max(1)
-}
-
 impl<S: UnitStore> Mirror<S> {
     /// Returns the metadata of a write.
     pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> Marks {
-        let unmarked = !op.kind.changes_data() || mutant::on(Mutant::NoMarks);
+        let unmarked = !op.work.changes_data() || mutant::on(Mutant::NoMarks);
         if unmarked || !self.store.survives() {
             return Marks::default();
         }
@@ -95,12 +89,9 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         if !self.store.survives() {
             self.store.change(None, group, changes);
-            return self.ended.push_back(Ended::Change(group, waiting));
+            return self.jobs.ended_at_once(Ended::Change(group, waiting));
         }
-        self.changes.next += 1;
-        let token = self.changes.next << 32 | CHANGE;
-        self.changes.waiting.insert(token, (group, waiting));
-        self.stopwatch.begins(now, token);
+        let token = self.jobs.change(now, group, waiting);
         self.store.change(Some(token), group, changes);
     }
 
@@ -109,13 +100,13 @@ impl<S: UnitStore> Mirror<S> {
         let mut any = false;
         while let Some(Finished { token, result, crc }) = self.store.finished() {
             any = true;
-            self.stopwatch.ends(now, token);
-            if token & CHANGE != CHANGE {
+            self.jobs.ends(now, token);
+            if !Jobs::is_change(token) {
                 self.job_done(now, token, result, crc, out);
-            } else if let Some((group, waiting)) = self.changes.waiting.remove(&token) {
+            } else if let Some((group, waiting)) = self.jobs.take_change(token) {
                 match result {
                     Ok(_) => self.changed(now, group, waiting, out),
-                    Err(_) => self.failed = true,
+                    Err(_) => self.failures.here = true,
                 }
             }
         }
@@ -175,9 +166,8 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
-        replica.record.executed.overwrite(unit, blocks, theirs, &mut self.noted);
-        let most = self.limits.executed_group as usize;
-        replica.record.executed.bound(most, group, &mut self.forgotten);
+        let list = &mut replica.record.executed;
+        self.history.overwrite(list, group, (unit, blocks), theirs);
     }
 
     /// Returns the number of executed writes in all lists of this device.
@@ -202,18 +192,18 @@ impl<S: UnitStore> Mirror<S> {
             executed: self.executed_len(),
             executed_group: lists().map(ExecutedList::len).max().unwrap_or(0),
             executed_client: lists().map(ExecutedList::widest).max().unwrap_or(0),
-            forgotten: self.forgotten.len(),
+            forgotten: self.history.forgotten().len(),
             uncertain: uncertain(true),
             uncertain_in_sync: uncertain(false),
             stream: most(&|role| match role {
                 Role::Primary(p) => p.stream.len(),
                 _ => 0,
             }),
-            flying: self.most_flying() as usize,
+            flying: self.windows.most_flying() as usize,
             gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
-            client_ops: self.load.ops() as usize,
-            client_bytes: self.load.bytes() as usize,
-            copies: self.copies as usize,
+            client_ops: self.ops.load().ops() as usize,
+            client_bytes: self.ops.load().bytes() as usize,
+            copies: self.copies.running() as usize,
         }
     }
 
@@ -224,7 +214,7 @@ impl<S: UnitStore> Mirror<S> {
         // of each of these, and copies.
         let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
         Grown {
-            executed: limits.executed_device as usize + count_every(limits) as usize,
+            executed: limits.executed_device as usize + History::count_every(limits) as usize,
             executed_group: group,
             // Twice, because a list that came from another replica has no floors before the next
             // writes of its clients.
@@ -236,7 +226,7 @@ impl<S: UnitStore> Mirror<S> {
             // seal a secondary keeps all, up to a bound of its own.
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
-            flying: crate::window::most(limits) as usize,
+            flying: crate::window::Windows::most(limits) as usize,
             // What was in flight when the volume was deleted.
             gone: stream,
             client_ops: limits.shard_ops as usize,
@@ -249,12 +239,10 @@ impl<S: UnitStore> Mirror<S> {
     /// Bounds a group's list that may be too long. Counts all lists now and then.
     #[cold]
     pub(crate) fn bound_executed(&mut self, group: GroupId) {
-        let most = self.limits.executed_group as usize;
         if let Some(replica) = self.replicas.get_mut(group) {
-            replica.record.executed.bound(most, group, &mut self.forgotten);
+            self.history.bound(&mut replica.record.executed, group);
         }
-        if self.noted >= self.count_at {
-            self.count_at = self.noted + count_every(&self.limits);
+        if self.history.counts(&self.limits) {
             self.bound_all_executed();
         }
     }
@@ -269,7 +257,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(last) = oldest(noted, len - most * 3 / 4) else { return };
         for group in self.groups() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
-            replica.record.executed.forget_until(last, group, &mut self.forgotten);
+            self.history.forget_until(&mut replica.record.executed, last, group);
         }
     }
 
@@ -286,7 +274,7 @@ impl<S: UnitStore> Mirror<S> {
         let here = entries.into_iter().map(Forgotten::of_group);
         let entries: Vec<ExecutedBlocks> = here.collect();
         for entry in &entries {
-            self.forgotten.take(group, entry);
+            self.history.forget(group, entry);
         }
         // Compares with what is durable: this process may have forgotten more entries of its own
         // lists, which a restart brings back.
@@ -302,7 +290,7 @@ impl<S: UnitStore> Mirror<S> {
     /// frame.
     pub(crate) fn executed_records(&self, group: GroupId) -> Vec<Executed> {
         let mut records: Vec<Executed> =
-            self.forgotten.entries(group).map(|e| wire_entry(&e)).collect();
+            self.history.forgotten().entries(group).map(|e| wire_entry(&e)).collect();
         if let Some(replica) = self.replicas.get(group) {
             records.extend(to_records(&replica.record.executed));
         }
@@ -317,26 +305,27 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- what is clean ----
 
-    /// Notes that every replica has what this operation has written.
-    pub(crate) fn on_all(&mut self, op: &Op) {
-        if !self.store.survives() || op.kind == OpKind::Copy {
+    /// Notes that every replica has what a write has written here.
+    #[inline]
+    pub(crate) fn on_all(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
+        if !self.store.survives() {
             return;
         }
-        let Some(replica) = self.replicas.get_mut(op.group) else { return };
+        let Some(replica) = self.replicas.get_mut(group) else { return };
         let whole = !replica.is_solo();
         if let Role::Primary(primary) = &mut replica.role
             && primary.active
             && whole
         {
-            primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
-            self.changes.untidy.insert(op.group);
+            primary.clean.insert(unit, BlockSet::touching(at, len));
+            self.untold.clean(group);
         }
     }
 
     /// Tells the unit store which blocks are clean and not in flight again. It is safe to do so
     /// late.
     pub(crate) fn tell_clean(&mut self) {
-        while let Some(group) = self.changes.untidy.pop_first() {
+        while let Some(group) = self.untold.next_clean() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
             let mut clean = Dirty::default();
             match &mut replica.role {

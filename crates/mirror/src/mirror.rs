@@ -5,32 +5,32 @@
 //!
 //! Invariant: an operation changes the media only while it holds its range lock.
 
-use crate::arrival::{self, Arrivals};
-use crate::changes::{Changes, Ended};
+use crate::arrival;
+use crate::copies::Copies;
 use crate::full::Usable;
-use crate::gap::Gaps;
-use crate::lease::{Fate, Leases};
-use crate::load::Load;
+use crate::gap::Lost;
+use crate::history::History;
+use crate::jobs::{Ended, Jobs};
+use crate::known::Known;
+use crate::lease::Leases;
 use crate::lock::Range;
 use crate::members::GroupConfig;
-use crate::op::{Asker, Local, Op, OpKind};
-use crate::pace::Pace;
+use crate::op::{Asker, Local, Op, Streamed, Work, Write};
+use crate::ops::Ops;
 use crate::repair::Repair;
 use crate::replica::{Replica, Role};
 use crate::scrub::Scrub;
-use crate::stopwatch::Stopwatch;
-use crate::volumes::Volumes;
-use crate::window::{Peer, Traffic};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::timers::Timers;
+use crate::untold::Untold;
+use crate::window::Windows;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, MapVersion, Mutant,
-    Slab, Time, mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, Mutant, Time, mutant,
 };
 use seam::{
-    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Forgotten, Job, Note, ReplicaRecord, Started,
-    UnitStore,
+    Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Job, Note, ReplicaRecord, Started, UnitStore,
 };
 use wire::message::Reply;
 use wire::{PeerLink, Status};
@@ -41,6 +41,12 @@ pub(crate) struct Caller {
     pub link: PeerLink,
     pub op: u64,
     pub group: GroupId,
+}
+
+impl Caller {
+    pub fn new(asker: Asker, group: GroupId) -> Caller {
+        Caller { link: asker.link, op: asker.op, group }
+    }
 }
 
 /// Counters for status views.
@@ -86,7 +92,7 @@ pub struct GroupView {
 }
 
 /// A step of the loop that does all work.
-enum Work {
+enum Step {
     Ended(Ended),
     /// Start an operation.
     Start(u64),
@@ -99,69 +105,31 @@ pub struct Mirror<S> {
     pub(crate) limits: Limits,
     pub(crate) store: S,
     pub(crate) replicas: IdMap<GroupId, Replica>,
-    pub(crate) ops: Slab<Op>,
-    pub(crate) load: Load,
+    pub(crate) ops: Ops,
     pub(crate) leases: Leases,
-    pub(crate) map: MapVersion,
-    pub(crate) named_at: MapVersion,
-    /// Devices that this one has dialled as a primary.
-    pub(crate) peers: IdMap<DeviceId, Peer>,
-    /// What is in flight to all of them together.
-    pub(crate) traffic: Traffic,
-    /// Number of operations of streams that were handed to links so far.
-    pub(crate) sends: u64,
-    /// Devices whose windows have room again while something waits for it.
-    pub(crate) roomy: Vec<DeviceId>,
-    pub(crate) fates: BTreeMap<DeviceId, Fate>,
-    /// Where blocks without data are errors.
-    pub(crate) gaps: Gaps,
-    /// Zeros of the length of a unit, while writes in gaps use them.
-    pub(crate) zeros: Option<Buf>,
-    /// Operations that have their range lock and can start.
-    pub(crate) ready: VecDeque<u64>,
-    /// What ended in the call that began it. It goes on before other operations start.
-    pub(crate) ended: VecDeque<Ended>,
-    /// Groups with blocks to copy, served in turn.
-    pub(crate) copy_queue: VecDeque<GroupId>,
-    pub(crate) copies: u32,
-    pub(crate) arrivals: Arrivals,
-    /// Groups in which this device, as the primary, fills a joiner.
-    pub(crate) joining: BTreeSet<GroupId>,
-    pub(crate) pace: Pace,
-    /// When copies that are delayed may begin.
-    pub(crate) copy_at: Option<Time>,
-    /// Groups that wait until leases that this device has granted have run out, and until when.
-    pub(crate) waiting_grace: BTreeMap<GroupId, Time>,
-    /// Groups with operations that wait for a lease, for room in a window, or for the end of a
-    /// seal.
-    pub(crate) parked: BTreeSet<GroupId>,
-    /// Groups whose sync will repeat its question, and when.
-    pub(crate) asking: BTreeMap<GroupId, Time>,
-    /// Groups with commit points that the secondaries may not know yet.
-    pub(crate) untold: Vec<GroupId>,
-    pub(crate) suspects: BTreeSet<DeviceId>,
-    pub(crate) ready_to_admit: bool,
-    /// Volumes that exist, and ids of volumes that may exist.
-    pub(crate) volumes: Volumes,
-    /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
-    pub(crate) unsure: BTreeSet<GroupId>,
+    pub(crate) known: Known,
+    pub(crate) windows: Windows,
+    pub(crate) gaps: Lost,
+    pub(crate) jobs: Jobs,
+    pub(crate) copies: Copies,
+    pub(crate) timers: Timers,
+    pub(crate) untold: Untold,
     pub(crate) usable: Usable,
-    pub(crate) changes: Changes,
     /// By operation: the damaged blocks that it waits for.
     pub(crate) repairs: BTreeMap<u64, Repair>,
-    /// By operation that writes another replica's content: the entries of that replica's list of
-    /// executed writes.
-    pub(crate) copied: BTreeMap<u64, Rc<[ExecutedBlocks]>>,
-    /// Executed writes that no list contains any more, and how many entries were ever listed.
-    pub(crate) forgotten: Forgotten,
-    pub(crate) noted: u64,
-    /// Value of `noted` at which all lists are counted again.
-    pub(crate) count_at: u64,
+    pub(crate) history: History,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
-    /// Measures how long jobs of the device take.
-    pub(crate) stopwatch: Stopwatch,
-    pub(crate) failed: bool,
+    pub(crate) failures: Failures,
+}
+
+/// What has failed in such a way that a process can't go on as it is.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    /// This device has: its process must stop.
+    pub here: bool,
+    /// These devices have to leave the in-sync sets of the groups that this one leads.
+    pub others: BTreeSet<DeviceId>,
 }
 
 impl<S: UnitStore> Mirror<S> {
@@ -173,13 +141,9 @@ impl<S: UnitStore> Mirror<S> {
         store: S,
         boot: Time,
     ) -> Mirror<S> {
-        let (room, mut noted) = (limits.executed_device as usize, 0);
-        let known = store.forgotten().cloned();
-        let mut forgotten = known.unwrap_or_else(|| Forgotten::new(room));
-        forgotten.set_room(room);
+        let mut history = History::new(&limits, store.forgotten());
         let replica = |(group, mut record): (GroupId, ReplicaRecord)| {
-            record.executed = record.executed.renoted(&mut noted);
-            record.executed.bound(limits.executed_group as usize, group, &mut forgotten);
+            record.executed = history.open(record.executed, group);
             if mutant::on(Mutant::VolatileDirty) {
                 record.clean();
             }
@@ -190,48 +154,24 @@ impl<S: UnitStore> Mirror<S> {
         Mirror {
             scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
             me,
-            stopwatch: Stopwatch::default(),
             incarnation,
             store,
             replicas,
-            ops: Slab::new(usize::MAX),
-            load: Load::default(),
+            ops: Ops::default(),
             leases: Leases::new(boot, &limits),
-            map: MapVersion(0),
-            named_at: MapVersion(0),
-            peers: IdMap::default(),
-            traffic: Traffic::new(&limits),
-            sends: 0,
-            roomy: Vec::new(),
-            fates: BTreeMap::new(),
-            ready: VecDeque::new(),
-            ended: VecDeque::new(),
-            copy_queue: VecDeque::new(),
-            copies: 0,
-            arrivals: Arrivals::default(),
-            joining: BTreeSet::new(),
-            pace: Pace::new(&limits),
+            known: Known::default(),
+            windows: Windows::new(&limits),
+            jobs: Jobs::default(),
+            copies: Copies::new(&limits),
+            timers: Timers::default(),
+            untold: Untold::default(),
             limits,
-            copy_at: None,
-            waiting_grace: BTreeMap::new(),
-            parked: BTreeSet::new(),
-            asking: BTreeMap::new(),
-            untold: Vec::new(),
-            suspects: BTreeSet::new(),
-            ready_to_admit: false,
-            volumes: Volumes::default(),
-            unsure: BTreeSet::new(),
             usable: Usable::default(),
-            gaps: Gaps::new(),
-            zeros: None,
-            changes: Changes::default(),
+            gaps: Lost::default(),
             repairs: BTreeMap::new(),
-            copied: BTreeMap::new(),
-            forgotten,
-            noted,
-            count_at: 0,
+            history,
             stats: Stats::default(),
-            failed: false,
+            failures: Failures::default(),
         }
     }
 
@@ -257,7 +197,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns true if the device has failed in such a way that this process must stop.
     pub fn failed(&self) -> bool {
-        self.failed || self.store.failed().is_some()
+        self.failures.here || self.store.failed().is_some()
     }
 
     /// Returns the number of operations in flight.
@@ -265,20 +205,30 @@ impl<S: UnitStore> Mirror<S> {
         self.ops.len()
     }
 
-    /// Adds an operation, and returns its key.
-    pub(crate) fn insert_op(&mut self, op: Op) -> u64 {
-        self.load.add(op.counts);
-        self.ops.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
-    }
-
     /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
-        let mut op = self.ops.remove(key)?;
-        self.load.end(op.counts.take());
+        let op = self.ops.remove(key)?;
         if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, self.traffic.bytes(&op), op.number);
+            self.give_room(op.group, op.flying, self.windows.bytes(&op), op.number);
         }
         Some(op)
+    }
+
+    /// Like `remove_op`, for an operation of which nothing is needed any more.
+    #[inline]
+    pub(crate) fn discard_op(&mut self, key: u64) {
+        let Some(op) = self.ops.get(key) else { return };
+        if !op.flying.is_empty() {
+            self.give_room(op.group, op.flying, self.windows.bytes(op), op.number);
+        }
+        self.ops.discard(key);
+    }
+
+    /// Ends an operation: removes it, and frees its range.
+    pub(crate) fn end_op(&mut self, key: u64) -> Op {
+        let op = self.remove_op(key).expect("an operation ends once");
+        self.unlock(op.group, key);
+        op
     }
 
     /// Returns every group that has a replica here, in order.
@@ -309,26 +259,26 @@ impl<S: UnitStore> Mirror<S> {
     /// Requests the operation's range lock. The operation is ready when it has the lock.
     pub(crate) fn queue(&mut self, key: u64) {
         let op = self.ops.get(key).expect("queued operations live");
-        let exclusive = op.alone || !op.kind.shares();
-        let mutant = match op.kind {
-            OpKind::Read | OpKind::Extents if !op.alone => Some(Mutant::ReadInFlight),
-            OpKind::Copy => Some(Mutant::CopyUnlocked),
+        let exclusive = !op.shares();
+        let mutant = match op.work {
+            _ if op.shares() => Some(Mutant::ReadInFlight),
+            Work::Copy(_) => Some(Mutant::CopyUnlocked),
             _ => None,
         };
         if mutant.is_some_and(mutant::on) {
-            return self.ready.push_back(key);
+            return self.ops.can_start(key);
         }
         let range = Range::new(op.unit, op.at, op.len, exclusive);
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         if replica.locks.lock(key, range) {
-            self.ready.push_back(key);
+            self.ops.can_start(key);
         }
     }
 
     pub(crate) fn unlock(&mut self, group: GroupId, key: u64) {
-        let ready = &mut self.ready;
+        let ops = &mut self.ops;
         if let Some(replica) = self.replicas.get_mut(group) {
-            replica.locks.unlock(key, |op| ready.push_back(op));
+            replica.locks.unlock(key, |op| ops.can_start(op));
         }
     }
 
@@ -336,24 +286,22 @@ impl<S: UnitStore> Mirror<S> {
     /// continues an operation that had to wait: so no step begins within another one.
     #[inline]
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
-        let copies = !self.copy_queue.is_empty() || !self.arrivals.is_empty();
-        if self.has_work() || copies || !self.roomy.is_empty() {
+        // As a rule an answer leaves nothing to do.
+        if self.has_work() || !self.copies.none_wait() || self.windows.have_room() {
             self.pump_all(now, out);
-        } else {
-            self.copy_at = None; // as a rule an answer leaves nothing to do
         }
     }
 
     fn pump_all(&mut self, now: Time, out: &mut Effects) {
         loop {
-            while let Some(work) = self.next_work() {
-                self.step(now, work, out);
+            while let Some(step) = self.next_step() {
+                self.take(now, step, out);
             }
             self.start_copies(now, out);
-            if !self.arrivals.is_empty() {
+            if !self.copies.arrivals.is_empty() {
                 self.start_arrivals(now, out);
             }
-            if !self.roomy.is_empty() {
+            if self.windows.have_room() {
                 self.use_room(out);
             }
             if !self.has_work() {
@@ -365,46 +313,45 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns true if there is something for the loop to do.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.ready.is_empty() || !self.ended.is_empty()
+        !self.ops.none_ready() || !self.jobs.none_ended()
     }
 
     #[inline]
-    fn next_work(&mut self) -> Option<Work> {
-        if let Some(ended) = self.ended.pop_front() {
-            return Some(Work::Ended(ended));
+    fn next_step(&mut self) -> Option<Step> {
+        if let Some(ended) = self.jobs.next_ended() {
+            return Some(Step::Ended(ended));
         }
-        self.ready.pop_front().map(Work::Start)
+        self.ops.next().map(Step::Start)
     }
 
     #[inline]
-    fn step(&mut self, now: Time, work: Work, out: &mut Effects) {
-        match work {
-            Work::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
-            Work::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
-            Work::Start(key) => self.start(now, key, out),
+    fn take(&mut self, now: Time, step: Step, out: &mut Effects) {
+        match step {
+            Step::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
+            Step::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
+            Step::Start(key) => self.start(now, key, out),
         }
     }
 
     /// Starts an operation that has its range.
     fn start(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
-        match (op.kind, op.asker) {
-            (_, Asker::Nobody) => {}
-            (OpKind::Read, Asker::Primary { .. }) => self.start_fetch(now, key, out),
-            (OpKind::Read, Asker::Scrub) => self.start_job(now, key, out),
-            (OpKind::Read | OpKind::Extents, _) => self.start_read(now, key, out),
-            (OpKind::Copy, _) => self.start_copy(now, key, out),
-            (_, Asker::Client { .. }) => self.start_write(now, key, out),
-            (OpKind::Write, _) if arrival::yields(op) => self.arrive(now, key),
-            (OpKind::Write, _) if op.stream.fresh => self.start_fresh(now, key, out),
-            _ => self.start_job(now, key, out),
+        match &op.work {
+            Work::Read(..) | Work::Extents(..) => self.start_read(now, key, out),
+            Work::Write(_) => self.start_write(now, key, out),
+            Work::Stream(s) if !s.zero && arrival::yields(s) => self.arrive(now, key),
+            Work::Stream(s) if !s.zero && s.fresh => self.start_fresh(now, key, out),
+            Work::Stream(_) | Work::Whole { .. } | Work::Scrub => self.start_job(now, key, out),
+            Work::Fetch(_) => self.start_fetch(now, key, out),
+            Work::Copy(_) => self.start_copy(now, key, out),
+            Work::Orphan { .. } => {}
         }
     }
 
     /// Starts an operation's media job.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        let gone = op.kind.changes_data() && self.is_gone(op.unit.volume);
+        let gone = op.work.changes_data() && self.is_gone(op.unit.volume);
         let started = self.launch(key, gone, out);
         self.launched(now, key, started, out);
     }
@@ -415,21 +362,23 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        let job = match op.kind {
-            OpKind::Write if op.stream.lost => {
+        let job = match &op.work {
+            Work::Write(Write { zero: true, .. }) | Work::Stream(Streamed { zero: true, .. }) => {
+                Job::Zero { at, len }
+            }
+            Work::Stream(Streamed { lost: true, .. }) => {
                 let (first, blocks) = ((at / BLOCK) as u16, (len / BLOCK) as u16);
                 out.note(Note::Lost { group, unit, first, blocks });
                 Job::Lose { at, len }
             }
-            OpKind::Write => {
+            Work::Write(_) | Work::Stream(_) => {
                 // A retry in parts, and what a primary has read, have a checksum as well.
                 Job::Write { at, body: op.body.clone(), crc: op.body_crc }
             }
-            OpKind::Zero => Job::Zero { at, len },
-            OpKind::Read | OpKind::Copy | OpKind::Extents | OpKind::Amend => Job::Read { at, len },
+            _ => Job::Read { at, len },
         };
         let reserved = core::mem::take(&mut op.reserved);
-        let copied = op.stream.copy && op.kind.changes_data();
+        let copied = matches!(op.work, Work::Stream(Streamed { copy: true, .. }));
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local += 1;
         let list: Option<Rc<[ExecutedBlocks]>> = match &replica.role {
@@ -444,8 +393,8 @@ impl<S: UnitStore> Mirror<S> {
             let marks = self.marks(self.ops.get(key).expect("as above"), list.as_ref());
             self.store.start(key, group, unit, job, marks, out)
         };
-        if let Some(list) = list {
-            self.copied.insert(key, list);
+        if list.is_some() {
+            self.ops.get_mut(key).expect("as above").list = list;
         }
         if reserved {
             self.store.release(group, unit, at, len);
@@ -456,11 +405,11 @@ impl<S: UnitStore> Mirror<S> {
     /// Handles the result of starting a job.
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started, out: &mut Effects) {
         match started {
-            Started::Pending => self.stopwatch.begins(now, key),
-            Started::Done(data) => self.ended.push_back(Ended::Job(key, Ok(data))),
+            Started::Pending => self.jobs.begins(now, key),
+            Started::Done(data) => self.jobs.ended_at_once(Ended::Job(key, Ok(data))),
             Started::Full => self.job_full(now, key, out),
             Started::BadBody => {
-                self.ended.push_back(Ended::Job(key, Err(DiskError::BadBody)));
+                self.jobs.ended_at_once(Ended::Job(key, Err(DiskError::BadBody)));
             }
         }
     }
@@ -490,10 +439,10 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
-        let (unit, at, len, since) = (op.unit, op.at, op.len, op.since);
-        let copied = op.stream.copy;
-        let (group, kind, asker, client, lsn) = (op.group, op.kind, op.asker, op.client, op.lsn);
-        if copied {
+        let (unit, at, len) = (op.unit, op.at, op.len);
+        let list = if mending { None } else { op.list.take() };
+        let (group, client, changes) = (op.group, op.client, op.work.changes_data());
+        if list.is_some() {
             self.arrived(now, key, len);
         }
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
@@ -503,33 +452,31 @@ impl<S: UnitStore> Mirror<S> {
             Ok(data) => data,
             Err(error) => return self.job_failed(now, key, error, out),
         };
-        if client.sdc.0 != 0 && kind.changes_data() {
+        if client.sdc.0 != 0 && changes {
             let list = &mut replica.record.executed;
-            list.record(client, unit, BlockSet::touching(at, len), &mut self.noted);
-            let is_long = list.len() > self.limits.executed_group as usize;
-            if is_long || self.noted >= self.count_at {
+            if self.history.record(list, client, unit, BlockSet::touching(at, len)) {
                 self.bound_executed(group);
             }
         }
-        if copied && let Some(list) = self.copied.remove(&key) {
+        if let Some(list) = list {
             self.overwritten(group, unit, BlockSet::touching(at, len), &list);
         }
-        match (asker, kind) {
-            (Asker::Nobody, _) => {
-                self.remove_op(key);
-                self.unlock(group, key);
-                self.enter(now, group, out);
-            }
-            (Asker::Primary { .. }, OpKind::Read) => self.fetched_here(now, key, data, out),
-            (Asker::Scrub, _) => self.scrubbed(now, key, out),
-            (_, OpKind::Read) => {
-                self.pace.answered(now, since);
+        match self.ops.get(key).expect("as above").work {
+            Work::Read(_, since) => {
+                self.copies.pace.answered(now, since);
                 self.finish_read(key, data, crc, out);
             }
-            (_, OpKind::Copy) => self.send_copy(now, key, data, crc, out),
-            (_, OpKind::Amend) => self.send_amend(now, key, data, crc, out),
-            (Asker::Primary { .. }, _) => self.replicated_here(now, key, lsn, out),
-            _ => self.check_write(now, key, out),
+            Work::Extents(..) => unreachable!("it has no job"),
+            Work::Write(_) => self.check_write(now, key, out),
+            Work::Stream(_) => self.replicated_here(now, key, out),
+            Work::Fetch(asker) => self.fetched_here(now, key, asker, data, out),
+            Work::Copy(_) => self.send_copy(now, key, data, crc, out),
+            Work::Whole { .. } => self.send_whole(now, key, data, crc, out),
+            Work::Scrub => self.scrubbed(now, key, out),
+            Work::Orphan { .. } => {
+                self.end_op(key);
+                self.enter(now, group, out);
+            }
         }
     }
 
@@ -543,7 +490,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the answer to a client's operation, and counts it.
     pub(crate) fn answer_to(&mut self, op: u64, group: GroupId, status: Status) -> Reply {
         self.stats.ops += 1;
-        Reply::new(op, group, status, self.map)
+        Reply::new(op, group, status, self.known.map())
     }
 
     /// Answers a client without data.
@@ -579,7 +526,7 @@ impl<S: UnitStore> Mirror<S> {
         leader: Option<DeviceId>,
         out: &mut Effects,
     ) {
-        let reply = Reply::new(to.op, to.group, Status::Stale, self.map);
+        let reply = Reply::new(to.op, to.group, Status::Stale, self.known.map());
         let reply = Reply { epoch, leader, ..reply };
         out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
     }

@@ -1,40 +1,11 @@
-//! One operation in flight at a shard: an operation of a client or of another device, a copy of a
-//! sync, or a read of the scrubber.
+//! One operation in flight at a shard: what it does, for whom, and how far it has come.
 
 use crate::members::Members;
+use alloc::rc::Rc;
 use base::{Duration, GroupId, Lsn, Time, UNIT, UnitKey};
-use seam::{Buf, ClientWrite};
+use seam::{Buf, ClientWrite, ExecutedBlocks};
 use wire::message::{Fetch, Io, Replicate, UnitRange};
 use wire::{Body, PeerLink, Status};
-
-/// What an operation does.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum OpKind {
-    /// Reads for a client, for a primary that repairs its copy, or for the scrubber.
-    Read,
-    /// A client asks which blocks hold data.
-    Extents,
-    /// A client's write, or a replicated one.
-    Write,
-    /// A client's zeroing, or a replicated one.
-    Zero,
-    /// Copies the range to the peers of the group's sync.
-    Copy,
-    /// Sends whole blocks to replicas that could not complete a partial write, or that have
-    /// reported damage.
-    Amend,
-}
-
-impl OpKind {
-    pub fn changes_data(self) -> bool {
-        matches!(self, OpKind::Write | OpKind::Zero)
-    }
-
-    /// Returns true if several operations of this kind may use the same blocks at the same time.
-    pub fn shares(self) -> bool {
-        matches!(self, OpKind::Read | OpKind::Extents)
-    }
-}
 
 /// Returns true for a range that is not empty, lies within a unit, and has both ends at multiples
 /// of `GRAIN` bytes.
@@ -44,80 +15,75 @@ pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
     within && at.is_multiple_of(GRAIN) && len.is_multiple_of(GRAIN)
 }
 
-/// The origin of an operation, which gets the answer.
+/// Who gets the answer: another process, on this link, with its own number `op` for the operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Asker {
-    /// A client, which gets the answer on this link with its own number `op` for the operation.
-    Client { link: PeerLink, op: u64 },
-    /// The group's primary: likewise.
-    Primary { link: PeerLink, op: u64 },
-    /// A sync of this device. The copy began at `since`, and its data was here after `read`.
-    Sync { since: Time, read: Duration },
-    /// This device's write with the key `of`, whose blocks another replica needs whole.
-    Amend { of: u64 },
-    /// A secondary whose scrubber has found damage in these blocks.
-    Mend,
-    /// The scrubber.
+pub(crate) struct Asker {
+    pub link: PeerLink,
+    pub op: u64,
+}
+
+/// What an operation does, and for whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Work {
+    /// Reads for a client, which asked at this time.
+    Read(Asker, Time),
+    /// Tells a client, which asked at this time, which blocks hold data.
+    Extents(Asker, Time),
+    /// Writes for a client.
+    Write(Write),
+    /// Does a write of the primary's stream.
+    Stream(Streamed),
+    /// Reads for the group's primary, whose copy of these blocks is damaged.
+    Fetch(Asker),
+    /// Copies the range to the peers of the group's sync.
+    Copy(Copying),
+    /// Sends whole blocks to replicas that have damaged ones: those that could not do the write
+    /// with the key `of`, or a secondary whose scrubber has found the damage.
+    Whole { of: Option<u64> },
+    /// Reads for the scrubber.
     Scrub,
-    /// None any more: the configuration ended, and only the media job is left.
-    Nobody,
+    /// Nothing any more: the configuration ended, and only the media job is left.
+    Orphan { changes: bool, reads: bool },
 }
 
-/// One operation. It exists from its arrival until it is done here and at every replica that it was
-/// sent to.
-#[derive(Debug)]
-pub(crate) struct Op {
-    pub group: GroupId,
-    pub kind: OpKind,
-    pub unit: UnitKey,
-    pub at: u32,
-    pub len: u32,
+/// A client's write or zeroing.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Write {
     pub asker: Asker,
-    pub client: ClientWrite,
-    /// An operation of a client whose number may have arrived somewhere before.
-    pub retry: bool,
-    /// What a replicated write is, and how it may be treated. The sender's copies say only `lost`.
-    pub stream: Stream,
-    pub body: Buf,
-    /// The checksum of the body, if it has one.
-    pub body_crc: Option<u32>,
-    /// Its place in the group's stream; 0 before it has one.
-    pub lsn: Lsn,
-    /// It has space reserved on the device, until its job starts.
-    pub reserved: bool,
-    pub local: Local,
-    /// Replicas that it goes to.
-    pub sent: Members,
-    /// Replicas that have done it, or don't need it any more.
-    pub acked: Members,
-    /// Replicas that it was sent to on their present link and that have not answered: it takes room
-    /// in their windows.
-    pub flying: Members,
-    /// Its number: what [`crate::mirror::Mirror::sends`] was, including this sending, when it was
-    /// last sent while it was in flight to no replica.
-    pub number: u64,
-    /// The bytes that it takes of the limits for clients. `None`: it is no client's, or is
-    /// answered.
-    pub counts: Option<u32>,
-    /// When it arrived, if it is a client's.
+    /// When it came.
     pub since: Time,
-    /// It has its range exclusively although it only reads, because it has met damage.
-    pub alone: bool,
-    /// The origin has its answer, and the range is free.
-    pub answered: bool,
-    /// A retry of which a part is in the content already. This operation does what is missing.
+    /// It has no body: the range becomes zeros.
+    pub zero: bool,
+    /// Its number may have arrived somewhere before.
+    pub retry: bool,
+    /// A part of it is in the content already. The operation does what is missing.
     pub in_part: bool,
-    /// More of the write is missing than this operation covers.
+    /// More of it is missing than the operation covers.
     pub more: bool,
-    /// Replicas that need its blocks whole, and replicas to which these were, or are being, sent.
-    pub damaged: Members,
-    pub amended: Members,
+    /// The client has its answer, and the range is free.
+    pub answered: bool,
+    pub whole: WholeBlocks,
 }
 
-/// What the primary says of a write of its stream.
+/// What a write has to send to replicas that have damaged blocks in its range.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Stream {
-    /// A copy of a resync and not a client's write.
+pub(crate) struct WholeBlocks {
+    /// Replicas that need the blocks whole and were not sent them.
+    pub needed: Members,
+    /// Replicas to which they were sent, or are being sent.
+    pub sent: Members,
+    /// An operation sends them. Others wait until it has ended, because it may find the blocks
+    /// damaged here as well, and repair them.
+    pub running: bool,
+}
+
+/// A write of the primary's stream, at the replica that does it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Streamed {
+    pub asker: Asker,
+    /// It has no body: the range becomes zeros.
+    pub zero: bool,
+    /// A copy of a sync and not a client's write.
     pub copy: bool,
     /// A copy that may be delayed.
     pub yields: bool,
@@ -125,6 +91,56 @@ pub(crate) struct Stream {
     pub lost: bool,
     /// It may be refused to keep the spare.
     pub fresh: bool,
+}
+
+/// A copy of a sync, at the primary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copying {
+    /// When it began.
+    pub since: Time,
+    /// How long it took until the data was here.
+    pub read: Duration,
+    /// The blocks can't be read any more, and the peers are told so.
+    pub lost: bool,
+}
+
+/// One operation. It exists from its arrival until it is done here and at every replica that it was
+/// sent to.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub group: GroupId,
+    pub unit: UnitKey,
+    pub at: u32,
+    pub len: u32,
+    pub work: Work,
+    /// The client's name for the write that the blocks get by it; the default if there is none.
+    pub client: ClientWrite,
+    pub body: Buf,
+    /// The checksum of the body, if it has one.
+    pub body_crc: Option<u32>,
+    /// What comes with the content that the media job writes: the entries of another replica's
+    /// list of executed writes.
+    pub list: Option<Rc<[ExecutedBlocks]>>,
+    /// Its place in the group's stream; 0 before it has one.
+    pub lsn: Lsn,
+    pub local: Local,
+    /// It has space reserved on the device, until its job starts.
+    pub reserved: bool,
+    /// It has its range exclusively although it only reads, because it has met damage.
+    pub alone: bool,
+    /// Replicas that it goes to.
+    pub sent: Members,
+    /// Replicas that have done it, or don't need it any more.
+    pub acked: Members,
+    /// Replicas that it was sent to on their present link and that have not answered: it takes room
+    /// in their windows.
+    pub flying: Members,
+    /// Its number: what [`crate::window::Windows::sends`] was, including this sending, when it was
+    /// last sent while it was in flight to no replica.
+    pub number: u64,
+    /// The bytes that it takes of the limits for clients. `None`: it is no client's, or is
+    /// answered.
+    pub counts: Option<u32>,
 }
 
 /// The state of the media job.
@@ -139,80 +155,163 @@ pub(crate) enum Local {
     Done,
 }
 
+impl Work {
+    /// Returns the work for an operation of a client, which came at `since`.
+    pub fn of_client(io: &Io, link: PeerLink, since: Time) -> Work {
+        let asker = Asker { link, op: io.request().op };
+        let zero = match io {
+            Io::Read(_) => return Work::Read(asker, since),
+            Io::Extents(_) => return Work::Extents(asker, since),
+            Io::Write(_) => false,
+            Io::Zero(_) => true,
+        };
+        Work::Write(Write {
+            asker,
+            since,
+            zero,
+            retry: io.is_retry(),
+            in_part: false,
+            more: false,
+            answered: false,
+            whole: WholeBlocks::default(),
+        })
+    }
+
+    /// Returns true if it changes the content of this device.
+    #[inline]
+    pub fn changes_data(&self) -> bool {
+        matches!(self, Work::Write(_) | Work::Stream(_) | Work::Orphan { changes: true, .. })
+    }
+
+    /// Returns true if it only reads, and gives the data to nobody who changes another replica.
+    #[inline]
+    pub fn reads(&self) -> bool {
+        matches!(
+            self,
+            Work::Read(..)
+                | Work::Extents(..)
+                | Work::Fetch(_)
+                | Work::Scrub
+                | Work::Orphan { reads: true, .. }
+        )
+    }
+
+    /// Returns when it came, if it is an operation of a client.
+    pub fn since(&self) -> Option<Time> {
+        match self {
+            Work::Read(_, since) | Work::Extents(_, since) => Some(*since),
+            Work::Write(write) => Some(write.since),
+            _ => None,
+        }
+    }
+
+    /// Returns the client that gets the answer.
+    #[inline]
+    pub fn client(&self) -> Option<Asker> {
+        match self {
+            Work::Read(asker, _) | Work::Extents(asker, _) => Some(*asker),
+            Work::Write(write) => Some(write.asker),
+            _ => None,
+        }
+    }
+}
+
 impl Op {
     /// Creates an operation of which nothing is done yet.
     #[inline]
-    pub fn new(group: GroupId, kind: OpKind, unit: UnitKey, at: u32, len: u32, asker: Asker) -> Op {
+    pub fn new(group: GroupId, unit: UnitKey, at: u32, len: u32, work: Work) -> Op {
         Op {
             group,
-            kind,
             unit,
             at,
             len,
-            asker,
+            work,
             client: ClientWrite::default(),
-            retry: false,
-            stream: Stream::default(),
             body: Buf::EMPTY,
             body_crc: None,
+            list: None,
             lsn: Lsn(0),
-            reserved: false,
             local: Local::NotStarted,
+            reserved: false,
+            alone: false,
             sent: Members::default(),
             acked: Members::default(),
             flying: Members::default(),
             number: 0,
             counts: None,
-            since: Time::ZERO,
-            alone: false,
-            answered: false,
-            in_part: false,
-            more: false,
-            damaged: Members::default(),
-            amended: Members::default(),
         }
     }
 
-    /// Returns the status to answer once this operation is done. After `Busy` the client asks for
-    /// the rest.
-    pub fn status_when_done(&self) -> Status {
-        if self.more { Status::Busy } else { Status::Ok }
-    }
-
     /// Creates the operation that a client asks for.
-    pub fn of_client(io: &Io, kind: OpKind, link: PeerLink, body: Body, since: Time) -> Op {
+    pub fn of_client(io: &Io, link: PeerLink, body: Body, since: Time) -> Op {
         let request = io.request();
         let UnitRange { unit, at, len } = request.range;
-        let asker = Asker::Client { link, op: request.op };
-        let bytes = if kind == OpKind::Read { len } else { body.data.len() as u32 };
+        let work = Work::of_client(io, link, since);
+        let bytes = if matches!(io, Io::Read(_)) { len } else { body.data.len() as u32 };
         Op {
             client: request.client,
-            retry: io.is_retry(),
             body: body.data,
             body_crc: body.crc,
             counts: Some(bytes),
-            since,
-            ..Op::new(request.group, kind, unit, at, len, asker)
+            ..Op::new(request.group, unit, at, len, work)
         }
     }
 
     /// Creates the operation of a primary's stream.
     pub fn of_stream(m: &Replicate, link: PeerLink, body: Body) -> Op {
-        let kind = if m.zero { OpKind::Zero } else { OpKind::Write };
         let UnitRange { unit, at, len } = m.range;
+        let asker = Asker { link, op: m.op };
+        let &Replicate { zero, copy, yields, lost, fresh, .. } = m;
+        let work = Work::Stream(Streamed { asker, zero, copy, yields, lost, fresh });
         Op {
             client: m.client,
-            stream: Stream { copy: m.copy, yields: m.yields, lost: m.lost, fresh: m.fresh },
             body: body.data,
             body_crc: body.crc,
             lsn: m.lsn,
-            ..Op::new(m.group, kind, unit, at, len, Asker::Primary { link, op: m.op })
+            ..Op::new(m.group, unit, at, len, work)
         }
     }
 
     /// Creates the read of blocks that are damaged at the primary.
     pub fn of_fetch(m: &Fetch, link: PeerLink) -> Op {
         let UnitRange { unit, at, len } = m.range;
-        Op::new(m.group, OpKind::Read, unit, at, len, Asker::Primary { link, op: m.op })
+        Op::new(m.group, unit, at, len, Work::Fetch(Asker { link, op: m.op }))
+    }
+
+    /// Returns true if several such operations may use the same blocks at the same time.
+    #[inline]
+    pub fn shares(&self) -> bool {
+        self.work.reads() && !self.alone
+    }
+
+    /// Returns true if only its media job is left.
+    #[inline]
+    pub fn is_orphan(&self) -> bool {
+        matches!(self.work, Work::Orphan { .. })
+    }
+
+    /// Returns the write of a client that it is.
+    #[inline]
+    pub fn write(&self) -> Option<&Write> {
+        if let Work::Write(write) = &self.work { Some(write) } else { None }
+    }
+
+    /// Returns the write of a client that it is.
+    #[inline]
+    pub fn write_mut(&mut self) -> Option<&mut Write> {
+        if let Work::Write(write) = &mut self.work { Some(write) } else { None }
+    }
+
+    /// Takes its work away: the configuration ended. Returns what it was.
+    pub fn orphan(&mut self) -> Work {
+        let (changes, reads) = (self.work.changes_data(), self.work.reads());
+        core::mem::replace(&mut self.work, Work::Orphan { changes, reads })
+    }
+}
+
+impl Write {
+    /// Returns the status to answer once it is done. After `Busy` the client asks for the rest.
+    pub fn status_when_done(&self) -> Status {
+        if self.more { Status::Busy } else { Status::Ok }
     }
 }

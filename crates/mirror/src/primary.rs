@@ -19,7 +19,7 @@
 use crate::executed::refusal;
 use crate::members::Members;
 use crate::mirror::{Caller, Mirror};
-use crate::op::{Asker, Local, Op, OpKind, fits};
+use crate::op::{Local, Op, Work, Write, fits};
 use crate::replica::{Primary, Role};
 use crate::sync::Phase;
 use alloc::collections::BTreeSet;
@@ -38,9 +38,9 @@ impl<S: UnitStore> Mirror<S> {
     pub fn client(&mut self, now: Time, link: PeerLink, io: &Io, body: Body, out: &mut Effects) {
         let (group, asked) = (io.request().group, io.request().epoch);
         let caller = Caller { link, op: io.request().op, group };
-        self.pace.client(now);
+        self.copies.pace.client(now);
         match self.admit(io, &body) {
-            Ok(kind) => self.accept(now, link, io, kind, body),
+            Ok(()) => self.accept(now, link, io, body),
             Err(Status::Stale) => {
                 let config = self
                     .replicas
@@ -66,13 +66,12 @@ impl<S: UnitStore> Mirror<S> {
     pub fn session_over(&mut self, now: Time, sdc: SdcId, out: &mut Effects) {
         let is_over = |op: &Op| {
             let begun = op.local != Local::NotStarted || op.lsn != Lsn(0);
-            matches!(op.asker, Asker::Client { .. }) && op.client.sdc == sdc && !begun
+            op.work.client().is_some() && op.client.sdc == sdc && !begun
         };
         let over = self.ops.iter().filter(|(_, op)| is_over(op));
         let over: Vec<(u64, GroupId)> = over.map(|(key, op)| (key, op.group)).collect();
-        for (key, group) in &over {
-            self.remove_op(*key);
-            self.unlock(*group, *key);
+        for (key, _) in &over {
+            self.end_op(*key);
         }
         for group in over.iter().map(|(_, group)| *group).collect::<BTreeSet<_>>() {
             let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
@@ -86,11 +85,15 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Checks whether this replica may execute the operation now.
-    fn admit(&self, io: &Io, body: &Body) -> Result<OpKind, Status> {
+    fn admit(&self, io: &Io, body: &Body) -> Result<(), Status> {
         let request = io.request();
         let epoch = request.epoch;
         let Some(replica) = self.replicas.get(request.group) else {
-            return Err(if request.map > self.map { Status::Behind } else { Status::Stale });
+            return Err(if request.map > self.known.map() {
+                Status::Behind
+            } else {
+                Status::Stale
+            });
         };
         let config = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
         if config.lost {
@@ -119,32 +122,28 @@ impl<S: UnitStore> Mirror<S> {
         if request.client.seq == u64::MAX {
             return Err(Status::OutOfRange);
         }
-        let kind = match io {
-            Io::Read(_) => OpKind::Read,
-            Io::Extents(_) => OpKind::Extents,
-            Io::Write(_) if body.data.len() == len as usize => OpKind::Write,
-            Io::Write(_) => return Err(Status::OutOfRange),
-            Io::Zero(_) => OpKind::Zero,
-        };
-        if self.load.is_full(&self.limits) || request.client.sdc.0 == 0 {
+        if matches!(io, Io::Write(_)) && body.data.len() != len as usize {
+            return Err(Status::OutOfRange);
+        }
+        if self.ops.load().is_full(&self.limits) || request.client.sdc.0 == 0 {
             return Err(Status::Busy);
         }
-        if kind.changes_data() {
+        if matches!(io, Io::Write(_) | Io::Zero(_)) {
             // A discard may make the space that the client's oldest write waits for, so discards
             // have room beyond the window of writes.
-            let windows = if kind == OpKind::Zero { 2 } else { 1 };
+            let windows = if matches!(io, Io::Zero(_)) { 2 } else { 1 };
             let most = windows * self.limits.executed_window as usize;
             replica.record.executed.admits(request.client, most).map_err(refusal)?;
             if !primary.has_room(&self.limits) {
                 return Err(Status::Busy);
             }
         }
-        Ok(kind)
+        Ok(())
     }
 
-    fn accept(&mut self, now: Time, link: PeerLink, io: &Io, kind: OpKind, body: Body) {
+    fn accept(&mut self, now: Time, link: PeerLink, io: &Io, body: Body) {
         let group = io.request().group;
-        let key = self.insert_op(Op::of_client(io, kind, link, body, now));
+        let key = self.ops.insert(Op::of_client(io, link, body, now));
         let primary =
             self.replicas.get_mut(group).and_then(|r| r.primary()).expect("`admit` saw a primary");
         if primary.active {
@@ -173,7 +172,7 @@ impl<S: UnitStore> Mirror<S> {
         } else if !self.may_read(now, group) {
             out.note(Note::LeaseWait { group });
             self.park(group, key);
-        } else if op.kind == OpKind::Extents {
+        } else if matches!(op.work, Work::Extents(..)) {
             self.finish_extents(key, out);
         } else if self.meets_gap(op) {
             self.finish_client(key, Status::Media, out);
@@ -187,27 +186,30 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn park(&mut self, group: GroupId, key: u64) {
         if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
             primary.parked.push(key);
-            self.parked.insert(group);
+            self.ops.note_parked(group, true);
         }
     }
 
     /// Retries operations that wait, because what they wait for may have changed.
     pub(crate) fn unpark(&mut self, group: GroupId) {
-        self.parked.remove(&group);
+        self.ops.note_parked(group, false);
         if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
-            self.ready.extend(primary.parked.drain(..));
+            primary.parked.drain(..).for_each(|key| self.ops.can_start(key));
         }
     }
 
     pub(crate) fn finish_read(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
-        if let Asker::Client { link, op: name } = op.asker {
-            if op.kind == OpKind::Read {
+        let op = self.ops.get(key).expect("the operation lives");
+        let (group, client) = (op.group, op.work.client());
+        let reads = matches!(op.work, Work::Read(..));
+        self.discard_op(key);
+        self.unlock(group, key);
+        if let Some(client) = client {
+            if reads {
                 self.stats.reads += 1;
                 self.stats.read_bytes += data.len() as u64;
             }
-            self.reply_data(Caller { link, op: name, group: op.group }, data, crc, out);
+            self.reply_data(Caller::new(client, group), data, crc, out);
         }
     }
 
@@ -231,7 +233,8 @@ impl<S: UnitStore> Mirror<S> {
     /// Starts a write that has its range: assigns its lsn, sends it, and writes it here.
     pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        let (group, unit, again) = (op.group, op.unit, op.retry);
+        let (group, unit) = (op.group, op.unit);
+        let again = op.write().is_some_and(|write| write.retry);
         if self.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
@@ -241,14 +244,15 @@ impl<S: UnitStore> Mirror<S> {
             }
             return self.finish_client(key, status, out);
         }
-        if !self.gaps.is_empty() {
+        if !self.gaps.is_nowhere() {
             if self.meets_gap(self.ops.get(key).expect("the operation lives")) {
                 return self.finish_client(key, Status::Media, out);
             }
             self.zeros_as_data(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
-        let (kind, at, len, bytes) = (op.kind, op.at, op.len, self.traffic.bytes(op));
+        let (at, len, bytes) = (op.at, op.len, self.windows.bytes(op));
+        let zero = op.write().is_some_and(|write| write.zero);
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let to = replica.recipients();
         let sealing =
@@ -256,7 +260,7 @@ impl<S: UnitStore> Mirror<S> {
         if sealing || self.is_crowded(now, group, to, bytes) {
             return self.park(group, key);
         }
-        let needs_space = kind == OpKind::Write && !self.store.has_space_for(group, unit, at, len);
+        let needs_space = !zero && !self.store.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);
         if needs_space && (out.chaos("no space") || !self.reserve(now, place, out)) {
             return self.finish_full(key, out);
@@ -290,20 +294,25 @@ impl<S: UnitStore> Mirror<S> {
         let done = self.replicas[op.group].record.executed.blocks(op.client);
         let mut left = BlockSet::touching(op.at, op.len);
         left.remove(done);
-        let Some(mut first) = left.first_run() else { return Some(op.status_when_done()) };
+        let Work::Write(write) = &mut op.work else { return None };
+        let Some(mut first) = left.first_run() else { return Some(write.status_when_done()) };
         if mutant::on(Mutant::RetryWhole) {
             first = 0..BLOCKS_PER_UNIT;
         }
         // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
         // be, too.
-        if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
+        if self.history.forgotten().covers(op.group, op.client)
+            && !mutant::on(Mutant::ForgetSilently)
+        {
             return Some(Status::Forgotten);
         }
         let (from, to) =
             ((first.start * BLOCK).max(op.at), (first.end * BLOCK).min(op.at + op.len));
         left.remove(BlockSet::from_range(first));
-        op.more |= !left.is_empty();
-        if op.kind == OpKind::Write && (from, to) != (op.at, op.at + op.len) {
+        write.more |= !left.is_empty();
+        // The operation may wait now, and then come here again with the reduced range.
+        write.in_part |= (from, to - from) != (op.at, op.len);
+        if !write.zero && (from, to) != (op.at, op.at + op.len) {
             let whole = op.body.clone();
             op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
             op.body_crc = op.body_crc.map(|sum| {
@@ -314,8 +323,6 @@ impl<S: UnitStore> Mirror<S> {
                 if same { part } else { !part }
             });
         }
-        // The operation may wait now, and then come here again with the reduced range.
-        op.in_part |= (from, to - from) != (op.at, op.len);
         (op.at, op.len) = (from, to - from);
         None
     }
@@ -330,9 +337,9 @@ impl<S: UnitStore> Mirror<S> {
         op.sent = to;
         if mutant::on(Mutant::EagerClean) {
             primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
-            self.changes.untidy.insert(op.group);
+            self.untold.clean(op.group);
         }
-        if mutant::on(Mutant::LocalTrim) && op.kind == OpKind::Zero {
+        if mutant::on(Mutant::LocalTrim) && op.write().is_some_and(|write| write.zero) {
             op.acked = to;
             return;
         }
@@ -352,7 +359,7 @@ impl<S: UnitStore> Mirror<S> {
         self.heard(now, from, m.incarnation, m.map, out);
         let Replicated { op: key, group, status, .. } = *m;
         let Some(op) = self.ops.get_mut(key) else { return };
-        if op.group != group || op.lsn != m.lsn || matches!(op.asker, Asker::Nobody) {
+        if op.group != group || op.lsn != m.lsn || op.is_orphan() {
             return;
         }
         let Some(replica) = self.replicas.get(group) else { return };
@@ -365,11 +372,11 @@ impl<S: UnitStore> Mirror<S> {
         }
         if op.flying.intersects(member) {
             op.flying.remove(member);
-            let (bytes, number) = (self.traffic.bytes(op), op.number);
-            self.make_room(now, from, bytes, number);
+            let (bytes, number) = (self.windows.bytes(op), op.number);
+            self.windows.answered(now, from, bytes, number);
         }
         match status {
-            Status::Ok => self.check_write(now, key, out),
+            Status::Ok => self.check_sent(now, key, out),
             Status::Full => self.refused(now, key, from, member, out),
             Status::Damaged => self.damaged_there(now, key, member, out),
             _ if self.replicas[group].config.joiners.contains(&from) => self.cut(now, group, out),
@@ -378,20 +385,25 @@ impl<S: UnitStore> Mirror<S> {
         self.pump(now, out);
     }
 
+    /// Continues an operation of the stream after an answer of a replica, or when it no longer
+    /// needs one.
+    pub(crate) fn check_sent(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let Some(op) = self.ops.get(key) else { return };
+        match op.work {
+            Work::Write(_) => self.check_write(now, key, out),
+            Work::Copy(_) => self.check_copy(now, key, out),
+            Work::Whole { of } => self.check_whole(now, key, of, out),
+            _ => {}
+        }
+    }
+
     /// Continues a write after its local job or an answer of a replica: acknowledges it when R1 is
     /// met, and removes it when nothing is left to do.
-    pub(crate) fn check_write(&mut self, now: Time, mut key: u64, out: &mut Effects) {
-        if self.ops.get(key).is_some_and(|op| op.kind == OpKind::Amend) {
-            let Some(write) = self.check_amend(now, key, out) else { return };
-            key = write;
-        }
+    pub(crate) fn check_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
-        match op.kind {
-            OpKind::Copy => return self.check_copy(now, key, out),
-            _ if !op.damaged.is_empty() && op.local == Local::Done => {
-                return self.amend(now, key, out);
-            }
-            _ => {}
+        let Some(&Write { answered, whole, since, .. }) = op.write() else { return };
+        if !whole.needed.is_empty() && !whole.running && op.local == Local::Done {
+            return self.read_whole(now, key, out);
         }
         let (group, reserved) = (op.group, op.reserved);
         let replica = &self.replicas[group];
@@ -400,33 +412,31 @@ impl<S: UnitStore> Mirror<S> {
             needed = replica.others;
         }
         if mutant::on(Mutant::AckAlone) {
-            let up = replica.config.devices(needed).all(|d| self.is_linked(d));
+            let up = replica.config.devices(needed).all(|d| self.windows.link(d).is_some());
             needed = if up { needed } else { Members::default() };
         }
         let met = op.acked.contains_all(needed);
         if reserved && op.local == Local::NotStarted {
             // A replica that needs the blocks whole has had space for the write.
-            let mut answered = op.acked;
-            answered.insert(op.damaged);
-            if answered.contains_all(needed) {
+            let mut told = op.acked;
+            told.insert(whole.needed);
+            if told.contains_all(needed) {
                 self.start_job(now, key, out);
             }
             return;
         }
         let here = op.local == Local::Done
             || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
-        if met && here && !op.answered {
-            if op.counts.is_some() {
-                self.pace.answered(now, op.since);
-            }
+        let answers = met && here && !answered;
+        if answers {
+            self.copies.pace.answered(now, since);
             self.answer_write(key, out);
         }
         let op = self.ops.get(key).expect("the operation lives");
-        if op.answered && op.local == Local::Done && op.acked.contains_all(op.sent) {
-            let lsn = op.lsn;
-            if let Some(op) = self.remove_op(key) {
-                self.on_all(&op);
-            }
+        if (answered || answers) && op.local == Local::Done && op.acked.contains_all(op.sent) {
+            let (lsn, unit, at, len) = (op.lsn, op.unit, op.at, op.len);
+            self.discard_op(key);
+            self.on_all(group, unit, at, len);
             self.leave_stream(now, group, lsn, out);
         }
     }
@@ -434,32 +444,29 @@ impl<S: UnitStore> Mirror<S> {
     /// Acknowledges a write: R1 is met. If no other replica is in sync, the written blocks become
     /// dirty, even if a joiner has them already, because it may come back without them.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        op.answered = true;
         // What other replicas still have to do doesn't count as an operation of a client any more.
-        self.load.end(op.counts.take());
-        let (group, asker) = (op.group, op.asker);
+        let op = self.ops.answered(key).expect("the operation lives");
         let (unit, at, len) = (op.unit, op.at, op.len);
-        let (bytes, status) = (op.body.len() as u64, op.status_when_done());
+        let (group, bytes) = (op.group, op.body.len() as u64);
+        let write = op.write_mut().expect("only writes are acknowledged");
+        write.answered = true;
+        let (asker, status) = (write.asker, write.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.is_solo();
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, BlockSet::touching(at, len));
         }
         self.unlock(group, key);
-        if let Asker::Client { link, op } = asker {
-            self.stats.writes += 1;
-            self.stats.written_bytes += bytes;
-            self.reply(Caller { link, op, group }, status, out);
-        }
+        self.stats.writes += 1;
+        self.stats.written_bytes += bytes;
+        self.reply(Caller::new(asker, group), status, out);
     }
 
     /// Ends a client's operation of which nothing, or nothing more, has to be done.
     pub(crate) fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
-        if let Asker::Client { link, op: name } = op.asker {
-            self.reply(Caller { link, op: name, group: op.group }, status, out);
+        let op = self.end_op(key);
+        if let Some(client) = op.work.client() {
+            self.reply(Caller::new(client, op.group), status, out);
         }
     }
 
@@ -472,7 +479,7 @@ impl<S: UnitStore> Mirror<S> {
         let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
         let news = primary.commit > primary.told;
         if news && !core::mem::replace(&mut primary.untold, true) {
-            self.untold.push(group);
+            self.untold.commit(group);
         }
         if drained && draining {
             self.seal(now, group, out);
@@ -481,7 +488,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Sends the secondaries the commit points that no write has carried to them.
     pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
-        for group in core::mem::take(&mut self.untold) {
+        for group in self.untold.take_commits() {
             let Some(replica) = self.replicas.get_mut(group) else { continue };
             let needed = replica.needed();
             let Some(primary) = replica.primary() else { continue };
@@ -517,17 +524,17 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn activate(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let replica = self.replicas.get(group).expect("the caller has it");
         let over = |(device, promised): &(DeviceId, Time)| {
-            let fate = self.fates.get(device).copied();
+            let fate = self.known.fate(*device);
             self.leases.is_over(now, *device, replica.map, fate, *promised)
         };
         let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();
         if let Some(until) = wait {
-            if self.waiting_grace.insert(group, until).is_none() {
+            if self.timers.wait_grace(group, until) {
                 out.note(Note::GraceWait { group });
             }
             return;
         }
-        self.waiting_grace.remove(&group);
+        self.timers.end_grace(group);
         let (epoch, alone) = (replica.config.epoch, replica.config.in_sync.len() == 1);
         let joiner = replica.config.joiners.first().copied();
         let replica = self.replicas.get_mut(group).expect("as above");

@@ -22,7 +22,7 @@
 use crate::executed::{from_records, wire_entry};
 use crate::members::Members;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Local, Op, OpKind, fits};
+use crate::op::{Asker, Local, Op, Work, Write, fits};
 use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
@@ -78,13 +78,12 @@ impl<S: UnitStore> Mirror<S> {
         }
         let DiskError::Corrupt { first, blocks } = error else {
             // The content of the device is unknown now: this process must not go on.
-            self.failed = true;
+            self.failures.here = true;
             return;
         };
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
-        let (asker, changes, volume) = (op.asker, op.kind.changes_data(), op.unit.volume);
-        let (group, shares) = (op.group, op.kind.shares() && !op.alone);
+        let (work, group, volume, shares) = (op.work, op.group, op.unit.volume, op.shares());
         if self.is_over(key) || self.is_gone(volume) {
             return self.start_over(now, key, out);
         }
@@ -92,14 +91,16 @@ impl<S: UnitStore> Mirror<S> {
         if shares && leads && !mutant::on(Mutant::MendShared) {
             return self.read_alone(key);
         }
-        match asker {
-            Asker::Primary { .. } if changes => self.refuse(now, key, Status::Damaged, out),
-            Asker::Primary { .. } => {
+        match work {
+            Work::Stream(_) => self.refuse(now, key, Status::Damaged, out),
+            Work::Fetch(asker) => {
                 self.scrub_hopeless(now, key, first, blocks);
-                self.end_fetch(key, Status::Media, out);
+                self.end_fetch(key, asker, Status::Media, out);
             }
-            Asker::Scrub if self.scrub_corrupt(now, key, first, blocks, out) => {}
-            Asker::Amend { of } => self.write_over(now, key, of, (first, blocks), out),
+            Work::Scrub if self.scrub_corrupt(now, key, first, blocks, out) => {}
+            Work::Whole { of: Some(write) } => {
+                self.write_over(now, key, write, (first, blocks), out)
+            }
             _ => self.ask_other(now, key, first, blocks, out),
         }
     }
@@ -120,20 +121,20 @@ impl<S: UnitStore> Mirror<S> {
     fn bad_body(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
-        let (group, lsn, asker, sent) = (op.group, op.lsn, op.asker, op.sent);
+        let (group, lsn, work, sent) = (op.group, op.lsn, op.work, op.sent);
         out.note(Note::BadMemory { group });
         if self.is_over(key) {
             return self.drop_over(now, key, out);
         }
-        match asker {
-            Asker::Primary { .. } => self.refuse(now, key, Status::Damaged, out),
-            Asker::Client { .. } if sent.is_empty() => {
+        match work {
+            Work::Stream(_) => self.refuse(now, key, Status::Damaged, out),
+            Work::Write(_) if sent.is_empty() => {
                 self.finish_client(key, Status::Damaged, out);
                 if lsn.0 > 0 {
                     self.leave_stream(now, group, lsn, out);
                 }
             }
-            _ => self.failed = true,
+            _ => self.failures.here = true,
         }
     }
 
@@ -141,14 +142,12 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn is_over(&self, key: u64) -> bool {
         let op = self.ops.get(key).expect("the caller has it");
         let changing = self.replicas.get(op.group).is_none_or(|r| r.next.is_some());
-        let ours = matches!(op.asker, Asker::Amend { .. } | Asker::Mend);
-        matches!(op.asker, Asker::Nobody) || (ours && changing)
+        op.is_orphan() || (matches!(op.work, Work::Whole { .. }) && changing)
     }
 
     /// Drops an operation whose configuration has ended.
     pub(crate) fn drop_over(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the caller has it");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         self.enter(now, op.group, out);
     }
 
@@ -163,14 +162,14 @@ impl<S: UnitStore> Mirror<S> {
             // The device has not kept a repair, so another repair would not help. The other copy
             // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
-            self.failed = true;
+            self.failures.here = true;
             return;
         }
         let replica = &self.replicas[op.group];
         let other = replica.config.devices(replica.needed()).next();
         let damaged = Members::default();
         op.local = Local::Asking;
-        if op.kind == OpKind::Write && !op.reserved {
+        if op.write().is_some_and(|write| !write.zero) && !op.reserved {
             // The failed job has released its slots.
             op.reserved = self.store.reserve(op.group, op.unit, op.at, op.len);
         }
@@ -266,7 +265,7 @@ impl<S: UnitStore> Mirror<S> {
         // The content may include writes that the other replica has forgotten.
         self.take_forgotten(group, list);
         let list: Rc<[ExecutedBlocks]> = from_records(list, &mut 0).entries().into();
-        self.copied.insert(key, list.clone());
+        self.ops.get_mut(key).expect("looked up above").list = Some(list.clone());
         if mutant::on(Mutant::NoRewrite) {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
         }
@@ -291,18 +290,20 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
         let (group, unit) = (op.group, op.unit);
-        let (repair, list) = (self.repairs[&key], self.copied.remove(&key));
+        let (repair, list) = (self.repairs[&key], op.list.take());
         if let Some(list) = list {
             self.overwritten(group, unit, repair.set(), &list);
         }
         self.stats.repaired += u64::from(repair.len());
         out.note(Note::Repaired { group, bytes: repair.len().into() });
         let op = self.ops.get_mut(key).expect("as above");
-        if matches!(op.asker, Asker::Scrub) {
-            self.scrub_repaired(repair.len());
-        } else if !op.amended.is_empty() && mutant::on(Mutant::NoWriteOver) {
-            op.local = Local::Done;
-            return self.check_write(now, key, out);
+        match &op.work {
+            Work::Scrub => self.scrub_repaired(repair.len()),
+            Work::Write(w) if !w.whole.sent.is_empty() && mutant::on(Mutant::NoWriteOver) => {
+                op.local = Local::Done;
+                return self.check_write(now, key, out);
+            }
+            _ => {}
         }
         if !self.is_over(key) && self.is_settle_copy(key) {
             // The peers have this replica's former list of executed writes.
@@ -316,7 +317,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns true for a copy of a settle: repaired blocks may have other content than before.
     fn is_settle_copy(&mut self, key: u64) -> bool {
         let op = self.ops.get(key).expect("the caller has it");
-        let (group, copies) = (op.group, op.kind == OpKind::Copy);
+        let (group, copies) = (op.group, matches!(op.work, Work::Copy(_)));
         copies && self.sync_mut(group).is_some_and(|sync| sync.joiner.is_none())
     }
 
@@ -326,14 +327,15 @@ impl<S: UnitStore> Mirror<S> {
     fn write_over(
         &mut self,
         now: Time,
-        amend: u64,
+        key: u64,
         write: u64,
         (first, blocks): (u16, u16),
         out: &mut Effects,
     ) {
-        let amend = self.remove_op(amend).expect("the caller has it");
-        let Some(op) = self.ops.get_mut(write) else { return };
-        op.damaged.insert(amend.sent);
+        let ended = self.remove_op(key).expect("the caller has it");
+        let Some(op) = self.ops.get_mut(write).and_then(Op::write_mut) else { return };
+        op.whole.running = false;
+        op.whole.needed.insert(ended.sent);
         self.ask_other(now, write, first, blocks, out);
     }
 
@@ -343,10 +345,13 @@ impl<S: UnitStore> Mirror<S> {
             return self.drop_over(now, key, out);
         }
         let op = self.ops.get(key).expect("the caller has it");
-        let kind = op.kind;
-        let needs_space = kind == OpKind::Write && !self.is_gone(op.unit.volume);
-        match kind {
-            OpKind::Read | OpKind::Copy => self.ready.push_back(key),
+        let (work, volume) = (op.work, op.unit.volume);
+        let needs_space =
+            matches!(work, Work::Write(Write { zero: false, .. })) && !self.is_gone(volume);
+        match work {
+            Work::Read(..) | Work::Fetch(_) | Work::Scrub | Work::Copy(_) => {
+                self.ops.can_start(key);
+            }
             _ if needs_space && !self.reserve_again(key) => {}
             _ => self.start_job(now, key, out),
         }
@@ -360,7 +365,7 @@ impl<S: UnitStore> Mirror<S> {
         op.reserved = op.reserved || self.store.reserve(op.group, op.unit, op.at, op.len);
         if !op.reserved {
             let replica = &self.replicas[op.group];
-            self.suspects.extend(replica.config.devices(replica.needed()));
+            self.failures.others.extend(replica.config.devices(replica.needed()));
         }
         op.reserved
     }
@@ -385,29 +390,29 @@ impl<S: UnitStore> Mirror<S> {
     fn unreadable(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
         self.repairs.remove(&key);
         let op = self.ops.get_mut(key).expect("the caller has it");
-        let (group, kind, unit, lsn) = (op.group, op.kind, op.unit, op.lsn);
-        let (asker, refused, sent_whole) = (op.asker, op.damaged, !op.amended.is_empty());
+        let (group, work, unit, lsn) = (op.group, op.work, op.unit, op.lsn);
         out.note(Note::Unreadable { group, unit, first, blocks });
         self.stats.unreadable += 1;
         let needed = self.replicas[group].needed();
-        match kind {
-            _ if matches!(asker, Asker::Scrub) => self.scrub_lost(now, key, first, blocks),
+        match work {
+            Work::Scrub => self.scrub_lost(now, key, first, blocks),
             // The blocks are damaged here as well: the secondary asks again, and gives up in the
             // end.
-            _ if matches!(asker, Asker::Mend) => self.drop_over(now, key, out),
-            OpKind::Read | OpKind::Extents => self.finish_client(key, Status::Media, out),
-            OpKind::Copy => {
+            Work::Whole { of: None } => self.drop_over(now, key, out),
+            Work::Read(..) => self.finish_client(key, Status::Media, out),
+            Work::Copy(_) => {
                 let bad = BlockSet::from_range(first.into()..(first + blocks).into());
                 self.skip_copy(now, key, bad, out);
             }
-            OpKind::Amend => unreachable!("its damage is the write's"),
             // A replica may have done the write, and others can't: it has to leave the in-sync set
             // before this is answered.
-            OpKind::Write | OpKind::Zero if sent_whole || !refused.contains_all(needed) => {
-                self.suspects.extend(self.replicas[group].config.devices(needed));
+            Work::Write(Write { whole, .. })
+                if !whole.sent.is_empty() || !whole.needed.contains_all(needed) =>
+            {
+                self.failures.others.extend(self.replicas[group].config.devices(needed));
             }
             // Replicas that met the damage, too, have changed nothing.
-            OpKind::Write | OpKind::Zero => {
+            Work::Write(_) => {
                 self.cut(now, group, out);
                 let op = self.ops.get_mut(key).expect("nothing has ended it");
                 if core::mem::take(&mut op.reserved) {
@@ -417,6 +422,7 @@ impl<S: UnitStore> Mirror<S> {
                 self.finish_client(key, Status::Media, out);
                 self.leave_stream(now, group, lsn, out);
             }
+            work => unreachable!("{work:?} asks no other replica for blocks"),
         }
     }
 
@@ -434,7 +440,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.copy_loss(now, key, bad, out);
         }
         sync.unreadable.insert(unit, bad);
-        self.asking.insert(group, now + READ_AGAIN);
+        self.timers.ask_at(group, now + READ_AGAIN);
         self.drop_copy(key);
         self.advance(now, group, out);
     }
@@ -447,8 +453,8 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         (op.at, op.len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
         op.local = Local::Done;
-        if !mutant::on(Mutant::LossAsZeros) {
-            op.stream.lost = true;
+        if let Work::Copy(copy) = &mut op.work {
+            copy.lost = !mutant::on(Mutant::LossAsZeros);
         }
         self.send_copy(now, key, Buf::EMPTY, None, out);
     }
@@ -459,7 +465,7 @@ impl<S: UnitStore> Mirror<S> {
         let unreadable = core::mem::take(&mut sync.unreadable);
         sync.todo.extend(&unreadable);
         sync.tried.extend(&unreadable);
-        self.asking.remove(&group);
+        self.timers.ask_no_more(group);
         self.advance(now, group, out);
     }
 
@@ -476,7 +482,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         match self.check_leader(from, m.group, m.epoch) {
             Ok(()) if fits::<BLOCK>(m.range.at, m.range.len) => {
-                let key = self.insert_op(Op::of_fetch(m, link));
+                let key = self.ops.insert(Op::of_fetch(m, link));
                 self.queue(key);
                 self.pump(now, out);
             }
@@ -492,50 +498,60 @@ impl<S: UnitStore> Mirror<S> {
     /// here, so zeros would be a wrong answer.
     pub(crate) fn start_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        if self.is_gone(op.unit.volume) {
-            return self.end_fetch(key, Status::NoVolume, out);
+        if let Work::Fetch(asker) = op.work
+            && self.is_gone(op.unit.volume)
+        {
+            return self.end_fetch(key, asker, Status::NoVolume, out);
         }
         self.start_job(now, key, out);
     }
 
     /// Answers that this replica can't provide the blocks.
-    fn end_fetch(&mut self, key: u64, why: Status, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
-        if let Asker::Primary { link, op: name } = op.asker {
-            let answer = Fetched { status: why, ..self.fetched(name, op.group) };
-            out.send(link.id, link.frame(answer, &[]), Buf::EMPTY);
-        }
+    fn end_fetch(&mut self, key: u64, to: Asker, why: Status, out: &mut Effects) {
+        let op = self.end_op(key);
+        let answer = Fetched { status: why, ..self.fetched(to.op, op.group) };
+        out.send(to.link.id, to.link.frame(answer, &[]), Buf::EMPTY);
     }
 
     /// Returns the answer to a request for blocks, without any.
     fn fetched(&self, op: u64, group: GroupId) -> Fetched {
         let (status, epoch, at, len) = (Status::Ok, self.epoch_of(group), 0, 0);
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         Fetched { status, op, group, epoch, at, len, incarnation, map }
     }
 
     /// Sends the blocks, with their entries of the list of executed writes.
-    pub(crate) fn fetched_here(&mut self, now: Time, key: u64, data: Buf, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
-        let Asker::Primary { link, op: name } = op.asker else { return };
+    pub(crate) fn fetched_here(
+        &mut self,
+        now: Time,
+        key: u64,
+        to: Asker,
+        data: Buf,
+        out: &mut Effects,
+    ) {
+        let op = self.end_op(key);
         let blocks = BlockSet::touching(op.at, op.len);
         let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
-        let list: Vec<Executed> =
-            self.forgotten.entries(op.group).chain(entries).map(|e| wire_entry(&e)).collect();
+        let list: Vec<Executed> = self
+            .history
+            .forgotten()
+            .entries(op.group)
+            .chain(entries)
+            .map(|e| wire_entry(&e))
+            .collect();
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
-        let answer = Fetched { at: op.at, len: op.len, ..self.fetched(name, op.group) };
-        out.send(link.id, link.frame(answer, &body), body);
+        let answer = Fetched { at: op.at, len: op.len, ..self.fetched(to.op, op.group) };
+        out.send(to.link.id, to.link.frame(answer, &body), body);
         self.wipe_if_idle(now, op.group);
     }
 
     // ---- at the primary: another copy is damaged ----
 
     /// Handles a replica that could not do an operation: blocks that a write overwrites in part are
-    /// damaged there, or the body has changed in its memory.
+    /// damaged there, or the body has changed in its memory. A replica whose answer is needed is
+    /// sent whole blocks, while the write has its range. The sync of a joiner copies them again.
     pub(crate) fn damaged_there(
         &mut self,
         now: Time,
@@ -544,67 +560,62 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("the caller has it");
-        if op.kind == OpKind::Copy && !op.acked.intersects(member) {
-            return self.copy_once_more(now, key, member, out);
+        let done = op.acked.intersects(member);
+        match &mut op.work {
+            Work::Write(write) if write.whole.sent.intersects(member) => return,
+            Work::Write(write) if self.replicas[op.group].needed().intersects(member) => {
+                write.whole.needed.insert(member);
+                return self.check_write(now, key, out);
+            }
+            Work::Whole { of } if !done => {
+                let of = *of;
+                return self.send_whole_again(now, key, of, out);
+            }
+            Work::Write(_) => {}
+            Work::Copy(_) if !done => {}
+            _ => return,
         }
-        if op.kind == OpKind::Amend && !op.acked.intersects(member) {
-            return self.amend_once_more(now, key, out);
-        }
-        if !op.kind.changes_data() || op.amended.intersects(member) {
-            return;
-        }
-        if self.replicas[op.group].needed().intersects(member) {
-            op.damaged.insert(member);
-        } else {
-            op.acked.insert(member);
-            let (group, unit, blocks) = (op.group, op.unit, BlockSet::touching(op.at, op.len));
-            self.copy_anew(now, group, unit, blocks, out);
-        }
-        self.check_write(now, key, out);
-    }
-
-    /// Reads and sends the whole blocks once more, to all replicas that have not answered: they
-    /// have changed in a replica's memory and were not written. A secondary whose scrubber has
-    /// asked for them asks again.
-    fn amend_once_more(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the caller has it");
-        let left = op.sent.without(op.acked);
-        self.unlock(op.group, key);
-        self.leave_stream(now, op.group, op.lsn, out);
-        let Asker::Amend { of } = op.asker else { return };
-        let Some(write) = self.ops.get_mut(of) else { return };
-        write.acked.insert(op.sent.without(left));
-        write.amended.remove(left);
-        write.damaged.insert(left);
-        self.check_write(now, of, out);
-    }
-
-    /// Copies blocks once more that have changed in the replica's memory and were not written.
-    fn copy_once_more(&mut self, now: Time, key: u64, member: Members, out: &mut Effects) {
-        let op = self.ops.get_mut(key).expect("the caller has it");
         op.acked.insert(member);
         let (group, unit, blocks) = (op.group, op.unit, BlockSet::touching(op.at, op.len));
-        if let Some(sync) = self.sync_mut(group) {
-            sync.todo.insert(unit, blocks);
+        self.copy_anew(now, group, unit, blocks, out);
+        self.check_sent(now, key, out);
+    }
+
+    /// Has the whole blocks read and sent once more, to all replicas that have not answered: they
+    /// have changed in a replica's memory and were not written. A secondary whose scrubber has
+    /// asked for them asks again.
+    fn send_whole_again(&mut self, now: Time, key: u64, of: Option<u64>, out: &mut Effects) {
+        let op = self.end_op(key);
+        let left = op.sent.without(op.acked);
+        self.leave_stream(now, op.group, op.lsn, out);
+        let Some(write) = of.and_then(|of| self.ops.get_mut(of)) else { return };
+        write.acked.insert(op.sent.without(left));
+        if let Some(Write { whole, .. }) = write.write_mut() {
+            whole.running = false;
+            whole.sent.remove(left);
+            whole.needed.insert(left);
         }
-        self.check_copy(now, key, out);
+        self.check_sent(now, of.expect("it has one"), out);
     }
 
     /// Reads the blocks of a write whole for the replicas that need them. The write is done here.
-    pub(crate) fn amend(&mut self, now: Time, key: u64, out: &mut Effects) {
+    pub(crate) fn read_whole(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
-        let to = core::mem::take(&mut op.damaged);
-        op.amended.insert(to);
+        let write = op.write_mut().expect("only a write needs more than its own range");
+        assert!(!write.whole.running, "two operations would use the same blocks at once");
+        let to = core::mem::take(&mut write.whole.needed);
+        write.whole.sent.insert(to);
+        write.whole.running = true;
         let first = op.at / BLOCK * BLOCK;
         let len = (op.at + op.len).next_multiple_of(BLOCK) - first;
         let (group, unit, client) = (op.group, op.unit, op.client);
-        let amend = Op::new(group, OpKind::Amend, unit, first, len, Asker::Amend { of: key });
-        let amend = self.insert_op(Op { client, sent: to, ..amend });
-        self.start_job(now, amend, out);
+        let whole = Op::new(group, unit, first, len, Work::Whole { of: Some(key) });
+        let whole = self.ops.insert(Op { client, sent: to, ..whole });
+        self.start_job(now, whole, out);
     }
 
-    /// Sends these blocks as another write of the stream.
-    pub(crate) fn send_amend(
+    /// Sends whole blocks, which were read, as another write of the stream.
+    pub(crate) fn send_whole(
         &mut self,
         now: Time,
         key: u64,
@@ -616,15 +627,14 @@ impl<S: UnitStore> Mirror<S> {
             return self.drop_over(now, key, out);
         }
         if self.is_gone(self.ops.get(key).expect("the caller has it").unit.volume) {
-            return self.end_amend(now, key, out);
+            return self.end_whole(now, key, out);
         }
         let op = self.ops.get_mut(key).expect("the caller has it");
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let to = Members(op.sent.0 & replica.recipients().0);
         let Some(primary) = replica.primary().filter(|_| !to.is_empty()) else {
-            let group = op.group;
-            self.remove_op(key); // a joiner that was cut off
-            return self.unlock(group, key);
+            self.end_op(key); // a joiner that was cut off
+            return;
         };
         op.body_crc = crc.or_else(|| Some(base::crc::crc32c(&data)));
         (op.body, op.sent) = (data, to);
@@ -634,39 +644,36 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends a write of a deleted volume: there is nothing to send, and it must not be acknowledged
     /// as if the other replica had it.
-    fn end_amend(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the caller has it");
-        self.unlock(op.group, key);
-        let Asker::Amend { of } = op.asker else { return };
+    fn end_whole(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let op = self.end_op(key);
+        let Work::Whole { of: Some(of) } = op.work else { return };
         if let Some(lsn) = self.ops.get(of).map(|write| write.lsn) {
             self.finish_client(of, Status::NoVolume, out);
             self.leave_stream(now, op.group, lsn, out);
         }
     }
 
-    /// Ends the sending of whole blocks when all replicas have them. Returns the write of which
-    /// they are a part: the replicas have it now, too.
-    pub(crate) fn check_amend(&mut self, now: Time, key: u64, out: &mut Effects) -> Option<u64> {
+    /// Ends the sending of whole blocks when all replicas have them, and continues the write of
+    /// which they are a part: the replicas have it now, too.
+    pub(crate) fn check_whole(&mut self, now: Time, key: u64, of: Option<u64>, out: &mut Effects) {
         let op = self.ops.get(key).expect("the caller has it");
-        let of = match op.asker {
-            Asker::Amend { of } => Some(of),
-            Asker::Mend => None,
-            _ => return None,
-        };
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
-            return None;
+            return;
         }
         let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
         self.remove_op(key);
         let Some(of) = of else {
             self.unlock(group, key); // the secondary counts it as repaired
-            self.leave_stream(now, group, lsn, out);
-            return None;
+            return self.leave_stream(now, group, lsn, out);
         };
         self.stats.repaired += u64::from(bytes);
         out.note(Note::Repaired { group, bytes: bytes.into() });
         self.leave_stream(now, group, lsn, out);
-        self.ops.get_mut(of)?.acked.insert(sent);
-        Some(of)
+        let Some(write) = self.ops.get_mut(of) else { return };
+        write.acked.insert(sent);
+        if let Some(Write { whole, .. }) = write.write_mut() {
+            whole.running = false;
+        }
+        self.check_write(now, of, out);
     }
 }

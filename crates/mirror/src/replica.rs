@@ -6,6 +6,7 @@
 
 use crate::lock::Locks;
 use crate::members::{GroupConfig, Members};
+use crate::pace::Purpose;
 use crate::secondary::Secondary;
 use crate::sync::Sync;
 use alloc::collections::VecDeque;
@@ -30,6 +31,8 @@ pub(crate) struct Primary {
     pub active: bool,
     /// The last lsn that was assigned.
     pub last: Lsn,
+    /// The number of the last question for a peer's state; 0 before the first.
+    pub questions: u64,
     /// Operations with an lsn, from the oldest that is not finished on; lsns are consecutive.
     pub stream: VecDeque<StreamEntry>,
     /// Operations that wait for `active`, in order of arrival, without locks.
@@ -59,6 +62,13 @@ pub(crate) struct StreamEntry {
 }
 
 impl Primary {
+    /// Begins a sync with these replicas by a new question. `sends` is the present
+    /// [`crate::window::Windows::sends`].
+    pub fn ask(&mut self, members: Members, joiner: Option<DeviceId>, sends: u64) -> &mut Sync {
+        self.questions += 1;
+        self.sync.insert(Sync::new(members, joiner, self.questions, self.last, sends))
+    }
+
     /// Assigns the next lsn to an operation that goes to these replicas.
     pub fn enter(&mut self, op: u64, to: Members) -> Lsn {
         self.last = self.last.next();
@@ -177,6 +187,20 @@ impl Replica {
         self.config.in_sync.len() < self.config.replicas.len().min(2)
     }
 
+    /// Returns the purpose of the copies of its sync.
+    pub fn purpose(&self) -> Purpose {
+        match &self.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner.is_some() => {
+                match sync.full {
+                    _ if !self.is_solo() => Purpose::Move,
+                    true => Purpose::Rebuild,
+                    false => Purpose::Return,
+                }
+            }
+            _ => Purpose::Settle,
+        }
+    }
+
     /// Returns the in-sync replica after this one, or the first, but never `me`. Only a mutant
     /// settles by it.
     pub fn next_in_sync(&self, after: Option<DeviceId>, me: DeviceId) -> Option<Members> {
@@ -232,8 +256,8 @@ mod tests {
     #[test]
     fn a_seal_names_the_last_that_went_to_the_joiner() {
         let (second, joiner) = (Members(2), Members(4));
-        let sync = Sync::new(joiner, Some(DeviceId(3)), Lsn(0), 0);
-        let mut primary = Primary { sync: Some(sync), ..Primary::default() };
+        let mut primary = Primary::default();
+        primary.ask(joiner, Some(DeviceId(3)), 0);
         let write = primary.enter(1, Members(second.0 | joiner.0));
         let whole = primary.enter(2, second); // the secondary needs a block whole
         [write, whole].into_iter().for_each(|lsn| primary.leave(lsn));

@@ -17,7 +17,7 @@
 
 use crate::members::Members;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op, OpKind, fits};
+use crate::op::{Op, Work, fits};
 use crate::replica::{Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -156,8 +156,8 @@ impl<S: UnitStore> Mirror<S> {
         match self.readiness(range.group) {
             Ready::Now => {
                 let (at, len) = (range.at, range.end - range.at);
-                let op = Op::new(range.group, OpKind::Read, range.unit, at, len, Asker::Scrub);
-                let key = self.insert_op(op);
+                let op = Op::new(range.group, range.unit, at, len, Work::Scrub);
+                let key = self.ops.insert(op);
                 self.scrub.op = Some(key);
                 let pause = u64::from(len) * 1_000_000_000 / self.limits.scrub_bytes;
                 self.scrub.due = Some(now + Duration::from_nanos(pause));
@@ -232,8 +232,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends the read of a range that is whole.
     pub(crate) fn scrubbed(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
         if self.scrub.op == Some(key) {
             self.scrub.op = None;
             if let Some(range) = self.scrub.range.take() {
@@ -275,8 +274,7 @@ impl<S: UnitStore> Mirror<S> {
         if !secondary {
             return false;
         }
-        self.remove_op(key);
-        self.unlock(group, key);
+        self.end_op(key);
         if mine {
             self.scrub.op = None;
             self.tell_damage(now, (group, unit), first, blocks, out);
@@ -328,8 +326,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Gives blocks up that no in-sync replica has: the range continues behind them.
     pub(crate) fn scrub_lost(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
-        let op = self.remove_op(key).expect("the caller has it");
-        self.unlock(op.group, key);
+        self.end_op(key);
         if self.scrub.op == Some(key) {
             self.scrub.op = None;
             self.scrub_past(now, first, blocks);
@@ -364,7 +361,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(link) = link.filter(|_| !mutant::on(Mutant::ScrubLeaders)) else { return };
         let (at, len) = (u32::from(first) * BLOCK, u32::from(blocks) * BLOCK);
         let (epoch, range) = (self.epoch_of(group), UnitRange { unit, at, len });
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         let damage = Damage { group, epoch, range, incarnation, map };
         out.send(link.id, link.frame(damage, &[]), Buf::EMPTY);
     }
@@ -387,14 +384,15 @@ impl<S: UnitStore> Mirror<S> {
         if !fits || !present || !serves || !config.in_sync.contains(&from) || from == self.me {
             return; // the secondary asks again
         }
-        let same =
-            |op: &Op| matches!(op.asker, Asker::Mend) && (op.group, op.unit) == (group, unit);
+        let same = |op: &Op| {
+            matches!(op.work, Work::Whole { of: None }) && (op.group, op.unit) == (group, unit)
+        };
         if self.is_gone(unit.volume) || self.ops.iter().any(|(_, op)| same(op) && op.at == at) {
             return;
         }
         let sent: Members = config.member(from);
-        let op = Op::new(group, OpKind::Amend, unit, at, len, Asker::Mend);
-        let key = self.insert_op(Op { sent, ..op });
+        let op = Op::new(group, unit, at, len, Work::Whole { of: None });
+        let key = self.ops.insert(Op { sent, ..op });
         self.queue(key);
         self.pump(now, out);
     }

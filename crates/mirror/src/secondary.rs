@@ -15,10 +15,10 @@
 //! - A question begins the stream again. It is answered when every write and every seal before it
 //!   is durable, and the answer to an earlier seal is left out.
 
-use crate::changes::Waiting;
 use crate::executed::from_records;
+use crate::jobs::Waiting;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Op, fits};
+use crate::op::{Asker, Op, Streamed, Work, fits};
 use crate::replica::Role;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -166,7 +166,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers a write of the stream.
     fn answer_replicate(&self, link: PeerLink, m: &Replicate, status: Status, out: &mut Effects) {
         let Replicate { op, group, epoch, lsn, .. } = *m;
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         answer(link, Replicated { status, op, group, epoch, lsn, incarnation, map }, out);
     }
 
@@ -184,7 +184,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the answer to a question, without any state.
     fn state(&self, question: u64, group: GroupId, epoch: Epoch) -> SyncState {
         let (status, base) = (Status::Ok, Epoch(0));
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         let (more, all, empty) = (false, false, false);
         SyncState { status, question, group, epoch, base, incarnation, map, more, all, empty }
     }
@@ -192,7 +192,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers a seal.
     fn answer_seal(&self, link: PeerLink, seal: Seal, status: Status, out: &mut Effects) {
         let Seal { group, epoch, lsn } = seal;
-        let (incarnation, map) = (self.incarnation, self.map);
+        let (incarnation, map) = (self.incarnation, self.known.map());
         answer(link, Sealed { status, group, epoch, lsn, incarnation, map }, out);
     }
 
@@ -233,13 +233,13 @@ impl<S: UnitStore> Mirror<S> {
         }
         secondary.last = lsn;
         if secondary.commit(m.commit, self.store.survives()) {
-            self.changes.untidy.insert(group);
+            self.untold.clean(group);
         }
         let blocks = BlockSet::touching(at, len);
         if self.store.keeps_data() {
             secondary.uncertain.push_back((lsn, unit, blocks));
         }
-        let key = self.insert_op(Op::of_stream(m, link, body));
+        let key = self.ops.insert(Op::of_stream(m, link, body));
         let replica = self.replicas.get_mut(group).expect("checked");
         let secondary = replica.secondary().expect("checked");
         secondary.running.push((lsn, key));
@@ -260,7 +260,7 @@ impl<S: UnitStore> Mirror<S> {
         body: Body,
         out: &mut Effects,
     ) {
-        let key = self.insert_op(Op::of_stream(m, link, body));
+        let key = self.ops.insert(Op::of_stream(m, link, body));
         self.queue(key);
         self.pump(now, out);
     }
@@ -274,7 +274,11 @@ impl<S: UnitStore> Mirror<S> {
         let running = secondary.running.iter().find(|(l, _)| *l == lsn).map(|(_, key)| *key);
         let refused = secondary.refused.iter().find(|(l, _)| *l == lsn).map(|(_, why)| *why);
         match running.and_then(|key| self.ops.get_mut(key)) {
-            Some(op) => op.asker = Asker::Primary { link, op: m.op },
+            Some(op) => {
+                if let Work::Stream(streamed) = &mut op.work {
+                    streamed.asker = Asker { link, op: m.op };
+                }
+            }
             None => {
                 let status = refused.unwrap_or(Status::Ok);
                 self.answer_replicate(link, m, status, out);
@@ -283,34 +287,40 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// A replicated write is durable here.
-    pub(crate) fn replicated_here(&mut self, now: Time, key: u64, lsn: Lsn, out: &mut Effects) {
-        self.end_replicated(now, key, lsn, Status::Ok, out);
+    pub(crate) fn replicated_here(&mut self, now: Time, key: u64, out: &mut Effects) {
+        self.end_replicated(now, key, Status::Ok, out);
     }
 
     /// Refuses a replicated write because there is no space, or because a block that it would
     /// overwrite in part is damaged. Nothing was changed.
     pub(crate) fn refuse(&mut self, now: Time, key: u64, why: Status, out: &mut Effects) {
-        let lsn = self.ops.get(key).expect("the operation lives").lsn;
-        let group = self.ops.get(key).expect("the operation lives").group;
+        let op = self.ops.get(key).expect("the operation lives");
+        let (lsn, group) = (op.lsn, op.group);
         if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
             secondary.refused.push((lsn, why));
         }
-        self.end_replicated(now, key, lsn, why, out);
+        self.end_replicated(now, key, why, out);
     }
 
-    fn end_replicated(&mut self, now: Time, key: u64, lsn: Lsn, status: Status, out: &mut Effects) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.unlock(op.group, key);
-        if let Some(secondary) = self.replicas.get_mut(op.group).and_then(|r| r.secondary()) {
+    fn end_replicated(&mut self, now: Time, key: u64, status: Status, out: &mut Effects) {
+        let op = self.ops.get(key).expect("the operation lives");
+        let (group, lsn) = (op.group, op.lsn);
+        let asker = match op.work {
+            Work::Stream(Streamed { asker, .. }) => Some(asker),
+            _ => None,
+        };
+        self.discard_op(key);
+        self.unlock(group, key);
+        if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
             secondary.running.retain(|(l, _)| *l != lsn);
         }
-        if let Asker::Primary { link, op: name } = op.asker {
-            let (group, epoch) = (op.group, self.epoch_of(op.group));
-            let (incarnation, map) = (self.incarnation, self.map);
+        if let Some(Asker { link, op: name }) = asker {
+            let epoch = self.epoch_of(group);
+            let (incarnation, map) = (self.incarnation, self.known.map());
             answer(link, Replicated { status, op: name, group, epoch, lsn, incarnation, map }, out);
         }
-        self.answer_asked(op.group, out);
-        self.wipe_if_idle(now, op.group);
+        self.answer_asked(group, out);
+        self.wipe_if_idle(now, group);
     }
 
     /// Takes a commit point.
@@ -320,7 +330,7 @@ impl<S: UnitStore> Mirror<S> {
             && let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary())
             && secondary.commit(m.commit, self.store.survives())
         {
-            self.changes.untidy.insert(group);
+            self.untold.clean(group);
         }
     }
 
@@ -361,8 +371,9 @@ impl<S: UnitStore> Mirror<S> {
         let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
         let Some(secondary) = secondary else { return };
         let Some((link, asked)) = secondary.asked else { return };
-        let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after);
-        if !(writes || self.changes.seals(group)) || mutant::on(Mutant::AnswerAtOnce) {
+        let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after)
+            && !mutant::on(Mutant::AnswerAtOnce);
+        if !writes && (!self.jobs.seals(group) || mutant::on(Mutant::AnswerInSeal)) {
             secondary.asked = None;
             let state = self.state(asked.question, group, asked.epoch);
             self.send_state(link, state, asked.all, asked.joiner, out);
@@ -423,7 +434,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let replica = self.replicas.get_mut(group).expect("checked");
         // A deletion can't be undone, so an MDM has to have said that this copy is not in sync.
-        if replica.config.in_sync.contains(&self.me) || self.unsure.contains(&group) {
+        if replica.config.in_sync.contains(&self.me) || self.known.is_unsure(group) {
             return self.refuse_question(link, (question, group, epoch), Status::Behind, out);
         }
         let secondary = replica.secondary().expect("checked");
@@ -443,7 +454,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(secondary) = replica.secondary() else { return };
         let Some(link) = secondary.wipe.take() else { return };
         let wait = Waiting::Wipe { epoch, link };
-        if self.changes.joins(group, wait) {
+        if self.jobs.joins(group, wait) {
             return;
         }
         secondary.uncertain.clear();
@@ -491,7 +502,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let epoch = replica.config.epoch;
         let wait = Waiting::Seal { epoch, lsn, link };
-        if self.changes.joins(group, wait) {
+        if self.jobs.joins(group, wait) {
             return;
         }
         secondary.uncertain.clear();
@@ -502,7 +513,7 @@ impl<S: UnitStore> Mirror<S> {
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
         let executed = &mut replica.record.executed;
-        *executed = from_records(list, &mut self.noted);
+        *executed = from_records(list, self.history.noted());
         // The list is as long as at the primary. What has no room here is forgotten before the rest
         // is listed.
         let mut dropped = Forgotten::new(Forgotten::MOST);

@@ -1,7 +1,7 @@
 //! What a replica knows about its own content, for judges that compare it with the content itself.
 
 use crate::mirror::Mirror;
-use crate::op::{Local, OpKind};
+use crate::op::Local;
 use crate::replica::Role;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId};
@@ -29,8 +29,7 @@ impl<S: UnitStore> Mirror<S> {
         let mut busy = Dirty::default();
         for (_, op) in self.ops.iter().filter(|(_, op)| op.group == group) {
             let begun = op.lsn.0 != 0 || op.local != Local::NotStarted;
-            let reads = matches!(op.kind, OpKind::Read | OpKind::Extents) && !op.alone;
-            if begun && !reads {
+            if begun && !op.shares() {
                 busy.insert(op.unit, BlockSet::touching(op.at, op.len));
             }
         }

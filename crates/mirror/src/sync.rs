@@ -16,9 +16,9 @@
 
 use crate::members::Members;
 use crate::mirror::Mirror;
-use crate::op::{Asker, Local, Op, OpKind};
-use crate::pace::{End, Pace, Purpose, Turn};
-use crate::replica::{Primary, Role};
+use crate::op::{Copying, Local, Op, Work};
+use crate::pace::{End, Purpose};
+use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
@@ -38,6 +38,8 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
 /// than answers, and a whole window of other data may be ahead of a question.
 const ASK_AT_LAST: Duration = Duration::from_secs(16);
+/// The question that is answered when everything is deleted. No other one has this number.
+const WIPED: u64 = 0;
 
 /// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -73,11 +75,12 @@ pub(crate) struct Sync {
     told: Members,
     /// Peers that have recorded that they are equal.
     sealed: Members,
-    /// The last lsn when the peers were asked: their stream begins after it.
-    asked: Lsn,
-    /// What [`Mirror::sends`] was at that moment.
+    /// The number of the question that the peers have to answer. An answer to any other one says
+    /// nothing about this stream. `None`: a joiner that was cut off was not asked again yet.
+    question: Option<u64>,
+    /// What [`crate::window::Windows::sends`] was when the peers were asked.
     asked_after: u64,
-    /// What [`Mirror::sends`] was when the peers were sealed.
+    /// What [`crate::window::Windows::sends`] was when the peers were sealed.
     pub sealed_after: u64,
     /// The last lsn that went to the peers. Later ones may have gone to other replicas.
     pub sent: Lsn,
@@ -101,9 +104,15 @@ pub(crate) struct Sync {
 }
 
 impl Sync {
-    /// Creates a sync with these replicas. `last` is the last lsn of the stream, and `sends` is the
-    /// present [`Mirror::sends`].
-    pub fn new(members: Members, joiner: Option<DeviceId>, last: Lsn, sends: u64) -> Sync {
+    /// Creates a sync with these replicas, which begins with the question of this number. `last` is
+    /// the last lsn of the stream, and `sends` is the present [`crate::window::Windows::sends`].
+    pub fn new(
+        members: Members,
+        joiner: Option<DeviceId>,
+        question: u64,
+        last: Lsn,
+        sends: u64,
+    ) -> Sync {
         Sync {
             members,
             joiner,
@@ -112,7 +121,7 @@ impl Sync {
             streaming: joiner.is_none(),
             told: Members::default(),
             sealed: Members::default(),
-            asked: last,
+            question: Some(question),
             asked_after: sends,
             sealed_after: sends,
             sent: last,
@@ -196,14 +205,14 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         // Until it has read and done what it was sent earlier, the joiner only answers, and its
         // stream begins with the next question.
-        let (streaming, sends) = (idle && self.is_clear(joiner, group), self.sends);
+        let streaming = idle && self.windows.is_clear(joiner, group);
+        let sends = self.windows.sends();
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let member = replica.config.member(joiner);
         let Some(primary) = replica.primary() else { return };
-        let sync = Sync::new(member, Some(joiner), primary.last, sends);
-        primary.sync = Some(Sync { streaming, ..sync });
-        self.joining.insert(group);
-        self.asking.insert(group, now + ASK_AGAIN);
+        primary.ask(member, Some(joiner), sends).streaming = streaming;
+        self.timers.join(group);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
 
@@ -215,10 +224,10 @@ impl<S: UnitStore> Mirror<S> {
         members: Members,
         out: &mut Effects,
     ) {
-        let sends = self.sends;
+        let sends = self.windows.sends();
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
-        primary.sync = Some(Sync::new(members, None, primary.last, sends));
-        self.asking.insert(group, now + ASK_AGAIN);
+        primary.ask(members, None, sends);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
 
@@ -227,13 +236,13 @@ impl<S: UnitStore> Mirror<S> {
         let Some(replica) = self.replicas.get(group) else { return };
         let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
         let (after, epoch) = (*last, replica.config.epoch);
-        let question = after.0;
         let header: Header = match sync.phase {
             Phase::Ask => {
+                let Some(question) = sync.question else { return };
                 let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
                 SyncStart { question, group, epoch, after, joiner, all }.into()
             }
-            Phase::Wipe => SyncWipe { question, group, epoch }.into(),
+            Phase::Wipe => SyncWipe { question: WIPED, group, epoch }.into(),
             Phase::Seal(lsn) => Seal { group, epoch, lsn }.into(),
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
@@ -256,32 +265,30 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let member = sync.members;
-        (sync.streaming, sync.phase) = (false, Phase::Ask);
+        (sync.streaming, sync.phase, sync.question) = (false, Phase::Ask, None);
         (sync.told, sync.sealed) = (Members::default(), Members::default());
         let pending: Vec<u64> = primary.stream.iter().filter(|e| !e.done).map(|e| e.op).collect();
         for key in pending {
             let op = self.ops.get_mut(key).expect("an operation of the stream lives");
             op.sent.remove(member);
-            self.check_write(now, key, out);
+            self.check_sent(now, key, out);
         }
-        self.asking.insert(group, now + ASK_AGAIN);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.unpark(group);
     }
 
     /// Repeats the questions that were not answered in time.
     pub(crate) fn ask_again(&mut self, now: Time, out: &mut Effects) {
-        let due: Vec<GroupId> =
-            self.asking.iter().filter(|(_, at)| **at <= now).map(|(g, _)| *g).collect();
-        for group in due {
-            self.asking.insert(group, now + ASK_AGAIN * 10);
+        for group in self.timers.to_ask(now) {
+            self.timers.ask_at(group, now + ASK_AGAIN * 10);
             let Some(sync) = self.sync_mut(group) else {
-                self.asking.remove(&group);
+                self.timers.ask_no_more(group);
                 continue;
             };
             let (phase, joiner, idle) = (sync.phase, sync.joiner, sync.copying == 0);
             let patience = (sync.patience * 2).min(ASK_AT_LAST);
             let asked = sync.unanswered();
-            let connected = |peer| self.is_linked(peer);
+            let connected = |peer| self.windows.link(peer).is_some();
             if !self.replicas[group].config.devices(asked).any(connected) {
                 continue;
             }
@@ -299,7 +306,7 @@ impl<S: UnitStore> Mirror<S> {
                 Phase::Ask => {}
                 Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
                 Phase::Copy => self.read_again(now, group, out),
-                Phase::Drain | Phase::Admit => drop(self.asking.remove(&group)),
+                Phase::Drain | Phase::Admit => self.timers.ask_no_more(group),
             }
         }
     }
@@ -308,7 +315,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
         let Some(sync) = self.sync_mut(group) else { return };
         sync.patience = patience;
-        self.asking.insert(group, now + patience);
+        self.timers.ask_at(group, now + patience);
     }
 
     /// Takes a peer's state.
@@ -355,12 +362,12 @@ impl<S: UnitStore> Mirror<S> {
         let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
         let idle = sync.copying == 0;
         match sync.phase {
+            _ if sync.question != Some(m.question) => return,
             Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
-            // The answer to an older question says nothing about this stream.
-            Phase::Ask if m.question == sync.asked.0 => {}
+            Phase::Ask => {}
             _ => return,
         }
-        self.has_told(from, group, asked_after);
+        self.windows.told(from, group, asked_after);
         if !streaming {
             if !m.more && idle {
                 self.restart_stream(now, group, from, patience, out);
@@ -391,14 +398,14 @@ impl<S: UnitStore> Mirror<S> {
             return; // waits for the others: what one peer may lack goes to all
         }
         self.plan_copies(group, member, reaches);
-        self.asking.remove(&group);
+        self.timers.ask_no_more(group);
         self.advance(now, group, out);
     }
 
     /// A peer can't tell its state now: it may not know the epoch yet.
     fn state_refused(&mut self, now: Time, group: GroupId, question: u64, out: &mut Effects) {
         let Some(sync) = self.sync_mut(group) else { return };
-        let present = sync.phase == Phase::Ask && question == sync.asked.0;
+        let present = sync.phase == Phase::Ask && sync.question == Some(question);
         let patience = sync.patience.min(ASK_AGAIN * 10);
         if sync.joiner.is_some() {
             self.cut(now, group, out);
@@ -412,7 +419,7 @@ impl<S: UnitStore> Mirror<S> {
     fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         self.cut(now, group, out);
         if let Some(sync) = self.sync_mut(group) {
-            sync.phase = Phase::Wipe;
+            (sync.phase, sync.question) = (Phase::Wipe, Some(WIPED));
         }
         self.send_question(group, out);
     }
@@ -454,7 +461,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         if !sync.todo.is_empty() {
             if !core::mem::replace(&mut sync.queued, true) {
-                self.copy_queue.push_back(group);
+                self.copies.queue(group);
             }
             return;
         }
@@ -480,11 +487,11 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Seals the peers: everything that was sent has been answered, so they are equal.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let sends = self.sends;
+        let sends = self.windows.sends();
         let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
         let Some(sync) = &mut primary.sync else { return };
         (sync.phase, sync.sealed_after) = (Phase::Seal(sync.sent), sends);
-        self.asking.insert(group, now + ASK_AGAIN);
+        self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(group, out);
     }
 
@@ -510,10 +517,10 @@ impl<S: UnitStore> Mirror<S> {
         if sync.sealed != sync.members {
             return;
         }
-        self.asking.remove(&group);
+        self.timers.ask_no_more(group);
         if sync.joiner.is_some() {
             sync.phase = Phase::Admit;
-            self.ready_to_admit = true;
+            self.untold.ready_to_admit();
             self.unpark(group);
             return self.pump(now, out);
         }
@@ -532,16 +539,16 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns the groups whose joiners wait for their admission, with epoch and joiner.
     pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
-        let limbo = |group: &GroupId| {
-            let replica = self.replicas.get(*group)?;
+        let limbo = |group: GroupId| {
+            let replica = self.replicas.get(group)?;
             match &replica.role {
                 Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
-                    Some((*group, replica.config.epoch, sync.joiner?))
+                    Some((group, replica.config.epoch, sync.joiner?))
                 }
                 _ => None,
             }
         };
-        self.joining.iter().filter_map(limbo).collect()
+        self.timers.joining().filter_map(limbo).collect()
     }
 
     // ---- copies ----
@@ -549,40 +556,20 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the first group in turn whose copies may start, and their purpose. A group whose
     /// stream is full waits: finished copies stay in the stream until the oldest write is done.
     fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
-        self.copy_at = None;
-        if self.copy_queue.is_empty() || self.copies >= Pace::most(&self.limits) {
-            return None;
-        }
-        let turns = Purpose::ALL
-            .map(|p| (p, self.pace.turn(now, End::Source, p, self.copies, &self.limits)));
-        let turn = |purpose| turns.iter().find(|t| t.0 == purpose).map(|t| t.1);
-        let waits = |group: &GroupId| match self.replicas.get(*group).map(|r| &r.role) {
-            Some(Role::Primary(primary)) => !primary.has_room(&self.limits),
-            _ => false,
-        };
-        let may = |group: &GroupId| turn(self.purpose(*group)) == Some(Turn::Now) && !waits(group);
-        let place = self.copy_queue.iter().position(may);
-        if place.is_none() {
-            let at = |t: &(Purpose, Turn)| if let Turn::At(at) = t.1 { Some(at) } else { None };
-            self.copy_at = turns.iter().filter_map(at).min();
-        }
-        let group = self.copy_queue.remove(place?)?;
-        Some((group, self.purpose(group)))
+        let (replicas, limits) = (&self.replicas, &self.limits);
+        self.copies.next(now, limits, |group| {
+            let replica = replicas.get(group);
+            let has_room = match replica.map(|r| &r.role) {
+                Some(Role::Primary(primary)) => primary.has_room(limits),
+                _ => true,
+            };
+            has_room.then(|| replica.map_or(Purpose::Settle, Replica::purpose))
+        })
     }
 
     /// Returns the purpose of the group's copies.
     fn purpose(&self, group: GroupId) -> Purpose {
-        let Some(replica) = self.replicas.get(group) else { return Purpose::Settle };
-        match &replica.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner.is_some() => {
-                match sync.full {
-                    _ if !replica.is_solo() => Purpose::Move,
-                    true => Purpose::Rebuild,
-                    false => Purpose::Return,
-                }
-            }
-            _ => Purpose::Settle,
-        }
+        self.replicas.get(group).map_or(Purpose::Settle, Replica::purpose)
     }
 
     /// Returns true if the receiver may delay the group's copies in favour of its own clients.
@@ -593,7 +580,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Starts copies, group by group in turn, as far as the limits allow.
     pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
         while let Some((group, purpose)) = self.next_to_copy(now) {
-            let most = (self.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
+            let most = (self.copies.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
             let Some(sync) = self.sync_mut(group) else { continue };
             sync.queued = false;
             if sync.phase != Phase::Copy {
@@ -606,20 +593,12 @@ impl<S: UnitStore> Mirror<S> {
             sync.copying += 1;
             if !sync.todo.is_empty() {
                 sync.queued = true;
-                self.copy_queue.push_back(group);
+                self.copies.queue(group);
             }
-            self.copies += 1;
             let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
-            self.pace.begun(now, purpose);
-            let op = Op::new(
-                group,
-                OpKind::Copy,
-                unit,
-                at,
-                len,
-                Asker::Sync { since: now, read: Duration::ZERO },
-            );
-            let key = self.insert_op(op);
+            self.copies.begins(now, purpose);
+            let work = Copying { since: now, read: Duration::ZERO, lost: false };
+            let key = self.ops.insert(Op::new(group, unit, at, len, Work::Copy(work)));
             self.queue(key);
         }
     }
@@ -681,7 +660,7 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("the operation lives");
-        if let Asker::Sync { since, read } = &mut op.asker {
+        if let Work::Copy(Copying { since, read, .. }) = &mut op.work {
             *read = now.since(*since);
         }
         let sum = || if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
@@ -702,9 +681,8 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Drops a copy and frees its range.
     pub(crate) fn drop_copy(&mut self, key: u64) {
-        let op = self.remove_op(key).expect("the operation lives");
-        self.copies -= 1;
-        self.unlock(op.group, key);
+        let op = self.end_op(key);
+        self.copies.ends();
         if let Some(sync) = self.sync_mut(op.group) {
             sync.copying -= 1;
         }
@@ -717,13 +695,13 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);
-        if let Asker::Sync { since, read } = op.asker {
+        if let Work::Copy(Copying { since, read, .. }) = op.work {
             let (purpose, len) = (self.purpose(group), op.len);
             // Where the receiver sets the pace, its share of the time says nothing about this
             // device.
-            let paced = self.pace.is_by_latency(purpose);
+            let paced = self.copies.pace.is_by_latency(purpose);
             let took = if paced { read } else { now.since(since) };
-            self.pace.ended(now, End::Source, purpose, took, since, len);
+            self.copies.pace.ended(now, End::Source, purpose, took, since, len);
         }
         self.drop_copy(key);
         for peer in self.replicas[group].config.devices(sent).filter(|_| moved > 0) {
@@ -739,7 +717,7 @@ impl<S: UnitStore> Mirror<S> {
     /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
     /// replica may lack, as far as there is room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
-        self.link_peer(device, Some(link));
+        self.windows.connect(device, Some(link));
         self.leases.hurry(device);
         self.fetch_again(Some(device), out);
         for group in self.led() {
@@ -752,7 +730,7 @@ impl<S: UnitStore> Mirror<S> {
                 // nothing.
                 None | Some(Phase::Copy) => {}
                 Some(phase) => {
-                    self.asking.insert(group, now);
+                    self.timers.ask_at(group, now);
                     if phase != Phase::Ask {
                         self.send_question(group, out);
                     }
@@ -776,7 +754,7 @@ impl<S: UnitStore> Mirror<S> {
     /// The link to a device is gone. A joiner is cut off, so that clients don't wait for it. An
     /// in-sync replica is waited for.
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        if self.link_peer(device, None) {
+        if self.windows.connect(device, None) {
             self.unpark_all();
         }
         for group in self.led() {

@@ -32,7 +32,7 @@ impl Volumes {
 impl<S: UnitStore> Mirror<S> {
     /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
     pub fn set_volumes(&mut self, now: Time, volumes: Volumes, out: &mut Effects) {
-        self.volumes = volumes;
+        self.known.volumes = volumes;
         let mut stored: Vec<VolumeId> = self.store.volumes();
         stored.retain(|volume| self.is_gone(*volume));
         for volume in stored {
@@ -43,7 +43,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns true if the volume was deleted: its units are never stored again.
     pub(crate) fn is_gone(&self, volume: VolumeId) -> bool {
-        self.volumes.is_gone(volume) && !mutant::on(Mutant::NoLiveList)
+        self.known.volumes.is_gone(volume) && !mutant::on(Mutant::NoLiveList)
     }
 
     fn drop_volume(&mut self, volume: VolumeId, out: &mut Effects) {

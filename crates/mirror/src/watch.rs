@@ -39,8 +39,8 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the groups in which a new replica is being filled while another one is out of sync,
     /// with the bytes that are still to be copied and the bytes that the other one lacks.
     pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
-        let told = |group: &GroupId| {
-            let (group, r) = (*group, self.replicas.get(*group)?);
+        let told = |group: GroupId| {
+            let r = self.replicas.get(group)?;
             let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
             let begun = sync.joiner.is_some()
                 && sync.has_begun()
@@ -49,14 +49,14 @@ impl<S: UnitStore> Mirror<S> {
             let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
             begun.then(|| (group, sync.todo.bytes(), missed))
         };
-        self.joining.iter().filter_map(told).collect()
+        self.timers.joining().filter_map(told).collect()
     }
 
     /// Does what is due. Call it at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.send_beacons(now, out);
         self.ask_again(now, out);
-        if self.waiting_grace.values().any(|until| *until <= now) {
+        if self.timers.is_grace_over(now) {
             self.try_waiting(now, out);
         }
         self.scrub(now);
@@ -75,11 +75,11 @@ impl<S: UnitStore> Mirror<S> {
         self.fetch_again(None, out);
         self.cut_standing(now, out);
         self.drop_zeros();
-        let beacon = Beacon { incarnation: self.incarnation, map: self.map, sent: now };
+        let beacon = Beacon { incarnation: self.incarnation, map: self.known.map(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
-        let links = due.into_iter().filter_map(|device| self.peers.get(device)?.link);
+        let links = due.into_iter().filter_map(|device| self.windows.link(device));
         links.for_each(|link| out.send_first(link.id, link.frame(beacon, &[])));
     }
 
@@ -106,21 +106,12 @@ impl<S: UnitStore> Mirror<S> {
     fn due_at(&self) -> Time {
         let time = |at: Option<Time>| at.unwrap_or(Time::NEVER);
         let clock = time(self.leases.wake_at()).min(time(self.scrub.wake_at()));
-        let mut at = clock.min(time(self.copy_at)).min(time(self.arrivals.wake_at()));
-        // As a rule both are empty.
-        if !self.asking.is_empty() {
-            at = at.min(time(self.asking.values().min().copied()));
-        }
-        if !self.waiting_grace.is_empty() {
-            at = at.min(time(self.waiting_grace.values().min().copied()));
-        }
-        at
+        clock.min(time(self.copies.wake_at())).min(time(self.timers.wake_at()))
     }
 
     /// Activates the groups that need not wait for leases any more.
     pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {
-        let waiting: Vec<GroupId> = self.waiting_grace.keys().copied().collect();
-        for group in waiting {
+        for group in self.timers.in_grace() {
             self.activate(now, group, out);
         }
     }
@@ -134,7 +125,7 @@ impl<S: UnitStore> Mirror<S> {
         courted: &BTreeSet<DeviceId>,
     ) {
         self.leases.need(now, &needed.union(courted).copied().collect());
-        self.suspects.retain(|device| needed.contains(device));
+        self.failures.others.retain(|device| needed.contains(device));
     }
 
     /// Returns true if the device has answered a beacon recently.
@@ -144,7 +135,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns true once after joiners have become ready to be admitted.
     pub fn take_ready_to_admit(&mut self) -> bool {
-        core::mem::take(&mut self.ready_to_admit)
+        self.untold.take_ready_to_admit()
     }
 
     /// Takes a beacon: a primary asks for a lease, on the link that it dialled.
@@ -160,12 +151,10 @@ impl<S: UnitStore> Mirror<S> {
         self.tell_clean();
         self.scrub.heard(from, link);
         self.heard(now, from, life, map, out);
-        if !self.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
+        if !self.known.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
             return;
         }
-        // Before the first map: the sender may not know that an earlier incarnation of this device
-        // was the primary of its groups.
-        let map = self.map.max(self.named_at);
+        let map = self.known.map_to_grant_by();
         let grant = Grant { incarnation: self.incarnation, map, sent: beacon.sent };
         out.send_first(link.id, link.frame(grant, &[]));
     }
@@ -173,14 +162,9 @@ impl<S: UnitStore> Mirror<S> {
     /// Takes a grant.
     pub fn grant_in(&mut self, now: Time, from: DeviceId, m: &Grant, out: &mut Effects) {
         self.heard(now, from, m.incarnation, m.map, out);
-        self.leases.granted(now, from, m.sent, m.map, self.map);
+        self.leases.granted(now, from, m.sent, m.map, self.known.map());
         self.unpark_all();
         self.pump(now, out);
-    }
-
-    /// Returns false for an incarnation that is newer than the one in the map: it is not believed.
-    fn knows_life(&self, device: DeviceId, life: Incarnation) -> bool {
-        self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
     }
 
     /// Notes the map version that an incarnation of another device has named in a frame.
@@ -192,7 +176,7 @@ impl<S: UnitStore> Mirror<S> {
         map: MapVersion,
         out: &mut Effects,
     ) {
-        if self.knows_life(from, life) && self.leases.heard(now, from, life, map) {
+        if self.known.knows_life(from, life) && self.leases.heard(now, from, life, map) {
             self.try_waiting(now, out);
             self.pump(now, out);
         }
@@ -202,14 +186,14 @@ impl<S: UnitStore> Mirror<S> {
     /// own jobs, others by the time between a beacon and its grant. Devices without a recent
     /// measurement are left out.
     pub fn slow(&mut self, now: Time, floor: Duration) -> Vec<(DeviceId, Duration)> {
-        let own = self.stopwatch.ask(now).map(|took| (self.me, took));
+        let own = self.jobs.took(now).map(|took| (self.me, took));
         let all = own.into_iter().chain(self.leases.trips(now));
         all.filter(|(_, took)| *took >= floor).collect()
     }
 
     /// Returns for how long none of this device's jobs has ended while some are running.
     pub fn stands(&self, now: Time) -> Duration {
-        self.stopwatch.stands(now)
+        self.jobs.stands(now)
     }
 
     /// Returns the devices that this one suspects: those that have not answered for twice the MDM's
@@ -217,7 +201,7 @@ impl<S: UnitStore> Mirror<S> {
     /// there or here. The MDM, which sees all devices, decides about silence first; this is for
     /// what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
-        self.leases.silent(now).chain(self.suspects.iter().copied()).collect()
+        self.leases.silent(now).chain(self.failures.others.iter().copied()).collect()
     }
 
     /// Returns the devices that have not answered for as long, of those that groups here need or

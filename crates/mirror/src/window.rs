@@ -1,13 +1,12 @@
-//! Flow control: each replica has a **window**, which bounds the bytes in flight to it to half of
-//! what the queue of its link takes.
+//! The windows: what is in flight to each replica's device, and what waits for room there.
 //!
 //! A link whose queue is too long is closed. If everything that a replica has not answered were
 //! sent at once when its link is back, the queue could be too long again, for ever. So what a
-//! replica has not answered takes room in its window, and what finds no room waits, in order, until
-//! answers make some. While it waits, clients' writes that would go there wait, too. So a replica
-//! that is slower than the clients slows them down, and does not lose its link. Later writes wait
-//! behind those that wait already, in whatever group. Otherwise a busy group with a low number
-//! would leave no room to other groups.
+//! replica has not answered takes room in its **window**, half of what the queue takes, and what
+//! finds no room waits, in order, until answers make some. While it waits, clients' writes that
+//! would go there wait, too. So a replica that is slower than the clients slows them down, and does
+//! not lose its link. Later writes wait behind those that wait already, in whatever group.
+//! Otherwise a busy group with a low number would leave no room to other groups.
 //!
 //! An operation may end here before a replica has answered it, because the configuration ended or a
 //! joiner was cut off. Its bytes may still wait in the link's queue. They take room until the
@@ -20,40 +19,30 @@
 //! Each operation takes at least as much room as if `shard_ops` of them filled the window. Small
 //! writes that only a joiner lacks are answered already, and count against no other limit.
 //!
-//! A joiner that no acknowledgement needs is waited for as long as it answers, and cut off when it
-//! **stalls**. It stalls if clients wait for room and nothing is answered for `suspect_after`, or
-//! if the same operation of a group is the oldest unacknowledged one for [`STANDS`] times as long,
-//! because copies and the seal hold clients back, too.
+//! Invariants:
+//! - Bytes take room in one of three ways, and then in none: in flight, ended and perhaps not read,
+//!   ended and perhaps not done.
+//! - What takes room to all devices together is the sum of what takes room to each. So while one
+//!   window has room for all of that, every window has, and nothing has to be looked up.
+//! - What waits at a device is sent in the order in which it came.
 
-use crate::members::{GroupConfig, Members};
-use crate::mirror::Mirror;
-use crate::op::{Asker, Local, Op, OpKind};
-use crate::replica::{Primary, Role};
-use crate::sync::{ASK_AGAIN, Phase, Sync};
-use alloc::collections::{BTreeMap, VecDeque};
+use crate::op::Op;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, GroupId, Limits, Lsn, Mutant, Time, UNIT, mutant};
-use seam::{Buf, Effects, Head, UnitStore};
-use wire::message::{Replicate, UnitRange};
-use wire::{Header, PeerLink};
-
-/// How long a joiner may take for one operation, in multiples of `suspect_after`.
-const STANDS: u32 = 5;
-/// The longest time until a joiner is asked again while it has too much to do, or has stalled in
-/// another group.
-const ASK_BEHIND: Duration = Duration::from_secs(1);
+use base::{DeviceId, Duration, GroupId, IdMap, Limits, Mutant, Time, UNIT, mutant};
+use wire::PeerLink;
 
 /// A device that this one has dialled as a primary, and what is in flight to it.
 #[derive(Debug, Default)]
-pub(crate) struct Peer {
+struct Peer {
     /// `None` while no dialled link is welcomed there; then nothing is in flight.
-    pub link: Option<PeerLink>,
+    link: Option<PeerLink>,
     /// Bytes of operations of streams that were sent on it and are not answered.
     flying: u64,
     /// Bytes of operations that were sent on it and ended without an answer. They may still wait in
     /// its queue.
     sunk: u64,
-    /// What [`Mirror::sends`] was when the last of these operations ended.
+    /// The number of the last operation that was sent when the last of these ended.
     fence: u64,
     /// By group: such operations, if the device will be asked for its state in the group. They
     /// count until it has answered.
@@ -66,9 +55,9 @@ pub(crate) struct Peer {
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
-    /// It stalled, and has not told its state in this group since, where it has operations or a
-    /// seal to do.
-    stalled_in: Option<GroupId>,
+    /// Groups in which it stalled with operations or a seal to do, and has not told its state
+    /// since. It is asked for it in each of them.
+    stalled_in: BTreeSet<GroupId>,
 }
 
 /// Operations of a group that have ended here, and that a replica may still have to do.
@@ -80,14 +69,6 @@ struct Undone {
 }
 
 impl Peer {
-    /// An operation of this many bytes is answered, which was sent with this number.
-    fn land(&mut self, bytes: u64, number: u64, all: &mut Traffic) {
-        let bytes = bytes.min(self.flying);
-        self.flying -= bytes;
-        all.flying -= bytes;
-        self.has_read(number, all);
-    }
-
     /// An operation of this many bytes ends without an answer.
     fn sink(&mut self, bytes: u64, sends: u64) {
         let bytes = bytes.min(self.flying);
@@ -108,34 +89,16 @@ impl Peer {
     /// The device has told its state in this group, or will not be asked for it any more. Returns
     /// the bytes that it still had to do.
     fn forget(&mut self, group: GroupId) -> Option<u64> {
-        self.ends_stall(group);
+        self.stalled_in.remove(&group);
         let undone = self.undone.remove(&group)?;
         self.left -= undone.bytes;
         Some(undone.bytes)
     }
 
-    /// What is sent in other groups no longer waits for the device's state in this one.
-    fn ends_stall(&mut self, group: GroupId) {
-        self.stalled_in = self.stalled_in.filter(|stalled| *stalled != group);
-    }
-
     /// The device has answered what was sent with this number, so it has read everything that was
-    /// sent before.
-    fn has_read(&mut self, number: u64, all: &mut Traffic) {
-        if number > self.fence {
-            all.flying -= core::mem::take(&mut self.sunk);
-        }
-    }
-
-    /// Returns true if the device works on operations that were sent before this number: it has
-    /// answered one of them within this time.
-    fn is_before(&self, number: u64, now: Time, within: Duration) -> bool {
-        self.answered.is_some_and(|(last, at)| last < number && now.since(at) <= within)
-    }
-
-    /// Returns true if the device has answered an operation within this time.
-    fn answers(&self, now: Time, within: Duration) -> bool {
-        self.answered.is_some_and(|(_, at)| now.since(at) <= within)
+    /// sent before. Returns the bytes that take no room any more.
+    fn has_read(&mut self, number: u64) -> u64 {
+        if number > self.fence { core::mem::take(&mut self.sunk) } else { 0 }
     }
 
     /// Returns true if something waits for room.
@@ -159,223 +122,140 @@ impl Peer {
     }
 }
 
-/// What is in flight to all devices together. While one window has room for all of that, every
-/// window has.
-#[derive(Debug, Default)]
-pub(crate) struct Traffic {
-    /// Bytes that take room.
-    flying: u64,
-    /// Number of operations that wait for room, plus the replicas for whose room clients wait.
-    waiting: u64,
+/// The windows of all devices that this one has dialled as a primary.
+#[derive(Debug)]
+pub(crate) struct Windows {
+    peers: IdMap<DeviceId, Peer>,
+    /// The size of a window in bytes.
+    window: u64,
     /// The least bytes that an operation takes.
     least: u64,
+    /// Bytes that take room in all windows together.
+    taken: u64,
+    /// Number of operations that wait for room, plus the devices for whose room clients wait.
+    waiting: u64,
+    /// Number of operations of streams that were handed to links so far.
+    sends: u64,
+    /// Devices whose windows have room again while something waits for it.
+    roomy: Vec<DeviceId>,
 }
 
-impl Traffic {
+impl Windows {
     /// Creates the state in which nothing is in flight.
-    pub fn new(limits: &Limits) -> Traffic {
-        let least = limits.link_queue / 2 / u64::from(limits.shard_ops.max(1));
-        Traffic { flying: 0, waiting: 0, least }
+    pub fn new(limits: &Limits) -> Windows {
+        let window = limits.link_queue / 2;
+        Windows {
+            peers: IdMap::default(),
+            window,
+            least: window / u64::from(limits.shard_ops.max(1)),
+            taken: 0,
+            waiting: 0,
+            sends: 0,
+            roomy: Vec::new(),
+        }
+    }
+
+    /// Returns the largest number of bytes in flight to a device: its window, or one operation.
+    pub fn most(limits: &Limits) -> u64 {
+        (limits.link_queue / 2).max(wire::header::HEADER as u64 + u64::from(UNIT))
+    }
+
+    /// Returns the largest number of bytes in flight to one device.
+    pub fn most_flying(&self) -> u64 {
+        self.peers.values().map(|peer| peer.flying).max().unwrap_or(0)
     }
 
     /// Returns the bytes that an operation of the stream takes in a window.
+    #[inline]
     pub fn bytes(&self, op: &Op) -> u64 {
         self.least.max((wire::header::HEADER + op.body.len()) as u64)
     }
 
-    /// Returns true if no link can be short of room for this many bytes more.
-    fn is_light(&self, bytes: u64, window: u64) -> bool {
-        let any = mutant::on(Mutant::NoWindow);
-        self.waiting == 0 && (self.flying + bytes <= window || any)
-    }
-}
+    // ---- links ----
 
-/// Returns the bytes that may be in flight to a device: its window, or one operation.
-pub(crate) fn most(limits: &Limits) -> u64 {
-    (limits.link_queue / 2).max(wire::header::HEADER as u64 + u64::from(UNIT))
-}
-
-impl<S: UnitStore> Mirror<S> {
-    /// Returns the largest number of bytes in flight to one device.
-    pub(crate) fn most_flying(&self) -> u64 {
-        self.peers.values().map(|peer| peer.flying).max().unwrap_or(0)
-    }
-
-    /// Returns the window of a device, in bytes.
-    pub(crate) fn window(&self) -> u64 {
-        self.limits.link_queue / 2
-    }
-
-    /// Returns true while this device's link to the other one is up.
-    pub(crate) fn is_linked(&self, device: DeviceId) -> bool {
-        self.peers.get(device).is_some_and(|peer| peer.link.is_some())
-    }
-
-    /// Returns true if this device's link to the other one is up, and the other one has read all
-    /// operations that ended without an answer, and done those of this group. What it may still
-    /// have to do in other groups may take half of its window.
-    pub(crate) fn is_clear(&self, device: DeviceId, group: GroupId) -> bool {
-        let Some(peer) = self.peers.get(device) else { return false };
-        let done = peer.sunk == 0 && !peer.undone.contains_key(&group);
-        peer.link.is_some() && done && !self.is_behind(device)
-    }
-
-    /// Returns true if a device can't take the stream of one more group yet: it stalled in a group
-    /// and still has to tell its state there, or more than half of its window is taken by what it
-    /// may still have to do in groups in which it will be asked for its state.
-    pub(crate) fn is_behind(&self, device: DeviceId) -> bool {
-        let behind = |peer: &Peer| peer.stalled_in.is_some() || peer.left > self.window() / 2;
-        self.peers.get(device).is_some_and(behind)
-    }
-
-    /// A joiner that was cut off has done everything that it was sent: its stream begins again with
-    /// the next question. No copy of this side runs; while one does, `ask_again` asks later.
-    pub(crate) fn restart_stream(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        joiner: DeviceId,
-        patience: Duration,
-        out: &mut Effects,
-    ) {
-        if self.is_behind(joiner) {
-            // Its stream would find no room, or a device that hangs.
-            let patience = patience.clamp(ASK_AGAIN * 10, ASK_BEHIND);
-            return self.wait_for_answer(now, group, patience);
-        }
-        // The next answer will take as long as this one.
-        self.ask_joiner(now, group, joiner, true, out);
-        self.wait_for_answer(now, group, patience);
-    }
-
-    /// Sends a frame to a device, if its link is up. The frame takes no room in the window.
-    pub(crate) fn send_peer(
-        &self,
-        device: DeviceId,
-        message: impl Into<Header>,
-        body: Buf,
-        out: &mut Effects,
-    ) {
-        if let Some(link) = self.peers.get(device).and_then(|peer| peer.link) {
-            out.send(link.id, link.frame(message, &body), body);
-        }
-    }
-
-    /// Sends an operation of the stream to these replicas. Where a link has no room it waits,
-    /// unless it `has_turn`.
-    pub(crate) fn send_copies(&mut self, key: u64, to: Members, has_turn: bool, out: &mut Effects) {
-        let window = self.window();
-        let mut message = self.copy_message(key);
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        let replica = &self.replicas[op.group];
-        self.sends += 1;
-        if op.flying.is_empty() {
-            op.number = self.sends;
-        }
-        let bytes = self.traffic.bytes(op);
-        // Only if exactly one other replica has to have it: of two, one may have done it when the
-        // other refuses.
-        let undone = op.reserved && op.local == Local::NotStarted;
-        let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
-        // As a rule all replicas get the same frame.
-        let mut sealed: Option<((u32, bool, u16), Head)> = None;
-        for (member, device) in replica.config.each(to) {
-            let Some(peer) = self.peers.get_mut(device) else { continue };
-            let Some(link) = peer.link else { continue };
-            if !has_turn && !peer.takes(bytes, window) {
-                peer.backlog.push_back(key);
-                self.traffic.waiting += 1;
-                continue;
-            }
-            peer.flying += bytes;
-            self.traffic.flying += bytes;
-            op.flying.insert(member);
-            let skipped = match &replica.role {
-                Role::Primary(primary) => primary.skipped(op.lsn, member),
-                _ => 0,
-            };
-            let fresh = fresh.intersects(member);
-            let differs = (skipped, fresh, link.version);
-            if sealed.as_ref().is_none_or(|(of, _)| *of != differs) {
-                (message.skipped, message.fresh) = (skipped, fresh);
-                sealed = Some((differs, link.frame_as(message, &op.body, op.body_crc)));
-            }
-            let (_, head) = sealed.as_ref().expect("just made");
-            out.send(link.id, *head, op.body.clone());
-        }
-    }
-
-    /// Returns the frame of an operation of the stream, except for what differs from replica to
-    /// replica.
-    fn copy_message(&self, key: u64) -> Replicate {
-        let op = self.ops.get(key).expect("the operation lives");
-        let replica = &self.replicas[op.group];
-        let commit = match &replica.role {
-            Role::Primary(primary) => primary.commit,
-            _ => Lsn(0),
-        };
-        let copy = op.kind == OpKind::Copy;
-        Replicate {
-            op: key,
-            group: op.group,
-            epoch: replica.config.epoch,
-            lsn: op.lsn,
-            commit,
-            range: UnitRange { unit: op.unit, at: op.at, len: op.len },
-            client: op.client,
-            skipped: 0,
-            fresh: false,
-            zero: op.kind == OpKind::Zero || op.body.is_empty() && !op.stream.lost,
-            yields: copy && self.yields(op.group),
-            lost: op.stream.lost,
-            copy,
-        }
-    }
-
-    /// Returns true if a client's write of this many bytes has to wait until these replicas have
-    /// answered more.
-    pub(crate) fn is_crowded(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        to: Members,
-        bytes: u64,
-    ) -> bool {
-        let window = self.window();
-        if self.traffic.is_light(bytes, window) {
-            return false;
-        }
-        let mut crowded = false;
-        for device in self.replicas[group].config.devices(to) {
-            let peer = self.peers.get_mut(device).filter(|p| p.link.is_some());
-            // Clients that wait already come first.
-            let full = |p: &&mut Peer| p.awaited.is_some() || !p.takes(bytes, window);
-            let Some(peer) = peer.filter(full) else { continue };
-            if peer.awaited.is_none() {
-                peer.awaited = Some(now);
-                self.traffic.waiting += 1;
-            }
-            crowded = true;
-        }
-        crowded
+    /// Returns the link that leads to a device, while it is up.
+    #[inline]
+    pub fn link(&self, device: DeviceId) -> Option<PeerLink> {
+        self.peers.get(device)?.link
     }
 
     /// Sets the new link to a device, or that there is none: nothing is in flight on it. Returns
     /// true if clients waited for room there.
-    pub(crate) fn link_peer(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
+    pub fn connect(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
-        self.traffic.flying -= before.taken();
-        self.traffic.waiting -= before.backlog.len() as u64 + u64::from(before.awaited.is_some());
+        self.taken -= before.taken();
+        self.waiting -= before.backlog.len() as u64 + u64::from(before.awaited.is_some());
         before.awaited.is_some()
     }
 
-    /// A replica has answered an operation of this many bytes, which was sent with this number:
-    /// that makes room.
+    // ---- room ----
+
+    /// Returns the number of operations that were sent so far.
+    pub fn sends(&self) -> u64 {
+        self.sends
+    }
+
+    /// Returns the number of an operation that is sent now.
     #[inline]
-    pub(crate) fn make_room(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
+    pub fn next_number(&mut self) -> u64 {
+        self.sends += 1;
+        self.sends
+    }
+
+    /// An operation is to be sent to this device. Returns the link if it may go now. Otherwise it
+    /// waits for room, unless it `has_turn`, or for the link.
+    #[inline]
+    pub fn send(
+        &mut self,
+        device: DeviceId,
+        key: u64,
+        bytes: u64,
+        has_turn: bool,
+    ) -> Option<PeerLink> {
+        let peer = self.peers.get_mut(device)?;
+        let link = peer.link?;
+        if !has_turn && !peer.takes(bytes, self.window) {
+            peer.backlog.push_back(key);
+            self.waiting += 1;
+            return None;
+        }
+        peer.flying += bytes;
+        self.taken += bytes;
+        Some(link)
+    }
+
+    /// Returns true if no link can be short of room for this many bytes more.
+    #[inline]
+    pub fn are_light(&self, bytes: u64) -> bool {
+        let any = mutant::on(Mutant::NoWindow);
+        self.waiting == 0 && (self.taken + bytes <= self.window || any)
+    }
+
+    /// Returns true if a client's write of this many bytes has to wait until this device has
+    /// answered more. Clients that wait already come first.
+    pub fn crowd(&mut self, now: Time, device: DeviceId, bytes: u64) -> bool {
+        let Some(peer) = self.peers.get_mut(device).filter(|p| p.link.is_some()) else {
+            return false;
+        };
+        if peer.awaited.is_none() && peer.takes(bytes, self.window) {
+            return false;
+        }
+        if peer.awaited.is_none() {
+            peer.awaited = Some(now);
+            self.waiting += 1;
+        }
+        true
+    }
+
+    /// A device has answered an operation of this many bytes, which was sent with this number: that
+    /// makes room.
+    #[inline]
+    pub fn answered(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
-        peer.land(bytes, number, &mut self.traffic);
+        let bytes = bytes.min(peer.flying);
+        peer.flying -= bytes;
+        self.taken -= bytes + peer.has_read(number);
         peer.answered = Some((number, now));
         if peer.is_waited_for() {
             peer.awaited = peer.awaited.map(|_| now);
@@ -383,53 +263,43 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// A replica has told its state in this group: it has read the first `sends` operations that
+    /// A device has told its state in this group: it has read the first `sends` operations that
     /// were sent, and done those of the group.
     #[cold]
-    pub(crate) fn has_told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
+    pub fn told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
-        peer.has_read(sends + 1, &mut self.traffic);
+        self.taken -= peer.has_read(sends + 1);
         if peer.undone.get(&group).is_none_or(|undone| undone.last <= sends) {
-            self.traffic.flying -= peer.forget(group).unwrap_or(0);
+            self.taken -= peer.forget(group).unwrap_or(0);
         }
         if peer.is_waited_for() {
             self.note_room(from);
         }
     }
 
-    /// An operation ends here. Replicas that have not answered it may not have read it yet, and
-    /// their answers don't count any more.
+    /// An operation of this many bytes ends here, which was sent to this device with this number.
+    /// The device has not answered it, may not have read it yet, and its answer doesn't count any
+    /// more. `asked`: the device will be asked for its state in the group.
     #[cold]
-    pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64, number: u64) {
-        let Some(replica) = self.replicas.get(group) else { return };
-        let asked = match &replica.role {
-            Role::Primary(primary) => primary.sync.as_ref().map_or(Members::default(), Sync::asked),
-            // The configuration ends: `ask_no_more` knows which replicas will be asked.
-            _ => flying,
-        };
-        for (member, device) in replica.config.each(flying).collect::<Vec<_>>() {
-            let Some(peer) = self.peers.get_mut(device) else { continue };
-            match asked.intersects(member) {
-                true => peer.leave(group, bytes, number),
-                false => peer.sink(bytes, self.sends),
-            }
-            if peer.is_waited_for() {
-                self.note_room(device);
-            }
+    pub fn ends(&mut self, device: DeviceId, group: GroupId, bytes: u64, number: u64, asked: bool) {
+        let Some(peer) = self.peers.get_mut(device) else { return };
+        match asked {
+            true => peer.leave(group, bytes, number),
+            false => peer.sink(bytes, self.sends),
+        }
+        if peer.is_waited_for() {
+            self.note_room(device);
         }
     }
 
-    /// A configuration ends, and `next` takes effect: a replica that is not asked for its state in
-    /// it will not tell what it has done.
+    /// A configuration of this group ends, and `asks` says which devices are asked for their states
+    /// in the next one. The others will not tell what they have done.
     #[cold]
-    pub(crate) fn ask_no_more(&mut self, group: GroupId, next: &GroupConfig) {
-        let joiner = next.joiners.first();
-        let asks = |device| next.in_sync.contains(&device) || joiner == Some(&device);
-        let leads = next.primary == Some(self.me);
+    pub fn ask_no_more(&mut self, group: GroupId, asks: impl Fn(DeviceId) -> bool) {
         for (device, peer) in self.peers.iter_mut() {
             // The next question may have to wait for others than this device.
-            peer.ends_stall(group);
-            if !(leads && asks(device))
+            peer.stalled_in.remove(&group);
+            if !asks(device)
                 && let Some(bytes) = peer.forget(group)
             {
                 (peer.sunk, peer.fence) = (peer.sunk + bytes, self.sends);
@@ -437,143 +307,185 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
+    // ---- what waits ----
+
     fn note_room(&mut self, device: DeviceId) {
         if !self.roomy.contains(&device) {
             self.roomy.push(device);
         }
     }
 
-    /// Sends what waits for room that there is now, and lets clients go on.
-    pub(crate) fn use_room(&mut self, out: &mut Effects) {
-        while let Some(device) = self.roomy.pop() {
-            self.send_backlog(device, out);
-        }
+    /// Returns true if there is room somewhere for something that waits.
+    #[inline]
+    pub fn have_room(&self) -> bool {
+        !self.roomy.is_empty()
     }
 
-    fn send_backlog(&mut self, device: DeviceId, out: &mut Effects) {
-        let window = self.window();
-        loop {
-            let Some(peer) = self.peers.get_mut(device) else { return };
-            let Some(key) = peer.backlog.front().copied() else { break };
-            let Some(member) = self.is_owed(key, device) else {
-                self.peers.get_mut(device).expect("as above").backlog.pop_front();
-                self.traffic.waiting -= 1;
-                continue;
-            };
-            let bytes = self.traffic.bytes(self.ops.get(key).expect("it is owed"));
-            let peer = self.peers.get_mut(device).expect("as above");
-            if !peer.has_room(bytes, window) {
-                return;
-            }
-            peer.backlog.pop_front();
-            self.traffic.waiting -= 1;
-            self.send_copies(key, member, true, out);
-        }
-        let peer = self.peers.get_mut(device).expect("as above");
-        // Not after every answer, because this retries everything that waits.
-        let roomy = peer.flying == 0 || peer.taken() <= window / 4 * 3;
-        if roomy && peer.awaited.take().is_some() {
-            self.traffic.waiting -= 1;
-            self.unpark_all();
-        }
+    /// Takes a device whose window has room again.
+    pub fn next_with_room(&mut self) -> Option<DeviceId> {
+        self.roomy.pop()
     }
 
-    /// Returns the replica's bit if it still needs this operation of its backlog.
-    fn is_owed(&self, key: u64, device: DeviceId) -> Option<Members> {
-        let op = self.ops.get(key).filter(|op| !matches!(op.asker, Asker::Nobody))?;
-        let member = self.replicas.get(op.group)?.config.member(device);
-        let owed = op.sent.intersects(member) && !op.acked.intersects(member);
-        owed.then_some(member)
+    /// Returns the operation that has waited longest for room at this device.
+    pub fn first_waiting(&self, device: DeviceId) -> Option<u64> {
+        self.peers.get(device)?.backlog.front().copied()
     }
 
-    /// Retries everything that waits for a lease, a seal or room, in order of arrival.
-    pub(crate) fn unpark_all(&mut self) {
-        let before = self.ready.len();
-        while let Some(group) = self.parked.pop_first() {
-            self.unpark(group);
-        }
-        let ops = &self.ops;
-        let ready = &mut self.ready.make_contiguous()[before..];
-        ready.sort_by_key(|key| ops.get(*key).map(|op| op.since));
+    /// Returns true if the device has room for this many bytes.
+    pub fn has_room(&self, device: DeviceId, bytes: u64) -> bool {
+        self.peers.get(device).is_some_and(|peer| peer.has_room(bytes, self.window))
     }
 
-    /// Cuts off joiners that stall. One that answers nothing at all is cut off in all its groups:
-    /// each group would hold its clients back for as long as the first one. One that answers other
-    /// operations goes on in the other groups. Time in which this process itself stood still
-    /// doesn't count.
-    pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
-        let awake = self.leases.awake(now);
-        let join = |group: &GroupId| match &self.replicas.get(*group)?.role {
-            Role::Primary(Primary { sync: Some(sync), .. }) => Some((*group, sync.joiner?)),
-            _ => None,
-        };
-        let joins: Vec<(GroupId, DeviceId)> = self.joining.iter().filter_map(join).collect();
-        let mut stalled: Vec<(GroupId, DeviceId)> = Vec::new();
-        for &(group, joiner) in &joins {
-            if !self.stalls(now, awake, group, joiner) {
-                continue;
-            }
-            let after = self.limits.suspect_after;
-            let answers = self.peers.get(joiner).is_some_and(|peer| peer.answers(now, after));
-            match answers || mutant::on(Mutant::StallInTurn) {
-                true => self.cut(now, group, out),
-                false => stalled.push((group, joiner)),
-            }
-        }
-        for (group, joiner) in joins {
-            if stalled.iter().any(|(_, stalled)| *stalled == joiner) {
-                self.cut(now, group, out);
-            }
-        }
-        for (group, joiner) in stalled {
-            if let Some(peer) = self.peers.get_mut(joiner) {
-                // A joiner that seals has no operations to do.
-                let first = peer.undone.keys().next().copied().unwrap_or(group);
-                peer.stalled_in = peer.stalled_in.or(Some(first));
-            }
-        }
+    /// The operation that has waited longest waits no more.
+    pub fn end_wait(&mut self, device: DeviceId) {
+        let first = self.peers.get_mut(device).and_then(|peer| peer.backlog.pop_front());
+        self.waiting -= u64::from(first.is_some());
     }
 
-    /// Returns true if the joiner of this group stalls, and can be cut off.
-    fn stalls(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
-        let stuck = self.is_stuck(now, awake, group, joiner);
-        let awaited = self.peers.get(joiner).and_then(|peer| peer.awaited);
-        let after = self.limits.suspect_after;
-        let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > after);
-        (stuck || mute) && self.sync_mut(group).is_some_and(|sync| sync.can_be_cut())
+    /// Nothing is left that waits at this device. Returns true if clients go on that waited for
+    /// room there. They do not after every answer, because that retries everything that waits.
+    pub fn lets_clients_go_on(&mut self, device: DeviceId) -> bool {
+        let Some(peer) = self.peers.get_mut(device) else { return false };
+        let roomy = peer.flying == 0 || peer.taken() <= self.window / 4 * 3;
+        let go_on = roomy && peer.awaited.take().is_some();
+        self.waiting -= u64::from(go_on);
+        go_on
     }
 
-    /// Returns true if the joiner of this group has had the same oldest unacknowledged operation
-    /// for too long, and not because of what was sent to it earlier: a window may hold more work
-    /// than the joiner can do in that time, and its device may do one thing after the other. What
-    /// waits for room here has not been sent.
-    fn is_stuck(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
-        let Some(peer) = self.peers.get(joiner) else { return false };
-        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
-            return false;
-        };
-        let Some(sync) = &mut primary.sync else { return false };
-        let lacks = |key: u64| {
-            let op = self.ops.get(key).expect("an operation of the stream lives");
-            op.sent.intersects(sync.members) && !op.acked.intersects(sync.members)
-        };
-        let number = |key: u64| {
-            let sent = self.ops.get(key).filter(|op| op.flying.intersects(sync.members));
-            sent.map_or(u64::MAX, |op| op.number)
-        };
-        let owed = match sync.phase {
-            Phase::Seal(lsn) => Some((lsn.next(), sync.sealed_after + 1)),
-            _ => {
-                let oldest = primary.stream.iter().find(|e| !e.done && lacks(e.op));
-                oldest.map(|e| (e.lsn, number(e.op)))
-            }
-        };
-        let within = self.limits.suspect_after;
-        let owed = owed.filter(|(_, number)| !peer.is_before(*number, now, within));
-        let owed = owed.map(|(lsn, _)| lsn);
-        let before: Option<(Lsn, Time)> = sync.owes.filter(|(lsn, _)| owed == Some(*lsn));
-        sync.owes = owed.map(|lsn| before.unwrap_or((lsn, now)));
-        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STANDS;
-        before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
+    // ---- joiners ----
+
+    /// Returns true if the link to a device is up, and the device has read all operations that
+    /// ended without an answer, and done those of this group. What it may still have to do in other
+    /// groups may take half of its window.
+    pub fn is_clear(&self, device: DeviceId, group: GroupId) -> bool {
+        let Some(peer) = self.peers.get(device) else { return false };
+        let done = peer.sunk == 0 && !peer.undone.contains_key(&group);
+        peer.link.is_some() && done && !self.is_behind(device)
+    }
+
+    /// Returns true if a device can't take the stream of one more group yet: it still has to tell
+    /// its state in a group in which it stalled, or more than half of its window is taken by what
+    /// it may still have to do in groups in which it will be asked for its state.
+    pub fn is_behind(&self, device: DeviceId) -> bool {
+        let behind = |peer: &Peer| !peer.stalled_in.is_empty() || peer.left > self.window / 2;
+        self.peers.get(device).is_some_and(behind)
+    }
+
+    /// Returns since when clients wait for room at this device, or since its last answer after
+    /// that.
+    pub fn awaited(&self, device: DeviceId) -> Option<Time> {
+        self.peers.get(device)?.awaited
+    }
+
+    /// Returns true if the device has answered an operation within this time.
+    pub fn answers(&self, device: DeviceId, now: Time, within: Duration) -> bool {
+        let answered = self.peers.get(device).and_then(|peer| peer.answered);
+        answered.is_some_and(|(_, at)| now.since(at) <= within)
+    }
+
+    /// Returns true if the device works on operations that were sent before this number: it has
+    /// answered one of them within this time.
+    pub fn is_before(&self, device: DeviceId, number: u64, now: Time, within: Duration) -> bool {
+        let answered = self.peers.get(device).and_then(|peer| peer.answered);
+        answered.is_some_and(|(last, at)| last < number && now.since(at) <= within)
+    }
+
+    /// Returns true if the device may still have operations of this group to do that ended here.
+    pub fn has_undone(&self, device: DeviceId, group: GroupId) -> bool {
+        self.peers.get(device).is_some_and(|peer| peer.undone.contains_key(&group))
+    }
+
+    /// The device stalled. It gets no stream until it has told its state in these groups, in which
+    /// it is asked.
+    pub fn stalls(&mut self, device: DeviceId, groups: impl Iterator<Item = GroupId>) {
+        if let Some(peer) = self.peers.get_mut(device) {
+            peer.stalled_in.extend(groups);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::LinkId;
+
+    const DEVICE: DeviceId = DeviceId(2);
+    const GROUP: GroupId = GroupId(1);
+    const WINDOW: u64 = 1000;
+
+    /// Creates windows of 1000 bytes, with a link to one device.
+    fn windows() -> Windows {
+        let limits = Limits { link_queue: 2 * WINDOW, ..Limits::TEST_MIN };
+        let mut windows = Windows::new(&limits);
+        windows.connect(DEVICE, Some(PeerLink::new(LinkId(1), 1)));
+        windows
+    }
+
+    fn send(windows: &mut Windows, key: u64, bytes: u64) -> Option<u64> {
+        let number = windows.next_number();
+        windows.send(DEVICE, key, bytes, false).map(|_| number)
+    }
+
+    /// Checks that what takes room to all devices is the sum over them.
+    fn check(windows: &Windows) {
+        let taken: u64 = windows.peers.values().map(Peer::taken).sum();
+        let waits = |p: &Peer| p.backlog.len() as u64 + u64::from(p.awaited.is_some());
+        let waiting: u64 = windows.peers.values().map(waits).sum();
+        assert_eq!((windows.taken, windows.waiting), (taken, waiting));
+    }
+
+    #[test]
+    fn what_finds_no_room_waits_in_order_and_clients_wait_behind_it() {
+        let mut windows = windows();
+        let first = send(&mut windows, 1, 800).unwrap();
+        assert!(windows.are_light(200) && !windows.are_light(201));
+        assert_eq!((send(&mut windows, 2, 300), send(&mut windows, 3, 100)), (None, None));
+        assert!(windows.crowd(Time(5), DEVICE, 1), "others wait already");
+        check(&windows);
+        assert!(!windows.have_room());
+        windows.answered(Time(6), DEVICE, 800, first);
+        assert_eq!(windows.next_with_room(), Some(DEVICE));
+        for key in [2, 3] {
+            assert_eq!(windows.first_waiting(DEVICE), Some(key));
+            windows.end_wait(DEVICE);
+            assert!(windows.send(DEVICE, key, 100, true).is_some());
+        }
+        assert!(windows.lets_clients_go_on(DEVICE) && !windows.lets_clients_go_on(DEVICE));
+        check(&windows);
+        windows.connect(DEVICE, None);
+        check(&windows);
+        assert!(windows.are_light(WINDOW));
+    }
+
+    #[test]
+    fn an_operation_that_ended_takes_room_until_it_is_known_to_be_read_and_done() {
+        let mut windows = windows();
+        let numbers = [1, 2].map(|key| send(&mut windows, key, 300).unwrap());
+        windows.ends(DEVICE, GROUP, 300, numbers[0], false);
+        windows.ends(DEVICE, GROUP, 300, numbers[1], true);
+        check(&windows);
+        assert!(!windows.are_light(500) && !windows.is_clear(DEVICE, GROUP));
+        // An answer to something later: the first one has been read.
+        let later = send(&mut windows, 3, 100).unwrap();
+        windows.answered(Time(1), DEVICE, 100, later);
+        check(&windows);
+        assert!(windows.are_light(700) && !windows.are_light(701));
+        // A state from before says nothing of the second one.
+        windows.told(DEVICE, GROUP, numbers[0]);
+        assert!(windows.has_undone(DEVICE, GROUP));
+        windows.told(DEVICE, GROUP, numbers[1]);
+        assert!(windows.is_clear(DEVICE, GROUP) && windows.are_light(WINDOW));
+        check(&windows);
+    }
+
+    #[test]
+    fn a_device_that_stalled_is_behind_until_it_has_told_each_group() {
+        let mut windows = windows();
+        windows.stalls(DEVICE, [GROUP, GroupId(2), GroupId(3)].into_iter());
+        windows.told(DEVICE, GroupId(2), 0);
+        windows.ask_no_more(GROUP, |_| true);
+        assert!(windows.is_behind(DEVICE));
+        windows.told(DEVICE, GroupId(3), 0);
+        assert!(!windows.is_behind(DEVICE));
     }
 }

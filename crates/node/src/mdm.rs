@@ -18,9 +18,9 @@
 //!   leads.
 //! - Hellos are not answered before the log is read, nor while this MDM may be about to lead. One
 //!   hello per link is kept.
-//! - After the log failed, nothing changes any more. A sole MDM answers orders with the error and
-//!   turns new servers and clients away; those that are connected continue with the map that they
-//!   have. An MDM that is not the only one closes their links, and refuses every hello.
+//! - After the log failed, nothing changes any more. The only voter answers orders with the error,
+//!   and turns new servers and clients away; those that are connected continue with the map that
+//!   they have. If others vote, too, an MDM closes those links, and refuses every hello.
 //! - A bad frame ends its link and nothing else. Queues are bounded. If an input does not fit, its
 //!   sender repeats it (proposals, heartbeats, registrations) or is told to try again (orders).
 //!
@@ -161,6 +161,14 @@ struct Session {
     began: u64,
 }
 
+/// Why and how this MDM stopped.
+#[derive(Debug)]
+struct Stop {
+    why: String,
+    /// It was the only one that votes, so no other one leads now.
+    alone: bool,
+}
+
 /// The MDM.
 pub struct Mdm {
     config: Config,
@@ -186,7 +194,7 @@ pub struct Mdm {
     undecided: bool,
     /// This MDM's incarnation, drawn at random when it begins to serve.
     life: Incarnation,
-    failed: Option<String>,
+    failed: Option<Stop>,
     detector: Detector,
     healer: Healer,
     slowness: Slowness,
@@ -316,7 +324,7 @@ impl Mdm {
 
     /// Returns why it does not serve (any more) and what to do. The process may end with this text.
     pub fn failed(&self) -> Option<&str> {
-        self.failed.as_deref()
+        self.failed.as_ref().map(|stop| &*stop.why)
     }
 
     /// Returns true if it cannot continue because the file system of its log is full.

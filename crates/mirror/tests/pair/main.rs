@@ -11,6 +11,7 @@ mod moved;
 mod mutants;
 mod scenes;
 mod scrub;
+mod stall;
 mod trio;
 mod window;
 
@@ -27,7 +28,7 @@ use seam::{
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use wire::header::HEADER;
-use wire::message::{Io, Reply, Request, SyncState, UnitRange};
+use wire::message::{Io, Replicated, Reply, Request, SyncState, UnitRange};
 use wire::{Body, Frame, Header, Kind, PeerFramer, PeerLink, Status};
 
 const GROUP: GroupId = GroupId(3);
@@ -281,6 +282,8 @@ struct Pair {
     longest: usize,
     /// The last state that one device has told the other.
     state: Option<(SyncState, Buf)>,
+    /// Answers to operations of this group's stream are lost.
+    mute: Option<GroupId>,
 }
 
 impl Pair {
@@ -303,6 +306,7 @@ impl Pair {
             flips: [false; 2],
             longest: 0,
             state: None,
+            mute: None,
         }
     }
 
@@ -403,6 +407,9 @@ impl Pair {
         }
         if let Ok(state) = SyncState::try_from(h) {
             self.state = Some((state, body.clone()));
+        }
+        if Replicated::try_from(h).is_ok_and(|m| self.mute == Some(m.group)) {
+            return;
         }
         let (now, to, sender) = (self.now, 1 - from, DeviceId(from as u32 + 1));
         let whole = h.kind() == Some(Kind::Replicate) && body.len() >= BLOCK as usize;

@@ -4,7 +4,7 @@
 //! A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
 //! gabion-mirror --features mutants --test pair -- --exact mutants::every_mutant_is_caught`.
 
-use crate::{executed, lives, trio, window};
+use crate::{executed, lives, stall, trio, window};
 use base::Mutant;
 use base::mutant::choose;
 use std::panic::catch_unwind;
@@ -15,6 +15,9 @@ fn test_of(mutant: Mutant) -> fn() {
         Mutant::MendUnmarked => trio::a_settle_that_mends_its_leader_marks_what_others_may_lack,
         Mutant::AnswerAtOnce => {
             window::a_joiner_takes_no_more_before_it_has_written_what_it_was_sent
+        }
+        Mutant::AnswerInSeal => {
+            stall::a_joiner_that_stalled_in_its_seals_is_sent_nothing_before_they_are_durable
         }
         Mutant::RetryWhole => {
             executed::a_retry_writes_nothing_over_what_was_done_between_its_missing_parts

@@ -188,6 +188,11 @@ impl Trio {
         self.ask(to, Kind::Write, block, vec![fill; BLOCK as usize], flags);
     }
 
+    /// A client writes the first sector of a block.
+    fn write_part(&mut self, to: usize, block: u32) {
+        self.ask(to, Kind::Write, block, vec![9; base::SECTOR as usize], 0);
+    }
+
     /// A client reads a block, and everything is delivered. Returns the answer.
     fn read(&mut self, to: usize, block: u32) -> Option<Status> {
         self.replies.clear();
@@ -198,7 +203,8 @@ impl Trio {
 
     fn ask(&mut self, to: usize, kind: Kind, block: u32, body: Vec<u8>, flags: u8) {
         self.seq += u64::from(flags & RETRY == 0);
-        let (client, range) = (named(5, self.seq, 1), place(0, block * BLOCK, BLOCK));
+        let len = if kind == Kind::Write { body.len() as u32 } else { BLOCK };
+        let (client, range) = (named(5, self.seq, 1), place(0, block * BLOCK, len));
         let request = request(self.seq, GROUP, self.epoch, range, client);
         let body = summed(&body, &self.outs[to]);
         let mirror = self.mirrors[to].as_mut().expect("clients ask who lives");
@@ -373,6 +379,60 @@ fn what_two_of_three_cannot_read_comes_from_the_third() {
     assert!(trio.mirrors[0].as_ref().unwrap().store().bad.is_empty());
     damage(&mut trio, &[0, 2]);
     assert_eq!(trio.read(0, 1), Some(Status::Media), "nobody has it now");
+}
+
+/// Two replicas need the blocks of a write whole, and the primary can't read what it has just
+/// written: every copy is damaged.
+#[test]
+fn a_write_that_damages_every_copy_ends_no_process() {
+    let mut trio = Trio::in_limbo();
+    trio.configure(1, &[1, 2, 3], &[]);
+    trio.pass(200);
+    let damage = |trio: &mut Trio, i: usize| {
+        let mirror = trio.mirrors[i].as_mut().unwrap();
+        mirror.store_mut().bad.insert(BlockSet::from_range(1..2));
+    };
+    [1, 2].into_iter().for_each(|i| damage(&mut trio, i));
+    trio.replies.clear();
+    trio.write_part(0, 1);
+    trio.collect();
+    trio.mirrors[0].as_mut().unwrap().store_mut().late = true;
+    damage(&mut trio, 0);
+    trio.run(usize::MAX);
+    trio.mirrors[0].as_mut().unwrap().store_mut().late = false;
+    trio.pass(1000);
+    let primary = trio.mirrors[0].as_ref().unwrap();
+    assert!(!primary.failed());
+    assert_eq!(trio.replies, [], "the copies differ, and one of them has to go");
+    assert_eq!(primary.suspects(trio.now).len(), 2);
+}
+
+/// The same while one other copy is whole: all three get the write.
+#[test]
+fn a_write_that_damages_two_of_three_copies_is_repaired_by_the_third() {
+    let mut trio = Trio::in_limbo();
+    trio.configure(1, &[1, 2, 3], &[]);
+    trio.pass(200);
+    let damage = |trio: &mut Trio, i: usize| {
+        let mirror = trio.mirrors[i].as_mut().unwrap();
+        mirror.store_mut().bad.insert(BlockSet::from_range(1..2));
+    };
+    [1, 2].into_iter().for_each(|i| damage(&mut trio, i));
+    trio.replies.clear();
+    trio.write_part(0, 1);
+    trio.collect();
+    trio.mirrors[0].as_mut().unwrap().store_mut().late = true;
+    damage(&mut trio, 0);
+    trio.run(usize::MAX);
+    // The error of one of them passes.
+    trio.mirrors[2].as_mut().unwrap().store_mut().bad = BlockSet::EMPTY;
+    trio.mirrors[0].as_mut().unwrap().store_mut().late = false;
+    trio.pass(1000);
+    assert!(!trio.mirrors[0].as_ref().unwrap().failed());
+    let answers = trio.replies.iter().map(|reply| Some(reply.status));
+    assert_eq!(answers.collect::<Vec<_>>(), [Some(Status::Ok)]);
+    let all: Vec<_> = (0..3).filter_map(|i| trio.content(i)).collect();
+    assert_eq!(all, [[1, 9, 1, 1]; 3]);
 }
 
 /// One of three replicas has a write, and can't read it when it settles the others. The content

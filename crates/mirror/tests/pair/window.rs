@@ -16,7 +16,7 @@ fn narrow() -> Pair {
     pair
 }
 
-fn write(pair: &mut Pair, block: u32, fill: u8) {
+pub fn write(pair: &mut Pair, block: u32, fill: u8) {
     pair.ask(0, Kind::Write, 0, block * BLOCK..(block + 1) * BLOCK, fill, 0);
 }
 
@@ -35,7 +35,7 @@ fn sent(pair: &mut Pair) -> u64 {
     bytes
 }
 
-fn answered(pair: &Pair) -> usize {
+pub fn answered(pair: &Pair) -> usize {
     let ok = |reply: &&Reply| reply.status == Status::Ok;
     pair.replies.iter().filter(ok).count()
 }
@@ -203,7 +203,7 @@ fn what_a_session_had_waiting_ends_with_it() {
 
 /// Device 1 is alone in sync and has written 40 blocks that the joiner has missed. The joiner reads
 /// everything that it is sent, and no job of its device ends.
-fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
+pub fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
     let mut pair = Pair::new([4, 4]);
     pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, Memory::room(4), Time::ZERO);
     let mut pair = settle(pair);
@@ -217,7 +217,7 @@ fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
 }
 
 /// The joiner's device works again, and the joiner gets everything.
-fn go_on(pair: &mut Pair) {
+pub fn go_on(pair: &mut Pair) {
     (pair.mirrors[1].store_mut().hangs, pair.mirrors[1].store_mut().late) = (false, false);
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
@@ -420,7 +420,7 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
 }
 
 /// Another client writes to this unit of group 4.
-fn write_to_other(pair: &mut Pair, epoch: u64, unit: u32, block: u32) {
+pub fn write_to_other(pair: &mut Pair, epoch: u64, unit: u32, block: u32) {
     pair.seq += 1;
     let (client, range) = (named(7, pair.seq, pair.seq), place(unit, block * BLOCK, BLOCK));
     let request = request(pair.seq, GroupId(4), epoch, range, client);
@@ -566,110 +566,6 @@ fn a_joiner_that_is_asked_for_everything_sends_no_list() {
         let (state, body) = pair.state.take().expect("an answer");
         assert!(!state.empty);
         assert_eq!(body.is_empty(), joiner);
-    }
-}
-
-/// Devices 1 and 2, in this order, learn that device 2 joins group 4.
-fn join_other(pair: &mut Pair, epoch: u64, by: &[usize]) {
-    let other = moved::config(epoch, 1, &[1, 2], &[1], &[2]);
-    for i in by {
-        let (mirror, out) = (&mut pair.mirrors[*i], &mut pair.outs[*i]);
-        mirror.configure(pair.now, GroupId(4), &other, true, out);
-    }
-    pair.wait(500);
-}
-
-/// From now on all jobs of the joiner's device end, and no change does.
-fn hang_in_changes(pair: &mut Pair) {
-    let store = pair.mirrors[1].store_mut();
-    (store.hangs, store.late, store.kept) = (false, true, true);
-    pair.wait(500);
-}
-
-/// Clients of both groups write, and are answered at once.
-fn assert_served(pair: &mut Pair, epoch: u64, rounds: usize) {
-    for round in 0..rounds {
-        let before = answered(pair);
-        (0..20).for_each(|block| write_to_other(pair, epoch, 0, block));
-        write(pair, 0, 2);
-        pair.run();
-        assert_eq!(answered(pair) - before, 21, "no client waits in round {round}");
-        pair.wait(2000);
-    }
-}
-
-/// The joiner's device works again, and the joiner is admitted to both groups.
-fn join_both(pair: &mut Pair) {
-    pair.mirrors[1].store_mut().late = false;
-    pair.wait(40_000);
-    assert_eq!(pair.mirrors[0].admissions().len(), 2);
-    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
-    pair.assert_equal();
-}
-
-/// It has no operation in flight then, and would get everything again up to the next seal.
-#[test]
-fn a_joiner_that_stalled_in_its_seals_is_sent_nothing_before_they_are_durable() {
-    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
-    let epoch = pair.epoch + 1;
-    join_other(&mut pair, epoch, &[1, 0]);
-    hang_in_changes(&mut pair);
-    let changes = pair.mirrors[1].store().ended.len();
-    assert_eq!(changes, 2, "both groups are in their seals");
-    pair.wait(6000);
-    assert_served(&mut pair, epoch, 8);
-    assert_eq!(pair.mirrors[1].store().ended.len(), changes, "there were no other seals");
-    join_both(&mut pair);
-}
-
-/// The second group has nothing to do with the seal, and would hang in its own.
-#[test]
-fn a_joiner_that_stalled_in_a_seal_is_sent_nothing_of_another_group() {
-    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
-    let epoch = pair.epoch + 1;
-    join_other(&mut pair, epoch, &[1]);
-    hang_in_changes(&mut pair);
-    pair.wait(6000);
-    join_other(&mut pair, epoch, &[0]);
-    assert_served(&mut pair, epoch, 8);
-    join_both(&mut pair);
-}
-
-/// The link of a question may break before the seal is durable: the next one is answered.
-#[test]
-fn a_question_during_a_seal_is_answered_on_the_link_that_is_up() {
-    let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
-    hang_in_changes(&mut pair);
-    pair.wait(8000);
-    pair.state = None;
-    pair.connect(false);
-    pair.wait(500);
-    pair.connect(true);
-    pair.wait(4000);
-    assert!(pair.state.is_none(), "the seal is not durable");
-    pair.mirrors[1].store_mut().late = false;
-    pair.wait(50);
-    assert!(pair.state.is_some());
-    go_on(&mut pair);
-}
-
-/// A seal of a former configuration may become durable in the next one.
-#[test]
-fn a_configuration_that_changes_during_a_seal_goes_on() {
-    for joiners in [&[2][..], &[]] {
-        let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
-        hang_in_changes(&mut pair);
-        pair.wait(8000);
-        pair.configure(1, &[1], joiners, &[0, 1]);
-        pair.wait(4000);
-        let before = answered(&pair);
-        write(&mut pair, 0, 3);
-        pair.run();
-        assert_eq!(answered(&pair) - before, 1, "no client waits");
-        if joiners.is_empty() {
-            pair.configure(1, &[1], &[2], &[0, 1]);
-        }
-        go_on(&mut pair);
     }
 }
 

@@ -246,9 +246,9 @@ impl Mdm {
     ) -> Result<(), Refusal> {
         let (peer, version) = check_hello(&self.config.dialect, hello, self.state.cluster)?;
         let role = hello.role();
-        let alone = self.state.members.list.len() <= 1;
-        if let Some(why) = self.failed.as_ref().filter(|_| role != Role::Admin || !alone) {
-            return Err(refusal(RefusalCode::Unknown, why.clone()));
+        let stop = self.failed.as_ref().filter(|stop| role != Role::Admin || !stop.alone);
+        if let Some(stop) = stop {
+            return Err(refusal(RefusalCode::Unknown, stop.why.clone()));
         }
         let newest = match peer {
             PeerId::Device(device, _) => self.state.devices.get(&device).map(|d| d.incarnation),
@@ -386,7 +386,8 @@ impl Mdm {
             return;
         }
         let busy = (AdminError::Other, String::from("too many orders wait: try again in a moment"));
-        let (error, text) = self.failed.clone().map_or(busy, |why| (AdminError::Log, why));
+        let (error, text) =
+            self.failed.as_ref().map_or(busy, |stop| (AdminError::Log, stop.why.clone()));
         self.reply_error(link, op, error, text, out);
     }
 

@@ -1,6 +1,6 @@
 //! Turns inputs into commands, each against the state right after the command before.
 
-use super::outlet::{Answer, Fence};
+use super::outlet::{Answer, Change, Fence};
 use super::{Mdm, Peer, Session};
 use crate::refusals::refusal;
 use alloc::collections::BTreeSet;
@@ -556,7 +556,7 @@ impl Mdm {
             }
         };
         let mut reply = AdminReply::default();
-        let (mut gone, mut fence) = (None, None);
+        let (mut gone, mut fence, mut changed) = (None, None, false);
         match made {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(None) if told.is_some() => reply.damage = told,
@@ -579,7 +579,7 @@ impl Mdm {
                 if let Command::RemoveMdm(c) = &command {
                     gone = Some(u64::from(c.id));
                 }
-                self.execute(now, &command, batch, out);
+                changed = self.execute(now, &command, batch, out);
                 if let Command::MapVolume(c) = &command {
                     // Even if it changed nothing: the answer to an earlier order may be lost.
                     let (volume, map) = (VolumeId(c.volume), self.state.version);
@@ -599,7 +599,7 @@ impl Mdm {
                 reply.volume = volume.map(|(id, v)| status::volume(&self.state, &unheard, id, v));
             }
         }
-        self.reply_order(link, op, reply, out);
+        self.reply_order((link, op), changed, reply, out);
         let answer = self.answers.last_mut().expect("it was just put there");
         (answer.gone, answer.fence) = (gone, fence);
         if matches!(ask, Some(Ask::SwitchMdm(_))) {
@@ -615,25 +615,32 @@ impl Mdm {
         batch: &mut Commands,
         out: &mut Effects,
     ) {
-        let mut reply = AdminReply::default();
+        let (mut reply, mut changed) = (AdminReply::default(), false);
         match self.state.scrub_commands(device) {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(commands) => {
                 for command in commands {
-                    self.execute(now, &command, batch, out);
+                    changed |= self.execute(now, &command, batch, out);
                 }
             }
         }
-        self.reply_order(link, op, reply, out);
+        self.reply_order((link, op), changed, reply, out);
     }
 
-    fn reply_order(&mut self, link: LinkId, op: u64, mut reply: AdminReply, out: &mut Effects) {
+    fn reply_order(
+        &mut self,
+        (link, op): (LinkId, u64),
+        changed: bool,
+        mut reply: AdminReply,
+        out: &mut Effects,
+    ) {
         reply.applied = self.state.index;
         reply.term = self.term();
         let mut header = Header::from(message::AdminReply { op });
         header.version = self.peer_link(link).version.into();
         let (head, body) = control_frame(header, &reply, out.pool());
         let answer = Answer::frame(link, head, body);
-        self.answers.push(Answer { order: Some(op), question: u64::MAX, ..answer });
+        let change = if changed { Change::Proposed } else { Change::None };
+        self.answers.push(Answer { order: Some(op), change, question: u64::MAX, ..answer });
     }
 }

@@ -121,11 +121,8 @@ impl Mdm {
 
     /// Starts with an image that is durable.
     pub(super) fn start(&mut self, now: Time, image: Image, out: &mut Effects) {
-        let decided = match image.base.data.is_empty() {
-            true => Decided::nothing(),
-            false => Decided::from_bytes(&image.base.data, self.level_max())
-                .expect("it was read, or made, before"),
-        };
+        let decided = Decided::from_base(&image.base.data, self.level_max())
+            .expect("it was read, or made, before");
         let me = image.me as u32;
         let late = decided.state.members.list.get(&me).is_some_and(|m| m.tie_breaker);
         (self.state, self.chain) = (decided.state, decided.chain);
@@ -188,10 +185,7 @@ fn read(
 ) -> Result<(Image, Box<Decided>), String> {
     let mut image = Image::decode(image).map_err(|e| e.to_string())?;
     // The state says whether this build can read what follows, so it comes first.
-    let mut scratch = Box::new(match image.base.data.is_empty() {
-        true => Decided::nothing(),
-        false => Decided::from_bytes(&image.base.data, level_max)?,
-    });
+    let mut scratch = Box::new(Decided::from_base(&image.base.data, level_max)?);
     for record in records {
         let record = Record::decode(&record[..]).map_err(|e| e.to_string())?;
         if !image.replay(record) {

@@ -2,6 +2,7 @@
 //! committed, and ends when the consensus says so, whatever is in flight then.
 
 use super::gather::Gathered;
+use super::outlet::Answer;
 use super::{Mdm, Peer};
 use crate::refusals::refusal;
 use alloc::string::{String, ToString};
@@ -62,9 +63,11 @@ impl Mdm {
     /// if it just did.
     fn stand_alone(&mut self) -> bool {
         let Some(consensus) = &mut self.consensus else { return false };
-        let alone = consensus.membership().voters == [consensus.id()]
-            && consensus.membership().outgoing.is_empty();
-        if alone && !consensus.role().leads && self.log.is_idle() && !consensus.is_due() {
+        if consensus.is_only_voter()
+            && !consensus.role().leads
+            && self.log.is_idle()
+            && !consensus.is_due()
+        {
             consensus.campaign();
             return consensus.is_due_soon();
         }
@@ -79,13 +82,16 @@ impl Mdm {
             }
         }
         for committed in turn.committed {
-            self.apply(committed, out);
+            if let Err(what) = self.apply(committed, out) {
+                return self.not_understood(&what, out);
+            }
         }
         self.questions.1 = turn.confirmed.into_iter().fold(self.questions.1, u64::max);
         self.send_all(turn.send, out);
     }
 
-    fn apply(&mut self, committed: Committed, out: &mut Effects) {
+    /// Applies a committed entry. An error says what this build does not know in it.
+    fn apply(&mut self, committed: Committed, out: &mut Effects) -> Result<(), String> {
         let Committed { index, term, meaning } = committed;
         match meaning {
             Meaning::Nothing => {
@@ -100,21 +106,21 @@ impl Mdm {
                 match self.office.as_mut() {
                     Some(office) if office.proposed == Some(index) => {
                         office.proposed = None;
-                        // It was committed, so this MDM still led.
-                        self.answers.iter_mut().for_each(|a| a.question = 0);
+                        self.answers.iter_mut().for_each(Answer::committed);
                     }
                     _ => {
                         let level_max = self.level_max();
-                        if let Err(what) = entry::apply(&mut self.state, &data, level_max) {
-                            return self.not_understood(&what, out);
-                        }
+                        entry::apply(&mut self.state, &data, level_max)?;
                     }
                 }
             }
         }
         out.note(Note::Decided { index, term, chain: self.chain });
+        Ok(())
     }
 
+    /// Stops this MDM before the rest of what was decided is applied, and before anything is sent:
+    /// it does not have the state that the others have now.
     fn not_understood(&mut self, what: &str, out: &mut Effects) {
         let why = alloc::format!(
             "the leading MDM has sent something that this build doesn't know ({what}): update this MDM"
@@ -180,7 +186,7 @@ impl Mdm {
         }
         let Some(consensus) = &self.consensus else { return };
         let (base, entries) = consensus.decided();
-        let decided = Decided::from_bytes(base, self.level_max());
+        let decided = Decided::from_base(base, self.level_max());
         let mut decided = decided.expect("it was a state before");
         for data in entries {
             decided.apply(&data, self.level_max()).expect("it was applied before");
@@ -214,8 +220,7 @@ impl Mdm {
         let Some(consensus) = &self.consensus else {
             return self.log.is_recovering() || self.beginning.is_some() || self.moved.is_some();
         };
-        let alone = consensus.membership().voters == [consensus.id()];
-        !self.ready && (consensus.role().leads || alone)
+        !self.ready && (consensus.role().leads || consensus.is_only_voter())
     }
 
     /// Returns true if inputs may be worked on.
@@ -242,7 +247,7 @@ impl Mdm {
     /// Asks the consensus to confirm that this MDM leads, for answers to orders that changed
     /// nothing: they are true only if it does.
     fn ask_for_the_new(&mut self) {
-        let new = |a: &super::Answer| a.question == u64::MAX;
+        let new = |a: &Answer| a.question == u64::MAX;
         if !self.answers.iter().any(new) {
             return;
         }

@@ -2,7 +2,7 @@
 //! the log failed.
 
 use super::intake::Input;
-use super::{Link, Mdm, Peer, Pull};
+use super::{Link, Mdm, Peer, Pull, Stop};
 use crate::link::send_control;
 use alloc::format;
 use alloc::string::String;
@@ -22,6 +22,8 @@ pub(super) struct Answer {
     pub link: LinkId,
     /// The order that it answers, if there is one.
     pub order: Option<u64>,
+    /// How far that order's change is.
+    pub change: Change,
     /// It leaves when this question to the consensus is answered; `u64::MAX`: not asked yet.
     pub question: u64,
     /// It leaves when this removed MDM no longer counts: until then the others may need it.
@@ -39,6 +41,7 @@ impl Answer {
             refusal: None,
             link,
             order: None,
+            change: Change::None,
             question: 0,
             gone: None,
             fence: None,
@@ -46,6 +49,25 @@ impl Answer {
             body,
         }
     }
+
+    /// Everything that it rests on is committed, so this MDM still led then.
+    pub fn committed(&mut self) {
+        self.question = 0;
+        if self.change == Change::Proposed {
+            self.change = Change::Committed;
+        }
+    }
+}
+
+/// How far the change is that an order makes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It makes none: it is a question, or everything was as it wants it already.
+    None,
+    /// The change is proposed.
+    Proposed,
+    /// The change is committed.
+    Committed,
 }
 
 /// Clients of a volume have fewer rights from now on. Every device that serves the volume has to
@@ -211,13 +233,19 @@ impl Mdm {
             "it is done, but {device} of server `{server}` has not confirmed it: until it hears from an MDM, or is \
              stopped, it may serve those that were unmapped. Ask again when `gabion status` shows it as up"
         );
-        let reply = AdminReply {
-            error: AdminError::Unconfirmed as i32,
-            text,
-            applied: self.state.index,
-            term: self.term(),
-            ..AdminReply::default()
-        };
+        self.answer_error(link, op, AdminError::Unconfirmed, text, out);
+    }
+
+    fn answer_error(
+        &self,
+        link: LinkId,
+        op: u64,
+        error: AdminError,
+        text: String,
+        out: &mut Effects,
+    ) {
+        let (error, applied, term) = (error as i32, self.state.index, self.term());
+        let reply = AdminReply { error, text, applied, term, ..AdminReply::default() };
         send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
     }
 
@@ -256,13 +284,16 @@ impl Mdm {
         }
     }
 
-    /// Stops this MDM: nothing changes any more. If there are other MDMs, they continue. An MDM
-    /// that was to be added, and is not committed, is none of them.
+    /// Stops this MDM: nothing changes any more. If other MDMs vote, they continue without it. One
+    /// that was only added to the list, and does not vote, can't.
     pub(super) fn fail(&mut self, why: String, out: &mut Effects) {
+        if self.failed.is_some() {
+            return;
+        }
         self.take_back();
-        let alone = self.state.members.list.len() <= 1;
+        let alone = self.consensus.as_ref().is_none_or(|c| c.is_only_voter());
         self.answer_orders(&why, alone, out);
-        self.failed = Some(why);
+        self.failed = Some(Stop { why, alone });
         if !alone {
             self.resign(out);
         }
@@ -271,25 +302,47 @@ impl Mdm {
         self.settle_hellos(Time::ZERO, out);
     }
 
-    /// Answers all orders that wait with the reason why this MDM stops.
+    /// Answers the orders whose change is proposed or committed. If no other MDM can lead, it also
+    /// answers all others with the reason why this one stops; otherwise these are left to the
+    /// refusal, which sends their peers to the new leader.
     fn answer_orders(&mut self, why: &str, alone: bool, out: &mut Effects) {
-        let waiting = self.answers.drain(..).filter_map(|a| Some((a.link, a.order?)));
-        let mut orders: Vec<(LinkId, u64)> = waiting.collect();
-        for input in self.inputs.drain(..) {
-            if let Input::Order(link, op, _) = input {
-                orders.push((link, op));
-            }
-        }
-        let text = match alone {
-            true => String::from(why),
+        let unsure = match alone {
+            true => format!("{why}. After that it may have done this: look before you repeat it"),
             // They may have the order already.
             false => format!(
                 "{why}. If another MDM leads now, it may have done this: look before you repeat it"
             ),
         };
-        let reply = AdminReply { error: AdminError::Log as i32, text, ..AdminReply::default() };
-        for (link, op) in orders.into_iter().filter(|(link, _)| self.links.contains_key(link)) {
-            send_control(self.peer_link(link), message::AdminReply { op }, &reply, out);
+        let waiting = core::mem::take(&mut self.answers);
+        for answer in waiting.into_iter().filter(|a| self.links.contains_key(&a.link)) {
+            let (link, Some(op)) = (answer.link, answer.order) else { continue };
+            match answer.change {
+                Change::None if alone => {
+                    self.answer_error(link, op, AdminError::Log, why.into(), out);
+                }
+                Change::None => {}
+                Change::Proposed => {
+                    self.answer_error(link, op, AdminError::Log, unsure.clone(), out);
+                }
+                Change::Committed if answer.fence.is_none() && answer.gone.is_none() => {
+                    out.send(link, answer.head, answer.body);
+                }
+                Change::Committed => {
+                    let text = format!(
+                        "it is done, but not every process that has to know has confirmed it, and this MDM \
+                         has stopped: {why}"
+                    );
+                    self.answer_error(link, op, AdminError::Unconfirmed, text, out);
+                }
+            }
+        }
+        for input in core::mem::take(&mut self.inputs) {
+            if let Input::Order(link, op, _) = input
+                && alone
+                && self.links.contains_key(&link)
+            {
+                self.answer_error(link, op, AdminError::Log, why.into(), out);
+            }
         }
     }
 }

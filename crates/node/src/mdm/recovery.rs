@@ -6,7 +6,7 @@
 //! writes an image of which it is the only member and which records the order, and starts with
 //! that. The others no longer belong to it: any of them that comes back is refused, and ends.
 
-use super::outlet::Answer;
+use super::outlet::{Answer, Change};
 use super::peers::Peers;
 use super::{Mdm, Peer};
 use crate::link::send_control;
@@ -50,7 +50,9 @@ impl Mdm {
             Ok(()) => {
                 out.note(Note::Recovering { number: self.state.recovery.number });
                 let (head, body) = control_frame(header, &AdminReply::default(), out.pool());
-                self.answers.push(Answer { order: Some(op), ..Answer::frame(link.id, head, body) });
+                let answer = Answer::frame(link.id, head, body);
+                let change = Change::Proposed;
+                self.answers.push(Answer { order: Some(op), change, ..answer });
             }
             Err(text) => {
                 let error = AdminError::Other as i32;

@@ -14,7 +14,7 @@ use store::durable::Durable;
 #[derive(Debug)]
 pub enum Device {
     /// RAM and NULL.
-    Memory(Memory),
+    Memory(Box<Memory>),
     /// A file or a block device, mounted.
     Durable(Box<Durable>),
 }

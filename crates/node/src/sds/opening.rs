@@ -42,7 +42,7 @@ pub(super) struct Opening {
 
 impl Opening {
     pub(super) fn new(config: &DeviceConfig, level_max: u32) -> Opening {
-        let memory = |bytes, keeps| Device::Memory(Memory::new(DiskId(0), bytes, keeps));
+        let memory = |bytes, keeps| Device::Memory(Box::new(Memory::new(DiskId(0), bytes, keeps)));
         let (config, step) = match config {
             DeviceConfig::Ram { capacity } => (None, Step::Ready(memory(*capacity, true))),
             DeviceConfig::Null { capacity } => (None, Step::Ready(memory(*capacity, false))),

@@ -2,12 +2,13 @@
 
 use super::*;
 use consensus::{Base, Entry, HardState, Image, Membership};
-use mdm::command::{Command, RemoveMdm};
+use mdm::command::{self, Command};
 use mdm::entry::{Commands, to_bytes};
 use mdm::log::{Io, Log, Progress};
 use wire::message::Raft;
 
 pub const AWAY: &str = "10.0.0.2:7000";
+const THIRD: &str = "10.0.0.3:7000";
 /// The kinds of two messages of the consensus: a heartbeat, and an answer to entries.
 const HEARTBEAT: i32 = 8;
 const APPENDED: i32 = 4;
@@ -48,8 +49,11 @@ impl Bench {
 
     /// Sends a message of member 2 of this kind, about this entry.
     fn say_of(&mut self, link: LinkId, secret: u64, kind: i32, term: u64, index: u64) {
-        let message =
-            consensus::Message { kind, from: 2, to: 1, term, index, ..Default::default() };
+        self.say_from(2, link, secret, kind, term, index);
+    }
+
+    fn say_from(&mut self, from: u64, link: LinkId, secret: u64, kind: i32, term: u64, index: u64) {
+        let message = consensus::Message { kind, from, to: 1, term, index, ..Default::default() };
         let bytes = message.encode_to_vec();
         self.raw(link, first_part(secret, bytes.len() as u32), &bytes);
     }
@@ -70,19 +74,81 @@ impl Bench {
         hello.secret
     }
 
-    /// Connects member 2, which has all entries. Returns its link, and the index of the last entry.
-    fn with_all_entries(&mut self) -> (LinkId, u64) {
-        self.dials.retain(|(_, to)| to == AWAY);
+    /// Connects a member. Returns its link, and the secret that it sends.
+    fn connect_member(&mut self, id: u32, address: &str) -> (LinkId, u64) {
+        let at = self.dials.iter().rposition(|(_, to)| to == address).expect("it was dialled");
+        let dial = self.dials.remove(at);
+        self.dials.push(dial); // `dial_up` takes the last one
         let (way, greeting) = self.dial_up();
         let plain = node::link::welcome(ClusterId(7), Role::Mdm, 1);
         self.send(way, Header::new(Kind::Welcome), &plain);
-        let link = self.hello_as(2, AWAY);
+        (self.hello_as(id, address), greeting.secret)
+    }
+
+    /// Connects member 2, which has all entries. Returns its link, and the index of the last entry.
+    fn with_all_entries(&mut self) -> (LinkId, u64) {
+        let (link, secret) = self.connect_member(2, AWAY);
         self.pass(500, &[]);
         let last = self.mdm.consensus().unwrap().last();
-        self.say_of(link, greeting.secret, APPENDED, self.term(), last);
+        self.say_of(link, secret, APPENDED, self.term(), last);
         let peers = self.mdm.consensus().unwrap().peers();
         assert!(peers.iter().any(|p| p.id == 2 && p.matched == last), "{peers:?}");
         (link, last)
+    }
+
+    /// Lets members get every entry, until these are the voters.
+    fn until_voters_are(&mut self, members: &[(u64, LinkId, u64)], voters: &[u64]) {
+        for _ in 0..50 {
+            let now = self.mdm.consensus().unwrap().membership();
+            if now.voters == voters && now.outgoing.is_empty() && self.mdm.is_settled() {
+                return;
+            }
+            self.pass(100, &[]);
+            self.all_have_everything(members);
+        }
+        panic!("{:?}", self.mdm.consensus().unwrap().membership());
+    }
+
+    fn all_have_everything(&mut self, members: &[(u64, LinkId, u64)]) {
+        for (id, link, secret) in members {
+            let last = self.mdm.consensus().unwrap().last();
+            self.say_from(*id, *link, *secret, APPENDED, self.term(), last);
+        }
+    }
+
+    /// Creates an MDM that leads, and two others that vote, too.
+    fn of_three() -> (Bench, Vec<(u64, LinkId, u64)>) {
+        let mut b = Bench::with_a_member();
+        let add = AddMdm { name: "c".into(), address: THIRD.into(), tie_breaker: false };
+        assert_eq!(b.ask(Ask::AddMdm(add)).error, 0);
+        b.pass(100, &[]);
+        let two = b.connect_member(2, AWAY);
+        let three = b.connect_member(3, THIRD);
+        let members = Vec::from([(2, two.0, two.1), (3, three.0, three.1)]);
+        b.until_voters_are(&members, &[1, 2, 3]);
+        (b, members)
+    }
+
+    fn order_domain(&mut self, link: LinkId, name: &str) {
+        let kind = ObjectKind::Domain as i32;
+        self.order(
+            link,
+            Ask::CreateObject(CreateObject { kind, name: name.into(), ..Default::default() }),
+        );
+    }
+
+    /// Ends the write under way with an error.
+    fn fail_disk(&mut self) {
+        self.held = false;
+        self.disk_step(Some(DiskError::NoSpace));
+        self.settle();
+    }
+
+    /// Returns the only answer on a link that stays.
+    fn answer(&mut self, link: LinkId) -> (AdminError, String) {
+        let reply: AdminReply = self.take(link, Kind::AdminReply).pop().expect("an answer");
+        assert!(!self.closed.contains(&link));
+        (reply.error(), reply.text)
     }
 
     fn term(&self) -> u64 {
@@ -116,26 +182,140 @@ fn an_mdm_alone_whose_log_fails_while_another_is_added_says_why() {
 /// Peers look for another leader then. The advice to take this MDM into a cluster would be wrong.
 #[test]
 fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
-    let mut b = Bench::with_a_member();
-    b.with_all_entries();
+    let (mut b, _) = Bench::of_three();
     let server = b.say_hello(Role::Sdc);
-    let admin = b.say_hello(Role::Admin);
+    let [admin, asks, waits, proposes] = [0; 4].map(|_| b.say_hello(Role::Admin));
+    // Its answer needs a majority that confirms the leader.
+    b.order(asks, Ask::Status(StatusAsk {}));
     b.held = true;
-    let kind = wire::control::ObjectKind::Domain as i32;
-    let domain = wire::control::CreateObject { kind, name: "d".into(), ..Default::default() };
-    b.order(admin, Ask::CreateObject(domain));
-    b.held = false;
-    b.disk_step(Some(DiskError::NoSpace));
-    b.settle();
-    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().expect("an answer");
+    b.order_domain(proposes, "d");
+    b.order_domain(waits, "e");
+    b.fail_disk();
+    let reply: AdminReply = b.take(proposes, Kind::AdminReply).pop().expect("an answer");
     assert_eq!(reply.error(), AdminError::Log);
     let text = reply.text;
     assert!(text.contains("no space left") && text.contains("may have done this"), "{text}");
-    for link in [server, admin] {
+    for link in [asks, waits] {
+        let told: Vec<AdminReply> = b.take(link, Kind::AdminReply);
+        assert!(told.is_empty(), "it has not changed anything: the new leader answers: {told:?}");
+    }
+    for link in [server, admin, asks, waits, proposes] {
         let (code, text) = b.refusal(link);
         assert_eq!(code, RefusalCode::NotLeader);
         assert!(text.starts_with("this MDM does not lead"), "{text}");
     }
+}
+
+/// Of two MDMs only one votes, so nobody else leads when its log fails.
+#[test]
+fn the_only_voter_whose_log_fails_is_alone_whatever_members_there_are() {
+    let mut b = Bench::with_a_member();
+    b.with_all_entries();
+    let server = b.say_hello(Role::Sdc);
+    let [proposes, waits, asks] = [0; 3].map(|_| b.say_hello(Role::Admin));
+    b.held = true;
+    b.order_domain(proposes, "d");
+    b.order_domain(waits, "e");
+    b.order(asks, Ask::Status(StatusAsk {}));
+    b.fail_disk();
+    for (link, unsure) in [(proposes, true), (waits, false), (asks, false)] {
+        let (error, text) = b.answer(link);
+        assert!(error == AdminError::Log && text.contains("no space left"), "{text}");
+        assert!(text.contains("may have done this") == unsure && !text.contains("lead"), "{text}");
+    }
+    assert!(!b.closed.contains(&server), "it continues with the map that it has");
+    assert_eq!(b.create("w").error(), AdminError::Log);
+    let late = b.say_hello(Role::Sdc);
+    assert_eq!(b.refusal(late).0, RefusalCode::Unknown);
+}
+
+/// The list has one MDM as soon as the removal of the second one is committed. That one still
+/// votes, and may lead.
+#[test]
+fn a_leader_whose_log_fails_is_not_alone_while_a_removed_one_votes() {
+    let (mut b, members) = Bench::of_three();
+    let remove = |name: &str| Ask::RemoveMdm(RemoveMdm { name: name.into() });
+    let first = b.say_hello(Role::Admin);
+    b.order(first, remove("c"));
+    b.until_voters_are(&members[..1], &[1, 2]);
+    let admin = b.say_hello(Role::Admin);
+    b.order(admin, remove("b"));
+    b.all_have_everything(&members[..1]);
+    assert_eq!(b.mdm.state().members.list.len(), 1);
+    assert_eq!(b.mdm.consensus().unwrap().membership().voters, [1, 2]);
+    let proposes = b.say_hello(Role::Admin);
+    b.held = true;
+    b.order_domain(proposes, "d");
+    b.fail_disk();
+    let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().expect("an answer");
+    assert_eq!(reply.error(), AdminError::Unconfirmed, "{}", reply.text);
+    assert!(reply.text.starts_with("it is done, but"), "{}", reply.text);
+    for link in [admin, proposes] {
+        assert_eq!(b.refusal(link).0, RefusalCode::NotLeader);
+    }
+}
+
+#[test]
+fn an_order_that_waits_for_its_fence_is_done_when_the_log_fails() {
+    let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
+    let admin = b.say_hello(Role::Admin);
+    let all = UnmapAsk { volume: "v".into(), all: true, ..UnmapAsk::default() };
+    b.order(admin, Ask::Unmap(all));
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "no device has confirmed it");
+    let proposes = b.say_hello(Role::Admin);
+    b.held = true;
+    b.order_domain(proposes, "d");
+    b.fail_disk();
+    let (error, text) = b.answer(admin);
+    assert_eq!(error, AdminError::Unconfirmed, "{text}");
+    assert!(text.starts_with("it is done, but") && text.contains("no space left"), "{text}");
+    assert_eq!(b.answer(proposes).0, AdminError::Log);
+}
+
+/// A message of the newest build is not understood. Nothing after it may be applied or said.
+#[test]
+fn an_mdm_that_does_not_understand_an_entry_stops_there() {
+    let b = Bench::new();
+    let strange = Entry { kind: 0, term: 2, index: 9, data: Vec::from([9]), context: Vec::new() };
+    let domain =
+        CreateObject { kind: ObjectKind::Domain as i32, name: "d".into(), ..Default::default() };
+    let mut commands = Commands::default();
+    assert!(commands.push(&b.mdm.state().create_object_command(&domain).unwrap(), 1));
+    let next = Entry { index: 10, data: commands.into_data(), ..strange.clone() };
+    let membership = Membership { voters: vec![1, 2], ..Membership::default() };
+    let image = Image {
+        me: 1,
+        hard: HardState { term: 2, vote: 2, commit: 8 },
+        base: Base { index: 8, term: 2, membership, data: to_bytes(b.mdm.state(), 0) },
+        entries: Vec::new(),
+    };
+    let mut state = b.mdm.state().clone();
+    let added = MdmInfo { id: 2, name: "b".into(), address: AWAY.into(), tie_breaker: false };
+    state.apply(state.index + 1, &Command::AddMdm(added));
+    let image = Image { base: Base { data: to_bytes(&state, 0), ..image.base }, ..image };
+    let mut b = Bench::on_disk(disk_of(&image), config(Limits::TEST_MIN));
+    b.settle();
+    b.pass(100, &[]);
+    let (link, secret) = b.connect_member(2, AWAY);
+    let message = consensus::Message {
+        kind: 3, // entries
+        from: 2,
+        to: 1,
+        term: 2,
+        log_term: 2,
+        index: 8,
+        commit: 10,
+        entries: vec![strange, next],
+        ..Default::default()
+    };
+    let bytes = message.encode_to_vec();
+    b.raw(link, first_part(secret, bytes.len() as u32), &bytes);
+    b.pass(100, &[]);
+    let why = b.mdm.failed().expect("it must not go on").to_owned();
+    assert!(why.contains("update this MDM"), "{why}");
+    let decided = b.notes.iter().filter(|n| matches!(n, Note::Decided { index: 9.., .. }));
+    assert_eq!(decided.count(), 0, "nothing after it is applied");
+    assert_eq!(b.mdm.state().objects.domains.len(), 1);
 }
 
 /// Returns the first part of a message of this length.
@@ -398,7 +578,7 @@ fn a_log_with_a_forged_term_ends_with_words() {
 fn who_was_removed_and_still_counts_is_dialled_after_a_restart() {
     let b = Bench::with_a_member();
     let mut commands = Commands::default();
-    assert!(commands.push(&Command::RemoveMdm(RemoveMdm { id: 2 }), 1));
+    assert!(commands.push(&Command::RemoveMdm(command::RemoveMdm { id: 2 }), 1));
     let data = commands.into_data();
     let membership = Membership { voters: vec![1, 2], ..Membership::default() };
     let image = Image {

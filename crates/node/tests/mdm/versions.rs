@@ -241,8 +241,10 @@ fn an_mdm_that_is_too_old_says_so_to_whom_asks_it() {
     let text = "the cluster has level 2, and `mdm` knows levels up to 1: update it";
     b.send(way, Header::new(Kind::Refusal), &node::refusals::refusal(RefusalCode::TooOld, text));
     assert_eq!(b.mdm.failed(), Some(text));
-    let admin = b.say_hello(Role::Admin);
-    assert!(b.refusal(admin).1.contains(text));
+    let server = b.say_hello(Role::Sds);
+    assert!(b.refusal(server).1.contains(text));
+    let reply = b.create("w");
+    assert!(reply.error() == AdminError::Log && reply.text.contains(text), "{}", reply.text);
     assert_eq!(b.disk, before, "it changes nothing");
 }
 

@@ -21,19 +21,16 @@
 //! at once. No step needs room in the log.
 
 use super::bits::Bits;
-use super::fetch::empty_page;
-use super::format::page_sum;
-use super::job::{Op, Reader, Waiter};
-use super::layout::{MAP_ENTRIES, PAGE};
+use super::job::{Op, Reader};
+use super::layout::PAGE;
+use super::ops::Ops;
 use super::overlay::Run;
 use super::store::Durable;
 use super::superblock::{Anchor, Content, LogStart};
-use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::crc::crc32c;
 use base::{Mutant, mutant};
 use seam::{DiskError, Effects};
-use zerocopy::IntoBytes;
 
 /// Number of pages that are written at the same time.
 const PAGES: u32 = 32;
@@ -52,9 +49,32 @@ enum Step {
     Second,
 }
 
+/// The checkpoints of a device: one at a time.
+#[derive(Debug)]
+pub struct Checkpoints {
+    running: Option<Checkpoint>,
+    /// One is due, whatever the log says, and a caller waits for it.
+    due: bool,
+}
+
+/// What sets the pace of a checkpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    /// Bytes of the log that a mount would read.
+    pub used: u64,
+    /// Bytes ever written to the log.
+    pub written: u64,
+    /// The value of `used` that makes a checkpoint due.
+    pub due_at: u64,
+    /// Number of slots whose checksums have changed since the last checkpoint began.
+    pub fresh: usize,
+    /// The value of `fresh` that makes a checkpoint due.
+    pub most_fresh: usize,
+}
+
 /// A running checkpoint.
 #[derive(Debug)]
-pub struct Checkpoint {
+struct Checkpoint {
     step: Step,
     start: LogStart,
     /// Pages of the map to save. `next_map` and `next_sum` say where to continue.
@@ -80,97 +100,70 @@ struct Pace {
     written: u64,
 }
 
-impl Durable {
-    /// True when the checkpoint can't go on before blocks are in their slots.
-    pub(super) fn checkpoint_wants_home(&self) -> bool {
-        let Some(c) = &self.checkpoint else { return false };
-        c.step == Step::Home && self.overlay.oldest().is_some_and(|r| r < c.start.record)
+impl Default for Checkpoints {
+    /// The state after a mount: the first checkpoint is due.
+    fn default() -> Checkpoints {
+        Checkpoints { running: None, due: true }
+    }
+}
+
+impl Checkpoints {
+    /// Makes a checkpoint due.
+    pub fn request(&mut self) {
+        self.due = true;
     }
 
-    /// Returns the size of the log in bytes beyond which a checkpoint is due.
-    fn due_at(&self) -> u64 {
-        (self.log.ring() / 2).min(self.tuning.replay_bytes)
+    /// True when a checkpoint was requested and has not begun.
+    pub fn is_requested(&self) -> bool {
+        self.due
+    }
+
+    /// True while a checkpoint runs or was requested.
+    pub fn is_active(&self) -> bool {
+        self.due || self.running.is_some()
     }
 
     /// Makes the running checkpoint go on at full speed.
-    pub fn hurry_checkpoint(&mut self) {
-        if let Some(c) = &mut self.checkpoint {
+    pub fn hurry(&mut self) {
+        if let Some(c) = &mut self.running {
             c.pace.hurried = true;
         }
     }
 
+    /// True when the checkpoint can't go on before blocks are in their slots. `oldest` is the
+    /// oldest record with such a block.
+    pub fn want_home(&self, oldest: Option<u64>) -> bool {
+        let Some(c) = &self.running else { return false };
+        c.step == Step::Home && oldest.is_some_and(|r| r < c.start.record)
+    }
+
     /// True when the checkpoint may send one more block to its slot, or save one more page.
-    pub(super) fn checkpoint_may_go_on(&self) -> bool {
-        let Some(Checkpoint { pace, .. }) = &self.checkpoint else { return false };
-        let due = self.due_at();
-        let span = (due / 4).max(1);
+    pub fn may_go_on(&self, now: &Progress) -> bool {
+        let Some(Checkpoint { pace, .. }) = &self.running else { return false };
+        let span = (now.due_at / 4).max(1);
         let hurried = pace.hurried
-            || self.checkpoint_due
-            || self.log.used() > due + 2 * span
-            || self.sums.fresh() > self.tuning.fresh_sums / 2;
-        let log = self.log.written() - pace.written;
+            || self.due
+            || now.used > now.due_at + 2 * span
+            || now.fresh > now.most_fresh / 2;
+        let log = now.written - pace.written;
         let hurried = hurried && !mutant::on(Mutant::NoHurry);
         hurried || pace.done < AHEAD + pace.work * log / span
     }
 
     /// Counts blocks on their way to slots as work, if the checkpoint waits for them.
-    pub(super) fn checkpoint_takes_home(&mut self, run: &Run) {
-        let Some(c) = self.checkpoint.as_mut().filter(|c| c.step == Step::Home) else { return };
+    pub fn take_home(&mut self, run: &Run) {
+        let Some(c) = self.running.as_mut().filter(|c| c.step == Step::Home) else { return };
         let waited = run.blocks.iter().filter(|(_, record)| *record < c.start.record);
         c.pace.done += waited.count() as u64;
     }
 
-    /// Begins a checkpoint if one is due, and continues the running one.
-    pub(super) fn run_checkpoint(&mut self, out: &mut Effects) {
-        let due = self.checkpoint_due
-            || self.log.used() > self.due_at()
-            || self.sums.fresh() > self.tuning.fresh_sums;
-        if self.checkpoint.is_none() && due && self.is_swept() {
-            self.begin_checkpoint();
-        }
-        let Some(c) = &mut self.checkpoint else { return };
-        if let Some(step) = c.next.take() {
-            return self.save_superblocks(step, out);
-        }
-        if c.step == Step::Home {
-            if self.overlay.oldest().is_some_and(|r| r < c.start.record) {
-                return;
-            }
-            c.step = Step::Pages;
-        }
-        if self.checkpoint.as_ref().is_some_and(|c| c.step == Step::Pages) {
-            self.save_pages(out);
-        }
-    }
-
-    /// True when the map has freed the slots that a wipe or drop before the log's start gave back.
-    /// Replay won't see that wipe or drop, so the pages must. Usually the sweep goes on in its
-    /// steps; it is completed at once when a checkpoint can't wait for that.
-    fn is_swept(&mut self) -> bool {
-        if mutant::on(Mutant::MidSweep) {
-            return true;
-        }
-        let late = |is: u64, due: u64| is > due + due / 4;
-        let (fresh, most) = (self.sums.fresh() as u64, self.tuning.fresh_sums as u64);
-        if self.checkpoint_due || late(self.log.used(), self.due_at()) || late(fresh, most) {
-            self.sweep(u32::MAX);
-        }
-        !self.map.is_sweeping()
-    }
-
-    fn begin_checkpoint(&mut self) {
-        let hurried = core::mem::take(&mut self.checkpoint_due);
-        self.sums.begin_saving();
-        let start = self.log.start();
-        if mutant::on(Mutant::EagerTail) {
-            self.log.free(start.position);
-        }
-        let pages = self.map.take_dirty();
-        let work = self.overlay.bytes() / base::BLOCK as usize
-            + pages.count() as usize
-            + self.sums.pages_to_save();
-        let written = self.log.written();
-        self.checkpoint = Some(Checkpoint {
+    /// Begins a checkpoint from `start` of the log on, which saves these pages of the map. `others`
+    /// is the rest of its work: blocks and pages of checksums.
+    fn begin(&mut self, start: LogStart, pages: Bits, others: usize, written: u64) {
+        assert!(self.running.is_none(), "one checkpoint at a time");
+        let hurried = core::mem::take(&mut self.due);
+        let work = others as u64 + u64::from(pages.count());
+        self.running = Some(Checkpoint {
             step: Step::Home,
             start,
             pages,
@@ -179,16 +172,143 @@ impl Durable {
             busy: 0,
             anchor: Anchor::default(),
             next: None,
-            pace: Pace { hurried, work: work as u64, done: 0, written },
+            pace: Pace { hurried, work, done: 0, written },
         });
+    }
+
+    fn running(&mut self) -> &mut Checkpoint {
+        self.running.as_mut().expect("a checkpoint runs while its writes do")
+    }
+
+    /// Notes that a write of the checkpoint completed. Returns true for the last one.
+    pub fn wrote(&mut self) -> bool {
+        let c = self.running();
+        c.busy -= 1;
+        c.busy == 0
+    }
+
+    /// Continues after a step has become durable. After the last one, returns what the superblocks
+    /// say now, and where the log begins.
+    pub fn durable(&mut self) -> Option<(Anchor, LogStart)> {
+        let c = self.running();
+        match c.step {
+            Step::Home | Step::Pages => unreachable!("they wait for nothing"),
+            Step::Root => c.next = Some(Step::First),
+            Step::First => c.next = Some(Step::Second),
+            Step::Second => return self.running.take().map(|c| (c.anchor, c.start)),
+        }
+        None
+    }
+}
+
+impl Checkpoint {
+    /// Writes root or records.
+    fn save_bytes(&mut self, at: u64, bytes: &[u8], ops: &mut Ops, out: &mut Effects) {
+        for (i, piece) in bytes.chunks(PIECE).enumerate() {
+            let mut body = out.pool().zeroed(piece.len().next_multiple_of(PAGE as usize));
+            body.as_mut()[..piece.len()].copy_from_slice(piece);
+            self.busy += 1;
+            ops.write(at + (i * PIECE) as u64, body, Op::Anchor, out);
+        }
+    }
+
+    /// Writes two of the superblocks, or the other ones.
+    fn save_superblocks(
+        &mut self,
+        step: Step,
+        content: &Content,
+        ops: &mut Ops,
+        out: &mut Effects,
+    ) {
+        self.step = step;
+        let content = Content { anchor: self.anchor, ..content.clone() };
+        let [first, second, middle, last] = content.layout.places();
+        let mut places = Vec::from([first, middle]);
+        if step == Step::Second {
+            places = content.layout.earlier_ends().chain([second, last]).collect();
+        }
+        self.busy += places.len() as u32;
+        let mut body = out.alloc(PAGE as usize);
+        content.encode(body.as_mut());
+        places.into_iter().for_each(|at| ops.write(at, body.clone(), Op::Anchor, out));
+    }
+}
+
+impl Durable {
+    /// Makes the running checkpoint go on at full speed.
+    pub fn hurry_checkpoint(&mut self) {
+        self.checkpoints.hurry();
+    }
+
+    /// Returns what sets the pace of checkpoints.
+    pub(super) fn progress(&self) -> Progress {
+        Progress {
+            used: self.log.used(),
+            written: self.log.written(),
+            due_at: self.tuning.due_at(self.log.ring()),
+            fresh: self.pages.sums.fresh(),
+            most_fresh: self.tuning.fresh_sums,
+        }
+    }
+
+    /// Begins a checkpoint if one is due, and continues the running one.
+    pub(super) fn run_checkpoint(&mut self, out: &mut Effects) {
+        if self.checkpoints.running.is_none() && self.may_begin() {
+            self.begin_checkpoint();
+        }
+        if let Some(step) = self.checkpoints.running.as_mut().and_then(|c| c.next.take()) {
+            let c = self.checkpoints.running();
+            return c.save_superblocks(step, &self.content, &mut self.ops, out);
+        }
+        if self.checkpoints.want_home(self.slots.overlay().oldest()) {
+            return;
+        }
+        let Some(c) = &mut self.checkpoints.running else { return };
+        if c.step == Step::Home {
+            c.step = Step::Pages;
+        }
+        if c.step == Step::Pages {
+            self.save_pages(out);
+        }
+    }
+
+    /// True when a checkpoint is due and the map has freed the slots that a wipe or drop before the
+    /// log's start gave back. Replay won't see that wipe or drop, so the pages must. Usually the
+    /// sweep goes on in its steps; it is completed at once when a checkpoint can't wait for that.
+    fn may_begin(&mut self) -> bool {
+        let (now, asked) = (self.progress(), self.checkpoints.due);
+        if !asked && now.used <= now.due_at && now.fresh <= now.most_fresh {
+            return false;
+        }
+        if mutant::on(Mutant::MidSweep) {
+            return true;
+        }
+        let late = |is: u64, due: u64| is > due + due / 4;
+        if asked || late(now.used, now.due_at) || late(now.fresh as u64, now.most_fresh as u64) {
+            self.slots.sweep(u32::MAX);
+        }
+        !self.slots.map().is_sweeping()
+    }
+
+    fn begin_checkpoint(&mut self) {
+        self.pages.sums.begin_saving();
+        let start = self.log.start();
+        if mutant::on(Mutant::EagerTail) {
+            self.log.free(start.position);
+        }
+        let pages = self.slots.take_changed_pages();
+        let blocks = self.slots.overlay().bytes() / base::BLOCK as usize;
+        let others = blocks + self.pages.sums.pages_to_save();
+        self.checkpoints.begin(start, pages, others, self.log.written());
     }
 
     fn save_pages(&mut self, out: &mut Effects) {
         loop {
-            let may = self.checkpoint_may_go_on();
-            let Some(c) = self.checkpoint.as_mut().filter(|c| c.busy < PAGES) else { return };
+            let may = self.checkpoints.may_go_on(&self.progress());
+            let running = &mut self.checkpoints.running;
+            let Some(c) = running.as_mut().filter(|c| c.busy < PAGES) else { return };
             let map = c.pages.next_set(c.next_map);
-            let sums = self.sums.next_to_save(c.next_sum).filter(|_| map.is_none());
+            let sums = self.pages.sums.next_to_save(c.next_sum).filter(|_| map.is_none());
             if map.or(sums).is_some() {
                 if !may {
                     return;
@@ -197,13 +317,20 @@ impl Durable {
             }
             if let Some(page) = map {
                 (c.next_map, c.busy) = (page + 1, c.busy + 1);
-                self.save_map(page, out);
+                self.pages.save_map(
+                    page,
+                    self.slots.map(),
+                    &self.content.layout,
+                    &mut self.ops,
+                    out,
+                );
             } else if let Some(page) = sums {
                 (c.next_sum, c.busy) = (page + 1, c.busy + 1);
-                if self.sums.page(page).is_some() {
-                    self.save_sums(page, out);
+                if self.pages.sums.page(page).is_some() {
+                    self.pages.save_sums(page, &self.content.layout, &mut self.ops, out);
                 } else {
-                    self.load_page(page, Reader::Checkpoint, out);
+                    let reader = Reader::Checkpoint;
+                    self.pages.load(page, reader, &self.content.layout, &mut self.ops, out);
                 }
             } else if c.busy == 0 {
                 return self.save_root(out);
@@ -213,57 +340,15 @@ impl Durable {
         }
     }
 
-    /// Returns the place of the copy of a page that doesn't count. `both` is the place of the pair.
-    fn other_copy(&self, index: u32, both: u64) -> u64 {
-        if self.copies.get(index) { both } else { both + PAGE }
-    }
-
-    fn save_map(&mut self, page: u32, out: &mut Effects) {
-        let mut body = out.alloc(PAGE as usize);
-        let slots = page * MAP_ENTRIES..(page + 1) * MAP_ENTRIES;
-        for (bytes, slot) in body.as_mut().chunks_exact_mut(16).zip(slots) {
-            bytes.copy_from_slice(self.map.entry(slot).as_bytes());
-        }
-        let both = self.layout.map_page(page);
-        let sum = page_sum(&body, self.identity.uuid, both);
-        self.write(self.other_copy(page, both), body, Op::SaveMap { page, sum }, out);
-    }
-
-    /// Saves a page of checksums that is in memory.
-    pub(super) fn save_sums(&mut self, page: u32, out: &mut Effects) {
-        let mut sums = self.sums.page(page).map_or_else(empty_page, |p| Box::new(**p));
-        self.sums.merge(page, &mut sums);
-        let mut body = out.alloc(PAGE as usize);
-        for (bytes, sum) in body.as_mut().chunks_exact_mut(4).zip(sums.iter()) {
-            bytes.copy_from_slice(&sum.to_le_bytes());
-        }
-        let both = self.layout.sum_page(page);
-        let sum = page_sum(&body, self.identity.uuid, both);
-        let at = self.other_copy(self.layout.map_pages() + page, both);
-        self.write(at, body, Op::SaveSums { page, sum, sums }, out);
-    }
-
-    /// Notes that a page was written to its other copy. That copy counts from now on: in memory at
-    /// once, on the device when the root says so.
-    pub(super) fn page_saved(&mut self, index: u32, sum: u32) {
-        self.root[index as usize] = sum;
-        let other = !self.copies.get(index);
-        self.copies.put(index, other);
-        self.checkpoint.as_mut().expect("it is a checkpoint's").busy -= 1;
-    }
-
     fn save_root(&mut self, out: &mut Effects) {
-        let mut root = out.alloc(self.root.len() * 4);
-        for (bytes, sum) in root.as_mut().chunks_exact_mut(4).zip(&self.root) {
-            bytes.copy_from_slice(&sum.to_le_bytes());
-        }
-        let sequence = self.anchor.sequence + 1;
+        let root = self.pages.root(out);
+        let sequence = self.content.anchor.sequence + 1;
         let copy = (sequence & 1) as usize;
-        let records = self.groups.encode(self.layout.records[copy].len);
-        if records.len() as u64 > self.layout.records[copy].len {
+        let records = self.groups.encode(self.content.layout.records[copy].len);
+        if records.len() as u64 > self.content.layout.records[copy].len {
             return self.fail(DiskError::NoSpace);
         }
-        let c = self.checkpoint.as_mut().expect("it runs");
+        let c = self.checkpoints.running();
         c.step = Step::Root;
         c.anchor = Anchor {
             sequence,
@@ -273,60 +358,10 @@ impl Durable {
             records_len: records.len() as u64,
             records_crc: crc32c(&records),
         };
-        self.save_bytes(self.layout.root[copy].at, &root, out);
-        self.save_bytes(self.layout.records[copy].at, &records, out);
+        c.save_bytes(self.content.layout.root[copy].at, &root, &mut self.ops, out);
+        c.save_bytes(self.content.layout.records[copy].at, &records, &mut self.ops, out);
         if mutant::on(Mutant::EagerSuperblock) {
-            self.save_superblocks(Step::First, out);
-        }
-    }
-
-    fn save_bytes(&mut self, at: u64, bytes: &[u8], out: &mut Effects) {
-        for (i, piece) in bytes.chunks(PIECE).enumerate() {
-            let mut body = out.pool().zeroed(piece.len().next_multiple_of(PAGE as usize));
-            body.as_mut()[..piece.len()].copy_from_slice(piece);
-            self.checkpoint.as_mut().expect("it runs").busy += 1;
-            self.write(at + (i * PIECE) as u64, body, Op::Anchor, out);
-        }
-    }
-
-    fn save_superblocks(&mut self, step: Step, out: &mut Effects) {
-        let c = self.checkpoint.as_mut().expect("it runs");
-        c.step = step;
-        let (identity, layout) = (self.identity, self.layout.clone());
-        let [first, second, middle, last] = layout.places();
-        let mut places = Vec::from([first, middle]);
-        if step == Step::Second {
-            places = layout.earlier_ends().chain([second, last]).collect();
-        }
-        c.busy += places.len() as u32;
-        let content = Content { identity, layout, anchor: c.anchor, level: self.level };
-        let mut body = out.alloc(PAGE as usize);
-        content.encode(body.as_mut());
-        places.into_iter().for_each(|at| self.write(at, body.clone(), Op::Anchor, out));
-    }
-
-    /// Notes that a piece of root or records, or a superblock, was written.
-    pub(super) fn anchor_written(&mut self) {
-        let c = self.checkpoint.as_mut().expect("it is a checkpoint's");
-        c.busy -= 1;
-        if c.busy == 0 {
-            self.await_flush(Waiter::Checkpoint);
-        }
-    }
-
-    /// Continues after a step has become durable.
-    pub(super) fn checkpoint_durable(&mut self) {
-        let c = self.checkpoint.as_mut().expect("it waits");
-        match c.step {
-            Step::Home | Step::Pages => unreachable!("they wait for nothing"),
-            Step::Root => c.next = Some(Step::First),
-            Step::First => c.next = Some(Step::Second),
-            Step::Second => {
-                self.anchor = c.anchor;
-                self.log.free(c.start.position);
-                self.checkpoint = None;
-                self.stats.checkpoints += 1;
-            }
+            c.save_superblocks(Step::First, &self.content, &mut self.ops, out);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Group commit: one write to the log carries the records of many jobs. Also the flushes for writes
-//! that no answer waits for.
+//! Group commit: one write to the log carries the records of many jobs. Also what follows when
+//! something has become durable.
 //!
 //! Writes that an answer waits for, to the log and to fresh space, are *written through*: they are
 //! durable when they complete, so a job completes with the last of its writes. The next batch is
@@ -9,23 +9,43 @@
 
 use super::format::BatchHead;
 use super::job::{Fetch, Kind, Op, Waiter};
+use super::jobs::Jobs;
 use super::layout::PAGE;
-use super::log::BATCH_BYTES;
-use super::record::{self, Writer};
-use super::store::{Durability, Durable};
+use super::log::{BATCH_BYTES, Log};
+use super::ops::Ops;
+use super::record::Writer;
+use super::slots::Slots;
+use super::store::Durable;
+use super::tuning::Tuning;
+use super::unitmap::UnitMap;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::UnitKey;
-use seam::{Buf, DiskOp, Effect, Effects};
-
-/// Number of waiters that are worth a flush although more writes are in flight.
-const MANY: usize = 16;
+use seam::{Buf, Effects};
 
 /// Limit for what one slow operation may hold back, in multiples of `Tuning::overlay_bytes`. It
 /// applies to the log behind the first unsettled record, and to payload that went to its slots
 /// before an older one did. The next mount has to keep both in memory. Beyond the limit, jobs wait
 /// as they do for a full ring.
 pub(super) const HELD: u64 = 8;
+
+/// The next batch.
+struct Batch {
+    /// Number of records.
+    count: usize,
+    /// Length in bytes.
+    len: usize,
+    /// What further jobs wait for.
+    needs: Option<Need>,
+}
+
+/// What makes room for jobs.
+enum Need {
+    /// A checkpoint, which frees a part of the log.
+    Log,
+    /// Data has to go to its slots, so that memory can take more.
+    Memory,
+}
 
 /// Records and writes that are becoming durable.
 #[derive(Debug, Default)]
@@ -35,34 +55,104 @@ pub struct Commit {
     /// Jobs of the batch that is being written, and the number of its writes in flight.
     batch: Vec<u64>,
     writing: u32,
-    /// Waiters for the next flush.
-    waiting: Vec<Waiter>,
-    /// Waiters for the running flush. `None`: no flush is running.
-    flushing: Option<Vec<Waiter>>,
     /// A volume was dropped since the store last had no jobs.
     pub(super) dropping: bool,
     /// Payload bytes of records that are not applied yet.
-    pub(super) payload: usize,
+    payload: usize,
     /// Number of batches that had been written at the last call of `rest`.
     rested: u64,
 }
 
-impl Durable {
-    /// Queues a job's record for the next batch that has room. The job waits for that batch.
-    pub(super) fn enqueue(&mut self, key: u64) {
-        self.jobs.get_mut(key).expect("a job lives until it ends").left += 1;
-        self.commit.queue.push_back(key);
+impl Commit {
+    /// True when nothing was written since the last call, and nothing is being written.
+    pub fn rests(&mut self, batches: u64) -> bool {
+        let before = core::mem::replace(&mut self.rested, batches);
+        before == batches && self.writing == 0 && self.queue.is_empty()
     }
 
+    /// Queues a job's record for the next batch that has room. The job waits for that batch.
+    pub fn enqueue(&mut self, key: u64, jobs: &mut Jobs) {
+        jobs.at(key).left += 1;
+        self.queue.push_back(key);
+    }
+
+    /// Writes a batch to its place in the ring.
+    fn write(&mut self, position: u64, body: Buf, log: &Log, ops: &mut Ops, out: &mut Effects) {
+        assert_eq!(self.writing, 0, "one batch at a time");
+        let (at, room) = log.place(position);
+        let here = (room as usize).min(body.len());
+        self.writing = 1;
+        ops.write_through(at, body.slice(0..here), Op::Log, out);
+        if here < body.len() {
+            self.writing = 2;
+            let (at, _) = log.place(position + here as u64);
+            ops.write_through(at, body.slice(here..body.len()), Op::Log, out);
+        }
+    }
+
+    /// Returns which queued jobs go into the next batch. There are none when there is no room, or
+    /// when one operation is too slow. Then the jobs wait for what the batch needs.
+    fn next_batch(&self, jobs: &mut Jobs, log: &Log, slots: &Slots, tuning: &Tuning) -> Batch {
+        let mut batch = Batch { count: 0, len: size_of::<BatchHead>(), needs: None };
+        let held = HELD * tuning.overlay_bytes as u64;
+        if log.unsettled() > held {
+            return batch;
+        }
+        let behind = slots.overlay().bytes_behind() > held;
+        let mut payload = self.payload + slots.overlay().bytes();
+        for key in &self.queue {
+            let kind = &jobs.at(*key).kind;
+            let (more, inline) = (kind.record_len(), kind.payload());
+            if batch.count > 0 && batch.len + more > BATCH_BYTES {
+                break;
+            }
+            if !log.has_room(batch.len + more) {
+                batch.needs = Some(Need::Log);
+                break;
+            }
+            // A payload beyond the limit goes when no other payload waits.
+            let full = payload > 0 && payload + inline > tuning.overlay_bytes;
+            if inline > 0 && (full || behind) {
+                batch.needs = Some(Need::Memory);
+                break;
+            }
+            (batch.count, batch.len) = (batch.count + 1, batch.len + more);
+            payload += inline;
+        }
+        batch
+    }
+
+    /// Removes queued writes to volumes that were dropped meanwhile: they have no effect. Returns
+    /// the jobs that end by that.
+    fn skip_dropped(&mut self, jobs: &mut Jobs, map: &UnitMap) -> Vec<u64> {
+        let mut over = Vec::new();
+        if !self.dropping {
+            return over;
+        }
+        self.queue.retain(|key| {
+            let job = jobs.at(*key);
+            let Kind::Write(write) = &job.kind else { return true };
+            if !write.parts.iter().any(|p| map.is_dropped(p.slot)) {
+                return true;
+            }
+            job.left -= 1;
+            if job.left == 0 {
+                over.push(*key);
+            }
+            false
+        });
+        over
+    }
+}
+
+impl Durable {
     /// Starts a job that consists of a record only.
     pub(super) fn enqueue_small(&mut self, token: Option<u64>, kind: Kind) {
         let fetch = Fetch::new(UnitKey::default(), Vec::new());
-        let key = self.insert(token, kind, fetch, Vec::new());
-        assert!(
-            self.record_len(key) <= self.log.longest(),
-            "a change is shorter than half the log"
-        );
-        self.enqueue(key);
+        let key = self.jobs.begin(token, kind, fetch, Vec::new());
+        let len = self.jobs.at(key).kind.record_len();
+        assert!(len <= self.log.longest(), "a change is shorter than half the log");
+        self.commit.enqueue(key, &mut self.jobs);
     }
 
     /// Writes a batch and flushes, when that is possible and useful.
@@ -70,74 +160,22 @@ impl Durable {
         if self.commit.writing == 0 && !self.commit.queue.is_empty() {
             self.write_batch(out);
         }
-        if self.commit.flushing.is_none() && self.wants_flush() {
-            self.commit.flushing = Some(core::mem::take(&mut self.commit.waiting));
+        if self.flushes.begin(self.destage.is_busy()) {
             self.stats.flushes += 1;
-            let op = DiskOp(self.ops.insert(Op::Flush).expect("callers bound their jobs"));
-            out.push(Effect::Flush { op, disk: self.disk });
-        }
-    }
-
-    /// True when a flush is due. Destaged data can wait until there is more of it.
-    fn wants_flush(&self) -> bool {
-        let waiting = &self.commit.waiting;
-        let hurry = |w: &Waiter| matches!(w, Waiter::Checkpoint);
-        !waiting.is_empty()
-            && (waiting.len() >= MANY || !self.destage.is_busy() || waiting.iter().any(hurry))
-    }
-
-    fn record_len(&self, key: u64) -> usize {
-        match &self.jobs.get(key).expect("a queued job lives").kind {
-            Kind::Write(write) => record::write_len(write),
-            Kind::Change(_, changes) => record::change_len(changes),
-            Kind::Drop(_) => record::DROP_LEN,
-            Kind::Read { .. } | Kind::Edges { .. } => unreachable!("it has no record"),
-        }
-    }
-
-    /// Returns how many queued jobs go into the next batch, and its length in bytes. There are none
-    /// when there is no room, or when one operation is too slow. Then the jobs wait, and this
-    /// function requests what makes room.
-    fn next_batch(&mut self) -> (usize, usize) {
-        let (mut count, mut len) = (0, size_of::<BatchHead>());
-        let held = HELD * self.tuning.overlay_bytes as u64;
-        if self.log.unsettled() > held {
-            return (0, len);
-        }
-        let behind = self.overlay.bytes_behind() > held;
-        let mut payload = self.commit.payload + self.overlay.bytes();
-        for i in 0..self.commit.queue.len() {
-            let key = self.commit.queue[i];
-            let more = self.record_len(key);
-            let inline = self.payload_of(key);
-            if count > 0 && len + more > BATCH_BYTES {
-                break;
-            }
-            if !self.log.has_room(len + more) {
-                self.checkpoint_due |= count == 0;
-                break;
-            }
-            // A payload beyond the limit goes when no other payload waits.
-            let full = payload > 0 && payload + inline > self.tuning.overlay_bytes;
-            if inline > 0 && (full || behind) {
-                self.destage.wanted = true;
-                break;
-            }
-            (count, len, payload) = (count + 1, len + more, payload + inline);
-        }
-        (count, len)
-    }
-
-    fn payload_of(&self, key: u64) -> usize {
-        match self.jobs.get(key).map(|j| &j.kind) {
-            Some(Kind::Write(write)) => write.inline_bytes(),
-            _ => 0,
+            self.ops.flush(out);
         }
     }
 
     fn write_batch(&mut self, out: &mut Effects) {
-        self.skip_dropped();
-        let (count, len) = self.next_batch();
+        let over = self.commit.skip_dropped(&mut self.jobs, self.slots.map());
+        over.into_iter().for_each(|key| self.end(key, Ok(Buf::EMPTY)));
+        let Batch { count, len, needs } =
+            self.commit.next_batch(&mut self.jobs, &self.log, &self.slots, &self.tuning);
+        match needs {
+            Some(Need::Log) if count == 0 => self.checkpoints.request(),
+            Some(Need::Memory) => self.destage.wanted = true,
+            Some(Need::Log) | None => {}
+        }
         if count == 0 {
             return;
         }
@@ -146,76 +184,28 @@ impl Durable {
         let first = self.log.next_record();
         for record in first..first + count as u64 {
             let key = self.commit.queue.pop_front().expect("they were counted");
-            self.commit.payload += self.payload_of(key);
-            let job = self.jobs.get_mut(key).expect("a queued job lives");
+            let job = self.jobs.at(key);
             job.record = Some(record);
-            match &job.kind {
-                Kind::Write(write) => record::put_write(write, &mut to),
-                Kind::Change(group, changes) => record::put_changes(*group, changes, &mut to),
-                Kind::Drop(volume) => record::put_drop(*volume, &mut to),
-                Kind::Read { .. } | Kind::Edges { .. } => unreachable!("it has no record"),
-            }
+            job.kind.put_record(&mut to);
+            self.commit.payload += job.kind.payload();
             self.commit.batch.push(key);
         }
         self.seal_batch(body, len, count, out);
     }
 
-    fn seal_batch(&mut self, mut body: Buf, len: usize, count: usize, out: &mut Effects) {
-        let destaged = self.overlay.oldest().unwrap_or(u64::MAX).min(self.log.settled());
+    /// Seals and writes a batch of `count` records.
+    pub(super) fn seal_batch(
+        &mut self,
+        mut body: Buf,
+        len: usize,
+        count: usize,
+        out: &mut Effects,
+    ) {
+        let destaged = self.slots.overlay().oldest().unwrap_or(u64::MAX).min(self.log.settled());
         let position = self.log.seal(body.as_mut(), len, count as u32, destaged);
         self.stats.batches += 1;
         self.stats.records += count as u64;
-        self.write_ring(position, body, out);
-    }
-
-    /// Writes a batch without records if nothing was written since the last call, and the log does
-    /// not say yet that its last records are settled.
-    pub(super) fn tell_settled(&mut self, out: &mut Effects) {
-        let rests = core::mem::replace(&mut self.commit.rested, self.stats.batches);
-        let idle = self.commit.writing == 0 && self.commit.queue.is_empty();
-        let len = size_of::<BatchHead>();
-        if rests == self.stats.batches
-            && idle
-            && self.failed.is_none()
-            && self.log.rests_untold()
-            && self.log.has_room(len)
-        {
-            let body = out.alloc(len.next_multiple_of(PAGE as usize));
-            self.seal_batch(body, len, 0, out);
-        }
-    }
-
-    fn write_ring(&mut self, position: u64, body: Buf, out: &mut Effects) {
-        let (at, room) = self.log.place(position);
-        let here = (room as usize).min(body.len());
-        self.commit.writing = 1;
-        self.write_through(at, body.slice(0..here), Op::Log, out);
-        if here < body.len() {
-            self.commit.writing = 2;
-            let (at, _) = self.log.place(position + here as u64);
-            self.write_through(at, body.slice(here..body.len()), Op::Log, out);
-        }
-    }
-
-    /// Removes queued writes to volumes that were dropped meanwhile: they have no effect.
-    fn skip_dropped(&mut self) {
-        if !self.commit.dropping {
-            return;
-        }
-        let mut queue = core::mem::take(&mut self.commit.queue);
-        queue.retain(|key| {
-            let job = self.jobs.get_mut(*key).expect("a queued job lives");
-            let Kind::Write(write) = &job.kind else { return true };
-            if !write.parts.iter().any(|p| self.map.is_dropped(p.slot)) {
-                return true;
-            }
-            job.left -= 1;
-            if job.left == 0 {
-                self.end(*key, Ok(Buf::EMPTY));
-            }
-            false
-        });
-        self.commit.queue = queue;
+        self.commit.write(position, body, &self.log, &mut self.ops, out);
     }
 
     /// Notes that a write of the batch completed.
@@ -231,8 +221,8 @@ impl Durable {
 
     /// Completes a job whose record and data are durable.
     pub(super) fn written(&mut self, key: u64) {
-        if self.jobs.get(key).is_some_and(|j| j.record.is_some()) {
-            self.commit.payload -= self.payload_of(key);
+        if let Some(job) = self.jobs.get(key).filter(|job| job.record.is_some()) {
+            self.commit.payload -= job.kind.payload();
             self.apply(key);
         }
         self.end(key, Ok(Buf::EMPTY));
@@ -240,22 +230,29 @@ impl Durable {
 
     /// Makes completed writes durable, then lets their waiter continue.
     pub(super) fn await_flush(&mut self, waiter: Waiter) {
-        match self.tuning.durability {
-            Durability::Flush => self.commit.waiting.push(waiter),
-            Durability::WriteThrough => self.durable(waiter),
-        }
+        let durable = self.flushes.wait(waiter, self.tuning.durability);
+        durable.into_iter().for_each(|w| self.durable(w));
     }
 
-    /// Takes the completion of a flush.
+    /// Continues what waited for the flush that has ended.
     pub(super) fn flushed(&mut self) {
-        let waiters = self.commit.flushing.take().expect("one flush at a time");
-        waiters.into_iter().for_each(|w| self.durable(w));
+        self.flushes.end().into_iter().for_each(|w| self.durable(w));
     }
 
+    /// Continues a waiter whose writes are durable.
     fn durable(&mut self, waiter: Waiter) {
         match waiter {
-            Waiter::Home(blocks) => self.home_durable(blocks),
-            Waiter::Checkpoint => self.checkpoint_durable(),
+            Waiter::Home(blocks) => {
+                self.stats.destaged += blocks.len() as u64;
+                self.slots.flushed(&blocks);
+            }
+            Waiter::Checkpoint => {
+                if let Some((anchor, log)) = self.checkpoints.durable() {
+                    self.content.anchor = anchor;
+                    self.log.free(log.position);
+                    self.stats.checkpoints += 1;
+                }
+            }
         }
     }
 }

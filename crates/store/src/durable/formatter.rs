@@ -1,7 +1,7 @@
 //! Formatting a device. The superblocks are written last, so an unfinished format leaves no device.
 
+use super::error::MountError;
 use super::layout::{Layout, PAGE};
-use super::mount::MountError;
 use super::superblock::{Anchor, Content, CopyState, Identity, look};
 use alloc::vec::Vec;
 use base::crc::crc32c;

@@ -1,13 +1,20 @@
 //! Jobs in flight, and the purpose of each device operation.
 
+use super::format::{block_sum, data_crc};
 use super::layout::SLOT_BLOCKS;
-use super::record::Write;
-use super::sums::SumPage;
+use super::record::{self, Write, Writer};
+use super::sums::{SumPage, Sums};
 use super::unitmap::Pin;
 use alloc::vec;
 use alloc::vec::Vec;
-use base::{GroupId, UnitKey, VolumeId};
+use base::crc::{ZERO_BLOCK, append_block};
+use base::{BLOCK, GroupId, Mutant, UnitKey, VolumeId, mutant};
 use seam::{Buf, Change, DiskError};
+
+/// Upper bound of jobs and operations in flight. The callers stay far below: 2^14 as a primary, and
+/// as many for each of 2^11 other primaries. A job has at most 16 operations for slots and 16 for
+/// pages of checksums.
+pub const IN_FLIGHT: usize = 1 << 30;
 
 /// Blocks that are neighbours on the device, or one block in memory.
 #[derive(Debug)]
@@ -73,9 +80,7 @@ impl Fetch {
         let blocks = read.map(|p| p.count as usize).sum();
         Fetch { unit, pieces, sums: vec![None; blocks] }
     }
-}
 
-impl Fetch {
     /// Returns the pieces from `first` on that one operation reads: all pieces in a slot, whatever
     /// lies between them.
     pub fn span(&self, first: usize) -> Span {
@@ -89,6 +94,61 @@ impl Fetch {
             }
         }
         Span { first: first as u16, last: last as u16, singly: false, probe: None }
+    }
+
+    /// Compares the blocks that were read with their checksums. The error names the first bad run.
+    pub fn check(&self) -> Result<(), DiskError> {
+        let Fetch { unit, pieces, sums } = self;
+        let read = pieces.iter().filter(|p| !p.ready);
+        let data = read.flat_map(|p| (p.first..).zip(p.data.chunks_exact(BLOCK as usize)));
+        let mut bad: Option<(u32, u32)> = None;
+        for ((block, data), sum) in data.zip(sums) {
+            if *sum == Some(block_sum(data, *unit, block)) || mutant::on(Mutant::NoSumCheck) {
+                continue;
+            }
+            match &mut bad {
+                None => bad = Some((block, 1)),
+                Some((first, count)) if *first + *count == block => *count += 1,
+                Some(_) => {}
+            }
+        }
+        bad.map_or(Ok(()), |(first, count)| {
+            Err(DiskError::Corrupt { first: first as u16, blocks: count as u16 })
+        })
+    }
+
+    /// Returns the CRC-32C of the blocks that a read touches, derived from their checksums. Blocks
+    /// that wait in memory for their slots are compared with their checksums first. `None`: a
+    /// checksum is not at hand.
+    pub fn answer_crc(
+        &self,
+        at: u32,
+        len: u32,
+        newest: &mut Sums,
+    ) -> Result<Option<u32>, DiskError> {
+        let Fetch { unit, pieces, sums } = self;
+        let mut fetched = sums.iter().copied();
+        let (mut crc, mut known, mut next) = (0, true, at / BLOCK);
+        for piece in pieces {
+            let home = piece.first / SLOT_BLOCKS;
+            for block in piece.first..piece.first + piece.count {
+                let slot = piece.slot + block / SLOT_BLOCKS - home;
+                let sum = match piece.ready {
+                    true => newest.get(slot, block % SLOT_BLOCKS),
+                    false => fetched.next().flatten(),
+                };
+                let bad = |sum| piece.ready && block_sum(&piece.data, *unit, block) != sum;
+                if sum.is_some_and(bad) {
+                    return Err(DiskError::Corrupt { first: block as u16, blocks: 1 });
+                }
+                crc = (next..block).fold(crc, |crc, _| append_block(crc, ZERO_BLOCK));
+                crc = append_block(crc, sum.map_or(0, |sum| data_crc(sum, *unit, block)));
+                (known, next) = (known && sum.is_some(), block + 1);
+            }
+        }
+        let end = (at + len).div_ceil(BLOCK);
+        crc = (next..end).fold(crc, |crc, _| append_block(crc, ZERO_BLOCK));
+        Ok(Some(crc).filter(|_| known && !mutant::on(Mutant::NoSumCheck)))
     }
 }
 
@@ -123,6 +183,33 @@ pub enum Kind {
     Drop(VolumeId),
 }
 
+impl Kind {
+    /// Returns the length of its record in bytes.
+    pub fn record_len(&self) -> usize {
+        match self {
+            Kind::Write(write) => record::write_len(write),
+            Kind::Change(_, changes) => record::change_len(changes),
+            Kind::Drop(_) => record::DROP_LEN,
+            Kind::Read { .. } | Kind::Edges { .. } => unreachable!("it has no record"),
+        }
+    }
+
+    /// Writes its record.
+    pub fn put_record(&self, to: &mut Writer<'_>) {
+        match self {
+            Kind::Write(write) => record::put_write(write, to),
+            Kind::Change(group, changes) => record::put_changes(*group, changes, to),
+            Kind::Drop(volume) => record::put_drop(*volume, to),
+            Kind::Read { .. } | Kind::Edges { .. } => unreachable!("it has no record"),
+        }
+    }
+
+    /// Returns the bytes of data in its record.
+    pub fn payload(&self) -> usize {
+        if let Kind::Write(write) = self { write.inline_bytes() } else { 0 }
+    }
+}
+
 /// A job in flight.
 #[derive(Debug)]
 pub struct Job {
@@ -140,6 +227,18 @@ pub struct Job {
     pub record: Option<u64>,
     /// Its pins on slots.
     pub pins: Vec<Pin>,
+}
+
+impl Job {
+    /// Returns what one operation reads of its pieces from `from` on. A read may have a hundred
+    /// pieces. A write has two blocks to complete at most, and nothing between them is read.
+    pub fn next_span(&self, from: usize) -> Option<Span> {
+        let first = from + self.fetch.pieces.get(from..)?.iter().position(|p| !p.ready)?;
+        Some(match self.kind {
+            Kind::Read { .. } => self.fetch.span(first),
+            _ => Span { first: first as u16, last: first as u16, singly: false, probe: None },
+        })
+    }
 }
 
 /// Purpose of a device operation.

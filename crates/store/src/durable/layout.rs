@@ -17,7 +17,7 @@
 //! number, so that no page covers two extents. At least one number before it stays unused, so that
 //! slots with neighbouring numbers are always neighbours on the device.
 
-use super::mount::MountError;
+use super::error::MountError;
 use alloc::vec;
 use alloc::vec::Vec;
 use base::{GIB, MIB};

@@ -10,15 +10,16 @@
 //! Data that can't be read may be there, and may have been acknowledged. Its record counts, and
 //! reads of it find damage.
 
+use super::error::MountError;
 use super::format::{BATCH_MAGIC, BatchHead, NO_SLOT, batch_crc, block_sum};
 use super::layout::{PAGE, SLOT_BLOCKS};
 use super::log::{BATCH_BYTES, Log, place};
-use super::mount::{MountError, Parts};
+use super::mount::Parts;
 use super::overlay::Overlay;
 use super::record::{Part, Reader, Record, Way, Write, read};
 use super::store::Recovered;
 use super::sums::Sums;
-use super::superblock::{Content, LogStart};
+use super::superblock::LogStart;
 use super::survey::Replayed;
 use super::unitmap::Chunk;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -318,15 +319,12 @@ impl Replay {
         }
         self.overlay.retain(|slot, block| map.valid(slot) >> block & 1 == 1);
         let head = LogStart { chain: 0, ..self.next };
-        let Content { layout, identity, anchor, level } = content;
-        let log = Log::new(layout.log, identity.uuid, anchor.life + 1, head);
+        let uuid = content.identity.uuid;
+        let log = Log::new(content.layout.log, uuid, content.anchor.life + 1, head);
         Ok(Recovered {
             disk,
-            identity,
-            layout,
+            content,
             tuning,
-            anchor,
-            level,
             map,
             overlay: self.overlay,
             sums: self.sums,

@@ -9,8 +9,8 @@
 //! with the same uuid and the same extents, as far as both list them; of these copies, the one with
 //! the highest sequence counts. This module does not read from the device.
 
+use super::error::MountError;
 use super::layout::{Layout, PAGE, SLOT};
-use super::mount::MountError;
 use super::superblock::{Content, CopyState, look_as};
 use base::{Mutant, level, mutant};
 use seam::DiskError;

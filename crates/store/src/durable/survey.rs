@@ -53,6 +53,27 @@ impl HeldSlot {
     }
 }
 
+/// Counters of a device since its mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Batches written to the log.
+    pub batches: u64,
+    /// Records in them.
+    pub records: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Checkpoints.
+    pub checkpoints: u64,
+    /// Blocks that went from the log to their slots.
+    pub destaged: u64,
+    /// Jobs that failed with [`DiskError::Corrupt`].
+    pub corrupt: u64,
+    /// Pages of checksums without a whole copy.
+    pub lost_pages: u64,
+    /// Records that the mount dropped: their data was not durable, so none was acknowledged.
+    pub dropped: u64,
+}
+
 /// What a mount found in the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Replayed {
@@ -90,7 +111,7 @@ impl Growth {
 impl Durable {
     /// Returns where everything lies.
     pub fn layout(&self) -> &Layout {
-        &self.layout
+        &self.content.layout
     }
 
     /// Returns what the mount found in the log.
@@ -105,16 +126,16 @@ impl Durable {
 
     /// Iterates over the slots that hold data, in their order on the device.
     pub fn slots(&self) -> impl Iterator<Item = HeldSlot> + '_ {
-        (0..self.layout.slot_count()).filter_map(|slot| self.held(slot))
+        (0..self.content.layout.slot_count()).filter_map(|slot| self.held(slot))
     }
 
     /// Returns what a slot holds. `None`: nothing, or there is no such slot.
     pub fn held(&self, slot: u32) -> Option<HeldSlot> {
-        if slot >= self.layout.slot_count() || self.map.is_dropped(slot) {
+        if slot >= self.content.layout.slot_count() || self.slots.map().is_dropped(slot) {
             return None;
         }
-        let (chunk, valid) = (self.map.chunk(slot)?, self.map.valid(slot));
-        let at = self.layout.slot(slot);
+        let (chunk, valid) = (self.slots.map().chunk(slot)?, self.slots.map().valid(slot));
+        let at = self.content.layout.slot(slot);
         let first = u32::from(chunk.chunk) * SLOT_BLOCKS;
         let (group, unit) = (chunk.group, chunk.unit);
         (valid != 0).then_some(HeldSlot { slot, at, group, unit, first, valid })

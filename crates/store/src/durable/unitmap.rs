@@ -30,6 +30,9 @@ use seam::Walk;
 const FREE: u32 = u32::MAX;
 /// Number of slots that one step of a walk looks at: this takes less than 1 ms.
 const WALK: u64 = 64 << 10;
+/// A mount indexes one unit per so many slots at a time. So it looks at all slots once if units are
+/// full, and this often if each slot has a unit of its own.
+const LISTED: usize = 16;
 /// Number of freed slots that are remembered in order: 1 GiB. Further ones are found by a search.
 const GIVEN_BACK: usize = 16 << 10;
 
@@ -663,9 +666,10 @@ impl UnitMap {
                 Err(place) => self.link_at(place, slot),
             }
         }
-        let taken = (0..self.owner.len() as u32).filter(|slot| self.owner(*slot) != FREE);
-        let keys = taken.map(|slot| (self.owner(slot) >> 4, self.unit[slot as usize]));
-        self.by_owner = Some(UnitIndex::build(keys));
+        let all = || 0..self.owner.len() as u32;
+        let taken = || all().filter(|slot| self.owner(*slot) != FREE);
+        let keys = || taken().map(|slot| (self.owner(slot) >> 4, self.unit[slot as usize]));
+        self.by_owner = Some(UnitIndex::build(keys, self.owner.len() / LISTED + 1));
         Ok(())
     }
 }

@@ -1,24 +1,18 @@
-//! Writes and zeros: how the data of each slot gets there, and what the record contains.
-//!
-//! - No block of the part holds data: **direct**. Data goes to the slot and the record to the log
-//!   at the same time. Nothing old is overwritten, so their order does not matter.
-//! - The part is a whole slot, and another slot is free: direct, to that slot. The record gives the
-//!   old slot back.
-//! - Anything else is **inline**: the record carries the data.
-//! - Zeroed blocks are **cleared**: only the record says so.
-//! - **Lost** blocks get checksums that match nothing, also in the record alone.
+//! Writes and zeros, from their start until the record is queued. `placement` decides how the data
+//! of each slot gets there.
 //!
 //! Blocks that are written in part are completed first: with zeros, or with what they hold.
 //!
 //! The checksums that will be kept are compared with the one that came with the body. So there is
 //! no moment at which data with a flipped bit in memory could get a valid checksum.
 
-use super::format::{NO_SLOT, block_sum, data_crc, lost_sum};
+use super::format::data_crc;
 use super::job::{Fetch, Kind, Op};
 use super::layout::SLOT_BLOCKS;
-use super::record::{Part, Way, Write};
+use super::placement::place_lost;
+use super::record::{Way, Write};
 use super::store::Durable;
-use super::unitmap::{Access, Chunk, Pin};
+use super::unitmap::{Access, Pin};
 use alloc::vec::Vec;
 use base::crc::{append_block, crc32c};
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
@@ -39,7 +33,8 @@ impl Durable {
     ) -> Started {
         let len = body.len() as u32;
         let change = Access::Change;
-        let Some(pins) = self.pin_range(group, unit, at, len, change) else {
+        let Some(pins) = self.slots.pin_range((group, unit, at, len), self.tuning.sweep, change)
+        else {
             return Started::Full;
         };
         let write = new_write(group, unit, at, len, marks);
@@ -58,7 +53,7 @@ impl Durable {
         out: &mut Effects,
     ) -> Started {
         let write = new_write(group, unit, at, len, marks);
-        let pins = self.pin_present(group, unit, at, len, Access::Change);
+        let pins = self.slots.pin_present((group, unit, at, len), Access::Change);
         if pins.is_empty() && !write.is_marked() {
             return Started::Done(Buf::EMPTY);
         }
@@ -77,21 +72,19 @@ impl Durable {
         out: &mut Effects,
     ) -> Started {
         let change = Access::Change;
-        let Some(pins) = self.pin_range(group, unit, at, len, change) else {
+        let Some(pins) = self.slots.pin_range((group, unit, at, len), self.tuning.sweep, change)
+        else {
             return Started::Full;
         };
-        debug_assert!(self.is_not_read(unit, at, len, &pins), "a change overlaps a read");
+        debug_assert!(self.jobs.is_not_read(unit, at, len, &pins), "a change overlaps a read");
         let mut write = new_write(group, unit, at, len, marks);
-        for ((chunk, first, end), pin) in shares(&write).zip(&pins) {
-            let blocks = mask(first % SLOT_BLOCKS, end - chunk * SLOT_BLOCKS);
-            let mut part = new_part(pin.slot, chunk as u8, Way::Lost, blocks);
-            for block in first..end {
-                part.sums[(block % SLOT_BLOCKS) as usize] = lost_sum(unit, block);
-            }
-            write.parts.push(part);
-        }
-        let key =
-            self.insert(Some(token), Kind::Read { at, len }, Fetch::new(unit, Vec::new()), pins);
+        place_lost(&pins, &mut write);
+        let key = self.jobs.begin(
+            Some(token),
+            Kind::Read { at, len },
+            Fetch::new(unit, Vec::new()),
+            pins,
+        );
         self.send(key, write, out);
         Started::Pending
     }
@@ -110,35 +103,28 @@ impl Durable {
         let mut edges = write.touched();
         edges.remove(BlockSet::within(at, len));
         let (group, unit) = (write.group, write.unit);
-        debug_assert!(self.is_not_read(unit, at, len, &pins), "a change overlaps a read");
-        let pieces = self.pieces(group, unit, edges);
+        debug_assert!(self.jobs.is_not_read(unit, at, len, &pins), "a change overlaps a read");
+        let pieces = self.slots.pieces(group, unit, edges);
         let (body, crc) = body.map_or((None, None), |(body, crc)| (Some(body), crc));
         let kind = Kind::Edges { write, at, len, body, crc };
-        let key = self.insert(Some(token), kind, Fetch::new(unit, pieces), pins);
+        let key = self.jobs.begin(Some(token), kind, Fetch::new(unit, pieces), pins);
         if self.fetch(key, out) {
             return Started::Pending;
         }
         match self.place_parts(key, out) {
             Ok(()) => Started::Pending,
             Err(_) => {
-                self.jobs.get_mut(key).expect("it has not ended").token = None;
+                self.jobs.at(key).token = None;
                 self.end(key, Ok(Buf::EMPTY));
                 Started::BadBody
             }
         }
     }
 
-    /// Continues a write after the rest of the blocks at its ends was read.
-    pub(super) fn edges_fetched(&mut self, key: u64, out: &mut Effects) {
-        if let Err(error) = self.check(key).and_then(|()| self.place_parts(key, out)) {
-            self.end(key, Err(error));
-        }
-    }
-
     /// Decides how each part is written, sends data to fresh space, and queues the record. Fails if
     /// the body does not match its checksum; then nothing was begun.
-    fn place_parts(&mut self, key: u64, out: &mut Effects) -> Result<(), DiskError> {
-        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
+    pub(super) fn place_parts(&mut self, key: u64, out: &mut Effects) -> Result<(), DiskError> {
+        let job = self.jobs.at(key);
         let kind = core::mem::replace(&mut job.kind, Kind::Read { at: 0, len: 0 });
         let Kind::Edges { mut write, at, len, body, crc } = kind else {
             unreachable!("not placed yet")
@@ -175,7 +161,9 @@ impl Durable {
                     true => out.copy(body),
                     false => whole(write.first, write.end, out),
                 };
-                self.place_data(key, &mut write, &data);
+                let mut pins = core::mem::take(&mut self.jobs.at(key).pins);
+                self.slots.place_data(&mut pins, &mut write, &data);
+                self.jobs.at(key).pins = pins;
                 let first = (at - write.first * BLOCK) as usize;
                 let now = || match blocks {
                     true => body_crc(&write),
@@ -186,81 +174,16 @@ impl Durable {
                 }
             }
             None => {
-                self.place_clears(key, &mut write, BlockSet::within(at, len));
+                let pins = &mut self.jobs.at(key).pins;
+                self.slots.place_clears(pins, &mut write, BlockSet::within(at, len));
                 for block in pieces.iter().flat_map(|p| p.first..p.first + p.count) {
                     let data = whole(block, block + 1, out);
-                    self.place_inline(&mut write, block, data);
+                    self.slots.place_inline(&mut write, block, data);
                 }
             }
         }
         self.send(key, write, out);
         Ok(())
-    }
-
-    /// Makes one part per slot for a write with this data.
-    fn place_data(&mut self, key: u64, write: &mut Write, data: &Buf) {
-        let (group, unit) = (write.group, write.unit);
-        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
-        let mut pins = core::mem::take(&mut job.pins);
-        for (i, (chunk, first, end)) in shares(write).enumerate() {
-            let slot = pins[i].slot;
-            let start = chunk * SLOT_BLOCKS;
-            let blocks = mask(first - start, end - start);
-            let at = ((first - write.first) * BLOCK) as usize;
-            let data = data.slice(at..at + ((end - first) * BLOCK) as usize);
-            let fresh = self.map.valid(slot) & blocks == 0;
-            let (mut part, name) = (
-                new_part(slot, chunk as u8, Way::Inline, blocks),
-                Chunk { group, unit, chunk: chunk as u8 },
-            );
-            if fresh && !self.overlay.is_writing(slot, blocks) {
-                part.way = Way::Direct;
-            } else if blocks == u16::MAX
-                && !self.map.is_dropped(slot)
-                && let Some(other) = self.map.pin_second(name)
-            {
-                pins.push(other);
-                (part.slot, part.old, part.way) = (other.slot, slot, Way::Direct);
-            }
-            sum(&mut part, &data, unit, first);
-            part.data = data;
-            write.parts.push(part);
-        }
-        self.jobs.get_mut(key).expect("a job lives until it ends").pins = pins;
-    }
-
-    /// Makes one part per slot for those blocks that are zeroed whole and hold data.
-    fn place_clears(&mut self, key: u64, write: &mut Write, blocks: BlockSet) {
-        for chunk in 0..super::layout::UNIT_CHUNKS as u8 {
-            let zeroed = (blocks.0[chunk as usize / 4] >> (chunk % 4 * 16)) as u16;
-            let name = Chunk { group: write.group, unit: write.unit, chunk };
-            let Some(slot) = self.map.slot(name).filter(|_| zeroed != 0) else { continue };
-            let blocks = zeroed & self.map.valid(slot);
-            if blocks == 0 {
-                continue;
-            }
-            write.parts.push(new_part(slot, chunk, Way::Clear, blocks));
-            if mutant::on(Mutant::EagerReuse) {
-                let pins = &mut self.jobs.get_mut(key).expect("it lives").pins;
-                let pin = pins.iter().position(|p| p.slot == slot).expect("it is pinned");
-                let pin = pins.remove(pin);
-                self.overlay.clear(slot, blocks);
-                self.map.clear(slot, blocks);
-                self.map.unpin(pin);
-            }
-        }
-    }
-
-    /// Makes a part for one block that holds data.
-    fn place_inline(&mut self, write: &mut Write, block: u32, data: Buf) {
-        let chunk = (block / SLOT_BLOCKS) as u8;
-        let name = Chunk { group: write.group, unit: write.unit, chunk };
-        let Some(slot) = self.map.slot(name) else { return };
-        let in_slot = block % SLOT_BLOCKS;
-        let mut part = new_part(slot, chunk, Way::Inline, mask(in_slot, in_slot + 1));
-        sum(&mut part, &data, write.unit, block);
-        part.data = data;
-        write.parts.push(part);
     }
 
     /// Sends the data of direct parts in as few writes as possible, and queues the record.
@@ -272,7 +195,8 @@ impl Durable {
         let mut end = 0;
         for part in write.parts.iter_mut().filter(|p| p.way == Way::Direct) {
             let data = core::mem::take(&mut part.data);
-            let at = self.layout.slot(part.slot) + u64::from(part.blocks.trailing_zeros() * BLOCK);
+            let at = self.content.layout.slot(part.slot)
+                + u64::from(part.blocks.trailing_zeros() * BLOCK);
             let len = data.len() as u64;
             match runs.last_mut() {
                 Some((_, run)) if at == end => run.push(data),
@@ -280,43 +204,20 @@ impl Durable {
             }
             end = at + len;
         }
-        let job = self.jobs.get_mut(key).expect("a job lives until it ends");
+        let job = self.jobs.at(key);
         job.left += runs.len() as u32;
         job.kind = Kind::Write(write);
         for (at, data) in runs {
             let body = join(data, out);
-            self.write_through(at, body, Op::Data { job: key }, out);
+            self.ops.write_through(at, body, Op::Data { job: key }, out);
         }
-        self.enqueue(key);
+        self.commit.enqueue(key, &mut self.jobs);
     }
 }
 
 fn new_write(group: GroupId, unit: UnitKey, at: u32, len: u32, marks: Marks) -> Write {
     let (first, end) = (at / BLOCK, (at + len).div_ceil(BLOCK));
     Write { group, unit, first, end, marks, parts: Vec::new() }
-}
-
-/// Iterates over the slots that a write touches: the chunk, the first block that is written there,
-/// and the block after the last one.
-fn shares(write: &Write) -> impl Iterator<Item = (u32, u32, u32)> + use<> {
-    let (first, end) = (write.first, write.end);
-    (first / SLOT_BLOCKS..end.div_ceil(SLOT_BLOCKS)).map(move |chunk| {
-        let start = chunk * SLOT_BLOCKS;
-        (chunk, first.max(start), end.min(start + SLOT_BLOCKS))
-    })
-}
-
-fn new_part(slot: u32, chunk: u8, way: Way, blocks: u16) -> Part {
-    let (sums, data) = ([0; SLOT_BLOCKS as usize], Buf::EMPTY);
-    Part { slot, old: NO_SLOT, chunk, way, blocks, sums, data }
-}
-
-/// Computes the checksums of a part whose data begins with block `first` of the unit.
-fn sum(part: &mut Part, data: &[u8], unit: UnitKey, first: u32) {
-    for (i, bytes) in data.chunks_exact(BLOCK as usize).enumerate() {
-        let block = first + i as u32;
-        part.sums[(block % SLOT_BLOCKS) as usize] = block_sum(bytes, unit, block);
-    }
 }
 
 /// Returns the CRC-32C of the data of a write of whole blocks, derived from the checksums that will
@@ -328,10 +229,6 @@ fn body_crc(write: &Write) -> u32 {
         p.each().map(move |b| data_crc(p.sums[b as usize], write.unit, first + b))
     });
     blocks.fold(0, append_block)
-}
-
-fn mask(first: u32, end: u32) -> u16 {
-    (((1u32 << end) - 1) & !((1u32 << first) - 1)) as u16
 }
 
 /// Joins neighbours into one buffer. There is no copy when they are neighbours in memory as well,

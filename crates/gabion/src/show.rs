@@ -1,0 +1,188 @@
+//! One object of the cluster: `show NAME`, and what an order prints with `--json`.
+
+use admin::report::Report;
+use anyhow::{Context, Result};
+use clap::Args;
+use daemon::size::Size;
+use fleet::table::table;
+use fleet::target::Target;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// An object, by its kind and name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Object<'a> {
+    Mdm(&'a str),
+    Sds(&'a str),
+    Sdc(&'a str),
+    Device(u32),
+    Volume(&'a str),
+    Domain(&'a str),
+    FaultSet(&'a str),
+    Pool(&'a str),
+    /// The cluster itself.
+    System,
+}
+
+impl Object<'_> {
+    /// Returns it as it is now, with the fields of `gabion status --json`.
+    pub(crate) fn find(self, report: &Report) -> Result<Value> {
+        let found = match self {
+            Object::Mdm(name) => one(&report.mdm, |m| m.name == name),
+            Object::Sds(name) => one(&report.sds, |s| s.name == name),
+            Object::Sdc(name) => one(&report.sdc, |s| s.name == name),
+            Object::Volume(name) => one(&report.volumes, |v| v.name == name),
+            Object::Domain(name) => one(&report.protection_domains, |d| d.name == name),
+            Object::FaultSet(name) => one(&report.fault_sets, |f| f.name == name),
+            Object::Pool(name) => one(&report.storage_pools, |p| p.name == name),
+            Object::System => {
+                let Report { name, cluster, level, state, .. } = report;
+                Some(json!({ "name": name, "cluster": cluster, "level": level, "state": state }))
+            }
+            Object::Device(id) => report.sds.iter().find_map(|s| {
+                let mut device = one(&s.devices, |d| d.id == id)?;
+                device["sds"] = json!(s.name);
+                Some(device)
+            }),
+        };
+        let (kind, name) = self.words();
+        found.with_context(|| format!("there is no {kind} `{name}`: `{}` lists them", self.list()))
+    }
+
+    /// Returns its kind and name, for messages.
+    fn words(self) -> (&'static str, String) {
+        match self {
+            Object::Mdm(name) => ("MDM", name.into()),
+            Object::Sds(name) => ("SDS", name.into()),
+            Object::Sdc(name) => ("SDC", name.into()),
+            Object::Device(id) => ("device", format!("dev{id}")),
+            Object::Volume(name) => ("volume", name.into()),
+            Object::Domain(name) => ("protection domain", name.into()),
+            Object::FaultSet(name) => ("fault set", name.into()),
+            Object::Pool(name) => ("storage pool", name.into()),
+            Object::System => ("cluster", String::new()),
+        }
+    }
+
+    /// Returns its name, for messages.
+    pub(crate) fn name(self) -> String {
+        self.words().1
+    }
+
+    /// Returns the command that lists all objects of its kind.
+    fn list(self) -> &'static str {
+        match self {
+            Object::Mdm(_) => "gabion mdm list",
+            Object::Sds(_) => "gabion sds list",
+            Object::Sdc(_) => "gabion sdc list",
+            Object::Device(_) => "gabion device list",
+            Object::Volume(_) => "gabion volume list",
+            Object::Domain(_) => "gabion domain list",
+            Object::FaultSet(_) => "gabion fault-set list",
+            Object::Pool(_) => "gabion pool list",
+            Object::System => "gabion status",
+        }
+    }
+}
+
+/// Returns the first item that `is` the one, as JSON.
+fn one<T: Serialize>(all: &[T], is: impl Fn(&T) -> bool) -> Option<Value> {
+    all.iter().find(|item| is(item)).and_then(|item| serde_json::to_value(item).ok())
+}
+
+/// Prints an object.
+pub(crate) fn show(target: &Target, object: Object<'_>, json: bool) -> Result<()> {
+    let value = object.find(&target.report()?)?;
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&value)?),
+        false => println!("{}", page(&value)),
+    }
+    Ok(())
+}
+
+/// Formats an object for people: one line per field.
+fn page(value: &Value) -> String {
+    let mut t = table(&["field", "value"]);
+    for (name, value) in value.as_object().into_iter().flatten() {
+        let bytes = value.as_u64().filter(|_| name.ends_with("_bytes"));
+        let (name, text) = match bytes {
+            Some(bytes) => (name.trim_end_matches("_bytes"), Size(bytes).to_string()),
+            None => (&**name, words(value)),
+        };
+        t.add_row([name.replace('_', " "), text]);
+    }
+    t.to_string()
+}
+
+/// Formats a value within one line, except for lists of objects, which get a line each.
+fn words(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::Bool(yes) => if *yes { "yes" } else { "no" }.into(),
+        Value::String(text) => text.clone(),
+        Value::Array(all) => {
+            let apart = if all.iter().any(Value::is_object) { "\n" } else { ", " };
+            all.iter().map(words).collect::<Vec<_>>().join(apart)
+        }
+        Value::Object(fields) => {
+            let field = |(name, value): (&String, &Value)| format!("{name} {}", words(value));
+            fields.iter().map(field).collect::<Vec<_>>().join(", ").replace('_', " ")
+        }
+        Value::Number(number) => number.to_string(),
+    }
+}
+
+/// How an order prints what it has done.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    /// Print the object as it is now as JSON, with the fields in docs/reference/status.md
+    #[arg(long)]
+    json: bool,
+}
+
+impl Answer {
+    /// Prints what was done to an object: `text` for people, or the object.
+    pub(crate) fn print(self, target: &Target, object: Object<'_>, text: &str) -> Result<()> {
+        match self.json {
+            true => show(target, object, true),
+            false => {
+                println!("{text}");
+                Ok(())
+            }
+        }
+    }
+
+    /// Prints that an object is gone: `text` for people, or its kind and name.
+    pub(crate) fn print_removed(self, object: Object<'_>, text: &str) {
+        let (kind, name) = object.words();
+        match self.json {
+            true => println!("{}", json!({ "removed": name, "kind": kind })),
+            false => println!("{text}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_a_line_for_each_field() {
+        let value = json!({
+            "name": "vol1",
+            "size_bytes": 1 << 30,
+            "fault_set": null,
+            "thick": false,
+            "nbd_uris": ["nbd://a", "nbd://b"],
+            "mapped": [{ "sdc": "web1", "read_only": true }, { "sdc": "web2", "read_only": false }],
+        });
+        let page = page(&value);
+        let has =
+            |words: &[&str]| page.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(has(&["name", "vol1"]), "{page}");
+        assert!(has(&["size ", "1 GiB"]), "{page}");
+        assert!(has(&["fault set", "-"]), "{page}");
+        assert!(has(&["nbd uris", "nbd://a, nbd://b"]), "{page}");
+        assert!(has(&["mapped", "sdc web1", "read only yes"]) && has(&["sdc web2"]), "{page}");
+    }
+}

@@ -1,0 +1,159 @@
+//! Work of the unit store that has not ended: changes of groups' records and what continues when
+//! they are durable, and how long jobs take.
+//!
+//! Invariant: each change has a token of its own, which no operation has.
+
+use crate::stopwatch::Stopwatch;
+use alloc::collections::{BTreeMap, VecDeque};
+use base::{Duration, Epoch, GroupId, Lsn, Time};
+use seam::{Buf, DiskError};
+use wire::PeerLink;
+
+/// The low half of the token of a change. No operation has this index.
+const CHANGE: u64 = u32::MAX as u64;
+
+/// What continues when a change is durable.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) enum Waiting {
+    /// Entering the configuration of this epoch, as a joiner or not.
+    Entry { epoch: Epoch, joins: bool },
+    /// The answer to a seal of this epoch, on this link.
+    Seal { epoch: Epoch, lsn: Lsn, link: PeerLink },
+    /// The answer to a wipe in this epoch, on this link.
+    Wipe { epoch: Epoch, link: PeerLink },
+    /// The end of deleting a replica that left its group.
+    Discard,
+}
+
+/// Something that ended in the call that began it, without the device.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The media job of an operation, with its result.
+    Job(u64, Result<Buf, DiskError>),
+    /// A change of a group's record.
+    Change(GroupId, Waiting),
+}
+
+/// Changes and jobs of a shard that have not ended, and what has ended and was not continued yet.
+#[derive(Debug, Default)]
+pub(crate) struct Jobs {
+    /// By token: changes that are not durable yet.
+    changes: BTreeMap<u64, (GroupId, Waiting)>,
+    /// Number of changes so far.
+    count: u64,
+    /// It goes on before other operations start.
+    ended: VecDeque<Ended>,
+    stopwatch: Stopwatch,
+}
+
+impl Jobs {
+    /// The media job of an operation begins.
+    #[inline]
+    pub fn begins(&mut self, now: Time, key: u64) {
+        self.stopwatch.begins(now, key);
+    }
+
+    /// A change begins, for which something waits. Returns its token.
+    pub fn change(&mut self, now: Time, group: GroupId, waiting: Waiting) -> u64 {
+        self.count += 1;
+        let token = self.count << 32 | CHANGE;
+        self.changes.insert(token, (group, waiting));
+        self.stopwatch.begins(now, token);
+        token
+    }
+
+    /// Returns true for the token of a change.
+    #[inline]
+    pub fn is_change(token: u64) -> bool {
+        token & CHANGE == CHANGE
+    }
+
+    /// What has this token has ended.
+    #[inline]
+    pub fn ends(&mut self, now: Time, token: u64) {
+        self.stopwatch.ends(now, token);
+    }
+
+    /// Takes what waits for the change that has this token.
+    pub fn take_change(&mut self, token: u64) -> Option<(GroupId, Waiting)> {
+        self.changes.remove(&token)
+    }
+
+    /// Something ended in the call that began it.
+    #[inline]
+    pub fn ended_at_once(&mut self, ended: Ended) {
+        self.ended.push_back(ended);
+    }
+
+    /// Takes the first of what ended at once.
+    #[inline]
+    pub fn next_ended(&mut self) -> Option<Ended> {
+        self.ended.pop_front()
+    }
+
+    /// Returns true if nothing that ended at once is left to be continued.
+    #[inline]
+    pub fn none_ended(&self) -> bool {
+        self.ended.is_empty()
+    }
+
+    /// Returns true while a seal of the group is not durable.
+    pub fn seals(&self, group: GroupId) -> bool {
+        let seals =
+            |(of, what): &(GroupId, Waiting)| *of == group && matches!(what, Waiting::Seal { .. });
+        self.changes.values().any(seals)
+    }
+
+    /// Returns true if the last change in progress for the group is the same: it will be answered
+    /// to the newest question. A primary repeats its question until it is answered, and a device
+    /// that hangs would get a change for each.
+    pub fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
+        let last = self.changes.values_mut().rev().find(|known| known.0 == group);
+        let Some((_, known)) = last else { return false };
+        let same = match (*known, asked) {
+            (Waiting::Seal { epoch: e, lsn: l, .. }, Waiting::Seal { epoch, lsn, .. }) => {
+                (e, l) == (epoch, lsn)
+            }
+            (Waiting::Wipe { epoch: e, .. }, Waiting::Wipe { epoch, .. }) => e == epoch,
+            _ => false,
+        };
+        if same {
+            *known = asked;
+        }
+        same
+    }
+
+    /// Returns how long jobs take; see [`Stopwatch::ask`].
+    pub fn took(&mut self, now: Time) -> Option<Duration> {
+        self.stopwatch.ask(now)
+    }
+
+    /// Returns for how long nothing has ended while something runs.
+    pub fn stands(&self, now: Time) -> Duration {
+        self.stopwatch.stands(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::LinkId;
+
+    #[test]
+    fn a_change_that_is_asked_for_again_is_answered_once_on_the_newest_link() {
+        let on = |link| PeerLink::new(LinkId(link), 1);
+        let seal = |lsn, link| Waiting::Seal { epoch: Epoch(3), lsn: Lsn(lsn), link: on(link) };
+        let wipe = Waiting::Wipe { epoch: Epoch(3), link: on(1) };
+        let (group, other, mut jobs) = (GroupId(1), GroupId(2), Jobs::default());
+        assert!(!jobs.joins(group, seal(5, 1)));
+        let token = jobs.change(Time(0), group, seal(5, 1));
+        assert!(Jobs::is_change(token) && jobs.seals(group) && !jobs.seals(other));
+        for (of, asked) in [(other, seal(5, 2)), (group, seal(6, 2)), (group, wipe)] {
+            assert!(!jobs.joins(of, asked));
+        }
+        assert!(jobs.joins(group, seal(5, 2)));
+        assert_eq!(jobs.take_change(token), Some((group, seal(5, 2))));
+        assert!(jobs.take_change(token).is_none() && !jobs.seals(group));
+        assert_ne!(jobs.change(Time(0), group, wipe), token);
+    }
+}

@@ -1,0 +1,169 @@
+//! The operations in flight at a shard, which of them can start, and how much of the limits for
+//! clients they take.
+//!
+//! Invariants:
+//! - An operation of a client counts against the limits from its arrival until it is answered or
+//!   over.
+//! - An operation that is ready has its range lock, or is over by now. The order in which
+//!   operations became ready is that in which they start.
+
+use crate::load::Load;
+use crate::op::Op;
+use alloc::collections::{BTreeSet, VecDeque};
+use base::{GroupId, Slab};
+
+/// The operations of a shard, by key.
+#[derive(Debug)]
+pub(crate) struct Ops {
+    slab: Slab<Op>,
+    load: Load,
+    ready: VecDeque<u64>,
+    /// Groups with operations that wait for a lease, for room in a window, or for the end of a
+    /// seal.
+    parked: BTreeSet<GroupId>,
+}
+
+impl Default for Ops {
+    fn default() -> Ops {
+        let (load, ready, parked) = (Load::default(), VecDeque::new(), BTreeSet::new());
+        Ops { slab: Slab::new(usize::MAX), load, ready, parked }
+    }
+}
+
+impl Ops {
+    /// Adds an operation, and returns its key.
+    #[inline]
+    pub fn insert(&mut self, op: Op) -> u64 {
+        self.load.add(op.counts);
+        self.slab.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
+    }
+
+    /// Removes an operation.
+    #[inline]
+    pub fn remove(&mut self, key: u64) -> Option<Op> {
+        let mut op = self.slab.remove(key)?;
+        self.load.end(op.counts.take());
+        Some(op)
+    }
+
+    /// Removes an operation of which nothing is needed any more.
+    #[inline]
+    pub fn discard(&mut self, key: u64) {
+        if let Some(op) = self.slab.get_mut(key) {
+            self.load.end(op.counts.take());
+            self.slab.discard(key);
+        }
+    }
+
+    /// The client has its answer: the operation doesn't count any more.
+    #[inline]
+    pub fn answered(&mut self, key: u64) -> Option<&mut Op> {
+        let op = self.slab.get_mut(key)?;
+        self.load.end(op.counts.take());
+        Some(op)
+    }
+
+    #[inline]
+    pub fn get(&self, key: u64) -> Option<&Op> {
+        self.slab.get(key)
+    }
+
+    #[inline]
+    pub fn get_mut(&mut self, key: u64) -> Option<&mut Op> {
+        self.slab.get_mut(key)
+    }
+
+    /// Returns all operations, with their keys.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, &Op)> {
+        self.slab.iter()
+    }
+
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Returns what unanswered operations of clients take of the limits.
+    pub fn load(&self) -> &Load {
+        &self.load
+    }
+
+    // ---- order ----
+
+    /// The operation has its range lock: it starts when those before it have started.
+    #[inline]
+    pub fn can_start(&mut self, key: u64) {
+        self.ready.push_back(key);
+    }
+
+    /// Returns the next operation to start.
+    #[inline]
+    pub fn next(&mut self) -> Option<u64> {
+        self.ready.pop_front()
+    }
+
+    /// Returns true if no operation can start.
+    #[inline]
+    pub fn none_ready(&self) -> bool {
+        self.ready.is_empty()
+    }
+
+    /// Notes that operations of this group wait, or that none does.
+    pub fn note_parked(&mut self, group: GroupId, parked: bool) {
+        if parked {
+            self.parked.insert(group);
+        } else {
+            self.parked.remove(&group);
+        }
+    }
+
+    /// Takes the first group with operations that wait.
+    pub fn next_parked(&mut self) -> Option<GroupId> {
+        self.parked.pop_first()
+    }
+
+    /// Returns the number of operations that can start.
+    pub fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Sorts those that can start, except the first ones, by their arrival.
+    pub fn sort_ready(&mut self, first: usize) {
+        let slab = &self.slab;
+        let ready = &mut self.ready.make_contiguous()[first..];
+        ready.sort_by_key(|key| slab.get(*key).and_then(|op| op.work.since()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Work;
+    use base::UnitKey;
+
+    fn op(counts: Option<u32>) -> Op {
+        Op { counts, ..Op::new(GroupId(1), UnitKey::default(), 0, 4096, Work::Scrub) }
+    }
+
+    #[test]
+    fn an_operation_counts_once_until_it_is_answered_or_over() {
+        let mut ops = Ops::default();
+        let [a, b, c] = [Some(10), Some(20), None].map(|counts| ops.insert(op(counts)));
+        let load = |ops: &Ops| (ops.load().ops(), ops.load().bytes());
+        assert_eq!(load(&ops), (2, 30));
+        ops.answered(a);
+        ops.answered(a);
+        assert_eq!(load(&ops), (1, 20));
+        [a, b, c].into_iter().for_each(|key| drop(ops.remove(key)));
+        assert_eq!((load(&ops), ops.len()), ((0, 0), 0));
+        assert!(ops.remove(b).is_none());
+    }
+
+    #[test]
+    fn groups_that_wait_are_taken_in_order_and_once() {
+        let mut ops = Ops::default();
+        [3, 1, 2, 1].into_iter().for_each(|group| ops.note_parked(GroupId(group), true));
+        ops.note_parked(GroupId(2), false);
+        let taken = core::iter::from_fn(|| ops.next_parked());
+        assert!(taken.eq([GroupId(1), GroupId(3)]));
+    }
+}

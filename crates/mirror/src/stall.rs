@@ -1,0 +1,128 @@
+//! Joiners that stall. A joiner that no acknowledgement needs is waited for as long as it answers,
+//! and cut off when it **stalls**: clients wait for room and nothing is answered for
+//! `suspect_after`, or the same operation of a group is the oldest unacknowledged one for
+//! [`STANDS`] times as long, because copies and the seal hold clients back, too.
+//!
+//! Invariant: a joiner that has answered nothing at all gets no stream before it has told its state
+//! wherever it had something to do.
+
+use crate::mirror::Mirror;
+use crate::replica::{Primary, Role};
+use crate::sync::{ASK_AGAIN, Phase};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use base::{DeviceId, Duration, GroupId, Lsn, Mutant, Time, mutant};
+use seam::{Effects, UnitStore};
+
+/// How long a joiner may take for one operation, in multiples of `suspect_after`.
+const STANDS: u32 = 5;
+/// The longest time until a joiner is asked again while it has too much to do, or has stalled in
+/// another group.
+const ASK_BEHIND: Duration = Duration::from_secs(1);
+
+impl<S: UnitStore> Mirror<S> {
+    /// A joiner that was cut off has done everything that it was sent: its stream begins again with
+    /// the next question. No copy of this side runs; while one does, `ask_again` asks later.
+    pub(crate) fn restart_stream(
+        &mut self,
+        now: Time,
+        group: GroupId,
+        joiner: DeviceId,
+        patience: Duration,
+        out: &mut Effects,
+    ) {
+        if self.windows.is_behind(joiner) {
+            // Its stream would find no room, or a device that hangs.
+            let patience = patience.clamp(ASK_AGAIN * 10, ASK_BEHIND);
+            return self.wait_for_answer(now, group, patience);
+        }
+        // The next answer will take as long as this one.
+        self.ask_joiner(now, group, joiner, true, out);
+        self.wait_for_answer(now, group, patience);
+    }
+
+    /// Cuts off joiners that stall. One that answers nothing at all is cut off in all its groups:
+    /// each group would hold its clients back for as long as the first one. One that answers other
+    /// operations goes on in the other groups. Time in which this process itself stood still
+    /// doesn't count.
+    pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
+        let awake = self.leases.awake(now);
+        let join = |group: GroupId| match &self.replicas.get(group)?.role {
+            Role::Primary(Primary { sync: Some(sync), .. }) => {
+                Some((group, sync.joiner?, matches!(sync.phase, Phase::Seal(_))))
+            }
+            _ => None,
+        };
+        let joins: Vec<(GroupId, DeviceId, bool)> =
+            self.timers.joining().filter_map(join).collect();
+        let mut stalled: BTreeMap<DeviceId, GroupId> = BTreeMap::new();
+        for &(group, joiner, _) in &joins {
+            if !self.stalls(now, awake, group, joiner) {
+                continue;
+            }
+            let after = self.limits.suspect_after;
+            let answers = self.windows.answers(joiner, now, after);
+            match answers || mutant::on(Mutant::StallInTurn) {
+                true => self.cut(now, group, out),
+                false => drop(stalled.entry(joiner).or_insert(group)),
+            }
+        }
+        for (group, ..) in joins.iter().filter(|(_, joiner, _)| stalled.contains_key(joiner)) {
+            self.cut(now, *group, out);
+        }
+        for (joiner, first) in stalled {
+            // Only where it joins is it asked. A joiner that seals has no operations to do.
+            let owes = |(group, of, seals): &(GroupId, DeviceId, bool)| {
+                let owes = *seals || self.windows.has_undone(joiner, *group);
+                (*of == joiner && owes).then_some(*group)
+            };
+            let mut groups: Vec<GroupId> = joins.iter().filter_map(owes).collect();
+            if groups.is_empty() {
+                groups.push(first);
+            }
+            self.windows.stalls(joiner, groups.into_iter());
+        }
+    }
+
+    /// Returns true if the joiner of this group stalls, and can be cut off.
+    fn stalls(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
+        let stuck = self.is_stuck(now, awake, group, joiner);
+        let awaited = self.windows.awaited(joiner);
+        let after = self.limits.suspect_after;
+        let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > after);
+        (stuck || mute) && self.sync_mut(group).is_some_and(|sync| sync.can_be_cut())
+    }
+
+    /// Returns true if the joiner of this group has had the same oldest unacknowledged operation
+    /// for too long, and not because of what was sent to it earlier: a window may hold more work
+    /// than the joiner can do in that time, and its device may do one thing after the other. What
+    /// waits for room here has not been sent.
+    fn is_stuck(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
+        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
+            return false;
+        };
+        let Some(sync) = &mut primary.sync else { return false };
+        let lacks = |key: u64| {
+            let op = self.ops.get(key).expect("an operation of the stream lives");
+            op.sent.intersects(sync.members) && !op.acked.intersects(sync.members)
+        };
+        let number = |key: u64| {
+            let sent = self.ops.get(key).filter(|op| op.flying.intersects(sync.members));
+            sent.map_or(u64::MAX, |op| op.number)
+        };
+        let owed = match sync.phase {
+            Phase::Seal(lsn) => Some((lsn.next(), sync.sealed_after + 1)),
+            _ => {
+                let oldest = primary.stream.iter().find(|e| !e.done && lacks(e.op));
+                oldest.map(|e| (e.lsn, number(e.op)))
+            }
+        };
+        let (within, windows) = (self.limits.suspect_after, &self.windows);
+        let owed = owed.filter(|(_, number)| !windows.is_before(joiner, *number, now, within));
+        let owed = owed.map(|(lsn, _)| lsn);
+        let before: Option<(Lsn, Time)> = sync.owes.filter(|(lsn, _)| owed == Some(*lsn));
+        sync.owes = owed.map(|lsn| before.unwrap_or((lsn, now)));
+        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STANDS;
+        before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
+    }
+}

@@ -1,0 +1,109 @@
+//! What the shard's groups wait for by the clock, and the groups in which joiners are filled.
+//!
+//! Invariant: a group whose configuration ends is in none of the sets. [`Timers::stop`] takes it
+//! out.
+
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use base::{GroupId, Time};
+
+/// Groups that this device leads, and that wait.
+#[derive(Debug, Default)]
+pub(crate) struct Timers {
+    /// Groups whose sync will repeat its question, and when.
+    asking: BTreeMap<GroupId, Time>,
+    /// Groups that wait until leases that this device has granted have run out, and until when.
+    grace: BTreeMap<GroupId, Time>,
+    /// Groups in which this device fills a joiner.
+    joining: BTreeSet<GroupId>,
+}
+
+impl Timers {
+    /// The configuration of this group ends.
+    pub fn stop(&mut self, group: GroupId) {
+        self.asking.remove(&group);
+        self.grace.remove(&group);
+        self.joining.remove(&group);
+    }
+
+    /// Returns the earliest of the times.
+    #[inline]
+    pub fn wake_at(&self) -> Option<Time> {
+        if self.asking.is_empty() && self.grace.is_empty() {
+            return None; // as a rule
+        }
+        self.asking.values().chain(self.grace.values()).min().copied()
+    }
+
+    // ---- questions ----
+
+    /// The group's sync repeats its question at this time.
+    pub fn ask_at(&mut self, group: GroupId, at: Time) {
+        self.asking.insert(group, at);
+    }
+
+    /// The group's question is answered.
+    pub fn ask_no_more(&mut self, group: GroupId) {
+        self.asking.remove(&group);
+    }
+
+    /// Returns the groups whose questions are due.
+    pub fn to_ask(&self, now: Time) -> Vec<GroupId> {
+        self.asking.iter().filter(|(_, at)| **at <= now).map(|(group, _)| *group).collect()
+    }
+
+    // ---- leases that were granted ----
+
+    /// The group waits until this time. Returns true if it did not wait before.
+    pub fn wait_grace(&mut self, group: GroupId, until: Time) -> bool {
+        self.grace.insert(group, until).is_none()
+    }
+
+    /// The group waits for no lease any more.
+    pub fn end_grace(&mut self, group: GroupId) {
+        self.grace.remove(&group);
+    }
+
+    /// Returns the groups that wait for leases.
+    pub fn in_grace(&self) -> Vec<GroupId> {
+        self.grace.keys().copied().collect()
+    }
+
+    /// Returns true if such a wait is over.
+    pub fn is_grace_over(&self, now: Time) -> bool {
+        self.grace.values().any(|until| *until <= now)
+    }
+
+    // ---- joiners ----
+
+    /// This device fills a joiner in the group.
+    pub fn join(&mut self, group: GroupId) {
+        self.joining.insert(group);
+    }
+
+    /// Returns the groups in which this device fills a joiner, in order.
+    pub fn joining(&self) -> impl Iterator<Item = GroupId> {
+        self.joining.iter().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_that_stops_waits_for_nothing() {
+        let (a, b, mut timers) = (GroupId(1), GroupId(2), Timers::default());
+        assert_eq!(timers.wake_at(), None);
+        timers.ask_at(a, Time(30));
+        timers.ask_at(b, Time(20));
+        timers.join(a);
+        assert!(timers.wait_grace(a, Time(10)) && !timers.wait_grace(a, Time(15)));
+        assert_eq!((timers.wake_at(), timers.to_ask(Time(20))), (Some(Time(15)), [b].into()));
+        assert!(!timers.is_grace_over(Time(14)) && timers.is_grace_over(Time(15)));
+        timers.stop(a);
+        assert_eq!((timers.wake_at(), timers.joining().count()), (Some(Time(20)), 0));
+        timers.ask_no_more(b);
+        assert_eq!((timers.wake_at(), timers.in_grace().len()), (None, 0));
+    }
+}

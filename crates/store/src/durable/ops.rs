@@ -1,0 +1,72 @@
+//! The device operations in flight, each with its purpose.
+//!
+//! Invariant: each operation that was emitted is in the table until it completes or the device
+//! fails. After that its completion finds nothing.
+
+use super::job::{IN_FLIGHT, Op};
+use base::{Mutant, Slab, mutant};
+use seam::{Buf, DiskId, DiskOp, Effect, Effects};
+
+/// All operations in flight on one device.
+#[derive(Debug)]
+pub struct Ops {
+    disk: DiskId,
+    table: Slab<Op>,
+}
+
+impl Ops {
+    /// Makes the state in which nothing is in flight.
+    pub fn new(disk: DiskId) -> Ops {
+        Ops { disk, table: Slab::new(IN_FLIGHT) }
+    }
+
+    fn insert(&mut self, op: Op) -> DiskOp {
+        DiskOp(self.table.insert(op).expect("callers bound their jobs"))
+    }
+
+    /// Reads from the device.
+    pub fn read(&mut self, at: u64, len: u32, op: Op, out: &mut Effects) {
+        let op = self.insert(op);
+        out.push(Effect::Read { op, disk: self.disk, at, len });
+    }
+
+    /// Writes data that no answer waits for. A later flush makes it durable.
+    pub fn write(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
+        self.begin_write(at, body, op, false, out);
+    }
+
+    /// Writes data that an answer waits for. It is durable when the write completes.
+    pub fn write_through(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
+        let durable = match op {
+            Op::Log => !mutant::on(Mutant::LogUnflushed),
+            _ => !mutant::on(Mutant::DataUnflushed),
+        };
+        self.begin_write(at, body, op, durable, out);
+    }
+
+    fn begin_write(&mut self, at: u64, body: Buf, op: Op, durable: bool, out: &mut Effects) {
+        let op = self.insert(op);
+        out.push(Effect::Write { op, disk: self.disk, at, body, durable });
+    }
+
+    /// Makes completed writes durable.
+    pub fn flush(&mut self, out: &mut Effects) {
+        let op = self.insert(Op::Flush);
+        out.push(Effect::Flush { op, disk: self.disk });
+    }
+
+    /// Takes an operation that completed. `None`: it began before the device failed.
+    pub fn end(&mut self, op: DiskOp) -> Option<Op> {
+        self.table.remove(op.0)
+    }
+
+    /// Forgets everything in flight, because the device has failed.
+    pub fn forget(&mut self) {
+        self.table = Slab::new(IN_FLIGHT);
+    }
+
+    /// True when nothing is in flight.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+}
