@@ -19,19 +19,25 @@
 
 mod completions;
 mod effects;
+mod files;
+mod links;
+mod polling;
 mod strangers;
 mod unread;
 
 use crate::clock;
 use crate::dial::Dial;
-use crate::disk::{Disk, FileOp, Zeros};
+use crate::disk::{Disk, Zeros};
 use crate::error::RtError;
-use crate::link::{Link, State};
+use crate::link::State;
 use crate::net::Listening;
 use crate::signal::{Stop, Waker};
-use crate::sys::{Done, FileCall, Sys, Token};
+use crate::sys::{Done, Sys, Token};
 use crate::table::Table;
 use base::{LinkId, Time};
+use files::Files;
+use links::Links;
+use polling::Polling;
 use seam::{
     BlockError, BlockRequest, Buf, BufPool, DialError, DialId, DiskError, DiskOp, DownReason,
     Effect, Effects, Event, Node, Note, Port, RequestId,
@@ -45,9 +51,6 @@ use strangers::Crowd;
 
 /// Turns per batch; after that many the kernel is asked again, without waiting.
 const TURNS: usize = 8;
-/// File operations in flight at the same time. The kernel would hand operations beyond a device's
-/// queue depth to its worker threads, which costs more than waiting here.
-const FILES: usize = 128;
 /// How long a closed link may take to send its queue, and to see the other side close.
 const LINGER: Duration = Duration::from_secs(1);
 /// How long to pause a listener after a failed accept (no descriptors, no memory).
@@ -56,14 +59,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const LAST_WAIT: Duration = Duration::from_secs(10);
 /// How long nodes may take to finish their work when the process is to stop.
 const ORDER_WAIT: Duration = Duration::from_secs(3);
-/// Polling has a credit up to this value: each success adds `SPIN_EARNS`, each failure takes 1. So
-/// polling goes on while at least one in three succeeds: a success saves more (a wake-up on both
-/// sides) than a failure costs.
-const SPIN_TRUST: u32 = 16;
-const SPIN_EARNS: u32 = 2;
-/// Without credit, polling is tried once in this many waits.
-const SPIN_RETRY: u32 = 32;
-
 /// The listeners and devices of one node.
 pub(crate) struct Belongings {
     pub(crate) listeners: Vec<(Port, Listening)>,
@@ -122,38 +117,26 @@ pub(crate) struct Shard<N: Node, S: Sys, T> {
     active: Vec<u32>,
     on_note: T,
     pub(crate) sys: S,
-    pool: BufPool,
     out: Effects,
     /// The effects being carried out; kept to reuse its memory.
     effects: Vec<Effect>,
     done: Vec<Done>,
     ready: VecDeque<(u32, Ready)>,
-    links: Table<Link<N::Framer>>,
-    /// Links with queued data, and links that may have to be awaited.
-    to_send: Vec<u32>,
-    to_receive: Vec<u32>,
-    /// Links that the node has closed and that are still open.
-    closing: Vec<LinkId>,
+    links: Links<N::Framer>,
     dials: Table<Dial>,
     listeners: Vec<Accepting>,
-    files: Table<(u32, FileOp)>,
-    /// File operations that the kernel works on, and those that wait for their turn.
-    files_started: usize,
-    files_waiting: VecDeque<u32>,
+    files: Files,
     zeros: Zeros,
     waker: Arc<Waker>,
     /// Answers for the reactor's caller.
     pub(crate) answers: Vec<Answer>,
     link_queue: u64,
     local: bool,
-    spin: Duration,
-    trust: u32,
-    waits: u32,
+    polling: Polling,
     /// Events since the start; shows whether a batch had any.
     events: u64,
     /// The last batch delivered frames.
     had_frames: bool,
-    last_event: Time,
 }
 
 impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
@@ -176,31 +159,22 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             seats,
             on_note,
             sys,
-            pool: out.pool().clone(),
             out,
             effects: Vec::new(),
             done: Vec::new(),
             ready: VecDeque::new(),
-            links: Table::new(),
-            to_send: Vec::new(),
-            to_receive: Vec::new(),
-            closing: Vec::new(),
+            links: Links::new(),
             dials: Table::new(),
             listeners,
-            files: Table::new(),
-            files_started: 0,
-            files_waiting: VecDeque::new(),
+            files: Files::new(),
             zeros: Zeros::default(),
             waker: parts.waker,
             answers: Vec::new(),
             link_queue: parts.link_queue,
             local: parts.local,
-            spin: parts.spin,
-            trust: SPIN_TRUST / 2,
-            waits: 0,
+            polling: Polling::new(parts.spin),
             events: 0,
             had_frames: false,
-            last_event: Time::ZERO,
         }
     }
 
@@ -267,7 +241,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     pub(crate) fn pool(&self) -> &BufPool {
-        &self.pool
+        self.out.pool()
     }
 
     fn accept(&mut self, i: u32) {
@@ -292,7 +266,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.timers(now);
         self.turns(now);
         if self.events != before {
-            self.last_event = clock::now();
+            self.polling.last_event = clock::now();
         }
     }
 
@@ -348,7 +322,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 self.new_link(now, seat, socket, port, Some(dial));
             }
             Ready::Resumed(id) => {
-                if let Some((index, link)) = self.link(id) {
+                if let Some((index, link)) = self.links.of(id) {
                     // The backend does not report again the data that arrived while the link
                     // rested.
                     link.input.drained = false;
@@ -366,16 +340,16 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 self.check_dial(now, index);
             }
         }
-        for i in (0..self.closing.len()).rev() {
-            let id = self.closing[i];
-            match self.link(id).map(|(index, link)| (index, link.state)) {
+        for i in (0..self.links.closing.len()).rev() {
+            let id = self.links.closing[i];
+            match self.links.of(id).map(|(index, link)| (index, link.state)) {
                 Some((index, State::Closing(until) | State::Finished(until))) if until <= now => {
                     self.kill(index);
                 }
                 Some((_, State::Closing(_) | State::Finished(_))) => continue,
                 _ => {}
             }
-            self.closing.swap_remove(i);
+            self.links.closing.swap_remove(i);
         }
         for i in 0..self.listeners.len() {
             if self.listeners[i].retry_at.is_some_and(|t| t <= now) {
@@ -405,14 +379,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         for dial in self.dials.values().filter(|d| !d.abandoned) {
             next = Time::earliest(next, Some(dial.until));
         }
-        for i in 0..self.closing.len() {
-            let id = self.closing[i];
-            if let Some((_, Link { state: State::Closing(t) | State::Finished(t), .. })) =
-                self.link(id)
-            {
-                next = Time::earliest(next, Some(*t));
-            }
-        }
+        next = Time::earliest(next, self.links.next_closed());
         next = Time::earliest(next, self.next_stranger());
         next = Time::earliest(next, self.next_unread());
         let retries = self.listeners.iter().filter_map(|a| a.retry_at).min();
@@ -428,12 +395,12 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if !self.ready.is_empty() || due.is_some_and(|t| t <= now) || self.has_news() {
             return self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(failed);
         }
-        if self.may_spin(now) {
-            let until = Time::earliest(due, Some(self.last_event + self.spin)).unwrap_or(now);
+        if let Some(until) = self.polling.until(now) {
+            let until = due.map_or(until, |due| due.min(until));
             self.sys.wait(Some(Duration::ZERO), &mut self.done).map_err(&failed)?;
             while !self.has_news() {
                 if clock::now() >= until {
-                    self.trust = self.trust.saturating_sub(1);
+                    self.polling.paid(false);
                     break;
                 }
                 if self.sys.is_promising() {
@@ -446,22 +413,13 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             if self.has_news() {
                 // A completed send does not show that polling pays.
                 if self.done.iter().any(|d| !matches!(d.token, Token::Send(_))) {
-                    self.trust = (self.trust + SPIN_EARNS).min(SPIN_TRUST);
+                    self.polling.paid(true);
                 }
                 return Ok(());
             }
         }
         let left = due.map(|t| t.since(clock::now()));
         self.sys.wait(left, &mut self.done).map_err(failed)
-    }
-
-    /// Returns true if the last event is recent, and polling has paid lately or is due for a retry.
-    fn may_spin(&mut self, now: Time) -> bool {
-        if self.spin.is_zero() || now.since(self.last_event) >= self.spin {
-            return false;
-        }
-        self.waits = self.waits.wrapping_add(1);
-        self.trust > 0 || self.waits.is_multiple_of(SPIN_RETRY)
     }
 
     fn has_news(&self) -> bool {
@@ -473,7 +431,7 @@ impl<N: Node, S: Sys, T> Drop for Shard<N, S, T> {
     /// Cancels everything and waits for it, because the kernel must not write to freed memory.
     /// Memory of operations that don't complete is leaked.
     fn drop(&mut self) {
-        for index in self.links.indices() {
+        for index in self.links.table.indices() {
             let Some(link) = self.links.get_mut(index) else { continue };
             let _ = rustix::net::shutdown(&*link, rustix::net::Shutdown::Both);
             self.sys.forget(Token::Recv(index), link.as_fd());
@@ -496,18 +454,9 @@ impl<N: Node, S: Sys, T> Drop for Shard<N, S, T> {
             }
         }
         if self.sys.in_flight() > 0 {
-            let _ = ManuallyDrop::new(std::mem::replace(&mut self.links, Table::new()));
+            let _ = ManuallyDrop::new(std::mem::replace(&mut self.links, Links::new()));
             let _ = ManuallyDrop::new(std::mem::replace(&mut self.dials, Table::new()));
-            let _ = ManuallyDrop::new(std::mem::replace(&mut self.files, Table::new()));
+            let _ = ManuallyDrop::new(std::mem::replace(&mut self.files, Files::new()));
         }
     }
-}
-
-/// Starts or continues an operation on a file; returns its result if it is known at once.
-fn work_on_file<S: Sys>(sys: &mut S, files: &mut Table<(u32, FileOp)>, index: u32) -> Option<i32> {
-    let (_, file) = files.get_mut(index)?;
-    let (fd, call): (_, FileCall) = (file.fd, file.call());
-    // SAFETY: the memory is the operation's own buffer; the operation stays in `files` until it
-    // completes, and its buffer is not accessed meanwhile.
-    unsafe { sys.file(index, fd, call) }
 }

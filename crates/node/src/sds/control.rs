@@ -500,12 +500,13 @@ impl Sds {
     fn proposal(&self, now: Time) -> Option<Proposal> {
         let mirror = self.mirror.as_ref().filter(|_| self.named)?;
         let (needed, out_of_sync) = &self.wanted;
-        let refused: Vec<u32> = self
+        let mut refused: Vec<u32> = self
             .followers
             .iter()
             .filter(|(d, f)| f.about.refused && f.link().is_none() && needed.contains(d))
             .map(|(d, _)| d.0)
             .collect();
+        refused.sort_unstable();
         let silent = mirror.suspects(now).into_iter().filter(|d| needed.contains(d)).map(|d| d.0);
         let mut suspects: Vec<u32> = silent.chain(refused.iter().copied()).collect();
         suspects.sort_unstable();

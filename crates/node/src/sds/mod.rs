@@ -403,21 +403,18 @@ impl Sds {
                 }
             }
             Some(Who::Leader(device, _)) => self.sessions.leader_lost(device, link),
-            Some(Who::Client(sdc, _)) => self.client_lost(now, sdc, link, out),
+            // If it was the newest one, operations from it that have not begun are dropped: the
+            // client sends again what it still needs (rule R16).
+            Some(Who::Client(sdc, _)) => {
+                if self.sessions.client_lost(sdc, link)
+                    && !mutant::on(Mutant::NoSession)
+                    && let Some(mirror) = &mut self.mirror
+                {
+                    mirror.session_over(now, sdc, out);
+                }
+            }
             Some(Who::Stranger) => self.sessions.forget(link),
             None => {}
-        }
-    }
-
-    /// Handles the loss of a client's link. If it was the newest one, operations from it that have
-    /// not begun are dropped: the client sends again what it still needs (rule R16).
-    fn client_lost(&mut self, now: Time, sdc: SdcId, link: LinkId, out: &mut Effects) {
-        let newest = self.sessions.client_lost(sdc, link);
-        if newest
-            && !mutant::on(Mutant::NoSession)
-            && let Some(mirror) = &mut self.mirror
-        {
-            mirror.session_over(now, sdc, out);
         }
     }
 

@@ -26,6 +26,20 @@ fn unsaid(map: MapVersion) -> Sender {
     Sender { incarnation: Incarnation(0), map }
 }
 
+impl Who {
+    /// Returns the version of the peer's link; `None` during the handshake.
+    #[inline]
+    fn version(self, sds: &Sds, link: LinkId) -> Option<u16> {
+        let dialled = match self {
+            Who::Client(_, version) | Who::Leader(_, version) => return Some(version),
+            Who::Follower(device) => sds.followers.up(device),
+            Who::Mdm => sds.mdm.finder.dialer().up(),
+            Who::Claimant | Who::Stranger => None,
+        };
+        dialled.filter(|up| up.id == link).map(|up| up.version)
+    }
+}
+
 impl Sds {
     pub(super) fn link_up(
         &mut self,
@@ -66,12 +80,19 @@ impl Sds {
     ) {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
-        if let Err(why) = wire::check_version(h, self.version_on(link, who)) {
+        if let Err(why) = wire::check_version(h, who.version(self, link)) {
             return self.refuse(now, link, why, out);
         }
         if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });
-            return self.damaged(now, link, who, h, out);
+            // A client can send its data again. Every other link starts over.
+            return match (who, message::Write::try_from(h)) {
+                (Who::Client(_, version), Ok(write)) => {
+                    let link = PeerLink::new(link, version);
+                    self.answer(link, &write.request, Status::Damaged, out)
+                }
+                _ => self.drop_link(now, link, out),
+            };
         }
         let done = match who {
             Who::Client(sdc, version) => {
@@ -91,27 +112,6 @@ impl Sds {
         if let Err(why) = done {
             self.refuse(now, link, why, out);
         }
-    }
-
-    /// Returns the version of a link; `None` during its handshake.
-    #[inline]
-    fn version_on(&self, link: LinkId, who: Who) -> Option<u16> {
-        let dialled = match who {
-            Who::Client(_, version) | Who::Leader(_, version) => return Some(version),
-            Who::Follower(device) => self.followers.up(device),
-            Who::Mdm => self.mdm.finder.dialer().up(),
-            Who::Claimant | Who::Stranger => None,
-        };
-        dialled.filter(|up| up.id == link).map(|up| up.version)
-    }
-
-    /// Handles a damaged frame. A client can send its data again. Every other link starts over.
-    fn damaged(&mut self, now: Time, link: LinkId, who: Who, h: &Header, out: &mut Effects) {
-        if let (Who::Client(_, version), Ok(write)) = (who, message::Write::try_from(h)) {
-            let link = PeerLink::new(link, version);
-            return self.answer(link, &write.request, Status::Damaged, out);
-        }
-        self.drop_link(now, link, out);
     }
 
     // ---- handshakes ----

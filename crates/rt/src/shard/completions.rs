@@ -1,12 +1,12 @@
 //! Turns the kernel's completions into events and further work.
 
-use super::{ACCEPT_PAUSE, Accepting, Ready, Shard, work_on_file};
+use super::{ACCEPT_PAUSE, Accepting, Ready, Shard};
 use crate::clock;
 use crate::dial;
 use crate::link::{Link, State};
 use crate::net;
 use crate::sys::{Done, Sys, Token, recv_now};
-use base::{LinkId, Time};
+use base::Time;
 use rustix::net::{Shutdown, shutdown};
 use seam::{DialError, DialId, DownReason, Event, Node, Note, Port};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -28,13 +28,6 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    /// Returns the link with this id and its index, if it is still in the table.
-    pub(super) fn link(&mut self, id: LinkId) -> Option<(u32, &mut Link<N::Framer>)> {
-        let key = id.0.checked_sub(1)?;
-        let (index, generation) = (key as u32, (key >> 32) as u32);
-        Some((index, self.links.get_mut_of(index, generation)?))
-    }
-
     pub(super) fn new_link(
         &mut self,
         now: Time,
@@ -47,8 +40,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if dial.is_none() {
             self.make_room(now, seat, port);
         }
-        let (index, generation) = self.links.next();
-        let link = LinkId((u64::from(generation) << 32 | u64::from(index)) + 1);
+        let (link, index) = self.links.next();
         if self.sys.watch(Token::Recv(index), socket.as_fd()).is_err() {
             // The kernel has no memory for it: treated as a connection that broke at once.
             if let Some(dial) = dial {
@@ -61,10 +53,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let mut new = Link::new(link, seat, socket, framer);
         if dial.is_none() {
             new = self.take_stranger(now, port, new);
-            new.unread = self.unread(seat, port);
+            new.unread = self.seats[seat as usize].bound_unread(port);
         }
-        self.links.insert(new);
-        self.to_receive.push(index);
+        self.links.table.insert(new);
+        self.links.to_receive.push(index);
         self.deliver(now, seat, Event::LinkUp { link, port, dial });
     }
 
@@ -137,7 +129,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                     self.down(index, DownReason::Closed)
                 }
                 true => self.down(index, DownReason::Broken),
-                false => self.to_receive.push(index),
+                false => self.links.to_receive.push(index),
             };
         }
         for _ in 0..RECEIVES {
@@ -153,7 +145,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if !link.wants_input() {
             return false;
         }
-        let mut parts = link.input.prepare(&self.pool);
+        let mut parts = link.input.prepare(self.out.pool());
         // SAFETY: the parts are the input's own memory, which nothing else accesses meanwhile.
         let result = unsafe { recv_now(link.fd(), &mut parts) };
         link.input.drained = result.is_none();
@@ -166,13 +158,13 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                     self.cut(*now, index);
                 } else {
                     link.input.discard();
-                    self.to_receive.push(index);
+                    self.links.to_receive.push(index);
                 }
                 return full;
             }
             None => {
                 link.input.rest();
-                self.to_receive.push(index);
+                self.links.to_receive.push(index);
             }
             Some(e) => self.stream_ended(*now, index, e),
         }
@@ -200,7 +192,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 return;
             }
             let most = link.stranger.map_or(u32::MAX as usize, |s| s.body);
-            match link.input.cut(&mut link.framer, &self.pool, most) {
+            match link.input.cut(&mut link.framer, self.out.pool(), most) {
                 Ok(Some((head, body))) => {
                     if let Some(stranger) = &mut link.stranger {
                         stranger.until = None;
@@ -214,7 +206,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                     Some(why) => return self.down(index, why),
                     None => {
                         link.input.rest();
-                        return self.to_receive.push(index);
+                        return self.links.to_receive.push(index);
                     }
                 },
                 Err(why) => {
@@ -235,16 +227,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if self.took(index, result) {
             // The send was partial, or more was queued meanwhile. The rest goes out with this
             // batch.
-            self.list_send(index);
+            self.links.list_send(index);
             self.finish(now, index);
-        }
-    }
-
-    pub(super) fn list_send(&mut self, index: u32) {
-        let Some(link) = self.links.get_mut(index) else { return };
-        if !link.output.listed && !link.output.is_empty() {
-            link.output.listed = true;
-            self.to_send.push(index);
         }
     }
 
@@ -277,19 +261,19 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         link.broken = true;
         // Makes the end follow the data in the socket, reliably and at once.
         let _ = shutdown(&*link, Shutdown::Both);
-        self.to_receive.push(index);
+        self.links.to_receive.push(index);
     }
 
     /// Sends on each link that has queued data.
     pub(super) fn start_sends(&mut self, now: Time) {
-        let mut list = std::mem::take(&mut self.to_send);
+        let mut list = std::mem::take(&mut self.links.to_send);
         for index in list.drain(..) {
             if let Some(link) = self.links.get_mut(index) {
                 link.output.listed = false;
             }
             self.start_send(now, index);
         }
-        self.to_send = list;
+        self.links.to_send = list;
     }
 
     fn start_send(&mut self, now: Time, index: u32) {
@@ -332,7 +316,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     pub(super) fn start_receives(&mut self) {
-        let mut list = std::mem::take(&mut self.to_receive);
+        let mut list = std::mem::take(&mut self.links.to_receive);
         for index in list.drain(..) {
             let Some(link) = self.links.get_mut(index) else { continue };
             if link.input.awaited {
@@ -346,7 +330,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 self.sys.await_end(index, link.fd());
             }
         }
-        self.to_receive = list;
+        self.links.to_receive = list;
     }
 
     /// Ends a link. The node gets a `LinkDown` unless it has closed the link itself.
@@ -385,33 +369,18 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     fn bury(&mut self, index: u32) {
         let quiet = |l: &mut Link<_>| l.state == State::Dead && l.is_quiet();
         if self.links.get_mut(index).is_some_and(quiet)
-            && let Some(link) = self.links.remove(index)
+            && let Some(link) = self.links.table.remove(index)
             && let Some(stranger) = link.stranger
         {
-            self.stranger_left(link.seat, stranger);
+            self.seats[link.seat as usize].stranger_left(stranger);
         }
     }
 
     /// Handles a completion of a file operation, which ends or continues.
-    pub(super) fn file_done(&mut self, now: Time, index: u32, result: i32) {
-        let Some(result) = self.file_ended(index, result) else { return };
-        let Some((seat, file)) = self.files.remove(index) else { return };
-        self.files_started -= 1;
-        self.start_files();
-        self.deliver(now, seat, Event::DiskDone { op: file.op, result });
-    }
-
-    /// Continues a file operation until it ends or has to wait; returns its result if it ends.
-    pub(super) fn file_ended(
-        &mut self,
-        index: u32,
-        mut result: i32,
-    ) -> Option<Result<seam::Buf, seam::DiskError>> {
-        loop {
-            if let Some(ended) = self.files.get_mut(index)?.1.completed(result) {
-                return Some(ended);
-            }
-            result = work_on_file(&mut self.sys, &mut self.files, index)?;
+    fn file_done(&mut self, now: Time, index: u32, result: i32) {
+        let done = self.files.done(&mut self.sys, index, result, &mut self.ready);
+        if let Some((seat, file, result)) = done {
+            self.deliver(now, seat, Event::DiskDone { op: file.op, result });
         }
     }
 }

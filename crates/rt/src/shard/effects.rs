@@ -1,15 +1,13 @@
 //! Carries out a node's effects: queues, starts or answers them. Does no I/O on connections.
 
-use super::{FILES, LINGER, Ready, Shard, work_on_file};
+use super::{LINGER, Ready, Shard};
 use crate::dial::{Dial, PATIENCE};
 use crate::disk::{self, Act, Begun};
 use crate::link::{Output, Pinned, State};
 use crate::net;
 use crate::sys::{Sys, Token};
 use base::{LinkId, Time};
-use seam::{
-    Buf, DialError, DialId, DiskError, DiskId, DiskOp, DownReason, Effect, Head, Node, Note, Port,
-};
+use seam::{DialError, DialId, DiskError, DiskId, DiskOp, DownReason, Effect, Node, Note, Port};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -29,14 +27,14 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
 
     fn apply(&mut self, now: Time, seat: u32, effect: Effect) {
         match effect {
-            Effect::Send { link, head, body } => self.send(now, link, &head, body),
-            Effect::SendFirst { link, head } => self.send_first(now, link, &head),
+            Effect::Send { link, head, body } => self.queue(now, link, |out| out.push(&head, body)),
+            Effect::SendFirst { link, head } => self.queue(now, link, |out| out.push_first(&head)),
             Effect::Dial { dial, to, port } => self.dial(now, seat, dial, to, port),
             Effect::Close { link } => self.close(now, link),
             Effect::Welcome { link } => self.welcome(link),
             Effect::Pause { link } => self.pause(link),
             Effect::Resume { link } => {
-                if let Some((index, l)) = self.link(link)
+                if let Some((index, l)) = self.links.of(link)
                     && l.paused
                 {
                     l.paused = false;
@@ -56,18 +54,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
     }
 
-    fn send(&mut self, now: Time, id: LinkId, head: &Head, body: Buf) {
-        self.queue(now, id, |output| output.push(head, body));
-    }
-
-    fn send_first(&mut self, now: Time, id: LinkId, head: &Head) {
-        self.queue(now, id, |output| output.push_first(head));
-    }
-
     /// Adds a frame to a link's queue. Closes the link as stuck when its queue is too long.
     fn queue(&mut self, now: Time, id: LinkId, push: impl FnOnce(&mut Output)) {
         let most = self.link_queue;
-        let Some((index, link)) = self.link(id) else { return };
+        let Some((index, link)) = self.links.of(id) else { return };
         if link.state != State::Up || link.broken {
             return;
         }
@@ -80,7 +70,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if queued > most {
             return self.stuck(now, index);
         }
-        self.list_send(index);
+        self.links.list_send(index);
     }
 
     /// Closes a link whose other side does not read, and reports it.
@@ -92,7 +82,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     fn pause(&mut self, id: LinkId) {
-        let Some((index, link)) = self.link(id) else { return };
+        let Some((index, link)) = self.links.of(id) else { return };
         link.paused = true;
         if link.broken {
             return self.down(index, DownReason::Broken);
@@ -100,11 +90,11 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if let Some(why) = link.ended {
             return self.down(index, why);
         }
-        self.to_receive.push(index);
+        self.links.to_receive.push(index);
     }
 
     fn close(&mut self, now: Time, id: LinkId) {
-        let Some((index, link)) = self.link(id) else { return };
+        let Some((index, link)) = self.links.of(id) else { return };
         if link.state != State::Up {
             return;
         }
@@ -117,8 +107,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if awaits_end {
             self.sys.recall(index);
         }
-        self.to_receive.push(index);
-        self.closing.push(id);
+        self.links.to_receive.push(index);
+        self.links.closing.push(id);
         self.finish(now, index);
     }
 
@@ -157,28 +147,9 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             let none = Ready::DiskDone(op, Err(DiskError::OutOfRange));
             return self.ready.push_back((seat, none));
         };
-        match disk::begin(disk, op, act, &self.pool, &mut self.zeros) {
+        match disk::begin(disk, op, act, self.out.pool(), &mut self.zeros) {
             Begun::Ended(result) => self.ready.push_back((seat, Ready::DiskDone(op, result))),
-            Begun::File(file) => {
-                let index = self.files.insert((seat, file));
-                self.files_waiting.push_back(index);
-                self.start_files();
-            }
-        }
-    }
-
-    /// Starts waiting file operations, up to [`FILES`] in flight.
-    pub(super) fn start_files(&mut self) {
-        while self.files_started < FILES
-            && let Some(index) = self.files_waiting.pop_front()
-        {
-            self.files_started += 1;
-            let begun = work_on_file(&mut self.sys, &mut self.files, index);
-            let Some(result) = begun.and_then(|r| self.file_ended(index, r)) else { continue };
-            self.files_started -= 1;
-            if let Some((seat, file)) = self.files.remove(index) {
-                self.ready.push_back((seat, Ready::DiskDone(file.op, result)));
-            }
+            Begun::File(file) => self.files.add(&mut self.sys, seat, file, &mut self.ready),
         }
     }
 }

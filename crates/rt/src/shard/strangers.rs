@@ -4,7 +4,8 @@
 //! Invariant: `Crowd::here` counts the links in the table that have a [`Stranger`], including those
 //! being closed: a socket counts as long as it is open.
 
-use super::Shard;
+use super::links::Links;
+use super::{Seat, Shard};
 use crate::link::{Link, State, Stranger};
 use crate::sys::Sys;
 use base::{LinkId, Time};
@@ -32,15 +33,60 @@ pub(super) struct Crowd {
     here: usize,
 }
 
-impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
-    fn crowd(&mut self, seat: u32, port: Port) -> &mut Crowd {
-        &mut self.seats[seat as usize].crowds[port as usize]
+impl Crowd {
+    /// Adds a link.
+    fn add(&mut self, id: LinkId) {
+        self.here += 1;
+        self.order.push_back(id);
+        self.silent.push_back(id);
     }
 
+    /// Drops ids of links that are no longer strangers, when there are many.
+    fn forget<F>(&mut self, links: &mut Links<F>) {
+        if self.order.len() > self.here * 2 + LEAST as usize {
+            let is_one = |id: &LinkId| links.of(*id).is_some_and(|(_, l)| l.stranger.is_some());
+            self.order.retain(is_one);
+        }
+    }
+
+    /// Removes the oldest stranger, and returns the index of its link.
+    fn oldest<F>(&mut self, links: &mut Links<F>) -> Option<u32> {
+        while let Some(id) = self.order.pop_front() {
+            let Some((index, link)) = links.of(id) else { continue };
+            if link.stranger.is_some() && link.state != State::Dead {
+                return Some(index);
+            }
+        }
+        None
+    }
+
+    /// Returns the stranger that has been silent for longest, and its deadline.
+    fn next_silent<F>(&mut self, links: &mut Links<F>) -> Option<(LinkId, Time)> {
+        loop {
+            let id = *self.silent.front()?;
+            let up = |l: &&mut Link<F>| l.state == State::Up;
+            let link = links.of(id).map(|(_, link)| link).filter(up);
+            match link.and_then(|link| link.stranger?.until) {
+                Some(until) => return Some((id, until)),
+                None => drop(self.silent.pop_front()),
+            }
+        }
+    }
+}
+
+impl<N> Seat<N> {
+    /// Accounts for a stranger's link that has left the table, or was welcomed.
+    pub(super) fn stranger_left(&mut self, stranger: Stranger) {
+        self.crowds[stranger.port as usize].here -= 1;
+    }
+}
+
+impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     /// Closes the oldest stranger if a new link would make too many.
     pub(super) fn make_room(&mut self, now: Time, seat: u32, port: Port) {
-        let Some(bounds) = self.seats[seat as usize].node.strangers(port) else { return };
-        if self.crowd(seat, port).here >= most(bounds) && self.close_oldest(seat, port) {
+        let here = &self.seats[seat as usize];
+        let Some(bounds) = here.node.strangers(port) else { return };
+        if here.crowds[port as usize].here >= most(bounds) && self.close_oldest(seat, port) {
             (self.on_note)(seat as usize, now, Note::Crowded);
         }
     }
@@ -52,91 +98,46 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         port: Port,
         link: Link<N::Framer>,
     ) -> Link<N::Framer> {
-        let seat = link.seat;
-        let Some(bounds) = self.seats[seat as usize].node.strangers(port) else { return link };
-        self.forget_strangers(seat, port);
-        let crowd = self.crowd(seat, port);
-        crowd.here += 1;
-        crowd.order.push_back(link.id);
-        crowd.silent.push_back(link.id);
+        let seat = &mut self.seats[link.seat as usize];
+        let Some(bounds) = seat.node.strangers(port) else { return link };
+        let crowd = &mut seat.crowds[port as usize];
+        crowd.forget(&mut self.links);
+        crowd.add(link.id);
         link.of_stranger(now, port, bounds)
     }
 
     /// Ends the limits of a stranger: the node has welcomed it.
     pub(super) fn welcome(&mut self, id: LinkId) {
-        if let Some((_, link)) = self.link(id) {
-            let seat = link.seat;
-            if let Some(stranger) = link.welcome() {
-                self.crowd(seat, stranger.port).here -= 1;
-            }
+        if let Some((_, link)) = self.links.of(id)
+            && let Some(stranger) = link.welcome()
+        {
+            self.seats[link.seat as usize].stranger_left(stranger);
         }
-    }
-
-    /// Accounts for a stranger's link that has left the table.
-    pub(super) fn stranger_left(&mut self, seat: u32, stranger: Stranger) {
-        self.crowd(seat, stranger.port).here -= 1;
-    }
-
-    /// Drops ids of links that are no longer strangers, when there are many.
-    fn forget_strangers(&mut self, seat: u32, port: Port) {
-        let crowd = self.crowd(seat, port);
-        if crowd.order.len() <= crowd.here * 2 + LEAST as usize {
-            return;
-        }
-        let mut order = std::mem::take(&mut crowd.order);
-        order.retain(|id| self.stranger(*id).is_some());
-        self.crowd(seat, port).order = order;
-    }
-
-    fn stranger(&mut self, id: LinkId) -> Option<Stranger> {
-        self.link(id)?.1.stranger
     }
 
     /// Closes the oldest stranger. Returns false if there is none.
     fn close_oldest(&mut self, seat: u32, port: Port) -> bool {
-        while let Some(id) = self.crowd(seat, port).order.pop_front() {
-            let Some((index, link)) = self.link(id) else { continue };
-            if link.stranger.is_some() && link.state != State::Dead {
-                self.down(index, DownReason::Stranger);
-                return true;
-            }
-        }
-        false
+        let oldest = self.seats[seat as usize].crowds[port as usize].oldest(&mut self.links);
+        oldest.map(|index| self.down(index, DownReason::Stranger)).is_some()
     }
 
     /// Returns the earliest deadline of a silent stranger's first frame.
     pub(super) fn next_stranger(&mut self) -> Option<Time> {
-        let mut next = None;
-        for seat in 0..self.seats.len() as u32 {
-            for port in Port::ALL {
-                next = Time::earliest(next, self.next_silent(seat, port).map(|(_, until)| until));
-            }
-        }
-        next
-    }
-
-    /// Returns the stranger that has been silent for longest, and its deadline.
-    fn next_silent(&mut self, seat: u32, port: Port) -> Option<(LinkId, Time)> {
-        loop {
-            let id = *self.crowd(seat, port).silent.front()?;
-            let up = |l: &&mut Link<N::Framer>| l.state == State::Up;
-            let link = self.link(id).map(|(_, link)| link).filter(up);
-            match link.and_then(|link| link.stranger?.until) {
-                Some(until) => return Some((id, until)),
-                None => drop(self.crowd(seat, port).silent.pop_front()),
-            }
-        }
+        let crowds = self.seats.iter_mut().flat_map(|seat| &mut seat.crowds);
+        let silent = crowds.filter_map(|crowd| crowd.next_silent(&mut self.links));
+        silent.map(|(_, until)| until).min()
     }
 
     /// Closes strangers whose first frame has not arrived in time.
     pub(super) fn close_silent(&mut self, now: Time) {
-        for seat in 0..self.seats.len() as u32 {
+        for seat in 0..self.seats.len() {
             for port in Port::ALL {
-                while let Some((id, until)) = self.next_silent(seat, port)
+                while let crowd = &mut self.seats[seat].crowds[port as usize]
+                    && let Some((id, until)) = crowd.next_silent(&mut self.links)
                     && until <= now
-                    && let Some((index, _)) = self.link(id)
+                    && let Some((index, _)) = self.links.of(id)
                 {
-                    (self.on_note)(seat as usize, now, Note::Silent { link: id });
+                    (self.on_note)(seat, now, Note::Silent { link: id });
                     self.down(index, DownReason::Stranger);
                 }
             }

@@ -3,19 +3,21 @@
 //! Invariant: `Seat::unread` is the sum of the unsent bytes, by protocol, of the links that are not
 //! dead and have an [`Unread`].
 
-use super::{Ready, Shard};
+use super::{Ready, Seat, Shard};
 use crate::link::Unread;
 use crate::sys::Sys;
 use base::Time;
 use seam::{Node, Note, Port, Unsent};
 
-impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
+impl<N: Node> Seat<N> {
     /// Returns the bound for a new link that another side dialled.
-    pub(super) fn unread(&self, seat: u32, port: Port) -> Option<Unread> {
-        let bounds = self.seats[seat as usize].node.unsent(port)?;
+    pub(super) fn bound_unread(&self, port: Port) -> Option<Unread> {
+        let bounds = self.node.unsent(port)?;
         Some(Unread { port, most: bounds.link, since: None })
     }
+}
 
+impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     /// Accounts for `bytes` more unsent bytes on a link. A link above its bound is not read.
     pub(super) fn now_waits(&mut self, now: Time, index: u32, bytes: u64) {
         let Some(link) = self.links.get_mut(index) else { return };
@@ -48,20 +50,10 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         })
     }
 
-    /// Returns the link that has not been read for the longest time, and since when.
-    fn longest_unread(&self, seat: u32, port: Port) -> Option<(u32, Time)> {
-        let links = self.links.entries().filter(|(_, link)| link.seat == seat);
-        let unread = links.filter_map(|(index, link)| {
-            let since = link.unread.filter(|unread| unread.port == port)?.since?;
-            (link.state != crate::link::State::Dead).then_some((index, since))
-        });
-        unread.min_by_key(|(_, since)| *since)
-    }
-
     /// Returns the time at which the first link may be closed because the total is too high.
     pub(super) fn next_unread(&self) -> Option<Time> {
         let each = self.over_bounds().filter_map(|(seat, port, bounds)| {
-            self.longest_unread(seat, port).map(|(_, since)| since + bounds.patience)
+            self.links.longest_unread(seat, port).map(|(_, since)| since + bounds.patience)
         });
         each.min()
     }
@@ -70,7 +62,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn close_unread(&mut self, now: Time) {
         loop {
             let due = self.over_bounds().find_map(|(seat, port, bounds)| {
-                let (index, since) = self.longest_unread(seat, port)?;
+                let (index, since) = self.links.longest_unread(seat, port)?;
                 (since + bounds.patience <= now).then_some(index)
             });
             let Some(index) = due else { return };
