@@ -92,7 +92,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.read_alone(key);
         }
         match work {
-            Work::Stream(_) => self.refuse(now, key, Status::Damaged, out),
+            Work::Stream(_) => self.refuse(now, key, Status::SendWhole, out),
             Work::Fetch(asker) => {
                 self.scrub_hopeless(now, key, first, blocks);
                 self.end_fetch(key, asker, Status::Media, out);
@@ -127,7 +127,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.drop_over(now, key, out);
         }
         match work {
-            Work::Stream(_) => self.refuse(now, key, Status::Damaged, out),
+            Work::Stream(_) => self.refuse(now, key, Status::SendWhole, out),
             Work::Write(_) if sent.is_empty() => {
                 self.finish_client(key, Status::Damaged, out);
                 if lsn.0 > 0 {
