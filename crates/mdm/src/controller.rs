@@ -11,7 +11,7 @@ use crate::recovery::Word;
 use crate::refused::{
     MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, MAX_WAITING, PEER_NAME_MAX, Refused, check_name,
 };
-use crate::state::{Device, Sdc, State, check_size, survives};
+use crate::state::{Change, Device, Sdc, State, check_size, survives};
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
@@ -460,7 +460,7 @@ impl State {
         m: &control::CreateVolume,
         limits: &Limits,
         used: &dyn Fn(DeviceId) -> u64,
-    ) -> Result<Command, Refused> {
+    ) -> Result<Change, Refused> {
         check_name(&m.name)?;
         let size = whole_units(m.size)?;
         if self.volume_named(&m.name).is_some() {
@@ -495,7 +495,7 @@ impl State {
         if slots.is_empty() {
             return Err(Refused::NoGroup);
         }
-        self.checked(Command::CreateVolume(command::CreateVolume {
+        self.change(Command::CreateVolume(command::CreateVolume {
             volume: self.next_volume.0,
             name: m.name.clone(),
             size,
@@ -573,15 +573,15 @@ impl State {
         size: u64,
         limits: &Limits,
         used: &dyn Fn(DeviceId) -> u64,
-    ) -> Result<Command, Refused> {
+    ) -> Result<Change, Refused> {
         let (id, old) = self.find(name)?;
         let size = whole_units(size)?;
         let command = Command::ResizeVolume(command::ResizeVolume { volume: id.0, size });
-        let command = self.checked(command)?;
+        let change = self.change(command)?;
         if old.thick && size > old.size {
             self.has_space(old.pool, size - old.size, limits, used)?;
         }
-        Ok(command)
+        Ok(change)
     }
 
     /// Returns the command that deletes a volume; `attached` returns the clients that use it.
@@ -591,7 +591,7 @@ impl State {
         name: &str,
         unmap: bool,
         attached: impl Fn(base::VolumeId) -> Vec<SdcId>,
-    ) -> Result<Command, Refused> {
+    ) -> Result<Change, Refused> {
         let (id, old) = self.find(name)?;
         let volume = || String::from(name);
         let names = |of: &mut dyn Iterator<Item = SdcId>| {
@@ -609,11 +609,11 @@ impl State {
             let sdcs = names(&mut users.into_iter());
             return Err(Refused::InUse { volume: volume(), sdcs });
         }
-        Ok(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
+        self.change(Command::DeleteVolume(command::DeleteVolume { volume: id.0 }))
     }
 
     /// Returns the command that maps a volume to more clients; with `only`, to these only.
-    pub fn map_command(&self, m: &control::MapAsk) -> Result<Command, Refused> {
+    pub fn map_command(&self, m: &control::MapAsk) -> Result<Change, Refused> {
         let (id, old) = self.find(&m.volume)?;
         if m.to.is_empty() {
             return Err(Refused::Nobody);
@@ -629,11 +629,11 @@ impl State {
             _ => wish,
         };
         let (volume, mapping) = (id.0, Some(mapping.info()));
-        self.checked(Command::MapVolume(command::MapVolume { volume, mapping }))
+        self.change(Command::MapVolume(command::MapVolume { volume, mapping }))
     }
 
     /// Returns the command that ends permissions of clients to use a volume.
-    pub fn unmap_command(&self, m: &control::UnmapAsk) -> Result<Command, Refused> {
+    pub fn unmap_command(&self, m: &control::UnmapAsk) -> Result<Change, Refused> {
         let (id, old) = self.find(&m.volume)?;
         let volume = || m.volume.clone();
         let mapping = match old.mapping.named() {
@@ -652,7 +652,7 @@ impl State {
             }
         };
         let (volume, mapping) = (id.0, Some(mapping.info()));
-        self.checked(Command::MapVolume(command::MapVolume { volume, mapping }))
+        self.change(Command::MapVolume(command::MapVolume { volume, mapping }))
     }
 
     fn client(&self, name: &str) -> Result<(SdcId, &Sdc), Refused> {

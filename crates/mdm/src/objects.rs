@@ -10,7 +10,7 @@
 
 use crate::command::{self, Command};
 use crate::refused::Refused;
-use crate::state::State;
+use crate::state::{Change, State};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -235,7 +235,7 @@ impl Objects {
 
 impl State {
     /// Returns the command that creates a domain, a fault set or a pool.
-    pub fn create_object_command(&self, m: &control::CreateObject) -> Result<Command, Refused> {
+    pub fn create_object_command(&self, m: &control::CreateObject) -> Result<Change, Refused> {
         let kind = m.kind();
         let domain = match kind {
             ObjectKind::Domain => DomainId(0),
@@ -245,7 +245,7 @@ impl State {
             return Err(Refused::ObjectTaken(kind, m.name.clone()));
         }
         let id = self.objects.next(kind).0;
-        self.checked(Command::PutObject(command::PutObject {
+        self.change(Command::PutObject(command::PutObject {
             kind: m.kind,
             id,
             name: m.name.clone(),
@@ -259,11 +259,11 @@ impl State {
     }
 
     /// Returns the command that changes the settings of a pool.
-    pub fn set_pool_command(&self, m: &control::SetPool) -> Result<Command, Refused> {
+    pub fn set_pool_command(&self, m: &control::SetPool) -> Result<Change, Refused> {
         let id = self.objects.pool(&m.pool, None)?;
         let old = &self.objects.pools[&id];
         let old = old.put(id);
-        self.checked(Command::PutObject(command::PutObject {
+        self.change(Command::PutObject(command::PutObject {
             media: m.media.unwrap_or(old.media),
             spare: m.spare.or(old.spare),
             rebuild: m.rebuild.or(old.rebuild),
@@ -279,7 +279,7 @@ impl State {
         &self,
         m: &control::RemoveObject,
         is_here: impl Fn(SdcId) -> bool,
-    ) -> Result<Command, Refused> {
+    ) -> Result<Change, Refused> {
         let id = match m.kind() {
             ObjectKind::Sdc => {
                 let none = || Refused::NoObject(ObjectKind::Sdc, m.name.chars().take(64).collect());
@@ -291,11 +291,11 @@ impl State {
             }
             kind => self.objects.id(kind, &m.name)?,
         };
-        self.checked(Command::DropObject(command::DropObject { kind: m.kind, id }))
+        self.change(Command::DropObject(command::DropObject { kind: m.kind, id }))
     }
 
     /// Returns the command that renames an object.
-    pub fn rename_command(&self, m: &control::RenameAsk) -> Result<Command, Refused> {
+    pub fn rename_command(&self, m: &control::RenameAsk) -> Result<Change, Refused> {
         let (kind, name) = (m.kind(), &m.name);
         let shown = || name.chars().take(64).collect();
         let none = || Refused::NoObject(kind, shown());
@@ -309,12 +309,7 @@ impl State {
             _ => self.objects.id(kind, name)?,
         };
         let name = m.to.clone();
-        self.checked(Command::Rename(command::Rename { kind: m.kind, id, name }))
-    }
-
-    /// Returns the command, or the reason why it is refused.
-    pub(crate) fn checked(&self, command: Command) -> Result<Command, Refused> {
-        self.edits(&command).map(|_| command)
+        self.change(Command::Rename(command::Rename { kind: m.kind, id, name }))
     }
 
     /// Checks that a domain, a fault set or a pool is empty and is not the last one.

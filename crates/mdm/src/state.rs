@@ -5,6 +5,10 @@
 //! is logged, and a group's epoch rises by exactly one whatever the command did to it (recoveries
 //! and accepted losses of groups in doubt raise it by more).
 //!
+//! The edits of one command may touch every group. The MDM that makes a command computes them once
+//! ([`State::change`], [`State::make`]). The others get the command, and compute the same edits
+//! from the same state.
+//!
 //! Invariants ([`State::check`]): those of [`Group`], and: ids and incarnations are below their
 //! counters; names are unique; slots name groups; a lost group that no volume uses has no replica
 //! that is up (it would have been formed again).
@@ -226,7 +230,7 @@ pub(crate) struct Users {
 pub(crate) const IDS_END: u32 = 1 << 31;
 
 /// The changes of a command. Epochs are final; `commit` sets `changed_at`.
-#[derive(Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Edits {
     cluster: Option<ClusterId>,
     level: Option<u32>,
@@ -270,6 +274,35 @@ impl Edits {
     }
 }
 
+/// A command, and what it changes in the state that it was made for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Change {
+    command: Command,
+    edits: Edits,
+    /// The index of that state.
+    at: u64,
+}
+
+impl Change {
+    /// Returns true if the command changes nothing, so that it need not be logged.
+    pub fn is_nothing(&self) -> bool {
+        self.edits.is_empty()
+    }
+
+    /// Returns the command alone.
+    pub fn into_command(self) -> Command {
+        self.command
+    }
+}
+
+impl core::ops::Deref for Change {
+    type Target = Command;
+
+    fn deref(&self) -> &Command {
+        &self.command
+    }
+}
+
 impl State {
     /// Returns a state without a cluster.
     pub fn new() -> State {
@@ -290,6 +323,23 @@ impl State {
                 Outcome::Changed
             }
         }
+    }
+
+    /// Makes a change that was computed for this very state, and returns its command. Panics if the
+    /// change was computed for another state.
+    pub fn make(&mut self, change: Change) -> Command {
+        assert_eq!(change.at, self.index, "a change belongs to one state");
+        self.index += 1;
+        if !change.is_nothing() {
+            self.commit(change.edits);
+        }
+        change.command
+    }
+
+    /// Returns the command with what it changes, or the reason why it is refused.
+    pub fn change(&self, command: Command) -> Result<Change, Refused> {
+        let edits = self.edits(&command)?;
+        Ok(Change { command, edits, at: self.index })
     }
 
     /// Returns what the command would change now.

@@ -123,10 +123,12 @@ fn command(state: &State, step: &Step) -> Option<Command> {
             common::create(state, &format!("v{name}"), 1 << 20, &limits()).ok()?
         }
         Step::Resize { name, size } => {
-            state.resize_volume_command(&format!("v{name}"), *size, &limits(), &|_| 0).ok()?
+            let name = format!("v{name}");
+            state.resize_volume_command(&name, *size, &limits(), &|_| 0).ok()?.into_command()
         }
         Step::Delete { name } => {
-            state.delete_volume_command(&format!("v{name}"), false, |_| Vec::new()).ok()?
+            let name = format!("v{name}");
+            state.delete_volume_command(&name, false, |_| Vec::new()).ok()?.into_command()
         }
         Step::Sdc { name } => {
             let name = format!("c{name}");

@@ -4,6 +4,7 @@
 use base::{DeviceId, GroupId, Limits};
 use mdm::command::*;
 use mdm::group::Group;
+use mdm::state::Change;
 use mdm::{Command, Outcome, State};
 use wire::control::DeviceKind;
 
@@ -52,6 +53,11 @@ pub fn apply(state: &mut State, command: &Command) -> Outcome {
     let would = state.would_change(command);
     let outcome = state.apply(state.index + 1, command);
     assert_eq!(would, outcome == Outcome::Changed, "{command:?}: {outcome:?}");
+    if let Ok(change) = before.change(command.clone()) {
+        let mut maker = before.clone();
+        maker.make(change);
+        assert_eq!(maker, *state, "{command:?}: made and applied");
+    }
     state.check().unwrap_or_else(|what| panic!("after {command:?}: {what}"));
     for (id, group) in &before.groups {
         let after = &state.groups[id];
@@ -104,5 +110,5 @@ pub fn create(
     limits: &base::Limits,
 ) -> Result<Command, mdm::Refused> {
     let ask = wire::control::CreateVolume { name: name.into(), size, ..Default::default() };
-    state.create_volume_command(&ask, limits, &|_| 0)
+    state.create_volume_command(&ask, limits, &|_| 0).map(Change::into_command)
 }

@@ -53,7 +53,7 @@ impl Mdm {
         let list: Vec<DeviceDown> =
             found.iter().filter(|d| shares(&self.state, **d, &found)).map(down).collect();
         if !list.is_empty() {
-            self.execute(now, &Command::DevicesDown(DevicesDown { list }), batch, out);
+            self.execute(now, Command::DevicesDown(DevicesDown { list }), batch, out);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Turns inputs into commands, each against the state right after the command before.
 
-use super::outlet::{Answer, Change, Fence};
+use super::outlet::{Answer, Fence, Progress};
 use super::{Mdm, Peer, Session};
 use crate::refusals::refusal;
 use alloc::collections::BTreeSet;
@@ -12,7 +12,7 @@ use mdm::command::{self, Command};
 use mdm::controller::Registration;
 use mdm::detector::{Verdict, loss_limit};
 use mdm::entry::{Commands, ENTRY_MAX};
-use mdm::state::{Outcome, State};
+use mdm::state::{Change, State};
 use mdm::{Refused, status};
 use seam::{Effect, Effects, Note};
 use wire::control::{
@@ -72,7 +72,7 @@ impl Mdm {
         let mut batch = Commands::default();
         while let Some(device) = self.revived.pop_first() {
             if let Some(command) = self.state.revive(device) {
-                self.execute(now, &command, &mut batch, out);
+                self.execute(now, command, &mut batch, out);
             }
         }
         // A single input adds little more than half of a batch: it is bounded by the length of a
@@ -88,7 +88,7 @@ impl Mdm {
             self.input(now, input, &mut batch, out);
         }
         if let Some(command) = self.reconciled(now, out) {
-            self.execute(now, &command, &mut batch, out);
+            self.execute(now, command, &mut batch, out);
         }
         self.heal(now, &mut batch, out);
         batch
@@ -103,7 +103,7 @@ impl Mdm {
         self.send_slow_away(now, batch, out);
         let limits = &self.config.limits;
         for command in self.healer.work(now, &self.state, &self.observed, limits) {
-            self.execute(now, &command, batch, out);
+            self.execute(now, command, batch, out);
         }
         let held_back = self.healer.is_held_back();
         if held_back != core::mem::replace(&mut self.rebuilds_held, held_back) {
@@ -119,7 +119,7 @@ impl Mdm {
         for (device, took) in slow.into_iter().filter(|_| !never && !mutant::on(Mutant::BearSlow)) {
             let incarnation = self.state.devices[&device].incarnation.0;
             let down = command::DeviceDown { device: device.0, incarnation, dead: false };
-            if self.execute(now, &Command::DeviceDown(down), batch, out) {
+            if self.execute(now, Command::DeviceDown(down), batch, out) {
                 out.note(Note::Slow { device, took });
                 self.observed.devices.entry(device).or_default().quarantine.sent_away();
             }
@@ -130,11 +130,11 @@ impl Mdm {
         match input {
             Input::Form(cluster) => {
                 let command = Command::FormCluster(command::FormCluster { cluster: cluster.0 });
-                self.execute(now, &command, batch, out);
+                self.execute(now, command, batch, out);
             }
             Input::Here => {
                 if let Some(command) = self.here() {
-                    self.execute(now, &command, batch, out);
+                    self.execute(now, command, batch, out);
                 }
             }
             Input::Register(link, m) => self.register(now, link, &m, batch, out),
@@ -166,23 +166,29 @@ impl Mdm {
         }))
     }
 
-    /// Applies a command and puts it into the batch, if it changes anything. Returns true if so.
+    /// Executes a command, if it changes anything. Returns true if so.
     pub(super) fn execute(
         &mut self,
         now: Time,
-        command: &Command,
+        command: Command,
         batch: &mut Commands,
         out: &mut Effects,
     ) -> bool {
-        if !self.state.would_change(command) {
+        let change = self.state.change(command);
+        change.is_ok_and(|change| self.make(now, change, batch, out))
+    }
+
+    /// Makes a change and puts its command into the batch, if it changes anything. Returns true if
+    /// so.
+    fn make(&mut self, now: Time, change: Change, batch: &mut Commands, out: &mut Effects) -> bool {
+        if change.is_nothing() {
             return false;
         }
         let level = self.state.level;
-        assert!(batch.push(command, level), "a batch has room for one more input");
-        self.count_absences(now, command, out);
-        let outcome = self.state.apply(self.state.index + 1, command);
-        assert_eq!(outcome, Outcome::Changed, "{command:?}");
-        match command {
+        assert!(batch.push(&change, level), "a batch has room for one more input");
+        self.count_absences(now, &change, out);
+        let command = self.state.make(change);
+        match &command {
             Command::DeviceUp(c) => {
                 let device = DeviceId(c.device);
                 let entry = &self.state.devices[&device];
@@ -194,7 +200,7 @@ impl Mdm {
                 out.note(Note::DeviceUp { device });
             }
             Command::DeviceDown(_) | Command::DevicesDown(_) => {
-                for c in downs(command) {
+                for c in downs(&command) {
                     let device = DeviceId(c.device);
                     self.detector.unwatch(device);
                     out.note(Note::DeviceDown { device, proof: c.dead });
@@ -229,7 +235,7 @@ impl Mdm {
         };
         let commands: Vec<_> = State::proposed(m).into_iter().filter(may).collect();
         for command in commands {
-            self.execute(now, &command, batch, out);
+            self.execute(now, command, batch, out);
         }
     }
 
@@ -282,7 +288,7 @@ impl Mdm {
                 Command::DevicesDown(command::DevicesDown { list: all.iter().map(down).collect() })
             }
         };
-        self.execute(now, &command, batch, out);
+        self.execute(now, command, batch, out);
         for v in list.iter().filter(|v| !v.dead) {
             // Silent or dead? The answer ends leases early, and distinguishes lost memory from a
             // lost link.
@@ -352,7 +358,7 @@ impl Mdm {
             return self.refuse(link, &why, out);
         }
         if let Some(command) = self.level_of_before(m) {
-            self.execute(now, &command, batch, out);
+            self.execute(now, command, batch, out);
         }
         let opened = self.links[&link].opened;
         let session = self.state.reporter(m).and_then(|(id, _)| self.devices.get(&id));
@@ -368,7 +374,7 @@ impl Mdm {
             Registration::Known(id) => (id, before),
             Registration::New(id, mut command) => {
                 self.tell_release(&mut command, m);
-                self.execute(now, &command, batch, out);
+                self.execute(now, command, batch, out);
                 self.observed.devices.entry(id).or_default().born();
                 (id, opened)
             }
@@ -427,7 +433,7 @@ impl Mdm {
         let (sdc, began) = match self.state.register_sdc(m, before > opened) {
             Registration::Known(id) => (id, before),
             Registration::New(id, command) => {
-                self.execute(now, &command, batch, out);
+                self.execute(now, command, batch, out);
                 (id, opened)
             }
             Registration::Superseded(text) => {
@@ -497,11 +503,14 @@ impl Mdm {
             return self.obey_scrub(now, (link, op), m.device, batch, out);
         }
         let mut told = None;
+        let change = |made: Result<Command, Refused>| self.state.change(made?).map(Some);
         let made = match &ask {
-            _ if let Some(made) = self.while_recovering(now, ask.as_ref()) => made,
+            _ if let Some(made) = self.while_recovering(now, ask.as_ref()) => {
+                made.and_then(|made| made.map(|command| self.state.change(command)).transpose())
+            }
             None | Some(Ask::Scrub(_) | Ask::RecoverMdm(_)) => Err(Refused::Unknown),
             Some(ask) if ask.check().is_err() => Err(Refused::Unknown),
-            Some(Ask::SetLevel(m)) => self.raise_level(m).map(Some),
+            Some(Ask::SetLevel(m)) => change(self.raise_level(m)),
             Some(Ask::Status(_) | Ask::Backup(_)) => Ok(None),
             Some(Ask::Damage(m)) => {
                 self.state.damage(&m.volume, &self.observed, &self.words).map(|damage| {
@@ -510,17 +519,15 @@ impl Mdm {
                 })
             }
             Some(Ask::AcceptLoss(m)) => {
-                self.state.accept_loss_command(m, &self.observed, &self.words).map(Some)
+                change(self.state.accept_loss_command(m, &self.observed, &self.words))
             }
             Some(Ask::AddMdm(_) | Ask::RemoveMdm(_)) if self.is_one_leaving() => {
                 Err(Refused::MdmLeaves)
             }
-            Some(Ask::AddMdm(m)) => {
-                self.state.members.add_command(m).map(Command::AddMdm).map(Some)
-            }
+            Some(Ask::AddMdm(m)) => change(self.state.members.add_command(m).map(Command::AddMdm)),
             Some(Ask::RemoveMdm(m)) => {
                 let made = self.state.members.remove_command(&m.name, |id| self.vote(id));
-                made.map(Command::RemoveMdm).map(Some)
+                change(made.map(Command::RemoveMdm))
             }
             Some(Ask::SwitchMdm(m)) => self.switch(m).map(|()| None),
             Some(Ask::CreateVolume(m)) => {
@@ -546,12 +553,12 @@ impl Mdm {
             Some(Ask::SetPool(m)) => self.state.set_pool_command(m).map(Some),
             Some(Ask::Remove(m)) => {
                 let limits = &self.config.limits;
-                self.state.removal_command(m, &self.observed, limits).map(Some)
+                change(self.state.removal_command(m, &self.observed, limits))
             }
-            Some(Ask::Admit(m)) => self.state.admission_command(m).map(Some),
+            Some(Ask::Admit(m)) => change(self.state.admission_command(m)),
             Some(Ask::Maintain(m)) => {
                 let limits = &self.config.limits;
-                self.state.maintenance_command(m, &self.observed, limits).map(Some)
+                change(self.state.maintenance_command(m, &self.observed, limits))
             }
         };
         let mut reply = AdminReply::default();
@@ -574,18 +581,21 @@ impl Mdm {
                 }
                 reply.status = Some(info);
             }
-            Ok(Some(command)) => {
-                if let Command::RemoveMdm(c) = &command {
+            Ok(Some(change)) => {
+                if let Command::RemoveMdm(c) = &*change {
                     gone = Some(u64::from(c.id));
                 }
-                changed = self.execute(now, &command, batch, out);
-                if let Command::MapVolume(c) = &command {
-                    // Even if it changed nothing: the answer to an earlier order may be lost.
-                    let (volume, map) = (VolumeId(c.volume), self.state.version);
+                let mapped = match &*change {
+                    Command::MapVolume(c) => Some(VolumeId(c.volume)),
+                    _ => None,
+                };
+                changed = self.make(now, change, batch, out);
+                // Even if it changed nothing: the answer to an earlier order may be lost.
+                fence = mapped.map(|volume| {
                     let hasty = mutant::on(Mutant::ConfirmNothing);
                     let confirm = if hasty { Duration::ZERO } else { CONFIRM };
-                    fence = Some(Fence { volume, map, until: now + confirm, known: None });
-                }
+                    Fence { volume, map: self.state.version, until: now + confirm, known: None }
+                });
                 let name = match &ask {
                     Some(Ask::Map(m)) => &m.volume,
                     Some(Ask::Unmap(m)) => &m.volume,
@@ -619,7 +629,7 @@ impl Mdm {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(commands) => {
                 for command in commands {
-                    changed |= self.execute(now, &command, batch, out);
+                    changed |= self.execute(now, command, batch, out);
                 }
             }
         }
@@ -638,7 +648,7 @@ impl Mdm {
         let frame = message::AdminReply { op };
         let (head, body) = self.peer_link(link).control(frame, &reply, out.pool());
         let answer = Answer::frame(link, head, body);
-        let change = if changed { Change::Proposed } else { Change::None };
-        self.answers.push(Answer { order: Some(op), change, question: u64::MAX, ..answer });
+        let progress = if changed { Progress::Proposed } else { Progress::None };
+        self.answers.push(Answer { order: Some(op), progress, question: u64::MAX, ..answer });
     }
 }

@@ -23,7 +23,7 @@ pub(super) struct Answer {
     /// The order that it answers, if there is one.
     pub order: Option<u64>,
     /// How far that order's change is.
-    pub change: Change,
+    pub progress: Progress,
     /// It leaves when this question to the consensus is answered; `u64::MAX`: not asked yet.
     pub question: u64,
     /// It leaves when this removed MDM no longer counts: until then the others may need it.
@@ -41,7 +41,7 @@ impl Answer {
             refusal: None,
             link,
             order: None,
-            change: Change::None,
+            progress: Progress::None,
             question: 0,
             gone: None,
             fence: None,
@@ -53,15 +53,15 @@ impl Answer {
     /// Everything that it rests on is committed, so this MDM still led then.
     pub fn committed(&mut self) {
         self.question = 0;
-        if self.change == Change::Proposed {
-            self.change = Change::Committed;
+        if self.progress == Progress::Proposed {
+            self.progress = Progress::Committed;
         }
     }
 }
 
 /// How far the change is that an order makes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum Progress {
     /// It makes none: it is a question, or everything was as it wants it already.
     None,
     /// The change is proposed.
@@ -316,18 +316,18 @@ impl Mdm {
         let waiting = core::mem::take(&mut self.answers);
         for answer in waiting.into_iter().filter(|a| self.links.contains_key(&a.link)) {
             let (link, Some(op)) = (answer.link, answer.order) else { continue };
-            match answer.change {
-                Change::None if alone => {
+            match answer.progress {
+                Progress::None if alone => {
                     self.answer_error(link, op, AdminError::Log, why.into(), out);
                 }
-                Change::None => {}
-                Change::Proposed => {
+                Progress::None => {}
+                Progress::Proposed => {
                     self.answer_error(link, op, AdminError::Log, unsure.clone(), out);
                 }
-                Change::Committed if answer.fence.is_none() && answer.gone.is_none() => {
+                Progress::Committed if answer.fence.is_none() && answer.gone.is_none() => {
                     out.send(link, answer.head, answer.body);
                 }
-                Change::Committed => {
+                Progress::Committed => {
                     let text = format!(
                         "it is done, but not every process that has to know has confirmed it, and this MDM \
                          has stopped: {why}"

@@ -6,7 +6,7 @@
 //! writes an image of which it is the only member and which records the order, and starts with
 //! that. The others no longer belong to it: any of them that comes back is refused, and ends.
 
-use super::outlet::{Answer, Change};
+use super::outlet::{Answer, Progress};
 use super::peers::Peers;
 use super::{Mdm, Peer};
 use crate::link::send_answer;
@@ -50,8 +50,8 @@ impl Mdm {
                 out.note(Note::Recovering { number: self.state.recovery.number });
                 let (head, body) = link.control(frame, &AdminReply::default(), out.pool());
                 let answer = Answer::frame(link.id, head, body);
-                let change = Change::Proposed;
-                self.answers.push(Answer { order: Some(op), change, ..answer });
+                let progress = Progress::Proposed;
+                self.answers.push(Answer { order: Some(op), progress, ..answer });
             }
             Err(text) => {
                 let error = AdminError::Other as i32;
