@@ -11,14 +11,14 @@ use std::process::Command;
 
 /// Options of `cargo xtask bench`.
 #[derive(Args)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     /// Options of `gabion bench ratio`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }
 
 /// Runs `cargo xtask bench`.
-pub fn run(args: &BenchArgs) -> Result<bool> {
+pub(crate) fn run(args: &BenchArgs) -> Result<bool> {
     let mut build = cargo(&["build", "--release", "--package", "gabion"]);
     if !build.status().context("can't run cargo")?.success() {
         return Ok(false);

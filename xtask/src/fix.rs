@@ -5,7 +5,7 @@ use crate::steps::{Steps, cargo};
 use anyhow::Result;
 
 /// Runs `cargo xtask fix`.
-pub fn run() -> Result<bool> {
+pub(crate) fn run() -> Result<bool> {
     let mut steps = Steps::default();
     steps.command(
         "clippy",

@@ -20,7 +20,7 @@ use std::process::Command;
 
 /// Options of `cargo xtask gate`.
 #[derive(Args)]
-pub struct GateArgs {
+pub(crate) struct GateArgs {
     /// Write the counts as the new baseline
     #[arg(long)]
     update: bool,
@@ -36,14 +36,14 @@ const BENCH: [&str; 6] =
     ["--profile", "gate", "--package", "gabion-gate", "--bench", "instructions"];
 
 /// Runs `cargo xtask gate`.
-pub fn run(args: &GateArgs) -> Result<bool> {
+pub(crate) fn run(args: &GateArgs) -> Result<bool> {
     let mut steps = Steps::default();
     gate(&mut steps, args.update)?;
     Ok(steps.finish())
 }
 
 /// Runs the gate as a part of `cargo xtask test`.
-pub fn part(steps: &mut Steps) -> Result<()> {
+pub(crate) fn part(steps: &mut Steps) -> Result<()> {
     gate(steps, false)
 }
 

@@ -26,7 +26,7 @@ fn for_c(text: &str) -> String {
 }
 
 /// Writes the header if it has changed.
-pub fn write() -> Result<bool> {
+pub(crate) fn write() -> Result<bool> {
     let text = generate()?;
     if fs::read_to_string(HEADER).unwrap_or_default() != text {
         if let Some(folder) = Path::new(HEADER).parent() {
@@ -39,7 +39,7 @@ pub fn write() -> Result<bool> {
 }
 
 /// Returns a finding if the header differs from the Rust source.
-pub fn check() -> Result<Vec<String>> {
+pub(crate) fn check() -> Result<Vec<String>> {
     let there = fs::read_to_string(HEADER).unwrap_or_default();
     let current = there == generate()?;
     let finding = || format!("{HEADER}: not what {CRATE}/src says: run `cargo xtask fix`");

@@ -6,10 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 /// A program, and the Debian package that contains it.
-pub type Tool = (&'static str, &'static str);
+pub(crate) type Tool = (&'static str, &'static str);
 
 /// The programs that the system tests use.
-pub const SYSTEM: &[Tool] = &[
+pub(crate) const SYSTEM: &[Tool] = &[
     ("fio", "fio"),
     ("gcc", "gcc"),
     ("make", "make"),
@@ -30,14 +30,14 @@ pub const SYSTEM: &[Tool] = &[
 
 /// Programs that tests can do without, with a message: the package does not exist for some
 /// processors.
-pub const OPTIONAL: &[Tool] = &[("linux.uml", "user-mode-linux")];
+pub(crate) const OPTIONAL: &[Tool] = &[("linux.uml", "user-mode-linux")];
 
 /// The programs that the instruction gate uses.
-pub const GATE: &[Tool] = &[("valgrind", "valgrind")];
+pub(crate) const GATE: &[Tool] = &[("valgrind", "valgrind")];
 
 /// Ensures that these programs are installed, and installs missing ones if it may. Returns false,
 /// after a message, if some are still missing.
-pub fn ensure(tools: &[Tool]) -> Result<bool> {
+pub(crate) fn ensure(tools: &[Tool]) -> Result<bool> {
     let missing = missing(tools);
     if missing.is_empty() {
         println!("all programs are there");

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// Options of `cargo xtask sim`.
 #[derive(Args)]
-pub struct SimArgs {
+pub(crate) struct SimArgs {
     /// Arguments for `gabion-sim`, such as `--seed 7 --trace` or `run --seeds 0..5000`; default:
     /// the sample of seeds that CI runs
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -17,7 +17,7 @@ pub struct SimArgs {
 
 /// Options of `cargo xtask hunt`.
 #[derive(Args)]
-pub struct HuntArgs {
+pub(crate) struct HuntArgs {
     /// Arguments for `gabion-sim hunt`, such as `--budget 30m`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<String>,
@@ -27,10 +27,10 @@ pub struct HuntArgs {
 const SAMPLE: [&str; 3] = ["run", "--seeds", "0..1000"];
 
 /// Another sample of CI, in which damage may hit every copy: lost data must then be reported.
-pub const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..300"];
+pub(crate) const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..300"];
 
 /// Builds the simulator. It is built separately from the product, because it contains the mutants.
-pub fn build(steps: &mut Steps) -> Result<bool> {
+pub(crate) fn build(steps: &mut Steps) -> Result<bool> {
     steps.command(
         "build the simulator",
         &mut cargo(&["build", "--profile", "ci", "--package", "gabion-sim", "--bin", "gabion-sim"]),
@@ -38,24 +38,24 @@ pub fn build(steps: &mut Steps) -> Result<bool> {
 }
 
 /// Returns a command that runs the simulator with these arguments.
-pub fn simulator(args: &[&str]) -> Command {
+pub(crate) fn simulator(args: &[&str]) -> Command {
     let mut command = Command::new(built("gabion-sim"));
     command.args(args);
     command
 }
 
 /// Returns the command that runs the sample.
-pub fn sample() -> Command {
+pub(crate) fn sample() -> Command {
     simulator(&SAMPLE)
 }
 
 /// Runs `cargo xtask sim`.
-pub fn run(args: &SimArgs) -> Result<bool> {
+pub(crate) fn run(args: &SimArgs) -> Result<bool> {
     if args.args.is_empty() { go(&mut sample()) } else { go(simulator(&[]).args(&args.args)) }
 }
 
 /// Runs `cargo xtask hunt`.
-pub fn hunt(args: &HuntArgs) -> Result<bool> {
+pub(crate) fn hunt(args: &HuntArgs) -> Result<bool> {
     go(simulator(&["hunt"]).args(&args.args))
 }
 

@@ -17,7 +17,7 @@ const ALL: &str = "GABION_ALL";
 
 /// The results so far.
 #[derive(Default)]
-pub struct Steps {
+pub(crate) struct Steps {
     passed: u32,
     failed: u32,
     broken: Vec<String>,
@@ -29,7 +29,7 @@ pub struct Steps {
 
 impl Steps {
     /// Runs the steps of `behind` in the background of those of `before`.
-    pub fn beside(
+    pub(crate) fn beside(
         &mut self,
         before: impl FnOnce(&mut Steps) -> Result<()>,
         behind: impl FnOnce(&mut Steps) -> Result<()> + Send,
@@ -49,7 +49,7 @@ impl Steps {
     }
 
     /// Prints a line, or keeps it.
-    pub fn print(&mut self, text: &str) {
+    pub(crate) fn print(&mut self, text: &str) {
         match &mut self.kept {
             Some(kept) => *kept += &format!("{text}\n"),
             None => println!("{text}"),
@@ -57,7 +57,7 @@ impl Steps {
     }
 
     /// Runs one command as a step. If it is a test binary, each of its tests counts.
-    pub fn command(&mut self, title: &str, command: &mut Command) -> Result<bool> {
+    pub(crate) fn command(&mut self, title: &str, command: &mut Command) -> Result<bool> {
         self.step(title, &line(command), |steps| {
             let background = steps.kept.is_some();
             let started = if background { start_behind(command) } else { start(command) };
@@ -90,7 +90,7 @@ impl Steps {
     }
 
     /// Runs one check as a step.
-    pub fn check(
+    pub(crate) fn check(
         &mut self,
         title: &str,
         check: impl FnOnce(&mut Steps) -> Result<bool>,
@@ -120,7 +120,7 @@ impl Steps {
     }
 
     /// Prints that a step was skipped, and why. With `GABION_ALL=1` that is a failure.
-    pub fn skip(&mut self, title: &str, why: &str) {
+    pub(crate) fn skip(&mut self, title: &str, why: &str) {
         self.print(&format!("\n=== {title}: left out: {why}"));
         self.leave_out(format!("{title}: {why}"));
         if std::env::var(ALL).is_ok_and(|all| !all.is_empty() && all != "0") {
@@ -137,7 +137,7 @@ impl Steps {
     }
 
     /// Prints what was left out and the counts; returns true if nothing failed.
-    pub fn finish(self) -> bool {
+    pub(crate) fn finish(self) -> bool {
         if !self.left_out.is_empty() {
             println!("\nLeft out ({ALL}=1 makes it a failure):");
             self.left_out.iter().for_each(|what| println!("  {what}"));
@@ -203,7 +203,7 @@ fn test_result(text: &str) -> Option<(u32, u32)> {
 }
 
 /// Returns a command that runs the `cargo` that runs us.
-pub fn cargo(args: &[&str]) -> Command {
+pub(crate) fn cargo(args: &[&str]) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
     cargo.args(args);
     cargo

@@ -12,7 +12,7 @@ use std::process::Command;
 
 /// Options of `cargo xtask test`.
 #[derive(Args)]
-pub struct TestArgs {
+pub(crate) struct TestArgs {
     /// Run only these parts
     #[arg(value_enum)]
     parts: Vec<Part>,
@@ -60,7 +60,7 @@ const MEASURING: [&str; 7] = [
 const FUZZ_SECONDS: u32 = 8;
 
 /// Runs `cargo xtask test`.
-pub fn run(args: &TestArgs) -> Result<bool> {
+pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let wanted = |part| args.parts.is_empty() || args.parts.contains(&part);
     let mut steps = Steps::default();
     if wanted(Part::Style) {

@@ -13,10 +13,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use wire::control::{
-    AddMdm, AdminReply, AdminRequest, AdmitAsk, Ask, BackupAsk, CreateVolume, DamageAsk,
-    DeleteVolume, Hello, MaintainAsk, ObjectKind, RecoverMdm, Refusal, RefusalCode, RemoveAsk,
-    RemoveMdm, RenameAsk, ResizeVolume, Role, ScrubAsk, StatusAsk, StatusInfo, SwitchMdm,
-    VolumeDamage, VolumeStatus, Welcome,
+    AddMdm, AdminReply, AdminRequest, AdmitRequest, Ask, BackupRequest, CreateVolume,
+    DamageRequest, DeleteVolume, Hello, MaintainRequest, ObjectKind, RecoverMdm, Refusal,
+    RefusalCode, RemoveMdm, RemoveRequest, RenameRequest, ResizeVolume, Role, ScrubRequest,
+    StatusInfo, StatusRequest, SwitchMdm, VolumeDamage, VolumeStatus, Welcome,
 };
 use wire::header::HEADER;
 use wire::{Control, Frame, Header, PeerFramer, message};
@@ -242,7 +242,7 @@ impl Admin {
 
     /// Returns the cluster's status.
     pub fn status(&mut self) -> Result<StatusInfo> {
-        let reply = self.ask(Ask::Status(StatusAsk {}))?;
+        let reply = self.ask(Ask::Status(StatusRequest {}))?;
         reply.status.ok_or_else(|| anyhow!("the MDM at {} sent a status without content", self.mdm))
     }
 
@@ -278,7 +278,7 @@ impl Admin {
     /// Renames an object.
     pub fn rename(&mut self, kind: ObjectKind, name: &str, to: &str) -> Result<()> {
         let (name, to) = (name.to_owned(), to.to_owned());
-        self.ask(Ask::Rename(RenameAsk { kind: kind as i32, name, to })).map(drop)
+        self.ask(Ask::Rename(RenameRequest { kind: kind as i32, name, to })).map(drop)
     }
 
     /// Sends an order about a protection domain, a fault set or a storage pool.
@@ -288,23 +288,23 @@ impl Admin {
 
     /// Starts a scrub of a device, or of all devices.
     pub fn scrub(&mut self, device: Option<u32>) -> Result<()> {
-        self.ask(Ask::Scrub(ScrubAsk { device: device.unwrap_or(0) })).map(drop)
+        self.ask(Ask::Scrub(ScrubRequest { device: device.unwrap_or(0) })).map(drop)
     }
 
     /// Removes a device, or all devices of a server if `device` is 0. With `keep`, cancels that.
     pub fn remove(&mut self, device: u32, server: &str, keep: bool) -> Result<()> {
-        self.ask(Ask::Remove(RemoveAsk { device, server: server.into(), keep })).map(drop)
+        self.ask(Ask::Remove(RemoveRequest { device, server: server.into(), keep })).map(drop)
     }
 
     /// Admits a waiting device, or those of a server if `device` is 0, so that it gets copies.
     pub fn admit(&mut self, device: u32, server: &str) -> Result<()> {
-        self.ask(Ask::Admit(AdmitAsk { device, server: server.into() })).map(drop)
+        self.ask(Ask::Admit(AdmitRequest { device, server: server.into() })).map(drop)
     }
 
     /// Puts a server into maintenance; with `end`, takes it out.
     pub fn maintain(&mut self, server: &str, protected: bool, end: bool) -> Result<()> {
         let server = server.to_owned();
-        self.ask(Ask::Maintain(MaintainAsk { server, protected, end })).map(drop)
+        self.ask(Ask::Maintain(MaintainRequest { server, protected, end })).map(drop)
     }
 
     /// Adds an MDM to the cluster.
@@ -331,13 +331,13 @@ impl Admin {
 
     /// Returns which parts of a volume can't be served.
     pub fn damage(&mut self, volume: &str) -> Result<VolumeDamage> {
-        let reply = self.ask(Ask::Damage(DamageAsk { volume: volume.into() }))?;
+        let reply = self.ask(Ask::Damage(DamageRequest { volume: volume.into() }))?;
         reply.damage.ok_or_else(|| anyhow!("the MDM at {} did not say what is damaged", self.mdm))
     }
 
     /// Returns a backup of everything that the MDMs know.
     pub fn backup(&mut self) -> Result<Vec<u8>> {
-        Ok(self.ask(Ask::Backup(BackupAsk {}))?.backup)
+        Ok(self.ask(Ask::Backup(BackupRequest {}))?.backup)
     }
 
     /// Sends a request to the leader. If this MDM stops leading meanwhile, finds the new leader and

@@ -20,7 +20,7 @@ use servers::servers;
 pub use servers::{Device, Sds};
 use std::net::SocketAddr;
 pub use summary::{summary, when};
-pub use turned_away::TurnedAway;
+pub use turned_away::RefusedServer;
 use wire::control::{MdmStatus, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
@@ -90,7 +90,7 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
     /// Servers that the MDM refused lately.
-    pub turned_away: Vec<TurnedAway>,
+    pub turned_away: Vec<RefusedServer>,
     /// What may be logged, sent, or written to a device in this cluster.
     pub level: u32,
 }
@@ -387,7 +387,7 @@ impl Report {
                 only_spare: f.only_spare,
             }),
             recovery: info.recovery.as_ref().map(|r| Recovery::new(info, r)),
-            turned_away: info.turned_away.iter().map(TurnedAway::from).collect(),
+            turned_away: info.turned_away.iter().map(RefusedServer::from).collect(),
             level: info.level.max(base::level::FIRST),
         }
     }

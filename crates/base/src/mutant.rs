@@ -150,7 +150,7 @@ pub enum Mutant {
     /// R11: a leaving replica is dropped before its replacement is in sync.
     DropEarly,
     /// R4: a replica is dropped while it may still serve under an older map.
-    PartAtOnce,
+    DropAtOnce,
     /// R11: a new replica counts as in sync without a copy.
     AdmitUncopied,
     /// R11: a device wipes its data of a group while it is a replica out of sync.
@@ -180,9 +180,9 @@ pub enum Mutant {
     /// R12: a server that reaches only the MDM is believed when it reports others as unreachable.
     BelieveAccuser,
     /// R12: no device counts as slow.
-    BearSlow,
+    KeepSlow,
     /// R12: a device that was quarantined once is never admitted again.
-    HoldForEver,
+    QuarantineForever,
     /// Mdm: a vote is sent before it is durable.
     MdmVoteUnwritten,
     /// Mdm: log entries are acknowledged before they are durable.
@@ -210,7 +210,7 @@ pub enum Mutant {
     /// R5: a secondary keeps writes below the commit point as uncertain.
     KeepUncertain,
     /// R8: a restarted SDS admits a client's incarnation that a newer one has replaced.
-    OldLife,
+    OldIncarnation,
     /// Placement: groups are balanced by their number, not by their size. (The MDM's tests.)
     LevelByNumber,
     /// Placement: a group that has to move goes anywhere, and is balanced later. (The MDM's tests.)
@@ -242,7 +242,7 @@ pub enum Mutant {
     /// Mdm: a device is accepted although its log has fewer records than before.
     BelieveSetBack,
     /// Recovery: a group waits for the operator although it is known which replica has every write.
-    StayStuck,
+    IgnoreReports,
     /// Recovery: mappings of volumes are not taken from the newest map of a server.
     ForgetMapping,
     /// R8: an unmap is answered before any server can have confirmed it.
@@ -256,9 +256,9 @@ pub enum Mutant {
     /// Links: the number of strangers has no limit.
     EndlessStrangers,
     /// R8: a request waiting at an NBD connection is sent under a mapping newer than its own.
-    KeepLeave,
+    KeepPermission,
     /// R4: the map version of a newer incarnation of a server also counts for the older one.
-    OneLife,
+    OneIncarnation,
     /// R4: a newer incarnation of a server proves that the older one is dead, wherever it started.
     NewerIsDead,
     /// Recovery: an older disk is taken for the one that replaced it.
@@ -398,7 +398,7 @@ impl Mutant {
         Mutant::AckFull,
         Mutant::SpendSpare,
         Mutant::DropEarly,
-        Mutant::PartAtOnce,
+        Mutant::DropAtOnce,
         Mutant::AdmitUncopied,
         Mutant::WipeReplica,
         Mutant::KeepForeign,
@@ -408,8 +408,8 @@ impl Mutant {
         Mutant::StallInTurn,
         Mutant::TrustOneWord,
         Mutant::BelieveAccuser,
-        Mutant::BearSlow,
-        Mutant::HoldForEver,
+        Mutant::KeepSlow,
+        Mutant::QuarantineForever,
         Mutant::MdmVoteUnwritten,
         Mutant::MdmEntryUnwritten,
         Mutant::MdmAnswerEarly,
@@ -435,7 +435,7 @@ impl Mutant {
         Mutant::ForgetEverywhere,
         Mutant::KeepList,
         Mutant::KeepUncertain,
-        Mutant::OldLife,
+        Mutant::OldIncarnation,
         Mutant::RefusalProves,
         Mutant::CloseUnheard,
         Mutant::IgnoreActed,
@@ -447,15 +447,15 @@ impl Mutant {
         Mutant::AnyCluster,
         Mutant::AnyDevice,
         Mutant::BelieveSetBack,
-        Mutant::StayStuck,
+        Mutant::IgnoreReports,
         Mutant::ForgetMapping,
         Mutant::ConfirmNothing,
         Mutant::RebuildLate,
         Mutant::ClearUnlost,
         Mutant::NoFrameLimit,
         Mutant::EndlessStrangers,
-        Mutant::KeepLeave,
-        Mutant::OneLife,
+        Mutant::KeepPermission,
+        Mutant::OneIncarnation,
         Mutant::OldDisk,
         Mutant::ForgetDisks,
         Mutant::EarlierLife,

@@ -13,7 +13,7 @@ use daemon::offline::{self, Offline};
 use daemon::size::Size;
 use fleet::progress::Line;
 use fleet::table::{right, table};
-use rt::{Backend, DiskSpec, Drive};
+use rt::{Backend, DiskSpec, OfflineDevice};
 use seam::{Buf, Job, Started};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -217,7 +217,7 @@ fn unit(index: u32) -> UnitKey {
 fn prepare(path: &Path, units: u32, write_through: bool) -> Result<Offline> {
     let size = u64::from(units) * u64::from(UNIT) * 5 / 4 + (128 << 20);
     let spec = DiskSpec::File { path: path.to_owned(), size: Some(size), write_through };
-    let mut drive = Drive::open(&spec, Backend::Auto)?;
+    let mut drive = OfflineDevice::open(&spec, Backend::Auto)?;
     if let Some(notice) = drive.notice() {
         eprintln!("{notice}");
     }

@@ -12,7 +12,6 @@
 //! This crate compares with nothing but the same machine in the same run: `experiments` shows
 //! figures that others published. It starts clusters with the binary that calls it.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 #[macro_use(println, eprintln)]
 extern crate fleet;

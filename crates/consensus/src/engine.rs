@@ -1,7 +1,7 @@
 //! One member: the library, its memory, and the messages that wait for the disk.
 
 use crate::check::Wrong;
-use crate::memory::Memory;
+use crate::memory::LogStorage;
 use crate::outbox::Outbox;
 use crate::records::{
     Base, Change, Entry, HardState, Image, Membership, Message, base_of, entry_of, hard_of,
@@ -33,7 +33,7 @@ const IN_FLIGHT: usize = 64;
 
 /// The leader, as far as this member knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Role {
+pub struct Leadership {
     /// The newest term that this member knows.
     pub term: u64,
     /// The leader in that term; 0 if this member knows none.
@@ -44,7 +44,7 @@ pub struct Role {
 
 /// Content of an entry.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Meaning {
+pub enum EntryKind {
     /// Empty: a leader's first entry, or its first one after a change of the membership.
     Nothing,
     /// The owner's data.
@@ -61,12 +61,12 @@ pub struct Committed {
     /// Its term.
     pub term: u64,
     /// Its content.
-    pub meaning: Meaning,
+    pub meaning: EntryKind,
 }
 
 /// What the owner has to do, in this order.
 #[derive(Default, Debug)]
-pub struct Turn {
+pub struct Output {
     /// A leader's state, which replaces the owner's.
     pub restored: Option<Vec<u8>>,
     /// Entries to apply.
@@ -96,7 +96,7 @@ pub struct Peer {
 
 /// One member.
 pub struct Consensus {
-    pub(crate) raw: RawNode<Memory>,
+    pub(crate) raw: RawNode<LogStorage>,
     outbox: Outbox,
     membership: Membership,
     applied: u64,
@@ -145,7 +145,7 @@ impl Consensus {
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let raw =
-            RawNode::new(&config, Memory::new(image), &logger).expect("the settings are sound");
+            RawNode::new(&config, LogStorage::new(image), &logger).expect("the settings are sound");
         let drawn = (0, StateRole::Follower, 0);
         let outbox = Outbox::default();
         let restoring = false;
@@ -191,12 +191,12 @@ impl Consensus {
     }
 
     /// Returns the term and the leader.
-    pub fn role(&self) -> Role {
+    pub fn role(&self) -> Leadership {
         let raft = &self.raw.raft;
         let hard = self.raw.store().hard;
         let sure = (hard.term, hard.vote) == (raft.term, raft.vote) && !self.outbox.is_unsure();
         let leads = raft.state == StateRole::Leader && sure;
-        Role { term: raft.term, leader: raft.leader_id, leads }
+        Leadership { term: raft.term, leader: raft.leader_id, leads }
     }
 
     /// Returns the membership as of the last entry that was applied.
@@ -379,15 +379,15 @@ impl Consensus {
         self.raw.report_snapshot(id, SnapshotStatus::Failure);
     }
 
-    /// Asks whether this member still leads. [`Turn::confirmed`] contains `question` as soon as a
+    /// Asks whether this member still leads. [`Output::confirmed`] contains `question` as soon as a
     /// majority has confirmed it.
     pub fn confirm(&mut self, question: u64) {
         self.raw.read_index(question.to_le_bytes().to_vec());
     }
 
     /// Returns what the owner has to do now.
-    pub fn turn(&mut self) -> Turn {
-        let mut turn = Turn::default();
+    pub fn turn(&mut self) -> Output {
+        let mut turn = Output::default();
         while self.raw.has_ready() {
             self.ready(&mut turn);
         }
@@ -395,7 +395,7 @@ impl Consensus {
         turn
     }
 
-    fn ready(&mut self, turn: &mut Turn) {
+    fn ready(&mut self, turn: &mut Output) {
         let mut ready = self.raw.ready();
         let question = |s: raft::ReadState| s.request_ctx.as_slice().try_into().ok();
         let asked = ready.take_read_states().into_iter().filter_map(question);
@@ -445,10 +445,10 @@ impl Consensus {
         }
     }
 
-    fn commit(&mut self, entry: &raft::eraftpb::Entry, turn: &mut Turn) {
+    fn commit(&mut self, entry: &raft::eraftpb::Entry, turn: &mut Output) {
         let meaning = match entry.get_entry_type() {
-            EntryType::EntryNormal if entry.data.is_empty() => Meaning::Nothing,
-            EntryType::EntryNormal => Meaning::Data(entry.data.to_vec()),
+            EntryType::EntryNormal if entry.data.is_empty() => EntryKind::Nothing,
+            EntryType::EntryNormal => EntryKind::Data(entry.data.to_vec()),
             EntryType::EntryConfChange | EntryType::EntryConfChangeV2 => {
                 let change = Change::decode(&entry.context[..]).unwrap_or_default();
                 if let Ok(conf) = self.raw.apply_conf_change(&change.to_raft()) {
@@ -460,7 +460,7 @@ impl Consensus {
                     // If this fails, the next leader begins with an entry of its own.
                     let _ = self.raw.propose(Vec::new(), Vec::new());
                 }
-                Meaning::Members
+                EntryKind::Members
             }
         };
         self.applied = entry.index;

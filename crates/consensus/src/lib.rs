@@ -20,5 +20,5 @@ mod memory;
 mod outbox;
 
 pub use check::Wrong;
-pub use engine::{Committed, Consensus, Meaning, Peer, Role, Turn};
+pub use engine::{Committed, Consensus, EntryKind, Leadership, Output, Peer};
 pub use records::{Base, Entry, HardState, Image, Membership, Message, Record};

@@ -7,7 +7,7 @@ use raft::eraftpb::{Entry, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, Result, Storage, StorageError};
 
 /// See the head of this file.
-pub(crate) struct Memory {
+pub(crate) struct LogStorage {
     pub hard: HardState,
     /// The membership at the start. The library keeps its own from then on.
     start: Membership,
@@ -18,19 +18,19 @@ pub(crate) struct Memory {
     pub too_old: Cell<bool>,
 }
 
-impl Memory {
-    pub fn new(image: Image) -> Memory {
+impl LogStorage {
+    pub(crate) fn new(image: Image) -> LogStorage {
         let entries = image.entries.into_iter().map(crate::records::entry_to).collect();
         let start = image.base.membership.clone();
-        Memory { hard: image.hard, start, base: image.base, entries, too_old: Cell::new(false) }
+        LogStorage { hard: image.hard, start, base: image.base, entries, too_old: Cell::new(false) }
     }
 
-    pub fn last(&self) -> u64 {
+    pub(crate) fn last(&self) -> u64 {
         self.base.index + self.entries.len() as u64
     }
 
     /// Appends entries. They replace entries with the same or a higher index.
-    pub fn append(&mut self, entries: &[Entry]) {
+    pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.base.index && first.index <= self.last() + 1, "no gap");
         self.entries.truncate((first.index - self.base.index - 1) as usize);
@@ -38,13 +38,13 @@ impl Memory {
     }
 
     /// Replaces everything with a leader's state.
-    pub fn restore(&mut self, base: Base) {
+    pub(crate) fn restore(&mut self, base: Base) {
         self.entries.clear();
         self.base = base;
     }
 
     /// Replaces the base, and the entries that the new one contains.
-    pub fn rebase(&mut self, base: Base) {
+    pub(crate) fn rebase(&mut self, base: Base) {
         assert!(base.index >= self.base.index && base.index <= self.last());
         self.entries.drain(..(base.index - self.base.index) as usize);
         self.base = base;
@@ -52,11 +52,11 @@ impl Memory {
     }
 
     /// Returns the entries after the base.
-    pub fn entries(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[Entry] {
         &self.entries
     }
 
-    pub fn term_of(&self, index: u64) -> Option<u64> {
+    pub(crate) fn term_of(&self, index: u64) -> Option<u64> {
         match index.checked_sub(self.base.index)? {
             0 => Some(self.base.term),
             n => self.entries.get(n as usize - 1).map(|e| e.term),
@@ -64,7 +64,7 @@ impl Memory {
     }
 }
 
-impl Storage for Memory {
+impl Storage for LogStorage {
     fn initial_state(&self) -> Result<RaftState> {
         Ok(RaftState::new(hard_to(self.hard), membership_to(&self.start)))
     }

@@ -31,7 +31,7 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     /// Queues a hard state for writing. Without `must` it only goes with the next write.
-    pub fn hard(&mut self, hard: HardState, must: bool) {
+    pub(crate) fn hard(&mut self, hard: HardState, must: bool) {
         if must {
             self.lazy = None;
             self.unsure = true;
@@ -43,19 +43,19 @@ impl Outbox {
     }
 
     /// Queues an entry for writing.
-    pub fn entry(&mut self, entry: crate::Entry) {
+    pub(crate) fn entry(&mut self, entry: crate::Entry) {
         self.records.push(Record { hard: None, entry: Some(entry) }.encode_to_vec());
     }
 
     /// Makes the next write a whole image.
-    pub fn everything(&mut self) {
+    pub(crate) fn everything(&mut self) {
         self.whole = true;
         self.records.clear();
     }
 
     /// Queues messages until the library's `Ready` with this number is durable. Returns those that
     /// can leave at once.
-    pub fn wait(&mut self, number: u64, messages: Vec<Message>) -> Vec<Message> {
+    pub(crate) fn wait(&mut self, number: u64, messages: Vec<Message>) -> Vec<Message> {
         self.number = number;
         if self.is_clean() {
             return messages;
@@ -68,27 +68,27 @@ impl Outbox {
     }
 
     /// True if nothing has to be written, and no write is under way.
-    pub fn is_clean(&self) -> bool {
+    pub(crate) fn is_clean(&self) -> bool {
         !self.is_due() && self.under_way.is_none()
     }
 
     /// True while a term or a vote is not durable.
-    pub fn is_unsure(&self) -> bool {
+    pub(crate) fn is_unsure(&self) -> bool {
         self.unsure || self.unsure_under_way
     }
 
     /// True if something has to be written.
-    pub fn is_due(&self) -> bool {
+    pub(crate) fn is_due(&self) -> bool {
         self.whole || !self.records.is_empty()
     }
 
     /// True if the next write has to be a whole image.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.whole
     }
 
     /// Begins a write. Returns its records: about `max` bytes at most, but at least one record.
-    pub fn begin(&mut self, max: usize) -> Vec<Vec<u8>> {
+    pub(crate) fn begin(&mut self, max: usize) -> Vec<Vec<u8>> {
         assert!(self.under_way.is_none() && !self.whole, "one write at a time");
         let mut bytes = 0;
         let fits = |r: &&Vec<u8>| {
@@ -114,7 +114,7 @@ impl Outbox {
     }
 
     /// Begins a write of the whole image.
-    pub fn begin_whole(&mut self) {
+    pub(crate) fn begin_whole(&mut self) {
         assert!(self.under_way.is_none(), "one write at a time");
         self.records.clear();
         (self.whole, self.lazy) = (false, None);
@@ -128,7 +128,7 @@ impl Outbox {
 
     /// Ends the write that was under way, as it is durable. Returns the number of the last `Ready`
     /// that is durable (0 if more parts of it follow), and the messages that may leave.
-    pub fn durable(&mut self) -> (u64, Vec<Message>) {
+    pub(crate) fn durable(&mut self) -> (u64, Vec<Message>) {
         self.unsure_under_way = false;
         let (mut number, mut messages) = self.under_way.take().expect("a write was under way");
         if !self.is_due() {

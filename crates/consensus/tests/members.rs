@@ -3,7 +3,7 @@
 
 use base::Prng;
 use consensus::records::Change;
-use consensus::{Base, Consensus, Entry, Image, Meaning, Membership, Message, Record, Wrong};
+use consensus::{Base, Consensus, Entry, EntryKind, Image, Membership, Message, Record, Wrong};
 use prost::Message as _;
 
 /// A member, the content of its disk, and what it has applied.
@@ -37,7 +37,7 @@ impl Node {
             self.applied = vec![(0, data)];
         }
         for entry in turn.committed {
-            if let Meaning::Data(data) = entry.meaning {
+            if let EntryKind::Data(data) = entry.meaning {
                 self.applied.push((entry.index, data));
             }
         }

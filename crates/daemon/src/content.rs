@@ -173,7 +173,7 @@ fn is_blank(mut file: &File, range: std::ops::Range<u64>) -> Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rt::{Backend, Drive};
+    use rt::{Backend, OfflineDevice};
     use store::durable::Identity;
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
         let path = dir.join("disk");
         assert_eq!(of(&path).unwrap(), Content::Nothing, "no file");
         let spec = rt::DiskSpec::file(&path, Some(16 << 20));
-        let mut drive = Drive::open(&spec, Backend::Auto).unwrap();
+        let mut drive = OfflineDevice::open(&spec, Backend::Auto).unwrap();
         assert_eq!(of(&dir.join("none")).unwrap(), Content::Nothing);
         let cluster = base::ClusterId(0xab);
         let id = Identity { cluster, device: base::DeviceId(7), uuid: [1, 2] };

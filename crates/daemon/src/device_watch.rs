@@ -99,13 +99,13 @@ impl DeviceWatch {
 mod tests {
     use super::*;
     use crate::{files, offline};
-    use rt::{Backend, Drive};
+    use rt::{Backend, OfflineDevice};
     use std::fs;
     use store::durable::Identity;
 
     fn format(path: &std::path::Path, uuid: [u64; 2]) {
         let mut drive =
-            Drive::open(&rt::DiskSpec::file(path, Some(16 << 20)), Backend::Auto).unwrap();
+            OfflineDevice::open(&rt::DiskSpec::file(path, Some(16 << 20)), Backend::Auto).unwrap();
         let (cluster, device) = (base::ClusterId(9), base::DeviceId(7));
         offline::format(&mut drive, Identity { cluster, device, uuid }, true).unwrap();
     }

@@ -5,7 +5,7 @@
 
 use anyhow::Result;
 use base::{BLOCK, BlockSet, GroupId, VolumeId};
-use rt::Drive;
+use rt::OfflineDevice;
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects, UnitStore};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +22,7 @@ pub struct Copies(Search);
 
 impl Copies {
     /// Reads the copies. One that can't be read is recorded as unreadable.
-    pub fn read(drive: &mut Drive) -> Result<Copies> {
+    pub fn read(drive: &mut OfflineDevice) -> Result<Copies> {
         let mut search = Search::new(drive.bytes());
         while let Some(at) = search.next() {
             let page = page(drive, at)?;
@@ -72,7 +72,7 @@ impl Copies {
     }
 }
 
-fn page(drive: &mut Drive, at: u64) -> Result<Result<Buf, DiskError>> {
+fn page(drive: &mut OfflineDevice, at: u64) -> Result<Result<Buf, DiskError>> {
     let mut out = Effects::new(drive.pool().clone(), base::Prng::new(0), None);
     out.push(Effect::Read { op: DiskOp(0), disk: DiskId(0), at, len: PAGE as u32 });
     drive.begin_all(&mut out);

@@ -10,7 +10,6 @@
 //! them. It asks no MDM, prints nothing but a role's log, and decides nothing about data: the
 //! nodes do.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 pub mod config;
 pub mod content;

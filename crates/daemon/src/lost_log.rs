@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::{config, files, offline};
     use base::{ClusterId, DeviceId};
-    use rt::{Backend, DiskSpec, Drive};
+    use rt::{Backend, DiskSpec, OfflineDevice};
     use std::fs;
     use store::durable::Identity;
 
@@ -86,7 +86,7 @@ mod tests {
         files::write(&folder.join("sds.toml"), server).unwrap();
         assert_eq!(begins(&config, false), Ok(()));
         let spec = DiskSpec::file(&disk, Some(16 << 20));
-        let mut drive = Drive::open(&spec, Backend::Auto).unwrap();
+        let mut drive = OfflineDevice::open(&spec, Backend::Auto).unwrap();
         let identity = Identity { cluster: ClusterId(7), device: DeviceId(1), uuid: [1, 2] };
         offline::format(&mut drive, identity, false).unwrap();
         let why = begins(&config, false).unwrap_err();

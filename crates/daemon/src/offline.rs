@@ -2,12 +2,12 @@
 //! and waits for their ends.
 //!
 //! It serves tools that examine or measure a device. Decisions are the store's, and the kernel
-//! interface is [`Drive`]'s.
+//! interface is [`OfflineDevice`]'s.
 
 use anyhow::{Context, Result, anyhow, bail};
 use base::{GroupId, Prng, UnitKey};
-use rt::{Drive, Ended};
-use seam::{Buf, DiskError, DiskId, Effects, Finished, Job, Marks, Started, UnitStore};
+use rt::{Ended, OfflineDevice};
+use seam::{Buf, DiskError, DiskId, Effects, Finished, Job, Started, UnitStore, WriteMetadata};
 use std::path::Path;
 use store::durable::{
     Durable, Expected, Format, Formatting, Identity, Mount, MountError, Mounting, Tuning,
@@ -18,18 +18,18 @@ const DISK: DiskId = DiskId(0);
 /// Matches any device of any cluster.
 pub const ANY: Expected = Expected { cluster: None, device: None, level_max: base::level::LEVEL };
 
-fn effects(drive: &Drive) -> Effects {
+fn effects(drive: &OfflineDevice) -> Effects {
     Effects::new(drive.pool().clone(), Prng::new(0), None)
 }
 
 /// Returns the next operation that ends. Fails if the store waits and none is in flight.
-fn next(drive: &mut Drive, out: &mut Effects) -> Result<Ended> {
+fn next(drive: &mut OfflineDevice, out: &mut Effects) -> Result<Ended> {
     drive.begin_all(out);
     drive.wait()?.ok_or_else(|| anyhow!("the store waits, and the device has nothing to do"))
 }
 
 /// Formats a device. Refuses one that holds Gabion data, unless `force`.
-pub fn format(drive: &mut Drive, identity: Identity, force: bool) -> Result<()> {
+pub fn format(drive: &mut OfflineDevice, identity: Identity, force: bool) -> Result<()> {
     let mut format = Format::new(DISK, drive.bytes(), identity, force)?;
     let mut out = effects(drive);
     format.start(&mut out);
@@ -45,7 +45,7 @@ pub fn format(drive: &mut Drive, identity: Identity, force: bool) -> Result<()> 
 
 /// A mounted device.
 pub struct Offline {
-    drive: Drive,
+    drive: OfflineDevice,
     out: Effects,
     store: Box<Durable>,
 }
@@ -53,7 +53,7 @@ pub struct Offline {
 impl Offline {
     /// Mounts the store on a drive. If the drive is read-only, the replay and the first checkpoint
     /// stay in memory.
-    pub fn mount(mut drive: Drive, tuning: Tuning) -> Result<Offline, MountFailure> {
+    pub fn mount(mut drive: OfflineDevice, tuning: Tuning) -> Result<Offline, MountFailure> {
         let mut out = effects(&drive);
         let mut mount = Mount::new(DISK, drive.bytes(), ANY, tuning);
         let mut state = mount.start(&mut out);
@@ -81,7 +81,8 @@ impl Offline {
     /// Starts a job, which must not overlap a running one. Unless the result is [`Started::Done`],
     /// its end comes out of [`Offline::finished`].
     pub fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job) -> Started {
-        let started = self.store.start(token, group, unit, job, Marks::default(), &mut self.out);
+        let started =
+            self.store.start(token, group, unit, job, WriteMetadata::default(), &mut self.out);
         self.drive.begin_all(&mut self.out);
         started
     }
@@ -157,8 +158,8 @@ pub enum MountFailure {
 }
 
 /// Opens a device for reading only. Fails if a server uses it, or it is mounted.
-pub fn read_only(path: &Path) -> Result<Drive> {
-    Drive::read_only(path).map_err(|e| match e {
+pub fn read_only(path: &Path) -> Result<OfflineDevice> {
+    OfflineDevice::read_only(path).map_err(|e| match e {
         rt::RtError::Locked { .. } | rt::RtError::Mounted { .. } => anyhow!(
             "{} is in use: a server runs on it, or it is mounted; stop that one first (`gabion sds \
              kill`, `gabion down`), or ask the cluster with `gabion status`",
@@ -184,7 +185,7 @@ mod tests {
         for backend in [Backend::Auto, Backend::Epoll] {
             let path = dir.join(backend.to_string());
             let spec = DiskSpec::file(&path, Some(16 << 20));
-            let mut drive = Drive::open(&spec, backend).unwrap();
+            let mut drive = OfflineDevice::open(&spec, backend).unwrap();
             let id = Identity { cluster: ClusterId(5), device: DeviceId(7), uuid: [1, 2] };
             format(&mut drive, id, false).unwrap();
             assert!(format(&mut drive, id, false).is_err(), "it holds something");
@@ -205,7 +206,7 @@ mod tests {
                     device.checkpoint().unwrap();
                 }
                 drop(device);
-                let drive = Drive::open(&spec, backend).unwrap();
+                let drive = OfflineDevice::open(&spec, backend).unwrap();
                 device = Offline::mount(drive, Tuning::SHIPPED).unwrap();
                 assert_eq!(device.store().replayed().batches > 0, batches > 0);
                 batches = 0;

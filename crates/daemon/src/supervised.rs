@@ -5,7 +5,7 @@
 
 use base::Time;
 use node::sds::Trouble;
-use seam::{DiskError, Effects, Event, Node, Port, Strangers, UnitStore, Unsent};
+use seam::{DiskError, Effects, Event, Node, Port, Strangers, UnitStore, UnsentLimits};
 use store::durable::MountError;
 
 /// What a node's state requires of its process.
@@ -53,7 +53,7 @@ impl<N: Node + Watch, F: FnMut(Verdict)> Node for Supervised<N, F> {
         self.node.strangers(port)
     }
 
-    fn unsent(&self, port: Port) -> Option<Unsent> {
+    fn unsent(&self, port: Port) -> Option<UnsentLimits> {
         self.node.unsent(port)
     }
 

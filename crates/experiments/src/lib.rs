@@ -5,7 +5,6 @@
 //!
 //! This crate measures with `bench`. It has no load and no counters of its own.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 #[macro_use(println)]
 extern crate fleet;

@@ -9,7 +9,6 @@
 //! This crate runs no role in its own process: it starts the binary that calls it again. It does
 //! not measure anything: `bench` does.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 #[macro_use]
 pub mod output;

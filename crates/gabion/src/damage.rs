@@ -348,7 +348,7 @@ fn confirm(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wire::control::GapInfo;
+    use wire::control::LostRange;
 
     #[test]
     fn ranges_are_exactly_the_units_of_groups_that_nobody_serves() {
@@ -358,7 +358,7 @@ mod tests {
             size: 8 * UNIT,
             slots: vec![1, 2],
             groups: vec![group(2, Unserved::Lost)],
-            gaps: vec![GapInfo { group: 1, units: 6 }],
+            gaps: vec![LostRange { group: 1, units: 6 }],
             ..VolumeDamage::default()
         };
         let lost = |unit: u64| damage.slots[node::mapview::slot(unit as u32, 2)] == 2;

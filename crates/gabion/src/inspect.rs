@@ -129,7 +129,7 @@ fn name(path: &Path) -> String {
 mod tests {
     use super::*;
     use base::{BLOCK, ClusterId, DeviceId, GroupId, UNIT, UnitKey};
-    use rt::{Backend, DiskSpec, Drive};
+    use rt::{Backend, DiskSpec, OfflineDevice};
     use seam::Job;
     use std::fs::File;
     use std::os::unix::fs::FileExt;
@@ -160,7 +160,8 @@ mod tests {
 
     /// Makes a device with three units of volume 3, most of it still in the log.
     fn device(path: &Path) -> Offline {
-        let mut drive = Drive::open(&DiskSpec::file(path, Some(16 << 20)), Backend::Auto).unwrap();
+        let mut drive =
+            OfflineDevice::open(&DiskSpec::file(path, Some(16 << 20)), Backend::Auto).unwrap();
         let identity = Identity { cluster: ClusterId(5), device: DeviceId(7), uuid: [1, 2] };
         offline::format(&mut drive, identity, false).unwrap();
         let mut device = Offline::mount(drive, Tuning::SHIPPED).unwrap();

@@ -5,7 +5,6 @@
 //! is in libraries: `admin` talks to the MDM, `daemon` runs a role, `fleet` has the processes of a
 //! cluster.
 #![forbid(unsafe_code)]
-#![warn(unreachable_pub)]
 
 #[macro_use(print, println, eprintln)]
 extern crate fleet;

@@ -12,7 +12,7 @@ use fleet::table::{right, table};
 use fleet::target::Target;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use wire::control::{Ask, ObjectKind, RemoveObject, SetLevelAsk};
+use wire::control::{Ask, ObjectKind, RemoveObject, SetLevelRequest};
 
 /// Subcommands of `gabion domain`.
 #[derive(Subcommand, Debug)]
@@ -243,7 +243,7 @@ pub(crate) fn system(target: &Target, command: &SystemCommand) -> Result<Exit> {
         }
         SystemCommand::Level { level: Some(level), without, answer } => {
             let (level, without) = (*level, without.clone());
-            target.connect()?.order(Ask::SetLevel(SetLevelAsk { level, without }))?;
+            target.connect()?.order(Ask::SetLevel(SetLevelRequest { level, without }))?;
             let text = format!("The cluster has level {level} now.");
             answer.print(target, Object::System, &text)?;
         }

@@ -13,7 +13,9 @@ use daemon::size::Size;
 use daemon::spec;
 use fleet::lines;
 use fleet::target::Target;
-use wire::control::{Access, Ask, CreateVolume, MapAsk, MapTo, ObjectKind, UnmapAsk, VolumeStatus};
+use wire::control::{
+    Access, Ask, CreateVolume, MapRequest, MapTo, ObjectKind, UnmapRequest, VolumeStatus,
+};
 
 /// Subcommands of `gabion volume`.
 #[derive(Subcommand, Debug)]
@@ -302,13 +304,13 @@ pub(crate) fn run(target: &Target, command: &VolumeCommand) -> Result<Exit> {
             let named = sdc.iter().map(|sdc| MapTo { sdc: sdc.clone(), access });
             let everyone = all.then_some(MapTo { sdc: String::new(), access });
             let (volume, to) = (name.clone(), named.chain(everyone).collect());
-            let ask = Ask::Map(MapAsk { volume, to, only: *only });
+            let ask = Ask::Map(MapRequest { volume, to, only: *only });
             let text = mapping(&target.connect()?.map_volume(ask)?);
             answer.print(target, Object::Volume(name), &text)?;
         }
         VolumeCommand::Unmap { name, sdc, all, answer } => {
             let (volume, sdcs) = (name.clone(), sdc.clone());
-            let ask = Ask::Unmap(UnmapAsk { volume, sdcs, all: *all });
+            let ask = Ask::Unmap(UnmapRequest { volume, sdcs, all: *all });
             let text = mapping(&target.connect()?.map_volume(ask)?);
             answer.print(target, Object::Volume(name), &text)?;
         }

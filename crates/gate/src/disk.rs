@@ -7,13 +7,13 @@ const PAGE: usize = 4096;
 
 /// Sparse bytes; unwritten ones read as zeros. Operations start at a page, as those of nodes do.
 #[derive(Default)]
-pub struct Disk {
+pub(crate) struct Disk {
     pages: Map<u64, Box<[u8; PAGE]>>,
 }
 
 impl Disk {
     /// Returns the bytes at `at` in a new buffer.
-    pub fn read(&self, at: u64, len: u32, pool: &BufPool) -> Buf {
+    pub(crate) fn read(&self, at: u64, len: u32, pool: &BufPool) -> Buf {
         let mut buf = pool.alloc(len as usize);
         for (number, part) in (page(at)..).zip(buf.as_mut().chunks_mut(PAGE)) {
             match self.pages.get(&number) {
@@ -25,7 +25,7 @@ impl Disk {
     }
 
     /// Stores the bytes at `at`.
-    pub fn write(&mut self, at: u64, bytes: &[u8]) {
+    pub(crate) fn write(&mut self, at: u64, bytes: &[u8]) {
         for (number, part) in (page(at)..).zip(bytes.chunks(PAGE)) {
             let page = self.pages.entry(number).or_insert_with(|| Box::new([0; PAGE]));
             page[..part.len()].copy_from_slice(part);

@@ -613,7 +613,7 @@ impl State {
     }
 
     /// Returns the command that maps a volume to more clients; with `only`, to these only.
-    pub fn map_command(&self, m: &control::MapAsk) -> Result<Change, Refused> {
+    pub fn map_command(&self, m: &control::MapRequest) -> Result<Change, Refused> {
         let (id, old) = self.find(&m.volume)?;
         if m.to.is_empty() {
             return Err(Refused::Nobody);
@@ -633,7 +633,7 @@ impl State {
     }
 
     /// Returns the command that ends permissions of clients to use a volume.
-    pub fn unmap_command(&self, m: &control::UnmapAsk) -> Result<Change, Refused> {
+    pub fn unmap_command(&self, m: &control::UnmapRequest) -> Result<Change, Refused> {
         let (id, old) = self.find(&m.volume)?;
         let volume = || m.volume.clone();
         let mapping = match old.mapping.named() {

@@ -37,8 +37,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, DomainId, GroupId, Limits, MapVersion, SdsId, Time};
-use parting::Partings;
-use room::{Homes, Rooms};
+use parting::Departures;
+use room::{Destinations, Loads};
 use wire::control::{Intent, MoveStatus};
 
 /// The healer's memory between two rounds.
@@ -50,7 +50,7 @@ pub struct Healer {
     /// The map version at which there was nothing to do and nothing to wait for.
     quiet: Option<MapVersion>,
     /// Replicas that are to be dropped and may still serve by an older map.
-    partings: Partings,
+    partings: Departures,
     /// Domains of which so many servers are away that nothing is rebuilt there.
     held_back: BTreeSet<DomainId>,
     /// The map version at which there was nothing to level.
@@ -175,7 +175,7 @@ struct Round<'a> {
     limits: &'a Limits,
     now: Time,
     /// Computed on first use, as it looks at all groups.
-    rooms: Option<Rooms>,
+    rooms: Option<Loads>,
     /// Number of groups that are moving. A group without a primary is not counted: its move may
     /// wait forever.
     moving: usize,
@@ -183,7 +183,7 @@ struct Round<'a> {
     /// Devices that have been away for too long.
     lost: &'a BTreeSet<DeviceId>,
     /// Where replicas should go that cannot stay. Computed on first use, as it weighs all groups.
-    homes: Option<Homes>,
+    homes: Option<Destinations>,
 }
 
 impl<'a> Round<'a> {
@@ -209,9 +209,9 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn rooms(&mut self) -> &mut Rooms {
+    fn rooms(&mut self) -> &mut Loads {
         let (now, state, seen, limits) = (self.now, self.state, self.seen, self.limits);
-        self.rooms.get_or_insert_with(|| Rooms::new(now, state, seen, limits))
+        self.rooms.get_or_insert_with(|| Loads::new(now, state, seen, limits))
     }
 
     fn commands(self) -> Vec<Command> {
@@ -254,7 +254,7 @@ impl<'a> Round<'a> {
     /// move, the leaving replica takes a place back, unless the remaining two would share a fault
     /// unit: then another newcomer replaces the one that is lost or has to go. A replica that may
     /// still serve by an older map is not dropped yet.
-    fn finish(&mut self, partings: &Partings) {
+    fn finish(&mut self, partings: &Departures) {
         let (state, lost) = (self.state, self.lost);
         let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.primary.is_some()) {
@@ -415,7 +415,7 @@ impl<'a> Round<'a> {
             return;
         }
         let (state, lost) = (self.state, self.lost);
-        let homes = self.homes.get_or_insert_with(|| Rooms::house(state, lost));
+        let homes = self.homes.get_or_insert_with(|| Loads::house(state, lost));
         let seen = self.seen;
         let home = homes.get(&(id, from)).copied();
         let home = home.filter(|to| !seen.is_parted(group.primary, *to));
@@ -463,7 +463,7 @@ impl<'a> Round<'a> {
         if away || leaves || begun || state.groups.iter().any(busy) {
             return Level::Busy;
         }
-        let plan = Rooms::level(state);
+        let plan = Loads::level(state);
         for m in &plan.moves {
             let group = &state.groups[&m.group];
             if group.leaving.is_none() && self.rooms().fits(state, m.group, m.to, false) {

@@ -13,7 +13,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{Mutant, mutant};
-use wire::control::{BuildInfo, SetLevelAsk};
+use wire::control::{BuildInfo, SetLevelRequest};
 
 /// A process that must know the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl State {
     /// and of the clients that are up; `level_max` is the highest level that this MDM knows.
     pub fn set_level_command(
         &self,
-        m: &SetLevelAsk,
+        m: &SetLevelRequest,
         level_max: u32,
         all: &[Party],
     ) -> Result<Command, Refused> {
@@ -101,8 +101,8 @@ mod tests {
         Some(BuildInfo { release: "0.1.0".into(), level_max, ..BuildInfo::default() })
     }
 
-    fn order(level: u32, without: &[&str]) -> SetLevelAsk {
-        SetLevelAsk { level, without: without.iter().map(|s| String::from(*s)).collect() }
+    fn order(level: u32, without: &[&str]) -> SetLevelRequest {
+        SetLevelRequest { level, without: without.iter().map(|s| String::from(*s)).collect() }
     }
 
     #[test]

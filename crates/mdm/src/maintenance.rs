@@ -15,14 +15,14 @@ use crate::status::Observed;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use base::{DeviceId, Limits, SdsId};
-use wire::control::{Intent, MaintainAsk};
+use wire::control::{Intent, MaintainRequest};
 
 impl State {
     /// Returns the command that puts all devices of a server into maintenance, or takes them out of
     /// it.
     pub fn maintenance_command(
         &self,
-        ask: &MaintainAsk,
+        ask: &MaintainRequest,
         seen: &Observed,
         limits: &Limits,
     ) -> Result<Command, Refused> {
@@ -48,16 +48,16 @@ impl State {
             return Err(Refused::Leaves(name()));
         }
         if ask.protected {
-            self.may_go(&all, seen, limits)?;
+            self.check_can_remove(&all, seen, limits)?;
             return Ok(intend(&all, Intent::Protect));
         }
-        self.may_be_off(&all, server)?;
+        self.check_can_stop(&all, server)?;
         Ok(intend(&all, Intent::Maintain))
     }
 
     /// Checks that everything is served without these devices, which are all of one server. Other
     /// servers of its fault unit may be off, too: no group has both copies there.
-    fn may_be_off(&self, all: &BTreeSet<DeviceId>, server: SdsId) -> Result<(), Refused> {
+    fn check_can_stop(&self, all: &BTreeSet<DeviceId>, server: SdsId) -> Result<(), Refused> {
         let mates = || {
             let domain = self.domain_of(server);
             let mate = move |d: &&Device| d.sds != server && self.domain_of(d.sds) == domain;

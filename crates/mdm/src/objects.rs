@@ -295,7 +295,7 @@ impl State {
     }
 
     /// Returns the command that renames an object.
-    pub fn rename_command(&self, m: &control::RenameAsk) -> Result<Change, Refused> {
+    pub fn rename_command(&self, m: &control::RenameRequest) -> Result<Change, Refused> {
         let (kind, name) = (m.kind(), &m.name);
         let shown = || name.chars().take(64).collect();
         let none = || Refused::NoObject(kind, shown());

@@ -8,7 +8,7 @@ use crate::state::{Device, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, Mutant, VolumeId, mutant};
-use wire::control::{DeviceInfo, GapInfo, GroupInfo, IdRange, MapPage, SdcInfo, VolumeInfo};
+use wire::control::{ClientInfo, DeviceInfo, GroupInfo, IdRange, LostRange, MapPage, VolumeInfo};
 
 /// The most groups in one page.
 pub const GROUPS_PER_PAGE: usize = 4096;
@@ -50,7 +50,8 @@ impl State {
         let pools = if self.objects.changed_at > have { self.objects.infos() } else { Vec::new() };
         let all_sdcs = have.0 == 0 || self.sdcs_gone_at > have;
         let sdcs = self.sdcs.iter().filter(|(_, s)| s.changed_at > have || all_sdcs);
-        let sdcs = sdcs.map(|(id, s)| SdcInfo { id: id.0, incarnation: s.incarnation.0 }).collect();
+        let sdcs =
+            sdcs.map(|(id, s)| ClientInfo { id: id.0, incarnation: s.incarnation.0 }).collect();
         let next_life = self.next_incarnation.0;
         let news = self.page_without_news();
         let last =
@@ -123,11 +124,11 @@ pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
 }
 
 /// Returns the accepted losses of a volume as the map has them.
-pub fn gap_infos(gaps: &BTreeMap<GroupId, u32>) -> Vec<GapInfo> {
-    gaps.iter().map(|(group, units)| GapInfo { group: group.0, units: *units }).collect()
+pub fn gap_infos(gaps: &BTreeMap<GroupId, u32>) -> Vec<LostRange> {
+    gaps.iter().map(|(group, units)| LostRange { group: group.0, units: *units }).collect()
 }
 
 /// Returns the accepted losses of a volume's entry in the map.
-pub fn gaps(infos: &[GapInfo]) -> BTreeMap<GroupId, u32> {
+pub fn gaps(infos: &[LostRange]) -> BTreeMap<GroupId, u32> {
     infos.iter().map(|gap| (GroupId(gap.group), gap.units)).collect()
 }

@@ -183,7 +183,7 @@ pub(crate) struct Given {
 
 impl Given {
     /// Returns the ids that a command names.
-    pub fn of(c: &Reconcile) -> Given {
+    pub(crate) fn of(c: &Reconcile) -> Given {
         Given { device: c.device, group: c.group, sdc: c.sdc, next_volume: c.next_volume }
     }
 }
@@ -392,7 +392,7 @@ impl State {
         let whole: Vec<DeviceId> = words.iter().filter_map(sealed).collect();
         match (later, whole.len()) {
             (true, 1) if self.recovery.open => Verdict::Alone(sealed_in(&newest, last, whole)),
-            (true, 1..=3) if !mutant::on(Mutant::StayStuck) => {
+            (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => {
                 Verdict::Known(sealed_in(&newest, last, whole))
             }
             _ => Verdict::Stuck,

@@ -13,20 +13,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Limits, PoolId, SdsId, beside_spare};
-use wire::control::{AdmitAsk, Intent, RemoveAsk};
+use wire::control::{AdmitRequest, Intent, RemoveRequest};
 
 impl State {
     /// Returns the command that removes a device or all devices of a server, or withdraws such an
     /// order.
     pub fn removal_command(
         &self,
-        ask: &RemoveAsk,
+        ask: &RemoveRequest,
         seen: &Observed,
         limits: &Limits,
     ) -> Result<Command, Refused> {
         let meant = self.meant(ask.device, &ask.server)?;
         if !ask.keep {
-            self.may_go(&meant, seen, limits)?;
+            self.check_can_remove(&meant, seen, limits)?;
         }
         let intent = if ask.keep { Intent::Normal } else { Intent::Remove } as i32;
         let goes = |d: &&DeviceId| !ask.keep || self.devices[*d].intent == Intent::Remove;
@@ -35,7 +35,7 @@ impl State {
     }
 
     /// Returns the command that admits a new device, or all waiting devices of a server.
-    pub fn admission_command(&self, ask: &AdmitAsk) -> Result<Command, Refused> {
+    pub fn admission_command(&self, ask: &AdmitRequest) -> Result<Command, Refused> {
         let meant = self.meant(ask.device, &ask.server)?;
         let waits = |id: &&DeviceId| self.devices[*id].intent == Intent::Waiting;
         let devices: Vec<u32> = meant.iter().filter(waits).map(|id| id.0).collect();
@@ -60,7 +60,7 @@ impl State {
     }
 
     /// Checks that everything stays mirrored without these devices.
-    pub(crate) fn may_go(
+    pub(crate) fn check_can_remove(
         &self,
         meant: &BTreeSet<DeviceId>,
         seen: &Observed,

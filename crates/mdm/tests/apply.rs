@@ -264,7 +264,7 @@ fn registrations_tell_lives_apart() {
     // Servers believe a client's incarnation that their map names.
     let incarnation = state.sdcs[&id].incarnation.0;
     let page = state.pages_since(version).pop().expect("a new client is a new map");
-    assert_eq!(page.sdcs, [control::SdcInfo { id: id.0, incarnation }]);
+    assert_eq!(page.sdcs, [control::ClientInfo { id: id.0, incarnation }]);
 }
 
 #[test]

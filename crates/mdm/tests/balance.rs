@@ -240,10 +240,10 @@ impl Domain {
 
     fn change(&mut self, r: &mut Prng) {
         let server = self.any_server(r);
-        let may_go = self.fault_units() > 3 && self.parts().len() > 6;
+        let check_can_remove = self.fault_units() > 3 && self.parts().len() > 6;
         match r.below(6) {
-            0 if may_go => self.intend(&server, Intent::Remove),
-            1 if may_go => {
+            0 if check_can_remove => self.intend(&server, Intent::Remove),
+            1 if check_can_remove => {
                 for id in &server {
                     let life = self.state.devices[id].incarnation.0;
                     self.apply(&common::down(id.0, life, true));

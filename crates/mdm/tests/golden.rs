@@ -28,7 +28,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{
-    AcceptedLoss, GapInfo, GrantInfo, GroupInfo, Intent, MappingInfo, MdmInfo, ObjectKind,
+    AcceptedLoss, GrantInfo, GroupInfo, Intent, LostRange, MappingInfo, MdmInfo, ObjectKind,
     VolumeInfo,
 };
 
@@ -172,7 +172,7 @@ fn recovery() -> (State, Vec<Vec<Command>>) {
     let life = s.next_incarnation.0;
     let lives = (1..=3).map(|id| up(id, life + u64::from(id), 10 + u64::from(id), Durable));
     add(&mut s, lives.collect());
-    let gap = GapInfo { group: 40, units: 1 };
+    let gap = LostRange { group: 40, units: 1 };
     let volumes = vec![VolumeInfo {
         id: 3,
         name: "x".into(),

@@ -9,7 +9,7 @@ use mdm::healer::Healer;
 use mdm::status::{Observed, Seen};
 use mdm::{Command, Refused, State};
 use std::collections::{BTreeMap, BTreeSet};
-use wire::control::{DeviceKind, Heartbeat, Intent, MaintainAsk, MoveStatus, RemoveAsk};
+use wire::control::{DeviceKind, Heartbeat, Intent, MaintainRequest, MoveStatus, RemoveRequest};
 
 /// A cluster of servers with one device each and one volume, and what the MDM's node adds to the
 /// state.
@@ -561,7 +561,7 @@ fn two_on_one_server(devices: u32) -> Rig {
 #[test]
 fn a_removal_that_would_break_what_was_promised_is_refused() {
     let ask = |rig: &Rig, device: u32, server: &str| {
-        let ask = RemoveAsk { device, server: server.into(), keep: false };
+        let ask = RemoveRequest { device, server: server.into(), keep: false };
         rig.state.removal_command(&ask, &rig.seen, &rig.limits)
     };
     let mut rig = Rig::new(3);
@@ -641,7 +641,7 @@ fn protected_maintenance_leaves_nothing_there_and_brings_its_share_back() {
 #[test]
 fn a_maintenance_that_would_stop_service_is_refused() {
     let ask = |rig: &Rig, server: &str, protected: bool, end: bool| {
-        let ask = MaintainAsk { server: server.into(), protected, end };
+        let ask = MaintainRequest { server: server.into(), protected, end };
         rig.state.maintenance_command(&ask, &rig.seen, &rig.limits)
     };
     let mut rig = Rig::new(3);
@@ -663,7 +663,7 @@ fn a_maintenance_that_would_stop_service_is_refused() {
     assert_eq!(ask(&rig, "sds1", false, false), Err(Refused::Leaves("sds1".into())));
     // Withdrawing a removal does not end a maintenance.
     rig.intend(1, Intent::Maintain);
-    let keep = RemoveAsk { device: 0, server: "sds1".into(), keep: true };
+    let keep = RemoveRequest { device: 0, server: "sds1".into(), keep: true };
     let keep = rig.state.removal_command(&keep, &rig.seen, &rig.limits).unwrap();
     assert!(!rig.state.would_change(&keep));
 }

@@ -42,7 +42,7 @@ fn remove(state: &mut State, kind: ObjectKind, name: &str) -> Result<(), Refused
 }
 
 fn rename(state: &mut State, kind: ObjectKind, name: &str, to: &str) -> Result<(), Refused> {
-    let ask = control::RenameAsk { kind: kind as i32, name: name.into(), to: to.into() };
+    let ask = control::RenameRequest { kind: kind as i32, name: name.into(), to: to.into() };
     let command = state.rename_command(&ask)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
@@ -279,7 +279,7 @@ fn one_rack_is_too_few_and_the_last_two_stay() {
     register(&mut s, "c", 0, ("", "r2", "")).unwrap();
     create_in(&mut s, "", plain("v")).unwrap();
     let go = |s: &State, server: &str| {
-        let ask = control::RemoveAsk { server: server.into(), ..Default::default() };
+        let ask = control::RemoveRequest { server: server.into(), ..Default::default() };
         s.removal_command(&ask, &Observed::default(), &limits()).map(drop)
     };
     assert_eq!(go(&s, "c"), Err(Refused::LastUnit { pool: "default".into(), left: 1 }));
@@ -377,7 +377,7 @@ fn thick_volumes_reserve_their_space_and_thin_ones_do_not() {
 
 fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Result<(), Refused> {
     let to = to.iter().map(|(sdc, access)| MapTo { sdc: (*sdc).into(), access: *access as i32 });
-    let ask = control::MapAsk { volume: volume.into(), to: to.collect(), only };
+    let ask = control::MapRequest { volume: volume.into(), to: to.collect(), only };
     let command = state.map_command(&ask)?;
     apply(state, &command);
     Ok(())
@@ -385,7 +385,7 @@ fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Re
 
 fn unmap(state: &mut State, volume: &str, sdcs: &[&str], all: bool) -> Result<(), Refused> {
     let sdcs = sdcs.iter().map(|s| String::from(*s)).collect();
-    let ask = control::UnmapAsk { volume: volume.into(), sdcs, all };
+    let ask = control::UnmapRequest { volume: volume.into(), sdcs, all };
     let command = state.unmap_command(&ask)?;
     apply(state, &command);
     Ok(())
@@ -564,7 +564,7 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     assert_eq!(pool(&s), Some((3 << 30, true)));
     // It waits after a restart of the MDM, and maintenance of its server admits nothing.
     s = State::from_bytes(&s.to_bytes()).unwrap();
-    let maintain = control::MaintainAsk { server: "stranger".into(), ..Default::default() };
+    let maintain = control::MaintainRequest { server: "stranger".into(), ..Default::default() };
     let refused = s.maintenance_command(&maintain, &Observed::default(), &limits());
     assert_eq!(refused, Err(Refused::NoServer("stranger".into())));
 
@@ -584,7 +584,7 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     let full = s.register(&one_more, false, None);
     assert!(matches!(&full, Registration::Full(why) if why.contains("device admit")), "{full:?}");
 
-    let admit = |server: &str| control::AdmitAsk { device: 0, server: server.into() };
+    let admit = |server: &str| control::AdmitRequest { device: 0, server: server.into() };
     let command = s.admission_command(&admit("stranger")).unwrap();
     assert_eq!(apply(&mut s, &command), Outcome::Changed);
     assert_eq!(s.devices[&stranger].intent, Intent::Normal);
@@ -593,10 +593,10 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     assert!(matches!(s.register(&one_more, false, None), Registration::New(..)));
 
     // A device that was never admitted is removed at once: it holds nothing.
-    let ask = control::RemoveAsk { server: "more1".into(), ..Default::default() };
+    let ask = control::RemoveRequest { server: "more1".into(), ..Default::default() };
     let go = s.removal_command(&ask, &Observed::default(), &limits()).unwrap();
     assert_eq!(apply(&mut s, &go), Outcome::Changed);
-    let back = control::RemoveAsk { server: "more1".into(), keep: true, ..Default::default() };
+    let back = control::RemoveRequest { server: "more1".into(), keep: true, ..Default::default() };
     assert!(s.removal_command(&back, &Observed::default(), &limits()).is_ok());
 }
 

@@ -30,13 +30,13 @@ pub(crate) struct Arrivals {
 
 impl Arrivals {
     /// Returns when `start_arrivals` has something to do.
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         self.at
     }
 
     /// Returns true if no copy waits.
     #[inline]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
@@ -112,7 +112,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns the purpose of a copy that waits.
     fn arrives_for(&self, key: u64) -> Option<Purpose> {
         let op = self.ops.get(key)?;
-        let solo = self.replicas.get(op.group).is_none_or(|r| r.is_solo());
+        let solo = self.replicas.get(op.group).is_none_or(|r| r.is_only_in_sync());
         Some(if solo { Purpose::Rebuild } else { Purpose::Move })
     }
 

@@ -8,7 +8,7 @@
 //! one.
 
 use crate::jobs::Waiting;
-use crate::lease::Fate;
+use crate::lease::PeerState;
 use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Local, Work};
@@ -28,7 +28,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Takes over the version of a newer map and the fates of devices in it. Call it once per map,
     /// before `configure`.
-    pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
+    pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
         self.leases.know(map, &fates);
         self.known.take_map(map, fates);
     }
@@ -174,10 +174,10 @@ impl<S: UnitStore> Mirror<S> {
             return; // the configuration changes once more while the job runs
         }
         let work = op.orphan();
-        let (flying, bytes) = (core::mem::take(&mut op.flying), self.windows.bytes(op));
+        let (in_flight, bytes) = (core::mem::take(&mut op.in_flight), self.windows.bytes(op));
         let number = op.number;
         self.scrub.dropped(key);
-        self.give_room(group, flying, bytes, number);
+        self.give_room(group, in_flight, bytes, number);
         let op = self.ops.get_mut(key).expect("looked up above");
         if matches!(work, Work::Copy(_)) {
             self.copies.ends();
@@ -216,7 +216,7 @@ impl<S: UnitStore> Mirror<S> {
         if acts && self.store.survives() && replica.record.acted < epoch {
             if replica.noted < epoch {
                 replica.noted = epoch;
-                let acts = if joins { Change::Joins(epoch) } else { Change::Acted(epoch) };
+                let acts = if joins { Change::ActedAsJoiner(epoch) } else { Change::Acted(epoch) };
                 let wait = Waiting::Entry { epoch, joins };
                 self.change_first(now, group, alloc::vec![acts], wait);
             }

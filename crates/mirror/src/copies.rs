@@ -28,19 +28,19 @@ pub(crate) struct Copies {
 
 impl Copies {
     /// Creates the state in which nothing is copied.
-    pub fn new(limits: &Limits) -> Copies {
+    pub(crate) fn new(limits: &Limits) -> Copies {
         let (pace, arrivals, queue) = (Pace::new(limits), Arrivals::default(), VecDeque::new());
         Copies { pace, arrivals, queue, running: 0, at: None }
     }
 
     /// The group has blocks to copy, and its sync is not in the queue.
-    pub fn queue(&mut self, group: GroupId) {
+    pub(crate) fn queue(&mut self, group: GroupId) {
         self.queue.push_back(group);
     }
 
     /// Returns true if no copy waits at either end. Then there is no time to wait for.
     #[inline]
-    pub fn none_wait(&mut self) -> bool {
+    pub(crate) fn none_wait(&mut self) -> bool {
         let none = self.queue.is_empty() && self.arrivals.is_empty();
         if none {
             self.at = None;
@@ -50,7 +50,7 @@ impl Copies {
 
     /// Takes the first group in turn whose copies may begin, with their purpose. `purpose` returns
     /// the purpose of a group's copies, or `None` while its stream has no room for them.
-    pub fn next(
+    pub(crate) fn next(
         &mut self,
         now: Time,
         limits: &Limits,
@@ -73,24 +73,24 @@ impl Copies {
     }
 
     /// A copy begins.
-    pub fn begins(&mut self, now: Time, purpose: Purpose) {
+    pub(crate) fn begins(&mut self, now: Time, purpose: Purpose) {
         self.running += 1;
         self.pace.begun(now, purpose);
     }
 
     /// A copy ends, whatever came of it.
-    pub fn ends(&mut self) {
+    pub(crate) fn ends(&mut self) {
         self.running -= 1;
     }
 
     /// Returns the number of copies that run.
-    pub fn running(&self) -> u32 {
+    pub(crate) fn running(&self) -> u32 {
         self.running
     }
 
     /// Returns when copies that are delayed may begin, here as the source or as the target.
     #[inline]
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         Time::earliest(self.at, self.arrivals.wake_at())
     }
 }

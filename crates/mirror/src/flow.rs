@@ -1,7 +1,7 @@
 //! How operations of streams go out: each to the replicas that need it, as far as their windows
 //! have room. What finds none goes when there is some.
 
-use crate::members::{GroupConfig, Members};
+use crate::members::{GroupConfig, ReplicaSet};
 use crate::mirror::Mirror;
 use crate::op::{Copying, Local, Work, Write};
 use crate::replica::Role;
@@ -27,12 +27,18 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Sends an operation of the stream to these replicas. Where a link has no room it waits,
     /// unless it `has_turn`.
-    pub(crate) fn send_copies(&mut self, key: u64, to: Members, has_turn: bool, out: &mut Effects) {
+    pub(crate) fn send_operation(
+        &mut self,
+        key: u64,
+        to: ReplicaSet,
+        has_turn: bool,
+        out: &mut Effects,
+    ) {
         let mut message = self.copy_message(key);
         let op = self.ops.get_mut(key).expect("the operation lives");
         let replica = &self.replicas[op.group];
         let number = self.windows.next_number();
-        if op.flying.is_empty() {
+        if op.in_flight.is_empty() {
             op.number = number;
         }
         let bytes = self.windows.bytes(op);
@@ -44,7 +50,7 @@ impl<S: UnitStore> Mirror<S> {
         let mut sealed: Option<((u32, bool, u16), Head)> = None;
         for (member, device) in replica.config.each(to) {
             let Some(link) = self.windows.send(device, key, bytes, has_turn) else { continue };
-            op.flying.insert(member);
+            op.in_flight.insert(member);
             let skipped = match &replica.role {
                 Role::Primary(primary) => primary.skipped(op.lsn, member),
                 _ => 0,
@@ -96,7 +102,7 @@ impl<S: UnitStore> Mirror<S> {
         &mut self,
         now: Time,
         group: GroupId,
-        to: Members,
+        to: ReplicaSet,
         bytes: u64,
     ) -> bool {
         if self.windows.are_light(bytes) {
@@ -112,14 +118,22 @@ impl<S: UnitStore> Mirror<S> {
     /// An operation ends here. Replicas that have not answered it may not have read it yet, and
     /// their answers don't count any more.
     #[cold]
-    pub(crate) fn give_room(&mut self, group: GroupId, flying: Members, bytes: u64, number: u64) {
+    pub(crate) fn give_room(
+        &mut self,
+        group: GroupId,
+        in_flight: ReplicaSet,
+        bytes: u64,
+        number: u64,
+    ) {
         let Some(replica) = self.replicas.get(group) else { return };
         let asked = match &replica.role {
-            Role::Primary(primary) => primary.sync.as_ref().map_or(Members::default(), Sync::asked),
+            Role::Primary(primary) => {
+                primary.sync.as_ref().map_or(ReplicaSet::default(), Sync::asked)
+            }
             // The configuration ends: `ask_no_more` knows which replicas will be asked.
-            _ => flying,
+            _ => in_flight,
         };
-        for (member, device) in replica.config.each(flying) {
+        for (member, device) in replica.config.each(in_flight) {
             self.windows.ends(device, group, bytes, number, asked.intersects(member));
         }
     }
@@ -152,7 +166,7 @@ impl<S: UnitStore> Mirror<S> {
                 return;
             }
             self.windows.end_wait(device);
-            self.send_copies(key, member, true, out);
+            self.send_operation(key, member, true, out);
         }
         if self.windows.lets_clients_go_on(device) {
             self.unpark_all();
@@ -160,7 +174,7 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Returns the replica's bit if it still needs this operation of its backlog.
-    fn is_owed(&self, key: u64, device: DeviceId) -> Option<Members> {
+    fn is_owed(&self, key: u64, device: DeviceId) -> Option<ReplicaSet> {
         let op = self.ops.get(key).filter(|op| !op.is_orphan())?;
         let member = self.replicas.get(op.group)?.config.member(device);
         let owed = op.sent.intersects(member) && !op.acked.intersects(member);

@@ -11,7 +11,7 @@
 //! only if the primary can still take the write back (`Replicate::fresh`), so a device that keeps
 //! its spare is not suspected.
 
-use crate::members::Members;
+use crate::members::ReplicaSet;
 use crate::mirror::{Caller, Mirror};
 use crate::op::Local;
 use alloc::collections::BTreeSet;
@@ -108,7 +108,7 @@ impl<S: UnitStore> Mirror<S> {
         now: Time,
         key: u64,
         from: DeviceId,
-        member: Members,
+        member: ReplicaSet,
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("the operation lives");

@@ -27,7 +27,7 @@ pub(crate) struct Lost {
 impl Lost {
     /// Returns true if no block without data is an error.
     #[inline]
-    pub fn is_nowhere(&self) -> bool {
+    pub(crate) fn is_nowhere(&self) -> bool {
         self.at.is_empty()
     }
 }

@@ -26,7 +26,7 @@ pub(crate) struct History {
 impl History {
     /// Creates the history of a device that was just opened, with what its unit store knows to be
     /// forgotten.
-    pub fn new(limits: &Limits, known: Option<&Forgotten>) -> History {
+    pub(crate) fn new(limits: &Limits, known: Option<&Forgotten>) -> History {
         let room = limits.executed_device as usize;
         let mut forgotten = known.cloned().unwrap_or_else(|| Forgotten::new(room));
         forgotten.set_room(room);
@@ -34,12 +34,12 @@ impl History {
     }
 
     /// Returns the number of executed writes after which all lists are counted.
-    pub fn count_every(limits: &Limits) -> u64 {
+    pub(crate) fn count_every(limits: &Limits) -> u64 {
         u64::from(limits.executed_device / 64).max(1)
     }
 
     /// Numbers the entries of a list that a record has brought, and bounds it.
-    pub fn open(&mut self, list: ExecutedList, group: GroupId) -> ExecutedList {
+    pub(crate) fn open(&mut self, list: ExecutedList, group: GroupId) -> ExecutedList {
         let mut list = list.renoted(&mut self.noted);
         self.bound(&mut list, group);
         list
@@ -47,7 +47,7 @@ impl History {
 
     /// Lists a write. Returns true if lists have to be bounded or counted.
     #[inline]
-    pub fn record(
+    pub(crate) fn record(
         &mut self,
         list: &mut ExecutedList,
         write: ClientWrite,
@@ -59,7 +59,7 @@ impl History {
     }
 
     /// Updates a list for blocks that have another replica's content now.
-    pub fn overwrite(
+    pub(crate) fn overwrite(
         &mut self,
         list: &mut ExecutedList,
         group: GroupId,
@@ -71,12 +71,12 @@ impl History {
     }
 
     /// Bounds a group's list.
-    pub fn bound(&mut self, list: &mut ExecutedList, group: GroupId) {
+    pub(crate) fn bound(&mut self, list: &mut ExecutedList, group: GroupId) {
         list.bound(self.most, group, &mut self.forgotten);
     }
 
     /// Returns true if all lists are to be counted now; then not again for a while.
-    pub fn counts(&mut self, limits: &Limits) -> bool {
+    pub(crate) fn counts(&mut self, limits: &Limits) -> bool {
         let due = self.noted >= self.count_at;
         if due {
             self.count_at = self.noted + History::count_every(limits);
@@ -85,22 +85,22 @@ impl History {
     }
 
     /// Forgets the entries of a list up to this number.
-    pub fn forget_until(&mut self, list: &mut ExecutedList, last: u64, group: GroupId) {
+    pub(crate) fn forget_until(&mut self, list: &mut ExecutedList, last: u64, group: GroupId) {
         list.forget_until(last, group, &mut self.forgotten);
     }
 
     /// Takes over an entry that another replica has forgotten.
-    pub fn forget(&mut self, group: GroupId, entry: &ExecutedBlocks) {
+    pub(crate) fn forget(&mut self, group: GroupId, entry: &ExecutedBlocks) {
         self.forgotten.take(group, entry);
     }
 
     /// Returns what was forgotten.
-    pub fn forgotten(&self) -> &Forgotten {
+    pub(crate) fn forgotten(&self) -> &Forgotten {
         &self.forgotten
     }
 
     /// Returns the number of entries so far, for lists that another replica has sent.
-    pub fn noted(&mut self) -> &mut u64 {
+    pub(crate) fn noted(&mut self) -> &mut u64 {
         &mut self.noted
     }
 }

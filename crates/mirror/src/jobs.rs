@@ -49,12 +49,12 @@ pub(crate) struct Jobs {
 impl Jobs {
     /// The media job of an operation begins.
     #[inline]
-    pub fn begins(&mut self, now: Time, key: u64) {
+    pub(crate) fn begins(&mut self, now: Time, key: u64) {
         self.stopwatch.begins(now, key);
     }
 
     /// A change begins, for which something waits. Returns its token.
-    pub fn change(&mut self, now: Time, group: GroupId, waiting: Waiting) -> u64 {
+    pub(crate) fn change(&mut self, now: Time, group: GroupId, waiting: Waiting) -> u64 {
         self.count += 1;
         let token = self.count << 32 | CHANGE;
         self.changes.insert(token, (group, waiting));
@@ -64,41 +64,41 @@ impl Jobs {
 
     /// Returns true for the token of a change.
     #[inline]
-    pub fn is_change(token: u64) -> bool {
+    pub(crate) fn is_change(token: u64) -> bool {
         token & CHANGE == CHANGE
     }
 
     /// What has this token has ended.
     #[inline]
-    pub fn ends(&mut self, now: Time, token: u64) {
+    pub(crate) fn ends(&mut self, now: Time, token: u64) {
         self.stopwatch.ends(now, token);
     }
 
     /// Takes what waits for the change that has this token.
-    pub fn take_change(&mut self, token: u64) -> Option<(GroupId, Waiting)> {
+    pub(crate) fn take_change(&mut self, token: u64) -> Option<(GroupId, Waiting)> {
         self.changes.remove(&token)
     }
 
     /// Something ended in the call that began it.
     #[inline]
-    pub fn ended_at_once(&mut self, ended: Ended) {
+    pub(crate) fn ended_at_once(&mut self, ended: Ended) {
         self.ended.push_back(ended);
     }
 
     /// Takes the first of what ended at once.
     #[inline]
-    pub fn next_ended(&mut self) -> Option<Ended> {
+    pub(crate) fn next_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
 
     /// Returns true if nothing that ended at once is left to be continued.
     #[inline]
-    pub fn none_ended(&self) -> bool {
+    pub(crate) fn none_ended(&self) -> bool {
         self.ended.is_empty()
     }
 
     /// Returns true while a seal of the group is not durable.
-    pub fn seals(&self, group: GroupId) -> bool {
+    pub(crate) fn seals(&self, group: GroupId) -> bool {
         let seals =
             |(of, what): &(GroupId, Waiting)| *of == group && matches!(what, Waiting::Seal { .. });
         self.changes.values().any(seals)
@@ -107,7 +107,7 @@ impl Jobs {
     /// Returns true if the last change in progress for the group is the same: it will be answered
     /// to the newest question. A primary repeats its question until it is answered, and a device
     /// that hangs would get a change for each.
-    pub fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
+    pub(crate) fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
         let last = self.changes.values_mut().rev().find(|known| known.0 == group);
         let Some((_, known)) = last else { return false };
         let same = match (*known, asked) {
@@ -124,12 +124,12 @@ impl Jobs {
     }
 
     /// Returns how long jobs take; see [`Stopwatch::ask`].
-    pub fn took(&mut self, now: Time) -> Option<Duration> {
+    pub(crate) fn took(&mut self, now: Time) -> Option<Duration> {
         self.stopwatch.ask(now)
     }
 
     /// Returns for how long nothing has ended while something runs.
-    pub fn stands(&self, now: Time) -> Duration {
+    pub(crate) fn stands(&self, now: Time) -> Duration {
         self.stopwatch.stands(now)
     }
 }

@@ -1,7 +1,7 @@
 //! What this device knows of the cluster: the newest map that it has taken over, the volumes and
 //! the other devices in it, and which configurations only another server has told it.
 
-use crate::lease::Fate;
+use crate::lease::PeerState;
 use crate::volumes::Volumes;
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{DeviceId, GroupId, Incarnation, MapVersion};
@@ -13,7 +13,7 @@ pub(crate) struct Known {
     map: MapVersion,
     /// The map in which the MDM named this incarnation.
     named_at: MapVersion,
-    fates: BTreeMap<DeviceId, Fate>,
+    fates: BTreeMap<DeviceId, PeerState>,
     /// Volumes that exist, and ids of volumes that may exist.
     pub volumes: Volumes,
     /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
@@ -23,39 +23,39 @@ pub(crate) struct Known {
 impl Known {
     /// Returns the version of the newest map; 0 before the first.
     #[inline]
-    pub fn map(&self) -> MapVersion {
+    pub(crate) fn map(&self) -> MapVersion {
         self.map
     }
 
     /// Returns the version to name in a grant. Before the first map it is that in which this
     /// incarnation was named: the other device may not know that an earlier one was the primary of
     /// its groups.
-    pub fn map_to_grant_by(&self) -> MapVersion {
+    pub(crate) fn map_to_grant_by(&self) -> MapVersion {
         self.map.max(self.named_at)
     }
 
     /// The MDM named this incarnation in this map.
-    pub fn named_at(&mut self, map: MapVersion) {
+    pub(crate) fn named_at(&mut self, map: MapVersion) {
         self.named_at = map;
     }
 
     /// Takes over a newer map.
-    pub fn take_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, Fate>) {
+    pub(crate) fn take_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
         (self.map, self.fates) = (map, fates);
     }
 
     /// Returns what the map says of another device.
-    pub fn fate(&self, device: DeviceId) -> Option<Fate> {
+    pub(crate) fn fate(&self, device: DeviceId) -> Option<PeerState> {
         self.fates.get(&device).copied()
     }
 
     /// Returns false for an incarnation that is newer than the one in the map: it is not believed.
-    pub fn knows_life(&self, device: DeviceId, life: Incarnation) -> bool {
+    pub(crate) fn knows_life(&self, device: DeviceId, life: Incarnation) -> bool {
         self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
     }
 
     /// The group's newest configuration comes from an MDM, or else only from another server.
-    pub fn heard_of(&mut self, group: GroupId, told_by_mdm: bool) {
+    pub(crate) fn heard_of(&mut self, group: GroupId, told_by_mdm: bool) {
         match told_by_mdm {
             true => self.unsure.remove(&group),
             false => self.unsure.insert(group),
@@ -63,7 +63,7 @@ impl Known {
     }
 
     /// Returns true if no MDM has confirmed the group's newest configuration.
-    pub fn is_unsure(&self, group: GroupId) -> bool {
+    pub(crate) fn is_unsure(&self, group: GroupId) -> bool {
         self.unsure.contains(&group)
     }
 }
@@ -78,7 +78,7 @@ mod tests {
         assert!(known.knows_life(device, Incarnation(9)), "no map names the device");
         known.named_at(MapVersion(3));
         assert_eq!((known.map(), known.map_to_grant_by()), (MapVersion(0), MapVersion(3)));
-        let fate = Fate { incarnation: Incarnation(4), dead: false };
+        let fate = PeerState { incarnation: Incarnation(4), dead: false };
         known.take_map(MapVersion(5), [(device, fate)].into());
         assert_eq!((known.map_to_grant_by(), known.fate(device)), (MapVersion(5), Some(fate)));
         let lives = [3, 4, 5].map(|life| known.knows_life(device, Incarnation(life)));

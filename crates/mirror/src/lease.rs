@@ -71,7 +71,7 @@ pub struct Leases {
 
 /// What the map says about another device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fate {
+pub struct PeerState {
     /// The incarnation that the map names.
     pub incarnation: Incarnation,
     /// The process of that incarnation is known to be dead.
@@ -192,7 +192,7 @@ impl Leases {
     }
 
     /// Returns how long needed devices take to grant, for those that have done so recently.
-    pub fn trips(&self, now: Time) -> impl Iterator<Item = (DeviceId, Duration)> {
+    pub fn round_trips(&self, now: Time) -> impl Iterator<Item = (DeviceId, Duration)> {
         let lately = self.every * 3;
         self.held.iter().filter_map(move |(device, held)| {
             held.needed_since?;
@@ -238,7 +238,7 @@ impl Leases {
 
     /// Takes over a new map. An incarnation whose process is dead by the map serves nothing any
     /// more.
-    pub fn know(&mut self, map: MapVersion, fates: &BTreeMap<DeviceId, Fate>) {
+    pub fn know(&mut self, map: MapVersion, fates: &BTreeMap<DeviceId, PeerState>) {
         self.mine = map;
         for (device, fate) in fates.iter().filter(|(_, fate)| fate.dead) {
             if let Some(granted) = self.granted.get_mut(*device)
@@ -269,7 +269,7 @@ impl Leases {
             return false; // what an earlier incarnation knows says nothing about the newer one
         }
         if life > entry.incarnation {
-            let one = mutant::on(Mutant::OneLife);
+            let one = mutant::on(Mutant::OneIncarnation);
             let former = if one { Time::ZERO } else { entry.former.max(entry.until) };
             *entry = unknown(until, former);
         }
@@ -300,7 +300,7 @@ impl Leases {
         now: Time,
         device: DeviceId,
         map: MapVersion,
-        fate: Option<Fate>,
+        fate: Option<PeerState>,
         promised: Time,
     ) -> bool {
         let granted = self.granted.get(device);
@@ -308,7 +308,7 @@ impl Leases {
         let dead = fate.is_some_and(|fate| {
             fate.dead && granted.is_none_or(|g| g.incarnation == fate.incarnation)
         });
-        let newer = |f: Fate| granted.is_some_and(|g| f.incarnation > g.incarnation);
+        let newer = |f: PeerState| granted.is_some_and(|g| f.incarnation > g.incarnation);
         let dead = dead || mutant::on(Mutant::NewerIsDead) && fate.is_some_and(newer);
         let alone = granted.is_none_or(|g| g.former <= now);
         mutant::on(Mutant::NoGiveUp) || (knows || dead) && alone || promised <= now
@@ -373,7 +373,7 @@ mod tests {
         let grace = Limits::SHIPPED.grace.as_millis() as u64;
         let promised = leases.promised(peer);
         let over = |leases: &Leases, now| {
-            let fate = Fate { incarnation: Incarnation(2), dead: true };
+            let fate = PeerState { incarnation: Incarnation(2), dead: true };
             leases.is_over(ms(now), peer, map, Some(fate), promised)
         };
         assert!(leases.grant(ms(10_001), peer, Incarnation(2), map));
@@ -384,7 +384,7 @@ mod tests {
         assert!(!leases.grant(ms(10_003), peer, Incarnation(1), MapVersion(9)));
         assert!(!leases.heard(ms(10_003), peer, Incarnation(1), map));
         // A process whose death is proven has no lease.
-        let dead = [(peer, Fate { incarnation: Incarnation(2), dead: true })];
+        let dead = [(peer, PeerState { incarnation: Incarnation(2), dead: true })];
         leases.know(MapVersion(3), &dead.into());
         assert_eq!(leases.promised(peer), ms(10_000 + grace));
     }

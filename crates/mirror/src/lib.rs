@@ -88,9 +88,9 @@ mod window;
 
 pub use evidence::Evidence;
 pub use gap::Gaps;
-pub use lease::{Fate, Leases};
+pub use lease::{Leases, PeerState};
 pub use lock::{Locks, Range};
-pub use marks::Grown;
+pub use marks::ListLengths;
 pub use members::GroupConfig;
 pub use mirror::{GroupView, Mirror, Stats};
 pub use scrub::ScrubStats;

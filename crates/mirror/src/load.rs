@@ -17,7 +17,7 @@ pub(crate) struct Load {
 
 impl Load {
     /// Adds an operation of this many bytes, if it counts.
-    pub fn add(&mut self, counts: Option<u32>) {
+    pub(crate) fn add(&mut self, counts: Option<u32>) {
         if let Some(bytes) = counts {
             self.ops += 1;
             self.bytes += u64::from(bytes);
@@ -25,7 +25,7 @@ impl Load {
     }
 
     /// Removes an operation that is answered or over, if it counted.
-    pub fn end(&mut self, counts: Option<u32>) {
+    pub(crate) fn end(&mut self, counts: Option<u32>) {
         if let Some(bytes) = counts {
             self.ops -= 1;
             self.bytes -= u64::from(bytes);
@@ -33,18 +33,18 @@ impl Load {
     }
 
     /// Returns true if no more operations are accepted.
-    pub fn is_full(&self, limits: &Limits) -> bool {
+    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
         let full = self.ops >= limits.shard_ops || self.bytes >= limits.shard_bytes;
         full && !mutant::on(Mutant::EndlessLoad)
     }
 
     /// Returns the number of operations.
-    pub fn ops(&self) -> u32 {
+    pub(crate) fn ops(&self) -> u32 {
         self.ops
     }
 
     /// Returns the bytes of the operations.
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 }

@@ -18,7 +18,9 @@ use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Incarnation, Mutant, SdcId, Time, UnitKey, mutant};
 use seam::record::{Dirty, ExecutedList, oldest};
-use seam::{Change, Effects, ExecutedBlocks, Finished, Forgotten, Marks, Origin, UnitStore};
+use seam::{
+    Change, Effects, ExecutedBlocks, Finished, Forgotten, Origin, UnitStore, WriteMetadata,
+};
 use wire::records::Executed;
 
 /// Units in one change at most: the unit store takes less than 1 MiB of entries at a time.
@@ -29,7 +31,7 @@ const MARKERS: usize = 2 * (Forgotten::MOST + 1);
 
 /// The lengths of lists that clients, peers or time make longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grown {
+pub struct ListLengths {
     /// Executed writes in all lists.
     pub executed: usize,
     /// Executed writes in the longest list of a group.
@@ -45,7 +47,7 @@ pub struct Grown {
     /// Operations in a group's stream.
     pub stream: usize,
     /// Bytes in flight to one replica.
-    pub flying: usize,
+    pub in_flight: usize,
     /// Units in dirty sets that belong to deleted volumes.
     pub gone: usize,
     /// Unanswered operations of clients.
@@ -58,18 +60,18 @@ pub struct Grown {
 
 impl<S: UnitStore> Mirror<S> {
     /// Returns the metadata of a write.
-    pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> Marks {
+    pub(crate) fn marks(&self, op: &Op, copied: Option<&Rc<[ExecutedBlocks]>>) -> WriteMetadata {
         let unmarked = !op.work.changes_data() || mutant::on(Mutant::NoMarks);
         if unmarked || !self.store.survives() {
-            return Marks::default();
+            return WriteMetadata::default();
         }
         let origin = match copied {
             Some(list) => Origin::Copied(list.clone()),
             None if op.client.sdc.0 != 0 => Origin::Client(op.client),
             None => Origin::Unnamed,
         };
-        let alone = self.replicas[op.group].is_solo();
-        Marks { dirty: !(alone && mutant::on(Mutant::NoSoloDirty)), origin }
+        let alone = self.replicas[op.group].is_only_in_sync();
+        WriteMetadata { dirty: !(alone && mutant::on(Mutant::NoSoloDirty)), origin }
     }
 
     /// Changes a group's record. Nothing waits for it.
@@ -178,7 +180,7 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Returns the lengths of lists of this device, for comparison with their bounds.
-    pub fn grown(&self) -> Grown {
+    pub fn grown(&self) -> ListLengths {
         let lists = || self.replicas.values().map(|r| &r.record.executed);
         let most = |of: &dyn Fn(&Role) -> usize| {
             self.replicas.values().map(|r| of(&r.role)).max().unwrap_or(0)
@@ -190,7 +192,7 @@ impl<S: UnitStore> Mirror<S> {
             })
         };
         let dirty = self.replicas.values().flat_map(|r| r.record.dirty.iter());
-        Grown {
+        ListLengths {
             executed: self.executed_len(),
             executed_group: lists().map(ExecutedList::len).max().unwrap_or(0),
             executed_client: lists().map(ExecutedList::widest).max().unwrap_or(0),
@@ -201,7 +203,7 @@ impl<S: UnitStore> Mirror<S> {
                 Role::Primary(p) => p.stream.len(),
                 _ => 0,
             }),
-            flying: self.windows.most_flying() as usize,
+            in_flight: self.windows.most_flying() as usize,
             gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
             client_ops: self.ops.load().ops() as usize,
             client_bytes: self.ops.load().bytes() as usize,
@@ -210,12 +212,12 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Returns the largest values that [`Mirror::grown`] may return.
-    pub fn may_grow(limits: &base::Limits) -> Grown {
+    pub fn may_grow(limits: &base::Limits) -> ListLengths {
         let group = limits.executed_group as usize;
         // The bound, what was admitted before it was reached, the whole blocks that a replica needs
         // of each of these, and copies.
         let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
-        Grown {
+        ListLengths {
             executed: limits.executed_device as usize + History::count_every(limits) as usize,
             executed_group: group,
             // Twice, because a list that came from another replica has no floors before the next
@@ -228,7 +230,7 @@ impl<S: UnitStore> Mirror<S> {
             // seal a secondary keeps all, up to a bound of its own.
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
-            flying: crate::window::Windows::most(limits) as usize,
+            in_flight: crate::window::Windows::most(limits) as usize,
             // What was in flight when the volume was deleted.
             gone: stream,
             client_ops: limits.shard_ops as usize,
@@ -314,7 +316,7 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
-        let whole = !replica.is_solo();
+        let whole = !replica.is_only_in_sync();
         if let Role::Primary(primary) = &mut replica.role
             && primary.active
             && whole

@@ -22,55 +22,55 @@ pub struct GroupConfig {
 
 /// A set of a group's replicas: one bit per place in `GroupConfig::replicas`.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Members(pub u8);
+pub(crate) struct ReplicaSet(pub u8);
 
-impl Members {
-    pub fn contains_all(self, other: Members) -> bool {
+impl ReplicaSet {
+    pub(crate) fn contains_all(self, other: ReplicaSet) -> bool {
         other.0 & !self.0 == 0
     }
 
-    pub fn insert(&mut self, other: Members) {
+    pub(crate) fn insert(&mut self, other: ReplicaSet) {
         self.0 |= other.0;
     }
 
-    pub fn remove(&mut self, other: Members) {
+    pub(crate) fn remove(&mut self, other: ReplicaSet) {
         self.0 &= !other.0;
     }
 
-    pub fn without(self, other: Members) -> Members {
-        Members(self.0 & !other.0)
+    pub(crate) fn without(self, other: ReplicaSet) -> ReplicaSet {
+        ReplicaSet(self.0 & !other.0)
     }
 
-    pub fn is_empty(self) -> bool {
+    pub(crate) fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    pub fn is_one(self) -> bool {
+    pub(crate) fn is_one(self) -> bool {
         self.0.is_power_of_two()
     }
 
-    pub fn intersects(self, other: Members) -> bool {
+    pub(crate) fn intersects(self, other: ReplicaSet) -> bool {
         self.0 & other.0 != 0
     }
 }
 
 impl GroupConfig {
     /// Returns the replica's bit; the empty set for a device that is no replica.
-    pub(crate) fn member(&self, device: DeviceId) -> Members {
-        Members(self.replicas.iter().position(|r| *r == device).map_or(0, |i| 1 << i))
+    pub(crate) fn member(&self, device: DeviceId) -> ReplicaSet {
+        ReplicaSet(self.replicas.iter().position(|r| *r == device).map_or(0, |i| 1 << i))
     }
 
-    pub(crate) fn members(&self, devices: &[DeviceId]) -> Members {
-        Members(devices.iter().fold(0, |bits, d| bits | self.member(*d).0))
+    pub(crate) fn members(&self, devices: &[DeviceId]) -> ReplicaSet {
+        ReplicaSet(devices.iter().fold(0, |bits, d| bits | self.member(*d).0))
     }
 
-    pub(crate) fn devices(&self, members: Members) -> impl Iterator<Item = DeviceId> {
+    pub(crate) fn devices(&self, members: ReplicaSet) -> impl Iterator<Item = DeviceId> {
         self.each(members).map(|(_, device)| device)
     }
 
     /// Like `devices`, with each replica's bit.
-    pub(crate) fn each(&self, members: Members) -> impl Iterator<Item = (Members, DeviceId)> {
+    pub(crate) fn each(&self, members: ReplicaSet) -> impl Iterator<Item = (ReplicaSet, DeviceId)> {
         let places = self.replicas.iter().enumerate();
-        places.map(|(i, d)| (Members(1 << i), *d)).filter(move |(m, _)| members.intersects(*m))
+        places.map(|(i, d)| (ReplicaSet(1 << i), *d)).filter(move |(m, _)| members.intersects(*m))
     }
 }

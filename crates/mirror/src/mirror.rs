@@ -44,7 +44,7 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub fn new(asker: Asker, group: GroupId) -> Caller {
+    pub(crate) fn new(asker: Asker, group: GroupId) -> Caller {
         Caller { link: asker.link, op: asker.op, group }
     }
 }
@@ -208,8 +208,8 @@ impl<S: UnitStore> Mirror<S> {
     /// Removes an operation, and what it takes of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.remove(key)?;
-        if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, self.windows.bytes(&op), op.number);
+        if !op.in_flight.is_empty() {
+            self.give_room(op.group, op.in_flight, self.windows.bytes(&op), op.number);
         }
         Some(op)
     }
@@ -218,8 +218,8 @@ impl<S: UnitStore> Mirror<S> {
     #[inline]
     pub(crate) fn discard_op(&mut self, key: u64) {
         let Some(op) = self.ops.get(key) else { return };
-        if !op.flying.is_empty() {
-            self.give_room(op.group, op.flying, self.windows.bytes(op), op.number);
+        if !op.in_flight.is_empty() {
+            self.give_room(op.group, op.in_flight, self.windows.bytes(op), op.number);
         }
         self.ops.discard(key);
     }
@@ -369,7 +369,7 @@ impl<S: UnitStore> Mirror<S> {
             Work::Stream(Streamed { lost: true, .. }) => {
                 let (first, blocks) = ((at / BLOCK) as u16, (len / BLOCK) as u16);
                 out.note(Note::Lost { group, unit, first, blocks });
-                Job::Lose { at, len }
+                Job::MarkLost { at, len }
             }
             Work::Write(_) | Work::Stream(_) => {
                 // A retry in parts, and what a primary has read, have a checksum as well.

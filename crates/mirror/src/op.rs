@@ -1,6 +1,6 @@
 //! One operation in flight at a shard: what it does, for whom, and how far it has come.
 
-use crate::members::Members;
+use crate::members::ReplicaSet;
 use alloc::rc::Rc;
 use base::{Duration, GroupId, Lsn, Time, UNIT, UnitKey};
 use seam::{Buf, ClientWrite, ExecutedBlocks};
@@ -69,9 +69,9 @@ pub(crate) struct Write {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WholeBlocks {
     /// Replicas that need the blocks whole and were not sent them.
-    pub needed: Members,
+    pub needed: ReplicaSet,
     /// Replicas to which they were sent, or are being sent.
-    pub sent: Members,
+    pub sent: ReplicaSet,
     /// An operation sends them. Others wait until it has ended, because it may find the blocks
     /// damaged here as well, and repair them.
     pub running: bool,
@@ -129,12 +129,12 @@ pub(crate) struct Op {
     /// It has its range exclusively although it only reads, because it has met damage.
     pub alone: bool,
     /// Replicas that it goes to.
-    pub sent: Members,
+    pub sent: ReplicaSet,
     /// Replicas that have done it, or don't need it any more.
-    pub acked: Members,
+    pub acked: ReplicaSet,
     /// Replicas that it was sent to on their present link and that have not answered: it takes room
     /// in their windows.
-    pub flying: Members,
+    pub in_flight: ReplicaSet,
     /// Its number: what [`crate::window::Windows::sends`] was, including this sending, when it was
     /// last sent while it was in flight to no replica.
     pub number: u64,
@@ -157,7 +157,7 @@ pub(crate) enum Local {
 
 impl Work {
     /// Returns the work for an operation of a client, which came at `since`.
-    pub fn of_client(io: &Io, link: PeerLink, since: Time) -> Work {
+    pub(crate) fn of_client(io: &Io, link: PeerLink, since: Time) -> Work {
         let asker = Asker { link, op: io.request().op };
         let zero = match io {
             Io::Read(_) => return Work::Read(asker, since),
@@ -179,13 +179,13 @@ impl Work {
 
     /// Returns true if it changes the content of this device.
     #[inline]
-    pub fn changes_data(&self) -> bool {
+    pub(crate) fn changes_data(&self) -> bool {
         matches!(self, Work::Write(_) | Work::Stream(_) | Work::Orphan { changes: true, .. })
     }
 
     /// Returns true if it only reads, and gives the data to nobody who changes another replica.
     #[inline]
-    pub fn reads(&self) -> bool {
+    pub(crate) fn reads(&self) -> bool {
         matches!(
             self,
             Work::Read(..)
@@ -197,7 +197,7 @@ impl Work {
     }
 
     /// Returns when it came, if it is an operation of a client.
-    pub fn since(&self) -> Option<Time> {
+    pub(crate) fn since(&self) -> Option<Time> {
         match self {
             Work::Read(_, since) | Work::Extents(_, since) => Some(*since),
             Work::Write(write) => Some(write.since),
@@ -207,7 +207,7 @@ impl Work {
 
     /// Returns the client that gets the answer.
     #[inline]
-    pub fn client(&self) -> Option<Asker> {
+    pub(crate) fn client(&self) -> Option<Asker> {
         match self {
             Work::Read(asker, _) | Work::Extents(asker, _) => Some(*asker),
             Work::Write(write) => Some(write.asker),
@@ -219,7 +219,7 @@ impl Work {
 impl Op {
     /// Creates an operation of which nothing is done yet.
     #[inline]
-    pub fn new(group: GroupId, unit: UnitKey, at: u32, len: u32, work: Work) -> Op {
+    pub(crate) fn new(group: GroupId, unit: UnitKey, at: u32, len: u32, work: Work) -> Op {
         Op {
             group,
             unit,
@@ -234,16 +234,16 @@ impl Op {
             local: Local::NotStarted,
             reserved: false,
             alone: false,
-            sent: Members::default(),
-            acked: Members::default(),
-            flying: Members::default(),
+            sent: ReplicaSet::default(),
+            acked: ReplicaSet::default(),
+            in_flight: ReplicaSet::default(),
             number: 0,
             counts: None,
         }
     }
 
     /// Creates the operation that a client asks for.
-    pub fn of_client(io: &Io, link: PeerLink, body: Body, since: Time) -> Op {
+    pub(crate) fn of_client(io: &Io, link: PeerLink, body: Body, since: Time) -> Op {
         let request = io.request();
         let UnitRange { unit, at, len } = request.range;
         let work = Work::of_client(io, link, since);
@@ -258,7 +258,7 @@ impl Op {
     }
 
     /// Creates the operation of a primary's stream.
-    pub fn of_stream(m: &Replicate, link: PeerLink, body: Body) -> Op {
+    pub(crate) fn of_stream(m: &Replicate, link: PeerLink, body: Body) -> Op {
         let UnitRange { unit, at, len } = m.range;
         let asker = Asker { link, op: m.op };
         let &Replicate { zero, copy, yields, lost, fresh, .. } = m;
@@ -273,37 +273,37 @@ impl Op {
     }
 
     /// Creates the read of blocks that are damaged at the primary.
-    pub fn of_fetch(m: &Fetch, link: PeerLink) -> Op {
+    pub(crate) fn of_fetch(m: &Fetch, link: PeerLink) -> Op {
         let UnitRange { unit, at, len } = m.range;
         Op::new(m.group, unit, at, len, Work::Fetch(Asker { link, op: m.op }))
     }
 
     /// Returns true if several such operations may use the same blocks at the same time.
     #[inline]
-    pub fn shares(&self) -> bool {
+    pub(crate) fn shares(&self) -> bool {
         self.work.reads() && !self.alone
     }
 
     /// Returns true if only its media job is left.
     #[inline]
-    pub fn is_orphan(&self) -> bool {
+    pub(crate) fn is_orphan(&self) -> bool {
         matches!(self.work, Work::Orphan { .. })
     }
 
     /// Returns the write of a client that it is.
     #[inline]
-    pub fn write(&self) -> Option<&Write> {
+    pub(crate) fn write(&self) -> Option<&Write> {
         if let Work::Write(write) = &self.work { Some(write) } else { None }
     }
 
     /// Returns the write of a client that it is.
     #[inline]
-    pub fn write_mut(&mut self) -> Option<&mut Write> {
+    pub(crate) fn write_mut(&mut self) -> Option<&mut Write> {
         if let Work::Write(write) = &mut self.work { Some(write) } else { None }
     }
 
     /// Takes its work away: the configuration ended. Returns what it was.
-    pub fn orphan(&mut self) -> Work {
+    pub(crate) fn orphan(&mut self) -> Work {
         let (changes, reads) = (self.work.changes_data(), self.work.reads());
         core::mem::replace(&mut self.work, Work::Orphan { changes, reads })
     }
@@ -311,7 +311,7 @@ impl Op {
 
 impl Write {
     /// Returns the status to answer once it is done. After `Busy` the client asks for the rest.
-    pub fn status_when_done(&self) -> Status {
+    pub(crate) fn status_when_done(&self) -> Status {
         if self.more { Status::Busy } else { Status::Ok }
     }
 }

@@ -33,14 +33,14 @@ impl Default for Ops {
 impl Ops {
     /// Adds an operation, and returns its key.
     #[inline]
-    pub fn insert(&mut self, op: Op) -> u64 {
+    pub(crate) fn insert(&mut self, op: Op) -> u64 {
         self.load.add(op.counts);
         self.slab.insert(op).unwrap_or_else(|_| panic!("2^32 operations in flight"))
     }
 
     /// Removes an operation.
     #[inline]
-    pub fn remove(&mut self, key: u64) -> Option<Op> {
+    pub(crate) fn remove(&mut self, key: u64) -> Option<Op> {
         let mut op = self.slab.remove(key)?;
         self.load.end(op.counts.take());
         Some(op)
@@ -48,7 +48,7 @@ impl Ops {
 
     /// Removes an operation of which nothing is needed any more.
     #[inline]
-    pub fn discard(&mut self, key: u64) {
+    pub(crate) fn discard(&mut self, key: u64) {
         if let Some(op) = self.slab.get_mut(key) {
             self.load.end(op.counts.take());
             self.slab.discard(key);
@@ -57,33 +57,33 @@ impl Ops {
 
     /// The client has its answer: the operation doesn't count any more.
     #[inline]
-    pub fn answered(&mut self, key: u64) -> Option<&mut Op> {
+    pub(crate) fn answered(&mut self, key: u64) -> Option<&mut Op> {
         let op = self.slab.get_mut(key)?;
         self.load.end(op.counts.take());
         Some(op)
     }
 
     #[inline]
-    pub fn get(&self, key: u64) -> Option<&Op> {
+    pub(crate) fn get(&self, key: u64) -> Option<&Op> {
         self.slab.get(key)
     }
 
     #[inline]
-    pub fn get_mut(&mut self, key: u64) -> Option<&mut Op> {
+    pub(crate) fn get_mut(&mut self, key: u64) -> Option<&mut Op> {
         self.slab.get_mut(key)
     }
 
     /// Returns all operations, with their keys.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, &Op)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Op)> {
         self.slab.iter()
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }
 
     /// Returns what unanswered operations of clients take of the limits.
-    pub fn load(&self) -> &Load {
+    pub(crate) fn load(&self) -> &Load {
         &self.load
     }
 
@@ -91,24 +91,24 @@ impl Ops {
 
     /// The operation has its range lock: it starts when those before it have started.
     #[inline]
-    pub fn can_start(&mut self, key: u64) {
+    pub(crate) fn can_start(&mut self, key: u64) {
         self.ready.push_back(key);
     }
 
     /// Returns the next operation to start.
     #[inline]
-    pub fn next(&mut self) -> Option<u64> {
+    pub(crate) fn next(&mut self) -> Option<u64> {
         self.ready.pop_front()
     }
 
     /// Returns true if no operation can start.
     #[inline]
-    pub fn none_ready(&self) -> bool {
+    pub(crate) fn none_ready(&self) -> bool {
         self.ready.is_empty()
     }
 
     /// Notes that operations of this group wait, or that none does.
-    pub fn note_parked(&mut self, group: GroupId, parked: bool) {
+    pub(crate) fn note_parked(&mut self, group: GroupId, parked: bool) {
         if parked {
             self.parked.insert(group);
         } else {
@@ -117,17 +117,17 @@ impl Ops {
     }
 
     /// Takes the first group with operations that wait.
-    pub fn next_parked(&mut self) -> Option<GroupId> {
+    pub(crate) fn next_parked(&mut self) -> Option<GroupId> {
         self.parked.pop_first()
     }
 
     /// Returns the number of operations that can start.
-    pub fn ready(&self) -> usize {
+    pub(crate) fn ready(&self) -> usize {
         self.ready.len()
     }
 
     /// Sorts those that can start, except the first ones, by their arrival.
-    pub fn sort_ready(&mut self, first: usize) {
+    pub(crate) fn sort_ready(&mut self, first: usize) {
         let slab = &self.slab;
         let ready = &mut self.ready.make_contiguous()[first..];
         ready.sort_by_key(|key| slab.get(*key).and_then(|op| op.work.since()));

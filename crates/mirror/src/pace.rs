@@ -53,7 +53,7 @@ pub(crate) enum Purpose {
 
 impl Purpose {
     /// All of them.
-    pub const ALL: [Purpose; 4] =
+    pub(crate) const ALL: [Purpose; 4] =
         [Purpose::Settle, Purpose::Return, Purpose::Rebuild, Purpose::Move];
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Starts with the policies of the limits, until a storage pool sets others.
-    pub fn new(limits: &Limits) -> Pace {
+    pub(crate) fn new(limits: &Limits) -> Pace {
         Pace {
             rebuild: limits.rebuild,
             rebalance: limits.rebalance,
@@ -147,7 +147,7 @@ impl Pace {
 
     /// Sets the storage pool's policies for rebuilds and for moves. Returns true if they have
     /// changed.
-    pub fn set(&mut self, rebuild: Policy, rebalance: Policy) -> bool {
+    pub(crate) fn set(&mut self, rebuild: Policy, rebalance: Policy) -> bool {
         let news = (self.rebuild, self.rebalance) != (rebuild, rebalance);
         if news {
             (self.rebuild, self.rebalance) = (rebuild, rebalance);
@@ -159,12 +159,12 @@ impl Pace {
     // ---- clients ----
 
     /// Notes that an operation of a client came.
-    pub fn client(&mut self, now: Time) {
+    pub(crate) fn client(&mut self, now: Time) {
         self.client = Some(now);
     }
 
     /// Notes that a client's operation is answered, which came at `since`.
-    pub fn answered(&mut self, now: Time, since: Time) {
+    pub(crate) fn answered(&mut self, now: Time, since: Time) {
         const LONGEST_NS: u64 = LONGEST.as_nanos() as u64;
         const ALONE_NS: u64 = ALONE.as_nanos() as u64;
         let ns = now.0.saturating_sub(since.0);
@@ -264,12 +264,12 @@ impl Pace {
 
     /// Returns the largest number of copies in flight. It is above `limits.copies`, so that those
     /// that clients wait for can begin while the others may have to wait at their other end.
-    pub fn most(limits: &Limits) -> u32 {
+    pub(crate) fn most(limits: &Limits) -> u32 {
         limits.copies + limits.copies / 4
     }
 
     /// Returns whether one more copy may begin beside `copies` others of this end.
-    pub fn turn(
+    pub(crate) fn turn(
         &self,
         now: Time,
         end: End,
@@ -293,18 +293,18 @@ impl Pace {
     }
 
     /// Returns the bytes of a copy that begins now.
-    pub fn len(&self, now: Time, purpose: Purpose, limits: &Limits) -> u32 {
+    pub(crate) fn len(&self, now: Time, purpose: Purpose, limits: &Limits) -> u32 {
         let rests = self.rests(now, purpose);
         if rests { self.size(End::Source, purpose, limits) } else { limits.copy_bytes }
     }
 
     /// Returns true if the latency of clients decides how fast such copies are.
-    pub fn is_by_latency(&self, purpose: Purpose) -> bool {
+    pub(crate) fn is_by_latency(&self, purpose: Purpose) -> bool {
         self.policy(purpose).is_by_latency()
     }
 
     /// Notes that a copy begins.
-    pub fn begun(&mut self, now: Time, purpose: Purpose) {
+    pub(crate) fn begun(&mut self, now: Time, purpose: Purpose) {
         if self.copied.is_none_or(|at| now.since(at) > ALONE) {
             (self.yields, self.begins) = (LONGEST, true);
             self.lasts = [Duration::ZERO; 2];
@@ -319,7 +319,7 @@ impl Pace {
 
     /// Notes that a copy of this many bytes has ended. It `took` that long at this device, and was
     /// in flight since `since`.
-    pub fn ended(
+    pub(crate) fn ended(
         &mut self,
         now: Time,
         end: End,

@@ -17,7 +17,7 @@
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
 use crate::executed::refusal;
-use crate::members::Members;
+use crate::members::ReplicaSet;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Local, Op, Work, Write, fits};
 use crate::replica::{Primary, Role};
@@ -328,7 +328,7 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Assigns an operation's lsn and sends it to all replicas that need it.
-    fn send_write(&mut self, key: u64, to: Members, out: &mut Effects) {
+    fn send_write(&mut self, key: u64, to: ReplicaSet, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let primary = replica.primary().expect("only a primary sends writes");
@@ -347,11 +347,11 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Sends an operation of the stream to these replicas, as far as their windows have room.
-    pub(crate) fn replicate(&mut self, key: u64, to: Members, out: &mut Effects) {
+    pub(crate) fn replicate(&mut self, key: u64, to: ReplicaSet, out: &mut Effects) {
         if to.is_empty() {
             return;
         }
-        self.send_copies(key, to, false, out);
+        self.send_operation(key, to, false, out);
     }
 
     /// Takes a replica's answer to a `Replicate`.
@@ -370,8 +370,8 @@ impl<S: UnitStore> Mirror<S> {
         if status == Status::Ok {
             op.acked.insert(member);
         }
-        if op.flying.intersects(member) {
-            op.flying.remove(member);
+        if op.in_flight.intersects(member) {
+            op.in_flight.remove(member);
             let (bytes, number) = (self.windows.bytes(op), op.number);
             self.windows.answered(now, from, bytes, number);
         }
@@ -413,7 +413,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         if mutant::on(Mutant::AckAlone) {
             let up = replica.config.devices(needed).all(|d| self.windows.link(d).is_some());
-            needed = if up { needed } else { Members::default() };
+            needed = if up { needed } else { ReplicaSet::default() };
         }
         let met = op.acked.contains_all(needed);
         if reserved && op.local == Local::NotStarted {
@@ -452,7 +452,7 @@ impl<S: UnitStore> Mirror<S> {
         write.answered = true;
         let (asker, status) = (write.asker, write.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
-        let missed = replica.is_solo();
+        let missed = replica.is_only_in_sync();
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, BlockSet::touching(at, len));
         }

@@ -20,14 +20,16 @@
 //! copy serves.
 
 use crate::executed::{from_records, wire_entry};
-use crate::members::Members;
+use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, Work, Write, fits};
 use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
-use seam::{Buf, DiskError, Effects, ExecutedBlocks, Job, Marks, Note, Origin, Started, UnitStore};
+use seam::{
+    Buf, DiskError, Effects, ExecutedBlocks, Job, Note, Origin, Started, UnitStore, WriteMetadata,
+};
 use wire::message::{Fetch, Fetched, UnitRange};
 use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
@@ -41,7 +43,7 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Repair {
     from: DeviceId,
     /// Replicas that can't read them either.
-    damaged: Members,
+    damaged: ReplicaSet,
     first: u16,
     blocks: u16,
     /// Blocks that earlier repairs of the operation rewrote. Each repairs other blocks, so a unit
@@ -167,7 +169,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let replica = &self.replicas[op.group];
         let other = replica.config.devices(replica.needed()).next();
-        let damaged = Members::default();
+        let damaged = ReplicaSet::default();
         op.local = Local::Asking;
         if op.write().is_some_and(|write| !write.zero) && !op.reserved {
             // The failed job has released its slots.
@@ -270,7 +272,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
         }
         let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
-        let marks = Marks { dirty, origin: Origin::Copied(list) };
+        let marks = WriteMetadata { dirty, origin: Origin::Copied(list) };
         match self.store.start(key, group, unit, job, marks, out) {
             Started::Pending => {}
             Started::BadBody => unreachable!("it has no checksum of its own"),
@@ -555,7 +557,7 @@ impl<S: UnitStore> Mirror<S> {
         &mut self,
         now: Time,
         key: u64,
-        member: Members,
+        member: ReplicaSet,
         out: &mut Effects,
     ) {
         let op = self.ops.get_mut(key).expect("the caller has it");
@@ -630,7 +632,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let op = self.ops.get_mut(key).expect("the caller has it");
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
-        let to = Members(op.sent.0 & replica.recipients().0);
+        let to = ReplicaSet(op.sent.0 & replica.recipients().0);
         let Some(primary) = replica.primary().filter(|_| !to.is_empty()) else {
             self.end_op(key); // a joiner that was cut off
             return;

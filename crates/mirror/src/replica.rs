@@ -5,7 +5,7 @@
 //! and the commit point is the lsn before that one, or the last lsn if the stream is empty.
 
 use crate::lock::Locks;
-use crate::members::{GroupConfig, Members};
+use crate::members::{GroupConfig, ReplicaSet};
 use crate::pace::Purpose;
 use crate::secondary::Secondary;
 use crate::sync::Sync;
@@ -57,20 +57,25 @@ pub(crate) struct StreamEntry {
     pub lsn: Lsn,
     pub op: u64,
     /// Replicas that it was sent to.
-    pub to: Members,
+    pub to: ReplicaSet,
     pub done: bool,
 }
 
 impl Primary {
     /// Begins a sync with these replicas by a new question. `sends` is the present
     /// [`crate::window::Windows::sends`].
-    pub fn ask(&mut self, members: Members, joiner: Option<DeviceId>, sends: u64) -> &mut Sync {
+    pub(crate) fn ask(
+        &mut self,
+        members: ReplicaSet,
+        joiner: Option<DeviceId>,
+        sends: u64,
+    ) -> &mut Sync {
         self.questions += 1;
         self.sync.insert(Sync::new(members, joiner, self.questions, self.last, sends))
     }
 
     /// Assigns the next lsn to an operation that goes to these replicas.
-    pub fn enter(&mut self, op: u64, to: Members) -> Lsn {
+    pub(crate) fn enter(&mut self, op: u64, to: ReplicaSet) -> Lsn {
         self.last = self.last.next();
         self.stream.push_back(StreamEntry { lsn: self.last, op, to, done: false });
         if let Some(sync) = &mut self.sync {
@@ -81,14 +86,14 @@ impl Primary {
 
     /// Returns true if the stream takes further operations. Finished ones stay in it behind the
     /// oldest one in flight.
-    pub fn has_room(&self, limits: &Limits) -> bool {
+    pub(crate) fn has_room(&self, limits: &Limits) -> bool {
         self.stream.len() < limits.stream as usize
     }
 
     /// Returns how many operations lie between this one and the last one before it that went to the
     /// replica, too. If the stream has none, returns how many lie back to the commit point, up to
     /// which the replica has everything that it needs.
-    pub fn skipped(&self, lsn: Lsn, member: Members) -> u32 {
+    pub(crate) fn skipped(&self, lsn: Lsn, member: ReplicaSet) -> u32 {
         let Some(front) = self.stream.front() else { return 0 };
         let before = (lsn.0 - front.lsn.0) as usize;
         if before == 0 || self.stream[before - 1].to.intersects(member) {
@@ -99,7 +104,7 @@ impl Primary {
     }
 
     /// Marks an operation as finished everywhere. If it was the oldest, the commit point advances.
-    pub fn leave(&mut self, lsn: Lsn) {
+    pub(crate) fn leave(&mut self, lsn: Lsn) {
         let Some(front) = self.stream.front() else { return };
         let index = (lsn.0 - front.lsn.0) as usize;
         self.stream[index].done = true;
@@ -115,7 +120,7 @@ impl Primary {
 pub(crate) struct Replica {
     pub config: GroupConfig,
     /// The in-sync replicas except this one.
-    pub others: Members,
+    pub others: ReplicaSet,
     /// The version of the map that brought the configuration.
     pub map: MapVersion,
     pub record: ReplicaRecord,
@@ -137,10 +142,10 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub fn new(record: ReplicaRecord) -> Replica {
+    pub(crate) fn new(record: ReplicaRecord) -> Replica {
         Replica {
             config: GroupConfig::default(),
-            others: Members::default(),
+            others: ReplicaSet::default(),
             map: MapVersion(0),
             record,
             role: Role::Out,
@@ -153,14 +158,14 @@ impl Replica {
         }
     }
 
-    pub fn primary(&mut self) -> Option<&mut Primary> {
+    pub(crate) fn primary(&mut self) -> Option<&mut Primary> {
         match &mut self.role {
             Role::Primary(primary) => Some(primary),
             _ => None,
         }
     }
 
-    pub fn secondary(&mut self) -> Option<&mut Secondary> {
+    pub(crate) fn secondary(&mut self) -> Option<&mut Secondary> {
         match &mut self.role {
             Role::Secondary(secondary) => Some(secondary),
             _ => None,
@@ -168,14 +173,14 @@ impl Replica {
     }
 
     /// Puts this configuration, which came with this map, into force. The caller sets the role.
-    pub fn enter(&mut self, config: GroupConfig, map: MapVersion, me: DeviceId) {
+    pub(crate) fn enter(&mut self, config: GroupConfig, map: MapVersion, me: DeviceId) {
         self.others = config.members(&config.in_sync);
         self.others.remove(config.member(me));
         (self.config, self.map, self.locks) = (config, map, Locks::default());
     }
 
     /// Returns true if a configuration gives this device a role.
-    pub fn acts_in(config: &GroupConfig, me: DeviceId) -> bool {
+    pub(crate) fn acts_in(config: &GroupConfig, me: DeviceId) -> bool {
         let member = config.in_sync.contains(&me) || config.joiners.contains(&me);
         !config.lost && config.primary.is_some() && member
     }
@@ -183,16 +188,16 @@ impl Replica {
     /// Returns true if writes have to stay dirty for replicas that are out of sync: this one is the
     /// only one in sync, and others may come back for just what they missed. Beside a second
     /// in-sync replica, every joiner gets a full copy instead.
-    pub fn is_solo(&self) -> bool {
+    pub(crate) fn is_only_in_sync(&self) -> bool {
         self.config.in_sync.len() < self.config.replicas.len().min(2)
     }
 
     /// Returns the purpose of the copies of its sync.
-    pub fn purpose(&self) -> Purpose {
+    pub(crate) fn purpose(&self) -> Purpose {
         match &self.role {
             Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner.is_some() => {
                 match sync.full {
-                    _ if !self.is_solo() => Purpose::Move,
+                    _ if !self.is_only_in_sync() => Purpose::Move,
                     true => Purpose::Rebuild,
                     false => Purpose::Return,
                 }
@@ -203,7 +208,7 @@ impl Replica {
 
     /// Returns the in-sync replica after this one, or the first, but never `me`. Only a mutant
     /// settles by it.
-    pub fn next_in_sync(&self, after: Option<DeviceId>, me: DeviceId) -> Option<Members> {
+    pub(crate) fn next_in_sync(&self, after: Option<DeviceId>, me: DeviceId) -> Option<ReplicaSet> {
         let in_sync = &self.config.in_sync;
         let place = in_sync.iter().position(|d| Some(*d) == after).map_or(0, |i| i + 1);
         in_sync[place..].iter().find(|d| **d != me).map(|d| self.config.member(*d))
@@ -211,7 +216,7 @@ impl Replica {
 
     /// Returns the replicas whose answers an acknowledgement needs (R1), and whose leases a read
     /// needs (R3).
-    pub fn needed(&self) -> Members {
+    pub(crate) fn needed(&self) -> ReplicaSet {
         let mut needed = self.others;
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.in_limbo()
@@ -222,7 +227,7 @@ impl Replica {
     }
 
     /// Returns the replicas that get every new write.
-    pub fn recipients(&self) -> Members {
+    pub(crate) fn recipients(&self) -> ReplicaSet {
         let mut to = self.needed();
         if let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role
             && sync.streaming
@@ -239,10 +244,11 @@ mod tests {
 
     #[test]
     fn a_member_is_told_how_many_of_the_stream_are_not_for_it() {
-        let (second, joiner) = (Members(2), Members(4));
+        let (second, joiner) = (ReplicaSet(2), ReplicaSet(4));
         let mut primary = Primary::default();
-        let mut enter =
-            |op, to: &[Members]| primary.enter(op, Members(to.iter().fold(0, |all, m| all | m.0)));
+        let mut enter = |op, to: &[ReplicaSet]| {
+            primary.enter(op, ReplicaSet(to.iter().fold(0, |all, m| all | m.0)))
+        };
         let write = enter(1, &[second, joiner]);
         let copies = [enter(2, &[joiner]), enter(3, &[joiner])];
         let next = enter(4, &[second, joiner]);
@@ -255,10 +261,10 @@ mod tests {
 
     #[test]
     fn a_seal_names_the_last_that_went_to_the_joiner() {
-        let (second, joiner) = (Members(2), Members(4));
+        let (second, joiner) = (ReplicaSet(2), ReplicaSet(4));
         let mut primary = Primary::default();
         primary.ask(joiner, Some(DeviceId(3)), 0);
-        let write = primary.enter(1, Members(second.0 | joiner.0));
+        let write = primary.enter(1, ReplicaSet(second.0 | joiner.0));
         let whole = primary.enter(2, second); // the secondary needs a block whole
         [write, whole].into_iter().for_each(|lsn| primary.leave(lsn));
         let sent = primary.sync.map(|sync| sync.sent);

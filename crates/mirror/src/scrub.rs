@@ -15,7 +15,7 @@
 //! Pages of the map and of checksums, the log, and the copies of the superblock are not scrubbed.
 //! Their damage shows when they are read. The position of a pass is not kept beyond the process.
 
-use crate::members::Members;
+use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
 use crate::op::{Op, Work, fits};
 use crate::replica::{Primary, Replica, Role};
@@ -92,22 +92,22 @@ pub(crate) struct Scrub {
 
 impl Scrub {
     /// Creates the scrubber of a device that was just opened. `first`: when the first pass begins.
-    pub fn new(first: Option<Time>) -> Scrub {
+    pub(crate) fn new(first: Option<Time>) -> Scrub {
         Scrub { due: first, ..Scrub::default() }
     }
 
     /// Returns when `scrub` has something to do.
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         self.due.filter(|_| self.op.is_none())
     }
 
     /// Notes that a primary's beacon came on this link.
-    pub fn heard(&mut self, from: DeviceId, link: PeerLink) {
+    pub(crate) fn heard(&mut self, from: DeviceId, link: PeerLink) {
         self.leaders.insert(from, link);
     }
 
     /// Notes that the operation ended without a result, because its configuration ended.
-    pub fn dropped(&mut self, key: u64) {
+    pub(crate) fn dropped(&mut self, key: u64) {
         if self.op == Some(key) {
             self.op = None;
             self.due = Some(Time::ZERO);
@@ -211,7 +211,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns true if this replica should be a good copy, or is to become the second one. Any
     /// other copy is of no use any more, or was just written beside two good ones.
     fn is_missed(&self, group: GroupId) -> bool {
-        let missed = |r: &Replica| r.config.in_sync.contains(&self.me) || r.is_solo();
+        let missed = |r: &Replica| r.config.in_sync.contains(&self.me) || r.is_only_in_sync();
         self.replicas.get(group).is_some_and(missed)
     }
 
@@ -389,7 +389,7 @@ impl<S: UnitStore> Mirror<S> {
         if self.is_gone(unit.volume) || self.ops.iter().any(|(_, op)| same(op) && op.at == at) {
             return;
         }
-        let sent: Members = config.member(from);
+        let sent: ReplicaSet = config.member(from);
         let op = Op::new(group, unit, at, len, Work::Whole { of: None });
         let key = self.ops.insert(Op { sent, ..op });
         self.queue(key);

@@ -69,7 +69,7 @@ pub(crate) struct Secondary {
 }
 
 impl Secondary {
-    pub fn new(primary: DeviceId, joiner: bool) -> Secondary {
+    pub(crate) fn new(primary: DeviceId, joiner: bool) -> Secondary {
         Secondary {
             primary,
             joiner,
@@ -87,27 +87,27 @@ impl Secondary {
     }
 
     /// Returns true if it is equal to the primary, except for what is in flight.
-    pub fn is_equal(&self) -> bool {
+    pub(crate) fn is_equal(&self) -> bool {
         self.sealed.is_some() && !self.joiner
     }
 
     /// Returns true for a joiner that has not recorded yet that it is equal.
-    pub fn is_joiner(&self) -> bool {
+    pub(crate) fn is_joiner(&self) -> bool {
         self.joiner
     }
 
     /// Returns the uncertain writes, in order.
-    pub fn uncertain(&self) -> impl Iterator<Item = (UnitKey, BlockSet)> {
+    pub(crate) fn uncertain(&self) -> impl Iterator<Item = (UnitKey, BlockSet)> {
         self.uncertain.iter().map(|(_, unit, blocks)| (*unit, *blocks))
     }
 
     /// Returns the list of executed writes that copies from the primary bring with them.
-    pub fn source(&self) -> &ExecutedList {
+    pub(crate) fn source(&self) -> &ExecutedList {
         &self.source
     }
 
     /// Moves all uncertain writes into the dirty set.
-    pub fn fold(&mut self, dirty: &mut Dirty) {
+    pub(crate) fn fold(&mut self, dirty: &mut Dirty) {
         self.uncertain.drain(..).for_each(|(_, unit, blocks)| dirty.insert(unit, blocks));
     }
 
@@ -134,7 +134,7 @@ impl Secondary {
     }
 
     /// Takes the blocks that every replica has, except those that are uncertain again.
-    pub fn take_clean(&mut self) -> Dirty {
+    pub(crate) fn take_clean(&mut self) -> Dirty {
         let mut clean = core::mem::take(&mut self.clean);
         self.uncertain.iter().for_each(|(_, unit, blocks)| clean.remove(*unit, *blocks));
         clean

@@ -1,7 +1,7 @@
 //! Joiners that stall. A joiner that no acknowledgement needs is waited for as long as it answers,
 //! and cut off when it **stalls**: clients wait for room and nothing is answered for
 //! `suspect_after`, or the same operation of a group is the oldest unacknowledged one for
-//! [`STANDS`] times as long, because copies and the seal hold clients back, too.
+//! [`STALL_FACTOR`] times as long, because copies and the seal hold clients back, too.
 //!
 //! Invariant: a joiner that has answered nothing at all gets no stream before it has told its state
 //! wherever it had something to do.
@@ -15,7 +15,7 @@ use base::{DeviceId, Duration, GroupId, Lsn, Mutant, Time, mutant};
 use seam::{Effects, UnitStore};
 
 /// How long a joiner may take for one operation, in multiples of `suspect_after`.
-const STANDS: u32 = 5;
+const STALL_FACTOR: u32 = 5;
 /// The longest time until a joiner is asked again while it has too much to do, or has stalled in
 /// another group.
 const ASK_BEHIND: Duration = Duration::from_secs(1);
@@ -72,11 +72,11 @@ impl<S: UnitStore> Mirror<S> {
         }
         for (joiner, first) in stalled {
             // Only where it joins is it asked. A joiner that seals has no operations to do.
-            let owes = |(group, of, seals): &(GroupId, DeviceId, bool)| {
-                let owes = *seals || self.windows.has_undone(joiner, *group);
-                (*of == joiner && owes).then_some(*group)
+            let unacknowledged = |(group, of, seals): &(GroupId, DeviceId, bool)| {
+                let unacknowledged = *seals || self.windows.has_undone(joiner, *group);
+                (*of == joiner && unacknowledged).then_some(*group)
             };
-            let mut groups: Vec<GroupId> = joins.iter().filter_map(owes).collect();
+            let mut groups: Vec<GroupId> = joins.iter().filter_map(unacknowledged).collect();
             if groups.is_empty() {
                 groups.push(first);
             }
@@ -107,7 +107,7 @@ impl<S: UnitStore> Mirror<S> {
             op.sent.intersects(sync.members) && !op.acked.intersects(sync.members)
         };
         let number = |key: u64| {
-            let sent = self.ops.get(key).filter(|op| op.flying.intersects(sync.members));
+            let sent = self.ops.get(key).filter(|op| op.in_flight.intersects(sync.members));
             sent.map_or(u64::MAX, |op| op.number)
         };
         let owed = match sync.phase {
@@ -120,9 +120,9 @@ impl<S: UnitStore> Mirror<S> {
         let (within, windows) = (self.limits.suspect_after, &self.windows);
         let owed = owed.filter(|(_, number)| !windows.is_before(joiner, *number, now, within));
         let owed = owed.map(|(lsn, _)| lsn);
-        let before: Option<(Lsn, Time)> = sync.owes.filter(|(lsn, _)| owed == Some(*lsn));
-        sync.owes = owed.map(|lsn| before.unwrap_or((lsn, now)));
-        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STANDS;
+        let before: Option<(Lsn, Time)> = sync.unacknowledged.filter(|(lsn, _)| owed == Some(*lsn));
+        sync.unacknowledged = owed.map(|lsn| before.unwrap_or((lsn, now)));
+        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STALL_FACTOR;
         before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
     }
 }

@@ -4,7 +4,7 @@ use base::{Duration, Time};
 
 /// Times one job at a time, and keeps a moving average.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stopwatch {
+pub(crate) struct Stopwatch {
     /// The job that is timed, and when it began.
     running: Option<(u64, Time)>,
     mean: Duration,
@@ -17,7 +17,7 @@ pub struct Stopwatch {
 impl Stopwatch {
     /// A job begins. It is timed if no other one is.
     #[inline]
-    pub fn begins(&mut self, now: Time, job: u64) {
+    pub(crate) fn begins(&mut self, now: Time, job: u64) {
         if self.running.is_none() {
             self.running = Some((job, now));
         }
@@ -25,7 +25,7 @@ impl Stopwatch {
 
     /// A job ended.
     #[inline]
-    pub fn ends(&mut self, now: Time, job: u64) {
+    pub(crate) fn ends(&mut self, now: Time, job: u64) {
         self.ended = now;
         if let Some((_, since)) = self.running.take_if(|(timed, _)| *timed == job) {
             self.mean = smooth(self.mean, now.since(since));
@@ -35,7 +35,7 @@ impl Stopwatch {
 
     /// Returns the moving average, or the age of the timed job if that is longer. `None`: no job
     /// was timed since the last call.
-    pub fn ask(&mut self, now: Time) -> Option<Duration> {
+    pub(crate) fn ask(&mut self, now: Time) -> Option<Duration> {
         let age = self.running.map_or(Duration::ZERO, |(_, since)| now.since(since));
         let news = core::mem::take(&mut self.news) || self.running.is_some();
         news.then(|| self.mean.max(age))
@@ -43,7 +43,7 @@ impl Stopwatch {
 
     /// Returns for how long no job at all has ended while one is timed. A device that works ends
     /// some jobs, however many wait for each other.
-    pub fn stands(&self, now: Time) -> Duration {
+    pub(crate) fn stands(&self, now: Time) -> Duration {
         self.running.map_or(Duration::ZERO, |(_, since)| now.since(since.max(self.ended)))
     }
 }

@@ -14,7 +14,7 @@
 //! Invariant: of any two in-sync replicas that differ in a block, one has the block in its dirty
 //! set. So no peer is sealed, which clears its dirty set, before every peer has everything.
 
-use crate::members::Members;
+use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
 use crate::op::{Copying, Local, Op, Work};
 use crate::pace::{End, Purpose};
@@ -63,7 +63,7 @@ pub(crate) enum Phase {
 #[derive(Debug)]
 pub(crate) struct Sync {
     /// The peers.
-    pub members: Members,
+    pub members: ReplicaSet,
     /// The joiner, if this is a join.
     pub joiner: Option<DeviceId>,
     pub phase: Phase,
@@ -72,9 +72,9 @@ pub(crate) struct Sync {
     /// The peers get every new write.
     pub streaming: bool,
     /// Peers that have told their state.
-    told: Members,
+    told: ReplicaSet,
     /// Peers that have recorded that they are equal.
-    sealed: Members,
+    sealed: ReplicaSet,
     /// The number of the question that the peers have to answer. An answer to any other one says
     /// nothing about this stream. `None`: a joiner that was cut off was not asked again yet.
     question: Option<u64>,
@@ -96,7 +96,7 @@ pub(crate) struct Sync {
     /// again.
     pub anew: bool,
     /// The oldest operation that the joiner has not acknowledged, and since when that is so.
-    pub owes: Option<(Lsn, Time)>,
+    pub unacknowledged: Option<(Lsn, Time)>,
     /// Copies in flight.
     copying: u32,
     /// The group is in `Mirror::copy_queue`.
@@ -106,8 +106,8 @@ pub(crate) struct Sync {
 impl Sync {
     /// Creates a sync with these replicas, which begins with the question of this number. `last` is
     /// the last lsn of the stream, and `sends` is the present [`crate::window::Windows::sends`].
-    pub fn new(
-        members: Members,
+    pub(crate) fn new(
+        members: ReplicaSet,
         joiner: Option<DeviceId>,
         question: u64,
         last: Lsn,
@@ -119,8 +119,8 @@ impl Sync {
             phase: Phase::Ask,
             full: false,
             streaming: joiner.is_none(),
-            told: Members::default(),
-            sealed: Members::default(),
+            told: ReplicaSet::default(),
+            sealed: ReplicaSet::default(),
             question: Some(question),
             asked_after: sends,
             sealed_after: sends,
@@ -130,45 +130,45 @@ impl Sync {
             unreadable: Dirty::default(),
             tried: Dirty::default(),
             anew: false,
-            owes: None,
+            unacknowledged: None,
             copying: 0,
             queued: false,
         }
     }
 
     /// Returns true for a joiner that gets the stream and that no acknowledgement needs.
-    pub fn can_be_cut(&self) -> bool {
+    pub(crate) fn can_be_cut(&self) -> bool {
         self.joiner.is_some() && self.streaming && self.phase != Phase::Admit
     }
 
     /// Returns true if acknowledgements and reads need the joiner.
-    pub fn in_limbo(&self) -> bool {
+    pub(crate) fn in_limbo(&self) -> bool {
         self.joiner.is_some() && self.phase == Phase::Admit
     }
 
     /// Returns the peers whose answers the present phase waits for.
-    fn unanswered(&self) -> Members {
+    fn unanswered(&self) -> ReplicaSet {
         let answered = match self.phase {
             Phase::Ask => self.told,
             Phase::Seal(_) => self.sealed,
-            _ => Members::default(),
+            _ => ReplicaSet::default(),
         };
         self.members.without(answered)
     }
 
     /// Returns the peers that get nothing and are asked for their state: a joiner that was cut off,
     /// or whose stream has not begun.
-    pub fn asked(&self) -> Members {
-        if self.streaming { Members::default() } else { self.members }
+    pub(crate) fn asked(&self) -> ReplicaSet {
+        if self.streaming { ReplicaSet::default() } else { self.members }
     }
 
     /// Returns true if it is known what is to be copied.
-    pub fn has_begun(&self) -> bool {
+    pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.phase, Phase::Ask | Phase::Wipe)
     }
 
     /// Notes that an operation of the stream goes to these replicas.
-    pub fn enters(&mut self, lsn: Lsn, to: Members) {
+    pub(crate) fn enters(&mut self, lsn: Lsn, to: ReplicaSet) {
         if to.intersects(self.members) {
             self.sent = lsn;
         }
@@ -183,7 +183,7 @@ impl Sync {
     }
 
     /// Returns true if new writes wait for the seal.
-    pub fn holds_writes(&self) -> bool {
+    pub(crate) fn holds_writes(&self) -> bool {
         matches!(self.phase, Phase::Drain | Phase::Seal(_))
     }
 }
@@ -221,7 +221,7 @@ impl<S: UnitStore> Mirror<S> {
         &mut self,
         now: Time,
         group: GroupId,
-        members: Members,
+        members: ReplicaSet,
         out: &mut Effects,
     ) {
         let sends = self.windows.sends();
@@ -266,7 +266,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let member = sync.members;
         (sync.streaming, sync.phase, sync.question) = (false, Phase::Ask, None);
-        (sync.told, sync.sealed) = (Members::default(), Members::default());
+        (sync.told, sync.sealed) = (ReplicaSet::default(), ReplicaSet::default());
         let pending: Vec<u64> = primary.stream.iter().filter(|e| !e.done).map(|e| e.op).collect();
         for key in pending {
             let op = self.ops.get_mut(key).expect("an operation of the stream lives");
@@ -426,7 +426,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
     /// sets of both sides reach back far enough to name every difference.
-    fn plan_copies(&mut self, group: GroupId, peer: Members, reaches: bool) {
+    fn plan_copies(&mut self, group: GroupId, peer: ReplicaSet, reaches: bool) {
         let replica = self.replicas.get_mut(group).expect("the caller has it");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &mut primary.sync else { return };
@@ -669,7 +669,7 @@ impl<S: UnitStore> Mirror<S> {
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &primary.sync else { return };
-        let to = if sync.streaming { sync.members } else { Members::default() };
+        let to = if sync.streaming { sync.members } else { ReplicaSet::default() };
         if to.is_empty() {
             // The joiner was cut off while the data was read. The next question starts over.
             return self.drop_copy(key);
@@ -741,7 +741,7 @@ impl<S: UnitStore> Mirror<S> {
             let again = primary.stream.iter().filter(|e| !e.done).map(|e| e.op);
             for key in again.collect::<Vec<u64>>() {
                 let op = self.ops.get_mut(key).expect("an operation of the stream lives");
-                op.flying.remove(member);
+                op.in_flight.remove(member);
                 if op.sent.intersects(member) && !op.acked.intersects(member) {
                     self.replicate(key, member, out);
                 }

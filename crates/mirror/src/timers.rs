@@ -20,7 +20,7 @@ pub(crate) struct Timers {
 
 impl Timers {
     /// The configuration of this group ends.
-    pub fn stop(&mut self, group: GroupId) {
+    pub(crate) fn stop(&mut self, group: GroupId) {
         self.asking.remove(&group);
         self.grace.remove(&group);
         self.joining.remove(&group);
@@ -28,7 +28,7 @@ impl Timers {
 
     /// Returns the earliest of the times.
     #[inline]
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(crate) fn wake_at(&self) -> Option<Time> {
         if self.asking.is_empty() && self.grace.is_empty() {
             return None; // as a rule
         }
@@ -38,51 +38,51 @@ impl Timers {
     // ---- questions ----
 
     /// The group's sync repeats its question at this time.
-    pub fn ask_at(&mut self, group: GroupId, at: Time) {
+    pub(crate) fn ask_at(&mut self, group: GroupId, at: Time) {
         self.asking.insert(group, at);
     }
 
     /// The group's question is answered.
-    pub fn ask_no_more(&mut self, group: GroupId) {
+    pub(crate) fn ask_no_more(&mut self, group: GroupId) {
         self.asking.remove(&group);
     }
 
     /// Returns the groups whose questions are due.
-    pub fn to_ask(&self, now: Time) -> Vec<GroupId> {
+    pub(crate) fn to_ask(&self, now: Time) -> Vec<GroupId> {
         self.asking.iter().filter(|(_, at)| **at <= now).map(|(group, _)| *group).collect()
     }
 
     // ---- leases that were granted ----
 
     /// The group waits until this time. Returns true if it did not wait before.
-    pub fn wait_grace(&mut self, group: GroupId, until: Time) -> bool {
+    pub(crate) fn wait_grace(&mut self, group: GroupId, until: Time) -> bool {
         self.grace.insert(group, until).is_none()
     }
 
     /// The group waits for no lease any more.
-    pub fn end_grace(&mut self, group: GroupId) {
+    pub(crate) fn end_grace(&mut self, group: GroupId) {
         self.grace.remove(&group);
     }
 
     /// Returns the groups that wait for leases.
-    pub fn in_grace(&self) -> Vec<GroupId> {
+    pub(crate) fn in_grace(&self) -> Vec<GroupId> {
         self.grace.keys().copied().collect()
     }
 
     /// Returns true if such a wait is over.
-    pub fn is_grace_over(&self, now: Time) -> bool {
+    pub(crate) fn is_grace_over(&self, now: Time) -> bool {
         self.grace.values().any(|until| *until <= now)
     }
 
     // ---- joiners ----
 
     /// This device fills a joiner in the group.
-    pub fn join(&mut self, group: GroupId) {
+    pub(crate) fn join(&mut self, group: GroupId) {
         self.joining.insert(group);
     }
 
     /// Returns the groups in which this device fills a joiner, in order.
-    pub fn joining(&self) -> impl Iterator<Item = GroupId> {
+    pub(crate) fn joining(&self) -> impl Iterator<Item = GroupId> {
         self.joining.iter().copied()
     }
 }

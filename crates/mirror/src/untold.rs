@@ -17,34 +17,34 @@ pub(crate) struct Untold {
 
 impl Untold {
     /// The secondaries may not know this group's commit point.
-    pub fn commit(&mut self, group: GroupId) {
+    pub(crate) fn commit(&mut self, group: GroupId) {
         self.commits.push(group);
     }
 
     /// Takes the groups whose commit points are to be told.
-    pub fn take_commits(&mut self) -> Vec<GroupId> {
+    pub(crate) fn take_commits(&mut self) -> Vec<GroupId> {
         core::mem::take(&mut self.commits)
     }
 
     /// The unit store does not know all clean blocks of this group.
     #[inline]
-    pub fn clean(&mut self, group: GroupId) {
+    pub(crate) fn clean(&mut self, group: GroupId) {
         self.clean.insert(group);
     }
 
     /// A joiner has become ready to be admitted.
-    pub fn ready_to_admit(&mut self) {
+    pub(crate) fn ready_to_admit(&mut self) {
         self.ready = true;
     }
 
     /// Returns true once after joiners have become ready to be admitted.
-    pub fn take_ready_to_admit(&mut self) -> bool {
+    pub(crate) fn take_ready_to_admit(&mut self) -> bool {
         core::mem::take(&mut self.ready)
     }
 
     /// Takes a group of which clean blocks are to be told.
     #[inline]
-    pub fn next_clean(&mut self) -> Option<GroupId> {
+    pub(crate) fn next_clean(&mut self) -> Option<GroupId> {
         self.clean.pop_first()
     }
 }

@@ -44,7 +44,7 @@ impl<S: UnitStore> Mirror<S> {
             let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
             let begun = sync.joiner.is_some()
                 && sync.has_begun()
-                && r.is_solo()
+                && r.is_only_in_sync()
                 && r.config.replicas.len() > 2;
             let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
             begun.then(|| (group, sync.todo.bytes(), missed))
@@ -116,15 +116,15 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Sets the devices that are needed. Beacons also go to the `courted` devices, the candidates
-    /// that may come back.
+    /// Sets the devices that are needed. Beacons also go to `candidates`: devices that may come
+    /// back.
     pub fn need_leases(
         &mut self,
         now: Time,
         needed: &BTreeSet<DeviceId>,
-        courted: &BTreeSet<DeviceId>,
+        candidates: &BTreeSet<DeviceId>,
     ) {
-        self.leases.need(now, &needed.union(courted).copied().collect());
+        self.leases.need(now, &needed.union(candidates).copied().collect());
         self.failures.others.retain(|device| needed.contains(device));
     }
 
@@ -188,7 +188,7 @@ impl<S: UnitStore> Mirror<S> {
     /// measurement are left out.
     pub fn slow(&mut self, now: Time, floor: Duration) -> Vec<(DeviceId, Duration)> {
         let own = self.jobs.took(now).map(|took| (self.me, took));
-        let all = own.into_iter().chain(self.leases.trips(now));
+        let all = own.into_iter().chain(self.leases.round_trips(now));
         all.filter(|(_, took)| *took >= floor).collect()
     }
 

@@ -38,10 +38,10 @@ struct Peer {
     /// `None` while no dialled link is welcomed there; then nothing is in flight.
     link: Option<PeerLink>,
     /// Bytes of operations of streams that were sent on it and are not answered.
-    flying: u64,
+    in_flight: u64,
     /// Bytes of operations that were sent on it and ended without an answer. They may still wait in
     /// its queue.
-    sunk: u64,
+    abandoned: u64,
     /// The number of the last operation that was sent when the last of these ended.
     fence: u64,
     /// By group: such operations, if the device will be asked for its state in the group. They
@@ -71,16 +71,16 @@ struct Undone {
 impl Peer {
     /// An operation of this many bytes ends without an answer.
     fn sink(&mut self, bytes: u64, sends: u64) {
-        let bytes = bytes.min(self.flying);
-        self.flying -= bytes;
-        (self.sunk, self.fence) = (self.sunk + bytes, sends);
+        let bytes = bytes.min(self.in_flight);
+        self.in_flight -= bytes;
+        (self.abandoned, self.fence) = (self.abandoned + bytes, sends);
     }
 
     /// Like `sink`, for an operation sent with this number in a group in which the device will be
     /// asked for its state.
     fn leave(&mut self, group: GroupId, bytes: u64, number: u64) {
-        let bytes = bytes.min(self.flying);
-        self.flying -= bytes;
+        let bytes = bytes.min(self.in_flight);
+        self.in_flight -= bytes;
         self.left += bytes;
         let undone = self.undone.entry(group).or_default();
         *undone = Undone { bytes: undone.bytes + bytes, last: undone.last.max(number) };
@@ -98,7 +98,7 @@ impl Peer {
     /// The device has answered what was sent with this number, so it has read everything that was
     /// sent before. Returns the bytes that take no room any more.
     fn has_read(&mut self, number: u64) -> u64 {
-        if number > self.fence { core::mem::take(&mut self.sunk) } else { 0 }
+        if number > self.fence { core::mem::take(&mut self.abandoned) } else { 0 }
     }
 
     /// Returns true if something waits for room.
@@ -108,12 +108,12 @@ impl Peer {
 
     /// Returns the bytes that take room in its window.
     fn taken(&self) -> u64 {
-        self.flying + self.sunk + self.left
+        self.in_flight + self.abandoned + self.left
     }
 
     /// Returns true if there is room. One operation always has room, however large it is.
     fn has_room(&self, bytes: u64, window: u64) -> bool {
-        self.flying == 0 || self.taken() + bytes <= window || mutant::on(Mutant::NoWindow)
+        self.in_flight == 0 || self.taken() + bytes <= window || mutant::on(Mutant::NoWindow)
     }
 
     /// Returns true if an operation that comes now has room, and overtakes none that waits.
@@ -137,12 +137,12 @@ pub(crate) struct Windows {
     /// Number of operations of streams that were handed to links so far.
     sends: u64,
     /// Devices whose windows have room again while something waits for it.
-    roomy: Vec<DeviceId>,
+    with_room: Vec<DeviceId>,
 }
 
 impl Windows {
     /// Creates the state in which nothing is in flight.
-    pub fn new(limits: &Limits) -> Windows {
+    pub(crate) fn new(limits: &Limits) -> Windows {
         let window = limits.link_queue / 2;
         Windows {
             peers: IdMap::default(),
@@ -151,23 +151,23 @@ impl Windows {
             taken: 0,
             waiting: 0,
             sends: 0,
-            roomy: Vec::new(),
+            with_room: Vec::new(),
         }
     }
 
     /// Returns the largest number of bytes in flight to a device: its window, or one operation.
-    pub fn most(limits: &Limits) -> u64 {
+    pub(crate) fn most(limits: &Limits) -> u64 {
         (limits.link_queue / 2).max(wire::header::HEADER as u64 + u64::from(UNIT))
     }
 
     /// Returns the largest number of bytes in flight to one device.
-    pub fn most_flying(&self) -> u64 {
-        self.peers.values().map(|peer| peer.flying).max().unwrap_or(0)
+    pub(crate) fn most_flying(&self) -> u64 {
+        self.peers.values().map(|peer| peer.in_flight).max().unwrap_or(0)
     }
 
     /// Returns the bytes that an operation of the stream takes in a window.
     #[inline]
-    pub fn bytes(&self, op: &Op) -> u64 {
+    pub(crate) fn bytes(&self, op: &Op) -> u64 {
         self.least.max((wire::header::HEADER + op.body.len()) as u64)
     }
 
@@ -175,13 +175,13 @@ impl Windows {
 
     /// Returns the link that leads to a device, while it is up.
     #[inline]
-    pub fn link(&self, device: DeviceId) -> Option<PeerLink> {
+    pub(crate) fn link(&self, device: DeviceId) -> Option<PeerLink> {
         self.peers.get(device)?.link
     }
 
     /// Sets the new link to a device, or that there is none: nothing is in flight on it. Returns
     /// true if clients waited for room there.
-    pub fn connect(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
+    pub(crate) fn connect(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
         self.taken -= before.taken();
@@ -192,13 +192,13 @@ impl Windows {
     // ---- room ----
 
     /// Returns the number of operations that were sent so far.
-    pub fn sends(&self) -> u64 {
+    pub(crate) fn sends(&self) -> u64 {
         self.sends
     }
 
     /// Returns the number of an operation that is sent now.
     #[inline]
-    pub fn next_number(&mut self) -> u64 {
+    pub(crate) fn next_number(&mut self) -> u64 {
         self.sends += 1;
         self.sends
     }
@@ -206,7 +206,7 @@ impl Windows {
     /// An operation is to be sent to this device. Returns the link if it may go now. Otherwise it
     /// waits for room, unless it `has_turn`, or for the link.
     #[inline]
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         device: DeviceId,
         key: u64,
@@ -220,21 +220,21 @@ impl Windows {
             self.waiting += 1;
             return None;
         }
-        peer.flying += bytes;
+        peer.in_flight += bytes;
         self.taken += bytes;
         Some(link)
     }
 
     /// Returns true if no link can be short of room for this many bytes more.
     #[inline]
-    pub fn are_light(&self, bytes: u64) -> bool {
+    pub(crate) fn are_light(&self, bytes: u64) -> bool {
         let any = mutant::on(Mutant::NoWindow);
         self.waiting == 0 && (self.taken + bytes <= self.window || any)
     }
 
     /// Returns true if a client's write of this many bytes has to wait until this device has
     /// answered more. Clients that wait already come first.
-    pub fn crowd(&mut self, now: Time, device: DeviceId, bytes: u64) -> bool {
+    pub(crate) fn crowd(&mut self, now: Time, device: DeviceId, bytes: u64) -> bool {
         let Some(peer) = self.peers.get_mut(device).filter(|p| p.link.is_some()) else {
             return false;
         };
@@ -251,10 +251,10 @@ impl Windows {
     /// A device has answered an operation of this many bytes, which was sent with this number: that
     /// makes room.
     #[inline]
-    pub fn answered(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
+    pub(crate) fn answered(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
-        let bytes = bytes.min(peer.flying);
-        peer.flying -= bytes;
+        let bytes = bytes.min(peer.in_flight);
+        peer.in_flight -= bytes;
         self.taken -= bytes + peer.has_read(number);
         peer.answered = Some((number, now));
         if peer.is_waited_for() {
@@ -266,7 +266,7 @@ impl Windows {
     /// A device has told its state in this group: it has read the first `sends` operations that
     /// were sent, and done those of the group.
     #[cold]
-    pub fn told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
+    pub(crate) fn told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         self.taken -= peer.has_read(sends + 1);
         if peer.undone.get(&group).is_none_or(|undone| undone.last <= sends) {
@@ -281,7 +281,14 @@ impl Windows {
     /// The device has not answered it, may not have read it yet, and its answer doesn't count any
     /// more. `asked`: the device will be asked for its state in the group.
     #[cold]
-    pub fn ends(&mut self, device: DeviceId, group: GroupId, bytes: u64, number: u64, asked: bool) {
+    pub(crate) fn ends(
+        &mut self,
+        device: DeviceId,
+        group: GroupId,
+        bytes: u64,
+        number: u64,
+        asked: bool,
+    ) {
         let Some(peer) = self.peers.get_mut(device) else { return };
         match asked {
             true => peer.leave(group, bytes, number),
@@ -295,14 +302,14 @@ impl Windows {
     /// A configuration of this group ends, and `asks` says which devices are asked for their states
     /// in the next one. The others will not tell what they have done.
     #[cold]
-    pub fn ask_no_more(&mut self, group: GroupId, asks: impl Fn(DeviceId) -> bool) {
+    pub(crate) fn ask_no_more(&mut self, group: GroupId, asks: impl Fn(DeviceId) -> bool) {
         for (device, peer) in self.peers.iter_mut() {
             // The next question may have to wait for others than this device.
             peer.stalled_in.remove(&group);
             if !asks(device)
                 && let Some(bytes) = peer.forget(group)
             {
-                (peer.sunk, peer.fence) = (peer.sunk + bytes, self.sends);
+                (peer.abandoned, peer.fence) = (peer.abandoned + bytes, self.sends);
             }
         }
     }
@@ -310,44 +317,44 @@ impl Windows {
     // ---- what waits ----
 
     fn note_room(&mut self, device: DeviceId) {
-        if !self.roomy.contains(&device) {
-            self.roomy.push(device);
+        if !self.with_room.contains(&device) {
+            self.with_room.push(device);
         }
     }
 
     /// Returns true if there is room somewhere for something that waits.
     #[inline]
-    pub fn have_room(&self) -> bool {
-        !self.roomy.is_empty()
+    pub(crate) fn have_room(&self) -> bool {
+        !self.with_room.is_empty()
     }
 
     /// Takes a device whose window has room again.
-    pub fn next_with_room(&mut self) -> Option<DeviceId> {
-        self.roomy.pop()
+    pub(crate) fn next_with_room(&mut self) -> Option<DeviceId> {
+        self.with_room.pop()
     }
 
     /// Returns the operation that has waited longest for room at this device.
-    pub fn first_waiting(&self, device: DeviceId) -> Option<u64> {
+    pub(crate) fn first_waiting(&self, device: DeviceId) -> Option<u64> {
         self.peers.get(device)?.backlog.front().copied()
     }
 
     /// Returns true if the device has room for this many bytes.
-    pub fn has_room(&self, device: DeviceId, bytes: u64) -> bool {
+    pub(crate) fn has_room(&self, device: DeviceId, bytes: u64) -> bool {
         self.peers.get(device).is_some_and(|peer| peer.has_room(bytes, self.window))
     }
 
     /// The operation that has waited longest waits no more.
-    pub fn end_wait(&mut self, device: DeviceId) {
+    pub(crate) fn end_wait(&mut self, device: DeviceId) {
         let first = self.peers.get_mut(device).and_then(|peer| peer.backlog.pop_front());
         self.waiting -= u64::from(first.is_some());
     }
 
     /// Nothing is left that waits at this device. Returns true if clients go on that waited for
     /// room there. They do not after every answer, because that retries everything that waits.
-    pub fn lets_clients_go_on(&mut self, device: DeviceId) -> bool {
+    pub(crate) fn lets_clients_go_on(&mut self, device: DeviceId) -> bool {
         let Some(peer) = self.peers.get_mut(device) else { return false };
-        let roomy = peer.flying == 0 || peer.taken() <= self.window / 4 * 3;
-        let go_on = roomy && peer.awaited.take().is_some();
+        let with_room = peer.in_flight == 0 || peer.taken() <= self.window / 4 * 3;
+        let go_on = with_room && peer.awaited.take().is_some();
         self.waiting -= u64::from(go_on);
         go_on
     }
@@ -357,47 +364,53 @@ impl Windows {
     /// Returns true if the link to a device is up, and the device has read all operations that
     /// ended without an answer, and done those of this group. What it may still have to do in other
     /// groups may take half of its window.
-    pub fn is_clear(&self, device: DeviceId, group: GroupId) -> bool {
+    pub(crate) fn is_clear(&self, device: DeviceId, group: GroupId) -> bool {
         let Some(peer) = self.peers.get(device) else { return false };
-        let done = peer.sunk == 0 && !peer.undone.contains_key(&group);
+        let done = peer.abandoned == 0 && !peer.undone.contains_key(&group);
         peer.link.is_some() && done && !self.is_behind(device)
     }
 
     /// Returns true if a device can't take the stream of one more group yet: it still has to tell
     /// its state in a group in which it stalled, or more than half of its window is taken by what
     /// it may still have to do in groups in which it will be asked for its state.
-    pub fn is_behind(&self, device: DeviceId) -> bool {
+    pub(crate) fn is_behind(&self, device: DeviceId) -> bool {
         let behind = |peer: &Peer| !peer.stalled_in.is_empty() || peer.left > self.window / 2;
         self.peers.get(device).is_some_and(behind)
     }
 
     /// Returns since when clients wait for room at this device, or since its last answer after
     /// that.
-    pub fn awaited(&self, device: DeviceId) -> Option<Time> {
+    pub(crate) fn awaited(&self, device: DeviceId) -> Option<Time> {
         self.peers.get(device)?.awaited
     }
 
     /// Returns true if the device has answered an operation within this time.
-    pub fn answers(&self, device: DeviceId, now: Time, within: Duration) -> bool {
+    pub(crate) fn answers(&self, device: DeviceId, now: Time, within: Duration) -> bool {
         let answered = self.peers.get(device).and_then(|peer| peer.answered);
         answered.is_some_and(|(_, at)| now.since(at) <= within)
     }
 
     /// Returns true if the device works on operations that were sent before this number: it has
     /// answered one of them within this time.
-    pub fn is_before(&self, device: DeviceId, number: u64, now: Time, within: Duration) -> bool {
+    pub(crate) fn is_before(
+        &self,
+        device: DeviceId,
+        number: u64,
+        now: Time,
+        within: Duration,
+    ) -> bool {
         let answered = self.peers.get(device).and_then(|peer| peer.answered);
         answered.is_some_and(|(last, at)| last < number && now.since(at) <= within)
     }
 
     /// Returns true if the device may still have operations of this group to do that ended here.
-    pub fn has_undone(&self, device: DeviceId, group: GroupId) -> bool {
+    pub(crate) fn has_undone(&self, device: DeviceId, group: GroupId) -> bool {
         self.peers.get(device).is_some_and(|peer| peer.undone.contains_key(&group))
     }
 
     /// The device stalled. It gets no stream until it has told its state in these groups, in which
     /// it is asked.
-    pub fn stalls(&mut self, device: DeviceId, groups: impl Iterator<Item = GroupId>) {
+    pub(crate) fn stalls(&mut self, device: DeviceId, groups: impl Iterator<Item = GroupId>) {
         if let Some(peer) = self.peers.get_mut(device) {
             peer.stalled_in.extend(groups);
         }

@@ -68,7 +68,7 @@ use wire::control::{BuildInfo, Hello, Intent, Role};
 use wire::{HANDSHAKE_VERSION, PeerFramer, PeerLink};
 
 use gather::Gathered;
-pub use grown::Grown;
+pub use grown::ListLengths;
 use intake::Input;
 use moved::Moved;
 use office::Office;

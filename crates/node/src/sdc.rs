@@ -40,7 +40,8 @@ use base::{
 use core::net::SocketAddr;
 use mirror::client::{Action, Client, Hangup, Turn};
 use seam::{
-    BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers, Unsent,
+    BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers,
+    UnsentLimits,
 };
 
 pub use framer::SdcFramer;
@@ -88,7 +89,7 @@ enum Link {
 
 /// Lengths of the lists of a client, or their bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grown {
+pub struct ListLengths {
     /// Requests that are not answered, orphans included.
     pub requests: usize,
     /// Those that write data.
@@ -152,8 +153,8 @@ impl Sdc {
     }
 
     /// Returns how long the lists are that programs and NBD clients make grow.
-    pub fn grown(&self) -> Grown {
-        Grown {
+    pub fn grown(&self) -> ListLengths {
+        ListLengths {
             requests: self.client.outstanding(),
             writes: self.client.writes(),
             ops: self.client.ops(),
@@ -162,10 +163,10 @@ impl Sdc {
     }
 
     /// Returns how long they may be (`docs/internals/limits.md`).
-    pub fn may_grow(&self) -> Grown {
+    pub fn may_grow(&self) -> ListLengths {
         let limits = &self.config.limits;
         let requests = limits.sdc_requests as usize;
-        Grown {
+        ListLengths {
             requests,
             writes: requests - requests / 4,
             ops: requests * 3,
@@ -362,7 +363,7 @@ impl Node for Sdc {
         Some(link::strangers(&self.config.limits))
     }
 
-    fn unsent(&self, port: Port) -> Option<Unsent> {
+    fn unsent(&self, port: Port) -> Option<UnsentLimits> {
         (port == Port::Target).then_some(nbd::UNSENT)
     }
 

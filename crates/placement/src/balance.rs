@@ -28,7 +28,7 @@ pub const TOLERANCE: f64 = 0.02;
 
 /// A group in its present state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct PlacedGroup {
     /// The group.
     pub group: GroupId,
     /// Its replicas, preferred primary first.
@@ -61,29 +61,34 @@ pub struct Plan {
 /// nothing and gives everything away; a replica on a device that is not listed is homeless, too. A
 /// group whose replicas are both homeless gets a new home for the first now, and for the second in
 /// the next plan.
-pub fn balance(devices: &[Device], held: &[Held]) -> Result<Plan, TooFewServers> {
+pub fn balance(devices: &[Device], held: &[PlacedGroup]) -> Result<Plan, TooFewServers> {
     plan(devices, held, true)
 }
 
 /// Plans moves of homeless replicas only. All others stay where they are, and the new homes are the
 /// best under this condition. Preferred primaries do not change.
-pub fn house(devices: &[Device], held: &[Held]) -> Result<Vec<Move>, TooFewServers> {
+pub fn place_homeless(
+    devices: &[Device],
+    held: &[PlacedGroup],
+) -> Result<Vec<Move>, TooFewServers> {
     plan(devices, held, false).map(|plan| plan.moves)
 }
 
-fn plan(devices: &[Device], held: &[Held], level: bool) -> Result<Plan, TooFewServers> {
+fn plan(devices: &[Device], held: &[PlacedGroup], level: bool) -> Result<Plan, TooFewServers> {
     let homes: Vec<Device> = devices.iter().copied().filter(|d| d.capacity > 0).collect();
     let (parts, place) = (parts(&homes)?, places(&homes));
     let mut spread = Spread::new(homes.len());
     for [a, b] in held.iter().map(|h| h.replicas.each_ref().map(|d| place.get(d))) {
         a.zip(b).into_iter().for_each(|(a, b)| spread.join(*a, *b));
     }
-    let (full, empty): (Vec<Held>, Vec<Held>) = held.iter().copied().partition(|h| h.weight > 0);
-    let empty: Vec<Held> = empty.into_iter().map(|h| Held { weight: 1, ..h }).collect();
+    let (full, empty): (Vec<PlacedGroup>, Vec<PlacedGroup>) =
+        held.iter().copied().partition(|h| h.weight > 0);
+    let empty: Vec<PlacedGroup> =
+        empty.into_iter().map(|h| PlacedGroup { weight: 1, ..h }).collect();
     let mut plan = Plan::default();
     for held in [full, empty].iter().filter(|held| !held.is_empty()) {
         let mut scales = Scales::new(devices, &homes, &parts, held, core::mem::take(&mut spread));
-        scales.house();
+        scales.place_homeless();
         while scales.level() {}
         if level {
             scales.housed_only = false;
@@ -104,7 +109,7 @@ fn plan(devices: &[Device], held: &[Held], level: bool) -> Result<Plan, TooFewSe
 const HOMELESS: usize = usize::MAX;
 
 struct Scales<'a> {
-    held: &'a [Held],
+    held: &'a [PlacedGroup],
     homes: &'a [Device],
     /// The places of each group's replicas, as indices in `homes`.
     at: Vec<[usize; 2]>,
@@ -134,7 +139,7 @@ impl<'a> Scales<'a> {
         devices: &[Device],
         homes: &'a [Device],
         parts: &[f64],
-        held: &'a [Held],
+        held: &'a [PlacedGroup],
         spread: Spread,
     ) -> Scales<'a> {
         let all: f64 = held.iter().map(|h| 2.0 * h.weight as f64).sum();
@@ -167,7 +172,7 @@ impl<'a> Scales<'a> {
     }
 
     /// Finds homes for homeless replicas, the heaviest group first.
-    fn house(&mut self) {
+    fn place_homeless(&mut self) {
         let homeless = |g: &usize| self.at[*g].contains(&HOMELESS);
         let mut groups: Vec<usize> = (0..self.held.len()).filter(homeless).collect();
         groups.sort_by_key(|g| (core::cmp::Reverse(self.held[*g].weight), *g));
@@ -254,7 +259,7 @@ impl<'a> Scales<'a> {
             let from = scales.at[group][side];
             let other = if gives { scales.relative(to) } else { -scales.relative(from) };
             let better = best.is_none_or(|(least, ..)| other < least);
-            let may = better && from != to && scales.may_go(group, from);
+            let may = better && from != to && scales.may_move(group, from);
             if may && scales.fits(group, side, to) && scales.helps(group, from, to) {
                 best = Some((other, group, side, to));
             }
@@ -288,7 +293,7 @@ impl<'a> Scales<'a> {
         }
         let may = |g: &&usize| {
             let side = self.side(**g, from);
-            self.may_go(**g, from) && self.fits(**g, side, to) && self.helps(**g, from, to)
+            self.may_move(**g, from) && self.fits(**g, side, to) && self.helps(**g, from, to)
         };
         let best = self.on[from].iter().filter(may).min_by_key(|g| {
             let side = self.side(**g, from);
@@ -307,7 +312,7 @@ impl<'a> Scales<'a> {
         if self.housed_only && self.housed_on[from] == 0 {
             return false;
         }
-        let first = |g: &&usize| self.may_go(**g, from) && self.helps(**g, from, to);
+        let first = |g: &&usize| self.may_move(**g, from) && self.helps(**g, from, to);
         for one in self.on[from].iter().filter(first).copied() {
             let side = self.side(one, from);
             let third = |h: &usize| *h != from && *h != to && self.fits(one, side, *h);
@@ -315,7 +320,7 @@ impl<'a> Scales<'a> {
             for via in (0..self.homes.len()).filter(third) {
                 let second = |g: &&usize| {
                     let light = self.held[**g].weight <= self.held[one].weight;
-                    self.may_go(**g, via)
+                    self.may_move(**g, via)
                         && light
                         && **g != one
                         && self.fits(**g, self.side(**g, via), to)
@@ -345,7 +350,7 @@ impl<'a> Scales<'a> {
     }
 
     /// Returns true if the replica has not moved yet, or moves anyway and may get another home.
-    fn may_go(&self, group: usize, from: usize) -> bool {
+    fn may_move(&self, group: usize, from: usize) -> bool {
         match self.housed[group] {
             Some(side) => self.at[group][side] == from,
             None => !self.housed_only && self.moved[group].is_none(),

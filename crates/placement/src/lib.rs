@@ -16,7 +16,7 @@ mod orient;
 mod slots;
 mod spread;
 
-pub use balance::{Held, Move, Plan, TOLERANCE, balance, house};
+pub use balance::{Move, PlacedGroup, Plan, TOLERANCE, balance, place_homeless};
 pub use groups::{Device, Pair, TooFewServers, parts, plan, top_up};
 pub use slots::{Choice, choose_slots};
 pub use spread::PARTNERS;

@@ -20,32 +20,32 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    pub fn new(n: usize) -> Spread {
+    pub(crate) fn new(n: usize) -> Spread {
         Spread { n, pairs: vec![0; n * n], partners: vec![Vec::new(); n] }
     }
 
     /// Returns the number of groups that the two share.
-    pub fn pairs(&self, a: usize, b: usize) -> u32 {
+    pub(crate) fn pairs(&self, a: usize, b: usize) -> u32 {
         self.pairs[a * self.n + b]
     }
 
     /// Returns true if the two share no group and one of them already has enough partners.
-    pub fn widens(&self, a: usize, b: usize) -> bool {
+    pub(crate) fn widens(&self, a: usize, b: usize) -> bool {
         self.pairs(a, b) == 0 && (self.has_enough(a) || self.has_enough(b))
     }
 
     /// Returns true if it has [`PARTNERS`] partners.
-    pub fn has_enough(&self, device: usize) -> bool {
+    pub(crate) fn has_enough(&self, device: usize) -> bool {
         self.partners[device].len() >= PARTNERS as usize
     }
 
     /// Returns the devices that it shares groups with, in no particular order.
-    pub fn partners(&self, device: usize) -> &[usize] {
+    pub(crate) fn partners(&self, device: usize) -> &[usize] {
         &self.partners[device]
     }
 
     /// Adds a group that the two share.
-    pub fn join(&mut self, a: usize, b: usize) {
+    pub(crate) fn join(&mut self, a: usize, b: usize) {
         for (one, other) in [(a, b), (b, a)] {
             if self.pairs(one, other) == 0 {
                 self.partners[one].push(other);
@@ -55,7 +55,7 @@ impl Spread {
     }
 
     /// Removes a group that the two share.
-    pub fn part(&mut self, a: usize, b: usize) {
+    pub(crate) fn part(&mut self, a: usize, b: usize) {
         for (one, other) in [(a, b), (b, a)] {
             self.pairs[one * self.n + other] -= 1;
             if self.pairs(one, other) == 0 {

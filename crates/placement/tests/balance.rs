@@ -2,7 +2,9 @@
 //! has moved than necessary.
 
 use base::{DeviceId, GroupId, Prng, SdsId, VolumeId};
-use placement::{Choice, Device, Held, PARTNERS, Pair, Plan, balance, choose_slots, house, plan};
+use placement::{
+    Choice, Device, PARTNERS, Pair, PlacedGroup, Plan, balance, choose_slots, place_homeless, plan,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 const CAPACITY: u64 = 1 << 40;
@@ -21,7 +23,7 @@ fn sized(servers: u32, per_server: u32, size: impl Fn(u32) -> u64) -> Vec<Device
 /// Devices and their groups, each of the same weight.
 struct World {
     devices: Vec<Device>,
-    held: Vec<Held>,
+    held: Vec<PlacedGroup>,
     next: u32,
 }
 
@@ -32,7 +34,8 @@ impl World {
 
     fn of(devices: Vec<Device>, per_device: u32) -> World {
         let pairs = plan(&devices, per_device).unwrap();
-        let held = |(i, replicas)| Held { group: GroupId(i as u32 + 1), replicas, weight: 1 << 30 };
+        let held =
+            |(i, replicas)| PlacedGroup { group: GroupId(i as u32 + 1), replicas, weight: 1 << 30 };
         let held = pairs.into_iter().enumerate().map(held).collect();
         World { next: devices.len() as u32 + 1, devices, held }
     }
@@ -175,7 +178,7 @@ fn a_device_without_room_gives_all() {
         let plan = balance(&world.devices, &world.held).unwrap();
         world.apply(&plan);
     }
-    let left = |h: &&Held| h.replicas.iter().any(|d| d.0 == 4 || d.0 == 8);
+    let left = |h: &&PlacedGroup| h.replicas.iter().any(|d| d.0 == 4 || d.0 == 8);
     assert_eq!(world.held.iter().filter(left).count(), 0);
     world.devices.retain(|d| d.capacity > 0);
     world.check();
@@ -234,8 +237,9 @@ fn where_servers_stand_in_the_way_two_replicas_move_in_turn() {
     // Half of the groups are on servers 1 and 2, and the new device is on server 3.
     let mut devices = cluster(3, 1);
     let pair = |i: u32| if i < 20 { [1, 2] } else { [2, 3] };
-    let held = |i: u32| Held { group: GroupId(i + 1), replicas: pair(i).map(DeviceId), weight: 1 };
-    let held: Vec<Held> = (0..40).map(held).collect();
+    let held =
+        |i: u32| PlacedGroup { group: GroupId(i + 1), replicas: pair(i).map(DeviceId), weight: 1 };
+    let held: Vec<PlacedGroup> = (0..40).map(held).collect();
     devices.push(Device { id: DeviceId(4), sds: SdsId(3), capacity: CAPACITY });
     let mut world = World { devices, held, next: 5 };
     let plan = balance(&world.devices, &world.held).unwrap();
@@ -321,7 +325,7 @@ fn who_stays_is_not_moved_where_others_have_to_move() {
         let mut world = World::of(sized(servers, 2, |i| sizes[i as usize]), 64);
         world.remove(SdsId(1));
         let least = world.least();
-        let moves = house(&world.devices, &world.held).unwrap();
+        let moves = place_homeless(&world.devices, &world.held).unwrap();
         let homeless = world.held.iter().filter(|h| h.replicas.iter().any(|d| d.0 <= 2)).count();
         assert_eq!(moves.len(), homeless);
         assert!(moves.iter().all(|m| m.from.0 <= 2));

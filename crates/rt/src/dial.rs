@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::link::Pinned;
 
 /// How long a dial may take before it fails.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+pub(crate) const DIAL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A connection that is being established.
 pub(crate) struct Dial {

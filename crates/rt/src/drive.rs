@@ -46,7 +46,7 @@ macro_rules! on {
 }
 
 /// An open device. It stays on the thread that opened it.
-pub struct Drive {
+pub struct OfflineDevice {
     engine: Engine,
     /// The engine watches it; no thread wakes a drive.
     _waker: Waker,
@@ -61,21 +61,21 @@ pub struct Drive {
     shadow: Option<Shadow>,
 }
 
-impl Drive {
+impl OfflineDevice {
     /// Opens a device for exclusive use by this process.
-    pub fn open(spec: &DiskSpec, backend: Backend) -> Result<Drive, RtError> {
-        Drive::new(Disk::open(spec)?, backend, None)
+    pub fn open(spec: &DiskSpec, backend: Backend) -> Result<OfflineDevice, RtError> {
+        OfflineDevice::new(Disk::open(spec)?, backend, None)
     }
 
     /// Opens a file or block device that must not change, and that no process writes to. The device
     /// is opened for reading only. Writes are kept in memory, reads see them, and flushes do
     /// nothing.
-    pub fn read_only(path: &Path) -> Result<Drive, RtError> {
+    pub fn read_only(path: &Path) -> Result<OfflineDevice, RtError> {
         let disk = Disk::File(Device::read_only(path)?);
-        Drive::new(disk, Backend::Auto, Some(Shadow::default()))
+        OfflineDevice::new(disk, Backend::Auto, Some(Shadow::default()))
     }
 
-    fn new(disk: Disk, backend: Backend, shadow: Option<Shadow>) -> Result<Drive, RtError> {
+    fn new(disk: Disk, backend: Backend, shadow: Option<Shadow>) -> Result<OfflineDevice, RtError> {
         let waker = Waker::new()?;
         let engine = match probe::choose(backend)?.backend {
             Backend::Epoll => {
@@ -86,7 +86,7 @@ impl Drive {
                 Uring::new(waker.as_fd()).map_err(|e| RtError::NoUring { why: e.to_string() })?,
             ),
         };
-        Ok(Drive {
+        Ok(OfflineDevice {
             engine,
             _waker: waker,
             disk,
@@ -213,7 +213,7 @@ impl Drive {
     }
 }
 
-impl Drop for Drive {
+impl Drop for OfflineDevice {
     fn drop(&mut self) {
         on!(&mut self.engine, sys => sys.cancel_all());
         let until = crate::clock::now() + LAST_WAIT;

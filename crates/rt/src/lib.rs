@@ -3,8 +3,8 @@
 //! A [`Shard`] is one thread with one reactor (io_uring, or epoll where io_uring is forbidden) that
 //! runs one or more [`seam::Node`]s. It takes no lock and allocates nothing per I/O in steady
 //! state; other threads reach it only through [`Stop`]. [`seam::contract`] lists what a driver
-//! promises to a node, and tests it. A [`Drive`] is a single device without a shard, for tools. A
-//! [`HeldName`] is the name that a process gives its client.
+//! promises to a node, and tests it. An [`OfflineDevice`] is a single device without a shard, for
+//! tools. A [`HeldName`] is the name that a process gives its client.
 //!
 //! ```no_run
 //! # fn run<N: seam::Node>(mut node: N) -> Result<(), rt::RtError> {
@@ -40,7 +40,7 @@ mod table;
 
 pub use clock::now;
 pub use config::{Backend, Config, DiskSpec, ListenAddr, Listener, Seat};
-pub use drive::{Drive, Ended};
+pub use drive::{Ended, OfflineDevice};
 pub use error::RtError;
 pub use name::HeldName;
 pub use reactor::Reactor;

@@ -6,7 +6,7 @@ use crate::error::RtError;
 use crate::net;
 use crate::probe::{self, Choice};
 use crate::reactor::{Engine, Reactor};
-use crate::shard::{self, Belongings, Parts};
+use crate::shard::{self, NodeResources, Parts};
 use crate::signal::{Stop, Waker};
 use crate::sys::{epoll::Epoll, uring::Uring};
 use base::{Prng, Time};
@@ -41,7 +41,7 @@ impl Shard {
             let listeners =
                 seat.listeners.iter().map(listen).collect::<Result<Vec<_>, RtError>>()?;
             let disks = seat.disks.iter().map(Disk::open).collect::<Result<Vec<_>, _>>()?;
-            seats.push(Belongings { listeners, disks });
+            seats.push(NodeResources { listeners, disks });
         }
         let disks = seats.iter().flat_map(|s| &s.disks).filter_map(Disk::notice);
         let notices: Vec<&str> = choice.notice.as_deref().into_iter().chain(disks).collect();

@@ -47,7 +47,7 @@ use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
-use strangers::Crowd;
+use strangers::StrangerList;
 
 /// Turns per batch; after that many the kernel is asked again, without waiting.
 const TURNS: usize = 8;
@@ -60,7 +60,7 @@ const LAST_WAIT: Duration = Duration::from_secs(10);
 /// How long nodes may take to finish their work when the process is to stop.
 const ORDER_WAIT: Duration = Duration::from_secs(3);
 /// The listeners and devices of one node.
-pub(crate) struct Belongings {
+pub(crate) struct NodeResources {
     pub(crate) listeners: Vec<(Port, Listening)>,
     pub(crate) disks: Vec<Disk>,
 }
@@ -69,7 +69,7 @@ pub(crate) struct Belongings {
 pub(crate) struct Parts {
     pub(crate) waker: Arc<Waker>,
     /// One per node.
-    pub(crate) seats: Vec<Belongings>,
+    pub(crate) seats: Vec<NodeResources>,
     pub(crate) spin: Duration,
     pub(crate) link_queue: u64,
     pub(crate) local: bool,
@@ -94,7 +94,7 @@ struct Seat<N> {
     node: N,
     disks: Vec<Disk>,
     /// Strangers, by [`Port`].
-    crowds: [Crowd; 2],
+    crowds: [StrangerList; 2],
     /// Unsent bytes of the links that others dialled, by [`Port`], where the node bounds them.
     unread: [u64; 2],
     /// The node has had an event since its last flush.

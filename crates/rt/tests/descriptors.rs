@@ -66,7 +66,7 @@ fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Opt
         let strangers = Strangers { most, body: 100, patience: Duration::from_millis(500) };
         let node = || Echo { strangers: Some(strangers), ..Echo::default() };
         // Another process opens them, because their other ends would need descriptors here.
-        let mut crowd = Crowd::of(silent, &at.to_string());
+        let mut crowd = StrangerList::of(silent, &at.to_string());
         let mut member = connect(&at);
         let before = descriptors.map(leave_room_for);
         let running = spawn(shard, node);
@@ -88,10 +88,10 @@ fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Opt
 }
 
 /// Silent connections from another process, which runs this same binary.
-struct Crowd(std::process::Child, std::io::BufReader<std::process::ChildStdout>);
+struct StrangerList(std::process::Child, std::io::BufReader<std::process::ChildStdout>);
 
-impl Crowd {
-    fn of(many: usize, at: &str) -> Crowd {
+impl StrangerList {
+    fn of(many: usize, at: &str) -> StrangerList {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_crowd", "--ignored", "--nocapture"])
             .env("CROWD", format!("{many} {at}"))
@@ -99,7 +99,7 @@ impl Crowd {
             .spawn()
             .unwrap();
         let out = std::io::BufReader::new(child.stdout.take().unwrap());
-        Crowd(child, out)
+        StrangerList(child, out)
     }
 
     /// Reads the child's output until a line contains `what`.
@@ -167,7 +167,7 @@ fn strangers_have_a_sixteenth_of_the_descriptors_and_sixteen_at_least() {
         let running = spawn(shard, || Echo { strangers: Some(strangers), ..Echo::default() });
         let mut member = connect(&at);
         exchange(&mut member, b"hello");
-        let mut crowd = Crowd::of(60, &at.to_string());
+        let mut crowd = StrangerList::of(60, &at.to_string());
         let alone = open();
         crowd.all_connected();
         let mut last = connect(&at);

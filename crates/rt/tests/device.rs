@@ -7,7 +7,7 @@
 mod common;
 
 use common::{Dir, backends, leave_out};
-use rt::{Backend, DiskSpec, Drive, RtError};
+use rt::{Backend, DiskSpec, OfflineDevice, RtError};
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -16,12 +16,12 @@ use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
-fn effects(drive: &Drive) -> Effects {
+fn effects(drive: &OfflineDevice) -> Effects {
     Effects::new(drive.pool().clone(), base::Prng::new(1), None)
 }
 
 /// Starts operations and waits for all of them; returns their results in the order of their ids.
-fn play(drive: &mut Drive, list: Vec<Effect>) -> Vec<rt::Ended> {
+fn play(drive: &mut OfflineDevice, list: Vec<Effect>) -> Vec<rt::Ended> {
     let mut out = effects(drive);
     let count = list.len();
     list.into_iter().for_each(|e| out.push(e));
@@ -32,7 +32,7 @@ fn play(drive: &mut Drive, list: Vec<Effect>) -> Vec<rt::Ended> {
     ended
 }
 
-fn one(drive: &mut Drive, effect: Effect) -> Result<Buf, DiskError> {
+fn one(drive: &mut OfflineDevice, effect: Effect) -> Result<Buf, DiskError> {
     play(drive, vec![effect]).pop().unwrap().1
 }
 
@@ -42,7 +42,7 @@ fn read(op: u64, at: u64, len: u32) -> Effect {
     Effect::Read { op: DiskOp(op), disk: DISK, at, len }
 }
 
-fn write(drive: &Drive, op: u64, at: u64, fill: u8, len: usize) -> Effect {
+fn write(drive: &OfflineDevice, op: u64, at: u64, fill: u8, len: usize) -> Effect {
     let body = drive.pool().copy(&vec![fill; len]);
     Effect::Write { op: DiskOp(op), disk: DISK, at, body, durable: false }
 }
@@ -51,12 +51,12 @@ fn flush(op: u64) -> Effect {
     Effect::Flush { op: DiskOp(op), disk: DISK }
 }
 
-fn open(path: &Path, backend: Backend) -> Drive {
-    Drive::open(&DiskSpec::file(path, Some(16 * MIB)), backend).unwrap()
+fn open(path: &Path, backend: Backend) -> OfflineDevice {
+    OfflineDevice::open(&DiskSpec::file(path, Some(16 * MIB)), backend).unwrap()
 }
 
 fn refusal(spec: &DiskSpec) -> RtError {
-    Drive::open(spec, Backend::Auto).err().expect("it is refused")
+    OfflineDevice::open(spec, Backend::Auto).err().expect("it is refused")
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_file_is_made_once_sparse_and_keeps_its_size() {
     }
     let meta = std::fs::metadata(&path).unwrap();
     assert!(std::os::unix::fs::MetadataExt::blocks(&meta) < 100, "it is sparse");
-    let other = Drive::open(&DiskSpec::file(&path, Some(MIB)), Backend::Auto).unwrap();
+    let other = OfflineDevice::open(&DiskSpec::file(&path, Some(MIB)), Backend::Auto).unwrap();
     assert_eq!(other.bytes(), 16 * MIB, "it is never truncated");
     drop(other);
     let error = refusal(&DiskSpec::file(dir.0.join("none/disk"), Some(MIB)));
@@ -102,9 +102,10 @@ fn a_device_has_one_user_and_readers_only_without_one() {
     let path = dir.0.join("disk");
     let user = open(&path, Backend::Auto);
     assert!(matches!(refusal(&DiskSpec::file(&path, None)), RtError::Locked { .. }));
-    assert!(matches!(Drive::read_only(&path).err(), Some(RtError::Locked { .. })));
+    assert!(matches!(OfflineDevice::read_only(&path).err(), Some(RtError::Locked { .. })));
     drop(user);
-    let readers = (Drive::read_only(&path).unwrap(), Drive::read_only(&path).unwrap());
+    let readers =
+        (OfflineDevice::read_only(&path).unwrap(), OfflineDevice::read_only(&path).unwrap());
     assert!(matches!(refusal(&DiskSpec::file(&path, None)), RtError::Locked { .. }));
     drop(readers);
     open(&path, Backend::Auto);
@@ -190,7 +191,7 @@ fn a_read_only_drive_changes_nothing_and_reads_what_it_would_have_written() {
     let dir = Dir::new("device-shadow");
     let path = dir.0.join("disk");
     std::fs::write(&path, vec![5; MIB as usize]).unwrap();
-    let mut drive = Drive::read_only(&path).unwrap();
+    let mut drive = OfflineDevice::read_only(&path).unwrap();
     let list = vec![write(&drive, 1, 8192, 9, 8192), flush(2)];
     assert!(play(&mut drive, list).iter().all(|(_, result)| result.is_ok()));
     let data = one(&mut drive, read(3, 4096, 16384)).unwrap();
@@ -237,10 +238,10 @@ fn a_block_device_has_its_size_and_one_user_and_tells_when_it_fails() {
         std::fs::write(&path, vec![1; 4 << 20]).unwrap();
         let Some(device) = Loop::over(&path, false) else { return };
         let spec = DiskSpec::block(&device.0);
-        let mut drive = Drive::open(&spec, backend).unwrap();
+        let mut drive = OfflineDevice::open(&spec, backend).unwrap();
         assert_eq!(drive.bytes(), 4 * MIB);
         assert!(matches!(refusal(&spec), RtError::Mounted { .. }));
-        assert!(matches!(Drive::read_only(&device.0).err(), Some(RtError::Mounted { .. })));
+        assert!(matches!(OfflineDevice::read_only(&device.0).err(), Some(RtError::Mounted { .. })));
         let error = refusal(&DiskSpec::file(&device.0, None));
         assert!(error.to_string().contains("block:PATH"), "{error}");
         let list = vec![write(&drive, 1, 8192, 9, 8192), flush(2)];
@@ -249,9 +250,11 @@ fn a_block_device_has_its_size_and_one_user_and_tells_when_it_fails() {
         File::options().write(true).open(&path).unwrap().set_len(65536).unwrap();
         assert_eq!(one(&mut drive, read(3, 2 * MIB, 65536)).unwrap_err(), DiskError::Io);
         drop(drive);
-        let mut through =
-            Drive::open(&DiskSpec::Block { path: device.0.clone(), write_through: true }, backend)
-                .unwrap();
+        let mut through = OfflineDevice::open(
+            &DiskSpec::Block { path: device.0.clone(), write_through: true },
+            backend,
+        )
+        .unwrap();
         let durable = write(&through, 1, 0, 4, 4096);
         one(&mut through, durable).unwrap();
         drop(through);
@@ -267,7 +270,7 @@ fn a_read_only_block_device_is_refused() {
     let Some(device) = Loop::over(&path, true) else { return };
     let error = refusal(&DiskSpec::block(&device.0));
     assert!(matches!(error, RtError::ReadOnly { .. }), "{error}");
-    assert_eq!(Drive::read_only(&device.0).unwrap().bytes(), MIB);
+    assert_eq!(OfflineDevice::read_only(&device.0).unwrap().bytes(), MIB);
 }
 
 /// A mounted file system, unmounted with the test.

@@ -7,7 +7,8 @@ use common::{Dir, Echo, Fill, Running, backends, connect, exchange, frame, spawn
 use rt::{Config, DiskSpec, ListenAddr, Listener, Reactor, RtError, Seat, Shard, Stop};
 use rustix::event::{PollFd, PollFlags, poll};
 use seam::{
-    BlockError, BlockKind, BlockRequest, Buf, DiskId, Note, Port, RequestId, Strangers, Unsent,
+    BlockError, BlockKind, BlockRequest, Buf, DiskId, Note, Port, RequestId, Strangers,
+    UnsentLimits,
 };
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -431,13 +432,13 @@ impl Greedy {
     }
 }
 
-fn echo_that_bounds(unsent: Unsent) -> impl FnOnce() -> Echo {
+fn echo_that_bounds(unsent: UnsentLimits) -> impl FnOnce() -> Echo {
     move || Echo { unsent: Some(unsent), ..Echo::default() }
 }
 
 #[test]
 fn who_takes_no_answers_can_ask_no_more_until_it_does() {
-    let unsent = Unsent { link: 64 << 10, all: u64::MAX, patience: Duration::ZERO };
+    let unsent = UnsentLimits { link: 64 << 10, all: u64::MAX, patience: Duration::ZERO };
     for backend in backends() {
         let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
@@ -456,7 +457,7 @@ fn who_takes_no_answers_can_ask_no_more_until_it_does() {
 fn when_too_much_waits_for_all_who_took_nothing_for_longest_goes() {
     let patience = Duration::from_millis(200);
     // A link that is not read has 32 to 80 KiB unsent: one is within the bound, three never are.
-    let unsent = Unsent { link: 64 << 10, all: 88 << 10, patience };
+    let unsent = UnsentLimits { link: 64 << 10, all: 88 << 10, patience };
     for backend in backends() {
         let shard = Shard::bind(Config { backend, ..Config::of(vec![tcp()], vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();

@@ -26,8 +26,8 @@
 //!    with `Refused` only if the host is up and nothing listens.
 //! 8. **Bounds.** A link to a peer that does not read ends in `LinkDown` with `Stuck` at the
 //!    configured number of queued bytes. A framer's error ends in `LinkDown` with `Garbage`. If the
-//!    node bounds unsent data ([`Unsent`](crate::Unsent)), a driver may stop reading from such a
-//!    peer earlier, and may close its link when too much waits for all of them.
+//!    node bounds unsent data ([`UnsentLimits`](crate::UnsentLimits)), a driver may stop reading
+//!    from such a peer earlier, and may close its link when too much waits for all of them.
 //! 9. **Strangers**, if the node bounds them ([`Strangers`](crate::Strangers)): one that sends no
 //!    frame in time is closed, and so is the oldest when there are too many, both with `LinkDown`
 //!    and `Stranger`. A longer body than allowed is `Garbage`. After `Welcome` a link is no longer

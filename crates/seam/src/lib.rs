@@ -22,9 +22,11 @@ pub use buf::{Buf, BufPool};
 pub use effect::{Effect, Effects, Head};
 pub use event::{DialError, DiskError, DownReason, Event};
 pub use framer::{FrameError, Framer, Framing};
-pub use node::{Node, Strangers, Unsent};
+pub use node::{Node, Strangers, UnsentLimits};
 pub use note::Note;
-pub use record::{Change, ClientWrite, ExecutedBlocks, Forgotten, Marks, Origin, ReplicaRecord};
+pub use record::{
+    Change, ClientWrite, ExecutedBlocks, Forgotten, Origin, ReplicaRecord, WriteMetadata,
+};
 pub use unit_store::{Finished, Job, Started, UnitStore, Walk};
 
 /// Who speaks on a link. The node provides the [`Framer`] for it.

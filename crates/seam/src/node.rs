@@ -21,7 +21,7 @@ pub struct Strangers {
 
 /// Limits on unsent data for peers that dialled one protocol of a node and do not read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unsent {
+pub struct UnsentLimits {
     /// Bytes that may wait for one link. Above that, the driver does not read from the link until
     /// only half is left. So a peer that does not take its answers soon can't ask for more.
     pub link: u64,
@@ -51,7 +51,7 @@ pub trait Node {
 
     /// Returns the limits on unsent data for links of this protocol that another side dialled.
     /// `None`: only `Limits::link_queue` applies.
-    fn unsent(&self, _port: Port) -> Option<Unsent> {
+    fn unsent(&self, _port: Port) -> Option<UnsentLimits> {
         None
     }
 
@@ -89,7 +89,7 @@ impl<N: Node> Node for &mut N {
         (**self).strangers(port)
     }
 
-    fn unsent(&self, port: Port) -> Option<Unsent> {
+    fn unsent(&self, port: Port) -> Option<UnsentLimits> {
         (**self).unsent(port)
     }
 

@@ -9,7 +9,7 @@
 //! completed jobs with [`UnitStore::finished`]. Changes of replication's records are jobs, too.
 //! [`crate::record`] has that metadata.
 
-use crate::{Buf, Change, DiskError, DiskOp, Effects, Forgotten, Marks, ReplicaRecord};
+use crate::{Buf, Change, DiskError, DiskOp, Effects, Forgotten, ReplicaRecord, WriteMetadata};
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, UnitKey, VolumeId};
 
@@ -42,7 +42,7 @@ pub enum Job {
     },
     /// Mark these whole blocks as lost: no copy has their data any more. Until they are written or
     /// zeroed as a whole, every job that needs them fails with [`DiskError::Corrupt`].
-    Lose {
+    MarkLost {
         /// Offset.
         at: u32,
         /// Length.
@@ -118,7 +118,7 @@ pub trait UnitStore {
         group: GroupId,
         unit: UnitKey,
         job: Job,
-        marks: Marks,
+        marks: WriteMetadata,
         out: &mut Effects,
     ) -> Started;
     /// Changes a group's record. All of `changes` take effect atomically, in the order of calls.

@@ -15,9 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 use wire::control::{
     AcceptLoss, Access, AddMdm, AdminError, AdminReply, AdminRequest, Ask, CreateObject,
-    CreateVolume, DeleteVolume, Hello, MaintainAsk, MapAsk, MapTo, ObjectKind, RecoverMdm,
-    RemoveAsk, RemoveMdm, ResizeVolume, Role, ScrubAsk, SetLevelAsk, SetPool, StatusAsk,
-    StatusInfo, SwitchMdm, UnmapAsk,
+    CreateVolume, DeleteVolume, Hello, MaintainRequest, MapRequest, MapTo, ObjectKind, RecoverMdm,
+    RemoveMdm, RemoveRequest, ResizeVolume, Role, ScrubRequest, SetLevelRequest, SetPool,
+    StatusInfo, StatusRequest, SwitchMdm, UnmapRequest,
 };
 use wire::{Control, Frame, HANDSHAKE_VERSION, Header, PeerFramer, control_frame};
 
@@ -166,7 +166,7 @@ impl Admin {
         let size = |units: u32| u64::from(units) * u64::from(UNIT);
         let look = self.unsure && matches!(order, Order::Create(..));
         let ask = match order {
-            _ if look => Ask::Status(StatusAsk {}),
+            _ if look => Ask::Status(StatusRequest {}),
             Order::Create(v, units, pool) => Ask::CreateVolume(CreateVolume {
                 name: name(v),
                 size: size(units),
@@ -178,7 +178,7 @@ impl Admin {
             }
             Order::Delete(v) => Ask::DeleteVolume(DeleteVolume { name: name(v), unmap: true }),
             Order::Map(v, 0) => {
-                Ask::Unmap(UnmapAsk { volume: name(v), sdcs: Vec::new(), all: true })
+                Ask::Unmap(UnmapRequest { volume: name(v), sdcs: Vec::new(), all: true })
             }
             Order::Map(v, clients) => {
                 let to = |sdc: String| MapTo { sdc, access: Access::ReadWrite as i32 };
@@ -187,7 +187,7 @@ impl Admin {
                     ALL => vec![to(String::new())],
                     _ => some.map(|i| to(format!("sdc{i}"))).collect(),
                 };
-                Ask::Map(MapAsk { volume: name(v), to, only: true })
+                Ask::Map(MapRequest { volume: name(v), to, only: true })
             }
             Order::FaultSet(i) => Ask::CreateObject(CreateObject {
                 kind: ObjectKind::FaultSet as i32,
@@ -199,20 +199,20 @@ impl Admin {
                 name: pool_name(i).into(),
                 ..CreateObject::default()
             }),
-            Order::Scrub => Ask::Scrub(ScrubAsk { device: 0 }),
+            Order::Scrub => Ask::Scrub(ScrubRequest { device: 0 }),
             Order::Remove(i, keep) => {
-                Ask::Remove(RemoveAsk { device: 0, server: format!("sds{i}"), keep })
+                Ask::Remove(RemoveRequest { device: 0, server: format!("sds{i}"), keep })
             }
             Order::RemoveDevice(device) => {
-                Ask::Remove(RemoveAsk { device: device.0, ..RemoveAsk::default() })
+                Ask::Remove(RemoveRequest { device: device.0, ..RemoveRequest::default() })
             }
             Order::Maintain(i, protected) => {
-                Ask::Maintain(MaintainAsk { server: format!("sds{i}"), protected, end: false })
+                Ask::Maintain(MaintainRequest { server: format!("sds{i}"), protected, end: false })
             }
-            Order::Return(i) => Ask::Maintain(MaintainAsk {
+            Order::Return(i) => Ask::Maintain(MaintainRequest {
                 server: format!("sds{i}"),
                 end: true,
-                ..MaintainAsk::default()
+                ..MaintainRequest::default()
             }),
             Order::AddMdm(i) => Ask::AddMdm(AddMdm {
                 name: format!("mdm{i}"),
@@ -228,7 +228,7 @@ impl Admin {
                 ..SetPool::default()
             }),
             Order::Level => {
-                Ask::SetLevel(SetLevelAsk { level: NEXT.level_max, without: Vec::new() })
+                Ask::SetLevel(SetLevelRequest { level: NEXT.level_max, without: Vec::new() })
             }
             Order::Recover(_) => Ask::RecoverMdm(RecoverMdm {
                 by: "admin".into(),
@@ -463,7 +463,7 @@ impl Node for Admin {
                 self.leave(now, link, out);
             }
             State::Idle(link) if self.is_curious() => {
-                let ask = AdminRequest::of(Ask::Status(StatusAsk {}));
+                let ask = AdminRequest::of(Ask::Status(StatusRequest {}));
                 Admin::send(link, &ask, out);
                 self.state = State::Looking(link, now);
             }

@@ -1,6 +1,6 @@
 //! Campaigns: many runs on a few threads, over a range of seeds or for a while.
 
-use crate::marks::{ENOUGH, Marks};
+use crate::marks::{Coverage, ENOUGH};
 use crate::panics;
 use crate::plan::Plan;
 use crate::run::{Outcome, run};
@@ -51,7 +51,7 @@ impl Totals {
 
     /// Returns the marks that no run met.
     pub fn missing(&self) -> Vec<&'static str> {
-        Marks::missing(&self.marks)
+        Coverage::missing(&self.marks)
     }
 
     /// Returns true when no run failed and, if there were enough runs, all marks that

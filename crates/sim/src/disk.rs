@@ -136,7 +136,7 @@ pub struct Disk {
     unflushed: Vec<Unflushed>,
     ended: u64,
     /// Damaged pages by page number.
-    atlas: BTreeMap<u64, Wrong>,
+    damaged_pages: BTreeMap<u64, Wrong>,
     /// Pages that are or were damaged.
     harmed: BTreeSet<u64>,
     /// Pages of reads that failed although nothing was damaged.
@@ -173,7 +173,7 @@ impl Disk {
             durable: pages,
             unflushed: Vec::new(),
             ended: 0,
-            atlas: BTreeMap::new(),
+            damaged_pages: BTreeMap::new(),
             harmed: BTreeSet::new(),
             failed: BTreeSet::new(),
             trap: None,
@@ -212,7 +212,7 @@ impl Disk {
     pub fn read(&self, at: u64, len: usize, pool: &BufPool) -> Result<Buf, DiskError> {
         self.check(at, len)?;
         let pages = at / PAGE..(at + len as u64).div_ceil(PAGE);
-        if self.atlas.range(pages).any(|(_, w)| w.unreadable) {
+        if self.damaged_pages.range(pages).any(|(_, w)| w.unreadable) {
             return Err(DiskError::Io);
         }
         let mut buf = pool.alloc(len);
@@ -228,7 +228,7 @@ impl Disk {
     pub fn peek(&self, at: u64, into: &mut [u8]) {
         self.seen.read(at, into);
         Pages::each(at, into.len(), |page, start, part| {
-            if let Some(wrong) = self.atlas.get(&page) {
+            if let Some(wrong) = self.damaged_pages.get(&page) {
                 let len = part.len();
                 into[part].copy_from_slice(&wrong.right[start..start + len]);
             }
@@ -278,7 +278,7 @@ impl Disk {
     ) -> bool {
         let page = at / PAGE;
         let busy = self.unflushed.iter().any(|w| w.touches(page * PAGE, PAGE));
-        if busy || self.atlas.contains_key(&page) {
+        if busy || self.damaged_pages.contains_key(&page) {
             return false;
         }
         match damage {
@@ -289,7 +289,8 @@ impl Disk {
             Damage::Sector => {
                 let right = self.page(page);
                 let since = self.ended;
-                self.atlas.insert(page, Wrong { right, unreadable: true, since, lie: false });
+                self.damaged_pages
+                    .insert(page, Wrong { right, unreadable: true, since, lie: false });
                 self.harmed.insert(page);
                 true
             }
@@ -332,7 +333,7 @@ impl Disk {
         self.seen.write(page * PAGE, wrong);
         self.durable.write(page * PAGE, wrong);
         let since = self.ended;
-        self.atlas.insert(page, Wrong { right, unreadable: false, since, lie });
+        self.damaged_pages.insert(page, Wrong { right, unreadable: false, since, lie });
         self.harmed.insert(page);
     }
 
@@ -352,7 +353,7 @@ impl Disk {
             self.spoil(here, part.try_into().map(Box::new).expect("a page"), &old[..], true);
         }
         let hit = (at / PAGE..(at + data.len() as u64) / PAGE).contains(&page);
-        if astray && !hit && !self.atlas.contains_key(&page) {
+        if astray && !hit && !self.damaged_pages.contains_key(&page) {
             let right = self.page(page);
             self.spoil(page, right, &data[..PAGE as usize], true);
         }
@@ -361,12 +362,12 @@ impl Disk {
     /// Removes damage from bytes that are about to be written.
     fn mend(&mut self, at: u64, len: usize) {
         let pages = at / PAGE..(at + len as u64).div_ceil(PAGE);
-        let wrong: Vec<u64> = self.atlas.range(pages).map(|(page, _)| *page).collect();
+        let wrong: Vec<u64> = self.damaged_pages.range(pages).map(|(page, _)| *page).collect();
         wrong.into_iter().for_each(|page| self.heal(page));
     }
 
     fn heal(&mut self, page: u64) {
-        if let Some(wrong) = self.atlas.remove(&page).filter(|w| !w.unreadable) {
+        if let Some(wrong) = self.damaged_pages.remove(&page).filter(|w| !w.unreadable) {
             self.seen.write(page * PAGE, &wrong.right[..]);
             self.durable.write(page * PAGE, &wrong.right[..]);
         }
@@ -375,7 +376,7 @@ impl Disk {
     /// Undoes all damage that was not overwritten. Returns the number of pages.
     pub fn heal_all(&mut self) -> usize {
         self.trap = None;
-        let pages: Vec<u64> = self.atlas.keys().copied().collect();
+        let pages: Vec<u64> = self.damaged_pages.keys().copied().collect();
         pages.iter().for_each(|page| self.heal(*page));
         pages.len()
     }
@@ -399,20 +400,20 @@ impl Disk {
         let hangs = pending > SETTLED;
         let recent = |w: &Wrong| !rests && (hangs || w.lie || self.ended - w.since < SETTLED);
         let pages: Vec<u64> =
-            self.atlas.iter().filter(|(_, w)| recent(w)).map(|(page, _)| *page).collect();
+            self.damaged_pages.iter().filter(|(_, w)| recent(w)).map(|(page, _)| *page).collect();
         pages.into_iter().for_each(|page| self.heal(page));
     }
 
     /// Returns true while a page is damaged, or damage waits for a later write.
     pub fn is_wrong(&self) -> bool {
-        self.trap.is_some() || !self.atlas.is_empty()
+        self.trap.is_some() || !self.damaged_pages.is_empty()
     }
 
     /// Returns true when the page at this byte is damaged. A lost write that would have changed
     /// nothing does not count.
     pub fn is_damaged(&self, at: u64) -> bool {
         let harmed = |w: &Wrong| w.unreadable || w.right != self.page(at / PAGE);
-        self.atlas.get(&(at / PAGE)).is_some_and(harmed)
+        self.damaged_pages.get(&(at / PAGE)).is_some_and(harmed)
     }
 
     /// Records a failed read of these bytes.

@@ -118,7 +118,13 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    pub fn new(name: &str, disks: Vec<Disk>, clock: Clock, prng: Prng, link_queue: u64) -> Process {
+    pub(crate) fn new(
+        name: &str,
+        disks: Vec<Disk>,
+        clock: Clock,
+        prng: Prng,
+        link_queue: u64,
+    ) -> Process {
         let pool = BufPool::new(8 << 20);
         Process {
             name: name.to_string(),

@@ -88,12 +88,12 @@ pub(crate) struct Liar {
 const NEVER: [Kind; 3] = [Kind::Hello, Kind::Register, Kind::RegisterSdc];
 
 impl Liar {
-    pub fn new(prng: Prng) -> Liar {
+    pub(crate) fn new(prng: Prng) -> Liar {
         Liar { heard: BTreeMap::new(), prng }
     }
 
     /// Remembers a frame that is sent to this process.
-    pub fn hear(&mut self, to: ProcId, head: &Head, body: &[u8]) {
+    pub(crate) fn hear(&mut self, to: ProcId, head: &Head, body: &[u8]) {
         if head.as_slice().len() != HEADER {
             return;
         }

@@ -22,7 +22,7 @@ pub const NOTES: &[&str] = &[
     "Deduped",
     "OldSession",
     "Full",
-    "Grown",
+    "ListLengths",
     "Dropped",
     "Discarded",
     "DeviceDown",
@@ -103,12 +103,12 @@ pub const ENOUGH: u64 = 1000;
 
 /// Counts by mark.
 #[derive(Clone, Default, Debug)]
-pub struct Marks {
+pub struct Coverage {
     counts: BTreeMap<String, u64>,
     kinds: Vec<(Discriminant<Note>, u64, &'static str)>,
 }
 
-impl Marks {
+impl Coverage {
     /// Counts a note by its kind.
     pub fn note(&mut self, note: &Note) {
         let kind = discriminant(note);
@@ -151,10 +151,10 @@ mod tests {
 
     #[test]
     fn what_is_never_met_is_missing() {
-        let mut marks = Marks::default();
+        let mut marks = Coverage::default();
         NOTES.iter().chain(&SEEN[1..]).for_each(|name| marks.meet(name));
-        assert_eq!(Marks::missing(&marks.counts()), SEEN[..1]);
+        assert_eq!(Coverage::missing(&marks.counts()), SEEN[..1]);
         marks.meet(SEEN[0]);
-        assert!(Marks::missing(&marks.counts()).is_empty());
+        assert!(Coverage::missing(&marks.counts()).is_empty());
     }
 }

@@ -33,9 +33,13 @@ const PLANS: [(Mutant, &str, &str); 27] = [
         include_str!("../plans/hello-of-another-cluster.plan"),
     ),
     (Mutant::StallInTurn, "hung-in-many-groups", include_str!("../plans/hung-in-many-groups.plan")),
-    (Mutant::HoldForEver, "held-out-for-long", include_str!("../plans/held-out-for-long.plan")),
     (
-        Mutant::PartAtOnce,
+        Mutant::QuarantineForever,
+        "held-out-for-long",
+        include_str!("../plans/held-out-for-long.plan"),
+    ),
+    (
+        Mutant::DropAtOnce,
         "dropped-with-a-lease",
         include_str!("../plans/dropped-with-a-lease.plan"),
     ),
@@ -56,7 +60,7 @@ const PLANS: [(Mutant, &str, &str); 27] = [
         include_str!("../plans/recovery-after-a-blackout.plan"),
     ),
     (
-        Mutant::StayStuck,
+        Mutant::IgnoreReports,
         "recovery-after-a-return",
         include_str!("../plans/recovery-after-a-return.plan"),
     ),
@@ -77,7 +81,7 @@ const PLANS: [(Mutant, &str, &str); 27] = [
     ),
     (Mutant::ReuseGeneration, "reused-generation", include_str!("../plans/reused-generation.plan")),
     (
-        Mutant::OldLife,
+        Mutant::OldIncarnation,
         "client-started-elsewhere",
         include_str!("../plans/client-started-elsewhere.plan"),
     ),
@@ -101,9 +105,13 @@ const PLANS: [(Mutant, &str, &str); 27] = [
         "level-after-the-backup",
         include_str!("../plans/level-after-the-backup.plan"),
     ),
-    (Mutant::OneLife, "two-lives-of-a-server", include_str!("../plans/two-lives-of-a-server.plan")),
     (
-        Mutant::KeepLeave,
+        Mutant::OneIncarnation,
+        "two-lives-of-a-server",
+        include_str!("../plans/two-lives-of-a-server.plan"),
+    ),
+    (
+        Mutant::KeepPermission,
         "asked-before-unmapped",
         include_str!("../plans/asked-before-unmapped.plan"),
     ),

@@ -48,23 +48,23 @@ pub(crate) struct Lane {
 
 impl Lane {
     /// Adds a piece behind all others.
-    pub fn push(&mut self, at: Time, cargo: Cargo) {
+    pub(crate) fn push(&mut self, at: Time, cargo: Cargo) {
         self.last = self.last.max(at);
         self.pieces.push_back(Piece { at: self.last, cargo });
     }
 
     /// Returns true when a piece should have arrived by now.
-    pub fn is_late(&self, now: Time) -> bool {
+    pub(crate) fn is_late(&self, now: Time) -> bool {
         self.pieces.front().is_some_and(|p| p.at < now)
     }
 
     /// Returns true when the connection is gone at this lane's source, and the news is on its way.
-    pub fn is_ending(&self) -> bool {
+    pub(crate) fn is_ending(&self) -> bool {
         self.pieces.back().is_some_and(|p| matches!(p.cargo, Cargo::Down(_)))
     }
 
     /// Drops all pieces but the first `keep`.
-    pub fn truncate(&mut self, keep: usize) {
+    pub(crate) fn truncate(&mut self, keep: usize) {
         self.pieces.truncate(keep);
     }
 }
@@ -94,7 +94,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub fn new(proc: ProcId, life: u32, dial: Option<DialId>) -> End {
+    pub(crate) fn new(proc: ProcId, life: u32, dial: Option<DialId>) -> End {
         let state = EndState::Waiting;
         End { proc, life, state, dial, framer: None, reading: true, silent: false }
     }
@@ -117,11 +117,11 @@ pub(crate) struct Paths {
 }
 
 impl Paths {
-    pub fn new() -> Paths {
+    pub(crate) fn new() -> Paths {
         Paths { n: 0, blocked: Vec::new(), clogged: Vec::new() }
     }
 
-    pub fn resize(&mut self, n: usize) {
+    pub(crate) fn resize(&mut self, n: usize) {
         let mut wider = Paths { n, blocked: vec![false; n * n], clogged: vec![Time::ZERO; n * n] };
         for from in 0..self.n {
             for to in 0..self.n {
@@ -132,27 +132,27 @@ impl Paths {
         *self = wider;
     }
 
-    pub fn is_blocked(&self, from: ProcId, to: ProcId) -> bool {
+    pub(crate) fn is_blocked(&self, from: ProcId, to: ProcId) -> bool {
         self.blocked[from.0 * self.n + to.0]
     }
 
-    pub fn set_blocked(&mut self, from: ProcId, to: ProcId, blocked: bool) {
+    pub(crate) fn set_blocked(&mut self, from: ProcId, to: ProcId, blocked: bool) {
         self.blocked[from.0 * self.n + to.0] = blocked;
     }
 
-    pub fn are_clear(&self, now: Time) -> bool {
+    pub(crate) fn are_clear(&self, now: Time) -> bool {
         self.blocked.iter().all(|b| !b) && self.clogged.iter().all(|until| *until <= now)
     }
 
-    pub fn clogged_until(&self, from: ProcId, to: ProcId) -> Time {
+    pub(crate) fn clogged_until(&self, from: ProcId, to: ProcId) -> Time {
         self.clogged[from.0 * self.n + to.0]
     }
 
-    pub fn clog(&mut self, from: ProcId, to: ProcId, until: Time) {
+    pub(crate) fn clog(&mut self, from: ProcId, to: ProcId, until: Time) {
         self.clogged[from.0 * self.n + to.0] = until;
     }
 
-    pub fn unclog_all(&mut self) {
+    pub(crate) fn unclog_all(&mut self) {
         self.clogged.fill(Time::ZERO);
     }
 }
@@ -166,12 +166,12 @@ pub(crate) struct Assembler {
 
 impl Assembler {
     /// Returns the body length of the frame that is arriving, or 0 if it is unknown.
-    pub fn announced(&self) -> usize {
+    pub(crate) fn announced(&self) -> usize {
         self.cut.map_or(0, |(_, body)| body)
     }
 
     /// Takes one piece as it was sent. Most pieces are one frame each, and are passed on unchanged.
-    pub fn piece(
+    pub(crate) fn piece(
         &mut self,
         framer: &mut dyn Framer,
         head: &Head,
@@ -197,7 +197,7 @@ impl Assembler {
     }
 
     /// Takes a few bytes of the stream.
-    pub fn bytes(
+    pub(crate) fn bytes(
         &mut self,
         framer: &mut dyn Framer,
         bytes: &[u8],

@@ -280,7 +280,7 @@ pub struct Timed {
 /// Fault of one server after phase 1, when everything is healthy. It lasts until the run ends it;
 /// the other servers must serve everything meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Outcast {
+pub enum FinalFault {
     /// The process is dead; its content survives.
     Dead,
     /// No other process reaches it.
@@ -353,7 +353,7 @@ pub struct Plan {
     pub weather: Weather,
     /// The server that fails after phase 1, named by its first device, and its fault; or a second
     /// device that fails alone.
-    pub outcast: Option<(u8, Outcast)>,
+    pub outcast: Option<(u8, FinalFault)>,
     /// Clients keep sending requests while the copies of that server are rebuilt.
     pub busy: bool,
     /// Processes that are of the next release at the start, one bit each ([`Who::build_bit`]).

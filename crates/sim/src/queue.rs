@@ -40,7 +40,7 @@ impl<T> Ord for Entry<T> {
 }
 
 /// Future events in order of time.
-pub struct Queue<T> {
+pub(crate) struct Queue<T> {
     heap: BinaryHeap<Entry<T>>,
     sequence: u64,
     prng: Prng,
@@ -48,19 +48,19 @@ pub struct Queue<T> {
 
 impl<T> Queue<T> {
     /// Creates an empty queue; `prng` breaks ties.
-    pub fn new(prng: Prng) -> Queue<T> {
+    pub(crate) fn new(prng: Prng) -> Queue<T> {
         Queue { heap: BinaryHeap::new(), sequence: 0, prng }
     }
 
     /// Schedules `what` at time `at`.
-    pub fn push(&mut self, at: Time, what: T) {
+    pub(crate) fn push(&mut self, at: Time, what: T) {
         self.sequence += 1;
         let tie = self.prng.next_u64();
         self.heap.push(Entry { at, tie, sequence: self.sequence, what });
     }
 
     /// Removes and returns the next event.
-    pub fn pop(&mut self) -> Option<(Time, T)> {
+    pub(crate) fn pop(&mut self) -> Option<(Time, T)> {
         self.heap.pop().map(|e| (e.at, e.what))
     }
 }

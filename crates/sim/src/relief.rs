@@ -20,7 +20,7 @@ const ROUNDS: u32 = 8;
 /// State of the relief. `since` is the time since which writes wait without a break, or at which
 /// space was last made.
 #[derive(Debug, Default)]
-pub struct Relief {
+pub(crate) struct Relief {
     since: Option<Time>,
     first: usize,
     /// Number of servers whose devices were grown, or were passed over.
@@ -31,7 +31,7 @@ pub struct Relief {
 
 impl Relief {
     /// Checks for waiting writes, and makes space when they have waited long enough.
-    pub fn look(&mut self, stage: &mut Stage) {
+    pub(crate) fn look(&mut self, stage: &mut Stage) {
         let holds = |i: &u8| stage.sdc(*i).is_some_and(|s| s.held() > 0);
         let Some(client) = (0..stage.plan.clients).find(holds) else {
             return self.since = None;

@@ -51,7 +51,7 @@ enum Phase {
 
 /// The loss of the MDMs' logs.
 #[derive(Default, Debug)]
-pub struct Rescue {
+pub(crate) struct Rescue {
     phase: Phase,
     backup: Option<Vec<u8>>,
     /// Content of the backup.
@@ -99,7 +99,7 @@ impl Rescue {
     ///
     /// # Errors
     /// No in-sync device of the group ever had all of it.
-    pub fn judge_older(&mut self, state: &State) -> Result<(), Failure> {
+    pub(crate) fn judge_older(&mut self, state: &State) -> Result<(), Failure> {
         let is_served = |id: &GroupId| {
             let group = state.groups.get(id);
             group.filter(|g| g.doubt == Doubt::None && !g.in_sync.is_empty())

@@ -8,7 +8,7 @@ use crate::check::{
     i15_versions, older, pools, r15_spare,
 };
 use crate::history::Record;
-use crate::plan::{Action, Death, IoKind, Outcast, Plan, Who};
+use crate::plan::{Action, Death, FinalFault, IoKind, Plan, Who};
 use crate::relief::Relief;
 use crate::stage::Stage;
 use crate::trace::Sink;
@@ -408,16 +408,17 @@ fn probe(stage: &mut Stage, time: Duration) -> Result<Probes, Failure> {
 
 /// Takes one server or one of its devices away, or cuts it off partly: the others must serve
 /// everything. Then it comes back.
+// Long: one match over all faults.
 fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     let Some((i, how)) = stage.plan.outcast else { return Ok(()) };
     if stage.has_to_mend() {
         return Ok(());
     }
-    if how == Outcast::HungDisk {
+    if how == FinalFault::HungDisk {
         return under_copies(stage, i);
     }
     let away = stage.plan.away(i);
-    if matches!(how, Outcast::Heard | Outcast::Deaf) && !stage.can_be_found_cut_off(&away) {
+    if matches!(how, FinalFault::Heard | FinalFault::Deaf) && !stage.can_be_found_cut_off(&away) {
         return Ok(());
     }
     let now = stage.world.now();
@@ -425,33 +426,37 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
     casts_out(stage, &away);
     for who in away.iter().copied().map(Who::Sds) {
         match how {
-            Outcast::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),
-            Outcast::Dark => {
+            FinalFault::Dead => stage.kill(who, Death { keep: true, ..Death::default() }),
+            FinalFault::Dark => {
                 stage.kill(who, Death { keep: true, power: true, ..Death::default() });
             }
-            Outcast::Frozen => stage.act(Action::Pause(who, false)),
-            Outcast::FailedDisk => {
+            FinalFault::Frozen => stage.act(Action::Pause(who, false)),
+            FinalFault::FailedDisk => {
                 let id = stage.proc(who);
                 stage.world.break_disks(id);
             }
-            Outcast::Cut | Outcast::Unheard | Outcast::Heard | Outcast::Mute | Outcast::Deaf => {
+            FinalFault::Cut
+            | FinalFault::Unheard
+            | FinalFault::Heard
+            | FinalFault::Mute
+            | FinalFault::Deaf => {
                 let mates = |o: &Who| matches!(o, Who::Sds(j) if away.contains(j));
                 let others = stage.everybody().into_iter().filter(|o| !mates(o));
                 let mdm = |o: &Who| matches!(o, Who::Mdm(_));
                 for other in others.filter(|o| match how {
-                    Outcast::Unheard => mdm(o),
-                    Outcast::Heard => !mdm(o),
+                    FinalFault::Unheard => mdm(o),
+                    FinalFault::Heard => !mdm(o),
                     _ => true,
                 }) {
-                    if how != Outcast::Deaf {
+                    if how != FinalFault::Deaf {
                         stage.act(Action::Block(who, other));
                     }
-                    if how != Outcast::Mute {
+                    if how != FinalFault::Mute {
                         stage.act(Action::Block(other, who));
                     }
                 }
             }
-            Outcast::SlowLinks | Outcast::SlowDisk | Outcast::HungDisk => {}
+            FinalFault::SlowLinks | FinalFault::SlowDisk | FinalFault::HungDisk => {}
         }
     }
     match how.slowness() {
@@ -460,7 +465,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
             let lives = server_lives(stage);
             first_success(stage, how)?;
             let failed = |i: &u8| server_lives(stage)[usize::from(*i)] != lives[usize::from(*i)];
-            if how == Outcast::FailedDisk && !away.iter().all(failed) {
+            if how == FinalFault::FailedDisk && !away.iter().all(failed) {
                 // Nothing has used the disk of a device, so nobody can know that it fails.
                 stage.marks.meet("sim: a disk failed that nothing used");
                 stage.outcasts.clear();
@@ -480,7 +485,7 @@ fn outcast(stage: &mut Stage) -> Result<(), Failure> {
 }
 
 /// Sends a request to each group at the moment of the fault. Each has to answer in time.
-fn first_success(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
+fn first_success(stage: &mut Stage, how: FinalFault) -> Result<(), Failure> {
     let Some(bound) = first_success::bound(how, &stage.plan.limits).filter(|_| !stage.is_tight())
     else {
         return Ok(());
@@ -586,10 +591,14 @@ fn under_copies(stage: &mut Stage, i: u8) -> Result<(), Failure> {
 
 /// Checks that copies of a server are rebuilt in time when the MDM surely does not hear it. (With
 /// other faults the MDM may hear the server now and then.)
-fn rebuilt_in_time(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
+fn rebuilt_in_time(stage: &mut Stage, how: FinalFault) -> Result<(), Failure> {
     let gone = matches!(
         how,
-        Outcast::Dead | Outcast::Dark | Outcast::Frozen | Outcast::Cut | Outcast::Mute
+        FinalFault::Dead
+            | FinalFault::Dark
+            | FinalFault::Frozen
+            | FinalFault::Cut
+            | FinalFault::Mute
     );
     if !gone || !stage.rebuilds() {
         return Ok(());
@@ -601,7 +610,7 @@ fn rebuilt_in_time(stage: &mut Stage, how: Outcast) -> Result<(), Failure> {
 
 /// Kills one more server when the copies of the first one are rebuilt, if enough servers are left
 /// to rebuild once more.
-fn second(stage: &mut Stage, first: u8, how: Outcast) -> Result<(), Failure> {
+fn second(stage: &mut Stage, first: u8, how: FinalFault) -> Result<(), Failure> {
     let plan = &stage.plan;
     let i = (plan.server(first) + 1) % plan.servers();
     let away: Vec<u8> = plan.together(i).collect();
@@ -624,8 +633,8 @@ fn second(stage: &mut Stage, first: u8, how: Outcast) -> Result<(), Failure> {
     }
     // A replica that was just made has to wait for leases that a first server which still sends
     // beacons may have.
-    let gone = matches!(how, Outcast::Dead | Outcast::Dark | Outcast::FailedDisk);
-    first_success(stage, if gone { Outcast::Dead } else { Outcast::Cut })?;
+    let gone = matches!(how, FinalFault::Dead | FinalFault::Dark | FinalFault::FailedDisk);
+    first_success(stage, if gone { FinalFault::Dead } else { FinalFault::Cut })?;
     ask_everything(stage, 0);
     wait(stage, "I8", CALM, |s| s.unmet_without(first))
 }

@@ -15,7 +15,7 @@ use crate::check::pools::Places;
 use crate::check::upkeep::Upkeep;
 use crate::disk::{Disk, DiskKind};
 use crate::history::History;
-use crate::marks::Marks;
+use crate::marks::Coverage;
 use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
@@ -88,7 +88,7 @@ pub struct Stage {
     /// State of the plan's volumes.
     pub volumes: Vec<Volume>,
     /// Rare paths that were met.
-    pub marks: Marks,
+    pub marks: Coverage,
     /// Which losses are acceptable.
     pub exposure: Exposure,
     /// Judge: which groups are really lost.
@@ -219,7 +219,7 @@ impl Stage {
             removed: BTreeSet::new(),
             history: History::default(),
             volumes: plan.volumes.iter().map(volume).collect(),
-            marks: Marks::default(),
+            marks: Coverage::default(),
             exposure: Exposure::default(),
             losses: Losses::default(),
             ids: vec![DeviceId(0); plan.sds.into()],

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 
 /// Places of the servers' incarnations.
 #[derive(Debug, Default)]
-pub struct Twins {
+pub(crate) struct Twins {
     /// By server: whether its newest incarnation is at its second place. Empty: no server
     /// has a second place.
     moved: Vec<bool>,

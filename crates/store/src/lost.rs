@@ -16,7 +16,7 @@ struct State {
 
 /// All lost blocks of a device. A clone leaves out the jobs.
 #[derive(Debug, Default)]
-pub struct Lost(Option<Box<State>>);
+pub(crate) struct Lost(Option<Box<State>>);
 
 impl Clone for Lost {
     fn clone(&self) -> Lost {
@@ -27,13 +27,13 @@ impl Clone for Lost {
 
 impl Lost {
     /// Marks blocks as lost.
-    pub fn insert(&mut self, group: GroupId, unit: UnitKey, blocks: BlockSet) {
+    pub(crate) fn insert(&mut self, group: GroupId, unit: UnitKey, blocks: BlockSet) {
         let state = self.0.get_or_insert_default();
         state.blocks.entry((group, unit)).or_default().insert(blocks);
     }
 
     /// True when the block is lost.
-    pub fn has(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
+    pub(crate) fn has(&self, group: GroupId, unit: UnitKey, block: u32) -> bool {
         let blocks = self.0.as_deref().and_then(|state| state.blocks.get(&(group, unit)));
         blocks.is_some_and(|blocks| blocks.contains(block))
     }
@@ -41,25 +41,25 @@ impl Lost {
     /// Checks a job. True: it needs lost blocks, and fails because of them. Otherwise, blocks that
     /// it writes or zeros whole are no longer lost.
     #[inline]
-    pub fn stops(&mut self, token: u64, group: GroupId, unit: UnitKey, job: &Job) -> bool {
+    pub(crate) fn stops(&mut self, token: u64, group: GroupId, unit: UnitKey, job: &Job) -> bool {
         self.0.as_deref_mut().is_some_and(|state| state.stops(token, group, unit, job))
     }
 
     /// Returns the next failed job.
     #[inline]
-    pub fn refused(&mut self) -> Option<Finished> {
+    pub(crate) fn refused(&mut self) -> Option<Finished> {
         self.0.as_deref_mut()?.refused.pop()
     }
 
     /// Forgets the lost blocks of a wiped group.
-    pub fn wipe(&mut self, group: GroupId) {
+    pub(crate) fn wipe(&mut self, group: GroupId) {
         if let Some(state) = &mut self.0 {
             state.blocks.retain(|(g, _), _| *g != group);
         }
     }
 
     /// Forgets the lost blocks of a dropped volume.
-    pub fn drop_volume(&mut self, volume: VolumeId) {
+    pub(crate) fn drop_volume(&mut self, volume: VolumeId) {
         if let Some(state) = &mut self.0 {
             state.blocks.retain(|(_, unit), _| unit.volume != volume);
         }
@@ -71,7 +71,9 @@ impl State {
         let Some(lost) = self.blocks.get_mut(&(group, unit)) else { return false };
         let (at, len) = match job {
             Job::Write { at, body, .. } => (*at, body.len() as u32),
-            Job::Read { at, len } | Job::Zero { at, len } | Job::Lose { at, len } => (*at, *len),
+            Job::Read { at, len } | Job::Zero { at, len } | Job::MarkLost { at, len } => {
+                (*at, *len)
+            }
         };
         let mut needed = BlockSet::touching(at, len);
         if !matches!(job, Job::Read { .. }) {

@@ -8,8 +8,8 @@ use crate::units::{Access, Place, Unit, Units};
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, GroupId, Slab, UNIT, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job, Marks, ReplicaRecord,
-    Started, UnitStore,
+    Buf, Change, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job, ReplicaRecord, Started,
+    UnitStore, WriteMetadata,
 };
 
 /// What a job must know about its unit.
@@ -338,7 +338,7 @@ impl UnitStore for Memory {
         group: GroupId,
         unit: UnitKey,
         job: Job,
-        _: Marks,
+        _: WriteMetadata,
         out: &mut Effects,
     ) -> Started {
         if self.lost.stops(token, group, unit, &job) {
@@ -348,7 +348,7 @@ impl UnitStore for Memory {
             Job::Read { at, len } => self.read(token, group, unit, at, len, out),
             Job::Write { at, body, .. } => self.write(token, group, unit, at, body, out),
             Job::Zero { at, len } => self.zero(token, group, unit, at, len, out),
-            Job::Lose { at, len } => self.lose(group, unit, at, len),
+            Job::MarkLost { at, len } => self.lose(group, unit, at, len),
         }
     }
 
@@ -545,7 +545,7 @@ mod tests {
         }
 
         fn start(&mut self, token: u64, unit: UnitKey, job: Job) -> Started {
-            self.store.start(token, GROUP, unit, job, Marks::default(), &mut self.out)
+            self.store.start(token, GROUP, unit, job, WriteMetadata::default(), &mut self.out)
         }
 
         fn run(&mut self, unit: UnitKey, job: Job) -> Option<Buf> {
@@ -619,7 +619,7 @@ mod tests {
             assert!(matches!(rig.start(7, key(0), job), Started::Pending));
             rig.store.finished().expect("it has failed").result.unwrap_err()
         };
-        assert!(rig.run(key(0), Job::Lose { at: 8 * BLOCK, len: 3 * BLOCK }).is_some());
+        assert!(rig.run(key(0), Job::MarkLost { at: 8 * BLOCK, len: 3 * BLOCK }).is_some());
         assert!(rig.store.valid(GROUP, key(0)) == BlockSet::from_range(8..11));
         let error = fails(&mut rig, Job::Read { at: 0, len: 9 * BLOCK + 512 });
         assert_eq!(error, DiskError::Corrupt { first: 8, blocks: 2 });
@@ -633,7 +633,7 @@ mod tests {
         assert!(rig.run(key(0), Job::Zero { at: 8 * BLOCK, len: 3 * BLOCK }).is_some());
         assert_eq!(rig.run(key(0), Job::Read { at: 10 * BLOCK, len: 512 }).unwrap()[0], 0);
         assert_eq!(rig.store.used(), 0);
-        rig.run(key(1), Job::Lose { at: 0, len: BLOCK });
+        rig.run(key(1), Job::MarkLost { at: 0, len: BLOCK });
         rig.store.drop_volume(VolumeId(1));
         assert!(rig.run(key(1), Job::Read { at: 0, len: BLOCK }).is_some());
     }

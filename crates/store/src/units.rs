@@ -13,7 +13,7 @@ use core::cell::Cell;
 
 /// A unit that has a slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Unit {
+pub(crate) struct Unit {
     /// The group that it belongs to.
     pub group: GroupId,
     /// Its name.
@@ -32,7 +32,7 @@ pub struct Unit {
 
 /// What a unit is pinned for.
 #[derive(Clone, Copy, Debug)]
-pub enum Access {
+pub(crate) enum Access {
     /// To read these blocks.
     Read(BlockSet),
     /// To change these blocks.
@@ -43,29 +43,29 @@ pub enum Access {
 
 impl Unit {
     /// Makes a unit without data.
-    pub fn new(group: GroupId, key: UnitKey, slot: u64) -> Unit {
+    pub(crate) fn new(group: GroupId, key: UnitKey, slot: u64) -> Unit {
         let (valid, changing) = (BlockSet::EMPTY, BlockSet::EMPTY);
         Unit { group, key, slot, valid, doomed: false, pins: 0, changing }
     }
 
     /// Returns where the unit begins on the device, in bytes.
-    pub fn start(&self) -> u64 {
+    pub(crate) fn start(&self) -> u64 {
         self.slot * u64::from(UNIT)
     }
 
     /// True while a job or a reservation needs the slot.
-    pub fn is_pinned(&self) -> bool {
+    pub(crate) fn is_pinned(&self) -> bool {
         self.pins > 0
     }
 
     /// True when nothing needs the slot any more.
-    pub fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         !self.is_pinned() && (self.valid.is_empty() || self.doomed)
     }
 
     /// Adds a pin.
     #[inline]
-    pub fn pin(&mut self, access: Access) {
+    pub(crate) fn pin(&mut self, access: Access) {
         if let Access::Read(blocks) | Access::Change(blocks) = access {
             let overlaps = !self.changing.and(blocks).is_empty();
             assert!(!overlaps || overlaps_are_judged(), "a job overlaps a change");
@@ -78,24 +78,24 @@ impl Unit {
 
     /// Ends a pin that was there to change these blocks.
     #[inline]
-    pub fn unpin(&mut self, changed: &BlockSet) {
+    pub(crate) fn unpin(&mut self, changed: &BlockSet) {
         self.changing.remove(*changed);
         self.pins -= 1;
     }
 
     /// Forgets all pins, as the end of the process does.
-    pub fn forget_pins(&mut self) {
+    pub(crate) fn forget_pins(&mut self) {
         (self.pins, self.changing) = (0, BlockSet::EMPTY);
     }
 }
 
 /// Where a unit is in the table. The place of a unit that was removed names nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place(u64);
+pub(crate) struct Place(u64);
 
 /// All units of a device.
 #[derive(Clone, Debug)]
-pub struct Units {
+pub(crate) struct Units {
     table: Slab<Unit>,
     groups: IdMap<GroupId, Map<UnitKey, Place>>,
     /// The last lookup. Usually the next one wants the same unit: the caller asks whether a unit
@@ -116,7 +116,7 @@ impl Default for Units {
 impl Units {
     /// Returns the place of a unit.
     #[inline]
-    pub fn find(&self, group: GroupId, key: UnitKey) -> Option<Place> {
+    pub(crate) fn find(&self, group: GroupId, key: UnitKey) -> Option<Place> {
         let (last_group, last_key, place) = self.recent.get();
         if last_key == key && last_group == group && self.table.get(place.0).is_some() {
             return Some(place);
@@ -128,18 +128,18 @@ impl Units {
 
     /// Returns a unit.
     #[inline]
-    pub fn get(&self, group: GroupId, key: UnitKey) -> Option<&Unit> {
+    pub(crate) fn get(&self, group: GroupId, key: UnitKey) -> Option<&Unit> {
         self.find(group, key).map(|place| self.table.get(place.0).expect("a place that was found"))
     }
 
     /// Returns the unit at a place.
     #[inline]
-    pub fn at(&mut self, place: Place) -> &mut Unit {
+    pub(crate) fn at(&mut self, place: Place) -> &mut Unit {
         self.table.get_mut(place.0).expect("a unit keeps its place")
     }
 
     /// Adds a unit that is not there yet.
-    pub fn insert(&mut self, unit: Unit) -> Place {
+    pub(crate) fn insert(&mut self, unit: Unit) -> Place {
         let place = Place(self.table.insert(unit).expect("a device has fewer slots"));
         let before = self.groups.get_or_insert_with(unit.group, Map::default);
         assert!(before.insert(unit.key, place).is_none(), "{:?} is there already", unit.key);
@@ -148,21 +148,21 @@ impl Units {
     }
 
     /// Removes the unit at a place.
-    pub fn remove(&mut self, place: Place) -> Unit {
+    pub(crate) fn remove(&mut self, place: Place) -> Unit {
         let unit = self.table.remove(place.0).expect("a unit keeps its place");
         self.groups.get_mut(unit.group).and_then(|units| units.remove(&unit.key));
         unit
     }
 
     /// Removes all units of a group.
-    pub fn wipe(&mut self, group: GroupId) -> Vec<Unit> {
+    pub(crate) fn wipe(&mut self, group: GroupId) -> Vec<Unit> {
         let places = self.groups.get_mut(group).map(core::mem::take).unwrap_or_default();
         let unit = |place: Place| self.table.remove(place.0).expect("a unit keeps its place");
         places.into_values().map(unit).collect()
     }
 
     /// Removes the units that `keep` does not accept.
-    pub fn retain(&mut self, mut keep: impl FnMut(&mut Unit) -> bool) {
+    pub(crate) fn retain(&mut self, mut keep: impl FnMut(&mut Unit) -> bool) {
         let table = &mut self.table;
         for units in self.groups.values_mut() {
             units.retain(|_, place| {
@@ -176,12 +176,12 @@ impl Units {
     }
 
     /// Iterates over the keys of a group's units, in no order.
-    pub fn keys(&self, group: GroupId) -> impl Iterator<Item = UnitKey> {
+    pub(crate) fn keys(&self, group: GroupId) -> impl Iterator<Item = UnitKey> {
         self.groups.get(group).into_iter().flat_map(|units| units.keys().copied())
     }
 
     /// Iterates over all units.
-    pub fn iter(&self) -> impl Iterator<Item = &Unit> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Unit> {
         self.table.iter().map(|(_, unit)| unit)
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use base::crc::crc32c;
 use base::{BLOCK, GroupId, Prng, UNIT, UnitKey, VolumeId};
 use common::world::World;
-use seam::{Buf, DiskError, Finished, Job, Marks, Started, UnitStore};
+use seam::{Buf, DiskError, Finished, Job, Started, UnitStore, WriteMetadata};
 
 const G: GroupId = GroupId(1);
 const U: UnitKey = UnitKey { volume: VolumeId(1), index: 1 };
@@ -20,7 +20,7 @@ fn mounted() -> World {
 /// Runs a job to its completion.
 fn run(world: &mut World, job: Job) -> Result<Finished, Started> {
     let store = world.store.as_mut().unwrap();
-    match store.start(7, G, U, job, Marks::default(), &mut world.out) {
+    match store.start(7, G, U, job, WriteMetadata::default(), &mut world.out) {
         Started::Pending => {}
         Started::Done(data) => return Ok(Finished { token: 7, result: Ok(data), crc: None }),
         other => return Err(other),

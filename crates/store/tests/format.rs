@@ -6,7 +6,7 @@ mod common;
 
 use base::{BLOCK, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
 use common::world::{SIZE, World};
-use seam::{ClientWrite, Job, Marks, Origin, Started, UnitStore};
+use seam::{ClientWrite, Job, Origin, Started, UnitStore, WriteMetadata};
 use std::fmt::Write;
 use store::durable::layout::Layout;
 
@@ -21,7 +21,7 @@ fn device() -> World {
         body.as_mut().fill(fill);
         let write =
             ClientWrite { sdc: SdcId(7), incarnation: Incarnation(8), seq: token, floor: 9 };
-        let marks = Marks { dirty: token == 0x11, origin: Origin::Client(write) };
+        let marks = WriteMetadata { dirty: token == 0x11, origin: Origin::Client(write) };
         let store = world.store.as_mut().unwrap();
         let job = Job::Write { at: 17 * BLOCK, body, crc: None };
         let started = store.start(token, GroupId(0x0a0b), unit, job, marks, &mut world.out);

@@ -15,7 +15,7 @@ use base::{
 };
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, ExecutedBlocks,
-    Job, Marks, Origin, Started, UnitStore,
+    Job, Origin, Started, UnitStore, WriteMetadata,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -132,7 +132,7 @@ impl Device {
             seq: self.next,
             floor: self.next.saturating_sub(4),
         };
-        let marks = Marks { dirty, origin: Origin::Client(write) };
+        let marks = WriteMetadata { dirty, origin: Origin::Client(write) };
         let store = self.store.as_mut().expect("mounted");
         let started = store.start(self.next, group(unit), unit, job, marks, &mut self.out);
         assert!(matches!(started, Started::Pending | Started::Done(_)));
@@ -219,7 +219,7 @@ impl Device {
     fn read(&mut self, unit: UnitKey) -> Buf {
         let job = Job::Read { at: 0, len: UNIT };
         let store = self.store.as_mut().expect("mounted");
-        match store.start(1, group(unit), unit, job, Marks::default(), &mut self.out) {
+        match store.start(1, group(unit), unit, job, WriteMetadata::default(), &mut self.out) {
             Started::Done(data) => data,
             Started::Full | Started::BadBody => panic!("a read needs no space"),
             Started::Pending => loop {

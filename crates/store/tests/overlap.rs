@@ -4,7 +4,7 @@ mod common;
 
 use base::{BLOCK, GroupId, UnitKey, VolumeId};
 use common::world::World;
-use seam::{Buf, BufPool, DiskId, Effects, Job, Marks, Started, UnitStore};
+use seam::{Buf, BufPool, DiskId, Effects, Job, Started, UnitStore, WriteMetadata};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use store::Memory;
 
@@ -17,9 +17,9 @@ enum Kind {
     Read,
     Write,
     Zero,
-    Lose,
+    MarkLost,
 }
-use Kind::{Lose, Read, Write, Zero};
+use Kind::{MarkLost, Read, Write, Zero};
 
 impl Kind {
     fn job(self, at: u32, len: u32, pool: &BufPool) -> Job {
@@ -27,7 +27,7 @@ impl Kind {
             Read => Job::Read { at, len },
             Write => Job::Write { at, body: pool.zeroed(len as usize), crc: None },
             Zero => Job::Zero { at, len },
-            Lose => Job::Lose { at, len },
+            MarkLost => Job::MarkLost { at, len },
         }
     }
 }
@@ -48,7 +48,7 @@ const CASES: [(Place, Place, bool); 14] = [
     ((Write, 0, K), (Zero, 0, 2 * K), false),
     ((Zero, 512, K), (Read, 0, 512), false),
     ((Zero, 512, K), (Write, K, K), false),
-    ((Write, 0, K), (Lose, 0, 2 * K), false),
+    ((Write, 0, K), (MarkLost, 0, 2 * K), false),
     // Only builds with debug assertions look at reads.
     ((Read, 0, K), (Write, 0, K), false),
 ];
@@ -61,7 +61,7 @@ fn check<S: UnitStore>(make: impl Fn(&mut Effects) -> S) {
         let mut store = make(&mut out);
         let mut start = |token, (kind, at, len): Place| {
             let job = kind.job(at, len, &pool);
-            let started = store.start(token, G, UNIT0, job, Marks::default(), &mut out);
+            let started = store.start(token, G, UNIT0, job, WriteMetadata::default(), &mut out);
             assert!(token == 2 || matches!(started, Started::Pending), "{first:?} runs");
         };
         start(1, first);
@@ -87,7 +87,10 @@ fn a_memory_refuses_a_job_that_overlaps_a_change() {
     check(|out| {
         let mut store = Memory::new(DiskId(0), 1 << 24, true);
         let job = Write.job(0, 64 * K, &BufPool::new(1 << 24));
-        assert!(matches!(store.start(1, G, UNIT0, job, Marks::default(), out), Started::Pending));
+        assert!(matches!(
+            store.start(1, G, UNIT0, job, WriteMetadata::default(), out),
+            Started::Pending
+        ));
         let Some(seam::Effect::Write { op, .. }) = out.drain().next() else { panic!("a write") };
         store.disk_done(op, Ok(Buf::EMPTY), out);
         assert!(store.finished().is_some());
@@ -112,7 +115,7 @@ fn a_job_that_ends_makes_room_for_the_next_one() {
     for _ in 0..3 {
         for kind in [Write, Read, Zero, Write] {
             let job = kind.job(512, 1024, &pool);
-            let started = store.start(1, G, UNIT0, job, Marks::default(), &mut out);
+            let started = store.start(1, G, UNIT0, job, WriteMetadata::default(), &mut out);
             if let Started::Pending = started {
                 let op = match out.drain().next() {
                     Some(seam::Effect::Write { op, .. } | seam::Effect::Read { op, .. }) => op,

@@ -8,7 +8,8 @@ mod common;
 use base::{BLOCK, GroupId, Prng, UNIT, UnitKey, VolumeId};
 use common::world::{expected, identity};
 use seam::{
-    Buf, BufPool, ClientWrite, DiskId, Effect, Effects, Job, Marks, Origin, Started, UnitStore,
+    Buf, BufPool, ClientWrite, DiskId, Effect, Effects, Job, Origin, Started, UnitStore,
+    WriteMetadata,
 };
 use std::time::{Duration, Instant};
 use store::Memory;
@@ -95,7 +96,7 @@ fn measure<S: UnitStore>(
             let (index, job) = job(next, &mut ram.out);
             let write = ClientWrite { sdc: base::SdcId(1), seq: next + 1, ..Default::default() };
             let write = ClientWrite { floor: (next + 1).saturating_sub(batch), ..write };
-            let marks = Marks { dirty: false, origin: Origin::Client(write) };
+            let marks = WriteMetadata { dirty: false, origin: Origin::Client(write) };
             let unit = UnitKey { volume: VolumeId(1), index };
             match store.start(next, G, unit, job, marks, &mut ram.out) {
                 Started::Pending => {}

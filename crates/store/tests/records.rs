@@ -4,7 +4,7 @@ mod common;
 
 use base::{BlockSet, Epoch, GroupId, Incarnation, SdcId, UnitKey, VolumeId};
 use common::world::{World, identity};
-use seam::{Change, ClientWrite, DiskError, ExecutedBlocks, Job, Marks, Origin, UnitStore};
+use seam::{Change, ClientWrite, DiskError, ExecutedBlocks, Job, Origin, UnitStore, WriteMetadata};
 use std::collections::BTreeMap;
 use store::durable::Durable;
 
@@ -52,7 +52,7 @@ fn named(sdc: u32, seq: u64, floor: u64) -> ClientWrite {
 fn write(world: &mut World, group: u32, write: ClientWrite) {
     let at = (write.seq / 7 % 256) as u32 * 4096;
     let body = world.out.copy(&[write.seq as u8; 4096]);
-    let marks = Marks { dirty: false, origin: Origin::Client(write) };
+    let marks = WriteMetadata { dirty: false, origin: Origin::Client(write) };
     let job = Job::Write { at, body, crc: None };
     let store = world.store.as_mut().unwrap();
     store.start(write.seq, GroupId(group), unit(group), job, marks, &mut world.out);

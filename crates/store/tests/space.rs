@@ -4,7 +4,7 @@ mod common;
 
 use base::{BLOCK, GroupId, UNIT, UnitKey, VolumeId};
 use common::world::World;
-use seam::{Change, DiskError, Finished, Job, Marks, Started, UnitStore};
+use seam::{Change, DiskError, Finished, Job, Started, UnitStore, WriteMetadata};
 use store::durable::Durable;
 
 const G: GroupId = GroupId(1);
@@ -83,8 +83,14 @@ fn a_reservation_is_worth_a_write() {
 fn start(world: &mut World, token: u64, at: u32, len: usize) {
     let body = world.out.copy(&vec![1; len]);
     let (store, out) = (world.store.as_mut().unwrap(), &mut world.out);
-    let started =
-        store.start(token, G, unit(1), Job::Write { at, body, crc: None }, Marks::default(), out);
+    let started = store.start(
+        token,
+        G,
+        unit(1),
+        Job::Write { at, body, crc: None },
+        WriteMetadata::default(),
+        out,
+    );
     assert!(matches!(started, Started::Pending));
 }
 

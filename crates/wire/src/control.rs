@@ -9,23 +9,24 @@ mod orders;
 mod recovery;
 mod status;
 
-pub use build::{BuildInfo, SetLevelAsk, UnknownValue, known, level_of};
-pub use damage::{AcceptLoss, AcceptedLoss, DamageAsk, Unserved, UnservedGroup, VolumeDamage};
+pub use build::{BuildInfo, SetLevelRequest, UnknownValue, known, level_of};
+pub use damage::{AcceptLoss, AcceptedLoss, DamageRequest, Unserved, UnservedGroup, VolumeDamage};
 pub use map::{
-    DeviceInfo, GapInfo, GroupInfo, IdRange, Intent, MapPage, MdmInfo, SdcInfo, VolumeInfo,
+    ClientInfo, DeviceInfo, GroupInfo, IdRange, Intent, LostRange, MapPage, MdmInfo, VolumeInfo,
 };
 pub use objects::{
-    Access, CreateObject, GrantInfo, MapAsk, MapTo, MappingInfo, Media, ObjectKind, ObjectStatus,
-    PolicyInfo, PoolInfo, RemoveObject, RenameAsk, SetPool, UnmapAsk,
+    Access, CreateObject, GrantInfo, MapRequest, MapTo, MappingInfo, Media, ObjectKind,
+    ObjectStatus, PolicyInfo, PoolInfo, RemoveObject, RenameRequest, SetPool, UnmapRequest,
 };
 pub use orders::{
-    AddMdm, AdminError, AdminReply, AdminRequest, AdmitAsk, Ask, CreateVolume, DeleteVolume,
-    MaintainAsk, RemoveAsk, RemoveMdm, ResizeVolume, ScrubAsk, StatusAsk, SwitchMdm,
+    AddMdm, AdminError, AdminReply, AdminRequest, AdmitRequest, Ask, CreateVolume, DeleteVolume,
+    MaintainRequest, RemoveMdm, RemoveRequest, ResizeVolume, ScrubRequest, StatusRequest,
+    SwitchMdm,
 };
-pub use recovery::{BackupAsk, GroupReport, RecoverMdm, RecoveryStatus, Report, StoreInfo};
+pub use recovery::{BackupRequest, GroupReport, RecoverMdm, RecoveryStatus, Report, StoreInfo};
 pub use status::{
-    DeviceStatus, FullStatus, MdmStatus, MovesStatus, SdcStatus, SlowDevice, StatusInfo,
-    TurnedAway, VolumeStatus,
+    DeviceStatus, FullStatus, MdmStatus, MovesStatus, RefusedServer, SdcStatus, SlowDevice,
+    StatusInfo, VolumeStatus,
 };
 
 use alloc::string::String;

@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Ask, BuildInfo, DeviceInfo, DeviceKind, Heartbeat, Hello,
     Intent, MapPage, Proposal, Refusal, RefusalCode, Register, RegisterSdc, Registered, Report,
-    Role, SetLevelAsk, Welcome,
+    Role, SetLevelRequest, Welcome,
 };
 use wire::message::{
     self, Beacon, Commit, Damage, Extents, Fetch, Fetched, Grant, Raft, Read, Replicate,
@@ -152,7 +152,7 @@ fn body(kind: Kind) -> Vec<u8> {
                 .encode_to_vec()
         }
         Kind::Admin => {
-            let ask = Ask::SetLevel(SetLevelAsk { level: 2, without: vec!["sds7".into()] });
+            let ask = Ask::SetLevel(SetLevelRequest { level: 2, without: vec!["sds7".into()] });
             AdminRequest::of(ask).encode_to_vec()
         }
         Kind::AdminReply => {

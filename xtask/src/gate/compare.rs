@@ -10,7 +10,7 @@ const TAKEN_WITH: &str = "# taken with: ";
 
 /// The cost of one measurement.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Count {
+pub(super) struct Count {
     /// The name of the measurement.
     pub name: String,
     /// Instructions per operation.
@@ -19,7 +19,7 @@ pub struct Count {
 
 /// The costs of all measurements.
 #[derive(Clone, PartialEq, Debug, Default)]
-pub struct Baseline {
+pub(super) struct Baseline {
     /// The compiler and the tools, for people.
     pub taken_with: String,
     /// In the order of counting.
@@ -28,7 +28,7 @@ pub struct Baseline {
 
 /// The result of a comparison.
 #[derive(Debug)]
-pub struct Verdict {
+pub(super) struct Verdict {
     /// Nothing grew, and both sides have the same measurements.
     pub passed: bool,
     /// A table, and advice on what to do.
@@ -39,7 +39,7 @@ pub struct Verdict {
 
 impl Baseline {
     /// Parses the output of [`Baseline::to_text`].
-    pub fn parse(text: &str) -> Result<Baseline> {
+    pub(super) fn parse(text: &str) -> Result<Baseline> {
         let mut baseline = Baseline::default();
         for line in text.lines() {
             if let Some(tools) = line.strip_prefix(TAKEN_WITH) {
@@ -55,7 +55,7 @@ impl Baseline {
     }
 
     /// Returns the text that is committed.
-    pub fn to_text(&self) -> String {
+    pub(super) fn to_text(&self) -> String {
         let mut text = format!(
             "# Instructions per operation, written by `cargo xtask gate --update`.\n{TAKEN_WITH}{}\n",
             self.taken_with
@@ -71,7 +71,7 @@ impl Baseline {
     }
 
     /// Compares with the counts of this run.
-    pub fn judge(&self, now: &Baseline) -> Verdict {
+    pub(super) fn judge(&self, now: &Baseline) -> Verdict {
         let (mut grown, mut shrunk, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         let mut text =
             format!("{:<40} {:>9} {:>9} {:>8}\n", "per operation", "baseline", "now", "change");

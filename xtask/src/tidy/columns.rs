@@ -8,7 +8,7 @@ use super::{File, prose, source};
 const MOST: usize = 100;
 
 /// Checks all files.
-pub fn check(files: &[File]) -> Vec<String> {
+pub(super) fn check(files: &[File]) -> Vec<String> {
     files.iter().flat_map(check_file).collect()
 }
 

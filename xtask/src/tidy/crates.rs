@@ -174,7 +174,7 @@ struct Import {
 }
 
 /// Checks all crates of the workspace.
-pub fn check() -> Result<Vec<String>> {
+pub(super) fn check() -> Result<Vec<String>> {
     let out = cargo(&["metadata", "--format-version", "1", "--no-deps"]).output()?;
     if !out.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&out.stderr));

@@ -4,7 +4,7 @@ use super::File;
 use std::path::{Component, Path, PathBuf};
 
 /// Checks all files.
-pub fn check(files: &[File]) -> Vec<String> {
+pub(super) fn check(files: &[File]) -> Vec<String> {
     let mut found = Vec::new();
     for file in files {
         let folder = file.path.parent().unwrap_or(Path::new(""));

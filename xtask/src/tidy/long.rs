@@ -11,7 +11,7 @@ const MOST: usize = 70;
 const REASON: &str = "// Long: ";
 
 /// Checks all files.
-pub fn check(files: &[File]) -> Vec<String> {
+pub(super) fn check(files: &[File]) -> Vec<String> {
     let checked = files.iter().filter(|f| f.is("rs"));
     checked.flat_map(check_file).collect()
 }

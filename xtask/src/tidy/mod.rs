@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts"];
 
 /// A text file of the project.
-pub struct File {
+pub(crate) struct File {
     /// The path relative to the workspace.
     pub path: PathBuf,
     /// Its content.
@@ -34,7 +34,7 @@ impl File {
 }
 
 /// Runs `cargo xtask tidy`.
-pub fn run() -> Result<bool> {
+pub(crate) fn run() -> Result<bool> {
     let mut files = Vec::new();
     collect(Path::new("."), &mut files)?;
     let mut findings = text::check(&files);

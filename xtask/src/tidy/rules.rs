@@ -16,7 +16,7 @@ const PAGE: &str = "docs/internals/rules.md";
 type Name = (char, u8);
 
 /// Checks all files.
-pub fn check(files: &[File]) -> Vec<String> {
+pub(super) fn check(files: &[File]) -> Vec<String> {
     let Some(page) = files.iter().find(|f| f.path == Path::new(PAGE)) else {
         return vec![format!("{PAGE}: it is not there: it states every rule and invariant")];
     };

@@ -38,7 +38,7 @@ const NOT_YET: &[(&str, &str)] = &[
 ];
 
 /// Checks all files.
-pub fn check(files: &[File]) -> Vec<String> {
+pub(super) fn check(files: &[File]) -> Vec<String> {
     let all = check_all(files);
     let is = |finding: &str, (path, words): &(&str, &str)| {
         let rest = finding.strip_prefix(path).and_then(|rest| rest.strip_prefix(':'));

@@ -6,7 +6,7 @@
 
 /// One line of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub(super) struct Line {
     /// The code, with spaces in place of comments and of the content of literals.
     pub code: String,
     /// The text of comments, with their slashes.
@@ -17,12 +17,12 @@ pub struct Line {
 
 impl Line {
     /// Returns true if the line holds nothing but a comment.
-    pub fn is_comment(&self) -> bool {
+    pub(super) fn is_comment(&self) -> bool {
         self.code.trim().is_empty() && self.literal.is_empty() && !self.comment.is_empty()
     }
 
     /// Returns true for an attribute that begins or ends on this line, and holds nothing else.
-    pub fn is_attribute(&self) -> bool {
+    pub(super) fn is_attribute(&self) -> bool {
         let code = self.code.trim();
         code.starts_with("#[") || code == ")]"
     }
@@ -40,7 +40,7 @@ enum State {
 }
 
 /// Splits a file.
-pub fn split(text: &str) -> Vec<Line> {
+pub(super) fn split(text: &str) -> Vec<Line> {
     let mut state = State::Code;
     let mut lines = Vec::new();
     for line in text.lines() {
@@ -149,12 +149,12 @@ fn raw_start(chars: &[char], at: usize) -> Option<(usize, usize)> {
 }
 
 /// Returns true for a character of a name.
-pub fn is_word(c: char) -> bool {
+pub(super) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
 /// Returns the names and numbers of a text, in order.
-pub fn words(text: &str) -> impl Iterator<Item = &str> {
+pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     text.split(|c| !is_word(c)).filter(|word| !word.is_empty())
 }
 

@@ -45,7 +45,7 @@ const WRITERS: &[&str] = &[
 ];
 
 /// Checks all files.
-pub fn check(files: &[File]) -> Vec<String> {
+pub(super) fn check(files: &[File]) -> Vec<String> {
     files.iter().flat_map(check_file).collect()
 }
 

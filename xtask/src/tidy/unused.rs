@@ -17,7 +17,7 @@ const USED: &[(&str, &str)] =
 const FOR_C: &str = include_str!("../../../crates/capi/include/gabion.h");
 
 /// Checks all files.
-pub fn check(files: &[File]) -> Vec<String> {
+pub(super) fn check(files: &[File]) -> Vec<String> {
     check_with(files, USED, FOR_C)
 }
 

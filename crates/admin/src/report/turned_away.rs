@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// A server, or a device of one, that the MDM refused.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct TurnedAway {
+pub struct RefusedServer {
     /// The name in its configuration.
     pub name: String,
     /// The number of the device in that configuration.
@@ -17,9 +17,9 @@ pub struct TurnedAway {
     pub seconds_ago: u64,
 }
 
-impl From<&wire::control::TurnedAway> for TurnedAway {
-    fn from(told: &wire::control::TurnedAway) -> TurnedAway {
-        let wire::control::TurnedAway { name, shard, address, why, seconds_ago } = told.clone();
-        TurnedAway { name, shard, address, why, seconds_ago }
+impl From<&wire::control::RefusedServer> for RefusedServer {
+    fn from(told: &wire::control::RefusedServer) -> RefusedServer {
+        let wire::control::RefusedServer { name, shard, address, why, seconds_ago } = told.clone();
+        RefusedServer { name, shard, address, why, seconds_ago }
     }
 }

@@ -253,7 +253,7 @@ mod tests {
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("disk 0");
         let spec = rt::DiskSpec::file(&path, Some(16 << 20));
-        let mut drive = rt::Drive::open(&spec, rt::Backend::Auto).unwrap();
+        let mut drive = rt::OfflineDevice::open(&spec, rt::Backend::Auto).unwrap();
         let cluster = base::ClusterId(0xab);
         let identity = Identity { cluster, device: base::DeviceId(7), uuid: [1, 2] };
         daemon::offline::format(&mut drive, identity, false).unwrap();

@@ -2,7 +2,7 @@
 //! whose content is restored afterwards.
 
 use anyhow::{Context, Result, bail};
-use rt::{Backend, DiskSpec, Drive};
+use rt::{Backend, DiskSpec, OfflineDevice};
 use rustix::fs::{FileType, Mode, OFlags, SeekFrom, fdatasync, open, seek, stat, unlink};
 use rustix::io::{Errno, pread, pwrite};
 use seam::{Buf, BufPool};
@@ -75,7 +75,7 @@ impl Scratch {
 
     fn block(path: &Path, force: bool) -> Result<Scratch> {
         // This reports who uses the device, if it is in use.
-        let bytes = Drive::read_only(path)?.bytes();
+        let bytes = OfflineDevice::read_only(path)?.bytes();
         let look = OFlags::RDONLY | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC;
         let open_as = |flags| open(path, flags, Mode::empty());
         let fd = open_as(look).with_context(|| path.display().to_string())?;
@@ -96,7 +96,7 @@ impl Scratch {
         scratch.saved = scratch.save()?;
         // This refuses a read-only device.
         drop(std::mem::replace(&mut scratch.fd, open_as(OFlags::RDONLY)?));
-        drop(Drive::open(&DiskSpec::block(path), Backend::Epoll)?);
+        drop(OfflineDevice::open(&DiskSpec::block(path), Backend::Epoll)?);
         scratch.fd = open_as(OFlags::RDWR | OFlags::EXCL | OFlags::DIRECT | OFlags::CLOEXEC)?;
         scratch.writable = true;
         scratch.fill(|i| mixed(i as u64))?;

@@ -18,10 +18,10 @@ use base::{DeviceId, GroupId, Limits, MapVersion, Time};
 /// Replicas that wait to be dropped. A new leader begins with none, so it may wait one grace longer
 /// than necessary.
 #[derive(Debug, Default)]
-pub(super) struct Partings(BTreeMap<(GroupId, DeviceId), Parting>);
+pub(super) struct Departures(BTreeMap<(GroupId, DeviceId), Departure>);
 
 #[derive(Debug)]
-struct Parting {
+struct Departure {
     /// The first map seen in which the device is not in sync.
     map: MapVersion,
     /// When a primary that leads in its place was first seen to know that map.
@@ -30,13 +30,13 @@ struct Parting {
     over: bool,
 }
 
-impl Partings {
+impl Departures {
     /// Updates the list from all groups that are moving.
     pub(super) fn look(&mut self, now: Time, state: &State, seen: &Observed, limits: &Limits) {
         let mut before = core::mem::take(&mut self.0);
         for (id, group) in state.groups.iter().filter(|(_, g)| g.leaving.is_some()) {
             for device in group.replicas.iter().filter(|d| !group.in_sync.contains(d)) {
-                let new = || Parting { map: group.changed_at, known: None, over: false };
+                let new = || Departure { map: group.changed_at, known: None, over: false };
                 let mut parting = before.remove(&(*id, *device)).unwrap_or_else(new);
                 let led = group.primary.is_some_and(|p| knows(p, parting.map, state, seen));
                 parting.known = parting.known.or(led.then_some(now));
@@ -50,7 +50,7 @@ impl Partings {
     /// Returns true if the device no longer serves reads of this group, or is in sync and so has
     /// followed its successor.
     pub(super) fn is_over(&self, group: GroupId, device: DeviceId) -> bool {
-        self.0.get(&(group, device)).is_none_or(|p| p.over) || mutant::on(Mutant::PartAtOnce)
+        self.0.get(&(group, device)).is_none_or(|p| p.over) || mutant::on(Mutant::DropAtOnce)
     }
 }
 

@@ -9,7 +9,7 @@ use base::{
     DeviceId, GroupId, Limits, MAX_REPLICAS, MapVersion, Mutant, PoolId, SdsId, Time, beside_spare,
     mutant,
 };
-use placement::{Held, Plan};
+use placement::{PlacedGroup, Plan};
 use wire::control::Intent;
 
 /// The copies that a device has under way, and roughly their bytes.
@@ -76,11 +76,11 @@ impl Room {
 }
 
 /// Where the replica of a group that is on a device should go.
-pub(super) type Homes = BTreeMap<(GroupId, DeviceId), DeviceId>;
+pub(super) type Destinations = BTreeMap<(GroupId, DeviceId), DeviceId>;
 
 /// All devices.
 #[derive(Debug)]
-pub(super) struct Rooms {
+pub(super) struct Loads {
     rooms: BTreeMap<DeviceId, Room>,
     /// A device makes or gets at most `most` copies at a time, or more while they have less than
     /// `small` bytes together.
@@ -88,8 +88,8 @@ pub(super) struct Rooms {
     small: u64,
 }
 
-impl Rooms {
-    pub fn new(now: Time, state: &State, seen: &Observed, limits: &Limits) -> Rooms {
+impl Loads {
+    pub(super) fn new(now: Time, state: &State, seen: &Observed, limits: &Limits) -> Loads {
         let mut rooms = BTreeMap::new();
         for (id, d) in &state.devices {
             let Some(unit) = state.unit_of(*id) else { continue };
@@ -121,7 +121,7 @@ impl Rooms {
             rooms.insert(*id, room);
         }
         let (most, small) = (limits.moves_per_device, limits.moving_bytes);
-        let mut rooms = Rooms { rooms, most, small };
+        let mut rooms = Loads { rooms, most, small };
         rooms.part(state);
         for (id, group) in &state.groups {
             if let Some((to, source)) = group.newcomer().zip(group.primary) {
@@ -154,7 +154,7 @@ impl Rooms {
     }
 
     /// Returns true when the device has room for the group. Without `spare`, the spare stays free.
-    pub fn fits(&self, state: &State, id: GroupId, to: DeviceId, spare: bool) -> bool {
+    pub(super) fn fits(&self, state: &State, id: GroupId, to: DeviceId, spare: bool) -> bool {
         let fits =
             |room: &Room| room.knows(&state.groups[&id]) && room.fits(self.bytes(state, id), spare);
         self.rooms.get(&to).is_some_and(fits)
@@ -162,19 +162,19 @@ impl Rooms {
 
     /// Returns true for a device that has registered and has not reported yet, or that lags: it
     /// will be ready in a moment.
-    pub fn is_awaited(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
+    pub(super) fn is_awaited(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
         self.rooms.get(&device).is_some_and(|room| !room.heard) || self.lags(state, id, device)
     }
 
     /// Returns true for a device that may take copies, and does not know yet that it has nothing of
     /// the group.
-    pub fn lags(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
+    pub(super) fn lags(&self, state: &State, id: GroupId, device: DeviceId) -> bool {
         self.rooms.get(&device).is_some_and(|room| room.open && !room.knows(&state.groups[&id]))
     }
 
     /// Returns true when neither device has too many copies under way. Small ones may exceed the
     /// count, as each takes a round of the MDM.
-    pub fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
+    pub(super) fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
         let bytes = self.bytes(state, id);
         let makes = self.rooms.get(&source).is_some_and(|r| self.are_few(r.makes, bytes));
         makes && self.rooms.get(&to).is_some_and(|r| self.are_few(r.gets, bytes))
@@ -185,7 +185,7 @@ impl Rooms {
     }
 
     /// Counts a copy of the group as under way.
-    pub fn take(&mut self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) {
+    pub(super) fn take(&mut self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) {
         let bytes = self.bytes(state, id);
         if let Some(room) = self.rooms.get_mut(&to) {
             room.used = room.used.saturating_add(bytes);
@@ -202,7 +202,7 @@ impl Rooms {
     /// Returns the best device for a replica of the group, in the place of the one on `from`: in
     /// another fault unit of the pool than the other replica's, and there the device with the least
     /// load for its fraction. The groups of one device spread over many.
-    pub fn best(
+    pub(super) fn best(
         &self,
         state: &State,
         id: GroupId,
@@ -241,8 +241,8 @@ impl Rooms {
     /// Returns the best destinations for the replicas on devices that do not stay, by group and
     /// present device. They are planned together, each pool by itself, so that no device gets more
     /// than its share, as far as possible.
-    pub fn house(state: &State, lost: &BTreeSet<DeviceId>) -> Homes {
-        let mut all = Homes::new();
+    pub(super) fn house(state: &State, lost: &BTreeSet<DeviceId>) -> Destinations {
+        let mut all = Destinations::new();
         for pool in state.objects.pools.keys() {
             let mut devices = devices_of(state, *pool);
             devices.retain(|d| !lost.contains(&d.id));
@@ -255,7 +255,8 @@ impl Rooms {
                 let sds = state.unit_of(*id)?;
                 Some(placement::Device { id: *id, sds, capacity: 0 })
             }));
-            let moves = placement::house(&devices, &held(state, *pool)).unwrap_or_default();
+            let moves =
+                placement::place_homeless(&devices, &held(state, *pool)).unwrap_or_default();
             let moves = moves.into_iter().filter(|_| !mutant::on(Mutant::HouseAnywhere));
             all.extend(moves.map(|m| ((m.group, m.from), m.to)));
         }
@@ -263,7 +264,7 @@ impl Rooms {
     }
 
     /// Returns the moves that would level all devices that are up, each pool by itself.
-    pub fn level(state: &State) -> Plan {
+    pub(super) fn level(state: &State) -> Plan {
         let mut all = Plan::default();
         let pools = state.objects.pools.keys();
         for pool in pools.take(if mutant::on(Mutant::LevelFirstPool) { 1 } else { usize::MAX }) {
@@ -285,14 +286,14 @@ fn devices_of(state: &State, pool: PoolId) -> Vec<placement::Device> {
 
 /// Returns the groups of a pool, weighted by the units that they may hold. What volumes have really
 /// written changes all day, and moves that followed it would never end.
-fn held(state: &State, pool: PoolId) -> Vec<Held> {
+fn held(state: &State, pool: PoolId) -> Vec<PlacedGroup> {
     let here = |g: &Group| !g.lost && state.pool_of(g) == Some(pool);
     let units = |id: GroupId| match mutant::on(Mutant::LevelByNumber) {
         true => 0,
         false => state.units_of(id),
     };
     let weigh = |(id, g): (&GroupId, &Group)| {
-        Some(Held { group: *id, replicas: g.pair()?, weight: units(*id) })
+        Some(PlacedGroup { group: *id, replicas: g.pair()?, weight: units(*id) })
     };
     state.groups.iter().filter(|(_, g)| here(g)).filter_map(weigh).collect()
 }

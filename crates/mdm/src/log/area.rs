@@ -56,11 +56,11 @@ pub(super) enum Found {
 }
 
 impl Header {
-    pub fn of(body: &[u8], generation: u64, limit: u64) -> Header {
+    pub(super) fn of(body: &[u8], generation: u64, limit: u64) -> Header {
         Header { generation, body_len: body.len() as u64, body_crc: crc32c(body), limit }
     }
 
-    pub fn to_block(self) -> Vec<u8> {
+    pub(super) fn to_block(self) -> Vec<u8> {
         let mut block = Vec::with_capacity(BLOCK);
         block.extend(MAGIC);
         block.extend([0; 4]);
@@ -76,11 +76,11 @@ impl Header {
     }
 
     /// Returns true for the header of a build that had its second area far away, at 1 TiB.
-    pub fn is_far(block: &[u8]) -> bool {
+    pub(super) fn is_far(block: &[u8]) -> bool {
         block[..8] == MAGIC && u32_at(block, 12) == FORMAT_FAR
     }
 
-    pub fn read(block: &[u8]) -> Found {
+    pub(super) fn read(block: &[u8]) -> Found {
         if block.iter().all(|b| *b == 0) {
             return Found::Zeros;
         }

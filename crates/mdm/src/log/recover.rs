@@ -59,7 +59,7 @@ pub(super) struct Recovery {
 }
 
 impl Recovery {
-    pub fn new() -> Recovery {
+    pub(super) fn new() -> Recovery {
         Recovery {
             stage: Stage::Headers,
             window: Vec::new(),
@@ -82,7 +82,7 @@ impl Recovery {
         self.start.saturating_add(self.header.limit).saturating_add(batch_len(BATCH_MAX))
     }
 
-    pub fn next(&mut self) -> Option<Io> {
+    pub(super) fn next(&mut self) -> Option<Io> {
         let from = self.at + self.window.len() as u64;
         match self.stage {
             Stage::Headers => {
@@ -101,7 +101,7 @@ impl Recovery {
         }
     }
 
-    pub fn read(&mut self, data: &[u8]) -> Result<Option<Recovered>, LogError> {
+    pub(super) fn read(&mut self, data: &[u8]) -> Result<Option<Recovered>, LogError> {
         match self.stage {
             Stage::Headers => {
                 let (first, second) = data.split_at(BLOCK);

@@ -130,7 +130,7 @@ impl Map {
     }
 
     /// True if the process has a map, of before this version.
-    pub fn is_before(&self, version: MapVersion) -> bool {
+    pub(super) fn is_before(&self, version: MapVersion) -> bool {
         self.version.0 > 0 && self.version < version
     }
 }

@@ -9,12 +9,12 @@ use mdm::{Command, Outcome, State};
 use wire::control::DeviceKind;
 
 /// Limits with few groups per device and few slots.
-pub fn limits() -> Limits {
+pub(crate) fn limits() -> Limits {
     Limits { groups_per_device: 4, stripe_width: 4, ..Limits::TEST_MIN }
 }
 
 /// The start of a device's process: its first or a later incarnation.
-pub fn up(device: u32, incarnation: u64, store: u64, kind: DeviceKind) -> Command {
+pub(crate) fn up(device: u32, incarnation: u64, store: u64, kind: DeviceKind) -> Command {
     Command::DeviceUp(DeviceUp {
         device,
         sds: device,
@@ -31,24 +31,24 @@ pub fn up(device: u32, incarnation: u64, store: u64, kind: DeviceKind) -> Comman
     })
 }
 
-pub fn down(device: u32, incarnation: u64, dead: bool) -> Command {
+pub(crate) fn down(device: u32, incarnation: u64, dead: bool) -> Command {
     Command::DeviceDown(DeviceDown { device, incarnation, dead })
 }
 
-pub fn suspect(by: u32, incarnation: u64, device: u32) -> Command {
+pub(crate) fn suspect(by: u32, incarnation: u64, device: u32) -> Command {
     Command::Suspect(Suspect { by, incarnation, device })
 }
 
-pub fn join(by: u32, incarnation: u64, device: u32) -> Command {
+pub(crate) fn join(by: u32, incarnation: u64, device: u32) -> Command {
     Command::Join(Join { by, incarnation, device })
 }
 
-pub fn admit(group: u32, epoch: u64, device: u32) -> Command {
+pub(crate) fn admit(group: u32, epoch: u64, device: u32) -> Command {
     Command::Admit(Admit { list: vec![Admission { group, epoch, device }] })
 }
 
 /// Applies the next command and checks the invariants.
-pub fn apply(state: &mut State, command: &Command) -> Outcome {
+pub(crate) fn apply(state: &mut State, command: &Command) -> Outcome {
     let before = state.clone();
     let would = state.would_change(command);
     let outcome = state.apply(state.index + 1, command);
@@ -70,7 +70,7 @@ pub fn apply(state: &mut State, command: &Command) -> Outcome {
 
 /// Two servers with one device each (incarnations 1 and 2, stores 11 and 12), and one volume `v` on
 /// two groups: dev1 is the preferred primary of the first one, dev2 of the second one.
-pub fn pair(kind: DeviceKind) -> State {
+pub(crate) fn pair(kind: DeviceKind) -> State {
     let mut s = State::new();
     apply(&mut s, &Command::FormCluster(FormCluster { cluster: 7 }));
     apply(&mut s, &up(1, 1, 11, kind));
@@ -89,21 +89,21 @@ pub fn pair(kind: DeviceKind) -> State {
 }
 
 /// A short form of a group: epoch, primary, in sync, joiners, lost.
-pub fn short(state: &State, group: u32) -> (u64, u32, Vec<u32>, Vec<u32>, bool) {
+pub(crate) fn short(state: &State, group: u32) -> (u64, u32, Vec<u32>, Vec<u32>, bool) {
     let g = &state.groups[&GroupId(group)];
     let ids = |of: &[DeviceId]| of.iter().map(|d| d.0).collect();
     (g.epoch.0, g.primary.map_or(0, |p| p.0), ids(&g.in_sync), ids(&g.joiners), g.lost)
 }
 
 /// New replicas for a group; `leaving` is the one that is dropped at the end (0: none).
-pub fn reshape(group: u32, epoch: u64, replicas: &[u32], leaving: u32) -> Command {
+pub(crate) fn reshape(group: u32, epoch: u64, replicas: &[u32], leaving: u32) -> Command {
     Command::Reshape(Reshape {
         list: vec![Shape { group, epoch, replicas: replicas.to_vec(), leaving, acted: 0 }],
     })
 }
 
 /// Returns the command that creates a volume, as for an operator's request.
-pub fn create(
+pub(crate) fn create(
     state: &State,
     name: &str,
     size: u64,

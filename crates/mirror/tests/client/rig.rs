@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 use wire::Status;
 use wire::message::{Io, Reply, Request, Zero};
 
-pub const VOLUME: VolumeId = VolumeId(7);
-pub const SDC: SdcId = SdcId(3);
-pub const LIFE: Incarnation = Incarnation(44);
+pub(crate) const VOLUME: VolumeId = VolumeId(7);
+pub(crate) const SDC: SdcId = SdcId(3);
+pub(crate) const LIFE: Incarnation = Incarnation(44);
 
 /// A map: unit u of every volume belongs to group u % groups.
 #[derive(Clone, Debug)]
-pub struct FakeMap {
+pub(crate) struct FakeMap {
     pub version: u64,
     pub volumes: BTreeMap<VolumeId, (u64, u32)>,
     pub groups: Vec<Leader>,
@@ -25,7 +25,7 @@ pub struct FakeMap {
 
 impl FakeMap {
     /// Volume 7 with 16 units; group i is led by device i + 1 in epoch 10.
-    pub fn new(groups: u32) -> FakeMap {
+    pub(crate) fn new(groups: u32) -> FakeMap {
         let lead = |i| Leader::At(DeviceId(i + 1), Epoch(10));
         FakeMap {
             version: 5,
@@ -55,7 +55,7 @@ impl Topology for FakeMap {
 
 /// A frame that the client has sent.
 #[derive(Debug)]
-pub struct Sent {
+pub(crate) struct Sent {
     pub device: DeviceId,
     pub io: Io,
     pub body: Buf,
@@ -64,50 +64,50 @@ pub struct Sent {
 }
 
 impl Sent {
-    pub fn request(&self) -> &Request {
+    pub(crate) fn request(&self) -> &Request {
         self.io.request()
     }
 
-    pub fn op(&self) -> u64 {
+    pub(crate) fn op(&self) -> u64 {
         self.request().op
     }
 
-    pub fn seq(&self) -> u64 {
+    pub(crate) fn seq(&self) -> u64 {
         self.request().client.seq
     }
 
-    pub fn floor(&self) -> u64 {
+    pub(crate) fn floor(&self) -> u64 {
         self.request().client.floor
     }
 
-    pub fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.request().epoch.0
     }
 
-    pub fn unit(&self) -> u32 {
+    pub(crate) fn unit(&self) -> u32 {
         self.request().range.unit.index
     }
 
-    pub fn at(&self) -> u32 {
+    pub(crate) fn at(&self) -> u32 {
         self.request().range.at
     }
 
-    pub fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.request().range.len
     }
 
-    pub fn is_retry(&self) -> bool {
+    pub(crate) fn is_retry(&self) -> bool {
         self.io.is_retry()
     }
 
-    pub fn is_discard(&self) -> bool {
+    pub(crate) fn is_discard(&self) -> bool {
         matches!(self.io, Io::Zero(Zero { hole: true, .. }))
     }
 }
 
-pub type Answer = (u64, Result<Buf, BlockError>);
+pub(crate) type Answer = (u64, Result<Buf, BlockError>);
 
-pub struct Rig {
+pub(crate) struct Rig {
     pub client: Client<u64>,
     pub map: FakeMap,
     pub now: Time,
@@ -123,7 +123,7 @@ pub struct Rig {
 
 impl Rig {
     /// Creates a client that has its identity and nothing to do. No device is up.
-    pub fn new(groups: u32, limits: &Limits) -> Rig {
+    pub(crate) fn new(groups: u32, limits: &Limits) -> Rig {
         let mut client = Client::new(limits);
         client.named(SDC, LIFE);
         Rig {
@@ -141,7 +141,7 @@ impl Rig {
     }
 
     /// Creates a client that every device has welcomed.
-    pub fn up(groups: u32) -> Rig {
+    pub(crate) fn up(groups: u32) -> Rig {
         let mut rig = Rig::new(groups, &Limits::SHIPPED);
         (1..=groups).for_each(|d| rig.link_up(d));
         rig
@@ -168,49 +168,49 @@ impl Rig {
         }
     }
 
-    pub fn ask(&mut self, origin: u64, kind: BlockKind, at: u64, len: u32, body: Buf) {
+    pub(crate) fn ask(&mut self, origin: u64, kind: BlockKind, at: u64, len: u32, body: Buf) {
         let request = BlockRequest { volume: VOLUME, kind, at, len, body };
         self.turn(|c, t| c.request(origin, request, t));
     }
 
-    pub fn forget(&mut self, gone: impl Fn(u64) -> bool) {
+    pub(crate) fn forget(&mut self, gone: impl Fn(u64) -> bool) {
         self.turn(|c, t| c.forget(gone, t));
     }
 
-    pub fn read(&mut self, origin: u64, at: u64, len: u32) {
+    pub(crate) fn read(&mut self, origin: u64, at: u64, len: u32) {
         self.ask(origin, BlockKind::Read, at, len, Buf::EMPTY);
     }
 
-    pub fn write(&mut self, origin: u64, at: u64, data: &[u8]) {
+    pub(crate) fn write(&mut self, origin: u64, at: u64, data: &[u8]) {
         let body = self.pool.copy(data);
         self.ask(origin, BlockKind::Write, at, data.len() as u32, body);
     }
 
-    pub fn link_up(&mut self, device: u32) {
+    pub(crate) fn link_up(&mut self, device: u32) {
         self.turn(|c, t| c.link_up(DeviceId(device), 1024, 64 << 20, t));
     }
 
-    pub fn link_up_with(&mut self, device: u32, ops: u32, bytes: u32) {
+    pub(crate) fn link_up_with(&mut self, device: u32, ops: u32, bytes: u32) {
         self.turn(|c, t| c.link_up(DeviceId(device), ops, bytes, t));
     }
 
-    pub fn link_down(&mut self, device: DeviceId) {
+    pub(crate) fn link_down(&mut self, device: DeviceId) {
         self.turn(|c, t| c.link_down(device, t));
     }
 
-    pub fn new_map(&mut self, change: impl FnOnce(&mut FakeMap)) {
+    pub(crate) fn new_map(&mut self, change: impl FnOnce(&mut FakeMap)) {
         self.map.version += 1;
         change(&mut self.map);
         self.needs = None;
         self.turn(|c, t| c.map_changed(t));
     }
 
-    pub fn lead(&mut self, group: u32, device: u32, epoch: u64) {
+    pub(crate) fn lead(&mut self, group: u32, device: u32, epoch: u64) {
         self.new_map(|map| map.groups[group as usize] = Leader::At(DeviceId(device), Epoch(epoch)));
     }
 
     /// Lets time pass, and calls the ticks that the client asks for meanwhile.
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(at) = self.client.wake_at().filter(|at| *at <= end) {
             self.now = self.now.max(at);
@@ -220,22 +220,22 @@ impl Rig {
     }
 
     /// Takes the only frame that was sent.
-    pub fn one(&mut self) -> Sent {
+    pub(crate) fn one(&mut self) -> Sent {
         assert_eq!(self.sent.len(), 1, "{:?}", self.sent);
         self.sent.pop().expect("one")
     }
 
     /// An answer arrives damaged.
-    pub fn damaged(&mut self, from: DeviceId) {
+    pub(crate) fn damaged(&mut self, from: DeviceId) {
         self.turn(|c, t| c.bad_reply(from, t));
     }
 
     /// Answers a frame as its device would.
-    pub fn answer(&mut self, to: &Sent, status: Status, body: &[u8]) {
+    pub(crate) fn answer(&mut self, to: &Sent, status: Status, body: &[u8]) {
         self.answer_with(to, status, body, |_| {});
     }
 
-    pub fn answer_with(
+    pub(crate) fn answer_with(
         &mut self,
         to: &Sent,
         status: Status,
@@ -251,7 +251,7 @@ impl Rig {
     }
 
     /// Takes the only answer that there is.
-    pub fn result(&mut self) -> Result<Buf, BlockError> {
+    pub(crate) fn result(&mut self) -> Result<Buf, BlockError> {
         assert_eq!(self.done.len(), 1, "{:?}", self.done);
         self.done.pop().expect("one").1
     }

@@ -275,7 +275,7 @@ fn what_is_never_retried_is_forgotten_before_what_may_be() {
 /// A settle copies in runs, and one that breaks off can leave the middle of a write at the replica
 /// that serves next. Other clients may have seen and overwritten that middle.
 #[test]
-pub fn a_retry_writes_nothing_over_what_was_done_between_its_missing_parts() {
+pub(crate) fn a_retry_writes_nothing_over_what_was_done_between_its_missing_parts() {
     let mut pair = settled();
     (0..6).for_each(|b| assert_eq!(pair.write(0, b, 1), Some(Status::Ok)));
     pair.connect(false);

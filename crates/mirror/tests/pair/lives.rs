@@ -1,14 +1,14 @@
 //! What a newer incarnation of a device says about an older one.
 
 use base::{DeviceId, Incarnation, Limits, MapVersion, Time};
-use mirror::{Fate, Leases};
+use mirror::{Leases, PeerState};
 
 /// The address may have moved to another host, and the earlier process may go on at the old
 /// one.
 #[test]
-pub fn a_newer_life_at_the_same_address_is_no_proof_that_the_older_one_is_dead() {
+pub(crate) fn a_newer_life_at_the_same_address_is_no_proof_that_the_older_one_is_dead() {
     let ms = |n: u64| Time(n * 1_000_000);
-    let fate = |life, dead| Fate { incarnation: Incarnation(life), dead };
+    let fate = |life, dead| PeerState { incarnation: Incarnation(life), dead };
     // This process has run for a while: grants of its earlier incarnations don't count any
     // more.
     let mut leases = Leases::new(ms(0), &Limits::SHIPPED);

@@ -23,7 +23,8 @@ use base::{
 use mirror::{GroupConfig, Mirror, Volumes};
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskOp, Effect, Effects, ExecutedBlocks,
-    Finished, Forgotten, Framer, Framing, Job, Marks, ReplicaRecord, Started, UnitStore, Walk,
+    Finished, Forgotten, Framer, Framing, Job, ReplicaRecord, Started, UnitStore, Walk,
+    WriteMetadata,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -83,7 +84,9 @@ impl Memory {
     /// Returns the first damaged block that a job would have to read.
     fn damaged(&self, unit: UnitKey, job: &Job) -> Option<u16> {
         let (at, len) = match job {
-            Job::Read { at, len } | Job::Zero { at, len } | Job::Lose { at, len } => (*at, *len),
+            Job::Read { at, len } | Job::Zero { at, len } | Job::MarkLost { at, len } => {
+                (*at, *len)
+            }
             Job::Write { at, body, .. } => (*at, body.len() as u32),
         };
         let mut read = BlockSet::touching(at, len);
@@ -110,7 +113,7 @@ impl Memory {
                 data[at as usize..(at + len) as usize].fill(0);
                 valid.remove(BlockSet::within(at, len));
             }
-            Job::Lose { at, len } => {
+            Job::MarkLost { at, len } => {
                 valid.insert(BlockSet::within(at, len));
                 self.bad.insert(BlockSet::within(at, len));
             }
@@ -125,7 +128,7 @@ impl UnitStore for Memory {
         _: GroupId,
         unit: UnitKey,
         job: Job,
-        marks: Marks,
+        marks: WriteMetadata,
         out: &mut Effects,
     ) -> Started {
         if let Job::Write { at, body, .. } = &job
@@ -148,7 +151,7 @@ impl UnitStore for Memory {
         {
             return Started::BadBody;
         }
-        if let Job::Write { .. } | Job::Lose { .. } = job
+        if let Job::Write { .. } | Job::MarkLost { .. } = job
             && !self.reserve(GROUP, unit, 0, 0)
         {
             return Started::Full;
@@ -329,8 +332,8 @@ impl Pair {
             let (mirror, out) = (&mut self.mirrors[*i], &mut self.outs[*i]);
             mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
             mirror.configure(self.now, GROUP, &config, true, out);
-            let (needed, courted) = mirror.wanted();
-            mirror.need_leases(self.now, &needed, &courted);
+            let (needed, candidates) = mirror.wanted();
+            mirror.need_leases(self.now, &needed, &candidates);
         }
         self.run();
     }

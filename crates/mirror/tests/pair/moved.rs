@@ -4,7 +4,7 @@ use super::*;
 use wire::message::SyncWipe;
 
 /// Returns a configuration of the group in this epoch.
-pub fn config(
+pub(crate) fn config(
     epoch: u64,
     primary: u32,
     replicas: &[u32],

@@ -62,7 +62,7 @@ fn join_both(pair: &mut Pair) {
 
 /// It has no operation in flight then, and would get everything again up to the next seal.
 #[test]
-pub fn a_joiner_that_stalled_in_its_seals_is_sent_nothing_before_they_are_durable() {
+pub(crate) fn a_joiner_that_stalled_in_its_seals_is_sent_nothing_before_they_are_durable() {
     let mut pair = with_a_joiner_that_hangs(Limits::TEST_MIN);
     let epoch = pair.epoch + 1;
     join_other(&mut pair, epoch, &[1, 0]);

@@ -106,8 +106,8 @@ impl Trio {
             let Some(mirror) = mirror else { continue };
             mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
             mirror.configure(self.now, GROUP, &config, true, out);
-            let (needed, courted) = mirror.wanted();
-            mirror.need_leases(self.now, &needed, &courted);
+            let (needed, candidates) = mirror.wanted();
+            mirror.need_leases(self.now, &needed, &candidates);
         }
     }
 

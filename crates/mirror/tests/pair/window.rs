@@ -16,7 +16,7 @@ fn narrow() -> Pair {
     pair
 }
 
-pub fn write(pair: &mut Pair, block: u32, fill: u8) {
+pub(crate) fn write(pair: &mut Pair, block: u32, fill: u8) {
     pair.ask(0, Kind::Write, 0, block * BLOCK..(block + 1) * BLOCK, fill, 0);
 }
 
@@ -35,7 +35,7 @@ fn sent(pair: &mut Pair) -> u64 {
     bytes
 }
 
-pub fn answered(pair: &Pair) -> usize {
+pub(crate) fn answered(pair: &Pair) -> usize {
     let ok = |reply: &&Reply| reply.status == Status::Ok;
     pair.replies.iter().filter(ok).count()
 }
@@ -203,7 +203,7 @@ fn what_a_session_had_waiting_ends_with_it() {
 
 /// Device 1 is alone in sync and has written 40 blocks that the joiner has missed. The joiner reads
 /// everything that it is sent, and no job of its device ends.
-pub fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
+pub(crate) fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
     let mut pair = Pair::new([4, 4]);
     pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, Memory::room(4), Time::ZERO);
     let mut pair = settle(pair);
@@ -217,7 +217,7 @@ pub fn with_a_joiner_that_hangs(limits: Limits) -> Pair {
 }
 
 /// The joiner's device works again, and the joiner gets everything.
-pub fn go_on(pair: &mut Pair) {
+pub(crate) fn go_on(pair: &mut Pair) {
     (pair.mirrors[1].store_mut().hangs, pair.mirrors[1].store_mut().late) = (false, false);
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 1);
@@ -420,7 +420,7 @@ fn what_is_answered_in_another_group_opens_no_stream_to_a_joiner_whose_device_ha
 }
 
 /// Another client writes to this unit of group 4.
-pub fn write_to_other(pair: &mut Pair, epoch: u64, unit: u32, block: u32) {
+pub(crate) fn write_to_other(pair: &mut Pair, epoch: u64, unit: u32, block: u32) {
     pair.seq += 1;
     let (client, range) = (named(7, pair.seq, pair.seq), place(unit, block * BLOCK, BLOCK));
     let request = request(pair.seq, GroupId(4), epoch, range, client);
@@ -570,7 +570,7 @@ fn a_joiner_that_is_asked_for_everything_sends_no_list() {
 }
 
 #[test]
-pub fn a_joiner_takes_no_more_before_it_has_written_what_it_was_sent() {
+pub(crate) fn a_joiner_takes_no_more_before_it_has_written_what_it_was_sent() {
     let limits = Limits { link_queue: QUEUE, ..Limits::TEST_MIN };
     let mut pair = with_a_joiner_that_hangs(limits);
     let most = (QUEUE / 2 / u64::from(BLOCK)) as usize;

@@ -1,6 +1,6 @@
 //! Finds the leading MDM, and keeps the only connection to it.
 //!
-//! A [`Finder`] tries the known addresses one after the other, each with growing delays. An MDM
+//! A [`MdmFinder`] tries the known addresses one after the other, each with growing delays. An MDM
 //! that does not lead says which one does, and that one is dialled at once. The known addresses are
 //! those of the configuration and, as soon as there is a map, those of the MDMs in it. So a cluster
 //! is found again after all MDMs of the configuration are gone.
@@ -13,7 +13,7 @@ use seam::{DialId, Effects};
 
 /// See the head of this file.
 #[derive(Debug)]
-pub struct Finder {
+pub struct MdmFinder {
     /// The addresses of the configuration.
     given: Vec<SocketAddr>,
     dialers: Vec<Dialer>,
@@ -25,13 +25,13 @@ pub struct Finder {
     limits: Limits,
 }
 
-impl Finder {
+impl MdmFinder {
     /// Starts with these addresses, of which there is at least one.
-    pub fn new(given: &[SocketAddr], limits: &Limits) -> Finder {
+    pub fn new(given: &[SocketAddr], limits: &Limits) -> MdmFinder {
         assert!(!given.is_empty(), "at least one MDM address");
         let dialers = given.iter().map(|to| Dialer::new(*to, Callee::Mdm, limits)).collect();
         let (given, limits) = (given.to_vec(), limits.clone());
-        Finder { given, dialers, current: 0, dial: None, hint: None, limits }
+        MdmFinder { given, dialers, current: 0, dial: None, hint: None, limits }
     }
 
     /// Returns the connection that is being tried or used.
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn it_tries_all_and_goes_where_the_leader_is() {
         let (now, mut prng) = (Time(1_000_000_000), Prng::new(1));
-        let mut finder = Finder::new(&[at(1), at(2)], &Limits::SHIPPED);
+        let mut finder = MdmFinder::new(&[at(1), at(2)], &Limits::SHIPPED);
         finder.lost(now, &mut prng);
         assert_eq!(finder.dialer().address(), at(2));
         finder.learn(&[at(2), at(3)]);

@@ -1,7 +1,7 @@
 //! Links between the processes of a cluster: who is dialled, and the handshake.
 //!
 //! A [`Dialer`] keeps one connection. A [`Directory`] has one for each peer that a role needs, and
-//! a [`Finder`] has the one to the leading MDM. [`handshake`] is the same for all roles, the
+//! a [`MdmFinder`] has the one to the leading MDM. [`handshake`] is the same for all roles, the
 //! command line and the simulator's administrator. [`session`] numbers the connections from one
 //! process to another.
 //!
@@ -16,7 +16,7 @@ pub mod session;
 
 pub use dialer::Dialer;
 pub use directory::{Directory, Peer};
-pub use finder::Finder;
+pub use finder::MdmFinder;
 pub use handshake::{Answer, Callee, PeerId, Welcomed, hello, welcome};
 
 use base::{Limits, Mutant, mutant};

@@ -27,7 +27,7 @@ pub(super) struct Gathered {
 
 impl Gathered {
     /// Returns when the first of them are due.
-    pub fn due(&self) -> Option<Time> {
+    pub(super) fn due(&self) -> Option<Time> {
         let verdicts = self.verdicts.values().map(|(due, _)| *due).min();
         Time::earliest(verdicts, self.doubts.front().map(|(due, _)| *due))
     }

@@ -8,7 +8,7 @@ use mdm::members::MAX_MEMBERS;
 
 /// Lengths of lists, or their bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Grown {
+pub struct ListLengths {
     /// Links for orders.
     pub admins: usize,
     /// Inputs of links that wait for the disk.
@@ -31,7 +31,7 @@ pub struct Grown {
 
 impl Mdm {
     /// Returns how long the lists are.
-    pub fn grown(&self) -> Grown {
+    pub fn grown(&self) -> ListLengths {
         let mut members: BTreeMap<u32, usize> = BTreeMap::new();
         for link in self.links.values() {
             if let Peer::Mdm(member) = link.peer {
@@ -39,7 +39,7 @@ impl Mdm {
             }
         }
         let parts = || self.links.values().map(|l| l.parts.len());
-        Grown {
+        ListLengths {
             admins: self.admins.len(),
             inputs: self.links.values().map(|l| l.queued as usize).sum(),
             link_inputs: self.links.values().map(|l| l.queued as usize).max().unwrap_or(0),
@@ -53,8 +53,8 @@ impl Mdm {
     }
 
     /// Returns how long they may be.
-    pub fn may_grow(&self) -> Grown {
-        Grown {
+    pub fn may_grow(&self) -> ListLengths {
+        ListLengths {
             admins: ADMINS,
             inputs: INPUTS,
             link_inputs: INPUTS_PER_LINK as usize,

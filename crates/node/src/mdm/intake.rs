@@ -116,7 +116,7 @@ impl Mdm {
         let limits = &self.config.limits;
         let never = limits.slow.is_zero() || limits.quarantine.is_zero();
         let slow = self.slowness.look(now, &self.state, &self.observed, limits);
-        for (device, took) in slow.into_iter().filter(|_| !never && !mutant::on(Mutant::BearSlow)) {
+        for (device, took) in slow.into_iter().filter(|_| !never && !mutant::on(Mutant::KeepSlow)) {
             let incarnation = self.state.devices[&device].incarnation.0;
             let down = command::DeviceDown { device: device.0, incarnation, dead: false };
             if self.execute(now, Command::DeviceDown(down), batch, out) {
@@ -226,7 +226,7 @@ impl Mdm {
             self.healer.hurry(now, &self.config.limits);
         }
         let believable = suspects.len() <= loss_limit(self.state.units_beside(DeviceId(m.device)));
-        let when = if mutant::on(Mutant::HoldForEver) { Time::ZERO } else { now };
+        let when = if mutant::on(Mutant::QuarantineForever) { Time::ZERO } else { now };
         let held = |device| self.observed.is_out(device, when);
         let may = |command: &Command| match command {
             Command::Suspect(c) => believable && !self.gathers(DeviceId(c.device)),

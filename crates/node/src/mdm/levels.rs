@@ -6,7 +6,7 @@ use mdm::Refused;
 use mdm::command::{Command, SetLevel};
 use mdm::level::Party;
 use wire::control::{
-    BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelAsk, known,
+    BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelRequest, known,
 };
 
 use crate::refusals::refusal;
@@ -81,7 +81,7 @@ impl Mdm {
     }
 
     /// Returns the command that raises the level.
-    pub(super) fn raise_level(&self, m: &SetLevelAsk) -> Result<Command, Refused> {
+    pub(super) fn raise_level(&self, m: &SetLevelRequest) -> Result<Command, Refused> {
         let me = self.consensus.as_ref().map_or(0, |c| c.id()) as u32;
         let peers = self.consensus.as_ref().map_or_else(Default::default, |c| c.peers());
         let heard = |id: u32| peers.iter().any(|p| p.id == u64::from(id) && p.heard);

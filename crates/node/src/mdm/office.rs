@@ -9,7 +9,7 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{LinkId, Time};
-use consensus::{Committed, Meaning, Turn};
+use consensus::{Committed, EntryKind, Output};
 use mdm::detector::Detector;
 use mdm::entry::{self, Decided};
 use mdm::healer::Healer;
@@ -74,7 +74,7 @@ impl Mdm {
         false
     }
 
-    fn take_turn(&mut self, turn: Turn, out: &mut Effects) {
+    fn take_turn(&mut self, turn: Output, out: &mut Effects) {
         if let Some(data) = turn.restored {
             match Decided::from_bytes(&data, self.level_max()) {
                 Ok(decided) => (self.state, self.chain) = (decided.state, decided.chain),
@@ -94,14 +94,14 @@ impl Mdm {
     fn apply(&mut self, committed: Committed, out: &mut Effects) -> Result<(), String> {
         let Committed { index, term, meaning } = committed;
         match meaning {
-            Meaning::Nothing => {
+            EntryKind::Nothing => {
                 if let Some(office) = self.office.as_mut().filter(|o| o.term == term) {
                     office.begun = true;
                     self.form(out);
                 }
             }
-            Meaning::Members => {}
-            Meaning::Data(data) => {
+            EntryKind::Members => {}
+            EntryKind::Data(data) => {
                 self.chain = entry::chain(self.chain, &data);
                 match self.office.as_mut() {
                     Some(office) if office.proposed == Some(index) => {

@@ -36,7 +36,7 @@ pub(super) struct Answer {
 
 impl Answer {
     /// Returns a frame that only waits until everything before it is committed.
-    pub fn frame(link: LinkId, head: Head, body: Buf) -> Answer {
+    pub(super) fn frame(link: LinkId, head: Head, body: Buf) -> Answer {
         Answer {
             refusal: None,
             link,
@@ -51,7 +51,7 @@ impl Answer {
     }
 
     /// Everything that it rests on is committed, so this MDM still led then.
-    pub fn committed(&mut self) {
+    pub(super) fn committed(&mut self) {
         self.question = 0;
         if self.progress == Progress::Proposed {
             self.progress = Progress::Committed;

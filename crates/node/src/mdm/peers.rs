@@ -86,39 +86,39 @@ pub(super) struct Peers {
 impl Peers {
     /// Records that a dial has ended. Returns the member that it was for, if it was for one, and
     /// true if it counts.
-    pub fn dialled(&mut self, dial: DialId) -> Option<(u32, bool)> {
+    pub(super) fn dialled(&mut self, dial: DialId) -> Option<(u32, bool)> {
         self.contacts.dialled(dial)
     }
 
     /// Removes a link that is down. Returns the member that it led to, unless another link to it is
     /// the current one.
-    pub fn lost(&mut self, link: LinkId) -> Option<u32> {
+    pub(super) fn lost(&mut self, link: LinkId) -> Option<u32> {
         let member = self.links.remove(&link)?;
         (self.contacts.get(member)?.link() == Some(link)).then_some(member)
     }
 
     /// Returns true for a link that this MDM dialled.
-    pub fn has(&self, link: LinkId) -> bool {
+    pub(super) fn has(&self, link: LinkId) -> bool {
         self.links.contains_key(&link)
     }
 
     /// Returns true if the member has welcomed this MDM on the current link.
-    pub fn is_up(&self, member: u32) -> bool {
+    pub(super) fn is_up(&self, member: u32) -> bool {
         self.contacts.up(member).is_some()
     }
 
     /// Returns all links that this MDM dialled.
-    pub fn all_links(&self) -> Vec<LinkId> {
+    pub(super) fn all_links(&self) -> Vec<LinkId> {
         self.links.keys().copied().collect()
     }
 
     /// Returns the number of MDMs that called before the state named them.
-    pub fn heard_of(&self) -> usize {
+    pub(super) fn heard_of(&self) -> usize {
         self.heard_of.len()
     }
 
     /// Returns when the next member is to be dialled.
-    pub fn wake_at(&self) -> Option<Time> {
+    pub(super) fn wake_at(&self) -> Option<Time> {
         self.contacts.iter().filter_map(|(_, c)| c.wake_at()).min()
     }
 }

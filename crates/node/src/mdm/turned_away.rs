@@ -6,7 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use base::Time;
 use base::time::Duration;
-use wire::control::TurnedAway;
+use wire::control::RefusedServer;
 
 /// The most servers that are kept: the latest ones.
 pub(super) const MOST: usize = 16;
@@ -16,7 +16,7 @@ const TOLD: Duration = Duration::from_secs(600);
 /// The servers that this leader has turned away.
 #[derive(Debug, Default)]
 pub(super) struct TurnedAways {
-    list: VecDeque<(Time, TurnedAway)>,
+    list: VecDeque<(Time, RefusedServer)>,
 }
 
 impl TurnedAways {
@@ -32,7 +32,7 @@ impl TurnedAways {
         }
         let (name, why) = (String::from(name), String::from(why));
         let address = String::from(address);
-        self.list.push_back((now, TurnedAway { name, shard, address, why, seconds_ago: 0 }));
+        self.list.push_back((now, RefusedServer { name, shard, address, why, seconds_ago: 0 }));
     }
 
     /// Removes the entry of a shard that was accepted.
@@ -41,9 +41,9 @@ impl TurnedAways {
     }
 
     /// Returns the entries of the last ten minutes, the earliest first.
-    pub(super) fn lately(&self, now: Time) -> Vec<TurnedAway> {
+    pub(super) fn lately(&self, now: Time) -> Vec<RefusedServer> {
         let told = self.list.iter().filter(|(at, _)| now.since(*at) < TOLD);
-        let aged = |(at, one): &(Time, TurnedAway)| TurnedAway {
+        let aged = |(at, one): &(Time, RefusedServer)| RefusedServer {
             seconds_ago: now.since(*at).as_secs(),
             ..one.clone()
         };

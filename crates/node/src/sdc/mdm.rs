@@ -8,7 +8,7 @@
 
 use super::servers::refusing;
 use super::{Link, Sdc};
-use crate::link::{Answer, Finder, Welcomed, hello, send_control};
+use crate::link::{Answer, MdmFinder, Welcomed, hello, send_control};
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
 use crate::refusals::{MUTE, Reason, Writer};
 use base::time::Duration;
@@ -28,7 +28,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The link to the MDM.
 #[derive(Debug)]
 pub(super) struct MdmLink {
-    pub(super) finder: Finder,
+    pub(super) finder: MdmFinder,
     /// The link on which we are registered.
     registered: Option<PeerLink>,
     /// The map version at which the MDM knew this incarnation. Older maps must not be acted on.
@@ -57,7 +57,7 @@ struct Pull {
 impl MdmLink {
     pub(super) fn new(addresses: &[SocketAddr], limits: &Limits) -> MdmLink {
         MdmLink {
-            finder: Finder::new(addresses, limits),
+            finder: MdmFinder::new(addresses, limits),
             registered: None,
             known_at: MapVersion(0),
             heartbeat_at: Time::ZERO,

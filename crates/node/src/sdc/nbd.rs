@@ -13,7 +13,7 @@ use base::mutant::{self, Mutant};
 use base::time::Duration;
 use base::{Limits, LinkId, Map, Time, VolumeId};
 use mdm::mapping::Grant;
-use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Unsent};
+use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, UnsentLimits};
 use target::nbd::{Action, Session};
 
 /// A negotiation waits this long for a fresh map, and then shows the volumes that are known.
@@ -28,8 +28,8 @@ const CONNECTIONS: usize = 4096;
 const STRANGERS: usize = 256;
 
 /// Limits on answers that clients have not read.
-pub(super) const UNSENT: Unsent =
-    Unsent { link: 1 << 20, all: 1 << 30, patience: Duration::from_secs(5) };
+pub(super) const UNSENT: UnsentLimits =
+    UnsentLimits { link: 1 << 20, all: 1 << 30, patience: Duration::from_secs(5) };
 
 /// A request for which there is no place yet: its connection, its tag, and the start of the wait.
 type Waiting = (LinkId, u64, BlockRequest, Time);
@@ -247,7 +247,7 @@ impl Sdc {
     ) {
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.nbd.crowded[usize::from(writes)];
-        let review = self.nbd.review && !mutant::on(Mutant::KeepLeave);
+        let review = self.nbd.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
             return queue.push_back((link, tag, request, now));
         }
@@ -262,7 +262,7 @@ impl Sdc {
         if self.nbd.crowded.iter().all(VecDeque::is_empty) {
             return;
         }
-        if self.nbd.review && !mutant::on(Mutant::KeepLeave) {
+        if self.nbd.review && !mutant::on(Mutant::KeepPermission) {
             self.nbd_refuse(now, out);
         }
         for writes in [false, true] {

@@ -12,7 +12,7 @@ use base::mutant::{self, Mutant};
 use base::{
     ClusterId, DeviceId, Duration, GroupId, Incarnation, LinkId, MapVersion, Time, beside_spare,
 };
-use mirror::{Fate, Mirror, ScrubStats, Stats};
+use mirror::{Mirror, PeerState, ScrubStats, Stats};
 use prost::Message;
 use seam::{Buf, Effects, Note, UnitStore};
 use store::durable::layout::Layout;
@@ -336,11 +336,11 @@ impl Sds {
             self.end_lives(now, out);
         }
         let Some(mirror) = &mut self.mirror else { return };
-        let fates: BTreeMap<DeviceId, Fate> = self
+        let fates: BTreeMap<DeviceId, PeerState> = self
             .map
             .devices
             .iter()
-            .map(|(id, d)| (*id, Fate { incarnation: d.incarnation, dead: d.dead && !d.up }))
+            .map(|(id, d)| (*id, PeerState { incarnation: d.incarnation, dead: d.dead && !d.up }))
             .collect();
         let known = self.map.devices.get(&self.me).map_or(Incarnation(0), |d| d.incarnation);
         if known > self.incarnation {
@@ -405,11 +405,11 @@ impl Sds {
         }
         let (needed, out_of_sync) = mirror.wanted();
         let up = |d: &DeviceId| self.map.devices.get(d).is_some_and(|d| d.up);
-        let courted: BTreeSet<DeviceId> = out_of_sync.iter().copied().filter(up).collect();
-        mirror.need_leases(now, &needed, &courted);
+        let candidates: BTreeSet<DeviceId> = out_of_sync.iter().copied().filter(up).collect();
+        mirror.need_leases(now, &needed, &candidates);
         mirror.map_changed(now, out);
-        let wanted: Vec<DeviceId> = needed.union(&courted).copied().collect();
-        if courted.iter().any(|device| !self.wanted.1.contains(device)) {
+        let wanted: Vec<DeviceId> = needed.union(&candidates).copied().collect();
+        if candidates.iter().any(|device| !self.wanted.1.contains(device)) {
             // There is a new candidate. Its copy begins only after this shard has proposed it.
             self.proposal_due = self.proposal_due.min(now + self.config.limits.heartbeat_every / 8);
         }
@@ -544,7 +544,7 @@ fn growth(durable: &Durable) -> Option<Note> {
     let (device, growth) = (durable.identity().device, durable.growth());
     let Growth { from, bytes, refused } = growth;
     growth.is_news().then(|| match refused {
-        None => Note::Grown { device, from, to: bytes },
+        None => Note::ListLengths { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
 }

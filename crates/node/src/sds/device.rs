@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, UnitKey, VolumeId};
 use seam::{
-    Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, Job, Marks, ReplicaRecord,
-    Started, UnitStore, Walk,
+    Buf, Change, DiskError, DiskOp, Effects, Finished, Forgotten, Job, ReplicaRecord, Started,
+    UnitStore, Walk, WriteMetadata,
 };
 use store::Memory;
 use store::durable::Durable;
@@ -71,7 +71,7 @@ impl UnitStore for Device {
         group: GroupId,
         unit: UnitKey,
         job: Job,
-        marks: Marks,
+        marks: WriteMetadata,
         out: &mut Effects,
     ) -> Started {
         of!(self, d => d.start(token, group, unit, job, marks, out))

@@ -16,7 +16,7 @@ mod opening;
 mod serve;
 mod sessions;
 
-use crate::link::{Directory, Finder};
+use crate::link::{Directory, MdmFinder};
 use crate::mapview::MapView;
 use crate::refusals::Reason;
 use alloc::boxed::Box;
@@ -29,7 +29,7 @@ use base::{
 };
 use claimants::Claimants;
 use core::net::SocketAddr;
-use mirror::{GroupView, Grown, Mirror};
+use mirror::{GroupView, ListLengths, Mirror};
 use news::News;
 use opening::Opening;
 use seam::{BlockError, DialError, DialId, Effect, Effects, Event, Note, Port, Strangers};
@@ -197,7 +197,7 @@ struct End {
 
 /// The link to the MDM that is followed, and the MDMs that may take its place.
 struct MdmLink {
-    finder: Finder,
+    finder: MdmFinder,
     /// The number that the MDM drew for its leadership, from the last welcome.
     life: Incarnation,
     /// When the MDM sent a frame last.
@@ -215,7 +215,7 @@ impl Sds {
     /// Creates a shard that has not read its device yet.
     pub fn new(config: SdsConfig) -> Sds {
         let mdm = MdmLink {
-            finder: Finder::new(&config.mdm, &config.limits),
+            finder: MdmFinder::new(&config.mdm, &config.limits),
             life: Incarnation(0),
             heard: None,
             claimants: Claimants::default(),
@@ -267,7 +267,7 @@ impl Sds {
     }
 
     /// Returns the upper bounds of the lengths of the lists of the replicas here.
-    pub fn may_grow(&self) -> Grown {
+    pub fn may_grow(&self) -> ListLengths {
         Mirror::<Device>::may_grow(&self.config.limits)
     }
 
@@ -325,7 +325,7 @@ impl Sds {
     }
 
     /// Waits until running jobs have ended and the log is empty, and then ends.
-    fn wind_up(&mut self, now: Time, out: &mut Effects) {
+    fn shut_down(&mut self, now: Time, out: &mut Effects) {
         let Some(mirror) = &mut self.mirror else { return self.end(Note::Stopped, out) };
         mirror.flush(now, out);
         let over = match mirror.store_mut() {
@@ -482,7 +482,7 @@ impl seam::Node for Sds {
             return;
         }
         if self.end.stopping {
-            return self.wind_up(now, out);
+            return self.shut_down(now, out);
         }
         if self.mirror.is_none() {
             let opened = self.opening.start(out);

@@ -64,7 +64,7 @@ struct Asked {
 impl News {
     /// Keeps a page from the MDM. `last` is given with the last page of an answer: the versions of
     /// this server's map before and after the answer.
-    pub fn keep(&mut self, page: Vec<u8>, last: Option<(MapVersion, MapVersion)>) {
+    pub(super) fn keep(&mut self, page: Vec<u8>, last: Option<(MapVersion, MapVersion)>) {
         if !self.torn {
             self.coming.push(page);
         }
@@ -94,19 +94,19 @@ impl News {
 
     /// True if map `theirs` is from after a recovery of which no MDM has told this server. Its own
     /// map is `mine`.
-    pub fn is_unheard_of(&self, mine: MapVersion, theirs: MapVersion) -> bool {
+    pub(super) fn is_unheard_of(&self, mine: MapVersion, theirs: MapVersion) -> bool {
         self.told_at.is_none() && is_of_before(theirs, mine.0)
     }
 
     /// Drops the pages of an unfinished answer, because the link to the MDM broke.
-    pub fn forget_pages(&mut self) {
+    pub(super) fn forget_pages(&mut self) {
         self.coming.clear();
         self.torn = false;
     }
 
     /// Returns the pages that bring a server with map `have` to newer ones, each with the version
     /// that it leads to. Empty if they are no longer kept.
-    pub fn since(&self, have: MapVersion) -> impl Iterator<Item = (MapVersion, &Vec<u8>)> {
+    pub(super) fn since(&self, have: MapVersion) -> impl Iterator<Item = (MapVersion, &Vec<u8>)> {
         let known = self.steps.iter().position(|s| s.from <= have && have < s.to);
         let steps = self.steps.iter().skip(known.unwrap_or(usize::MAX));
         steps.flat_map(|s| s.pages.iter().map(|p| (s.to, p)))
@@ -115,7 +115,7 @@ impl News {
     /// Records that another server has map `theirs`. Returns the number of the question, if that
     /// server has to be asked for it. The MDM gets one beacon period to send it first; a lease
     /// lasts longer.
-    pub fn is_due(
+    pub(super) fn is_due(
         &mut self,
         now: Time,
         from: DeviceId,
@@ -142,7 +142,7 @@ impl News {
 
     /// Adds a page of `bytes` bytes from a server, which answers this question. Returns all pages
     /// with the last one, if this was the last question.
-    pub fn came(
+    pub(super) fn came(
         &mut self,
         from: DeviceId,
         question: u64,

@@ -169,7 +169,7 @@ impl Sds {
             _ => return Err(refusal(RefusalCode::Unexpected, "this is a data server: ask an MDM")),
         };
         let known = known.unwrap_or(Incarnation(0));
-        let let_in = hello.role() == Role::Sdc && mutant::on(Mutant::OldLife);
+        let let_in = hello.role() == Role::Sdc && mutant::on(Mutant::OldIncarnation);
         if incarnation < known && !let_in {
             let text = "a newer process serves in your name";
             return Err(refusal(RefusalCode::Superseded, text));
@@ -183,7 +183,7 @@ impl Sds {
             PeerId::Client(sdc, _) => {
                 // R8: this process may not have seen the newer incarnation, but its writes are
                 // listed with the data.
-                if incarnation < mirror.newest_life(sdc) && !mutant::on(Mutant::OldLife) {
+                if incarnation < mirror.newest_life(sdc) && !mutant::on(Mutant::OldIncarnation) {
                     let text = "a newer process has this client's name";
                     return Err(refusal(RefusalCode::Superseded, text));
                 }
@@ -244,7 +244,7 @@ impl Sds {
     /// Ends sessions of client incarnations that have ended according to the map. Their links are
     /// closed, and their operations that have not begun are dropped.
     pub(super) fn end_lives(&mut self, now: Time, out: &mut Effects) {
-        let blind = mutant::on(Mutant::NoSession) || mutant::on(Mutant::OldLife);
+        let blind = mutant::on(Mutant::NoSession) || mutant::on(Mutant::OldIncarnation);
         let Some(mirror) = self.mirror.as_mut().filter(|_| !blind) else { return };
         for (sdc, session) in self.sessions.over(&self.map) {
             mirror.session_over(now, sdc, out);

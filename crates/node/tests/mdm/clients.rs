@@ -23,7 +23,7 @@ fn clients_have_lives_too() {
     );
     b.send(old, Header::new(Kind::Heartbeat), &Heartbeat::default());
     assert_eq!(b.refusal(old).0, RefusalCode::Superseded);
-    let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+    let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
     assert_eq!((status.sdcs[0].connections, status.sdcs[0].connected), (3, true));
     assert_eq!(status.sdcs[0].nbd, ["nbd://x"]);
 }
@@ -58,7 +58,7 @@ fn clients_hear_of_volumes_that_they_have_not_asked_for() {
     let told: Vec<MapPage> = b.take(link, Kind::MapPage);
     assert_eq!((told.len(), told[0].volumes.len()), (1, 1), "what is new, and once: {told:?}");
     assert_eq!((told[0].volumes[0].name.as_str(), told[0].last), ("late", true));
-    assert_eq!(b.ask(Ask::Status(StatusAsk {})).error, 0);
+    assert_eq!(b.ask(Ask::Status(StatusRequest {})).error, 0);
     assert_eq!(b.take::<MapPage>(link, Kind::MapPage).len(), 0);
 }
 
@@ -66,7 +66,7 @@ fn clients_hear_of_volumes_that_they_have_not_asked_for() {
 fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     let unmap = || {
         let (volume, sdcs) = ("v".into(), Vec::new());
-        Ask::Unmap(UnmapAsk { volume, sdcs, all: true })
+        Ask::Unmap(UnmapRequest { volume, sdcs, all: true })
     };
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
     let admin = b.say_hello(Role::Admin);
@@ -83,7 +83,7 @@ fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     // A device that does not confirm is named after a while.
     b.order(
         admin,
-        Ask::Map(MapAsk { volume: "v".into(), to: vec![MapTo::default()], only: false }),
+        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], only: false }),
     );
     b.pass(6000, &[one, two]);
     let reply: AdminReply = b.take(admin, Kind::AdminReply).pop().unwrap();
@@ -108,7 +108,7 @@ fn a_client_that_servers_refuse_is_in_the_status() {
     for refused_by in [vec![3, 7], vec![]] {
         let beat = Heartbeat { refused_by: refused_by.clone(), ..Heartbeat::default() };
         b.send(link, Header::new(Kind::Heartbeat), &beat);
-        let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+        let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
         assert_eq!(status.sdcs[0].refused_by, refused_by);
     }
 }

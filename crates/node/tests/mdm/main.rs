@@ -292,7 +292,7 @@ fn a_cluster_forms_registers_and_makes_volumes() {
     assert_eq!(view.version, b.mdm.state().version);
     assert_eq!((view.devices.len(), view.volumes.len()), (2, 1));
     b.beat(&[one]);
-    let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+    let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
     assert_eq!((status.groups, status.groups_degraded, status.groups_failed), (4, 0, 0));
     assert_eq!((status.bytes_protected, status.mdm_pid), (1000, 42));
     assert!(status.devices.iter().all(|d| d.connected && d.primaries == 2 && d.replicas == 4));
@@ -338,7 +338,7 @@ fn a_killed_server_is_known_to_be_dead_as_soon_as_its_address_refuses() {
     b.dial_failed(DialError::Refused);
     assert_eq!(b.device(1), (false, true, 1));
     assert!(b.notes.contains(&Note::DeviceDown { device: DeviceId(1), proof: true }));
-    let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+    let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
     assert_eq!((status.groups_degraded, status.groups_failed), (4, 0));
 }
 
@@ -423,7 +423,7 @@ fn what_a_life_has_counted_is_not_told_of_the_next() {
     b.send(one, Header::new(Kind::Heartbeat), &beat);
     b.settle();
     let told = |b: &mut Bench| {
-        let status = b.ask(Ask::Status(StatusAsk {})).status.unwrap();
+        let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
         status.devices[0].heartbeat.clone().unwrap()
     };
     assert_eq!(told(&mut b), beat);
@@ -487,7 +487,7 @@ fn everything_is_there_after_a_restart_and_clocks_begin_anew() {
     assert_eq!(again.dials.len(), 2, "silent, or dead?");
     again.dial_failed(DialError::Refused);
     again.dial_failed(DialError::Refused);
-    let status = again.ask(Ask::Status(StatusAsk {})).status.unwrap();
+    let status = again.ask(Ask::Status(StatusRequest {})).status.unwrap();
     assert_eq!((status.groups, status.groups_failed), (4, 4), "memory is lost");
     assert_eq!(status.devices.iter().filter(|d| d.info.as_ref().unwrap().dead).count(), 2);
 }
@@ -720,7 +720,7 @@ fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
             ..Register::default()
         };
         b.send(link, Header::new(Kind::Register), &m);
-        b.ask(Ask::Status(StatusAsk {})).status.unwrap().turned_away
+        b.ask(Ask::Status(StatusRequest {})).status.unwrap().turned_away
     };
     let told = knock(&mut b, "elsewhere");
     assert_eq!(told.len(), 1);
@@ -746,7 +746,7 @@ fn a_server_for_which_there_is_no_room_is_in_the_status() {
         };
         b.send(link, Header::new(Kind::Register), &message);
     }
-    let told = b.ask(Ask::Status(StatusAsk {})).status.unwrap().turned_away;
+    let told = b.ask(Ask::Status(StatusRequest {})).status.unwrap().turned_away;
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
         told[0].name == format!("s{room}") && told[0].why.contains("`gabion sds remove`"),
@@ -772,6 +772,6 @@ fn of_too_many_links_for_orders_the_oldest_goes_and_members_stay() {
     assert!(links.iter().all(|link| b.welcome.contains(link)));
     b.beat(&[server]);
     assert!(!b.closed.contains(&server));
-    let status = b.ask(Ask::Status(StatusAsk {})).status.expect("orders are answered");
+    let status = b.ask(Ask::Status(StatusRequest {})).status.expect("orders are answered");
     assert!(status.devices[0].connected);
 }

@@ -7,7 +7,7 @@ use mdm::entry::{Commands, to_bytes};
 use mdm::log::{Io, Log, Progress};
 use wire::message::Raft;
 
-pub const AWAY: &str = "10.0.0.2:7000";
+pub(crate) const AWAY: &str = "10.0.0.2:7000";
 const THIRD: &str = "10.0.0.3:7000";
 /// The kinds of two messages of the consensus: a heartbeat, and an answer to entries.
 const HEARTBEAT: i32 = 8;
@@ -186,7 +186,7 @@ fn a_leader_whose_log_fails_says_that_it_does_not_lead() {
     let server = b.say_hello(Role::Sdc);
     let [admin, asks, waits, proposes] = [0; 4].map(|_| b.say_hello(Role::Admin));
     // Its answer needs a majority that confirms the leader.
-    b.order(asks, Ask::Status(StatusAsk {}));
+    b.order(asks, Ask::Status(StatusRequest {}));
     b.held = true;
     b.order_domain(proposes, "d");
     b.order_domain(waits, "e");
@@ -216,7 +216,7 @@ fn the_only_voter_whose_log_fails_is_alone_whatever_members_there_are() {
     b.held = true;
     b.order_domain(proposes, "d");
     b.order_domain(waits, "e");
-    b.order(asks, Ask::Status(StatusAsk {}));
+    b.order(asks, Ask::Status(StatusRequest {}));
     b.fail_disk();
     for (link, unsure) in [(proposes, true), (waits, false), (asks, false)] {
         let (error, text) = b.answer(link);
@@ -259,7 +259,7 @@ fn a_leader_whose_log_fails_is_not_alone_while_a_removed_one_votes() {
 fn an_order_that_waits_for_its_fence_is_done_when_the_log_fails() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     let admin = b.say_hello(Role::Admin);
-    let all = UnmapAsk { volume: "v".into(), all: true, ..UnmapAsk::default() };
+    let all = UnmapRequest { volume: "v".into(), all: true, ..UnmapRequest::default() };
     b.order(admin, Ask::Unmap(all));
     assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "no device has confirmed it");
     let proposes = b.say_hello(Role::Admin);
@@ -538,7 +538,7 @@ fn an_mdm_that_waits_is_taken_in_by_one_cluster() {
 }
 
 /// Returns a disk with the log of an MDM that starts from this image.
-pub fn disk_of(image: &Image) -> BTreeMap<u64, Vec<u8>> {
+pub(crate) fn disk_of(image: &Image) -> BTreeMap<u64, Vec<u8>> {
     let (mut disk, mut log) = (BTreeMap::new(), Log::new(1 << 20));
     loop {
         let Some(io) = log.next() else { return disk };

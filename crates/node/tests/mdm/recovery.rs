@@ -15,7 +15,7 @@ fn begun_with(state: &mdm::State) -> Bench {
 }
 
 /// Returns an MDM of this build whose log was made from this state.
-pub fn begun_as(state: &mdm::State, dialect: base::Dialect) -> Bench {
+pub(crate) fn begun_as(state: &mdm::State, dialect: base::Dialect) -> Bench {
     let backup = Backup::from_bytes(&pack(&state.to_bytes(), 1000), dialect.level_max).unwrap();
     let mut disk = BTreeMap::new();
     for (at, data) in backup.log("mdm", config(Limits::TEST_MIN).address, "me", 60_000) {
@@ -201,9 +201,9 @@ fn a_pool_that_was_made_since_the_backup_is_made_again_and_its_volumes_come_back
     };
     assert_eq!(b.ask(Ask::CreateObject(make)).error(), AdminError::None);
     let rename =
-        RenameAsk { kind: ObjectKind::Pool as i32, name: "quick".into(), to: "fast".into() };
+        RenameRequest { kind: ObjectKind::Pool as i32, name: "quick".into(), to: "fast".into() };
     assert_eq!(b.ask(Ask::Rename(rename.clone())).error(), AdminError::None);
-    let volume = RenameAsk { kind: ObjectKind::Volume as i32, name: "v".into(), ..rename };
+    let volume = RenameRequest { kind: ObjectKind::Volume as i32, name: "v".into(), ..rename };
     assert_ne!(b.ask(Ask::Rename(volume)).error(), AdminError::None, "volumes wait");
     let new = [900, 901].map(|device| of_the_new_pool(&mut b, device));
     for link in new {
@@ -235,7 +235,7 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     assert!(groups.iter().any(alone), "{groups:?}");
     let admin = b.say_hello(Role::Admin);
     let (volume, sdcs) = ("v".into(), Vec::new());
-    b.order(admin, Ask::Unmap(UnmapAsk { volume, sdcs, all: true }));
+    b.order(admin, Ask::Unmap(UnmapRequest { volume, sdcs, all: true }));
     let version = b.mdm.state().version;
     b.pull(one, version, true);
     b.pass(6000, &[one, two]);
@@ -243,7 +243,7 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     assert_eq!(reply.error(), AdminError::Unconfirmed, "dev2 may lead");
     b.pull(two, version, true);
     let (volume, sdcs) = ("v".into(), Vec::new());
-    b.order(admin, Ask::Unmap(UnmapAsk { volume, sdcs, all: true }));
+    b.order(admin, Ask::Unmap(UnmapRequest { volume, sdcs, all: true }));
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
 }
 

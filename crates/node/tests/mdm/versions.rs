@@ -6,7 +6,7 @@ use crate::*;
 use base::Dialect;
 use consensus::{Base, Entry, HardState, Image, Membership};
 use wire::control::{
-    BuildInfo, MapAsk, MapTo, RegisterSdc, SetLevelAsk, StatusAsk, StatusInfo, Welcome,
+    BuildInfo, MapRequest, MapTo, RegisterSdc, SetLevelRequest, StatusInfo, StatusRequest, Welcome,
 };
 
 fn build(wire_min: u16, wire_max: u16) -> Dialect {
@@ -33,7 +33,7 @@ fn a_link_has_the_newest_version_that_both_sides_speak() {
         let (server, admin) = (says(&mut b, Role::Sds), says(&mut b, Role::Admin));
         b.speaks = version;
         b.register(server, "a", 1, 1, DeviceKind::Ram);
-        b.order(admin, Ask::Status(StatusAsk {}));
+        b.order(admin, Ask::Status(StatusRequest {}));
         b.order(admin, Ask::DeleteVolume(Default::default()));
         let mut pull = Header::new(Kind::MapPull);
         pull.forge(16, &version.to_le_bytes());
@@ -100,12 +100,12 @@ fn client(b: &mut Bench, name: &str, dialect: Dialect) -> LinkId {
 
 fn raise(b: &mut Bench, level: u32, without: &[&str]) -> Result<(), String> {
     let without = without.iter().map(|name| (*name).to_owned()).collect();
-    let reply = b.ask(Ask::SetLevel(SetLevelAsk { level, without }));
+    let reply = b.ask(Ask::SetLevel(SetLevelRequest { level, without }));
     if reply.error == 0 { Ok(()) } else { Err(reply.text) }
 }
 
 fn status(b: &mut Bench) -> StatusInfo {
-    b.ask(Ask::Status(StatusAsk {})).status.expect("a status")
+    b.ask(Ask::Status(StatusRequest {})).status.expect("a status")
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn what_this_build_does_not_know_is_not_taken_for_something_else() {
     assert!(text.contains("DeviceKind 9") && text.contains("update"), "{text}");
     b.create("v");
     let to = vec![MapTo { sdc: String::new(), access: 2 }];
-    let reply = b.ask(Ask::Map(MapAsk { volume: "v".into(), to, only: false }));
+    let reply = b.ask(Ask::Map(MapRequest { volume: "v".into(), to, only: false }));
     assert!(reply.text.contains("doesn't know that order: update it"), "{}", reply.text);
 }
 

@@ -20,11 +20,11 @@ use wire::control::{
 use wire::message::{self, Io, MapPull, Reply, Request};
 use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerLink, Status, control_frame};
 
-pub const VOLUME: VolumeId = VolumeId(1);
-pub const UNITS: u32 = 8;
+pub(crate) const VOLUME: VolumeId = VolumeId(1);
+pub(crate) const UNITS: u32 = 8;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Who {
+pub(crate) enum Who {
     Mdm,
     Server(u32),
     Nbd,
@@ -32,7 +32,7 @@ pub enum Who {
 
 /// Events that a test may check.
 #[derive(Default)]
-pub struct Log {
+pub(crate) struct Log {
     pub hellos: Vec<(Who, Hello)>,
     /// The versions of the frames in which hellos came.
     pub handshakes: Vec<u16>,
@@ -55,7 +55,7 @@ pub struct Log {
     pub pauses: u32,
 }
 
-pub struct Cluster {
+pub(crate) struct Cluster {
     pub sdc: Sdc,
     pub now: Time,
     pub pool: BufPool,
@@ -101,12 +101,12 @@ fn address(port: u16) -> SocketAddr {
 
 impl Cluster {
     /// Creates an SDC that has not started, two servers, and one volume "data" in two groups.
-    pub fn new(limits: Limits) -> Cluster {
+    pub(crate) fn new(limits: Limits) -> Cluster {
         Cluster::of(limits, wire::DIALECT)
     }
 
     /// Creates a cluster whose SDC is of this build.
-    pub fn of(limits: Limits, dialect: Dialect) -> Cluster {
+    pub(crate) fn of(limits: Limits, dialect: Dialect) -> Cluster {
         let config = SdcConfig {
             name: "client".into(),
             mdm: vec![address(1)],
@@ -160,18 +160,18 @@ impl Cluster {
     }
 
     /// Creates a cluster whose SDC is ready.
-    pub fn ready() -> Cluster {
+    pub(crate) fn ready() -> Cluster {
         let mut cluster = Cluster::new(Limits::SHIPPED);
         cluster.make_ready();
         cluster
     }
 
-    pub fn make_ready(&mut self) {
+    pub(crate) fn make_ready(&mut self) {
         self.pass(Duration::from_millis(1));
         assert!(self.sdc.is_ready());
     }
 
-    pub fn on(&mut self, event: Event<'_>) {
+    pub(crate) fn on(&mut self, event: Event<'_>) {
         self.sdc.on(self.now, event, &mut self.out);
         self.finish();
     }
@@ -241,7 +241,7 @@ impl Cluster {
         who.and_then(|who| self.speaks.get(who)).copied().unwrap_or(HANDSHAKE_VERSION)
     }
 
-    pub fn send(&mut self, link: LinkId, header: impl Into<Header>, message: &impl Control) {
+    pub(crate) fn send(&mut self, link: LinkId, header: impl Into<Header>, message: &impl Control) {
         let (head, body) = control_frame(HANDSHAKE_VERSION, header, message, &self.pool.clone());
         self.on(Event::Frame { link, head: head.as_slice(), body });
     }
@@ -292,14 +292,14 @@ impl Cluster {
     }
 
     /// Changes the map, and answers a pull that waits for that.
-    pub fn change(&mut self, change: impl FnOnce(&mut MapPage)) {
+    pub(crate) fn change(&mut self, change: impl FnOnce(&mut MapPage)) {
         self.map.version += 1;
         change(&mut self.map);
         self.publish();
     }
 
     /// Makes server `to` the primary of a group.
-    pub fn lead(&mut self, id: u32, epoch: u64, to: u32) {
+    pub(crate) fn lead(&mut self, id: u32, epoch: u64, to: u32) {
         self.change(|map| map.groups[id as usize - 1] = group(id, epoch, to));
     }
 
@@ -340,7 +340,7 @@ impl Cluster {
     }
 
     /// Makes the servers answer the I/O that they have held back.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         let mut kept = VecDeque::new();
         while let Some((link, io, body)) = self.held.pop_front() {
             let Request { op, group, epoch, .. } = *io.request();
@@ -403,7 +403,7 @@ impl Cluster {
     }
 
     /// Lets time pass, and delivers the ticks that are due in it.
-    pub fn pass(&mut self, time: Duration) {
+    pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         let mut ticks = 0;
         while let Some(at) = self.sdc.wake_at().filter(|at| *at <= end) {
@@ -415,25 +415,25 @@ impl Cluster {
         self.now = end;
     }
 
-    pub fn ask(&mut self, id: u64, kind: BlockKind, at: u64, len: u32, data: &[u8]) {
+    pub(crate) fn ask(&mut self, id: u64, kind: BlockKind, at: u64, len: u32, data: &[u8]) {
         let body = self.pool.copy(data);
         let request = BlockRequest { volume: VOLUME, kind, at, len, body };
         self.on(Event::Request { id: RequestId(id), request });
     }
 
-    pub fn link_of(&self, who: Who) -> Option<LinkId> {
+    pub(crate) fn link_of(&self, who: Who) -> Option<LinkId> {
         self.links.iter().find(|(_, w)| **w == who).map(|(l, _)| *l)
     }
 
     /// Kills the process behind a link: the link breaks, and dials are refused.
-    pub fn kill(&mut self, who: Who) {
+    pub(crate) fn kill(&mut self, who: Who) {
         let port = if let Who::Server(n) = who { 100 + n as u16 } else { 1 };
         self.alive.remove(&port);
         self.cut(who);
     }
 
     /// Breaks the links to this peer.
-    pub fn cut(&mut self, who: Who) {
+    pub(crate) fn cut(&mut self, who: Who) {
         while let Some(link) = self.link_of(who) {
             self.links.remove(&link);
             self.held.retain(|(l, ..)| *l != link);
@@ -443,19 +443,19 @@ impl Cluster {
     }
 
     /// Breaks one link.
-    pub fn cut_link(&mut self, link: LinkId) {
+    pub(crate) fn cut_link(&mut self, link: LinkId) {
         self.links.remove(&link);
         self.on(Event::LinkDown { link, why: DownReason::Broken });
     }
 
-    pub fn accept(&mut self) -> LinkId {
+    pub(crate) fn accept(&mut self) -> LinkId {
         let link = self.open(Who::Nbd);
         self.on(Event::LinkUp { link, port: Port::Target, dial: None });
         link
     }
 
     /// Delivers the bytes that an NBD client sends, cut into frames by the SDC's own framer.
-    pub fn nbd(&mut self, link: LinkId, framer: &mut impl seam::Framer, mut bytes: &[u8]) {
+    pub(crate) fn nbd(&mut self, link: LinkId, framer: &mut impl seam::Framer, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let seam::Framing::Frame { head, body } = framer.frame(bytes).unwrap() else {
                 panic!("only whole frames are sent");
@@ -467,17 +467,17 @@ impl Cluster {
         }
     }
 
-    pub fn map_version(&self) -> MapVersion {
+    pub(crate) fn map_version(&self) -> MapVersion {
         self.sdc.map_version()
     }
 }
 
-pub fn device(id: u32, incarnation: u64) -> DeviceInfo {
+pub(crate) fn device(id: u32, incarnation: u64) -> DeviceInfo {
     let address = address(100 + id as u16).to_string();
     DeviceInfo { id, sds: id, address, incarnation, up: true, ..DeviceInfo::default() }
 }
 
-pub fn group(id: u32, epoch: u64, primary: u32) -> GroupInfo {
+pub(crate) fn group(id: u32, epoch: u64, primary: u32) -> GroupInfo {
     let (replicas, in_sync) = (vec![1, 2], vec![1, 2]);
     GroupInfo {
         id: GroupId(id).0,
@@ -489,6 +489,6 @@ pub fn group(id: u32, epoch: u64, primary: u32) -> GroupInfo {
     }
 }
 
-pub fn volume(id: VolumeId, name: &str, size: u64) -> VolumeInfo {
+pub(crate) fn volume(id: VolumeId, name: &str, size: u64) -> VolumeInfo {
     VolumeInfo { id: id.0, name: name.into(), size, slots: vec![1, 2], ..VolumeInfo::default() }
 }

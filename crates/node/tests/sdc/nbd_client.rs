@@ -7,13 +7,13 @@ use seam::Port;
 use target::nbd::proto::*;
 
 /// One NBD client.
-pub struct Client {
+pub(crate) struct Client {
     pub link: LinkId,
     framer: SdcFramer,
 }
 
 impl Client {
-    pub fn connect(c: &mut Cluster, limits: &Limits) -> Client {
+    pub(crate) fn connect(c: &mut Cluster, limits: &Limits) -> Client {
         let link = c.accept();
         let mut client =
             Client { link, framer: SdcFramer::new(Port::Target, &wire::DIALECT, limits) };
@@ -22,7 +22,7 @@ impl Client {
         client
     }
 
-    pub fn attached(c: &mut Cluster, limits: &Limits) -> Client {
+    pub(crate) fn attached(c: &mut Cluster, limits: &Limits) -> Client {
         let mut client = Client::connect(c, limits);
         client.go(c, "data");
         let answer = client.take(c);
@@ -30,11 +30,11 @@ impl Client {
         client
     }
 
-    pub fn send(&mut self, c: &mut Cluster, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, c: &mut Cluster, bytes: &[u8]) {
         c.nbd(self.link, &mut self.framer, bytes);
     }
 
-    pub fn option(&mut self, c: &mut Cluster, option: u32, data: &[u8]) {
+    pub(crate) fn option(&mut self, c: &mut Cluster, option: u32, data: &[u8]) {
         let mut bytes = IHAVEOPT.to_be_bytes().to_vec();
         bytes.extend(option.to_be_bytes());
         bytes.extend((data.len() as u32).to_be_bytes());
@@ -42,14 +42,14 @@ impl Client {
         self.send(c, &bytes);
     }
 
-    pub fn go(&mut self, c: &mut Cluster, name: &str) {
+    pub(crate) fn go(&mut self, c: &mut Cluster, name: &str) {
         let mut data = (name.len() as u32).to_be_bytes().to_vec();
         data.extend(name.as_bytes());
         data.extend(0u16.to_be_bytes());
         self.option(c, NBD_OPT_GO, &data);
     }
 
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         c: &mut Cluster,
         command: u16,
@@ -69,12 +69,12 @@ impl Client {
     }
 
     /// Returns the bytes that it has received since the last call.
-    pub fn take(&mut self, c: &mut Cluster) -> Vec<u8> {
+    pub(crate) fn take(&mut self, c: &mut Cluster) -> Vec<u8> {
         c.received.remove(&self.link).unwrap_or_default()
     }
 
     /// Takes one simple reply: its error, and the data after it.
-    pub fn reply(&mut self, c: &mut Cluster, cookie: u64) -> (u32, Vec<u8>) {
+    pub(crate) fn reply(&mut self, c: &mut Cluster, cookie: u64) -> (u32, Vec<u8>) {
         let bytes = self.take(c);
         assert_eq!(bytes[..4], NBD_SIMPLE_REPLY_MAGIC.to_be_bytes(), "{} bytes", bytes.len());
         assert_eq!(bytes[8..16], cookie.to_be_bytes());
@@ -82,6 +82,6 @@ impl Client {
     }
 }
 
-pub fn be32(bytes: &[u8], at: usize) -> u32 {
+pub(crate) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
 }

@@ -164,7 +164,7 @@ fn a_client_is_refused_when_the_map_says_that_its_life_is_over() {
             cluster: 7,
             live: vec![1],
             next_volume: 2,
-            sdcs: vec![SdcInfo { id: sdc.0, incarnation: sdc.1 }],
+            sdcs: vec![ClientInfo { id: sdc.0, incarnation: sdc.1 }],
             all_sdcs,
             next_life: 20,
             ..MapPage::default()

@@ -20,8 +20,8 @@ use seam::{
 };
 use store::durable::Tuning;
 use wire::control::{
-    DeviceInfo, GroupInfo, Hello, IdRange, MapPage, MdmInfo, Refusal, RefusalCode, Registered,
-    Role, SdcInfo, VolumeInfo, Welcome,
+    ClientInfo, DeviceInfo, GroupInfo, Hello, IdRange, MapPage, MdmInfo, Refusal, RefusalCode,
+    Registered, Role, VolumeInfo, Welcome,
 };
 use wire::message::{
     self, Beacon, Io, Read, Replicate, Request, Seal, Sender, SyncStart, UnitRange, Write,
@@ -242,7 +242,7 @@ impl Bench {
             let address = format!("10.0.1.{id}:7000");
             DeviceInfo { id, incarnation, address, up: true, ..DeviceInfo::default() }
         };
-        let sdc = |&(id, incarnation): &(u32, u64)| SdcInfo { id, incarnation };
+        let sdc = |&(id, incarnation): &(u32, u64)| ClientInfo { id, incarnation };
         let page = MapPage {
             version,
             last: true,
@@ -703,7 +703,7 @@ impl Bench {
             volumes: vec![volume],
             live: vec![1],
             next_volume: 2,
-            sdcs: (1..10).map(|id| SdcInfo { id, incarnation: 8 }).collect(),
+            sdcs: (1..10).map(|id| ClientInfo { id, incarnation: 8 }).collect(),
             ..MapPage::default()
         };
         self.frame(mdm, Kind::MapPage, &page);

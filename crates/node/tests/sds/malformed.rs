@@ -26,7 +26,7 @@ impl Bench {
 type Connect = fn(&mut Bench, LinkId) -> LinkId;
 
 #[test]
-pub fn a_malformed_header_ends_the_link_of_any_peer() {
+pub(crate) fn a_malformed_header_ends_the_link_of_any_peer() {
     let peers: [(Connect, Kind); 3] = [
         (|b, _| b.client(5), Kind::Read),
         (|b, _| b.leader(), Kind::Beacon),

@@ -120,7 +120,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         link.input.awaited = false;
         let for_end = std::mem::take(&mut link.input.for_end);
         if link.state == State::Dead {
-            return self.bury(index);
+            return self.free_link(index);
         }
         if link.wants_end() {
             // The other side is gone and waits for no answer, so the rest of its data is not read.
@@ -222,7 +222,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let Some(link) = self.links.get_mut(index) else { return };
         link.output.in_flight = false;
         if link.state == State::Dead {
-            return self.bury(index);
+            return self.free_link(index);
         }
         if self.took(index, result) {
             // The send was partial, or more was queued meanwhile. The rest goes out with this
@@ -362,11 +362,11 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if self.sys.forget(Token::Recv(index), link.as_fd()) {
             (link.input.awaited, link.output.in_flight) = (false, false);
         }
-        self.bury(index);
+        self.free_link(index);
     }
 
     /// Closes a dead link's socket and frees its memory, if the kernel uses neither.
-    fn bury(&mut self, index: u32) {
+    fn free_link(&mut self, index: u32) {
         let quiet = |l: &mut Link<_>| l.state == State::Dead && l.is_quiet();
         if self.links.get_mut(index).is_some_and(quiet)
             && let Some(link) = self.links.table.remove(index)

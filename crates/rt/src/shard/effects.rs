@@ -1,7 +1,7 @@
 //! Carries out a node's effects: queues, starts or answers them. Does no I/O on connections.
 
 use super::{LINGER, Ready, Shard};
-use crate::dial::{Dial, PATIENCE};
+use crate::dial::{DIAL_TIMEOUT, Dial};
 use crate::disk::{self, Act, Begun};
 use crate::link::{Output, Pinned, State};
 use crate::net;
@@ -132,7 +132,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             }
         };
         let fd = socket.as_raw_fd();
-        let (until, address) = (now + PATIENCE, Pinned::new(to.into()));
+        let (until, address) = (now + DIAL_TIMEOUT, Pinned::new(to.into()));
         let entry = Dial { seat, dial, port, socket, address, until, abandoned: false };
         let index = self.dials.insert(entry);
         let Some(entry) = self.dials.get_mut(index) else { return };

@@ -1,8 +1,8 @@
 //! Bounds strangers: links that others dialled and that their node has not welcomed yet. There may
 //! be few of them, and each only for a short time.
 //!
-//! Invariant: `Crowd::here` counts the links in the table that have a [`Stranger`], including those
-//! being closed: a socket counts as long as it is open.
+//! Invariant: `StrangerList::here` counts the links in the table that have a [`Stranger`],
+//! including those being closed: a socket counts as long as it is open.
 
 use super::links::Links;
 use super::{Seat, Shard};
@@ -25,7 +25,7 @@ const LEAST: u64 = 16;
 
 /// The strangers of one node on one protocol.
 #[derive(Default)]
-pub(super) struct Crowd {
+pub(super) struct StrangerList {
     /// The oldest first. Some entries are gone, or no longer strangers.
     order: VecDeque<LinkId>,
     /// Those whose first frame has not arrived, and some others.
@@ -33,7 +33,7 @@ pub(super) struct Crowd {
     here: usize,
 }
 
-impl Crowd {
+impl StrangerList {
     /// Adds a link.
     fn add(&mut self, id: LinkId) {
         self.here += 1;

@@ -7,7 +7,7 @@ use super::{Ready, Seat, Shard};
 use crate::link::Unread;
 use crate::sys::Sys;
 use base::Time;
-use seam::{Node, Note, Port, Unsent};
+use seam::{Node, Note, Port, UnsentLimits};
 
 impl<N: Node> Seat<N> {
     /// Returns the bound for a new link that another side dialled.
@@ -40,7 +40,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     }
 
     /// Returns the bounds of the protocols whose links have too many unsent bytes in total.
-    fn over_bounds(&self) -> impl Iterator<Item = (u32, Port, Unsent)> {
+    fn over_bounds(&self) -> impl Iterator<Item = (u32, Port, UnsentLimits)> {
         let seats = (0..).zip(&self.seats);
         let all = seats.flat_map(|(i, seat)| Port::ALL.map(|port| (i, seat, port)));
         all.filter_map(|(i, seat, port)| {

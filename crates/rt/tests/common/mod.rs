@@ -4,7 +4,7 @@
 use rt::{Backend, Config, ListenAddr, RtError, Shard, Stop};
 use seam::{
     BlockError, BlockKind, DiskError, DiskId, DiskOp, Effect, Effects, Event, FrameError, Framer,
-    Framing, Head, Node, Note, Port, RequestId, Strangers, Unsent,
+    Framing, Head, Node, Note, Port, RequestId, Strangers, UnsentLimits,
 };
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use std::thread::JoinHandle;
 /// Says that a test leaves something out, because this machine lacks or forbids something. Panics
 /// if the environment has `GABION_ALL=1`. `cargo xtask test` lists it at its end: the line bypasses
 /// the capture of output of tests that pass.
-pub fn leave_out(why: &str) {
+pub(crate) fn leave_out(why: &str) {
     let all = std::env::var("GABION_ALL").is_ok_and(|all| !all.is_empty() && all != "0");
     assert!(!all, "GABION_ALL is set, and this was left out: {why}");
     let thread = std::thread::current();
@@ -27,7 +27,7 @@ pub fn leave_out(why: &str) {
 
 /// Returns the backends that work here. `GABION_EPOLL_ONLY=1` leaves out io_uring, which valgrind
 /// can't run.
-pub fn backends() -> Vec<Backend> {
+pub(crate) fn backends() -> Vec<Backend> {
     if std::env::var_os("GABION_EPOLL_ONLY").is_some() {
         return vec![Backend::Epoll];
     }
@@ -42,7 +42,7 @@ pub fn backends() -> Vec<Backend> {
 }
 
 /// Frames of a length followed by that many bytes.
-pub struct Lengths;
+pub(crate) struct Lengths;
 
 impl Framer for Lengths {
     fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
@@ -55,7 +55,7 @@ impl Framer for Lengths {
 
 /// Sends each frame back. Requests go to its first device.
 #[derive(Default)]
-pub struct Echo {
+pub(crate) struct Echo {
     pub frames: u64,
     pub panic_at: Option<u64>,
     pub batches: Arc<AtomicU64>,
@@ -66,7 +66,7 @@ pub struct Echo {
     /// Its limits for strangers.
     pub strangers: Option<Strangers>,
     /// Its bounds on unsent data.
-    pub unsent: Option<Unsent>,
+    pub unsent: Option<UnsentLimits>,
 }
 
 impl Node for Echo {
@@ -80,7 +80,7 @@ impl Node for Echo {
         self.strangers
     }
 
-    fn unsent(&self, _: Port) -> Option<Unsent> {
+    fn unsent(&self, _: Port) -> Option<UnsentLimits> {
         self.unsent
     }
 
@@ -134,7 +134,7 @@ impl Node for Echo {
 }
 
 /// A shard on a thread.
-pub struct Running {
+pub(crate) struct Running {
     stop: Stop,
     batches: Arc<AtomicU64>,
     notes: Arc<Mutex<Vec<Note>>>,
@@ -142,7 +142,7 @@ pub struct Running {
     thread: JoinHandle<Result<(), RtError>>,
 }
 
-pub fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
+pub(crate) fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
     let mut node = make();
     let (stop, batches, memory) = (Stop::new(), node.batches.clone(), node.memory.clone());
     let for_thread = stop.clone();
@@ -154,36 +154,36 @@ pub fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
 }
 
 impl Running {
-    pub fn batches(&self) -> u64 {
+    pub(crate) fn batches(&self) -> u64 {
         self.batches.load(Ordering::Relaxed)
     }
 
     /// Returns the notes so far.
-    pub fn notes(&self) -> Vec<Note> {
+    pub(crate) fn notes(&self) -> Vec<Note> {
         self.notes.lock().unwrap().clone()
     }
 
     /// Returns the bytes of buffers in use when the node was called last.
-    pub fn memory(&self) -> u64 {
+    pub(crate) fn memory(&self) -> u64 {
         self.memory.load(Ordering::Relaxed)
     }
 
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         self.stop.stop();
         self.thread.join().unwrap().unwrap();
     }
 }
 
-pub fn connect(at: &ListenAddr) -> TcpStream {
+pub(crate) fn connect(at: &ListenAddr) -> TcpStream {
     TcpStream::connect(at.tcp().expect("a TCP address")).unwrap()
 }
 
-pub fn frame(body: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(body: &[u8]) -> Vec<u8> {
     [&(body.len() as u32).to_le_bytes()[..], body].concat()
 }
 
 /// Sends one frame and checks that it comes back.
-pub fn exchange(peer: &mut (impl Read + Write), body: &[u8]) {
+pub(crate) fn exchange(peer: &mut (impl Read + Write), body: &[u8]) {
     let sent = frame(body);
     peer.write_all(&sent).unwrap();
     let mut back = vec![0; sent.len()];
@@ -192,10 +192,10 @@ pub fn exchange(peer: &mut (impl Read + Write), body: &[u8]) {
 }
 
 /// Bytes that depend on a number.
-pub struct Fill(pub u64);
+pub(crate) struct Fill(pub u64);
 
 impl Fill {
-    pub fn bytes(&self, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&self, len: usize) -> Vec<u8> {
         let mut rng = base::Prng::new(self.0);
         let mut bytes = vec![0; len];
         bytes
@@ -206,10 +206,10 @@ impl Fill {
 }
 
 /// A directory that is removed with the test.
-pub struct Dir(pub PathBuf);
+pub(crate) struct Dir(pub PathBuf);
 
 impl Dir {
-    pub fn new(name: &str) -> Dir {
+    pub(crate) fn new(name: &str) -> Dir {
         let dir = std::env::temp_dir().join(format!("gabion-rt-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&dir).unwrap();
         Dir(dir)

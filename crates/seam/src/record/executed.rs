@@ -193,7 +193,7 @@ impl ExecutedList {
     /// admitted, so that the window moves.
     pub fn admits(&self, write: ClientWrite, most: usize) -> Result<(), NotAdmitted> {
         let Some(client) = self.clients.iter().find(|c| c.sdc == write.sdc) else { return Ok(()) };
-        if client.incarnation > write.incarnation && !mutant::on(Mutant::OldLife) {
+        if client.incarnation > write.incarnation && !mutant::on(Mutant::OldIncarnation) {
             return Err(NotAdmitted::Superseded);
         }
         let has_room = client.entries.len() < most

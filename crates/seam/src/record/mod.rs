@@ -59,7 +59,7 @@ pub enum Origin {
 
 /// The metadata of a write, stored in one record with its data.
 #[derive(Clone, Debug, Default)]
-pub struct Marks {
+pub struct WriteMetadata {
     /// The blocks may differ from the other copy from now on: they enter the dirty set.
     pub dirty: bool,
     /// The origin of the write.
@@ -72,7 +72,7 @@ pub enum Change {
     /// The replica takes part in this epoch (R2).
     Acted(Epoch),
     /// The replica takes part in this epoch as a joiner: it may lack acknowledged writes.
-    Joins(Epoch),
+    ActedAsJoiner(Epoch),
     /// The replica was equal to another in-sync replica at this epoch's seal.
     Base(Epoch),
     /// These blocks may differ from another copy.
@@ -86,7 +86,7 @@ pub enum Change {
     /// Adds these entries of [`Forgotten`] to the device's forgotten writes.
     Forgotten(Vec<ExecutedBlocks>),
     /// Deletes the content and all of the above, except forgotten writes, [`Change::Acted`] and
-    /// [`Change::Joins`]. No job may be running on the group.
+    /// [`Change::ActedAsJoiner`]. No job may be running on the group.
     Wipe,
 }
 
@@ -116,7 +116,7 @@ impl ReplicaRecord {
         &mut self,
         unit: UnitKey,
         blocks: BlockSet,
-        marks: &Marks,
+        marks: &WriteMetadata,
         most: usize,
         noted: &mut u64,
     ) {
@@ -135,7 +135,7 @@ impl ReplicaRecord {
     pub fn change(&mut self, change: &Change, most: usize, noted: &mut u64) {
         match change {
             Change::Acted(epoch) => (self.acted, self.joiner) = (*epoch, false),
-            Change::Joins(epoch) => (self.acted, self.joiner) = (*epoch, true),
+            Change::ActedAsJoiner(epoch) => (self.acted, self.joiner) = (*epoch, true),
             Change::Base(epoch) => self.base = *epoch,
             Change::Dirty(list) => list.iter().for_each(|(u, b)| self.differs(*u, *b, most)),
             Change::Clean(list) => list.iter().for_each(|(u, b)| self.dirty.remove(*u, *b)),

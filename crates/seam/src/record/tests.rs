@@ -258,7 +258,7 @@ fn a_change_touches_what_it_names() {
     let entry = ExecutedBlocks { write: write(1, 7, 1), unit: UNIT, blocks: blocks(0..4) };
     let other = ExecutedBlocks { write: write(1, 8, 1), ..entry };
     let mut full = ReplicaRecord { acted: Epoch(5), base: Epoch(4), ..ReplicaRecord::default() };
-    let marks = Marks { dirty: true, origin: Origin::Client(entry.write) };
+    let marks = WriteMetadata { dirty: true, origin: Origin::Client(entry.write) };
     full.wrote(UNIT, blocks(0..4), &marks, 9, &mut 0);
     let edited = |edit: &dyn Fn(&mut ReplicaRecord)| {
         let mut record = full.clone();
@@ -268,7 +268,7 @@ fn a_change_touches_what_it_names() {
     let set = |range| alloc::vec![(UNIT, blocks(range))];
     for (change, wanted) in [
         (Change::Acted(Epoch(6)), edited(&|r| r.acted = Epoch(6))),
-        (Change::Joins(Epoch(6)), edited(&|r| (r.acted, r.joiner) = (Epoch(6), true))),
+        (Change::ActedAsJoiner(Epoch(6)), edited(&|r| (r.acted, r.joiner) = (Epoch(6), true))),
         (Change::Base(Epoch(6)), edited(&|r| r.base = Epoch(6))),
         (Change::Dirty(set(4..5)), edited(&|r| r.dirty.insert(UNIT, blocks(4..5)))),
         (Change::Clean(set(1..9)), edited(&|r| r.dirty.remove(UNIT, blocks(1..9)))),
@@ -285,7 +285,7 @@ fn a_change_touches_what_it_names() {
         assert_eq!(record, wanted, "{change:?}");
     }
     // A copy of block 1 brings what its source has there.
-    let marks = Marks { dirty: false, origin: Origin::Copied([other].into()) };
+    let marks = WriteMetadata { dirty: false, origin: Origin::Copied([other].into()) };
     let mut record = full.clone();
     record.wrote(UNIT, blocks(1..2), &marks, 9, &mut 0);
     assert_eq!(record.executed.blocks(other.write), blocks(1..2));

@@ -4,7 +4,7 @@
 
 use super::Failure;
 use crate::stage::Stage;
-use mirror::Grown;
+use mirror::ListLengths;
 use node::mdm;
 use node::sdc::{self, NbdGrown};
 use node::sds::Device;
@@ -46,12 +46,12 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
 }
 
 /// Returns all lists of a client by name.
-fn client_rows(is: sdc::Grown, may: sdc::Grown) -> [Row; 10] {
-    let sdc::Grown { requests, writes, ops, nbd } = is;
+fn client_rows(is: sdc::ListLengths, may: sdc::ListLengths) -> [Row; 10] {
+    let sdc::ListLengths { requests, writes, ops, nbd } = is;
     let NbdGrown {
         connections,
         strangers,
-        requests: flying,
+        requests: in_flight,
         bytes,
         all_bytes,
         waiting,
@@ -63,7 +63,7 @@ fn client_rows(is: sdc::Grown, may: sdc::Grown) -> [Row; 10] {
         ("operations", ops, may.ops),
         ("NBD connections", connections, may.nbd.connections),
         ("NBD connections without a volume", strangers, may.nbd.strangers),
-        ("requests of a connection", flying, may.nbd.requests),
+        ("requests of a connection", in_flight, may.nbd.requests),
         ("bytes of a connection's requests", bytes, may.nbd.bytes),
         ("bytes of all connections' requests", all_bytes, may.nbd.all_bytes),
         ("writes that wait for space", waiting, may.nbd.waiting),
@@ -72,8 +72,8 @@ fn client_rows(is: sdc::Grown, may: sdc::Grown) -> [Row; 10] {
 }
 
 /// Returns all lists of an MDM by name.
-fn mdm_rows(is: mdm::Grown, may: mdm::Grown) -> [Row; 9] {
-    let mdm::Grown {
+fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 9] {
+    let mdm::ListLengths {
         admins,
         inputs,
         link_inputs,
@@ -98,9 +98,9 @@ fn mdm_rows(is: mdm::Grown, may: mdm::Grown) -> [Row; 9] {
 }
 
 /// Returns all lists of a server by name.
-fn rows(is: Grown, may: Grown) -> [Row; 12] {
+fn rows(is: ListLengths, may: ListLengths) -> [Row; 12] {
     // Every field is named here, so that no new list escapes the comparison.
-    let Grown {
+    let ListLengths {
         executed,
         executed_group,
         executed_client,
@@ -108,7 +108,7 @@ fn rows(is: Grown, may: Grown) -> [Row; 12] {
         uncertain,
         uncertain_in_sync,
         stream,
-        flying,
+        in_flight,
         gone,
         client_ops,
         client_bytes,
@@ -122,7 +122,7 @@ fn rows(is: Grown, may: Grown) -> [Row; 12] {
         ("uncertain writes of a joiner", uncertain, may.uncertain),
         ("uncertain writes of a member", uncertain_in_sync, may.uncertain_in_sync),
         ("operations in the stream of a group", stream, may.stream),
-        ("bytes under way to a member", flying, may.flying),
+        ("bytes under way to a member", in_flight, may.in_flight),
         ("dirty units of volumes that are gone", gone, may.gone),
         ("operations of clients", client_ops, may.client_ops),
         ("bytes of clients' operations", client_bytes, may.client_bytes),
@@ -151,7 +151,7 @@ mod tests {
     type List<G> = fn(&mut G) -> &mut usize;
 
     /// Each list of a server, and the name that a failure must show.
-    const SERVER: [(List<Grown>, &str); 12] = [
+    const SERVER: [(List<ListLengths>, &str); 12] = [
         (|g| &mut g.executed, "executed writes in all groups"),
         (|g| &mut g.executed_group, "executed writes in a group"),
         (|g| &mut g.executed_client, "executed writes of a client in a group"),
@@ -159,14 +159,14 @@ mod tests {
         (|g| &mut g.uncertain, "uncertain writes of a joiner"),
         (|g| &mut g.uncertain_in_sync, "uncertain writes of a member"),
         (|g| &mut g.stream, "operations in the stream of a group"),
-        (|g| &mut g.flying, "bytes under way to a member"),
+        (|g| &mut g.in_flight, "bytes under way to a member"),
         (|g| &mut g.gone, "dirty units of volumes that are gone"),
         (|g| &mut g.client_ops, "operations of clients"),
         (|g| &mut g.client_bytes, "bytes of clients' operations"),
         (|g| &mut g.copies, "copies under way"),
     ];
     /// The same of a client.
-    const CLIENT: [(List<sdc::Grown>, &str); 10] = [
+    const CLIENT: [(List<sdc::ListLengths>, &str); 10] = [
         (|g| &mut g.requests, "requests"),
         (|g| &mut g.writes, "requests that write"),
         (|g| &mut g.ops, "operations"),
@@ -179,7 +179,7 @@ mod tests {
         (|g| &mut g.nbd.waiting_bytes, "bytes of writes that wait for space"),
     ];
     /// The same of an MDM.
-    const MDM: [(List<mdm::Grown>, &str); 9] = [
+    const MDM: [(List<mdm::ListLengths>, &str); 9] = [
         (|g| &mut g.admins, "links for orders"),
         (|g| &mut g.inputs, "inputs"),
         (|g| &mut g.link_inputs, "inputs of a link"),

@@ -4,7 +4,7 @@
 
 use super::Failure;
 use crate::history::Record;
-use crate::plan::{IoKind, Outcast};
+use crate::plan::{FinalFault, IoKind};
 use crate::stage::Stage;
 use base::{GroupId, Limits, MapVersion, Time, UNIT};
 use mdm::reach::patience;
@@ -22,17 +22,21 @@ const AFTER_SILENCE: Duration = Duration::from_millis(750);
 const UNIT_SECTORS: u32 = UNIT / base::SECTOR;
 
 /// Returns how long a fault of this kind may stall a group; `None`: nothing is promised.
-pub fn bound(how: Outcast, limits: &Limits) -> Option<Duration> {
+pub fn bound(how: FinalFault, limits: &Limits) -> Option<Duration> {
     let silence = limits.suspect_after + limits.grace + AFTER_SILENCE;
     match how {
         // A process ends when its disk fails.
-        Outcast::Dead | Outcast::FailedDisk => Some(CRASH),
-        Outcast::Cut | Outcast::Unheard | Outcast::Dark | Outcast::Frozen | Outcast::Mute => {
+        FinalFault::Dead | FinalFault::FailedDisk => Some(CRASH),
+        FinalFault::Cut
+        | FinalFault::Unheard
+        | FinalFault::Dark
+        | FinalFault::Frozen
+        | FinalFault::Mute => {
             // A clock may be slow by a tenth.
             Some(silence * 11 / 10)
         }
-        Outcast::Heard | Outcast::Deaf => Some(unreached(limits) * 11 / 10),
-        Outcast::SlowLinks | Outcast::SlowDisk | Outcast::HungDisk => None,
+        FinalFault::Heard | FinalFault::Deaf => Some(unreached(limits) * 11 / 10),
+        FinalFault::SlowLinks | FinalFault::SlowDisk | FinalFault::HungDisk => None,
     }
 }
 
@@ -168,8 +172,8 @@ mod tests {
 
     #[test]
     fn the_promises_are_those_of_the_shipped_limits() {
-        assert_eq!(bound(Outcast::Dead, &Limits::SHIPPED), Some(Duration::from_secs(1)));
-        let silence = bound(Outcast::Cut, &Limits::SHIPPED).unwrap() * 10 / 11;
+        assert_eq!(bound(FinalFault::Dead, &Limits::SHIPPED), Some(Duration::from_secs(1)));
+        let silence = bound(FinalFault::Cut, &Limits::SHIPPED).unwrap() * 10 / 11;
         assert_eq!(silence, Duration::from_secs(3));
         assert!(unreached(&Limits::SHIPPED) <= Duration::from_millis(4100));
     }

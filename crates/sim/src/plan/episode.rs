@@ -73,26 +73,26 @@ pub(super) struct Episode<'a> {
 }
 
 impl Episode<'_> {
-    pub fn push(&mut self, after: Duration, action: Action) {
+    pub(super) fn push(&mut self, after: Duration, action: Action) {
         let at = self.at + after;
         self.plan.steps.push(Timed { at, action });
     }
 
     /// Blocks the path from one process to another for this long.
-    pub fn block(&mut self, from: Who, to: Who, time: Duration) {
+    pub(super) fn block(&mut self, from: Who, to: Who, time: Duration) {
         self.push(Duration::ZERO, Action::Block(from, to));
         self.push(time, Action::Open(from, to));
     }
 
-    pub fn sds(&self, r: &mut Prng) -> Who {
+    pub(super) fn sds(&self, r: &mut Prng) -> Who {
         Who::Sds(r.below(u64::from(self.plan.sds)) as u8)
     }
 
-    pub fn sdc(&self, r: &mut Prng) -> Who {
+    pub(super) fn sdc(&self, r: &mut Prng) -> Who {
         Who::Sdc(r.below(u64::from(self.plan.clients)) as u8)
     }
 
-    pub fn mdm(&self, r: &mut Prng) -> Who {
+    pub(super) fn mdm(&self, r: &mut Prng) -> Who {
         match self.plan.mdms {
             1 => Who::Mdm(0),
             n => Who::Mdm(r.below(u64::from(n)) as u8),
@@ -100,7 +100,14 @@ impl Episode<'_> {
     }
 
     /// Cuts an MDM off from the other MDMs, or from all processes if `all`.
-    pub fn apart(&mut self, who: Who, inward: bool, outward: bool, time: Duration, all: bool) {
+    pub(super) fn apart(
+        &mut self,
+        who: Who,
+        inward: bool,
+        outward: bool,
+        time: Duration,
+        all: bool,
+    ) {
         let mdm = |o: &Who| matches!(o, Who::Mdm(_));
         for other in self.everybody().into_iter().filter(|o| *o != who && (all || mdm(o))) {
             for (from, to, cut) in [(other, who, inward), (who, other, outward)] {
@@ -121,13 +128,13 @@ impl Episode<'_> {
         }
     }
 
-    pub fn everybody(&self) -> Vec<Who> {
+    pub(super) fn everybody(&self) -> Vec<Who> {
         let sds = (0..self.plan.sds).map(Who::Sds);
         let clients = (0..self.plan.clients).map(Who::Sdc);
         (0..self.plan.mdms).map(Who::Mdm).chain(sds).chain(clients).collect()
     }
 
-    pub fn crash(&mut self, who: Who, keep: bool, away: Duration, r: &mut Prng) {
+    pub(super) fn crash(&mut self, who: Who, keep: bool, away: Duration, r: &mut Prng) {
         let sds = matches!(who, Who::Sds(_));
         let keep = keep && (self.plan.keeps(who) || !sds);
         let careful = self.careful && !keep && sds;
@@ -137,7 +144,7 @@ impl Episode<'_> {
         self.push(away, Action::Start(who));
     }
 
-    pub fn cut(&mut self, who: Who, inward: bool, outward: bool, time: Duration) {
+    pub(super) fn cut(&mut self, who: Who, inward: bool, outward: bool, time: Duration) {
         for other in self.everybody().into_iter().filter(|o| *o != who) {
             if inward {
                 self.push(Duration::ZERO, Action::Block(other, who));
@@ -299,7 +306,7 @@ impl Episode<'_> {
 
     /// Leaves a server alone with client 0: cut off from the MDM, and from other servers partly,
     /// with a delay, or fully.
-    pub fn strand(&mut self, who: Who, time: Duration, r: &mut Prng) {
+    pub(super) fn strand(&mut self, who: Who, time: Duration, r: &mut Prng) {
         let lease = self.plan.limits.lease;
         let part = |r: &mut Prng, low: u64, high: u64| lease * r.range(low, high) as u32 / 100;
         let cut = |e: &mut Episode<'_>, after: Duration, from: Who, to: Who| {

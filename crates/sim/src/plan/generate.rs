@@ -7,7 +7,7 @@ use super::conditions::{limits, weather};
 use super::episode::trouble;
 use super::orders::{among_mdms, grow, maintenance, mapping, mdm_disks, removal, tamper};
 use super::workload::{duel, fill, workload};
-use super::{Action, Outcast, Plan, Who, policies};
+use super::{Action, FinalFault, Plan, Who, policies};
 use base::Prng;
 use std::time::Duration;
 
@@ -103,8 +103,8 @@ impl Plan {
         let mut r = root.fork("outcast");
         if r.chance(0.4) {
             let who = r.below(u64::from(plan.sds)) as u8;
-            let how = *r.pick(&[Outcast::Dead, Outcast::Cut, Outcast::Unheard]);
-            let stays = how != Outcast::Dead || plan.keeps(Who::Sds(who));
+            let how = *r.pick(&[FinalFault::Dead, FinalFault::Cut, FinalFault::Unheard]);
+            let stays = how != FinalFault::Dead || plan.keeps(Who::Sds(who));
             plan.outcast = stays.then_some((who, how));
         }
         if root.fork("kind").chance(0.15) {
@@ -170,21 +170,21 @@ impl Plan {
 fn fates(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("fates");
     plan.outcast = plan.outcast.map(|(who, how)| match how {
-        Outcast::Dead if r.chance(0.4) => (who, Outcast::Dark),
-        Outcast::Cut if r.chance(0.4) => (who, Outcast::Frozen),
-        Outcast::Unheard if plan.sds > 2 && r.chance(0.5) => (who, Outcast::Heard),
+        FinalFault::Dead if r.chance(0.4) => (who, FinalFault::Dark),
+        FinalFault::Cut if r.chance(0.4) => (who, FinalFault::Frozen),
+        FinalFault::Unheard if plan.sds > 2 && r.chance(0.5) => (who, FinalFault::Heard),
         how => (who, how),
     });
     // Drawn later than the others, so that these stay as they are.
     let mut r = root.fork("more fates");
     let files = |who| plan.away(who).iter().all(|i| plan.keeps(Who::Sds(*i)));
     plan.outcast = plan.outcast.map(|(who, how)| match how {
-        Outcast::Dead if files(who) && r.chance(0.3) => (who, Outcast::FailedDisk),
-        Outcast::Cut if r.chance(0.3) => (who, Outcast::Mute),
-        Outcast::Heard if r.chance(0.4) => (who, Outcast::Deaf),
+        FinalFault::Dead if files(who) && r.chance(0.3) => (who, FinalFault::FailedDisk),
+        FinalFault::Cut if r.chance(0.3) => (who, FinalFault::Mute),
+        FinalFault::Heard if r.chance(0.4) => (who, FinalFault::Deaf),
         how => (who, how),
     });
-    if plan.outcast.is_some_and(|(_, how)| matches!(how, Outcast::Heard | Outcast::Deaf)) {
+    if plan.outcast.is_some_and(|(_, how)| matches!(how, FinalFault::Heard | FinalFault::Deaf)) {
         // Without a quarantine it would be chosen for copies again and again while
         // it is out of reach.
         plan.limits.quarantine = Duration::from_millis(30);

@@ -1,7 +1,7 @@
 //! Plans in which one server is slow after phase 1: nothing on it fails, but everything waits for
 //! it (rule R12). Or its disk hangs during a resync, and no request may wait for it (rule R11).
 
-use super::{Outcast, Plan, Who};
+use super::{FinalFault, Plan, Who};
 use base::Prng;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const SLOW: Duration = Duration::from_millis(100);
 pub(super) fn slow(plan: &mut Plan, r: &mut Prng) {
     let who = r.below(u64::from(plan.sds)) as u8;
     let disk = plan.keeps(Who::Sds(who)) && r.chance(0.5);
-    plan.outcast = Some((who, if disk { Outcast::SlowDisk } else { Outcast::SlowLinks }));
+    plan.outcast = Some((who, if disk { FinalFault::SlowDisk } else { FinalFault::SlowLinks }));
     plan.limits.slow = SLOW;
     plan.limits.slow_for = Duration::from_millis(r.range(300, 1000));
     plan.limits.quarantine = Duration::from_millis(30);
@@ -28,27 +28,27 @@ pub(super) fn hang(plan: &mut Plan, root: &Prng) {
     let tight = plan.capacity < plan.volumes.iter().sum();
     let may = plan.outcast.is_none() && plan.keeps(Who::Sds(who)) && !tight;
     if may && !plan.is_one_story() && r.chance(0.1) {
-        plan.outcast = Some((who, Outcast::HungDisk));
+        plan.outcast = Some((who, FinalFault::HungDisk));
     }
 }
 
-impl Outcast {
+impl FinalFault {
     /// Returns the extra delay of frames and of disk operations; `None` for a server that is not
     /// slow but away.
     pub fn slowness(self) -> Option<(Duration, Duration)> {
         match self {
-            Outcast::SlowLinks => Some((SLOW, Duration::ZERO)),
-            Outcast::SlowDisk => Some((Duration::ZERO, SLOW * 2)),
-            Outcast::Dead
-            | Outcast::Cut
-            | Outcast::Unheard
-            | Outcast::Heard
-            | Outcast::Dark
-            | Outcast::Frozen
-            | Outcast::Mute
-            | Outcast::Deaf
-            | Outcast::FailedDisk
-            | Outcast::HungDisk => None,
+            FinalFault::SlowLinks => Some((SLOW, Duration::ZERO)),
+            FinalFault::SlowDisk => Some((Duration::ZERO, SLOW * 2)),
+            FinalFault::Dead
+            | FinalFault::Cut
+            | FinalFault::Unheard
+            | FinalFault::Heard
+            | FinalFault::Dark
+            | FinalFault::Frozen
+            | FinalFault::Mute
+            | FinalFault::Deaf
+            | FinalFault::FailedDisk
+            | FinalFault::HungDisk => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The text format of plans: one fact per line, `#` for comments.
 
-use super::{Action, Death, IoKind, Outcast, Plan, Timed, Who};
+use super::{Action, Death, FinalFault, IoKind, Plan, Timed, Who};
 use crate::disk::Damage;
 use crate::forge::Forgery;
 use crate::tamper::Tamper;
@@ -79,18 +79,18 @@ impl fmt::Display for Plan {
         }
         if let Some((sds, outcast)) = self.outcast {
             let how = match outcast {
-                Outcast::Dead => "dead",
-                Outcast::Cut => "cut",
-                Outcast::Unheard => "unheard",
-                Outcast::Heard => "heard",
-                Outcast::Dark => "dark",
-                Outcast::Frozen => "frozen",
-                Outcast::Mute => "mute",
-                Outcast::Deaf => "deaf",
-                Outcast::FailedDisk => "failed-disk",
-                Outcast::SlowLinks => "slow-links",
-                Outcast::SlowDisk => "slow-disk",
-                Outcast::HungDisk => "hung-disk",
+                FinalFault::Dead => "dead",
+                FinalFault::Cut => "cut",
+                FinalFault::Unheard => "unheard",
+                FinalFault::Heard => "heard",
+                FinalFault::Dark => "dark",
+                FinalFault::Frozen => "frozen",
+                FinalFault::Mute => "mute",
+                FinalFault::Deaf => "deaf",
+                FinalFault::FailedDisk => "failed-disk",
+                FinalFault::SlowLinks => "slow-links",
+                FinalFault::SlowDisk => "slow-disk",
+                FinalFault::HungDisk => "hung-disk",
             };
             writeln!(f, "outcast {sds} {how}")?;
         }
@@ -422,18 +422,18 @@ impl Plan {
                 let (sds, how) =
                     rest.split_once(' ').context("a server and its fate are needed")?;
                 let how = match how {
-                    "dead" => Outcast::Dead,
-                    "cut" => Outcast::Cut,
-                    "unheard" => Outcast::Unheard,
-                    "heard" => Outcast::Heard,
-                    "dark" => Outcast::Dark,
-                    "frozen" => Outcast::Frozen,
-                    "mute" => Outcast::Mute,
-                    "deaf" => Outcast::Deaf,
-                    "failed-disk" => Outcast::FailedDisk,
-                    "slow-links" => Outcast::SlowLinks,
-                    "slow-disk" => Outcast::SlowDisk,
-                    "hung-disk" => Outcast::HungDisk,
+                    "dead" => FinalFault::Dead,
+                    "cut" => FinalFault::Cut,
+                    "unheard" => FinalFault::Unheard,
+                    "heard" => FinalFault::Heard,
+                    "dark" => FinalFault::Dark,
+                    "frozen" => FinalFault::Frozen,
+                    "mute" => FinalFault::Mute,
+                    "deaf" => FinalFault::Deaf,
+                    "failed-disk" => FinalFault::FailedDisk,
+                    "slow-links" => FinalFault::SlowLinks,
+                    "slow-disk" => FinalFault::SlowDisk,
+                    "hung-disk" => FinalFault::HungDisk,
                     _ => {
                         bail!(
                             "a fate is dead, cut, unheard, heard, dark, frozen, slow-links, slow-disk or hung-disk"

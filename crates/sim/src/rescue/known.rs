@@ -49,7 +49,7 @@ pub(super) struct Has {
 
 impl Known {
     /// Collects what servers, and the log with which the recovery begins, know of these volumes.
-    pub fn new(ids: &[VolumeId], servers: &[(Life, Has)], log: Option<&Has>) -> Known {
+    pub(super) fn new(ids: &[VolumeId], servers: &[(Life, Has)], log: Option<&Has>) -> Known {
         let held = servers.iter().flat_map(|(_, has)| &has.held).copied().collect();
         let mut known = Known { held, ..Known::default() };
         let maps = || servers.iter().map(|(_, has)| has);
@@ -70,14 +70,14 @@ impl Known {
     }
 
     /// Records that some servers were off at the loss, so that their data is not included.
-    pub fn with_some_off(self, some_off: bool) -> Known {
+    pub(super) fn with_some_off(self, some_off: bool) -> Known {
         Known { some_off, ..self }
     }
 
     /// Returns why it is wrong that these volumes are unknown after the recovery. `ran` is
     /// true for a server that is still in this incarnation; `kept` is true for a volume that
     /// the MDM lists as unknown.
-    pub fn judge(
+    pub(super) fn judge(
         &self,
         lost: &[VolumeId],
         ran: impl Fn(&Life) -> bool,

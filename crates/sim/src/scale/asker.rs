@@ -14,7 +14,7 @@ use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerFramer, control_frame};
 
 /// Orders, and their answers.
 #[derive(Default)]
-pub struct Desk {
+pub(super) struct Desk {
     /// Waiting orders in sequence. After adding one, wake up the process with `poke` of
     /// [`crate::world::World`].
     pub orders: VecDeque<Ask>,
@@ -23,7 +23,7 @@ pub struct Desk {
 }
 
 /// The administrator's node.
-pub struct Asker {
+pub(super) struct Asker {
     desk: Rc<RefCell<Desk>>,
     mdm: SocketAddr,
     limits: Limits,
@@ -36,7 +36,7 @@ pub struct Asker {
 
 impl Asker {
     /// Creates a node that sends the desk's orders to this MDM.
-    pub fn new(desk: Rc<RefCell<Desk>>, mdm: SocketAddr, limits: Limits) -> Asker {
+    pub(super) fn new(desk: Rc<RefCell<Desk>>, mdm: SocketAddr, limits: Limits) -> Asker {
         let (dialled, retry_at, link, asking) = (false, None, None, false);
         Asker { desk, mdm, limits, dialled, retry_at, link, asking }
     }

@@ -5,18 +5,18 @@ use sim::plan::{Action, IoKind, Plan, Timed};
 use std::time::Duration;
 
 /// Units of the volume.
-pub const UNITS: u32 = 16;
+pub(crate) const UNITS: u32 = 16;
 /// Sectors per unit.
 const UNIT: u32 = 2048;
 
 /// Returns a duration of this many ms.
-pub fn ms(ms: u64) -> Duration {
+pub(crate) fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
 /// Lets the first client read and write each unit of its first volume from 0.5 s to 15 s, by turns
 /// every 250 ms, and sorts all steps.
-pub fn ask_every_unit(plan: &mut Plan) {
+pub(crate) fn ask_every_unit(plan: &mut Plan) {
     for at in (500..15_000).step_by(250) {
         for unit in 0..UNITS {
             let kind = if (at / 250) % 2 == 0 { IoKind::Read } else { IoKind::Write };

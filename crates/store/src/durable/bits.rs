@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 /// Bits `0..len`.
 #[derive(Clone, Debug)]
-pub struct Bits {
+pub(super) struct Bits {
     words: Vec<u64>,
     len: u32,
     count: u32,
@@ -13,22 +13,22 @@ pub struct Bits {
 
 impl Bits {
     /// Makes a set of `len` bits, all clear.
-    pub fn new(len: u32) -> Bits {
+    pub(super) fn new(len: u32) -> Bits {
         Bits { words: vec![0; len.div_ceil(64) as usize], len, count: 0 }
     }
 
     /// Returns the number of bits that are set.
-    pub fn count(&self) -> u32 {
+    pub(super) fn count(&self) -> u32 {
         self.count
     }
 
     /// True when bit `i` is set.
-    pub fn get(&self, i: u32) -> bool {
+    pub(super) fn get(&self, i: u32) -> bool {
         self.words[i as usize / 64] >> (i % 64) & 1 == 1
     }
 
     /// Sets or clears bit `i`. Returns true when that changed it.
-    pub fn put(&mut self, i: u32, to: bool) -> bool {
+    pub(super) fn put(&mut self, i: u32, to: bool) -> bool {
         assert!(i < self.len, "bit {i} of {}", self.len);
         if self.get(i) == to {
             return false;
@@ -43,12 +43,12 @@ impl Bits {
     }
 
     /// Returns the first bit at or after `from` that is set.
-    pub fn next_set(&self, from: u32) -> Option<u32> {
+    pub(super) fn next_set(&self, from: u32) -> Option<u32> {
         self.find(from, |w| w)
     }
 
     /// Returns the first bit at or after `from` that is clear.
-    pub fn next_clear(&self, from: u32) -> Option<u32> {
+    pub(super) fn next_clear(&self, from: u32) -> Option<u32> {
         self.find(from, |w| !w)
     }
 

@@ -26,7 +26,7 @@ use super::layout::PAGE;
 use super::ops::Ops;
 use super::overlay::Run;
 use super::store::Durable;
-use super::superblock::{Anchor, Content, LogStart};
+use super::superblock::{CheckpointHead, Content, LogStart};
 use alloc::vec::Vec;
 use base::crc::crc32c;
 use base::{Mutant, mutant};
@@ -51,7 +51,7 @@ enum Step {
 
 /// The checkpoints of a device: one at a time.
 #[derive(Debug)]
-pub struct Checkpoints {
+pub(super) struct Checkpoints {
     running: Option<Checkpoint>,
     /// One is due, whatever the log says, and a caller waits for it.
     due: bool,
@@ -59,7 +59,7 @@ pub struct Checkpoints {
 
 /// What sets the pace of a checkpoint.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub(super) struct Progress {
     /// Bytes of the log that a mount would read.
     pub used: u64,
     /// Bytes ever written to the log.
@@ -82,7 +82,7 @@ struct Checkpoint {
     next_map: u32,
     next_sum: u32,
     busy: u32,
-    anchor: Anchor,
+    anchor: CheckpointHead,
     /// Superblocks to write next.
     next: Option<Step>,
     pace: Pace,
@@ -109,22 +109,22 @@ impl Default for Checkpoints {
 
 impl Checkpoints {
     /// Makes a checkpoint due.
-    pub fn request(&mut self) {
+    pub(super) fn request(&mut self) {
         self.due = true;
     }
 
     /// True when a checkpoint was requested and has not begun.
-    pub fn is_requested(&self) -> bool {
+    pub(super) fn is_requested(&self) -> bool {
         self.due
     }
 
     /// True while a checkpoint runs or was requested.
-    pub fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.due || self.running.is_some()
     }
 
     /// Makes the running checkpoint go on at full speed.
-    pub fn hurry(&mut self) {
+    pub(super) fn hurry(&mut self) {
         if let Some(c) = &mut self.running {
             c.pace.hurried = true;
         }
@@ -132,13 +132,13 @@ impl Checkpoints {
 
     /// True when the checkpoint can't go on before blocks are in their slots. `oldest` is the
     /// oldest record with such a block.
-    pub fn want_home(&self, oldest: Option<u64>) -> bool {
+    pub(super) fn want_home(&self, oldest: Option<u64>) -> bool {
         let Some(c) = &self.running else { return false };
         c.step == Step::Home && oldest.is_some_and(|r| r < c.start.record)
     }
 
     /// True when the checkpoint may send one more block to its slot, or save one more page.
-    pub fn may_go_on(&self, now: &Progress) -> bool {
+    pub(super) fn may_go_on(&self, now: &Progress) -> bool {
         let Some(Checkpoint { pace, .. }) = &self.running else { return false };
         let span = (now.due_at / 4).max(1);
         let hurried = pace.hurried
@@ -151,7 +151,7 @@ impl Checkpoints {
     }
 
     /// Counts blocks on their way to slots as work, if the checkpoint waits for them.
-    pub fn take_home(&mut self, run: &Run) {
+    pub(super) fn take_home(&mut self, run: &Run) {
         let Some(c) = self.running.as_mut().filter(|c| c.step == Step::Home) else { return };
         let waited = run.blocks.iter().filter(|(_, record)| *record < c.start.record);
         c.pace.done += waited.count() as u64;
@@ -170,7 +170,7 @@ impl Checkpoints {
             next_map: 0,
             next_sum: 0,
             busy: 0,
-            anchor: Anchor::default(),
+            anchor: CheckpointHead::default(),
             next: None,
             pace: Pace { hurried, work, done: 0, written },
         });
@@ -181,7 +181,7 @@ impl Checkpoints {
     }
 
     /// Notes that a write of the checkpoint completed. Returns true for the last one.
-    pub fn wrote(&mut self) -> bool {
+    pub(super) fn wrote(&mut self) -> bool {
         let c = self.running();
         c.busy -= 1;
         c.busy == 0
@@ -189,7 +189,7 @@ impl Checkpoints {
 
     /// Continues after a step has become durable. After the last one, returns what the superblocks
     /// say now, and where the log begins.
-    pub fn durable(&mut self) -> Option<(Anchor, LogStart)> {
+    pub(super) fn durable(&mut self) -> Option<(CheckpointHead, LogStart)> {
         let c = self.running();
         match c.step {
             Step::Home | Step::Pages => unreachable!("they wait for nothing"),
@@ -208,7 +208,7 @@ impl Checkpoint {
             let mut body = out.pool().zeroed(piece.len().next_multiple_of(PAGE as usize));
             body.as_mut()[..piece.len()].copy_from_slice(piece);
             self.busy += 1;
-            ops.write(at + (i * PIECE) as u64, body, Op::Anchor, out);
+            ops.write(at + (i * PIECE) as u64, body, Op::CheckpointHead, out);
         }
     }
 
@@ -230,7 +230,7 @@ impl Checkpoint {
         self.busy += places.len() as u32;
         let mut body = out.alloc(PAGE as usize);
         content.encode(body.as_mut());
-        places.into_iter().for_each(|at| ops.write(at, body.clone(), Op::Anchor, out));
+        places.into_iter().for_each(|at| ops.write(at, body.clone(), Op::CheckpointHead, out));
     }
 }
 
@@ -350,7 +350,7 @@ impl Durable {
         }
         let c = self.checkpoints.running();
         c.step = Step::Root;
-        c.anchor = Anchor {
+        c.anchor = CheckpointHead {
             sequence,
             life: self.log.life(),
             log: c.start,

@@ -49,7 +49,7 @@ enum Need {
 
 /// Records and writes that are becoming durable.
 #[derive(Debug, Default)]
-pub struct Commit {
+pub(super) struct Commit {
     /// Jobs whose record goes into a later batch, in order.
     queue: VecDeque<u64>,
     /// Jobs of the batch that is being written, and the number of its writes in flight.
@@ -65,13 +65,13 @@ pub struct Commit {
 
 impl Commit {
     /// True when nothing was written since the last call, and nothing is being written.
-    pub fn rests(&mut self, batches: u64) -> bool {
+    pub(super) fn rests(&mut self, batches: u64) -> bool {
         let before = core::mem::replace(&mut self.rested, batches);
         before == batches && self.writing == 0 && self.queue.is_empty()
     }
 
     /// Queues a job's record for the next batch that has room. The job waits for that batch.
-    pub fn enqueue(&mut self, key: u64, jobs: &mut Jobs) {
+    pub(super) fn enqueue(&mut self, key: u64, jobs: &mut Jobs) {
         jobs.at(key).left += 1;
         self.queue.push_back(key);
     }

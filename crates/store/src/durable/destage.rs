@@ -19,7 +19,7 @@ const FEW: u32 = RUNS / 2;
 
 /// Progress of destaging.
 #[derive(Debug, Default)]
-pub struct Destage {
+pub(super) struct Destage {
     /// The queue of records waits for room.
     pub(super) wanted: bool,
     /// Slot and block from which the next run is searched.

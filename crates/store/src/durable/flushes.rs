@@ -11,7 +11,7 @@ const MANY: usize = 16;
 
 /// What waits for flushes.
 #[derive(Debug, Default)]
-pub struct Flushes {
+pub(super) struct Flushes {
     /// Waiters for the next flush.
     waiting: Vec<Waiter>,
     /// Waiters for the running flush. `None`: no flush is running.
@@ -21,7 +21,7 @@ pub struct Flushes {
 impl Flushes {
     /// Lets a waiter wait for the writes that have completed. Returns it if they are durable
     /// already.
-    pub fn wait(&mut self, waiter: Waiter, durability: Durability) -> Option<Waiter> {
+    pub(super) fn wait(&mut self, waiter: Waiter, durability: Durability) -> Option<Waiter> {
         match durability {
             Durability::Flush => self.waiting.push(waiter),
             Durability::WriteThrough => return Some(waiter),
@@ -31,7 +31,7 @@ impl Flushes {
 
     /// Begins a flush if one is due. Destaged data can wait until there is more of it, while more
     /// is on its way. The caller emits the operation.
-    pub fn begin(&mut self, more: bool) -> bool {
+    pub(super) fn begin(&mut self, more: bool) -> bool {
         let hurry = |w: &Waiter| matches!(w, Waiter::Checkpoint);
         let due = !self.waiting.is_empty()
             && (self.waiting.len() >= MANY || !more || self.waiting.iter().any(hurry));
@@ -43,7 +43,7 @@ impl Flushes {
     }
 
     /// Ends the running flush, and returns what waited for it.
-    pub fn end(&mut self) -> Vec<Waiter> {
+    pub(super) fn end(&mut self) -> Vec<Waiter> {
         self.running.take().expect("one flush at a time")
     }
 }

@@ -153,7 +153,7 @@ pub struct RecordHead {
 }
 
 /// One slot's share of a write: 16 bytes. A checksum per block follows (none for
-/// [`super::record::Way::Clear`]), then the payload, if the record carries it.
+/// [`super::record::WriteMode::Clear`]), then the payload, if the record carries it.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PartHead {
@@ -163,7 +163,7 @@ pub struct PartHead {
     pub old: U32,
     /// Index of the 64 KiB in the unit.
     pub chunk: u8,
-    /// How the data gets to the slot; see [`super::record::Way`].
+    /// How the data gets to the slot; see [`super::record::WriteMode`].
     pub way: u8,
     /// Blocks of the slot, lowest bit first.
     pub blocks: U16,
@@ -263,7 +263,7 @@ pub fn data_crc(sum: u32, unit: UnitKey, block: u32) -> u32 {
 
 /// Returns the checksum of a block whose data is lost. The content of the slot fails it, as surely
 /// as damaged data fails any checksum.
-pub fn lost_sum(unit: UnitKey, block: u32) -> u32 {
+pub fn unmatchable_sum(unit: UnitKey, block: u32) -> u32 {
     !(ZERO_BLOCK ^ address(unit, block))
 }
 

@@ -2,7 +2,7 @@
 
 use super::error::MountError;
 use super::layout::{Layout, PAGE};
-use super::superblock::{Anchor, Content, CopyState, Identity, look};
+use super::superblock::{CheckpointHead, Content, CopyState, Identity, look};
 use alloc::vec::Vec;
 use base::crc::crc32c;
 use base::level;
@@ -57,8 +57,12 @@ impl Format {
         let layout = Layout::new(bytes)?;
         let root = alloc::vec![0; layout.root_len()];
         let root_crc = crc32c(&root);
-        let anchor =
-            Anchor { sequence: FIRST, root_crc, records_crc: crc32c(&[]), ..Anchor::default() };
+        let anchor = CheckpointHead {
+            sequence: FIRST,
+            root_crc,
+            records_crc: crc32c(&[]),
+            ..CheckpointHead::default()
+        };
         let content = Content { identity, layout, anchor, level: level::FIRST };
         let copies = core::array::from_fn(|i| (DiskOp(i as u64), Buf::EMPTY));
         let (step, next_op) = (Step::Look, 0);

@@ -19,7 +19,7 @@ use seam::record::{Change, ExecutedBlocks, Forgotten, ReplicaRecord, oldest};
 /// and a fixed part for clients whose writes were forgotten in all groups. The rest is for executed
 /// writes, and what these leave is for clients whose writes were forgotten in single groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Room {
+pub(crate) struct Room {
     /// Number of units that dirty sets may name.
     pub units: usize,
     /// Number of executed writes that may be listed.
@@ -30,7 +30,7 @@ pub struct Room {
 
 impl Room {
     /// Returns the room in an area of `area` bytes, for at most `units` and `executed`.
-    pub fn of(area: u64, units: usize, executed: usize) -> Room {
+    pub(crate) fn of(area: u64, units: usize, executed: usize) -> Room {
         let area = area as usize;
         let forgotten = (Forgotten::MOST + 1) * size_of::<DiskExecuted>();
         let rest = (area / 2 - area / 32).saturating_sub(forgotten);
@@ -45,7 +45,7 @@ impl Room {
 
 /// The records of all groups.
 #[derive(Clone, Debug)]
-pub struct Groups {
+pub(crate) struct Groups {
     groups: BTreeMap<GroupId, ReplicaRecord>,
     room: Room,
     /// Number of units in all dirty sets.
@@ -59,23 +59,23 @@ pub struct Groups {
 
 impl Groups {
     /// Makes an empty set of records that stays within `room`.
-    pub fn new(room: Room) -> Groups {
+    pub(crate) fn new(room: Room) -> Groups {
         let forgotten = Forgotten::new(room.single);
         Groups { groups: BTreeMap::new(), room, units: 0, listed: 0, noted: 0, forgotten }
     }
 
     /// Returns the number of executed writes that are listed, in all groups.
-    pub fn executed_len(&self) -> usize {
+    pub(crate) fn executed_len(&self) -> usize {
         self.listed
     }
 
     /// Returns the upper bound of [`Groups::executed_len`].
-    pub fn executed_most(&self) -> usize {
+    pub(crate) fn executed_most(&self) -> usize {
         self.room.executed
     }
 
     /// Returns what covers executed writes that are no longer listed.
-    pub fn forgotten(&self) -> &Forgotten {
+    pub(crate) fn forgotten(&self) -> &Forgotten {
         &self.forgotten
     }
 
@@ -91,7 +91,7 @@ impl Groups {
     }
 
     /// Applies a write that became durable.
-    pub fn wrote(&mut self, w: &Write) {
+    pub(crate) fn wrote(&mut self, w: &Write) {
         if w.is_marked() {
             self.edit(w.group, |record, most, noted| {
                 record.wrote(w.unit, w.touched(), &w.marks, most, noted);
@@ -101,7 +101,7 @@ impl Groups {
     }
 
     /// Applies a change that became durable. The caller takes care of the content.
-    pub fn change(&mut self, id: GroupId, change: &Change) {
+    pub(crate) fn change(&mut self, id: GroupId, change: &Change) {
         self.edit(id, |record, most, noted| record.change(change, most, noted));
         if let Change::Forgotten(list) = change {
             for entry in list {
@@ -130,7 +130,7 @@ impl Groups {
     }
 
     /// Removes a dropped volume from the dirty sets.
-    pub fn drop_volume(&mut self, volume: VolumeId) {
+    pub(crate) fn drop_volume(&mut self, volume: VolumeId) {
         for record in self.groups.values_mut() {
             self.units -= record.dirty.units();
             record.dirty.drop_volume(volume);
@@ -139,7 +139,7 @@ impl Groups {
     }
 
     /// Returns all records, for replication.
-    pub fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
+    pub(crate) fn records(&self) -> Vec<(GroupId, ReplicaRecord)> {
         self.groups.iter().map(|(id, record)| (*id, record.clone())).collect()
     }
 
@@ -147,7 +147,7 @@ impl Groups {
     ///
     /// The result is longer only if the groups alone don't fit, which takes more than twice
     /// [`base::MAX_REPLICAS`] of them.
-    pub fn encode(&mut self, area: u64) -> Vec<u8> {
+    pub(crate) fn encode(&mut self, area: u64) -> Vec<u8> {
         self.fit(area as usize);
         let mut bytes = Vec::with_capacity(self.encoded_len());
         let mut everywhere: Vec<ExecutedBlocks> = self.forgotten.everywhere().collect();
@@ -216,7 +216,7 @@ impl Groups {
     }
 
     /// Decodes the result of [`Groups::encode`]. `None`: these bytes are something else.
-    pub fn decode(bytes: &[u8], room: Room) -> Option<Groups> {
+    pub(crate) fn decode(bytes: &[u8], room: Room) -> Option<Groups> {
         let mut all = Groups::new(room);
         let mut executed = Vec::new();
         let mut from = Reader(bytes);
@@ -295,14 +295,14 @@ mod tests {
             };
             match prng.below(12) {
                 0 => Step::Change(Change::Clean(vec![(unit, set)])),
-                1 if prng.chance(0.5) => Step::Change(Change::Joins(Epoch(prng.below(9)))),
+                1 if prng.chance(0.5) => Step::Change(Change::ActedAsJoiner(Epoch(prng.below(9)))),
                 1 => Step::Change(Change::Acted(Epoch(prng.below(9)))),
                 2 => Step::Change(Change::Executed(vec![executed])),
                 3 if prng.chance(0.3) => Step::Change(Change::CleanAll),
                 4 if prng.chance(0.3) => Step::Change(Change::Wipe),
                 _ => {
                     let run = set.first_run().unwrap();
-                    let marks = seam::Marks { dirty: prng.chance(0.5), origin };
+                    let marks = seam::WriteMetadata { dirty: prng.chance(0.5), origin };
                     let (first, end, parts) = (run.start, run.end, Vec::new());
                     Step::Write(Write { group: G, unit, first, end, marks, parts })
                 }

@@ -14,11 +14,11 @@ use seam::{Buf, Change, DiskError};
 /// Upper bound of jobs and operations in flight. The callers stay far below: 2^14 as a primary, and
 /// as many for each of 2^11 other primaries. A job has at most 16 operations for slots and 16 for
 /// pages of checksums.
-pub const IN_FLIGHT: usize = 1 << 30;
+pub(super) const IN_FLIGHT: usize = 1 << 30;
 
 /// Blocks that are neighbours on the device, or one block in memory.
 #[derive(Debug)]
-pub struct Piece {
+pub(super) struct Piece {
     /// The first block in the unit.
     pub first: u32,
     /// Number of blocks.
@@ -40,7 +40,7 @@ impl Piece {
 
 /// Pieces that one operation reads. It skips those in between that are in memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Span {
+pub(super) struct Span {
     /// The first piece.
     pub first: u16,
     /// The last one.
@@ -54,7 +54,7 @@ pub struct Span {
 
 impl Span {
     /// Returns the pieces that are read now.
-    pub fn now(self) -> core::ops::RangeInclusive<usize> {
+    pub(super) fn now(self) -> core::ops::RangeInclusive<usize> {
         let alone = self.singly || self.probe.is_some();
         let last = if alone { self.first } else { self.last };
         self.first.into()..=last.into()
@@ -63,7 +63,7 @@ impl Span {
 
 /// Blocks of one unit to be read and compared with their checksums.
 #[derive(Debug)]
-pub struct Fetch {
+pub(super) struct Fetch {
     /// Which unit.
     pub unit: UnitKey,
     /// Where they are.
@@ -75,7 +75,7 @@ pub struct Fetch {
 
 impl Fetch {
     /// Makes a fetch of these pieces of a unit.
-    pub fn new(unit: UnitKey, pieces: Vec<Piece>) -> Fetch {
+    pub(super) fn new(unit: UnitKey, pieces: Vec<Piece>) -> Fetch {
         let read = pieces.iter().filter(|p| !p.ready);
         let blocks = read.map(|p| p.count as usize).sum();
         Fetch { unit, pieces, sums: vec![None; blocks] }
@@ -83,7 +83,7 @@ impl Fetch {
 
     /// Returns the pieces from `first` on that one operation reads: all pieces in a slot, whatever
     /// lies between them.
-    pub fn span(&self, first: usize) -> Span {
+    pub(super) fn span(&self, first: usize) -> Span {
         let mut last = first;
         for (i, piece) in self.pieces.iter().enumerate().skip(first + 1) {
             if piece.slot != self.pieces[last].last_slot() {
@@ -97,7 +97,7 @@ impl Fetch {
     }
 
     /// Compares the blocks that were read with their checksums. The error names the first bad run.
-    pub fn check(&self) -> Result<(), DiskError> {
+    pub(super) fn check(&self) -> Result<(), DiskError> {
         let Fetch { unit, pieces, sums } = self;
         let read = pieces.iter().filter(|p| !p.ready);
         let data = read.flat_map(|p| (p.first..).zip(p.data.chunks_exact(BLOCK as usize)));
@@ -120,7 +120,7 @@ impl Fetch {
     /// Returns the CRC-32C of the blocks that a read touches, derived from their checksums. Blocks
     /// that wait in memory for their slots are compared with their checksums first. `None`: a
     /// checksum is not at hand.
-    pub fn answer_crc(
+    pub(super) fn answer_crc(
         &self,
         at: u32,
         len: u32,
@@ -154,7 +154,7 @@ impl Fetch {
 
 /// What a job has to do.
 #[derive(Debug)]
-pub enum Kind {
+pub(super) enum Kind {
     /// Answer with the data of a range.
     Read {
         /// From this byte of the unit.
@@ -185,7 +185,7 @@ pub enum Kind {
 
 impl Kind {
     /// Returns the length of its record in bytes.
-    pub fn record_len(&self) -> usize {
+    pub(super) fn record_len(&self) -> usize {
         match self {
             Kind::Write(write) => record::write_len(write),
             Kind::Change(_, changes) => record::change_len(changes),
@@ -195,7 +195,7 @@ impl Kind {
     }
 
     /// Writes its record.
-    pub fn put_record(&self, to: &mut Writer<'_>) {
+    pub(super) fn put_record(&self, to: &mut Writer<'_>) {
         match self {
             Kind::Write(write) => record::put_write(write, to),
             Kind::Change(group, changes) => record::put_changes(*group, changes, to),
@@ -205,14 +205,14 @@ impl Kind {
     }
 
     /// Returns the bytes of data in its record.
-    pub fn payload(&self) -> usize {
+    pub(super) fn payload(&self) -> usize {
         if let Kind::Write(write) = self { write.inline_bytes() } else { 0 }
     }
 }
 
 /// A job in flight.
 #[derive(Debug)]
-pub struct Job {
+pub(super) struct Job {
     /// The caller's name for the job. `None`: the caller does not want to know when it completes.
     pub token: Option<u64>,
     /// What to do.
@@ -232,7 +232,7 @@ pub struct Job {
 impl Job {
     /// Returns what one operation reads of its pieces from `from` on. A read may have a hundred
     /// pieces. A write has two blocks to complete at most, and nothing between them is read.
-    pub fn next_span(&self, from: usize) -> Option<Span> {
+    pub(super) fn next_span(&self, from: usize) -> Option<Span> {
         let first = from + self.fetch.pieces.get(from..)?.iter().position(|p| !p.ready)?;
         Some(match self.kind {
             Kind::Read { .. } => self.fetch.span(first),
@@ -243,7 +243,7 @@ impl Job {
 
 /// Purpose of a device operation.
 #[derive(Debug)]
-pub enum Op {
+pub(super) enum Op {
     /// Pieces of a job's fetch.
     Fetch {
         /// The job.
@@ -288,12 +288,12 @@ pub enum Op {
         sums: SumPage,
     },
     /// Root, records or superblock, for a checkpoint.
-    Anchor,
+    CheckpointHead,
 }
 
 /// What waits for a page of checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reader {
+pub(super) enum Reader {
     /// A job.
     Job(u64),
     /// The checkpoint.
@@ -302,7 +302,7 @@ pub enum Reader {
 
 /// What waits for a flush.
 #[derive(Debug)]
-pub enum Waiter {
+pub(super) enum Waiter {
     /// Blocks that were written to their slots: per block, the slot, the block and the record.
     Home(Vec<(u32, u32, u64)>),
     /// The checkpoint.

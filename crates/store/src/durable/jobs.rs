@@ -12,7 +12,7 @@ use seam::{Buf, DiskError, Finished, Started};
 
 /// All jobs of one device.
 #[derive(Debug)]
-pub struct Jobs {
+pub(super) struct Jobs {
     table: Slab<Job>,
     finished: VecDeque<Finished>,
 }
@@ -25,28 +25,34 @@ impl Default for Jobs {
 
 impl Jobs {
     /// Adds a job that has not begun anything yet.
-    pub fn begin(&mut self, token: Option<u64>, kind: Kind, fetch: Fetch, pins: Vec<Pin>) -> u64 {
+    pub(super) fn begin(
+        &mut self,
+        token: Option<u64>,
+        kind: Kind,
+        fetch: Fetch,
+        pins: Vec<Pin>,
+    ) -> u64 {
         let job = Job { token, kind, fetch, left: 0, error: None, record: None, pins };
         self.table.insert(job).expect("callers bound their jobs")
     }
 
     /// Returns a job, unless it has ended.
-    pub fn get(&self, key: u64) -> Option<&Job> {
+    pub(super) fn get(&self, key: u64) -> Option<&Job> {
         self.table.get(key)
     }
 
     /// Returns a job, unless it has ended.
-    pub fn get_mut(&mut self, key: u64) -> Option<&mut Job> {
+    pub(super) fn get_mut(&mut self, key: u64) -> Option<&mut Job> {
         self.table.get_mut(key)
     }
 
     /// Returns a job that has not ended.
-    pub fn at(&mut self, key: u64) -> &mut Job {
+    pub(super) fn at(&mut self, key: u64) -> &mut Job {
         self.table.get_mut(key).expect("a job lives until it ends")
     }
 
     /// Notes that one thing that a job waited for has arrived. Returns the job after the last one.
-    pub fn arrived(&mut self, key: u64, error: Option<DiskError>) -> Option<&Job> {
+    pub(super) fn arrived(&mut self, key: u64, error: Option<DiskError>) -> Option<&Job> {
         let job = self.table.get_mut(key)?;
         job.left -= 1;
         job.error = job.error.or(error);
@@ -54,7 +60,7 @@ impl Jobs {
     }
 
     /// Ends a job, and keeps its result. `crc` is the CRC-32C of its answer.
-    pub fn end(
+    pub(super) fn end(
         &mut self,
         key: u64,
         result: Result<Buf, DiskError>,
@@ -68,30 +74,30 @@ impl Jobs {
     }
 
     /// Fails a job that has not begun.
-    pub fn refuse(&mut self, token: u64, error: DiskError) -> Started {
+    pub(super) fn refuse(&mut self, token: u64, error: DiskError) -> Started {
         self.finished.push_back(Finished { token, result: Err(error), crc: None });
         Started::Pending
     }
 
     /// Returns the next result.
-    pub fn finished(&mut self) -> Option<Finished> {
+    pub(super) fn finished(&mut self) -> Option<Finished> {
         self.finished.pop_front()
     }
 
     /// True when no job is in flight.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 
     /// Returns the keys of all jobs.
-    pub fn keys(&self) -> Vec<u64> {
+    pub(super) fn keys(&self) -> Vec<u64> {
         self.table.iter().map(|(key, _)| key).collect()
     }
 
     /// True when no read in flight needs blocks that a new job changes. Looks at every job, so only
     /// builds with debug assertions call it; that no job touches what another one *changes*, every
     /// build checks (`UnitMap::pin_slot`).
-    pub fn is_not_read(&self, unit: UnitKey, at: u32, len: u32, pins: &[Pin]) -> bool {
+    pub(super) fn is_not_read(&self, unit: UnitKey, at: u32, len: u32, pins: &[Pin]) -> bool {
         let touched = BlockSet::touching(at, len);
         let same_slot = |job: &Job| job.pins.iter().any(|a| pins.iter().any(|b| a.slot == b.slot));
         overlaps_are_judged()

@@ -18,11 +18,11 @@ use alloc::collections::VecDeque;
 use zerocopy::IntoBytes;
 
 /// Size in bytes beyond which a batch takes no more records. A single record may be longer.
-pub const BATCH_BYTES: usize = 1 << 20;
+pub(super) const BATCH_BYTES: usize = 1 << 20;
 
 /// The ring.
 #[derive(Debug)]
-pub struct Log {
+pub(super) struct Log {
     area: Area,
     uuid: [u64; 2],
     life: u64,
@@ -40,65 +40,65 @@ pub struct Log {
 
 impl Log {
     /// Makes an empty log that continues at `head`.
-    pub fn new(area: Area, uuid: [u64; 2], life: u64, head: LogStart) -> Log {
+    pub(super) fn new(area: Area, uuid: [u64; 2], life: u64, head: LogStart) -> Log {
         let (window, batches) = (VecDeque::new(), VecDeque::new());
         let (tail, told) = (head.position, head.record);
         Log { area, uuid, life, head, tail, window, batches, told }
     }
 
     /// Returns the number of the mount, which batches carry.
-    pub fn life(&self) -> u64 {
+    pub(super) fn life(&self) -> u64 {
         self.life
     }
 
     /// Returns the number of bytes that can't be overwritten yet.
-    pub fn used(&self) -> u64 {
+    pub(super) fn used(&self) -> u64 {
         self.head.position - self.tail
     }
 
     /// Returns the size of the ring in bytes.
-    pub fn ring(&self) -> u64 {
+    pub(super) fn ring(&self) -> u64 {
         self.area.len
     }
 
     /// Returns the number of bytes that were ever written to the log.
-    pub fn written(&self) -> u64 {
+    pub(super) fn written(&self) -> u64 {
         self.head.position
     }
 
     /// True when the ring has room for a batch of `len` bytes.
-    pub fn has_room(&self, len: usize) -> bool {
+    pub(super) fn has_room(&self, len: usize) -> bool {
         self.used() + (len as u64).next_multiple_of(PAGE) <= self.area.len
     }
 
     /// Returns the length in bytes of the longest record that the ring takes.
-    pub fn longest(&self) -> usize {
+    pub(super) fn longest(&self) -> usize {
         (self.area.len / 2) as usize - size_of::<BatchHead>()
     }
 
     /// Returns the number of the next record.
-    pub fn next_record(&self) -> u64 {
+    pub(super) fn next_record(&self) -> u64 {
         self.head.record
     }
 
     /// Returns the number of the first unsettled record.
-    pub fn settled(&self) -> u64 {
+    pub(super) fn settled(&self) -> u64 {
         self.head.record - self.window.len() as u64
     }
 
     /// True when all records are settled and no batch says so yet.
-    pub fn rests_untold(&self) -> bool {
+    pub(super) fn rests_untold(&self) -> bool {
         self.window.is_empty() && !self.has_told_all()
     }
 
     /// True when the last batch says that all records are settled.
-    pub fn has_told_all(&self) -> bool {
+    pub(super) fn has_told_all(&self) -> bool {
         self.told == self.head.record
     }
 
     /// Seals a batch and returns its position. The batch begins with room for its head, is `len`
     /// bytes long and holds `count` records.
-    pub fn seal(&mut self, batch: &mut [u8], len: usize, count: u32, destaged: u64) -> u64 {
+    pub(super) fn seal(&mut self, batch: &mut [u8], len: usize, count: u32, destaged: u64) -> u64 {
         let start = self.head;
         if count > 0 {
             self.batches.push_back(start);
@@ -131,12 +131,12 @@ impl Log {
     }
 
     /// Returns the place of a position on the device, and the number of bytes up to the ring's end.
-    pub fn place(&self, position: u64) -> (u64, u64) {
+    pub(super) fn place(&self, position: u64) -> (u64, u64) {
         place(self.area, position)
     }
 
     /// Marks a record as settled: its job has completed.
-    pub fn settle(&mut self, record: u64) {
+    pub(super) fn settle(&mut self, record: u64) {
         let first = self.settled();
         self.window[(record - first) as usize] = true;
         while self.window.front() == Some(&true) {
@@ -152,24 +152,24 @@ impl Log {
     }
 
     /// Returns where the log of a checkpoint begins. All records before that are settled.
-    pub fn start(&self) -> LogStart {
+    pub(super) fn start(&self) -> LogStart {
         self.batches.front().copied().unwrap_or(self.head)
     }
 
     /// Returns the number of bytes from the batch of the first unsettled record on. A mount keeps
     /// their records in memory.
-    pub fn unsettled(&self) -> u64 {
+    pub(super) fn unsettled(&self) -> u64 {
         self.head.position - self.start().position
     }
 
     /// Frees the log before `position`: a checkpoint whose log begins there is durable.
-    pub fn free(&mut self, position: u64) {
+    pub(super) fn free(&mut self, position: u64) {
         self.tail = self.tail.max(position);
     }
 }
 
 /// Returns the place of a position on the device, and the number of bytes up to the ring's end.
-pub fn place(area: Area, position: u64) -> (u64, u64) {
+pub(super) fn place(area: Area, position: u64) -> (u64, u64) {
     let offset = position % area.len;
     (area.at + offset, area.len - offset)
 }

@@ -50,6 +50,6 @@ pub use error::MountError;
 pub use formatter::{Format, Formatting};
 pub use mount::{Expected, Mount, Mounting};
 pub use store::Durable;
-pub use superblock::{Anchor, Content, Identity, LogStart};
+pub use superblock::{CheckpointHead, Content, Identity, LogStart};
 pub use survey::Stats;
 pub use tuning::{Durability, Tuning};

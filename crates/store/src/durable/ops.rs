@@ -9,14 +9,14 @@ use seam::{Buf, DiskId, DiskOp, Effect, Effects};
 
 /// All operations in flight on one device.
 #[derive(Debug)]
-pub struct Ops {
+pub(super) struct Ops {
     disk: DiskId,
     table: Slab<Op>,
 }
 
 impl Ops {
     /// Makes the state in which nothing is in flight.
-    pub fn new(disk: DiskId) -> Ops {
+    pub(super) fn new(disk: DiskId) -> Ops {
         Ops { disk, table: Slab::new(IN_FLIGHT) }
     }
 
@@ -25,18 +25,18 @@ impl Ops {
     }
 
     /// Reads from the device.
-    pub fn read(&mut self, at: u64, len: u32, op: Op, out: &mut Effects) {
+    pub(super) fn read(&mut self, at: u64, len: u32, op: Op, out: &mut Effects) {
         let op = self.insert(op);
         out.push(Effect::Read { op, disk: self.disk, at, len });
     }
 
     /// Writes data that no answer waits for. A later flush makes it durable.
-    pub fn write(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
+    pub(super) fn write(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
         self.begin_write(at, body, op, false, out);
     }
 
     /// Writes data that an answer waits for. It is durable when the write completes.
-    pub fn write_through(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
+    pub(super) fn write_through(&mut self, at: u64, body: Buf, op: Op, out: &mut Effects) {
         let durable = match op {
             Op::Log => !mutant::on(Mutant::LogUnflushed),
             _ => !mutant::on(Mutant::DataUnflushed),
@@ -50,23 +50,23 @@ impl Ops {
     }
 
     /// Makes completed writes durable.
-    pub fn flush(&mut self, out: &mut Effects) {
+    pub(super) fn flush(&mut self, out: &mut Effects) {
         let op = self.insert(Op::Flush);
         out.push(Effect::Flush { op, disk: self.disk });
     }
 
     /// Takes an operation that completed. `None`: it began before the device failed.
-    pub fn end(&mut self, op: DiskOp) -> Option<Op> {
+    pub(super) fn end(&mut self, op: DiskOp) -> Option<Op> {
         self.table.remove(op.0)
     }
 
     /// Forgets everything in flight, because the device has failed.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.table = Slab::new(IN_FLIGHT);
     }
 
     /// True when nothing is in flight.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
 }

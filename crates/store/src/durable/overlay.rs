@@ -36,7 +36,7 @@ impl Entry {
 
 /// Neighbouring blocks of one slot that are being written there.
 #[derive(Debug)]
-pub struct Run {
+pub(super) struct Run {
     /// The slot.
     pub slot: u32,
     /// The first block.
@@ -47,7 +47,7 @@ pub struct Run {
 
 /// All blocks of a device that wait for their slots.
 #[derive(Debug, Default)]
-pub struct Overlay {
+pub(super) struct Overlay {
     /// By slot and block.
     entries: BTreeMap<(u32, u32), Entry>,
     /// By record: how many of its blocks are here, and the value of `home` when the first one came.
@@ -61,35 +61,35 @@ pub struct Overlay {
 
 impl Overlay {
     /// Returns the bytes of data that wait.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.blocks * BLOCK as usize
     }
 
     /// Returns the oldest record with a block that waits.
-    pub fn oldest(&self) -> Option<u64> {
+    pub(super) fn oldest(&self) -> Option<u64> {
         self.records.keys().next().copied()
     }
 
     /// Returns the bytes that were destaged since the oldest record came. A mount still reads them.
-    pub fn bytes_behind(&self) -> u64 {
+    pub(super) fn bytes_behind(&self) -> u64 {
         let oldest = self.records.values().next();
         oldest.map_or(0, |(_, home)| (self.home - home) * u64::from(BLOCK))
     }
 
     /// Returns the place of a block of the oldest record that can be sent to its slot.
-    pub fn oldest_ready(&self) -> Option<(u32, u32)> {
+    pub(super) fn oldest_ready(&self) -> Option<(u32, u32)> {
         let oldest = self.oldest()?;
         let ready = |e: &Entry| e.record == oldest && e.is_ready();
         self.entries.iter().find(|(_, e)| ready(e)).map(|(at, _)| *at)
     }
 
     /// Returns the newest data of a block.
-    pub fn get(&self, slot: u32, block: u32) -> Option<&Buf> {
+    pub(super) fn get(&self, slot: u32, block: u32) -> Option<&Buf> {
         self.entries.get(&(slot, block)).and_then(|e| e.data.as_ref())
     }
 
     /// True when one of these blocks is being written to the slot.
-    pub fn is_writing(&self, slot: u32, blocks: u16) -> bool {
+    pub(super) fn is_writing(&self, slot: u32, blocks: u16) -> bool {
         self.of_slot(slot).any(|(b, e)| blocks >> b & 1 == 1 && e.writing.is_some())
     }
 
@@ -98,7 +98,7 @@ impl Overlay {
     }
 
     /// Stores the new data of a block, and the record that contains it.
-    pub fn put(&mut self, slot: u32, block: u32, record: u64, data: Buf) {
+    pub(super) fn put(&mut self, slot: u32, block: u32, record: u64, data: Buf) {
         self.forget(slot, block);
         let entry = self.entries.entry((slot, block)).or_insert(Entry {
             data: None,
@@ -113,7 +113,7 @@ impl Overlay {
     }
 
     /// Removes blocks that hold nothing any more, or whose newest data is elsewhere.
-    pub fn clear(&mut self, slot: u32, blocks: u16) {
+    pub(super) fn clear(&mut self, slot: u32, blocks: u16) {
         for block in (0..SLOT_BLOCKS).filter(|b| blocks >> b & 1 == 1) {
             self.forget(slot, block);
         }
@@ -137,7 +137,7 @@ impl Overlay {
     }
 
     /// Recovery: removes the data of all records before `record`, because it is in its slots.
-    pub fn forget_before(&mut self, record: u64) {
+    pub(super) fn forget_before(&mut self, record: u64) {
         if self.oldest().is_none_or(|oldest| oldest >= record) {
             return;
         }
@@ -147,14 +147,14 @@ impl Overlay {
     }
 
     /// Recovery: keeps only the blocks that `keep` names, by slot and block.
-    pub fn retain(&mut self, keep: impl Fn(u32, u32) -> bool) {
+    pub(super) fn retain(&mut self, keep: impl Fn(u32, u32) -> bool) {
         let gone = self.entries.keys().filter(|(slot, block)| !keep(*slot, *block));
         let gone: Vec<(u32, u32)> = gone.copied().collect();
         gone.into_iter().for_each(|(slot, block)| self.forget(slot, block));
     }
 
     /// Returns the first run from `from` on that can go to its slot, and marks it as in flight.
-    pub fn next_run(&mut self, from: (u32, u32)) -> Option<Run> {
+    pub(super) fn next_run(&mut self, from: (u32, u32)) -> Option<Run> {
         if self.ready == 0 {
             return None;
         }
@@ -180,7 +180,7 @@ impl Overlay {
     }
 
     /// Notes that a block of a run is in its slot, with the data of `record`.
-    pub fn wrote(&mut self, slot: u32, block: u32, record: u64) {
+    pub(super) fn wrote(&mut self, slot: u32, block: u32, record: u64) {
         let entry = self.entries.get_mut(&(slot, block)).expect("what is on its way is known");
         entry.writing = None;
         if entry.data.is_none() {
@@ -192,7 +192,7 @@ impl Overlay {
     }
 
     /// Notes that a block is durable in its slot, with the data of `record`.
-    pub fn flushed(&mut self, slot: u32, block: u32, record: u64) {
+    pub(super) fn flushed(&mut self, slot: u32, block: u32, record: u64) {
         let entry = self.entries.get(&(slot, block));
         if entry.is_some_and(|e| e.written && e.record == record) {
             self.forget(slot, block);

@@ -26,7 +26,7 @@ const TRIES: u32 = 6;
 
 /// The pages of one device.
 #[derive(Debug)]
-pub struct Pages {
+pub(super) struct Pages {
     uuid: [u64; 2],
     /// Checksums of the pages of the map, then of the pages of checksums. 0: never written.
     root: Vec<u32>,
@@ -42,17 +42,17 @@ pub struct Pages {
 
 impl Pages {
     /// Makes the state that recovery found.
-    pub fn new(uuid: [u64; 2], root: Vec<u32>, copies: Bits, sums: Sums) -> Pages {
+    pub(super) fn new(uuid: [u64; 2], root: Vec<u32>, copies: Bits, sums: Sums) -> Pages {
         Pages { uuid, root, copies, sums, loading: BTreeMap::new(), lost: 0 }
     }
 
     /// Returns the number of pages of checksums that had no whole copy.
-    pub fn lost(&self) -> u64 {
+    pub(super) fn lost(&self) -> u64 {
         self.lost
     }
 
     /// Returns the root as bytes.
-    pub fn root(&self, out: &mut Effects) -> Buf {
+    pub(super) fn root(&self, out: &mut Effects) -> Buf {
         let mut root = out.alloc(self.root.len() * 4);
         for (bytes, sum) in root.as_mut().chunks_exact_mut(4).zip(&self.root) {
             bytes.copy_from_slice(&sum.to_le_bytes());
@@ -63,7 +63,7 @@ impl Pages {
     // ---- reading checksums ----
 
     /// Notes the checksums of a job's blocks that are in memory. Returns the pages of the others.
-    pub fn resolve(&mut self, fetch: &mut Fetch) -> Vec<u32> {
+    pub(super) fn resolve(&mut self, fetch: &mut Fetch) -> Vec<u32> {
         let mut missing: Vec<u32> = Vec::new();
         let Fetch { pieces, sums, .. } = fetch;
         let all = pieces.iter().filter(|p| !p.ready).flat_map(blocks);
@@ -79,7 +79,7 @@ impl Pages {
     }
 
     /// Reads a page of checksums for a waiting reader.
-    pub fn load(
+    pub(super) fn load(
         &mut self,
         page: u32,
         reader: Reader,
@@ -107,7 +107,7 @@ impl Pages {
     /// because the next checkpoint would save a page that counts as lost. If neither copy is the
     /// one that the root names, the checksums of its blocks are unknown. These blocks will fail
     /// their checks, and be repaired one by one.
-    pub fn take(
+    pub(super) fn take(
         &mut self,
         (page, asked, tries): (u32, u32, u32),
         result: Result<Buf, DiskError>,
@@ -160,7 +160,7 @@ impl Pages {
     // ---- saving pages ----
 
     /// Writes a page of the map to its other copy.
-    pub fn save_map(
+    pub(super) fn save_map(
         &self,
         page: u32,
         map: &UnitMap,
@@ -179,7 +179,7 @@ impl Pages {
     }
 
     /// Writes a page of checksums, which is in memory, to its other copy.
-    pub fn save_sums(&self, page: u32, layout: &Layout, ops: &mut Ops, out: &mut Effects) {
+    pub(super) fn save_sums(&self, page: u32, layout: &Layout, ops: &mut Ops, out: &mut Effects) {
         let mut sums = self.sums.page(page).map_or_else(empty_page, |p| Box::new(**p));
         self.sums.merge(page, &mut sums);
         let mut body = out.alloc(PAGE as usize);
@@ -198,7 +198,7 @@ impl Pages {
     }
 
     /// Notes that a page was written to its other copy.
-    pub fn saved(&mut self, index: u32, sum: u32) {
+    pub(super) fn saved(&mut self, index: u32, sum: u32) {
         self.root[index as usize] = sum;
         let other = !self.copies.get(index);
         self.copies.put(index, other);
@@ -214,13 +214,13 @@ fn copies_of(tries: u32) -> (usize, u32) {
 }
 
 /// Returns a page that was never written.
-pub fn empty_page() -> SumPage {
+pub(super) fn empty_page() -> SumPage {
     let page: Box<[u32]> = vec![0; (SUM_ENTRIES * SLOT_BLOCKS) as usize].into_boxed_slice();
     page.try_into().expect("as long as a page")
 }
 
 /// Returns which of two copies, side by side at `at`, has this checksum.
-pub fn whole_copy(both: &[u8], wanted: u32, uuid: [u64; 2], at: u64) -> Option<usize> {
+pub(super) fn whole_copy(both: &[u8], wanted: u32, uuid: [u64; 2], at: u64) -> Option<usize> {
     both.chunks_exact(PAGE as usize).position(|copy| page_sum(copy, uuid, at) == wanted)
 }
 

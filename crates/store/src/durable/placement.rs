@@ -8,9 +8,9 @@
 //! - Zeroed blocks are **cleared**: only the record says so.
 //! - **Lost** blocks get checksums that match nothing, also in the record alone.
 
-use super::format::{NO_SLOT, block_sum, lost_sum};
+use super::format::{NO_SLOT, block_sum, unmatchable_sum};
 use super::layout::{SLOT_BLOCKS, UNIT_CHUNKS};
-use super::record::{Part, Way, Write};
+use super::record::{Part, Write, WriteMode};
 use super::slots::Slots;
 use super::unitmap::{Chunk, Pin};
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use seam::Buf;
 
 impl Slots {
     /// Makes one part per slot for a write with this data. `pins` are those of its slots.
-    pub fn place_data(&mut self, pins: &mut Vec<Pin>, write: &mut Write, data: &Buf) {
+    pub(super) fn place_data(&mut self, pins: &mut Vec<Pin>, write: &mut Write, data: &Buf) {
         let (group, unit) = (write.group, write.unit);
         for (i, (chunk, first, end)) in shares(write).enumerate() {
             let slot = pins[i].slot;
@@ -29,17 +29,17 @@ impl Slots {
             let data = data.slice(at..at + ((end - first) * BLOCK) as usize);
             let fresh = self.map().valid(slot) & blocks == 0;
             let (mut part, name) = (
-                new_part(slot, chunk as u8, Way::Inline, blocks),
+                new_part(slot, chunk as u8, WriteMode::Inline, blocks),
                 Chunk { group, unit, chunk: chunk as u8 },
             );
             if fresh && !self.overlay().is_writing(slot, blocks) {
-                part.way = Way::Direct;
+                part.way = WriteMode::Direct;
             } else if blocks == u16::MAX
                 && !self.map().is_dropped(slot)
                 && let Some(other) = self.pin_second(name)
             {
                 pins.push(other);
-                (part.slot, part.old, part.way) = (other.slot, slot, Way::Direct);
+                (part.slot, part.old, part.way) = (other.slot, slot, WriteMode::Direct);
             }
             sum(&mut part, &data, unit, first);
             part.data = data;
@@ -48,7 +48,12 @@ impl Slots {
     }
 
     /// Makes one part per slot for those blocks that are zeroed whole and hold data.
-    pub fn place_clears(&mut self, pins: &mut Vec<Pin>, write: &mut Write, blocks: BlockSet) {
+    pub(super) fn place_clears(
+        &mut self,
+        pins: &mut Vec<Pin>,
+        write: &mut Write,
+        blocks: BlockSet,
+    ) {
         for chunk in 0..UNIT_CHUNKS as u8 {
             let zeroed = (blocks.0[chunk as usize / 4] >> (chunk % 4 * 16)) as u16;
             let name = Chunk { group: write.group, unit: write.unit, chunk };
@@ -57,7 +62,7 @@ impl Slots {
             if blocks == 0 {
                 continue;
             }
-            write.parts.push(new_part(slot, chunk, Way::Clear, blocks));
+            write.parts.push(new_part(slot, chunk, WriteMode::Clear, blocks));
             if mutant::on(Mutant::EagerReuse) {
                 let pin = pins.iter().position(|p| p.slot == slot).expect("it is pinned");
                 let pin = pins.remove(pin);
@@ -68,10 +73,10 @@ impl Slots {
     }
 
     /// Makes a part for one block that holds data.
-    pub fn place_inline(&self, write: &mut Write, block: u32, data: Buf) {
+    pub(super) fn place_inline(&self, write: &mut Write, block: u32, data: Buf) {
         let Some(slot) = self.slot_of(write.group, write.unit, block) else { return };
         let (chunk, in_slot) = ((block / SLOT_BLOCKS) as u8, block % SLOT_BLOCKS);
-        let mut part = new_part(slot, chunk, Way::Inline, mask(in_slot, in_slot + 1));
+        let mut part = new_part(slot, chunk, WriteMode::Inline, mask(in_slot, in_slot + 1));
         sum(&mut part, &data, write.unit, block);
         part.data = data;
         write.parts.push(part);
@@ -79,12 +84,12 @@ impl Slots {
 }
 
 /// Makes one part per slot for blocks that are lost.
-pub fn place_lost(pins: &[Pin], write: &mut Write) {
+pub(super) fn place_lost(pins: &[Pin], write: &mut Write) {
     for ((chunk, first, end), pin) in shares(write).zip(pins) {
         let blocks = mask(first % SLOT_BLOCKS, end - chunk * SLOT_BLOCKS);
-        let mut part = new_part(pin.slot, chunk as u8, Way::Lost, blocks);
+        let mut part = new_part(pin.slot, chunk as u8, WriteMode::Lost, blocks);
         for block in first..end {
-            part.sums[(block % SLOT_BLOCKS) as usize] = lost_sum(write.unit, block);
+            part.sums[(block % SLOT_BLOCKS) as usize] = unmatchable_sum(write.unit, block);
         }
         write.parts.push(part);
     }
@@ -100,7 +105,7 @@ fn shares(write: &Write) -> impl Iterator<Item = (u32, u32, u32)> + use<> {
     })
 }
 
-fn new_part(slot: u32, chunk: u8, way: Way, blocks: u16) -> Part {
+fn new_part(slot: u32, chunk: u8, way: WriteMode, blocks: u16) -> Part {
     let (sums, data) = ([0; SLOT_BLOCKS as usize], Buf::EMPTY);
     Part { slot, old: NO_SLOT, chunk, way, blocks, sums, data }
 }

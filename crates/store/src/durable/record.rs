@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 use base::{
     BLOCK, BLOCKS_PER_UNIT, BlockSet, Epoch, GroupId, Incarnation, SdcId, UnitKey, VolumeId,
 };
-use seam::{Buf, BufPool, Change, ClientWrite, ExecutedBlocks, Marks, Origin};
+use seam::{Buf, BufPool, Change, ClientWrite, ExecutedBlocks, Origin, WriteMetadata};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const WRITE: u8 = 1;
@@ -28,7 +28,7 @@ const FLAG_COPIED: u8 = 4;
 
 /// How a part of a write gets to its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum WriteMode {
     /// Straight to blocks that hold nothing, while the record goes to the log.
     Direct = 0,
     /// In the record. The data goes to the slot later.
@@ -42,7 +42,7 @@ pub enum Way {
 
 /// One slot's share of a write.
 #[derive(Clone, Debug)]
-pub struct Part {
+pub(crate) struct Part {
     /// The slot.
     pub slot: u32,
     /// The slot that it replaces, or `NO_SLOT`.
@@ -50,7 +50,7 @@ pub struct Part {
     /// Index of the 64 KiB in the unit.
     pub chunk: u8,
     /// How the data gets to the slot.
-    pub way: Way,
+    pub way: WriteMode,
     /// Blocks of the slot, lowest bit first.
     pub blocks: u16,
     /// Checksums, by block of the slot. Only those of `blocks` mean something.
@@ -63,21 +63,21 @@ impl Part {
     fn len(&self) -> usize {
         let n = self.blocks.count_ones() as usize;
         let per_block = match self.way {
-            Way::Direct | Way::Lost => 4,
-            Way::Inline => 4 + BLOCK as usize,
-            Way::Clear => 0,
+            WriteMode::Direct | WriteMode::Lost => 4,
+            WriteMode::Inline => 4 + BLOCK as usize,
+            WriteMode::Clear => 0,
         };
         size_of::<PartHead>() + n * per_block
     }
 
     /// Returns the data of the `i`th block of [`Part::each`].
-    pub fn block(&self, i: usize) -> Buf {
+    pub(crate) fn block(&self, i: usize) -> Buf {
         let len = BLOCK as usize;
         self.data.slice(i * len..(i + 1) * len)
     }
 
     /// Iterates over the blocks, lowest first.
-    pub fn each(&self) -> impl Iterator<Item = u32> + use<> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = u32> + use<> {
         let blocks = self.blocks;
         (0..SLOT_BLOCKS).filter(move |b| blocks >> b & 1 == 1)
     }
@@ -85,7 +85,7 @@ impl Part {
 
 /// A write, zero or loss of blocks in one unit.
 #[derive(Clone, Debug)]
-pub struct Write {
+pub(crate) struct Write {
     /// The group.
     pub group: GroupId,
     /// The unit.
@@ -95,32 +95,32 @@ pub struct Write {
     /// The block after the last one.
     pub end: u32,
     /// Its metadata.
-    pub marks: Marks,
+    pub marks: WriteMetadata,
     /// What it does to each slot.
     pub parts: Vec<Part>,
 }
 
 impl Write {
     /// Returns the blocks that it touches.
-    pub fn touched(&self) -> BlockSet {
+    pub(crate) fn touched(&self) -> BlockSet {
         BlockSet::from_range(self.first..self.end)
     }
 
     /// True when its metadata says anything about the blocks.
-    pub fn is_marked(&self) -> bool {
+    pub(crate) fn is_marked(&self) -> bool {
         self.marks.dirty || !matches!(self.marks.origin, Origin::Unnamed)
     }
 
     /// Returns the number of payload bytes.
-    pub fn inline_bytes(&self) -> usize {
-        let inline = self.parts.iter().filter(|p| p.way == Way::Inline);
+    pub(crate) fn inline_bytes(&self) -> usize {
+        let inline = self.parts.iter().filter(|p| p.way == WriteMode::Inline);
         inline.map(|p| p.blocks.count_ones() as usize * BLOCK as usize).sum()
     }
 }
 
 /// One record.
 #[derive(Clone, Debug)]
-pub enum Record {
+pub(crate) enum Record {
     /// See [`Write`].
     Write(Write),
     /// A volume was dropped.
@@ -130,7 +130,7 @@ pub enum Record {
 }
 
 /// Returns the length of a write as a record, in bytes.
-pub fn write_len(w: &Write) -> usize {
+pub(crate) fn write_len(w: &Write) -> usize {
     let executed = match &w.marks.origin {
         Origin::Unnamed => 0,
         Origin::Client(_) => 1,
@@ -141,7 +141,7 @@ pub fn write_len(w: &Write) -> usize {
 }
 
 /// Returns the length of changes as a record, in bytes.
-pub fn change_len(changes: &[Change]) -> usize {
+pub(crate) fn change_len(changes: &[Change]) -> usize {
     let len = |c: &Change| match c {
         Change::Dirty(list) | Change::Clean(list) => list.len() * size_of::<DiskBlocks>(),
         Change::Executed(list) | Change::Forgotten(list) => list.len() * size_of::<DiskExecuted>(),
@@ -152,10 +152,10 @@ pub fn change_len(changes: &[Change]) -> usize {
 }
 
 /// Length of a drop as a record, in bytes.
-pub const DROP_LEN: usize = size_of::<RecordHead>();
+pub(crate) const DROP_LEN: usize = size_of::<RecordHead>();
 
 /// A cursor for encoding.
-pub struct Writer<'a> {
+pub(crate) struct Writer<'a> {
     bytes: &'a mut [u8],
     /// Number of bytes written so far.
     pub at: usize,
@@ -163,24 +163,24 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// Starts to write at the beginning of `bytes`.
-    pub fn new(bytes: &'a mut [u8]) -> Writer<'a> {
+    pub(crate) fn new(bytes: &'a mut [u8]) -> Writer<'a> {
         Writer { bytes, at: 0 }
     }
 
     /// Appends bytes.
-    pub fn put(&mut self, bytes: &[u8]) {
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.bytes[self.at..self.at + bytes.len()].copy_from_slice(bytes);
         self.at += bytes.len();
     }
 
     /// Appends a struct.
-    pub fn add<T: IntoBytes + Immutable>(&mut self, value: &T) {
+    pub(crate) fn add<T: IntoBytes + Immutable>(&mut self, value: &T) {
         self.put(value.as_bytes());
     }
 }
 
 /// Encodes blocks of a unit.
-pub fn disk_blocks(unit: UnitKey, blocks: BlockSet) -> DiskBlocks {
+pub(crate) fn disk_blocks(unit: UnitKey, blocks: BlockSet) -> DiskBlocks {
     DiskBlocks {
         volume: unit.volume.0.into(),
         unit: unit.index.into(),
@@ -189,7 +189,7 @@ pub fn disk_blocks(unit: UnitKey, blocks: BlockSet) -> DiskBlocks {
 }
 
 /// Encodes an executed entry.
-pub fn disk_executed(e: &ExecutedBlocks) -> DiskExecuted {
+pub(crate) fn disk_executed(e: &ExecutedBlocks) -> DiskExecuted {
     DiskExecuted {
         sdc: e.write.sdc.0.into(),
         reserved: 0.into(),
@@ -201,7 +201,7 @@ pub fn disk_executed(e: &ExecutedBlocks) -> DiskExecuted {
 }
 
 /// Appends a write.
-pub fn put_write(w: &Write, to: &mut Writer<'_>) {
+pub(crate) fn put_write(w: &Write, to: &mut Writer<'_>) {
     let mut head = RecordHead::new_zeroed();
     head.len = (write_len(w) as u32).into();
     head.kind = WRITE;
@@ -239,23 +239,23 @@ fn put_part(p: &Part, to: &mut Writer<'_>) {
         blocks: p.blocks.into(),
         reserved: 0.into(),
     });
-    if p.way != Way::Clear {
+    if p.way != WriteMode::Clear {
         p.each().for_each(|b| to.put(&p.sums[b as usize].to_le_bytes()));
     }
-    if p.way == Way::Inline {
+    if p.way == WriteMode::Inline {
         to.put(&p.data);
     }
 }
 
 /// Appends a drop.
-pub fn put_drop(volume: VolumeId, to: &mut Writer<'_>) {
+pub(crate) fn put_drop(volume: VolumeId, to: &mut Writer<'_>) {
     let mut head = RecordHead::new_zeroed();
     (head.len, head.kind, head.volume) = ((DROP_LEN as u32).into(), DROP, volume.0.into());
     to.add(&head);
 }
 
 /// Appends changes.
-pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
+pub(crate) fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
     let mut head = RecordHead::new_zeroed();
     (head.len, head.kind) = ((change_len(changes) as u32).into(), CHANGE);
     (head.group, head.parts) = (group.0.into(), (changes.len() as u16).into());
@@ -263,7 +263,7 @@ pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
     for change in changes {
         let (kind, entries, epoch) = match change {
             Change::Acted(e) => (1, 0, e.0),
-            Change::Joins(e) => (1, 1, e.0),
+            Change::ActedAsJoiner(e) => (1, 1, e.0),
             Change::Base(e) => (2, 0, e.0),
             Change::Dirty(list) => (3, list.len(), 0),
             Change::Clean(list) => (4, list.len(), 0),
@@ -287,11 +287,13 @@ pub fn put_changes(group: GroupId, changes: &[Change], to: &mut Writer<'_>) {
 }
 
 /// A cursor for decoding. It checks everything: `None` means that the bytes are no record.
-pub struct Reader<'a>(pub &'a [u8]);
+pub(crate) struct Reader<'a>(pub &'a [u8]);
 
 impl<'a> Reader<'a> {
     /// Takes the next struct.
-    pub fn take<T: FromBytes + Immutable + KnownLayout + Unaligned>(&mut self) -> Option<&'a T> {
+    pub(crate) fn take<T: FromBytes + Immutable + KnownLayout + Unaligned>(
+        &mut self,
+    ) -> Option<&'a T> {
         let (value, rest) = T::ref_from_prefix(self.0).ok()?;
         self.0 = rest;
         Some(value)
@@ -305,13 +307,13 @@ impl<'a> Reader<'a> {
 }
 
 /// Decodes blocks of a unit.
-pub fn blocks_of(b: &DiskBlocks) -> (UnitKey, BlockSet) {
+pub(crate) fn blocks_of(b: &DiskBlocks) -> (UnitKey, BlockSet) {
     let unit = UnitKey { volume: VolumeId(b.volume.get()), index: b.unit.get() };
     (unit, BlockSet(b.blocks.map(|w| w.get())))
 }
 
 /// Decodes an executed entry.
-pub fn executed_of(e: &DiskExecuted) -> ExecutedBlocks {
+pub(crate) fn executed_of(e: &DiskExecuted) -> ExecutedBlocks {
     let (unit, blocks) = blocks_of(&e.blocks);
     let write = ClientWrite {
         sdc: SdcId(e.sdc.get()),
@@ -333,7 +335,7 @@ where
 }
 
 /// Reads the next record. `None`: there is no whole one.
-pub fn read(from: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Record> {
+pub(crate) fn read(from: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Record> {
     let len = RecordHead::ref_from_prefix(from.0).ok()?.0.len.get() as usize;
     let mut body = Reader(from.bytes(len)?);
     let head = body.take::<RecordHead>()?;
@@ -366,7 +368,7 @@ fn read_write(
     };
     let (first, end) = (u32::from(head.first.get()), u32::from(head.end.get()));
     let unit = UnitKey { volume: VolumeId(head.volume.get()), index: head.unit.get() };
-    let marks = Marks { dirty: head.flags & FLAG_DIRTY != 0, origin };
+    let marks = WriteMetadata { dirty: head.flags & FLAG_DIRTY != 0, origin };
     let group = GroupId(head.group.get());
     let fits = first < end && end <= BLOCKS_PER_UNIT;
     fits.then_some(Write { group, unit, first, end, marks, parts })
@@ -375,10 +377,10 @@ fn read_write(
 fn read_part(body: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Part> {
     let head = body.take::<PartHead>()?;
     let way = match head.way {
-        0 => Way::Direct,
-        1 => Way::Inline,
-        2 => Way::Clear,
-        3 => Way::Lost,
+        0 => WriteMode::Direct,
+        1 => WriteMode::Inline,
+        2 => WriteMode::Clear,
+        3 => WriteMode::Lost,
         _ => return None,
     };
     let (slot, old, blocks) = (head.slot.get(), head.old.get(), head.blocks.get());
@@ -388,13 +390,13 @@ fn read_part(body: &mut Reader<'_>, slots: u32, pool: &BufPool) -> Option<Part> 
     }
     let (data, sums) = (Buf::EMPTY, [0; SLOT_BLOCKS as usize]);
     let mut part = Part { slot, old, chunk: head.chunk, way, blocks, sums, data };
-    if way != Way::Clear {
+    if way != WriteMode::Clear {
         for b in part.each() {
             let sum = body.bytes(4)?.try_into().expect("four bytes");
             part.sums[b as usize] = u32::from_le_bytes(sum);
         }
     }
-    if way == Way::Inline {
+    if way == WriteMode::Inline {
         part.data = pool.copy(body.bytes(blocks.count_ones() as usize * BLOCK as usize)?);
     }
     Some(part)
@@ -405,7 +407,7 @@ fn read_change(body: &mut Reader<'_>) -> Option<Change> {
     let (n, epoch) = (head.entries.get() as usize, Epoch(head.epoch.get()));
     Some(match head.kind.get() {
         1 if n == 0 => Change::Acted(epoch),
-        1 if n == 1 => Change::Joins(epoch),
+        1 if n == 1 => Change::ActedAsJoiner(epoch),
         2 => Change::Base(epoch),
         3 => Change::Dirty(list(n, body, blocks_of)?),
         4 => Change::Clean(list(n, body, blocks_of)?),

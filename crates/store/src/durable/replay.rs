@@ -16,7 +16,7 @@ use super::layout::{PAGE, SLOT_BLOCKS};
 use super::log::{BATCH_BYTES, Log, place};
 use super::mount::Parts;
 use super::overlay::Overlay;
-use super::record::{Part, Reader, Record, Way, Write, read};
+use super::record::{Part, Reader, Record, Write, WriteMode, read};
 use super::store::Recovered;
 use super::sums::Sums;
 use super::superblock::LogStart;
@@ -35,7 +35,7 @@ const PIECE: u64 = 1 << 20;
 const BEHIND: u64 = 2 * (BATCH_BYTES as u64 + (2 << 20));
 
 /// The replay of one log.
-pub struct Replay {
+pub(super) struct Replay {
     parts: Parts,
     start: u64,
     next: LogStart,
@@ -56,7 +56,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub fn new(mut parts: Parts) -> Replay {
+    pub(super) fn new(mut parts: Parts) -> Replay {
         parts.map.take_dirty(); // the map equals the one on the device
         let next = parts.content.anchor.log;
         Replay {
@@ -79,7 +79,7 @@ impl Replay {
 
     /// Takes what was read last. Returns what to read next, as offset and length in bytes. `None`:
     /// everything was read.
-    pub fn go_on(
+    pub(super) fn go_on(
         &mut self,
         data: Result<&[u8], DiskError>,
         out: &mut Effects,
@@ -212,7 +212,8 @@ impl Replay {
         for (i, (_, record)) in self.open.iter().enumerate().rev() {
             let Record::Write(write) = record else { continue };
             if !later.show_end(write) {
-                let direct = write.parts.iter().enumerate().filter(|(_, p)| p.way == Way::Direct);
+                let direct =
+                    write.parts.iter().enumerate().filter(|(_, p)| p.way == WriteMode::Direct);
                 direct.rev().for_each(|(part, _)| self.checks.push_front((i, part)));
             }
             later.add(write);
@@ -275,7 +276,7 @@ impl Replay {
 
     fn apply_part(&mut self, number: u64, write: &Write, part: &Part) -> Result<(), MountError> {
         let map = &mut self.parts.map;
-        if part.way == Way::Clear {
+        if part.way == WriteMode::Clear {
             if !mutant::on(Mutant::StaleValid) {
                 map.recover_clear(part.slot, part.blocks);
                 self.overlay.clear(part.slot, part.blocks);
@@ -293,7 +294,7 @@ impl Replay {
         self.overlay.clear(part.slot, part.blocks);
         self.sums.put(part.slot, part.blocks, &part.sums);
         for (i, block) in part.each().enumerate() {
-            if part.way == Way::Inline && number >= self.destaged {
+            if part.way == WriteMode::Inline && number >= self.destaged {
                 self.overlay.put(part.slot, block, number, part.block(i));
             }
         }
@@ -301,7 +302,7 @@ impl Replay {
     }
 
     /// Returns the state that the log leaves.
-    pub fn finish(mut self) -> Result<Recovered, MountError> {
+    pub(super) fn finish(mut self) -> Result<Recovered, MountError> {
         let open = core::mem::take(&mut self.open);
         for (i, (number, record)) in open.into_iter().enumerate() {
             if self.bad.contains(&i) {

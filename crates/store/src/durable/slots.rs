@@ -8,7 +8,7 @@ use super::format::NO_SLOT;
 use super::job::Piece;
 use super::layout::{SLOT, SLOT_BLOCKS};
 use super::overlay::{Overlay, Run};
-use super::record::{Way, Write};
+use super::record::{Write, WriteMode};
 use super::sums::Sums;
 use super::unitmap::{Access, Chunk, Pin, UnitMap};
 use alloc::collections::BTreeMap;
@@ -21,7 +21,7 @@ type Range = (GroupId, UnitKey, u32, u32);
 
 /// All slots of a device.
 #[derive(Debug)]
-pub struct Slots {
+pub(super) struct Slots {
     map: UnitMap,
     overlay: Overlay,
     /// Slots that reservations pin.
@@ -41,27 +41,27 @@ fn chunks(group: GroupId, unit: UnitKey, at: u32, len: u32) -> impl Iterator<Ite
 
 impl Slots {
     /// Makes the state that recovery found.
-    pub fn new(map: UnitMap, overlay: Overlay) -> Slots {
+    pub(super) fn new(map: UnitMap, overlay: Overlay) -> Slots {
         Slots { map, overlay, reserved: BTreeMap::new() }
     }
 
     /// Returns what the slots hold.
-    pub fn map(&self) -> &UnitMap {
+    pub(super) fn map(&self) -> &UnitMap {
         &self.map
     }
 
     /// Returns what waits in memory.
-    pub fn overlay(&self) -> &Overlay {
+    pub(super) fn overlay(&self) -> &Overlay {
         &self.overlay
     }
 
     /// Returns the slot of a block of a unit.
-    pub fn slot_of(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u32> {
+    pub(super) fn slot_of(&self, group: GroupId, unit: UnitKey, block: u32) -> Option<u32> {
         self.map.slot(Chunk { group, unit, chunk: (block / SLOT_BLOCKS) as u8 })
     }
 
     /// True when all slots of a range hold data.
-    pub fn hold(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
+    pub(super) fn hold(&self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
         let holds = |slot| self.map.valid(slot) != 0;
         chunks(group, unit, at, len).all(|c| self.map.slot(c).is_some_and(holds))
     }
@@ -71,7 +71,7 @@ impl Slots {
     /// Pins the slots of a range, and takes those that are missing. `None`: there are too few, and
     /// nothing has changed. A sweep goes on over `sweep` slots if that may help. It may free more
     /// later.
-    pub fn pin_range(
+    pub(super) fn pin_range(
         &mut self,
         (group, unit, at, len): Range,
         sweep: u32,
@@ -91,7 +91,7 @@ impl Slots {
     }
 
     /// Pins those slots of a range that exist.
-    pub fn pin_present(
+    pub(super) fn pin_present(
         &mut self,
         (group, unit, at, len): Range,
         access: impl Fn(u16) -> Access,
@@ -104,24 +104,24 @@ impl Slots {
     }
 
     /// Takes and pins a second slot for a chunk: see [`UnitMap::pin_second`].
-    pub fn pin_second(&mut self, chunk: Chunk) -> Option<Pin> {
+    pub(super) fn pin_second(&mut self, chunk: Chunk) -> Option<Pin> {
         self.map.pin_second(chunk)
     }
 
     /// Ends a pin.
-    pub fn unpin(&mut self, pin: Pin) {
+    pub(super) fn unpin(&mut self, pin: Pin) {
         self.map.unpin(pin);
     }
 
     /// Reserves the slots of a range. Returns false if there are too few.
-    pub fn reserve(&mut self, range: Range, sweep: u32) -> bool {
+    pub(super) fn reserve(&mut self, range: Range, sweep: u32) -> bool {
         let Some(pins) = self.pin_range(range, sweep, |_| Access::Hold) else { return false };
         self.reserved.entry(range).or_default().push(pins);
         true
     }
 
     /// Ends a reservation of exactly this range.
-    pub fn release(&mut self, range: Range) {
+    pub(super) fn release(&mut self, range: Range) {
         let Some(all) = self.reserved.get_mut(&range) else { return };
         let pins = all.pop().unwrap_or_default();
         if all.is_empty() {
@@ -134,12 +134,12 @@ impl Slots {
 
     /// Applies a write whose record and data are durable. Returns false if it has no effect because
     /// the volume was dropped while the job ran.
-    pub fn apply(&mut self, record: u64, write: &Write, sums: &mut Sums) -> bool {
+    pub(super) fn apply(&mut self, record: u64, write: &Write, sums: &mut Sums) -> bool {
         if write.parts.iter().any(|p| self.map.is_swept(p.slot)) {
             return false;
         }
         for part in &write.parts {
-            if part.way == Way::Clear {
+            if part.way == WriteMode::Clear {
                 self.overlay.clear(part.slot, part.blocks);
                 if !mutant::on(Mutant::EagerReuse) {
                     self.map.clear(part.slot, part.blocks);
@@ -150,12 +150,12 @@ impl Slots {
                 self.map.replace(part.old, part.slot);
                 self.clear(part.old, u16::MAX);
             }
-            if part.way == Way::Lost {
+            if part.way == WriteMode::Lost {
                 self.overlay.clear(part.slot, part.blocks);
             }
             self.map.set(part.slot, part.blocks);
             sums.put(part.slot, part.blocks, &part.sums);
-            if part.way == Way::Inline {
+            if part.way == WriteMode::Inline {
                 for (i, block) in part.each().enumerate() {
                     self.overlay.put(part.slot, block, record, part.block(i));
                 }
@@ -165,28 +165,28 @@ impl Slots {
     }
 
     /// Marks blocks as holding no data.
-    pub fn clear(&mut self, slot: u32, blocks: u16) {
+    pub(super) fn clear(&mut self, slot: u32, blocks: u16) {
         self.overlay.clear(slot, blocks);
         self.map.clear(slot, blocks);
     }
 
     /// Drops all owners that `of` accepts: see [`UnitMap::drop_owners`].
-    pub fn drop_owners(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
+    pub(super) fn drop_owners(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         self.map.drop_owners(of);
     }
 
     /// The drop of the owners that `of` accepts is durable: see [`UnitMap::begin_sweep`].
-    pub fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
+    pub(super) fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         self.map.begin_sweep(of);
     }
 
     /// Continues to free the slots of wiped and dropped data, over at most `most` slots.
-    pub fn sweep(&mut self, most: u32) {
+    pub(super) fn sweep(&mut self, most: u32) {
         self.map.sweep(most, |slot| self.overlay.clear(slot, u16::MAX));
     }
 
     /// Returns the pages of the map that have changed since the last call.
-    pub fn take_changed_pages(&mut self) -> super::bits::Bits {
+    pub(super) fn take_changed_pages(&mut self) -> super::bits::Bits {
         self.map.take_dirty()
     }
 
@@ -194,20 +194,20 @@ impl Slots {
 
     /// Returns the first run from `from` on, or else the first of all, that can go to its slot.
     /// The slot is pinned until [`Slots::wrote`].
-    pub fn next_run(&mut self, from: (u32, u32)) -> Option<(Run, Pin)> {
+    pub(super) fn next_run(&mut self, from: (u32, u32)) -> Option<(Run, Pin)> {
         let run = self.overlay.next_run(from).or_else(|| self.overlay.next_run((0, 0)))?;
         let pin = self.map.pin_slot(run.slot, Access::Hold);
         Some((run, pin))
     }
 
     /// Notes that a run was written to its slot: per block, the slot, the block and the record.
-    pub fn wrote(&mut self, pin: Pin, blocks: &[(u32, u32, u64)]) {
+    pub(super) fn wrote(&mut self, pin: Pin, blocks: &[(u32, u32, u64)]) {
         blocks.iter().for_each(|(slot, block, record)| self.overlay.wrote(*slot, *block, *record));
         self.map.unpin(pin);
     }
 
     /// Notes that a run is durable in its slot.
-    pub fn flushed(&mut self, blocks: &[(u32, u32, u64)]) {
+    pub(super) fn flushed(&mut self, blocks: &[(u32, u32, u64)]) {
         for (slot, block, record) in blocks {
             self.overlay.flushed(*slot, *block, *record);
         }
@@ -216,7 +216,7 @@ impl Slots {
     // ---- what to read ----
 
     /// Returns the pieces for those of these blocks that hold data, in order.
-    pub fn pieces(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> Vec<Piece> {
+    pub(super) fn pieces(&self, group: GroupId, unit: UnitKey, blocks: BlockSet) -> Vec<Piece> {
         let mut pieces: Vec<Piece> = Vec::new();
         let mut rest = blocks;
         while let Some(run) = rest.first_run() {

@@ -29,8 +29,8 @@ use super::unitmap::UnitMap;
 use alloc::vec::Vec;
 use base::{BlockSet, GroupId, Mutant, UnitKey, VolumeId, mutant};
 use seam::{
-    Buf, Change, DiskError, DiskId, DiskOp, Effects, Finished, Forgotten, Job as Ask, Marks,
-    ReplicaRecord, Started, UnitStore, Walk,
+    Buf, Change, DiskError, DiskId, DiskOp, Effects, Finished, Forgotten, Job as Ask,
+    ReplicaRecord, Started, UnitStore, Walk, WriteMetadata,
 };
 
 /// A mounted device.
@@ -284,7 +284,7 @@ impl UnitStore for Durable {
         group: GroupId,
         unit: UnitKey,
         job: Ask,
-        marks: Marks,
+        marks: WriteMetadata,
         out: &mut Effects,
     ) -> Started {
         if let Some(error) = self.failed {
@@ -296,7 +296,7 @@ impl UnitStore for Durable {
                 self.start_write(token, group, unit, at, (body, crc), marks, out)
             }
             Ask::Zero { at, len } => self.start_zero(token, group, unit, at, len, marks, out),
-            Ask::Lose { at, len } => self.start_lose(token, group, unit, at, len, marks, out),
+            Ask::MarkLost { at, len } => self.start_lose(token, group, unit, at, len, marks, out),
         }
     }
 
@@ -338,7 +338,7 @@ impl UnitStore for Durable {
                 self.pages.saved(self.content.layout.map_pages() + page, sum);
                 self.checkpoints.wrote();
             }
-            (Op::Anchor, None) => {
+            (Op::CheckpointHead, None) => {
                 if self.checkpoints.wrote() {
                     self.await_flush(Waiter::Checkpoint);
                 }

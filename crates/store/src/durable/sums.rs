@@ -10,11 +10,11 @@ use alloc::collections::{BTreeSet, VecDeque};
 use base::Map;
 
 /// A page of checksums: the 16 checksums of each of 64 slots.
-pub type SumPage = Box<[u32; (SUM_ENTRIES * SLOT_BLOCKS) as usize]>;
+pub(super) type SumPage = Box<[u32; (SUM_ENTRIES * SLOT_BLOCKS) as usize]>;
 
 /// Some checksums of one slot.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Fresh {
+pub(super) struct Fresh {
     blocks: u16,
     sums: [u32; SLOT_BLOCKS as usize],
 }
@@ -34,7 +34,7 @@ struct Cached {
 
 /// All checksums that are in memory.
 #[derive(Debug)]
-pub struct Sums {
+pub(super) struct Sums {
     fresh: Map<u32, Fresh>,
     saving: Map<u32, Fresh>,
     /// Pages with checksums to save.
@@ -47,7 +47,7 @@ pub struct Sums {
 
 impl Sums {
     /// Makes an empty set that will cache at most `most` pages of 4 KiB.
-    pub fn new(most: usize) -> Sums {
+    pub(super) fn new(most: usize) -> Sums {
         Sums {
             fresh: Map::default(),
             saving: Map::default(),
@@ -59,12 +59,12 @@ impl Sums {
     }
 
     /// Returns the number of slots with fresh checksums.
-    pub fn fresh(&self) -> usize {
+    pub(super) fn fresh(&self) -> usize {
         self.fresh.len()
     }
 
     /// Returns the checksum of a block. `None`: its page has to be read first.
-    pub fn get(&mut self, slot: u32, block: u32) -> Option<u32> {
+    pub(super) fn get(&mut self, slot: u32, block: u32) -> Option<u32> {
         let newer = |of: &Map<u32, Fresh>| of.get(&slot).and_then(|f| f.get(block));
         newer(&self.fresh).or_else(|| newer(&self.saving)).or_else(|| {
             let page = self.cached.get_mut(&(slot / SUM_ENTRIES))?;
@@ -74,7 +74,7 @@ impl Sums {
     }
 
     /// Sets the checksums of these blocks of a slot. The entries of other blocks mean nothing.
-    pub fn put(&mut self, slot: u32, blocks: u16, sums: &[u32; SLOT_BLOCKS as usize]) {
+    pub(super) fn put(&mut self, slot: u32, blocks: u16, sums: &[u32; SLOT_BLOCKS as usize]) {
         let fresh = self.fresh.entry(slot).or_default();
         fresh.blocks |= blocks;
         for (block, (to, sum)) in fresh.sums.iter_mut().zip(sums).enumerate() {
@@ -85,12 +85,12 @@ impl Sums {
     }
 
     /// Returns a cached page.
-    pub fn page(&self, page: u32) -> Option<&SumPage> {
+    pub(super) fn page(&self, page: u32) -> Option<&SumPage> {
         self.cached.get(&page).map(|c| &c.sums)
     }
 
     /// Caches a page that was read, or that the device is about to have.
-    pub fn insert(&mut self, page: u32, sums: SumPage) {
+    pub(super) fn insert(&mut self, page: u32, sums: SumPage) {
         if self.cached.insert(page, Cached { sums, used: true }).is_none() {
             self.hand.push_back(page);
         }
@@ -107,24 +107,24 @@ impl Sums {
     }
 
     /// Begins a checkpoint: fresh checksums are now to be saved.
-    pub fn begin_saving(&mut self) {
+    pub(super) fn begin_saving(&mut self) {
         assert!(self.saving.is_empty(), "one checkpoint at a time");
         core::mem::swap(&mut self.saving, &mut self.fresh);
         self.to_save.extend(self.saving.keys().map(|slot| slot / SUM_ENTRIES));
     }
 
     /// Returns the first page from `from` on with checksums to save.
-    pub fn next_to_save(&self, from: u32) -> Option<u32> {
+    pub(super) fn next_to_save(&self, from: u32) -> Option<u32> {
         self.to_save.range(from..).next().copied()
     }
 
     /// Returns the number of pages with checksums to save.
-    pub fn pages_to_save(&self) -> usize {
+    pub(super) fn pages_to_save(&self) -> usize {
         self.to_save.len()
     }
 
     /// Puts the checksums to save into a page.
-    pub fn merge(&self, page: u32, into: &mut SumPage) {
+    pub(super) fn merge(&self, page: u32, into: &mut SumPage) {
         let slots = into.chunks_exact_mut(SLOT_BLOCKS as usize);
         for (slot, into) in (page * SUM_ENTRIES..).zip(slots) {
             let Some(fresh) = self.saving.get(&slot) else { continue };
@@ -135,7 +135,7 @@ impl Sums {
     }
 
     /// Notes that a page was saved, and that the device has this content now.
-    pub fn saved(&mut self, page: u32, sums: SumPage) {
+    pub(super) fn saved(&mut self, page: u32, sums: SumPage) {
         let first = page * SUM_ENTRIES;
         for slot in first..first + SUM_ENTRIES {
             self.saving.remove(&slot);

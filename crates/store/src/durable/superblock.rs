@@ -21,7 +21,7 @@ pub struct Identity {
 
 /// What a checkpoint writes into the superblock: which root and records count, and the log's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Anchor {
+pub struct CheckpointHead {
     /// Number of the checkpoint. Its lowest bit says which copy of root and records counts.
     pub sequence: u64,
     /// Number of the mount.
@@ -55,7 +55,7 @@ pub struct Content {
     /// Where everything lies.
     pub layout: Layout,
     /// The last checkpoint.
-    pub anchor: Anchor,
+    pub anchor: CheckpointHead,
     /// The level of the cluster.
     pub level: u32,
 }
@@ -121,7 +121,7 @@ impl Content {
                 uuid: sb.uuid.map(|w| w.get()),
             },
             layout: layout(sb)?,
-            anchor: Anchor {
+            anchor: CheckpointHead {
                 sequence: sb.sequence.get(),
                 life: sb.life.get(),
                 log: LogStart {
@@ -166,7 +166,7 @@ pub fn look(page: &[u8]) -> CopyState {
 }
 
 /// Classifies such a page, as a build does that knows levels up to this one.
-pub fn look_as(page: &[u8], level_max: u32) -> CopyState {
+pub(super) fn look_as(page: &[u8], level_max: u32) -> CopyState {
     let Ok((sb, _)) = Superblock::ref_from_prefix(page) else { return CopyState::Nothing };
     if sb.magic != MAGIC || page.len() < SUPERBLOCK_BYTES {
         return CopyState::Nothing;

@@ -14,13 +14,16 @@ use alloc::vec::Vec;
 
 /// The number of slots with data, by owner and unit.
 #[derive(Debug, Default)]
-pub struct UnitIndex(BTreeMap<u64, u8>);
+pub(super) struct UnitIndex(BTreeMap<u64, u8>);
 
 impl UnitIndex {
     /// Builds the index from `(owner, unit)` of every slot with data, which `slots` lists from the
     /// start each time. Beside the tree, this needs room for a list of twice `most` entries of 8
     /// bytes. A list of all units would take most of the tree's memory once more, for a moment.
-    pub fn build<S: Iterator<Item = (u32, u32)>>(slots: impl Fn() -> S, most: usize) -> UnitIndex {
+    pub(super) fn build<S: Iterator<Item = (u32, u32)>>(
+        slots: impl Fn() -> S,
+        most: usize,
+    ) -> UnitIndex {
         assert!(most > 0, "each step lists a unit");
         let mut tree = BTreeMap::new();
         let (mut list, mut from) = (Vec::with_capacity(most * 2), 0);
@@ -35,12 +38,12 @@ impl UnitIndex {
     }
 
     /// A slot of the unit has data from now on.
-    pub fn add(&mut self, owner: u32, unit: u32) {
+    pub(super) fn add(&mut self, owner: u32, unit: u32) {
         *self.0.entry(key(owner, unit)).or_insert(0) += 1;
     }
 
     /// A slot of the unit has no data any more.
-    pub fn remove(&mut self, owner: u32, unit: u32) {
+    pub(super) fn remove(&mut self, owner: u32, unit: u32) {
         let key = key(owner, unit);
         let count = self.0.get_mut(&key).expect("a unit with data is in the index");
         *count -= 1;
@@ -50,7 +53,7 @@ impl UnitIndex {
     }
 
     /// Returns the owner's units with data, in order.
-    pub fn units(&self, owner: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn units(&self, owner: u32) -> impl Iterator<Item = u32> + '_ {
         self.0.range(key(owner, 0)..=key(owner, u32::MAX)).map(|(key, _)| *key as u32)
     }
 }

@@ -38,7 +38,7 @@ const GIVEN_BACK: usize = 16 << 10;
 
 /// The 64 KiB of a unit that one slot holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Chunk {
+pub(super) struct Chunk {
     /// The group.
     pub group: GroupId,
     /// The unit.
@@ -49,7 +49,7 @@ pub struct Chunk {
 
 /// What a pin keeps a slot for.
 #[derive(Clone, Copy, Debug)]
-pub enum Access {
+pub(super) enum Access {
     /// To read these blocks.
     Read(u16),
     /// To change these blocks. Until the pin ends, no other one may read or change them.
@@ -60,7 +60,7 @@ pub enum Access {
 
 /// A pin on a slot.
 #[derive(Clone, Copy, Debug)]
-pub struct Pin {
+pub(super) struct Pin {
     /// The slot.
     pub slot: u32,
     /// The blocks that it is there to change.
@@ -101,7 +101,7 @@ pub struct TooManyOwners;
 
 /// The map of one device.
 #[derive(Debug)]
-pub struct UnitMap {
+pub(super) struct UnitMap {
     /// Index of the owner times 16, plus the chunk; or `FREE`.
     owner: Vec<u32>,
     unit: Vec<u32>,
@@ -136,7 +136,7 @@ pub struct UnitMap {
 
 impl UnitMap {
     /// Makes a map in which all slots are free, except those that are never used.
-    pub fn new(slots: u32, unused: impl IntoIterator<Item = u32>) -> UnitMap {
+    pub(super) fn new(slots: u32, unused: impl IntoIterator<Item = u32>) -> UnitMap {
         let mut taken = Bits::new(slots);
         for slot in unused {
             taken.put(slot, true);
@@ -177,13 +177,13 @@ impl UnitMap {
     // ---- looking up ----
 
     /// Returns the slot of a chunk.
-    pub fn slot(&self, chunk: Chunk) -> Option<u32> {
+    pub(super) fn slot(&self, chunk: Chunk) -> Option<u32> {
         let owner = *self.owner_of.get(&(chunk.group, chunk.unit.volume))?;
         self.find(owner << 4 | u32::from(chunk.chunk), chunk.unit.index).ok()
     }
 
     /// Returns the chunk that a slot holds.
-    pub fn chunk(&self, slot: u32) -> Option<Chunk> {
+    pub(super) fn chunk(&self, slot: u32) -> Option<Chunk> {
         let owner = self.owner(slot);
         let o = self.owners.get((owner >> 4) as usize).filter(|_| owner != FREE)?;
         let unit = UnitKey { volume: o.volume, index: self.unit[slot as usize] };
@@ -191,14 +191,14 @@ impl UnitMap {
     }
 
     /// Returns the blocks of a slot that hold data.
-    pub fn valid(&self, slot: u32) -> u16 {
+    pub(super) fn valid(&self, slot: u32) -> u16 {
         #[cfg(test)]
         tests::count_a_slot();
         self.valid[slot as usize]
     }
 
     /// Returns the blocks of a unit that hold data.
-    pub fn valid_in(&self, group: GroupId, unit: UnitKey) -> BlockSet {
+    pub(super) fn valid_in(&self, group: GroupId, unit: UnitKey) -> BlockSet {
         let mut set = BlockSet::EMPTY;
         for chunk in 0..UNIT_CHUNKS as u8 {
             if let Some(slot) = self.slot(Chunk { group, unit, chunk }) {
@@ -209,7 +209,7 @@ impl UnitMap {
     }
 
     /// Returns the group's units with data, in order. Looks at these units only, and at no slot.
-    pub fn units(&self, group: GroupId) -> Vec<UnitKey> {
+    pub(super) fn units(&self, group: GroupId) -> Vec<UnitKey> {
         let index = self.by_owner.as_ref().expect("recovery has ended");
         let of = |(volume, owner): (VolumeId, u32)| {
             index.units(owner).map(move |index| UnitKey { volume, index })
@@ -218,7 +218,7 @@ impl UnitMap {
     }
 
     /// True when slots are taken in the group's name.
-    pub fn holds(&self, group: GroupId) -> bool {
+    pub(super) fn holds(&self, group: GroupId) -> bool {
         self.owners_of(group).any(|(_, owner)| self.owners[owner as usize].slots > 0)
     }
 
@@ -229,13 +229,13 @@ impl UnitMap {
     }
 
     /// Returns the number of the volume's slots.
-    pub fn slots_of(&self, volume: VolumeId) -> u64 {
+    pub(super) fn slots_of(&self, volume: VolumeId) -> u64 {
         let live = self.owners.iter().filter(|o| o.life == Life::Live && o.volume == volume);
         live.map(|o| u64::from(o.slots)).sum()
     }
 
     /// Returns the volumes with slots, in order.
-    pub fn volumes(&self) -> Vec<VolumeId> {
+    pub(super) fn volumes(&self) -> Vec<VolumeId> {
         let live = self.owners.iter().filter(|o| o.life == Life::Live && o.slots > 0);
         let mut volumes: Vec<VolumeId> = live.map(|o| o.volume).collect();
         volumes.sort_unstable();
@@ -245,7 +245,7 @@ impl UnitMap {
 
     /// Makes a step of a walk over the slots, in their order on the device. Slots that are also
     /// neighbours in their unit go together.
-    pub fn walk(&self, cursor: u64, most: u32) -> Walk {
+    pub(super) fn walk(&self, cursor: u64, most: u32) -> Walk {
         let slots = self.valid.len() as u64;
         let end = slots.min(cursor.saturating_add(WALK));
         let holds = |slot: &u32| self.valid(*slot) != 0 && self.life(*slot) == Life::Live;
@@ -274,19 +274,19 @@ impl UnitMap {
     }
 
     /// Returns the number of slots that can be taken.
-    pub fn free(&self) -> u32 {
+    pub(super) fn free(&self) -> u32 {
         self.owner.len() as u32 - self.taken.count()
     }
 
     /// Returns the number of taken slots, without those that are never used.
-    pub fn used(&self) -> u32 {
+    pub(super) fn used(&self) -> u32 {
         self.taken.count() - self.unused
     }
 
     // ---- taking and giving ----
 
     /// Pins the slot of a chunk. If the chunk has none, takes one, which has no valid blocks.
-    pub fn pin(&mut self, chunk: Chunk, access: Access) -> Option<Pin> {
+    pub(super) fn pin(&mut self, chunk: Chunk, access: Access) -> Option<Pin> {
         let slot = match self.slot(chunk) {
             Some(slot) => slot,
             None => {
@@ -300,13 +300,13 @@ impl UnitMap {
 
     /// Takes and pins a second slot for a chunk. The chunk stays in the first one until `replace`,
     /// and the pin of that one says which blocks change.
-    pub fn pin_second(&mut self, chunk: Chunk) -> Option<Pin> {
+    pub(super) fn pin_second(&mut self, chunk: Chunk) -> Option<Pin> {
         let slot = self.take(chunk)?;
         Some(self.pin_slot(slot, Access::Hold))
     }
 
     /// Pins a slot that is taken. No job may touch a block that another one changes.
-    pub fn pin_slot(&mut self, slot: u32, access: Access) -> Pin {
+    pub(super) fn pin_slot(&mut self, slot: u32, access: Access) -> Pin {
         let pins = self.pins.entry(slot).or_default();
         let (touches, changes) = match access {
             Access::Read(blocks) => (blocks, 0),
@@ -320,7 +320,7 @@ impl UnitMap {
     }
 
     /// Ends a pin. The slot becomes free when that was its last pin and no block is valid.
-    pub fn unpin(&mut self, pin: Pin) {
+    pub(super) fn unpin(&mut self, pin: Pin) {
         let pins = self.pins.get_mut(&pin.slot).expect("a pinned slot");
         pins.count -= 1;
         pins.changes &= !pin.changes;
@@ -331,7 +331,7 @@ impl UnitMap {
     }
 
     /// Moves a chunk from slot `old` to `slot`.
-    pub fn replace(&mut self, old: u32, slot: u32) {
+    pub(super) fn replace(&mut self, old: u32, slot: u32) {
         if !self.is_dropped(old) {
             self.unlink(old);
             self.link(slot);
@@ -339,14 +339,14 @@ impl UnitMap {
     }
 
     /// Marks blocks as holding data, unless their owner was swept.
-    pub fn set(&mut self, slot: u32, blocks: u16) {
+    pub(super) fn set(&mut self, slot: u32, blocks: u16) {
         if self.life(slot) != Life::Swept {
             self.set_valid(slot, self.valid(slot) | blocks);
         }
     }
 
     /// Marks blocks as holding no data.
-    pub fn clear(&mut self, slot: u32, blocks: u16) {
+    pub(super) fn clear(&mut self, slot: u32, blocks: u16) {
         self.set_valid(slot, self.valid(slot) & !blocks);
         self.release_if_idle(slot);
     }
@@ -364,7 +364,7 @@ impl UnitMap {
 
     /// Drops all owners that `of` accepts: lookups no longer find their chunks. Their slots stay
     /// taken until `sweep`.
-    pub fn drop_owners(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
+    pub(super) fn drop_owners(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         let live = |o: &&mut Owner| o.life == Life::Live && of(o.group, o.volume);
         for owner in self.owners.iter_mut().filter(live) {
             owner.life = Life::Dropped;
@@ -375,7 +375,7 @@ impl UnitMap {
 
     /// Lets `sweep` free the slots of the dropped owners that `of` accepts. A running sweep
     /// continues where it is, and goes once around.
-    pub fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
+    pub(super) fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         let dropped = |o: &&mut Owner| o.life == Life::Dropped && of(o.group, o.volume);
         for owner in self.owners.iter_mut().filter(dropped) {
             owner.life = Life::Swept;
@@ -386,13 +386,13 @@ impl UnitMap {
     }
 
     /// True while `entry` may return slots whose owners no longer need them.
-    pub fn is_sweeping(&self) -> bool {
+    pub(super) fn is_sweeping(&self) -> bool {
         self.to_sweep > 0
     }
 
     /// Continues the sweep over at most `most` slots. It frees those whose owners no longer need
     /// them, or leaves that to the last pin, and calls `each` for them.
-    pub fn sweep(&mut self, most: u32, mut each: impl FnMut(u32)) {
+    pub(super) fn sweep(&mut self, most: u32, mut each: impl FnMut(u32)) {
         let steps = most.min(self.to_sweep);
         self.to_sweep -= steps;
         for _ in 0..steps {
@@ -406,12 +406,12 @@ impl UnitMap {
     }
 
     /// True when the slot's owner was dropped.
-    pub fn is_dropped(&self, slot: u32) -> bool {
+    pub(super) fn is_dropped(&self, slot: u32) -> bool {
         self.life(slot) != Life::Live
     }
 
     /// True when the slot's owner was dropped, and the drop is durable.
-    pub fn is_swept(&self, slot: u32) -> bool {
+    pub(super) fn is_swept(&self, slot: u32) -> bool {
         self.life(slot) == Life::Swept
     }
 
@@ -581,13 +581,13 @@ impl UnitMap {
     // ---- pages of the map, and recovery ----
 
     /// Returns the pages that differ from those on the device. From now on they count as equal.
-    pub fn take_dirty(&mut self) -> Bits {
+    pub(super) fn take_dirty(&mut self) -> Bits {
         let len = (self.owner.len() as u32).div_ceil(MAP_ENTRIES);
         core::mem::replace(&mut self.dirty, Bits::new(len))
     }
 
     /// Returns the entry of a slot for the device.
-    pub fn entry(&self, slot: u32) -> MapEntry {
+    pub(super) fn entry(&self, slot: u32) -> MapEntry {
         let valid = self.valid.get(slot as usize).copied().unwrap_or(0);
         let chunk = if valid == 0 { None } else { self.chunk(slot) };
         match chunk {
@@ -606,7 +606,12 @@ impl UnitMap {
     /// Recovery: applies what the map on the device, or a record of the log, says about a slot.
     /// Returns true when the slot was free or held another chunk, whose blocks are removed. Lookups
     /// find nothing until [`UnitMap::index`].
-    pub fn recover(&mut self, slot: u32, chunk: Chunk, blocks: u16) -> Result<bool, TooManyOwners> {
+    pub(super) fn recover(
+        &mut self,
+        slot: u32,
+        chunk: Chunk,
+        blocks: u16,
+    ) -> Result<bool, TooManyOwners> {
         self.by_owner = None;
         let other = !self.is_of(slot, chunk);
         if other {
@@ -639,7 +644,7 @@ impl UnitMap {
     }
 
     /// Recovery: marks blocks of a slot as holding no data.
-    pub fn recover_clear(&mut self, slot: u32, blocks: u16) {
+    pub(super) fn recover_clear(&mut self, slot: u32, blocks: u16) {
         self.valid[slot as usize] &= !blocks;
         self.dirty.put(slot / MAP_ENTRIES, true);
         if self.valid[slot as usize] == 0 && self.owner(slot) != FREE {
@@ -649,7 +654,7 @@ impl UnitMap {
 
     /// Ends recovery: frees empty slots and those of dropped owners, and makes the others findable.
     /// Fails with a chunk that two slots claim: then the map can't be trusted.
-    pub fn index(&mut self) -> Result<(), Chunk> {
+    pub(super) fn index(&mut self) -> Result<(), Chunk> {
         self.begin_sweep(|_, _| true);
         self.sweep(u32::MAX, |_| {});
         for slot in 0..self.owner.len() as u32 {

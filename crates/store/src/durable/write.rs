@@ -10,14 +10,14 @@ use super::format::data_crc;
 use super::job::{Fetch, Kind, Op};
 use super::layout::SLOT_BLOCKS;
 use super::placement::place_lost;
-use super::record::{Way, Write};
+use super::record::{Write, WriteMode};
 use super::store::Durable;
 use super::unitmap::{Access, Pin};
 use alloc::vec::Vec;
 use base::crc::{append_block, crc32c};
 use base::{BLOCK, BlockSet, GroupId, Mutant, UnitKey, mutant};
 use seam::buf::ALIGN;
-use seam::{Buf, DiskError, Effects, Marks, Started};
+use seam::{Buf, DiskError, Effects, Started, WriteMetadata};
 
 impl Durable {
     #[allow(clippy::too_many_arguments)]
@@ -28,7 +28,7 @@ impl Durable {
         unit: UnitKey,
         at: u32,
         (body, crc): (Buf, Option<u32>),
-        marks: Marks,
+        marks: WriteMetadata,
         out: &mut Effects,
     ) -> Started {
         let len = body.len() as u32;
@@ -49,7 +49,7 @@ impl Durable {
         unit: UnitKey,
         at: u32,
         len: u32,
-        marks: Marks,
+        marks: WriteMetadata,
         out: &mut Effects,
     ) -> Started {
         let write = new_write(group, unit, at, len, marks);
@@ -68,7 +68,7 @@ impl Durable {
         unit: UnitKey,
         at: u32,
         len: u32,
-        marks: Marks,
+        marks: WriteMetadata,
         out: &mut Effects,
     ) -> Started {
         let change = Access::Change;
@@ -193,7 +193,7 @@ impl Durable {
         }
         let mut runs: Vec<(u64, Vec<Buf>)> = Vec::new();
         let mut end = 0;
-        for part in write.parts.iter_mut().filter(|p| p.way == Way::Direct) {
+        for part in write.parts.iter_mut().filter(|p| p.way == WriteMode::Direct) {
             let data = core::mem::take(&mut part.data);
             let at = self.content.layout.slot(part.slot)
                 + u64::from(part.blocks.trailing_zeros() * BLOCK);
@@ -215,7 +215,7 @@ impl Durable {
     }
 }
 
-fn new_write(group: GroupId, unit: UnitKey, at: u32, len: u32, marks: Marks) -> Write {
+fn new_write(group: GroupId, unit: UnitKey, at: u32, len: u32, marks: WriteMetadata) -> Write {
     let (first, end) = (at / BLOCK, (at + len).div_ceil(BLOCK));
     Write { group, unit, first, end, marks, parts: Vec::new() }
 }

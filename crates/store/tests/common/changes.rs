@@ -19,14 +19,14 @@ impl World {
             2 => Change::Executed(Vec::new()),
             3 => Change::Base(epoch),
             4 | 5 => Change::Clean(some),
-            6 => Change::Joins(epoch),
+            6 => Change::ActedAsJoiner(epoch),
             _ => Change::Acted(epoch),
         };
         self.start_change(group, change);
     }
 
     /// Wipes a group, on which no job may run.
-    pub fn wipe(&mut self, group: GroupId) {
+    pub(crate) fn wipe(&mut self, group: GroupId) {
         assert!(!self.is_busy(group));
         self.start_change(group, Change::Wipe);
     }

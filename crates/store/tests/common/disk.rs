@@ -46,7 +46,7 @@ impl Pages {
 
 /// Fate of the writes that no flush covers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub(crate) enum Fate {
     /// All of them are lost.
     Dropped,
     /// All of them are kept.
@@ -57,7 +57,7 @@ pub enum Fate {
 
 /// A simulated device.
 #[derive(Clone)]
-pub struct Disk {
+pub(crate) struct Disk {
     pub size: u64,
     seen: Pages,
     durable: Pages,
@@ -70,17 +70,17 @@ pub struct Disk {
 }
 
 impl Disk {
-    pub fn new(size: u64, write_through: bool) -> Disk {
+    pub(crate) fn new(size: u64, write_through: bool) -> Disk {
         let (seen, durable) = (Pages::default(), Pages::default());
         Disk { size, seen, durable, unflushed: Vec::new(), ended: 0, write_through }
     }
 
-    pub fn read(&self, at: u64, into: &mut [u8]) {
+    pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
         assert!(at + into.len() as u64 <= self.size, "a read beyond the end");
         self.seen.read(at, into);
     }
 
-    pub fn write(&mut self, at: u64, data: &[u8], durable: bool) {
+    pub(crate) fn write(&mut self, at: u64, data: &[u8], durable: bool) {
         assert!(at + data.len() as u64 <= self.size, "a write beyond the end");
         assert!(at.is_multiple_of(512) && data.len().is_multiple_of(512));
         self.seen.write(at, data);
@@ -93,11 +93,11 @@ impl Disk {
     }
 
     /// Returns the number of the first write that a flush does not cover if it is emitted now.
-    pub fn flush_begins(&self) -> u64 {
+    pub(crate) fn flush_begins(&self) -> u64 {
         self.ended
     }
 
-    pub fn flush_ends(&mut self, covers: u64) {
+    pub(crate) fn flush_ends(&mut self, covers: u64) {
         let durable = &mut self.durable;
         self.unflushed.retain(|(number, at, data, _)| {
             if *number < covers {
@@ -108,7 +108,7 @@ impl Disk {
     }
 
     /// Cuts the power. `open` are writes that had not completed.
-    pub fn crash(&mut self, open: Vec<(u64, Vec<u8>)>, fate: Fate, prng: &mut Prng) {
+    pub(crate) fn crash(&mut self, open: Vec<(u64, Vec<u8>)>, fate: Fate, prng: &mut Prng) {
         let ended = std::mem::take(&mut self.unflushed).into_iter();
         let ended = ended.map(|(_, at, data, durable)| (at, data, durable));
         for (at, data, durable) in ended.chain(open.into_iter().map(|(at, data)| (at, data, false)))
@@ -140,7 +140,7 @@ impl Disk {
     }
 
     /// Flips some bits of the byte at `at`.
-    pub fn rot(&mut self, at: u64) {
+    pub(crate) fn rot(&mut self, at: u64) {
         let mut byte = [0];
         self.seen.read(at, &mut byte);
         self.seen.write(at, &[byte[0] ^ 0x41]);

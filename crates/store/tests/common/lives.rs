@@ -3,14 +3,14 @@
 use super::disk::Fate;
 use super::world::{Crash, World};
 use base::{BLOCK, GroupId, Prng, UNIT, UnitKey, VolumeId};
-use seam::{Job, Marks, Started, UnitStore};
+use seam::{Job, Started, UnitStore, WriteMetadata};
 use std::ops::Range;
 use store::durable::layout::{Layout, SMALLEST_GROWTH};
 use store::durable::survey::{CopyState, look};
 
 /// Length of a history: the number of mounts, and the rounds of jobs after each.
 #[derive(Clone, Copy)]
-pub struct Lives {
+pub(crate) struct Lives {
     pub lives: u32,
     pub rounds: u64,
 }
@@ -23,7 +23,7 @@ impl Default for Lives {
 
 /// Runs a random history of one device and compares everything: jobs, sometimes a device error, a
 /// crash anywhere, a mount (which sometimes crashes, too). Returns how many jobs completed.
-pub fn random(seed: u64, lives: Lives) -> u64 {
+pub(crate) fn random(seed: u64, lives: Lives) -> u64 {
     let mut world = World::new(seed, seed.is_multiple_of(3));
     for life in 0..lives.lives {
         loop {
@@ -50,7 +50,7 @@ pub fn random(seed: u64, lives: Lives) -> u64 {
 }
 
 /// Runs random jobs, some of which don't complete.
-pub fn busy(world: &mut World, rounds: u64) {
+pub(crate) fn busy(world: &mut World, rounds: u64) {
     let depth = world.prng.range(1, 12);
     for _ in 0..rounds {
         for _ in 0..world.prng.range(1, depth) {
@@ -66,7 +66,7 @@ pub fn busy(world: &mut World, rounds: u64) {
 }
 
 /// Rots bits of a block on the device. The read says which block, and never returns wrong data.
-pub fn rot_is_found(seed: u64) {
+pub(crate) fn rot_is_found(seed: u64) {
     let mut world = World::new(seed, false);
     world.mount(None).unwrap();
     busy(&mut world, 20);
@@ -95,7 +95,7 @@ pub fn rot_is_found(seed: u64) {
 }
 
 /// Fills the log again and again while the writes of checkpoints are slow; then crashes.
-pub fn log_wraps(seed: u64) {
+pub(crate) fn log_wraps(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(4));
     world.mount(None).unwrap();
     world.slow_metadata = true;
@@ -120,7 +120,7 @@ pub fn log_wraps(seed: u64) {
 }
 
 /// Makes slots change owners at once, on a device that is nearly full; then crashes.
-pub fn reuse(seed: u64) {
+pub(crate) fn reuse(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(2));
     world.mount(None).unwrap();
     let slots = world.store.as_ref().unwrap().capacity() / (64 << 10);
@@ -143,7 +143,7 @@ pub fn reuse(seed: u64) {
 }
 
 /// Wipes a group and writes it again while checkpoints begin; then crashes.
-pub fn wiped(seed: u64) {
+pub(crate) fn wiped(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(2));
     world.mount(None).unwrap();
     for _ in 0..world.prng.range(1, 3) {
@@ -177,13 +177,13 @@ fn slot(n: u64) -> (UnitKey, u32) {
 }
 
 /// Writes one block, alone in the `n`th slot.
-pub fn take(world: &mut World, n: u64) {
+pub(crate) fn take(world: &mut World, n: u64) {
     let (unit, at) = slot(n);
     world.write(World::group(unit), unit, at, BLOCK, false);
 }
 
 /// Does the same for a range of slots while there is room, and waits until all of it is done.
-pub fn fill(world: &mut World, range: Range<u64>) {
+pub(crate) fn fill(world: &mut World, range: Range<u64>) {
     let before = world.fulls;
     for n in range {
         take(world, n);
@@ -199,11 +199,11 @@ pub fn fill(world: &mut World, range: Range<u64>) {
 
 /// A run that crashes with this fate after `after` operations, on a device that writes through or
 /// not. `left` drives what the crash leaves. Returns true when the run completed before the crash.
-pub type Doomed = fn(write_through: bool, after: u64, fate: Fate, left: Prng) -> bool;
+pub(crate) type Doomed = fn(write_through: bool, after: u64, fate: Fate, left: Prng) -> bool;
 
 /// Repeats a run with a crash after 0, 1, 2, ... operations, until it completes before the crash.
 /// That must take more than `least` operations.
-pub fn crash_everywhere(least: u64, run: Doomed) {
+pub(crate) fn crash_everywhere(least: u64, run: Doomed) {
     const FATES: [Fate; 4] = [Fate::Dropped, Fate::Kept, Fate::Random, Fate::Random];
     for write_through in [false, true] {
         let mut after = 0;
@@ -223,7 +223,7 @@ pub fn crash_everywhere(least: u64, run: Doomed) {
 }
 
 /// Grows a full device twice, with crashes during the growth and after the new space was used.
-pub fn grown(seed: u64) {
+pub(crate) fn grown(seed: u64) {
     let mut world = World::new(seed, seed.is_multiple_of(3));
     world.mount(None).unwrap();
     fill(&mut world, 0..u64::MAX);
@@ -265,7 +265,7 @@ fn imitation(world: &World) -> [u8; BLOCK as usize] {
 
 /// Fills a volume with superblocks, on a device that has become larger. None of them counts,
 /// wherever it lies.
-pub fn imitated(seed: u64) {
+pub(crate) fn imitated(seed: u64) {
     let mut world = World::sized(seed, false, 40 << 20);
     world.mount(None).unwrap();
     let more = *world.prng.pick(&[0, 8 << 20, 20 << 20]);
@@ -278,7 +278,7 @@ pub fn imitated(seed: u64) {
         let body = world.out.copy(&page);
         let job = Job::Write { at: place(n), body, crc: None };
         let (store, out) = (world.store.as_mut().unwrap(), &mut world.out);
-        let started = store.start(1 << 40, GroupId(1), unit(n), job, Marks::default(), out);
+        let started = store.start(1 << 40, GroupId(1), unit(n), job, WriteMetadata::default(), out);
         assert!(matches!(started, Started::Pending));
         while store_end(&mut world).is_none() {}
     }
@@ -311,7 +311,7 @@ fn store_end(world: &mut World) -> Option<()> {
 }
 
 /// A body that changed in memory after its checksum was computed is refused and changes nothing.
-pub fn flips(seed: u64) {
+pub(crate) fn flips(seed: u64) {
     let mut world = World::new(seed, false);
     world.mount(None).unwrap();
     busy(&mut world, 20);
@@ -321,7 +321,7 @@ pub fn flips(seed: u64) {
     let body = world.out.copy(&[1; BLOCK as usize]);
     let crc = Some(base::crc::crc32c(&body) ^ 1);
     let job = Job::Write { at: 7 * BLOCK, body, crc };
-    let started = store.start(1 << 40, group, unit, job, Marks::default(), &mut world.out);
+    let started = store.start(1 << 40, group, unit, job, WriteMetadata::default(), &mut world.out);
     assert!(matches!(started, Started::BadBody), "it was taken");
     world.settle();
     world.compare_content();

@@ -2,10 +2,10 @@
 #![allow(dead_code, unused_imports)]
 
 mod changes;
-pub mod disk;
-pub mod lives;
-pub mod model;
-pub mod world;
+pub(crate) mod disk;
+pub(crate) mod lives;
+pub(crate) mod model;
+pub(crate) mod world;
 
-pub use disk::{Disk, Fate};
-pub use world::{Crash, World};
+pub(crate) use disk::{Disk, Fate};
+pub(crate) use world::{Crash, World};

@@ -5,10 +5,10 @@
 use base::{BLOCK, BlockSet, Epoch, GroupId, SECTOR, UNIT, UnitKey};
 use std::collections::BTreeMap;
 
-pub const SECTORS: usize = (UNIT / SECTOR) as usize;
+pub(crate) const SECTORS: usize = (UNIT / SECTOR) as usize;
 
 /// Returns the bytes that the write `stamp` puts into a sector.
-pub fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
+pub(crate) fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
     let mut bytes = [0; SECTOR as usize];
     if stamp != 0 {
         for (i, word) in bytes.chunks_exact_mut(16).enumerate() {
@@ -23,7 +23,7 @@ pub fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
 
 /// Content of one unit.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Unit {
+pub(crate) struct Unit {
     pub stamps: Vec<u32>,
     pub valid: BlockSet,
 }
@@ -36,7 +36,7 @@ impl Default for Unit {
 
 impl Unit {
     /// Applies a write of `stamp`, or a zero if `stamp` is 0.
-    pub fn write(&mut self, stamp: u32, at: u32, len: u32) {
+    pub(crate) fn write(&mut self, stamp: u32, at: u32, len: u32) {
         let range = (at / SECTOR) as usize..((at + len) / SECTOR) as usize;
         self.stamps[range].fill(stamp);
         if stamp == 0 {
@@ -47,7 +47,7 @@ impl Unit {
     }
 
     /// True when `data`, which begins at byte `at` of the unit, equals this content.
-    pub fn matches(&self, unit: UnitKey, at: u32, data: &[u8]) -> bool {
+    pub(crate) fn matches(&self, unit: UnitKey, at: u32, data: &[u8]) -> bool {
         data.chunks_exact(SECTOR as usize).enumerate().all(|(i, bytes)| {
             let index = at / SECTOR + i as u32;
             bytes == sector(self.stamps[index as usize], unit, index)
@@ -55,12 +55,12 @@ impl Unit {
     }
 
     /// Returns the number of slots that the unit takes.
-    pub fn slots(&self) -> u64 {
+    pub(crate) fn slots(&self) -> u64 {
         (0..16).filter(|c| (self.valid.0[c / 4] >> (c % 4 * 16)) as u16 != 0).count() as u64
     }
 
     /// Copies the blocks that a range touches, with their valid bits, from another unit.
-    pub fn take(&mut self, from: &Unit, at: u32, len: u32) {
+    pub(crate) fn take(&mut self, from: &Unit, at: u32, len: u32) {
         let blocks = BlockSet::touching(at, len);
         let mut rest = blocks;
         while let Some(run) = rest.first_run() {
@@ -76,7 +76,7 @@ impl Unit {
 
 /// What a group has to remember.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
-pub struct Record {
+pub(crate) struct Record {
     pub acted: Epoch,
     pub joiner: bool,
     pub base: Epoch,
@@ -85,11 +85,11 @@ pub struct Record {
 }
 
 impl Record {
-    pub fn mark(&mut self, unit: UnitKey, blocks: BlockSet) {
+    pub(crate) fn mark(&mut self, unit: UnitKey, blocks: BlockSet) {
         self.dirty.entry(unit).or_default().insert(blocks);
     }
 
-    pub fn clean(&mut self, unit: UnitKey, blocks: BlockSet) {
+    pub(crate) fn clean(&mut self, unit: UnitKey, blocks: BlockSet) {
         if let Some(set) = self.dirty.get_mut(&unit) {
             set.remove(blocks);
             if set.is_empty() {
@@ -101,27 +101,27 @@ impl Record {
 
 /// Content of a device.
 #[derive(Clone, Default)]
-pub struct Model {
+pub(crate) struct Model {
     pub units: BTreeMap<(GroupId, UnitKey), Unit>,
     pub records: BTreeMap<GroupId, Record>,
 }
 
 impl Model {
-    pub fn unit(&mut self, group: GroupId, unit: UnitKey) -> &mut Unit {
+    pub(crate) fn unit(&mut self, group: GroupId, unit: UnitKey) -> &mut Unit {
         self.units.entry((group, unit)).or_default()
     }
 
-    pub fn record(&mut self, group: GroupId) -> &mut Record {
+    pub(crate) fn record(&mut self, group: GroupId) -> &mut Record {
         self.records.entry(group).or_default()
     }
 
     /// True when a block of the group holds data.
-    pub fn has_content(&self, group: GroupId) -> bool {
+    pub(crate) fn has_content(&self, group: GroupId) -> bool {
         self.units.iter().any(|((g, _), unit)| *g == group && !unit.valid.is_empty())
     }
 
     /// Returns the number of slots that all units take.
-    pub fn slots(&self) -> u64 {
+    pub(crate) fn slots(&self) -> u64 {
         self.units.values().map(Unit::slots).sum()
     }
 }

@@ -11,7 +11,7 @@ use base::{
 };
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job,
-    Marks, Origin, Started, UnitStore,
+    Origin, Started, UnitStore, WriteMetadata,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,19 +21,19 @@ use store::durable::{
     Tuning,
 };
 
-pub const SIZE: u64 = 16 << 20;
-pub const CLUSTER: ClusterId = ClusterId(77);
+pub(crate) const SIZE: u64 = 16 << 20;
+pub(crate) const CLUSTER: ClusterId = ClusterId(77);
 
-pub fn identity() -> Identity {
+pub(crate) fn identity() -> Identity {
     Identity { cluster: CLUSTER, device: DeviceId(3), uuid: [11, 12] }
 }
 
-pub fn expected() -> Expected {
+pub(crate) fn expected() -> Expected {
     Expected { cluster: Some(CLUSTER), device: Some(DeviceId(3)), level_max: 1 }
 }
 
 /// Limits as small as possible, so that a short run reaches every one of them.
-pub fn tuning(write_through: bool) -> Tuning {
+pub(crate) fn tuning(write_through: bool) -> Tuning {
     let durability = if write_through { Durability::WriteThrough } else { Durability::Flush };
     Tuning {
         durability,
@@ -49,7 +49,7 @@ pub fn tuning(write_through: bool) -> Tuning {
 
 /// A crash during a mount.
 #[derive(Clone, Copy, Debug)]
-pub struct Crash {
+pub(crate) struct Crash {
     /// The number of device operations before it.
     pub after: u64,
     pub fate: Fate,
@@ -58,7 +58,7 @@ pub struct Crash {
 #[derive(Clone, Debug)]
 pub(super) enum Ask {
     Read { at: u32, len: u32 },
-    Write { stamp: u32, at: u32, len: u32, marks: Marks },
+    Write { stamp: u32, at: u32, len: u32, marks: WriteMetadata },
     Change(Change),
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Pending {
     pub ask: Ask,
 }
 
-pub struct World {
+pub(crate) struct World {
     pub disk: Disk,
     pub store: Option<Box<Durable>>,
     pub out: Effects,
@@ -110,12 +110,12 @@ fn take_finished(store: &mut Durable) -> Vec<Finished> {
 
 impl World {
     /// Makes a formatted device of [`SIZE`], not mounted.
-    pub fn new(seed: u64, write_through: bool) -> World {
+    pub(crate) fn new(seed: u64, write_through: bool) -> World {
         World::sized(seed, write_through, SIZE)
     }
 
     /// Makes a formatted device of `bytes`, not mounted.
-    pub fn sized(seed: u64, write_through: bool, bytes: u64) -> World {
+    pub(crate) fn sized(seed: u64, write_through: bool, bytes: u64) -> World {
         let mut world = World {
             disk: Disk::new(bytes, write_through),
             store: None,
@@ -145,7 +145,7 @@ impl World {
     }
 
     /// Copies the device, which is at rest. The copy is not mounted.
-    pub fn copy(&self) -> World {
+    pub(crate) fn copy(&self) -> World {
         assert!(self.open.is_empty() && self.pending.is_empty());
         let mut copy = World::sized(1, false, self.disk.size);
         (copy.disk, copy.model) = (self.disk.clone(), self.model.clone());
@@ -153,7 +153,7 @@ impl World {
         copy
     }
 
-    pub fn format(&mut self, identity: Identity, force: bool) -> Result<(), MountError> {
+    pub(crate) fn format(&mut self, identity: Identity, force: bool) -> Result<(), MountError> {
         let mut format = Format::new(DiskId(0), self.disk.size, identity, force)?;
         format.start(&mut self.out);
         loop {
@@ -171,19 +171,19 @@ impl World {
     }
 
     /// Mounts the device. Returns false when the crash came before the end of the mount.
-    pub fn mount(&mut self, crash: Option<Crash>) -> Result<bool, MountError> {
+    pub(crate) fn mount(&mut self, crash: Option<Crash>) -> Result<bool, MountError> {
         self.mount_as(expected(), self.disk.size, crash)
     }
 
     /// Mounts after a crash that came after `after` operations, and compares the content.
-    pub fn recover(&mut self, after: u64, fate: Fate) {
+    pub(crate) fn recover(&mut self, after: u64, fate: Fate) {
         self.fifo = false;
         self.mount(None).unwrap_or_else(|e| panic!("after {after}, {fate:?}: {e}"));
         self.compare();
     }
 
     /// Completes up to three operations. Returns false when `ops` have completed in all.
-    pub fn step_until(&mut self, ops: u64) -> bool {
+    pub(crate) fn step_until(&mut self, ops: u64) -> bool {
         for _ in 0..3 {
             if self.ops >= ops {
                 return false;
@@ -195,7 +195,7 @@ impl World {
         true
     }
 
-    pub fn mount_as(
+    pub(crate) fn mount_as(
         &mut self,
         expected: Expected,
         bytes: u64,
@@ -289,7 +289,7 @@ impl World {
     }
 
     /// Completes one operation, and the jobs that complete with it.
-    pub fn step(&mut self) {
+    pub(crate) fn step(&mut self) {
         let (op, result) = self.end_one();
         let store = self.store.as_mut().expect("mounted");
         store.disk_done(op, result, &mut self.out);
@@ -298,7 +298,7 @@ impl World {
 
     /// Completes one operation, or fails it; the caller asks the store for completed jobs. Returns
     /// false when there is no operation.
-    pub fn end_or_fail(&mut self, error: Option<DiskError>) -> bool {
+    pub(crate) fn end_or_fail(&mut self, error: Option<DiskError>) -> bool {
         self.collect();
         if self.open.is_empty() {
             return false;
@@ -310,7 +310,7 @@ impl World {
     }
 
     /// Fails one write or flush, if there is one. All jobs fail, and each may have happened or not.
-    pub fn fail_one(&mut self) {
+    pub(crate) fn fail_one(&mut self) {
         self.collect();
         let changes = |(e, _): &(Effect, u64)| !matches!(e, Effect::Read { .. });
         let Some(pick) = self.open.iter().position(changes) else { return };
@@ -335,7 +335,7 @@ impl World {
         self.pending = before;
     }
 
-    pub fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         let store = self.store.as_mut().expect("mounted");
         store.flush(&mut self.out);
         for f in take_finished(store) {
@@ -344,35 +344,35 @@ impl World {
         self.collect();
     }
 
-    pub fn has_open(&self) -> bool {
+    pub(crate) fn has_open(&self) -> bool {
         self.open_len() > 0
     }
 
     /// Holds all operations in flight: they don't complete until `release` or a crash.
-    pub fn hold(&mut self) {
+    pub(crate) fn hold(&mut self) {
         self.collect();
         self.held.append(&mut self.open);
     }
 
     /// Does the same for writes that begin in this range.
-    pub fn hold_writes(&mut self, range: Range<u64>) {
+    pub(crate) fn hold_writes(&mut self, range: Range<u64>) {
         self.collect();
         let begins = |e: &Effect| matches!(e, Effect::Write { at, .. } if range.contains(at));
         self.held.extend(self.open.extract_if(.., |(e, _)| begins(e)));
     }
 
     /// Lets the held operations complete after all.
-    pub fn release(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.open.append(&mut self.held);
     }
 
     /// Returns the number of device operations in flight.
-    pub fn open_len(&self) -> usize {
+    pub(crate) fn open_len(&self) -> usize {
         self.open.len()
     }
 
     /// Completes all operations and jobs.
-    pub fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.flush();
         while self.has_open() {
             self.step();
@@ -381,7 +381,7 @@ impl World {
     }
 
     /// Cuts the power.
-    pub fn crash(&mut self, fate: Fate) {
+    pub(crate) fn crash(&mut self, fate: Fate) {
         self.collect();
         self.store = None;
         self.release();
@@ -402,7 +402,7 @@ impl World {
                 (p.group, p.unit) == (group, unit)
                     && !BlockSet::touching(at, len).and(blocks).is_empty()
             }
-            Ask::Change(Change::Acted(_) | Change::Joins(_) | Change::Base(_)) => false,
+            Ask::Change(Change::Acted(_) | Change::ActedAsJoiner(_) | Change::Base(_)) => false,
             Ask::Change(_) => p.group == group,
         })
     }
@@ -411,7 +411,7 @@ impl World {
         self.pending.values().any(|p| p.group == group)
     }
 
-    pub fn group(unit: UnitKey) -> GroupId {
+    pub(crate) fn group(unit: UnitKey) -> GroupId {
         GroupId(unit.index % 2)
     }
 
@@ -430,7 +430,7 @@ impl World {
     }
 
     /// Starts a random job.
-    pub fn ask(&mut self) {
+    pub(crate) fn ask(&mut self) {
         let index = self.prng.below(5) as u32;
         let unit = UnitKey { volume: VolumeId(self.volume), index };
         let group = World::group(unit);
@@ -469,15 +469,15 @@ impl World {
         self.next
     }
 
-    pub fn read(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
+    pub(crate) fn read(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
         if self.is_locked(group, unit, at, len) {
             return;
         }
         let token = self.insert(group, unit, Ask::Read { at, len });
-        self.start(token, group, unit, Job::Read { at, len }, Marks::default());
+        self.start(token, group, unit, Job::Read { at, len }, WriteMetadata::default());
     }
 
-    fn marks(&mut self, stamp: u32) -> Marks {
+    fn marks(&mut self, stamp: u32) -> WriteMetadata {
         let write = ClientWrite {
             sdc: SdcId(1),
             incarnation: Incarnation(1),
@@ -486,11 +486,11 @@ impl World {
         };
         let named = self.prng.chance(0.5);
         let origin = if named { Origin::Client(write) } else { Origin::Unnamed };
-        Marks { dirty: self.prng.chance(0.5), origin }
+        WriteMetadata { dirty: self.prng.chance(0.5), origin }
     }
 
     /// Starts a write or a zero, with random metadata.
-    pub fn write(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32, zero: bool) {
+    pub(crate) fn write(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32, zero: bool) {
         let len = len.min(UNIT - at);
         if self.is_locked(group, unit, at, len) {
             return;
@@ -505,11 +505,11 @@ impl World {
     }
 
     /// Loses whole blocks. The model gives them a stamp that no write has.
-    pub fn lose(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
-        let marks = Marks::default();
+    pub(crate) fn lose(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {
+        let marks = WriteMetadata::default();
         let token =
             self.insert(group, unit, Ask::Write { stamp: u32::MAX, at, len, marks: marks.clone() });
-        self.start(token, group, unit, Job::Lose { at, len }, marks);
+        self.start(token, group, unit, Job::MarkLost { at, len }, marks);
     }
 
     fn body(&mut self, stamp: u32, unit: UnitKey, at: u32, len: u32) -> Job {
@@ -521,7 +521,7 @@ impl World {
         Job::Write { at, body, crc }
     }
 
-    fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job, marks: Marks) {
+    fn start(&mut self, token: u64, group: GroupId, unit: UnitKey, job: Job, marks: WriteMetadata) {
         let store = self.store.as_mut().expect("mounted");
         let used = store.used();
         match store.start(token, group, unit, job, marks, &mut self.out) {
@@ -589,7 +589,7 @@ impl World {
         let record = model.record(group);
         match change {
             Change::Acted(e) => (record.acted, record.joiner) = (*e, false),
-            Change::Joins(e) => (record.acted, record.joiner) = (*e, true),
+            Change::ActedAsJoiner(e) => (record.acted, record.joiner) = (*e, true),
             Change::Base(e) => record.base = *e,
             Change::Clean(list) => list.iter().for_each(|(u, b)| record.clean(*u, *b)),
             Change::Dirty(list) => list.iter().for_each(|(u, b)| record.mark(*u, *b)),
@@ -607,7 +607,7 @@ impl World {
     // ---- comparing ----
 
     /// After a mount: decides for each incomplete job whether it is there, and compares everything.
-    pub fn compare(&mut self) {
+    pub(crate) fn compare(&mut self) {
         let store = self.store.as_ref().expect("mounted");
         let found: BTreeMap<GroupId, Record> = store
             .records()
@@ -694,7 +694,7 @@ impl World {
                 let found = found.get(&p.group).cloned().unwrap_or_default();
                 match change {
                     Change::Acted(e) => (found.acted, found.joiner) == (*e, false),
-                    Change::Joins(e) => (found.acted, found.joiner) == (*e, true),
+                    Change::ActedAsJoiner(e) => (found.acted, found.joiner) == (*e, true),
                     Change::Base(e) => found.base == *e,
                     // The records may be equal with and without it.
                     Change::Wipe if self.model.has_content(p.group) => {
@@ -710,10 +710,10 @@ impl World {
     }
 
     /// Returns a range as the store has it now.
-    pub fn fetch(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> Buf {
+    pub(crate) fn fetch(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> Buf {
         let store = self.store.as_mut().expect("mounted");
         let job = Job::Read { at, len };
-        match store.start(0, group, unit, job, Marks::default(), &mut self.out) {
+        match store.start(0, group, unit, job, WriteMetadata::default(), &mut self.out) {
             Started::Done(data) => data,
             Started::Full | Started::BadBody => panic!("a read needs no space"),
             Started::Pending => loop {
@@ -731,7 +731,7 @@ impl World {
     }
 
     /// Checks that content, valid blocks, space and places are those of the model.
-    pub fn compare_content(&mut self) {
+    pub(crate) fn compare_content(&mut self) {
         let units: Vec<(GroupId, UnitKey)> = self.model.units.keys().copied().collect();
         for (group, unit) in &units {
             let data = self.fetch(*group, *unit, 0, UNIT);

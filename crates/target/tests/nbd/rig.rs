@@ -8,7 +8,7 @@ use target::nbd::{Action, Export, Exports, NbdFramer, Session};
 
 /// Volumes: id, size, read-only, name, description.
 #[derive(Clone)]
-pub struct Volumes(pub Vec<(u32, u64, bool, &'static str, &'static str)>);
+pub(crate) struct Volumes(pub Vec<(u32, u64, bool, &'static str, &'static str)>);
 
 impl Exports for Volumes {
     fn find(&self, name: &[u8]) -> Option<Export<'_>> {
@@ -26,14 +26,14 @@ impl Exports for Volumes {
 
 /// Actions of the session other than sends and requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub(crate) enum Told {
     Refresh,
     Pause,
     Resume,
     Close(Option<&'static str>),
 }
 
-pub struct Rig {
+pub(crate) struct Rig {
     pub session: Session,
     pub framer: NbdFramer,
     pub pool: BufPool,
@@ -50,7 +50,7 @@ pub struct Rig {
 
 impl Rig {
     /// Creates a connection before its greeting, to a server with one volume `a` of 16 MiB.
-    pub fn new(limits: &Limits) -> Rig {
+    pub(crate) fn new(limits: &Limits) -> Rig {
         Rig {
             session: Session::new(limits),
             framer: NbdFramer::new(limits),
@@ -67,7 +67,7 @@ impl Rig {
     }
 
     /// Creates a connection in option haggling.
-    pub fn haggling() -> Rig {
+    pub(crate) fn haggling() -> Rig {
         let mut rig = Rig::new(&Limits::SHIPPED);
         rig.greet();
         rig.feed(&[0, 0, 0, 3]);
@@ -78,7 +78,7 @@ impl Rig {
 
     /// Creates a connection in transmission with volume `a`; `structured` includes
     /// `base:allocation`.
-    pub fn serving(structured: bool, limits: &Limits) -> Rig {
+    pub(crate) fn serving(structured: bool, limits: &Limits) -> Rig {
         let mut rig = Rig::new(limits);
         rig.greet();
         rig.feed(&[0, 0, 0, 3]);
@@ -86,7 +86,7 @@ impl Rig {
         rig
     }
 
-    pub fn serve(&mut self, structured: bool) {
+    pub(crate) fn serve(&mut self, structured: bool) {
         if structured {
             self.feed(&option(NBD_OPT_STRUCTURED_REPLY, &[]));
             let data = meta(b"a", &[b"base:allocation"]);
@@ -98,22 +98,22 @@ impl Rig {
         assert!(self.session.attached().is_some());
     }
 
-    pub fn greet(&mut self) {
+    pub(crate) fn greet(&mut self) {
         self.session.greet(&mut self.out);
         self.act();
     }
 
     /// Returns the bytes that the client received since the last call.
-    pub fn sent(&mut self) -> Vec<u8> {
+    pub(crate) fn sent(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.sent)
     }
 
-    pub fn told(&mut self) -> Vec<Told> {
+    pub(crate) fn told(&mut self) -> Vec<Told> {
         std::mem::take(&mut self.told)
     }
 
     /// Sends bytes from the client.
-    pub fn feed(&mut self, bytes: &[u8]) {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.input.extend_from_slice(bytes);
         while self.garbage.is_none() {
             match self.framer.frame(&self.input) {
@@ -138,42 +138,42 @@ impl Rig {
     }
 
     /// Passes fresh exports to the session.
-    pub fn refresh(&mut self) {
+    pub(crate) fn refresh(&mut self) {
         let volumes = self.volumes.clone();
         self.session.refreshed(&volumes, &self.pool, &mut self.out);
         self.act();
     }
 
     /// Completes the oldest request.
-    pub fn done(&mut self, result: Result<&[u8], BlockError>) {
+    pub(crate) fn done(&mut self, result: Result<&[u8], BlockError>) {
         let (tag, _) = self.asked.remove(0);
         self.done_tag(tag, result);
     }
 
-    pub fn done_tag(&mut self, tag: u64, result: Result<&[u8], BlockError>) {
+    pub(crate) fn done_tag(&mut self, tag: u64, result: Result<&[u8], BlockError>) {
         let result = result.map(|data| self.pool.copy(data));
         self.session.done(tag, result, &self.pool, &mut self.out);
         self.act();
     }
 
-    pub fn waits(&mut self, tag: u64, most: u64) {
+    pub(crate) fn waits(&mut self, tag: u64, most: u64) {
         self.session.waits(tag, most, &self.pool, &mut self.out);
         self.act();
     }
 
-    pub fn shutdown(&mut self) {
+    pub(crate) fn shutdown(&mut self) {
         self.session.shutdown(&self.pool, &mut self.out);
         self.act();
     }
 
     /// Sends one request, and returns what the client receives before any completion.
-    pub fn ask(&mut self, request: &[u8]) -> Vec<u8> {
+    pub(crate) fn ask(&mut self, request: &[u8]) -> Vec<u8> {
         self.feed(request);
         self.sent()
     }
 
     /// Passes a frame that no framer has checked.
-    pub fn raw(&mut self, head: &[u8], body: &[u8]) {
+    pub(crate) fn raw(&mut self, head: &[u8], body: &[u8]) {
         let body = if body.is_empty() { Buf::EMPTY } else { self.pool.copy(body) };
         self.session.frame(head, body, &self.pool, &mut self.out);
         self.act();
@@ -208,12 +208,12 @@ impl Rig {
 }
 
 /// Returns an option as a client sends it.
-pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
+pub(crate) fn option(option: u32, data: &[u8]) -> Vec<u8> {
     [b"IHAVEOPT", &option.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
 }
 
 /// Returns the data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
-pub fn info(name: &[u8], wants: &[u16]) -> Vec<u8> {
+pub(crate) fn info(name: &[u8], wants: &[u16]) -> Vec<u8> {
     let mut data = [&(name.len() as u32).to_be_bytes()[..], name].concat();
     data.extend_from_slice(&(wants.len() as u16).to_be_bytes());
     wants.iter().for_each(|w| data.extend_from_slice(&w.to_be_bytes()));
@@ -221,7 +221,7 @@ pub fn info(name: &[u8], wants: &[u16]) -> Vec<u8> {
 }
 
 /// Returns the data of the two options on metadata contexts.
-pub fn meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
     let mut data = [&(name.len() as u32).to_be_bytes()[..], name].concat();
     data.extend_from_slice(&(queries.len() as u32).to_be_bytes());
     for query in queries {
@@ -232,7 +232,7 @@ pub fn meta(name: &[u8], queries: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Returns a request as a client sends it; a write carries `len` times `w`.
-pub fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) -> Vec<u8> {
+pub(crate) fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) -> Vec<u8> {
     let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
     bytes.extend_from_slice(&flags.to_be_bytes());
     bytes.extend_from_slice(&command.to_be_bytes());
@@ -246,21 +246,21 @@ pub fn request(flags: u16, command: u16, cookie: u64, at: u64, len: u32) -> Vec<
 }
 
 /// Returns the bytes of hexadecimal digits; spaces are ignored.
-pub fn hex(digits: &str) -> Vec<u8> {
+pub(crate) fn hex(digits: &str) -> Vec<u8> {
     let digits: Vec<u8> = digits.bytes().filter(|b| !b.is_ascii_whitespace()).collect();
     let digit = |d: u8| (d as char).to_digit(16).expect("a hexadecimal digit") as u8;
     digits.chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()
 }
 
 /// Returns a reply to an option.
-pub fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
+pub(crate) fn option_reply(option: u32, kind: u32, data: &[u8]) -> Vec<u8> {
     let head = hex("0003e889045565a9");
     let len = (data.len() as u32).to_be_bytes();
     [&head[..], &option.to_be_bytes(), &kind.to_be_bytes(), &len, data].concat()
 }
 
 /// Returns the structured error chunk.
-pub fn error_chunk(cookie: u64, error: u32, why: &str) -> Vec<u8> {
+pub(crate) fn error_chunk(cookie: u64, error: u32, why: &str) -> Vec<u8> {
     let mut bytes = hex("668e33ef 0001 8001");
     bytes.extend_from_slice(&cookie.to_be_bytes());
     bytes.extend_from_slice(&(6 + why.len() as u32).to_be_bytes());
@@ -272,14 +272,14 @@ pub fn error_chunk(cookie: u64, error: u32, why: &str) -> Vec<u8> {
 
 /// One reply in a server's stream in the transmission phase.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Reply {
+pub(crate) struct Reply {
     pub cookie: u64,
     pub error: u32,
     pub len: usize,
 }
 
 /// Splits a server's stream into replies; `read_len` returns the length of a simple reply's data.
-pub fn replies(mut bytes: &[u8], read_len: &dyn Fn(u64) -> usize) -> Vec<Reply> {
+pub(crate) fn replies(mut bytes: &[u8], read_len: &dyn Fn(u64) -> usize) -> Vec<Reply> {
     let mut list = Vec::new();
     let u32_at = |b: &[u8], at: usize| u32::from_be_bytes(b[at..at + 4].try_into().unwrap());
     while !bytes.is_empty() {

@@ -42,7 +42,7 @@ impl BuildInfo {
 
 /// Orders that the cluster's level rises.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct SetLevelAsk {
+pub struct SetLevelRequest {
     /// The level.
     #[prost(uint32, tag = "1")]
     pub level: u32,

@@ -1,12 +1,12 @@
 //! Data that no copy serves: reports about it, and orders of the operator.
 
-use super::map::GapInfo;
+use super::map::LostRange;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 /// Asks which parts of a volume can't be served.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct DamageAsk {
+pub struct DamageRequest {
     /// The volume.
     #[prost(string, tag = "1")]
     pub volume: String,
@@ -102,5 +102,5 @@ pub struct VolumeDamage {
     pub accepted: Vec<AcceptedLoss>,
     /// Parts whose loss was accepted, and that are read errors until they are written.
     #[prost(message, repeated, tag = "5")]
-    pub gaps: Vec<GapInfo>,
+    pub gaps: Vec<LostRange>,
 }

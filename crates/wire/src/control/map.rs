@@ -145,13 +145,13 @@ pub struct VolumeInfo {
     pub thick: bool,
     /// Parts that were lost and are read errors until they are written.
     #[prost(message, repeated, tag = "60")]
-    pub gaps: Vec<GapInfo>,
+    pub gaps: Vec<LostRange>,
 }
 
 /// Data of a volume in one group that was lost, a loss that the operator has accepted. Its blocks
 /// are read errors until they are written.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct GapInfo {
+pub struct LostRange {
     /// The group.
     #[prost(uint32, tag = "1")]
     pub group: u32,
@@ -162,7 +162,7 @@ pub struct GapInfo {
 
 /// A client in the map.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub struct SdcInfo {
+pub struct ClientInfo {
     /// Its id.
     #[prost(uint32, tag = "1")]
     pub id: u32,
@@ -233,7 +233,7 @@ pub struct MapPage {
     pub pools: Vec<PoolInfo>,
     /// Last part: clients whose incarnation changed.
     #[prost(message, repeated, tag = "70")]
-    pub sdcs: Vec<SdcInfo>,
+    pub sdcs: Vec<ClientInfo>,
     /// True if `sdcs` has all clients: those that it does not have were removed.
     #[prost(bool, tag = "71")]
     pub all_sdcs: bool,

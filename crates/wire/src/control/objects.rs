@@ -54,7 +54,7 @@ pub struct MapTo {
 
 /// Orders that a volume is mapped to these clients.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct MapAsk {
+pub struct MapRequest {
     /// The volume.
     #[prost(string, tag = "1")]
     pub volume: String,
@@ -69,7 +69,7 @@ pub struct MapAsk {
 /// Orders that these clients may no longer use the volume. Answered when none of their I/O can be
 /// executed any more.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct UnmapAsk {
+pub struct UnmapRequest {
     /// The volume.
     #[prost(string, tag = "1")]
     pub volume: String,
@@ -175,7 +175,7 @@ pub struct PoolInfo {
 
 /// Orders that an object is renamed.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct RenameAsk {
+pub struct RenameRequest {
     /// The kind of the object.
     #[prost(enumeration = "ObjectKind", tag = "1")]
     pub kind: i32,

@@ -1,8 +1,9 @@
 //! Requests of people and programs to the cluster, and the answers.
 
 use super::{
-    AcceptLoss, BackupAsk, CreateObject, DamageAsk, MapAsk, MapTo, RecoverMdm, RemoveObject,
-    RenameAsk, SetLevelAsk, SetPool, StatusInfo, UnmapAsk, VolumeDamage, VolumeStatus,
+    AcceptLoss, BackupRequest, CreateObject, DamageRequest, MapRequest, MapTo, RecoverMdm,
+    RemoveObject, RenameRequest, SetLevelRequest, SetPool, StatusInfo, UnmapRequest, VolumeDamage,
+    VolumeStatus,
 };
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,7 +35,7 @@ impl AdminRequest {
 pub enum Ask {
     /// Report the state of the cluster. Answered by `StatusInfo`.
     #[prost(message, tag = "1")]
-    Status(StatusAsk),
+    Status(StatusRequest),
     /// Create a volume.
     #[prost(message, tag = "2")]
     CreateVolume(CreateVolume),
@@ -46,16 +47,16 @@ pub enum Ask {
     DeleteVolume(DeleteVolume),
     /// Scrub devices now.
     #[prost(message, tag = "20")]
-    Scrub(ScrubAsk),
+    Scrub(ScrubRequest),
     /// Remove a device or all devices of a server, or cancel that.
     #[prost(message, tag = "30")]
-    Remove(RemoveAsk),
+    Remove(RemoveRequest),
     /// Put a server into maintenance, or end the maintenance.
     #[prost(message, tag = "31")]
-    Maintain(MaintainAsk),
+    Maintain(MaintainRequest),
     /// Allow new devices to have copies.
     #[prost(message, tag = "32")]
-    Admit(AdmitAsk),
+    Admit(AdmitRequest),
     /// Add an MDM to the cluster.
     #[prost(message, tag = "40")]
     AddMdm(AddMdm),
@@ -67,13 +68,13 @@ pub enum Ask {
     SwitchMdm(SwitchMdm),
     /// Map a volume to clients.
     #[prost(message, tag = "50")]
-    Map(MapAsk),
+    Map(MapRequest),
     /// Forbid clients to use a volume any more.
     #[prost(message, tag = "51")]
-    Unmap(UnmapAsk),
+    Unmap(UnmapRequest),
     /// Rename an object.
     #[prost(message, tag = "52")]
-    Rename(RenameAsk),
+    Rename(RenameRequest),
     /// Create a protection domain, a fault set or a storage pool.
     #[prost(message, tag = "53")]
     CreateObject(CreateObject),
@@ -88,16 +89,16 @@ pub enum Ask {
     RecoverMdm(RecoverMdm),
     /// Return the complete state of an MDM.
     #[prost(message, tag = "81")]
-    Backup(BackupAsk),
+    Backup(BackupRequest),
     /// Report which parts of a volume can't be served.
     #[prost(message, tag = "82")]
-    Damage(DamageAsk),
+    Damage(DamageRequest),
     /// Serve volumes again without their lost data.
     #[prost(message, tag = "83")]
     AcceptLoss(AcceptLoss),
     /// Raise the cluster's level.
     #[prost(message, tag = "90")]
-    SetLevel(SetLevelAsk),
+    SetLevel(SetLevelRequest),
 }
 
 /// Orders that an MDM is added to the cluster. It already runs, and belongs to no cluster.
@@ -132,11 +133,11 @@ pub struct SwitchMdm {
 
 /// Asks for the state of the cluster.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct StatusAsk {}
+pub struct StatusRequest {}
 
 /// Orders a scrub of a device, or of all devices.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct ScrubAsk {
+pub struct ScrubRequest {
     /// The device; 0: all.
     #[prost(uint32, tag = "1")]
     pub device: u32,
@@ -144,7 +145,7 @@ pub struct ScrubAsk {
 
 /// Orders that a device or server is removed once its data is elsewhere; or cancels that.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct RemoveAsk {
+pub struct RemoveRequest {
     /// The device; 0: all devices of a server.
     #[prost(uint32, tag = "1")]
     pub device: u32,
@@ -158,7 +159,7 @@ pub struct RemoveAsk {
 
 /// Orders that a new device may have copies.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct AdmitAsk {
+pub struct AdmitRequest {
     /// The device; 0: all waiting devices of a server.
     #[prost(uint32, tag = "1")]
     pub device: u32,
@@ -169,7 +170,7 @@ pub struct AdmitAsk {
 
 /// Puts a server into maintenance, or ends the maintenance.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct MaintainAsk {
+pub struct MaintainRequest {
     /// The server's name.
     #[prost(string, tag = "1")]
     pub server: String,

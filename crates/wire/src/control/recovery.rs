@@ -86,7 +86,7 @@ pub struct RecoverMdm {
 
 /// Asks for the complete state of an MDM. Answered by [`super::AdminReply::backup`].
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct BackupAsk {}
+pub struct BackupRequest {}
 
 /// The last recovery of the MDMs, in the status.
 #[derive(Clone, PartialEq, Eq, prost::Message)]

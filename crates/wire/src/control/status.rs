@@ -76,7 +76,7 @@ pub struct StatusInfo {
     pub recovery: Option<RecoveryStatus>,
     /// Servers that were recently refused at registration.
     #[prost(message, repeated, tag = "90")]
-    pub turned_away: Vec<TurnedAway>,
+    pub turned_away: Vec<RefusedServer>,
     /// The cluster's level.
     #[prost(uint32, tag = "91")]
     pub level: u32,
@@ -84,7 +84,7 @@ pub struct StatusInfo {
 
 /// A server, or a device of one, that was refused at registration.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub struct TurnedAway {
+pub struct RefusedServer {
     /// The name in its configuration.
     #[prost(string, tag = "1")]
     pub name: String,
