@@ -1,5 +1,5 @@
 //! A hash table for ids that are assigned in ascending order, for lookups on every I/O. Such an id
-//! serves as its own hash and rarely collides. Entries are never removed.
+//! serves as its own hash and rarely collides. To remove an entry takes as long as the table is.
 
 use crate::ids::Id;
 use alloc::vec::Vec;
@@ -61,17 +61,25 @@ impl<K: Id, V> IdMap<K, V> {
         }
     }
 
+    /// Removes an entry. Takes time in proportion to the number of entries.
+    #[cold]
+    pub fn remove(&mut self, id: K) -> Option<V> {
+        let index = self.find(id).ok()?;
+        let (_, value) = self.entries.remove(index);
+        self.fill_places(self.places.len());
+        Some(value)
+    }
+
     fn push(&mut self, place: usize, id: K, value: V) -> usize {
         self.entries.push((id, value));
         self.places[place] = self.entries.len() as u32;
         if self.entries.len() * 2 >= self.places.len() {
-            self.grow();
+            self.fill_places(self.places.len() * 2);
         }
         self.entries.len() - 1
     }
 
-    fn grow(&mut self) {
-        let size = self.places.len() * 2;
+    fn fill_places(&mut self, size: usize) {
         self.places = alloc::vec![0; size];
         for index in 0..self.entries.len() {
             let place = self.find(self.entries[index].0).expect_err("each id is in once");
@@ -142,7 +150,7 @@ mod tests {
         for round in 0..4000 {
             let low = prng.below(64) as u32;
             let id = GroupId(if prng.chance(0.5) { low } else { low << 20 });
-            match round % 3 {
+            match round % 4 {
                 0 => {
                     map.insert(id, round);
                     tree.insert(id, round);
@@ -151,6 +159,7 @@ mod tests {
                     map.get_or_insert_with(id, || round),
                     tree.entry(id).or_insert(round)
                 ),
+                2 if prng.chance(0.5) => assert_eq!(map.remove(id), tree.remove(&id)),
                 _ => assert_eq!(map.get(id), tree.get(&id)),
             }
         }

@@ -147,6 +147,12 @@ impl<K: Id, T> Directory<K, T> {
         peer.dialer = to.map(|to| Dialer::new(to, callee, limits));
     }
 
+    /// Forgets a peer that is not dialled any more. The caller has closed its link.
+    pub fn forget(&mut self, key: K) {
+        self.peers.remove(key);
+        self.look_again();
+    }
+
     /// Makes [`Directory::dial`] look at all peers, because something changed that decides which
     /// ones to dial.
     pub fn look_again(&mut self) {
@@ -202,7 +208,8 @@ impl<K: Id, T> Directory<K, T> {
     /// true if it counts.
     pub fn dialled(&mut self, dial: DialId) -> Option<(K, bool)> {
         let key = self.dials.remove(&dial)?;
-        let counts = self.peers.get_mut(key)?.dial.take_if(|newest| *newest == dial).is_some();
+        let peer = self.peers.get_mut(key);
+        let counts = peer.is_some_and(|p| p.dial.take_if(|newest| *newest == dial).is_some());
         Some((key, counts))
     }
 }
@@ -259,6 +266,19 @@ mod tests {
         assert_eq!(bench.dial(now, |_| true), []);
         let again = bench.directory.wake_at().expect("it is dialled again");
         assert_eq!(bench.dial(again, |_| true), [2]);
+    }
+
+    #[test]
+    fn a_peer_that_is_forgotten_is_gone_and_a_dial_to_it_does_not_count() {
+        let mut bench = Bench::new();
+        (1..4).for_each(|i| bench.want(i, i as u16));
+        assert_eq!(bench.dial(Time(1), |_| true), [1, 2, 3]);
+        bench.directory.forget(DeviceId(2));
+        let left: Vec<DeviceId> = bench.directory.iter().map(|(device, _)| device).collect();
+        assert_eq!(left, [DeviceId(1), DeviceId(3)]);
+        assert!(bench.directory.get(DeviceId(2)).is_none());
+        assert_eq!(bench.directory.dialled(DialId(2)), Some((DeviceId(2), false)));
+        assert_eq!(bench.directory.dialled(DialId(3)), Some((DeviceId(3), true)));
     }
 
     #[test]

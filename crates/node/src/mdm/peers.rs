@@ -165,7 +165,8 @@ impl Mdm {
                 self.peers.links.remove(&link);
                 out.push(Effect::Close { link });
             }
-            self.peers.contacts.locate(id, Callee::Mdm, None, &self.config.limits);
+            // With it goes its secret: no message in its name is accepted any more.
+            self.peers.contacts.forget(id);
         }
         for (id, to) in wanted {
             let contact = self.peers.contacts.want(id, Contact::default);
@@ -179,7 +180,10 @@ impl Mdm {
 
     /// Sends the hello after a dial to a member succeeded.
     pub(super) fn greet_member(&mut self, now: Time, link: LinkId, member: u32, out: &mut Effects) {
-        let Some(consensus) = &self.consensus else { return out.push(Effect::Close { link }) };
+        let Some(consensus) = &self.consensus else {
+            out.push(Effect::Close { link });
+            return self.member_lost(now, member, out);
+        };
         let (last, term) = (consensus.last(), consensus.role().term);
         let mut hello =
             hello(&self.config.dialect, self.state.cluster, Role::Mdm, &self.config.name);

@@ -125,7 +125,9 @@ impl Sdc {
         body: Buf,
         out: &mut Effects,
     ) -> Result<(), Reason> {
-        if self.servers.up(device).is_none_or(|up| up.id != link) {
+        let up = self.servers.up(device).filter(|up| up.id == link);
+        wire::check_version(header, up.map(|up| up.version))?;
+        if up.is_none() {
             return self.server_answer(now, device, header, &body, out);
         }
         match header.kind() {

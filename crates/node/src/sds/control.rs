@@ -431,14 +431,17 @@ impl Sds {
             };
             self.followers.want(*device, Follower::default);
             let moved = self.followers.get(*device).filter(|f| f.address() != Some(address));
-            if let Some(link) = moved.and_then(|f| f.link()) {
+            let moved = moved.map(|f| f.link());
+            if let Some(link) = moved.flatten() {
                 self.drop_link(now, link, out); // its process was replaced
             }
             let callee = Callee::Device(*device);
             self.followers.locate(*device, callee, Some(address), &self.config.limits);
-            let follower = self.followers.change(*device).filter(|_| changed.contains(device));
-            if let Some(follower) = follower {
+            let follower = self.followers.change(*device).expect("it is wanted");
+            if moved.is_some() || changed.contains(device) {
                 follower.about.refused = false;
+            }
+            if changed.contains(device) {
                 follower.hurry();
             }
         }
