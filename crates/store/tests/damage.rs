@@ -359,6 +359,11 @@ fn what_the_device_fails_to_read_counts_as_damaged_and_nothing_more_fails() {
     assert!(matches!(ended.result, Err(DiskError::Corrupt { first: 0, blocks: 1 })));
     assert_eq!(store.failed(), None);
     assert!(store.is_idle());
+    // Unreadable neighbours are found together, so one repair does for all of them.
+    world.read(World::group(unit(3)), unit(3), 0, 16 * BLOCK);
+    while world.end_or_fail(Some(DiskError::Io)) {}
+    let ended = world.store.as_mut().unwrap().finished().expect("the read ended");
+    assert!(matches!(ended.result, Err(DiskError::Corrupt { first: 0, blocks: 16 })));
 }
 
 /// Writes a block of the first unit, lets its page of checksums be loaded and saved, mounts again.
