@@ -336,8 +336,8 @@ impl Mutant {
         Mutant::NewerIsDead,
     ];
 
-    /// The mutant that the tests of `node` have to catch (`crates/node/tests/sds`): no process of
-    /// the simulator sends such headers on an accepted connection.
+    /// The mutant that the tests of `node` have to catch (`crates/node/tests/mutants.rs`): no
+    /// process of the simulator sends such headers on an accepted connection.
     pub const NODE: &[Mutant] = &[Mutant::AnyHeader];
 
     /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
