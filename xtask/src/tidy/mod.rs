@@ -44,7 +44,7 @@ pub(crate) fn run() -> Result<bool> {
     findings.extend(long::check(&files));
     findings.extend(shape::check(&files));
     findings.extend(unused::check(&files));
-    findings.extend(crates::check()?);
+    findings.extend(crates::check(&files)?);
     findings.extend(crate::header::check()?);
     for finding in &findings {
         println!("{finding}");
