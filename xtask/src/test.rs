@@ -113,10 +113,12 @@ fn unit(steps: &mut Steps) -> Result<()> {
 fn mutants(steps: &mut Steps) -> Result<()> {
     let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
     let malformed = ["--test", "sds", "--", "--exact", "malformed::every_mutant_is_caught"];
-    let crates: [(&str, &str, &[&str]); 4] = [
+    let clients = ["--test", "mdm", "--", "--exact", "clients::every_mutant_is_caught"];
+    let crates: [(&str, &str, &[&str]); 5] = [
         ("the durable store", "gabion-store", &["--test", "mutants"]),
         ("the mirrors", "gabion-mirror", &exactly),
         ("the roles", "gabion-node", &malformed),
+        ("the fences", "gabion-node", &clients),
         ("the MDM", "gabion-mdm", &["--test", "mutants", "--test", "balance"]),
     ];
     for (whose, package, tests) in crates {

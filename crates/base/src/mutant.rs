@@ -145,6 +145,9 @@ pub enum Mutant {
     CountAllPools,
     /// R8: an unmap is answered before every primary knows of it.
     UnmapBlindly,
+    /// R8: what the newer process of a device confirms counts for the older one as well. (The
+    /// tests of `node`.)
+    NewerConfirms,
     /// R4: the MDM changes a group's replicas without comparing the epoch. (The MDM's tests.)
     MoveBlindly,
     /// R11: a leaving replica is dropped before its replacement is in sync.
@@ -349,6 +352,10 @@ impl Mutant {
     /// The mutant that the tests of `node` have to catch (`crates/node/tests/sds`): no process of
     /// the simulator sends such headers on an accepted connection.
     pub const NODE: &[Mutant] = &[Mutant::AnyHeader];
+
+    /// The mutant that the tests of the MDM have to catch (`crates/node/tests/mdm`): two processes
+    /// of one device and an unmap would have to meet within 1.25 s.
+    pub const MDM: &[Mutant] = &[Mutant::NewerConfirms];
 
     /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
     /// them, nor those that only a test of `crates/sim/tests` catches.

@@ -69,6 +69,10 @@ fn unmapping_is_answered_when_all_who_lead_know_of_it() {
         Ask::Unmap(UnmapRequest { volume, sdcs, all: true })
     };
     let (mut b, one, two) = Bench::with_volume(DeviceKind::Ram);
+    for link in [one, two] {
+        b.pull(link, b.mdm.state().version, true);
+    }
+    b.pass(1500, &[one, two]);
     let admin = b.say_hello(Role::Admin);
     b.order(admin, unmap());
     assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "nobody has the map");
@@ -97,6 +101,53 @@ fn unmapping_is_answered_when_all_who_lead_know_of_it() {
     b.dial_failed(DialError::Refused);
     b.pull(one, b.mdm.state().version, true);
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
+}
+
+/// The older process may hold leases that the other device has granted it, for as long as they last
+/// from the moment at which that device knows of the newer one.
+#[test]
+fn what_a_newer_process_confirms_does_not_count_for_the_older_one() {
+    let unmap = || Ask::Unmap(UnmapRequest { volume: "v".into(), sdcs: Vec::new(), all: true });
+    let (mut b, one, old) = Bench::with_volume(DeviceKind::Ram);
+    for link in [one, old] {
+        b.pull(link, b.mdm.state().version, true);
+    }
+    b.pass(1500, &[one, old]);
+    let (new, _) = b.sds("bb", 3, 13, DeviceKind::Ram);
+    let admin = b.say_hello(Role::Admin);
+    b.order(admin, unmap());
+    let version = b.mdm.state().version;
+    b.pull(one, version, true);
+    b.pull(new, version, true);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "the older one may serve");
+    b.pass(1200, &[one, new]);
+    assert!(b.take::<AdminReply>(admin, Kind::AdminReply).is_empty(), "the leases last 1.25 s");
+    b.pass(200, &[one, new]);
+    assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
+    // From now on only this process serves.
+    b.order(
+        admin,
+        Ask::Map(MapRequest { volume: "v".into(), to: vec![MapTo::default()], only: false }),
+    );
+    b.order(admin, unmap());
+    b.pull(one, b.mdm.state().version, true);
+    b.pull(new, b.mdm.state().version, true);
+    assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
+}
+
+/// A mutant is switched on for the whole process, so this test has to run alone.
+#[cfg(feature = "mutants")]
+#[test]
+fn every_mutant_is_caught() {
+    use base::mutant::{Mutant, choose};
+    for mutant in Mutant::MDM {
+        what_a_newer_process_confirms_does_not_count_for_the_older_one();
+        choose(Some(*mutant));
+        let test = what_a_newer_process_confirms_does_not_count_for_the_older_one;
+        let caught = std::panic::catch_unwind(test);
+        choose(None);
+        assert!(caught.is_err(), "nobody notices {mutant:?}");
+    }
 }
 
 #[test]

@@ -244,6 +244,7 @@ fn a_volume_with_a_group_in_doubt_is_unmapped_when_all_devices_know() {
     b.pull(two, version, true);
     let (volume, sdcs) = ("v".into(), Vec::new());
     b.order(admin, Ask::Unmap(UnmapRequest { volume, sdcs, all: true }));
+    b.pass(1500, &[one, two]);
     assert_eq!(b.take::<AdminReply>(admin, Kind::AdminReply).pop().unwrap().error, 0);
 }
 
