@@ -308,6 +308,15 @@ pub enum Mutant {
     /// A header is taken whatever its unused bytes, its flags, and its version are, and with a body
     /// that its kind does not have.
     AnyHeader,
+    /// R12: a primary never proposes to do without a replica that leaves its beacons unanswered.
+    SuspectNobody,
+    /// R12: a primary that stood still takes the answers that it has not read for silence.
+    ForgetPause,
+    /// R4: a refused dial proves the death of the incarnation that is registered now, which may be
+    /// at another address. (The MDM's tests.)
+    BelieveAddress,
+    /// A device is admitted although it also serves elsewhere, so that one of the two is a copy.
+    TakeCopy,
 }
 
 impl Mutant {
@@ -337,6 +346,7 @@ impl Mutant {
         Mutant::AnswerInSeal,
         Mutant::RetryWhole,
         Mutant::NewerIsDead,
+        Mutant::ForgetPause,
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
@@ -470,6 +480,8 @@ impl Mutant {
         Mutant::UseEarly,
         Mutant::RaiseOver,
         Mutant::ForgetLevel,
+        Mutant::SuspectNobody,
+        Mutant::TakeCopy,
     ];
 }
 

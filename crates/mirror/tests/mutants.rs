@@ -28,6 +28,9 @@ fn test_of(mutant: Mutant) -> fn() {
         Mutant::NewerIsDead => {
             lives::a_newer_life_at_the_same_address_is_no_proof_that_the_older_one_is_dead
         }
+        Mutant::ForgetPause => {
+            lives::a_primary_that_stood_still_accuses_nobody_with_its_first_breath
+        }
         other => panic!("{other:?} has no test here"),
     }
 }

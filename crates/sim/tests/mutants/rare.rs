@@ -36,6 +36,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::MdmStaleAnswer,
         Mutant::NoSession,
         Mutant::AnyCluster,
+        Mutant::TakeCopy,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;
