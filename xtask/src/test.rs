@@ -112,11 +112,12 @@ fn unit(steps: &mut Steps) -> Result<()> {
 /// the builds of other tests.
 fn mutants(steps: &mut Steps) -> Result<()> {
     let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
-    let malformed = ["--test", "sds", "--", "--exact", "malformed::every_mutant_is_caught"];
+    let roles =
+        ["--test", "sds", "--test", "mdm", "--", "--exact", "mutants::every_mutant_is_caught"];
     let crates: [(&str, &str, &[&str]); 4] = [
         ("the durable store", "gabion-store", &["--test", "mutants"]),
         ("the mirrors", "gabion-mirror", &exactly),
-        ("the roles", "gabion-node", &malformed),
+        ("the roles", "gabion-node", &roles),
         ("the MDM", "gabion-mdm", &["--test", "mutants", "--test", "balance"]),
     ];
     for (whose, package, tests) in crates {

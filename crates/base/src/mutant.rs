@@ -305,6 +305,12 @@ pub enum Mutant {
     /// A header is taken whatever its unused bytes, its flags, and its version are, and with a body
     /// that its kind does not have.
     AnyHeader,
+    /// Mdm: what an MDM keeps about another one, with its secret, stays when that one is removed.
+    KeepContacts,
+    /// Mdm: a dial that ended while the MDM began anew with an empty log is waited for.
+    AwaitDial,
+    /// Links: a server counts as refusing dials until it is connected.
+    KeepRefusal,
 }
 
 impl Mutant {
@@ -336,9 +342,14 @@ impl Mutant {
         Mutant::NewerIsDead,
     ];
 
-    /// The mutant that the tests of `node` have to catch (`crates/node/tests/sds`): no process of
-    /// the simulator sends such headers on an accepted connection.
-    pub const NODE: &[Mutant] = &[Mutant::AnyHeader];
+    /// The mutants that the tests of a data server have to catch (`crates/node/tests/sds`): no
+    /// process of the simulator sends such headers on an accepted connection, and no judge of it
+    /// looks at what a server reports.
+    pub const NODE_SDS: &[Mutant] = &[Mutant::AnyHeader, Mutant::KeepRefusal];
+
+    /// The mutants that the tests of an MDM as a node have to catch (`crates/node/tests/mdm`): no
+    /// plan of the simulator removes an MDM that hears nothing, or calls one by two ids.
+    pub const NODE_MDM: &[Mutant] = &[Mutant::KeepContacts, Mutant::AwaitDial];
 
     /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
     /// them, nor those that only a test of `crates/sim/tests` catches.

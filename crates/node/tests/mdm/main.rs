@@ -2,9 +2,12 @@
 //! disk.
 
 mod clients;
+mod contacts;
 mod copies;
 mod malformed;
 mod members;
+#[cfg(feature = "mutants")]
+mod mutants;
 mod recovery;
 mod versions;
 

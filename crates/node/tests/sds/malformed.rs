@@ -52,18 +52,3 @@ pub(crate) fn a_malformed_header_ends_the_link_of_any_peer() {
         }
     }
 }
-
-/// A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
-/// gabion-node --features mutants --test sds -- --exact malformed::every_mutant_is_caught`.
-#[cfg(feature = "mutants")]
-#[test]
-fn every_mutant_is_caught() {
-    use base::mutant::{Mutant, choose};
-    for mutant in Mutant::NODE {
-        a_malformed_header_ends_the_link_of_any_peer();
-        choose(Some(*mutant));
-        let caught = std::panic::catch_unwind(a_malformed_header_ends_the_link_of_any_peer);
-        choose(None);
-        assert!(caught.is_err(), "nobody notices {mutant:?}");
-    }
-}
