@@ -317,6 +317,12 @@ pub enum Mutant {
     BelieveAddress,
     /// A device is admitted although it also serves elsewhere, so that one of the two is a copy.
     TakeCopy,
+    /// Mdm: what an MDM keeps about another one, with its secret, stays when that one is removed.
+    KeepContacts,
+    /// Mdm: a dial that ended while the MDM began anew with an empty log is waited for.
+    AwaitDial,
+    /// Links: a server counts as refusing dials until it is connected.
+    KeepRefusal,
 }
 
 impl Mutant {
@@ -351,7 +357,13 @@ impl Mutant {
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
     /// not create the situations in which they matter, or no judge of it sees their effect.
-    pub const NODE: &[Mutant] = &[Mutant::AnyHeader, Mutant::NewerConfirms];
+    pub const NODE: &[Mutant] = &[
+        Mutant::AnyHeader,
+        Mutant::NewerConfirms,
+        Mutant::KeepContacts,
+        Mutant::AwaitDial,
+        Mutant::KeepRefusal,
+    ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
     /// them, nor those that only a test of `crates/sim/tests` catches.

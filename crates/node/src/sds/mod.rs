@@ -375,7 +375,8 @@ impl Sds {
         if let Some(follower) = self.followers.change(device).filter(|_| counts) {
             follower.lost(now, out.prng());
             let refused = why == DialError::Refused;
-            let before = core::mem::replace(&mut follower.about.refused, refused);
+            let before = follower.about.refused;
+            follower.about.refused = refused || (before && mutant::on(Mutant::KeepRefusal));
             if refused && !before {
                 self.proposal_due = now;
             }

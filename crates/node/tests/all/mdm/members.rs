@@ -8,7 +8,7 @@ use mdm::log::{Io, Log, Progress};
 use wire::message::Raft;
 
 pub(crate) const AWAY: &str = "10.0.0.2:7000";
-const THIRD: &str = "10.0.0.3:7000";
+pub(crate) const THIRD: &str = "10.0.0.3:7000";
 /// The kinds of two messages of the consensus: a heartbeat, and an answer to entries.
 const HEARTBEAT: i32 = 8;
 const APPENDED: i32 = 4;
@@ -23,7 +23,7 @@ impl Bench {
         b
     }
 
-    fn hello_as(&mut self, id: u32, address: &str) -> LinkId {
+    pub(super) fn hello_as(&mut self, id: u32, address: &str) -> LinkId {
         self.hello_with(id, address, 9)
     }
 
@@ -52,13 +52,21 @@ impl Bench {
         self.say_from(2, link, secret, kind, term, index);
     }
 
-    fn say_from(&mut self, from: u64, link: LinkId, secret: u64, kind: i32, term: u64, index: u64) {
+    pub(super) fn say_from(
+        &mut self,
+        from: u64,
+        link: LinkId,
+        secret: u64,
+        kind: i32,
+        term: u64,
+        index: u64,
+    ) {
         let message = consensus::Message { kind, from, to: 1, term, index, ..Default::default() };
         let bytes = message.encode_to_vec();
         self.raw(link, first_part(secret, bytes.len() as u32), &bytes);
     }
 
-    fn raw(&mut self, link: LinkId, message: impl Into<Header>, bytes: &[u8]) {
+    pub(super) fn raw(&mut self, link: LinkId, message: impl Into<Header>, bytes: &[u8]) {
         let body = self.pool.copy(bytes);
         let head = wire::frame(message, bytes);
         let frame = Event::Frame { link, head: head.as_slice(), body };
@@ -75,7 +83,7 @@ impl Bench {
     }
 
     /// Connects a member. Returns its link, and the secret that it sends.
-    fn connect_member(&mut self, id: u32, address: &str) -> (LinkId, u64) {
+    pub(super) fn connect_member(&mut self, id: u32, address: &str) -> (LinkId, u64) {
         let at = self.dials.iter().rposition(|(_, to)| to == address).expect("it was dialled");
         let dial = self.dials.remove(at);
         self.dials.push(dial); // `dial_up` takes the last one
@@ -97,7 +105,7 @@ impl Bench {
     }
 
     /// Lets members get every entry, until these are the voters.
-    fn until_voters_are(&mut self, members: &[(u64, LinkId, u64)], voters: &[u64]) {
+    pub(super) fn until_voters_are(&mut self, members: &[(u64, LinkId, u64)], voters: &[u64]) {
         for _ in 0..50 {
             let now = self.mdm.consensus().unwrap().membership();
             if now.voters == voters && now.outgoing.is_empty() && self.mdm.is_settled() {
@@ -109,7 +117,7 @@ impl Bench {
         panic!("{:?}", self.mdm.consensus().unwrap().membership());
     }
 
-    fn all_have_everything(&mut self, members: &[(u64, LinkId, u64)]) {
+    pub(super) fn all_have_everything(&mut self, members: &[(u64, LinkId, u64)]) {
         for (id, link, secret) in members {
             let last = self.mdm.consensus().unwrap().last();
             self.say_from(*id, *link, *secret, APPENDED, self.term(), last);
@@ -117,7 +125,7 @@ impl Bench {
     }
 
     /// Creates an MDM that leads, and two others that vote, too.
-    fn of_three() -> (Bench, Vec<(u64, LinkId, u64)>) {
+    pub(super) fn of_three() -> (Bench, Vec<(u64, LinkId, u64)>) {
         let mut b = Bench::with_a_member();
         let add = AddMdm { name: "c".into(), address: THIRD.into(), tie_breaker: false };
         assert_eq!(b.ask(Ask::AddMdm(add)).error, 0);
@@ -129,7 +137,7 @@ impl Bench {
         (b, members)
     }
 
-    fn order_domain(&mut self, link: LinkId, name: &str) {
+    pub(super) fn order_domain(&mut self, link: LinkId, name: &str) {
         let kind = ObjectKind::Domain as i32;
         self.order(
             link,
@@ -151,11 +159,11 @@ impl Bench {
         (reply.error(), reply.text)
     }
 
-    fn term(&self) -> u64 {
+    pub(super) fn term(&self) -> u64 {
         self.mdm.consensus().unwrap().role().term
     }
 
-    fn notes_say(&self, words: &str) -> bool {
+    pub(super) fn notes_say(&self, words: &str) -> bool {
         self.notes.iter().any(|n| matches!(n, Note::Refused { why, .. } if why.contains(words)))
     }
 }

@@ -2,6 +2,7 @@
 //! disk.
 
 pub(crate) mod clients;
+pub(crate) mod contacts;
 mod copies;
 mod malformed;
 mod members;

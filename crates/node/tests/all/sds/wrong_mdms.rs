@@ -88,3 +88,11 @@ fn an_mdm_that_was_set_back_is_not_followed() {
     b.frame(mdm, Kind::MapPage, &page);
     assert!(matches!(b.sds.trouble(), Some(Trouble::Refused(text)) if text.contains("set back")));
 }
+
+#[test]
+fn a_link_to_the_mdm_that_asks_stays() {
+    let mut b = Bench::new();
+    b.join_mdm(1);
+    b.is_asked(7, 1, MDM);
+    assert_eq!((b.closed.len(), b.dials.len()), (0, 0));
+}
