@@ -9,15 +9,16 @@
 
 use crate::jobs::Waiting;
 use crate::lease::PeerState;
+use crate::marks;
 use crate::members::GroupConfig;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Local, Work};
 use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BlockSet, DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
-use seam::{Change, Effects, Note, ReplicaRecord, UnitStore};
+use base::{DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
+use seam::{Change, Effects, Note, UnitStore};
 
 impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
@@ -65,9 +66,8 @@ impl<S: UnitStore> Mirror<S> {
         if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
             return;
         }
-        let replica =
-            self.replicas.get_or_insert_with(group, || Replica::new(ReplicaRecord::default()));
-        let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let replica = self.replicas.get_or_new(group);
+        let known = replica.newest();
         let confirms = told && config.epoch == known.epoch && self.known.is_unsure(group);
         if config.epoch <= known.epoch && !confirms {
             return;
@@ -85,7 +85,7 @@ impl<S: UnitStore> Mirror<S> {
             return; // R2: after a restart only a newer epoch counts
         }
         self.known.heard_of(group, told);
-        let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let before = replica.newest();
         let led = before.primary;
         let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
         let mut former: Vec<DeviceId> = replica.former.iter().chain(gone).copied().collect();
@@ -108,12 +108,15 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends the present configuration: from now on nothing is answered under it.
     fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
-        let admitted = self.fold_admitted(group, next);
-        self.fold_uncertain(group);
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let admitted = replica.fold_admitted(next, self.me);
+        if self.store.keeps_data() {
+            replica.fold_uncertain(&self.ops);
+        }
         if admitted {
             self.change_to(group);
         }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let replica = self.replicas.get_mut(group).expect("just seen");
         let role = core::mem::replace(&mut replica.role, Role::Out);
         let locks = core::mem::take(&mut replica.locks);
         let mut ops: Vec<u64> = locks.ops().collect();
@@ -128,41 +131,12 @@ impl<S: UnitStore> Mirror<S> {
         for key in ops {
             self.abort(key, next, out);
         }
-        self.ask_no_more(group, next);
+        // A replica that is not asked for its state in `next` will not tell what it has done.
+        let leads = next.primary == Some(self.me);
+        let asks = |d| next.in_sync.contains(&d) || next.joiners.first() == Some(&d);
+        self.windows.ask_no_more(group, |device| leads && asks(device));
         self.timers.stop(group);
         self.ops.note_parked(group, false);
-    }
-
-    /// Clears the dirty set if `next` admits the joiner for which this primary has requested
-    /// admission: the joiner has everything except what is in flight. Returns true in that case.
-    fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) -> bool {
-        let Some(replica) = self.replicas.get_mut(group) else { return false };
-        let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return false };
-        let joined = sync.joiner.is_some_and(|joiner| next.in_sync.contains(&joiner));
-        let both = joined && next.in_sync.contains(&self.me);
-        if sync.in_limbo() && both {
-            replica.record.clean();
-            replica.record.base = replica.config.epoch;
-        }
-        sync.in_limbo() && both
-    }
-
-    /// Adds what is in flight, and therefore uncertain, to the dirty set.
-    fn fold_uncertain(&mut self, group: GroupId) {
-        if !self.store.keeps_data() {
-            return;
-        }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        match &mut replica.role {
-            Role::Primary(primary) => {
-                for entry in primary.stream.iter().filter(|e| !e.done) {
-                    let op = self.ops.get(entry.op).expect("an operation of the stream lives");
-                    replica.record.dirty.insert(op.unit, BlockSet::touching(op.at, op.len));
-                }
-            }
-            Role::Secondary(secondary) => secondary.fold(&mut replica.record.dirty),
-            Role::Out => {}
-        }
     }
 
     /// Ends an operation without doing it, or leaves only its media job. A client is told to ask
@@ -174,11 +148,10 @@ impl<S: UnitStore> Mirror<S> {
             return; // the configuration changes once more while the job runs
         }
         let work = op.orphan();
-        let (in_flight, bytes) = (core::mem::take(&mut op.in_flight), self.windows.bytes(op));
-        let number = op.number;
+        let in_flight = core::mem::take(&mut op.in_flight);
+        let taken = (self.windows.bytes(op), op.number);
+        self.windows.give_room(self.replicas.of(group), group, in_flight, taken);
         self.scrub.dropped(key);
-        self.give_room(group, in_flight, bytes, number);
-        let op = self.ops.get_mut(key).expect("looked up above");
         if matches!(work, Work::Copy(_)) {
             self.copies.ends();
         }
@@ -210,7 +183,7 @@ impl<S: UnitStore> Mirror<S> {
         if acts && unknown {
             // This replica doesn't know what others have: its dirty set covers no earlier epoch.
             replica.record.base = epoch;
-            self.change(group, alloc::vec![Change::Base(epoch)]);
+            marks::change(&mut self.store, group, alloc::vec![Change::Base(epoch)]);
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if acts && self.store.survives() && replica.record.acted < epoch {
@@ -218,7 +191,7 @@ impl<S: UnitStore> Mirror<S> {
                 replica.noted = epoch;
                 let acts = if joins { Change::ActedAsJoiner(epoch) } else { Change::Acted(epoch) };
                 let wait = Waiting::Entry { epoch, joins };
-                self.change_first(now, group, alloc::vec![acts], wait);
+                self.jobs.change_first(&mut self.store, now, group, alloc::vec![acts], wait);
             }
             return;
         }
@@ -247,20 +220,5 @@ impl<S: UnitStore> Mirror<S> {
             (replica.record.acted, replica.record.joiner) = (config.epoch, joiner);
             replica.role = Role::Secondary(Secondary::new(primary, joiner));
         }
-    }
-
-    /// Returns the devices whose leases or answers this device needs as a primary, and the other
-    /// replicas of its groups, which should come back.
-    pub fn wanted(&self) -> (BTreeSet<DeviceId>, BTreeSet<DeviceId>) {
-        let (mut needed, mut out_of_sync) = (BTreeSet::new(), BTreeSet::new());
-        let configs =
-            self.replicas.values().map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
-        for config in configs.filter(|c| c.primary == Some(self.me)) {
-            for device in config.replicas.iter().filter(|d| **d != self.me) {
-                let member = config.in_sync.contains(device) || config.joiners.contains(device);
-                (if member { &mut needed } else { &mut out_of_sync }).insert(*device);
-            }
-        }
-        (needed, out_of_sync)
     }
 }

@@ -6,9 +6,18 @@
 //! - Entries are numbered in the order in which they were listed, over all groups, so the oldest
 //!   ones are forgotten first.
 
-use base::{BlockSet, GroupId, Limits, UnitKey};
-use seam::record::{ClientWrite, ExecutedList};
-use seam::{ExecutedBlocks, Forgotten};
+use crate::executed::{told_entry, wire_entry};
+use crate::marks::change;
+use crate::replicas::Replicas;
+use alloc::vec::Vec;
+use base::{BlockSet, GroupId, Limits, Mutant, UnitKey, mutant};
+use seam::record::{ClientWrite, ExecutedList, oldest};
+use seam::{Change, ExecutedBlocks, Forgotten, UnitStore};
+use wire::records::Executed;
+
+/// Entries of forgotten writes of a group that another replica may send, at most: for each client
+/// that a cluster admits one number of the group, and one of all groups.
+const MARKERS: usize = 2 * (Forgotten::MOST + 1);
 
 /// What the shard knows of executed writes beside the lists.
 #[derive(Debug)]
@@ -66,17 +75,45 @@ impl History {
         (unit, blocks): (UnitKey, BlockSet),
         theirs: &[ExecutedBlocks],
     ) {
+        if mutant::on(Mutant::KeepList) {
+            return;
+        }
         list.overwrite(unit, blocks, theirs, &mut self.noted);
         self.bound(list, group);
     }
 
+    /// Bounds a group's list that may be too long. Counts all lists now and then.
+    #[cold]
+    pub(crate) fn bound_lists(&mut self, replicas: &mut Replicas, group: GroupId, limits: &Limits) {
+        if let Some(replica) = replicas.get_mut(group) {
+            self.bound(&mut replica.record.executed, group);
+        }
+        if self.counts(limits) {
+            self.bound_device(replicas, limits.executed_device as usize);
+        }
+    }
+
+    /// Forgets the oldest entries of all lists, if these have more than `most` together.
+    fn bound_device(&mut self, replicas: &mut Replicas, most: usize) {
+        let len = replicas.executed_len();
+        if len <= most || mutant::on(Mutant::EndlessList) {
+            return;
+        }
+        let noted = replicas.values().flat_map(|r| r.record.executed.noted()).collect();
+        let Some(last) = oldest(noted, len - most * 3 / 4) else { return };
+        for group in replicas.groups() {
+            let Some(replica) = replicas.get_mut(group) else { continue };
+            replica.record.executed.forget_until(last, group, &mut self.forgotten);
+        }
+    }
+
     /// Bounds a group's list.
-    pub(crate) fn bound(&mut self, list: &mut ExecutedList, group: GroupId) {
+    fn bound(&mut self, list: &mut ExecutedList, group: GroupId) {
         list.bound(self.most, group, &mut self.forgotten);
     }
 
     /// Returns true if all lists are to be counted now; then not again for a while.
-    pub(crate) fn counts(&mut self, limits: &Limits) -> bool {
+    fn counts(&mut self, limits: &Limits) -> bool {
         let due = self.noted >= self.count_at;
         if due {
             self.count_at = self.noted + History::count_every(limits);
@@ -84,14 +121,43 @@ impl History {
         due
     }
 
-    /// Forgets the entries of a list up to this number.
-    pub(crate) fn forget_until(&mut self, list: &mut ExecutedList, last: u64, group: GroupId) {
-        list.forget_until(last, group, &mut self.forgotten);
+    /// Takes over what another replica of the group has forgotten: content that comes from there
+    /// may include it.
+    pub(crate) fn take_forgotten(
+        &mut self,
+        store: &mut impl UnitStore,
+        group: GroupId,
+        told: &[Executed],
+    ) {
+        let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(told_entry);
+        self.forget(store, group, entries);
     }
 
-    /// Takes over an entry that another replica has forgotten.
-    pub(crate) fn forget(&mut self, group: GroupId, entry: &ExecutedBlocks) {
-        self.forgotten.take(group, entry);
+    /// Forgets these entries in this group, because only this group's content comes from where they
+    /// were told. The unit store hears of it before it hears of what comes afterwards.
+    pub(crate) fn forget(
+        &mut self,
+        store: &mut impl UnitStore,
+        group: GroupId,
+        entries: impl Iterator<Item = ExecutedBlocks>,
+    ) {
+        let entries: Vec<ExecutedBlocks> = entries.map(Forgotten::of_group).collect();
+        for entry in &entries {
+            self.forgotten.take(group, entry);
+        }
+        // Compares with what is durable: this process may have forgotten more entries of its own
+        // lists, which a restart brings back.
+        let known = store.forgotten();
+        let is_news = |e: &ExecutedBlocks| known.is_some_and(|known| !known.has(group, e));
+        let news: Vec<ExecutedBlocks> = entries.into_iter().filter(is_news).collect();
+        if !news.is_empty() {
+            change(store, group, alloc::vec![Change::Forgotten(news)]);
+        }
+    }
+
+    /// Returns what was forgotten of a group, and these entries of its list, as records of a frame.
+    pub(crate) fn records(&self, group: GroupId, list: Vec<ExecutedBlocks>) -> Vec<Executed> {
+        self.forgotten.entries(group).chain(list).map(|e| wire_entry(&e)).collect()
     }
 
     /// Returns what was forgotten.
@@ -108,7 +174,6 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use base::{Incarnation, SdcId};
 
     #[test]

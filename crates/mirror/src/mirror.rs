@@ -13,22 +13,19 @@ use crate::history::History;
 use crate::jobs::{Ended, Jobs};
 use crate::known::Known;
 use crate::lease::Leases;
-use crate::lock::Range;
-use crate::members::GroupConfig;
+use crate::marks::metadata;
 use crate::op::{Asker, Local, Op, Streamed, Work, Write};
 use crate::ops::Ops;
 use crate::repair::Repair;
 use crate::replica::{Replica, Role};
+use crate::replicas::Replicas;
 use crate::scrub::Scrub;
 use crate::timers::Timers;
 use crate::untold::Untold;
 use crate::window::Windows;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
-use alloc::vec::Vec;
-use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, Mutant, Time, mutant,
-};
+use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, Mutant, Time, mutant};
 use seam::{
     Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Job, Note, ReplicaRecord, Started, UnitStore,
 };
@@ -74,23 +71,6 @@ pub struct Stats {
     pub unreadable: u64,
 }
 
-/// The state of a group at this device, for status, tests and the simulator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupView {
-    /// The group.
-    pub group: GroupId,
-    /// The configuration in force at this device.
-    pub config: GroupConfig,
-    /// This device is the primary.
-    pub primary: bool,
-    /// This device is the primary and serves.
-    pub active: bool,
-    /// Bytes of the dirty set, without what is in flight.
-    pub dirty_bytes: u64,
-    /// Bytes that a running sync still has to copy.
-    pub todo_bytes: u64,
-}
-
 /// A step of the loop that does all work.
 enum Step {
     Ended(Ended),
@@ -101,10 +81,9 @@ enum Step {
 /// All replicas of one shard.
 pub struct Mirror<S> {
     pub(crate) me: DeviceId,
-    pub(crate) incarnation: Incarnation,
     pub(crate) limits: Limits,
     pub(crate) store: S,
-    pub(crate) replicas: IdMap<GroupId, Replica>,
+    pub(crate) replicas: Replicas,
     pub(crate) ops: Ops,
     pub(crate) leases: Leases,
     pub(crate) known: Known,
@@ -149,17 +128,16 @@ impl<S: UnitStore> Mirror<S> {
             }
             (group, Replica::new(record))
         };
-        let replicas = store.records().into_iter().map(replica).collect();
+        let replicas = Replicas::new(me, store.records().into_iter().map(replica));
         let scrubs = store.survives() && limits.scrub_bytes > 0;
         Mirror {
             scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
             me,
-            incarnation,
             store,
             replicas,
             ops: Ops::default(),
             leases: Leases::new(boot, &limits),
-            known: Known::default(),
+            known: Known::new(incarnation),
             windows: Windows::new(&limits),
             jobs: Jobs::default(),
             copies: Copies::new(&limits),
@@ -190,6 +168,11 @@ impl<S: UnitStore> Mirror<S> {
         &mut self.store
     }
 
+    /// Returns all replicas.
+    pub fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
     /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
@@ -209,7 +192,8 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.remove(key)?;
         if !op.in_flight.is_empty() {
-            self.give_room(op.group, op.in_flight, self.windows.bytes(&op), op.number);
+            let taken = (self.windows.bytes(&op), op.number);
+            self.windows.give_room(self.replicas.of(op.group), op.group, op.in_flight, taken);
         }
         Some(op)
     }
@@ -218,69 +202,20 @@ impl<S: UnitStore> Mirror<S> {
     #[inline]
     pub(crate) fn discard_op(&mut self, key: u64) {
         let Some(op) = self.ops.get(key) else { return };
-        if !op.in_flight.is_empty() {
-            self.give_room(op.group, op.in_flight, self.windows.bytes(op), op.number);
+        if op.in_flight.is_empty() {
+            return self.ops.discard(key);
         }
-        self.ops.discard(key);
+        self.remove_op(key);
     }
 
     /// Ends an operation: removes it, and frees its range.
     pub(crate) fn end_op(&mut self, key: u64) -> Op {
         let op = self.remove_op(key).expect("an operation ends once");
-        self.unlock(op.group, key);
+        self.replicas.unlock(&mut self.ops, op.group, key);
         op
     }
 
-    /// Returns every group that has a replica here, in order.
-    pub fn groups(&self) -> Vec<GroupId> {
-        let mut groups: Vec<GroupId> = self.replicas.keys().collect();
-        groups.sort_unstable();
-        groups
-    }
-
-    /// Returns true if this device has, or may have, something of the group.
-    pub fn has(&self, group: GroupId) -> bool {
-        self.replicas.get(group).is_some()
-    }
-
-    /// Returns the state of a group at this device.
-    pub fn view(&self, group: GroupId) -> Option<GroupView> {
-        let replica = self.replicas.get(group)?;
-        let (primary, active, todo_bytes) = match &replica.role {
-            Role::Primary(p) => (true, p.active, p.sync.as_ref().map_or(0, |s| s.todo.bytes())),
-            _ => (false, false, 0),
-        };
-        let (config, dirty_bytes) = (replica.config.clone(), replica.record.dirty.bytes());
-        Some(GroupView { group, config, primary, active, dirty_bytes, todo_bytes })
-    }
-
     // ---- operations ----
-
-    /// Requests the operation's range lock. The operation is ready when it has the lock.
-    pub(crate) fn queue(&mut self, key: u64) {
-        let op = self.ops.get(key).expect("queued operations live");
-        let exclusive = !op.shares();
-        let mutant = match op.work {
-            _ if op.shares() => Some(Mutant::ReadInFlight),
-            Work::Copy(_) => Some(Mutant::CopyUnlocked),
-            _ => None,
-        };
-        if mutant.is_some_and(mutant::on) {
-            return self.ops.can_start(key);
-        }
-        let range = Range::new(op.unit, op.at, op.len, exclusive);
-        let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
-        if replica.locks.lock(key, range) {
-            self.ops.can_start(key);
-        }
-    }
-
-    pub(crate) fn unlock(&mut self, group: GroupId, key: u64) {
-        let ops = &mut self.ops;
-        if let Some(replica) = self.replicas.get_mut(group) {
-            replica.locks.unlock(key, |op| ops.can_start(op));
-        }
-    }
 
     /// Does what can be done now. Each call from outside ends with this loop, and nothing else
     /// continues an operation that had to wait: so no step begins within another one.
@@ -379,6 +314,7 @@ impl<S: UnitStore> Mirror<S> {
         };
         let reserved = core::mem::take(&mut op.reserved);
         let copied = matches!(op.work, Work::Stream(Streamed { copy: true, .. }));
+        let copied_zero = matches!(op.work, Work::Stream(Streamed { zero: true, .. }));
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local += 1;
         let list: Option<Rc<[ExecutedBlocks]>> = match &replica.role {
@@ -387,10 +323,11 @@ impl<S: UnitStore> Mirror<S> {
             }
             _ => None,
         };
-        let started = if gone {
+        let skipped = gone || copied_zero && mutant::on(Mutant::LocalTrim);
+        let started = if skipped {
             Started::Done(Buf::EMPTY)
         } else {
-            let marks = self.marks(self.ops.get(key).expect("as above"), list.as_ref());
+            let marks = metadata(op, replica, self.store.survives(), list.as_ref());
             self.store.start(key, group, unit, job, marks, out)
         };
         if list.is_some() {
@@ -455,11 +392,13 @@ impl<S: UnitStore> Mirror<S> {
         if client.sdc.0 != 0 && changes {
             let list = &mut replica.record.executed;
             if self.history.record(list, client, unit, BlockSet::touching(at, len)) {
-                self.bound_executed(group);
+                self.history.bound_lists(&mut self.replicas, group, &self.limits);
             }
         }
-        if let Some(list) = list {
-            self.overwritten(group, unit, BlockSet::touching(at, len), &list);
+        if let Some(theirs) = list {
+            let replica = self.replicas.get_mut(group).expect("as above");
+            let place = (unit, BlockSet::touching(at, len));
+            self.history.overwrite(&mut replica.record.executed, group, place, &theirs);
         }
         match self.ops.get(key).expect("as above").work {
             Work::Read(_, since) => {
@@ -481,11 +420,6 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     // ---- frames ----
-
-    /// Returns the epoch of a group that is in force here; 0 if it has no replica here.
-    pub(crate) fn epoch_of(&self, group: GroupId) -> Epoch {
-        self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch)
-    }
 
     /// Returns the answer to a client's operation, and counts it.
     pub(crate) fn answer_to(&mut self, op: u64, group: GroupId, status: Status) -> Reply {

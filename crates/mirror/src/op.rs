@@ -2,7 +2,7 @@
 
 use crate::members::ReplicaSet;
 use alloc::rc::Rc;
-use base::{Duration, GroupId, Lsn, Time, UNIT, UnitKey};
+use base::{BlockSet, Duration, GroupId, Lsn, Time, UNIT, UnitKey};
 use seam::{Buf, ClientWrite, ExecutedBlocks};
 use wire::message::{Fetch, Io, Replicate, UnitRange};
 use wire::{Body, PeerLink, Status};
@@ -276,6 +276,12 @@ impl Op {
     pub(crate) fn of_fetch(m: &Fetch, link: PeerLink) -> Op {
         let UnitRange { unit, at, len } = m.range;
         Op::new(m.group, unit, at, len, Work::Fetch(Asker { link, op: m.op }))
+    }
+
+    /// Returns the blocks of its range.
+    #[inline]
+    pub(crate) fn blocks(&self) -> BlockSet {
+        BlockSet::touching(self.at, self.len)
     }
 
     /// Returns true if several such operations may use the same blocks at the same time.

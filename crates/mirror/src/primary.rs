@@ -20,7 +20,7 @@ use crate::executed::refusal;
 use crate::members::ReplicaSet;
 use crate::mirror::{Caller, Mirror};
 use crate::op::{Local, Op, Work, Write, fits};
-use crate::replica::{Primary, Role};
+use crate::replica::{Replica, Role};
 use crate::sync::Phase;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -29,7 +29,7 @@ use base::{
     mutant,
 };
 use seam::{Buf, Effects, Note, Started, UnitStore};
-use wire::message::{Commit, Io, Replicated};
+use wire::message::{Io, Replicated};
 use wire::{Body, PeerLink, Status};
 
 impl<S: UnitStore> Mirror<S> {
@@ -42,10 +42,7 @@ impl<S: UnitStore> Mirror<S> {
         match self.admit(io, &body) {
             Ok(()) => self.accept(now, link, io, body),
             Err(Status::Stale) => {
-                let config = self
-                    .replicas
-                    .get(group)
-                    .map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
+                let config = self.replicas.get(group).map(Replica::newest);
                 let (epoch, leader) = config.map_or((Epoch(0), None), |c| (c.epoch, c.primary));
                 out.note(Note::StaleEpoch { group, have: epoch, got: asked });
                 self.reply_stale(caller, epoch, leader, out);
@@ -74,7 +71,7 @@ impl<S: UnitStore> Mirror<S> {
             self.end_op(*key);
         }
         for group in over.iter().map(|(_, group)| *group).collect::<BTreeSet<_>>() {
-            let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
+            let Some(primary) = self.replicas.primary_mut(group) else {
                 continue;
             };
             let ops = &self.ops;
@@ -95,7 +92,7 @@ impl<S: UnitStore> Mirror<S> {
                 Status::Stale
             });
         };
-        let config = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
+        let config = replica.newest();
         if config.lost {
             return Err(Status::Lost);
         }
@@ -144,10 +141,9 @@ impl<S: UnitStore> Mirror<S> {
     fn accept(&mut self, now: Time, link: PeerLink, io: &Io, body: Body) {
         let group = io.request().group;
         let key = self.ops.insert(Op::of_client(io, link, body, now));
-        let primary =
-            self.replicas.get_mut(group).and_then(|r| r.primary()).expect("`admit` saw a primary");
+        let primary = self.replicas.primary_mut(group).expect("`admit` saw a primary");
         if primary.active {
-            self.queue(key);
+            self.replicas.queue(&mut self.ops, key);
         } else {
             primary.held.push_back(key);
         }
@@ -158,7 +154,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
     /// the primary for now (rule R3).
     fn may_read(&self, now: Time, group: GroupId) -> bool {
-        let replica = &self.replicas[group];
+        let replica = &self.replicas.of(group);
         let needed = replica.needed();
         needed.is_empty()
             || replica.config.devices(needed).all(|device| self.leases.holds(now, device))
@@ -171,7 +167,7 @@ impl<S: UnitStore> Mirror<S> {
             self.finish_client(key, Status::NoVolume, out);
         } else if !self.may_read(now, group) {
             out.note(Note::LeaseWait { group });
-            self.park(group, key);
+            self.replicas.park(&mut self.ops, group, key);
         } else if matches!(op.work, Work::Extents(..)) {
             self.finish_extents(key, out);
         } else if self.meets_gap(op) {
@@ -181,29 +177,12 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Lets an operation that has its range lock wait for a lease, for room, or for the end of a
-    /// seal.
-    pub(crate) fn park(&mut self, group: GroupId, key: u64) {
-        if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
-            primary.parked.push(key);
-            self.ops.note_parked(group, true);
-        }
-    }
-
-    /// Retries operations that wait, because what they wait for may have changed.
-    pub(crate) fn unpark(&mut self, group: GroupId) {
-        self.ops.note_parked(group, false);
-        if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
-            primary.parked.drain(..).for_each(|key| self.ops.can_start(key));
-        }
-    }
-
     pub(crate) fn finish_read(&mut self, key: u64, data: Buf, crc: Option<u32>, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, client) = (op.group, op.work.client());
         let reads = matches!(op.work, Work::Read(..));
         self.discard_op(key);
-        self.unlock(group, key);
+        self.replicas.unlock(&mut self.ops, group, key);
         if let Some(client) = client {
             if reads {
                 self.stats.reads += 1;
@@ -234,7 +213,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit) = (op.group, op.unit);
-        let again = op.write().is_some_and(|write| write.retry);
+        let again = op.write().is_some_and(|write| write.retry) && !mutant::on(Mutant::NoDedupe);
         if self.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
@@ -257,8 +236,8 @@ impl<S: UnitStore> Mirror<S> {
         let to = replica.recipients();
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
-        if sealing || self.is_crowded(now, group, to, bytes) {
-            return self.park(group, key);
+        if sealing || self.windows.are_crowded(now, replica.config.devices(to), bytes) {
+            return self.replicas.park(&mut self.ops, group, key);
         }
         let needs_space = !zero && !self.store.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);
@@ -269,7 +248,7 @@ impl<S: UnitStore> Mirror<S> {
         // A write that needs new space: a secondary without space must be able to refuse before
         // anything has changed here. All others run in parallel, the job first, as it checks the
         // body's checksum.
-        let alone = self.replicas[group].needed().is_empty();
+        let alone = self.replicas.of(group).needed().is_empty();
         let now_here = !needs_space || alone || mutant::on(Mutant::ActBeforeReserve);
         let started = now_here.then(|| self.launch(key, false, out));
         if !matches!(started, Some(Started::BadBody)) {
@@ -288,17 +267,12 @@ impl<S: UnitStore> Mirror<S> {
     /// them but the last, so the client asks again for the next one.
     fn is_executed(&mut self, key: u64) -> Option<Status> {
         let op = self.ops.get_mut(key).expect("the operation lives");
-        if mutant::on(Mutant::NoDedupe) {
-            return None;
-        }
-        let done = self.replicas[op.group].record.executed.blocks(op.client);
+        let done = self.replicas.of(op.group).record.executed.blocks(op.client);
         let mut left = BlockSet::touching(op.at, op.len);
         left.remove(done);
         let Work::Write(write) = &mut op.work else { return None };
-        let Some(mut first) = left.first_run() else { return Some(write.status_when_done()) };
-        if mutant::on(Mutant::RetryWhole) {
-            first = 0..BLOCKS_PER_UNIT;
-        }
+        let Some(first) = left.first_run() else { return Some(write.status_when_done()) };
+        let first = if mutant::on(Mutant::RetryWhole) { 0..BLOCKS_PER_UNIT } else { first };
         // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
         // be, too.
         if self.history.forgotten().covers(op.group, op.client)
@@ -335,22 +309,6 @@ impl<S: UnitStore> Mirror<S> {
         op.lsn = primary.enter(key, to);
         primary.told = primary.commit;
         op.sent = to;
-        if mutant::on(Mutant::EagerClean) {
-            primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
-            self.untold.clean(op.group);
-        }
-        if mutant::on(Mutant::LocalTrim) && op.write().is_some_and(|write| write.zero) {
-            op.acked = to;
-            return;
-        }
-        self.replicate(key, to, out);
-    }
-
-    /// Sends an operation of the stream to these replicas, as far as their windows have room.
-    pub(crate) fn replicate(&mut self, key: u64, to: ReplicaSet, out: &mut Effects) {
-        if to.is_empty() {
-            return;
-        }
         self.send_operation(key, to, false, out);
     }
 
@@ -379,7 +337,9 @@ impl<S: UnitStore> Mirror<S> {
             Status::Ok => self.check_sent(now, key, out),
             Status::Full => self.refused(now, key, from, member, out),
             Status::SendWhole => self.damaged_there(now, key, member, out),
-            _ if self.replicas[group].config.joiners.contains(&from) => self.cut(now, group, out),
+            _ if self.replicas.of(group).config.joiners.contains(&from) => {
+                self.cut(now, group, out)
+            }
             _ => {}
         }
         self.pump(now, out);
@@ -406,16 +366,12 @@ impl<S: UnitStore> Mirror<S> {
             return self.read_whole(now, key, out);
         }
         let (group, reserved) = (op.group, op.reserved);
-        let replica = &self.replicas[group];
-        let mut needed = replica.needed();
-        if mutant::on(Mutant::NoLimbo) {
-            needed = replica.others;
-        }
-        if mutant::on(Mutant::AckAlone) {
-            let up = replica.config.devices(needed).all(|d| self.windows.link(d).is_some());
-            needed = if up { needed } else { ReplicaSet::default() };
-        }
-        let met = op.acked.contains_all(needed);
+        let replica = &self.replicas.of(group);
+        let limbo = !mutant::on(Mutant::NoLimbo);
+        let needed = if limbo { replica.needed() } else { replica.others };
+        let down = |device| self.windows.link(device).is_none();
+        let met = op.acked.contains_all(needed)
+            || mutant::on(Mutant::AckAlone) && replica.config.devices(needed).any(down);
         if reserved && op.local == Local::NotStarted {
             // A replica that needs the blocks whole has had space for the write.
             let mut told = op.acked;
@@ -436,7 +392,11 @@ impl<S: UnitStore> Mirror<S> {
         if (answered || answers) && op.local == Local::Done && op.acked.contains_all(op.sent) {
             let (lsn, unit, at, len) = (op.lsn, op.unit, op.at, op.len);
             self.discard_op(key);
-            self.on_all(group, unit, at, len);
+            let blocks = BlockSet::touching(at, len);
+            let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
+            if self.store.survives() && replica.on_all(unit, blocks) {
+                self.untold.clean(group);
+            }
             self.leave_stream(now, group, lsn, out);
         }
     }
@@ -456,7 +416,7 @@ impl<S: UnitStore> Mirror<S> {
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, BlockSet::touching(at, len));
         }
-        self.unlock(group, key);
+        self.replicas.unlock(&mut self.ops, group, key);
         self.stats.writes += 1;
         self.stats.written_bytes += bytes;
         self.reply(Caller::new(asker, group), status, out);
@@ -486,34 +446,12 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Sends the secondaries the commit points that no write has carried to them.
-    pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
-        for group in self.untold.take_commits() {
-            let Some(replica) = self.replicas.get_mut(group) else { continue };
-            let needed = replica.needed();
-            let Some(primary) = replica.primary() else { continue };
-            primary.untold = false;
-            if core::mem::replace(&mut primary.told, primary.commit) == primary.commit {
-                continue; // a later write has carried it
-            }
-            let commit = primary.commit;
-            let config = &self.replicas[group].config;
-            let commit = Commit { group, epoch: config.epoch, commit };
-            for device in config.devices(needed) {
-                self.send_peer(device, commit, Buf::EMPTY, out);
-            }
-        }
-    }
-
     // ---- activity ----
 
     /// Starts an epoch in which this device is the primary: settles with the other in-sync replicas
     /// (R6), then serves.
     pub(crate) fn begin(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let replica = self.replicas.get(group).expect("the caller has it");
-        let first =
-            replica.next_in_sync(None, self.me).filter(|_| mutant::on(Mutant::SealOneByOne));
-        match first.unwrap_or(replica.others) {
+        match self.replicas.of(group).others {
             others if others.is_empty() => self.activate(now, group, out),
             others => self.ask_members(now, group, others, out),
         }
@@ -542,22 +480,10 @@ impl<S: UnitStore> Mirror<S> {
         primary.active = true;
         out.note(Note::Active { group, epoch, alone });
         for key in core::mem::take(&mut primary.held) {
-            self.queue(key);
+            self.replicas.queue(&mut self.ops, key);
         }
         if let Some(joiner) = joiner {
             self.ask_joiner(now, group, joiner, true, out);
         }
-    }
-
-    /// Returns the groups of which this device is the primary, in order.
-    pub(crate) fn led(&self) -> Vec<GroupId> {
-        let mut led: Vec<GroupId> = self
-            .replicas
-            .iter()
-            .filter(|(_, r)| matches!(r.role, Role::Primary(Primary { .. })))
-            .map(|(g, _)| g)
-            .collect();
-        led.sort_unstable();
-        led
     }
 }

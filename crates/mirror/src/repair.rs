@@ -19,18 +19,20 @@
 //! A device that can't read what was just rewritten has failed. This process ends, and the other
 //! copy serves.
 
-use crate::executed::{from_records, wire_entry};
+use crate::executed::from_records;
 use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, Work, Write, fits};
 use crate::replica::Role;
 use alloc::rc::Rc;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
+use base::{
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, VolumeId, mutant,
+};
 use seam::{
     Buf, DiskError, Effects, ExecutedBlocks, Job, Note, Origin, Started, UnitStore, WriteMetadata,
 };
-use wire::message::{Fetch, Fetched, UnitRange};
+use wire::message::{Fetch, Fetched, Sender, UnitRange};
 use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
@@ -89,7 +91,7 @@ impl<S: UnitStore> Mirror<S> {
         if self.is_over(key) || self.is_gone(volume) {
             return self.start_over(now, key, out);
         }
-        let leads = matches!(self.replicas[group].role, Role::Primary(_));
+        let leads = matches!(self.replicas.of(group).role, Role::Primary(_));
         if shares && leads && !mutant::on(Mutant::MendShared) {
             return self.read_alone(key);
         }
@@ -113,8 +115,8 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.alone = true;
         let group = op.group;
-        self.unlock(group, key);
-        self.queue(key);
+        self.replicas.unlock(&mut self.ops, group, key);
+        self.replicas.queue(&mut self.ops, key);
     }
 
     /// Handles a write whose body has changed in memory since it came. If no other replica may have
@@ -167,7 +169,7 @@ impl<S: UnitStore> Mirror<S> {
             self.failures.here = true;
             return;
         }
-        let replica = &self.replicas[op.group];
+        let replica = &self.replicas.of(op.group);
         let other = replica.config.devices(replica.needed()).next();
         let damaged = ReplicaSet::default();
         op.local = Local::Asking;
@@ -187,7 +189,7 @@ impl<S: UnitStore> Mirror<S> {
         let (Some(repair), Some(op)) = (self.repairs.get_mut(&key), self.ops.get(key)) else {
             return;
         };
-        let replica = &self.replicas[op.group];
+        let replica = &self.replicas.of(op.group);
         repair.damaged.insert(replica.config.member(repair.from));
         let left = replica.needed().without(repair.damaged);
         let (next, first, blocks) =
@@ -199,9 +201,14 @@ impl<S: UnitStore> Mirror<S> {
 
     fn send_fetch(&self, key: u64, out: &mut Effects) {
         let (Some(repair), Some(op)) = (self.repairs.get(&key), self.ops.get(key)) else { return };
-        let (group, epoch) = (op.group, self.epoch_of(op.group));
+        let (group, epoch) = (op.group, self.replicas.epoch_of(op.group));
         let range = UnitRange { unit: op.unit, at: repair.at(), len: repair.len() };
-        self.send_peer(repair.from, Fetch { op: key, group, epoch, range }, Buf::EMPTY, out);
+        self.windows.send_frame(
+            repair.from,
+            Fetch { op: key, group, epoch, range },
+            Buf::EMPTY,
+            out,
+        );
     }
 
     /// Repeats requests for blocks that have not come, to one device or to all.
@@ -265,15 +272,16 @@ impl<S: UnitStore> Mirror<S> {
             replica.record.dirty.insert(unit, repair.set());
         }
         // The content may include writes that the other replica has forgotten.
-        self.take_forgotten(group, list);
+        self.history.take_forgotten(&mut self.store, group, list);
         let list: Rc<[ExecutedBlocks]> = from_records(list, &mut 0).entries().into();
         self.ops.get_mut(key).expect("looked up above").list = Some(list.clone());
-        if mutant::on(Mutant::NoRewrite) {
-            return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
-        }
         let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
         let marks = WriteMetadata { dirty, origin: Origin::Copied(list) };
-        match self.store.start(key, group, unit, job, marks, out) {
+        let started = match mutant::on(Mutant::NoRewrite) {
+            false => self.store.start(key, group, unit, job, marks, out),
+            true => Started::Done(Buf::EMPTY),
+        };
+        match started {
             Started::Pending => {}
             Started::BadBody => unreachable!("it has no checksum of its own"),
             Started::Done(_) => self.job_done(now, key, Ok(Buf::EMPTY), None, out),
@@ -293,8 +301,11 @@ impl<S: UnitStore> Mirror<S> {
         op.local = Local::NotStarted;
         let (group, unit) = (op.group, op.unit);
         let (repair, list) = (self.repairs[&key], op.list.take());
-        if let Some(list) = list {
-            self.overwritten(group, unit, repair.set(), &list);
+        if let Some(theirs) = list
+            && let Some(replica) = self.replicas.get_mut(group)
+        {
+            let place = (unit, repair.set());
+            self.history.overwrite(&mut replica.record.executed, group, place, &theirs);
         }
         self.stats.repaired += u64::from(repair.len());
         out.note(Note::Repaired { group, bytes: repair.len().into() });
@@ -310,7 +321,7 @@ impl<S: UnitStore> Mirror<S> {
         if !self.is_over(key) && self.is_settle_copy(key) {
             // The peers have this replica's former list of executed writes.
             self.drop_copy(key);
-            self.sync_mut(group).expect("a settle is under way").anew = true;
+            self.replicas.sync_mut(group).expect("a settle is under way").anew = true;
             return self.advance(now, group, out);
         }
         self.start_over(now, key, out);
@@ -320,7 +331,7 @@ impl<S: UnitStore> Mirror<S> {
     fn is_settle_copy(&mut self, key: u64) -> bool {
         let op = self.ops.get(key).expect("the caller has it");
         let (group, copies) = (op.group, matches!(op.work, Work::Copy(_)));
-        copies && self.sync_mut(group).is_some_and(|sync| sync.joiner.is_none())
+        copies && self.replicas.sync_mut(group).is_some_and(|sync| sync.joiner.is_none())
     }
 
     /// Handles a write whose blocks can't be read back here, and which another replica needs whole.
@@ -366,7 +377,7 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.reserved = op.reserved || self.store.reserve(op.group, op.unit, op.at, op.len);
         if !op.reserved {
-            let replica = &self.replicas[op.group];
+            let replica = &self.replicas.of(op.group);
             self.failures.others.extend(replica.config.devices(replica.needed()));
         }
         op.reserved
@@ -395,7 +406,7 @@ impl<S: UnitStore> Mirror<S> {
         let (group, work, unit, lsn) = (op.group, op.work, op.unit, op.lsn);
         out.note(Note::Unreadable { group, unit, first, blocks });
         self.stats.unreadable += 1;
-        let needed = self.replicas[group].needed();
+        let needed = self.replicas.of(group).needed();
         match work {
             Work::Scrub => self.scrub_lost(now, key, first, blocks),
             // The blocks are damaged here as well: the secondary asks again, and gives up in the
@@ -411,7 +422,7 @@ impl<S: UnitStore> Mirror<S> {
             Work::Write(Write { whole, .. })
                 if !whole.sent.is_empty() || !whole.needed.contains_all(needed) =>
             {
-                self.failures.others.extend(self.replicas[group].config.devices(needed));
+                self.failures.others.extend(self.replicas.of(group).config.devices(needed));
             }
             // Replicas that met the damage, too, have changed nothing.
             Work::Write(_) => {
@@ -436,7 +447,7 @@ impl<S: UnitStore> Mirror<S> {
         let (group, unit) = (op.group, op.unit);
         let mut rest = BlockSet::touching(op.at, op.len);
         rest.remove(bad);
-        let Some(sync) = self.sync_mut(group) else { return self.drop_copy(key) };
+        let Some(sync) = self.replicas.sync_mut(group) else { return self.drop_copy(key) };
         sync.todo.insert(unit, rest);
         if sync.tried.contains(unit, bad) {
             return self.copy_loss(now, key, bad, out);
@@ -463,7 +474,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Tries once more to copy the unreadable blocks.
     pub(crate) fn read_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(sync) = self.sync_mut(group) else { return };
+        let Some(sync) = self.replicas.sync_mut(group) else { return };
         let unreadable = core::mem::take(&mut sync.unreadable);
         sync.todo.extend(&unreadable);
         sync.tried.extend(&unreadable);
@@ -482,15 +493,18 @@ impl<S: UnitStore> Mirror<S> {
         m: &Fetch,
         out: &mut Effects,
     ) {
-        match self.check_leader(from, m.group, m.epoch) {
+        match self.replicas.check_leader(from, m.group, m.epoch) {
             Ok(()) if fits::<BLOCK>(m.range.at, m.range.len) => {
                 let key = self.ops.insert(Op::of_fetch(m, link));
-                self.queue(key);
+                self.replicas.queue(&mut self.ops, key);
                 self.pump(now, out);
             }
             Ok(()) => {}
             Err(status) => {
-                let answer = Fetched { status, ..self.fetched(m.op, m.group) };
+                let answer = Fetched {
+                    status,
+                    ..fetched(m.op, m.group, self.replicas.epoch_of(m.group), self.known.sender())
+                };
                 out.send(link.id, link.frame(answer, &[]), Buf::EMPTY);
             }
         }
@@ -511,14 +525,11 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers that this replica can't provide the blocks.
     fn end_fetch(&mut self, key: u64, to: Asker, why: Status, out: &mut Effects) {
         let op = self.end_op(key);
-        let answer = Fetched { status: why, ..self.fetched(to.op, op.group) };
+        let answer = Fetched {
+            status: why,
+            ..fetched(to.op, op.group, self.replicas.epoch_of(op.group), self.known.sender())
+        };
         out.send(to.link.id, to.link.frame(answer, &[]), Buf::EMPTY);
-    }
-
-    /// Returns the answer to a request for blocks, without any.
-    fn fetched(&self, op: u64, group: GroupId) -> Fetched {
-        let (status, epoch, at, len) = (Status::Ok, self.epoch_of(group), 0, 0);
-        Fetched { status, op, group, epoch, at, len, sender: self.sender() }
     }
 
     /// Sends the blocks, with their entries of the list of executed writes.
@@ -532,18 +543,16 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let op = self.end_op(key);
         let blocks = BlockSet::touching(op.at, op.len);
-        let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
-        let list: Vec<Executed> = self
-            .history
-            .forgotten()
-            .entries(op.group)
-            .chain(entries)
-            .map(|e| wire_entry(&e))
-            .collect();
+        let entries = self.replicas.of(op.group).record.executed.of(op.unit, blocks);
+        let list = self.history.records(op.group, entries);
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
-        let answer = Fetched { at: op.at, len: op.len, ..self.fetched(to.op, op.group) };
+        let answer = Fetched {
+            at: op.at,
+            len: op.len,
+            ..fetched(to.op, op.group, self.replicas.epoch_of(op.group), self.known.sender())
+        };
         out.send(to.link.id, to.link.frame(answer, &body), body);
         self.wipe_if_idle(now, op.group);
     }
@@ -564,7 +573,7 @@ impl<S: UnitStore> Mirror<S> {
         let done = op.acked.intersects(member);
         match &mut op.work {
             Work::Write(write) if write.whole.sent.intersects(member) => return,
-            Work::Write(write) if self.replicas[op.group].needed().intersects(member) => {
+            Work::Write(write) if self.replicas.of(op.group).needed().intersects(member) => {
                 write.whole.needed.insert(member);
                 return self.check_write(now, key, out);
             }
@@ -640,7 +649,7 @@ impl<S: UnitStore> Mirror<S> {
         op.body_crc = crc.or_else(|| Some(base::crc::crc32c(&data)));
         (op.body, op.sent) = (data, to);
         op.lsn = primary.enter(key, to);
-        self.replicate(key, to, out);
+        self.send_operation(key, to, false, out);
     }
 
     /// Ends a write of a deleted volume: there is nothing to send, and it must not be acknowledged
@@ -664,7 +673,7 @@ impl<S: UnitStore> Mirror<S> {
         let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
         self.remove_op(key);
         let Some(of) = of else {
-            self.unlock(group, key); // the secondary counts it as repaired
+            self.replicas.unlock(&mut self.ops, group, key); // the secondary counts it as repaired
             return self.leave_stream(now, group, lsn, out);
         };
         self.stats.repaired += u64::from(bytes);
@@ -677,4 +686,9 @@ impl<S: UnitStore> Mirror<S> {
         }
         self.check_write(now, of, out);
     }
+}
+
+/// Returns the answer to a request for blocks, without any.
+fn fetched(op: u64, group: GroupId, epoch: Epoch, sender: Sender) -> Fetched {
+    Fetched { status: Status::Ok, op, group, epoch, at: 0, len: 0, sender }
 }

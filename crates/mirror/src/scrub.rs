@@ -161,7 +161,7 @@ impl<S: UnitStore> Mirror<S> {
                 self.scrub.op = Some(key);
                 let pause = u64::from(len) * 1_000_000_000 / self.limits.scrub_bytes;
                 self.scrub.due = Some(now + Duration::from_nanos(pause));
-                self.queue(key);
+                self.replicas.queue(&mut self.ops, key);
             }
             Ready::Soon if range.tries < WAITS && !self.scrub.unready.contains(&range.group) => {
                 self.scrub_later(now);
@@ -360,8 +360,8 @@ impl<S: UnitStore> Mirror<S> {
         let link = primary.and_then(|p| self.scrub.leaders.get(&p));
         let Some(link) = link.filter(|_| !mutant::on(Mutant::ScrubLeaders)) else { return };
         let (at, len) = (u32::from(first) * BLOCK, u32::from(blocks) * BLOCK);
-        let (epoch, range) = (self.epoch_of(group), UnitRange { unit, at, len });
-        let damage = Damage { group, epoch, range, sender: self.sender() };
+        let (epoch, range) = (self.replicas.epoch_of(group), UnitRange { unit, at, len });
+        let damage = Damage { group, epoch, range, sender: self.known.sender() };
         out.send(link.id, link.frame(damage, &[]), Buf::EMPTY);
     }
 
@@ -392,7 +392,7 @@ impl<S: UnitStore> Mirror<S> {
         let sent: ReplicaSet = config.member(from);
         let op = Op::new(group, unit, at, len, Work::Whole { of: None });
         let key = self.ops.insert(Op { sent, ..op });
-        self.queue(key);
+        self.replicas.queue(&mut self.ops, key);
         self.pump(now, out);
     }
 }

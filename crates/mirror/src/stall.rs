@@ -90,7 +90,7 @@ impl<S: UnitStore> Mirror<S> {
         let awaited = self.windows.awaited(joiner);
         let after = self.limits.suspect_after;
         let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > after);
-        (stuck || mute) && self.sync_mut(group).is_some_and(|sync| sync.can_be_cut())
+        (stuck || mute) && self.replicas.sync_mut(group).is_some_and(|sync| sync.can_be_cut())
     }
 
     /// Returns true if the joiner of this group has had the same oldest unacknowledged operation
@@ -98,7 +98,7 @@ impl<S: UnitStore> Mirror<S> {
     /// than the joiner can do in that time, and its device may do one thing after the other. What
     /// waits for room here has not been sent.
     fn is_stuck(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
-        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
+        let Some(primary) = self.replicas.primary_mut(group) else {
             return false;
         };
         let Some(sync) = &mut primary.sync else { return false };

@@ -2,7 +2,6 @@
 //! that only lost MDMs knew is kept, because it is not known whether the volume was deleted.
 
 use crate::mirror::Mirror;
-use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{Mutant, Time, VolumeId, mutant};
@@ -47,12 +46,7 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     fn drop_volume(&mut self, volume: VolumeId, out: &mut Effects) {
-        for replica in self.replicas.values_mut() {
-            replica.record.dirty.drop_volume(volume);
-            if let Role::Primary(Primary { sync: Some(sync), .. }) = &mut replica.role {
-                sync.todo.drop_volume(volume);
-            }
-        }
+        self.replicas.drop_volume(volume);
         let bytes = self.store.drop_volume(volume);
         if bytes > 0 {
             out.note(Note::Dropped { volume, bytes });

@@ -106,7 +106,7 @@ impl Trio {
             let Some(mirror) = mirror else { continue };
             mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
             mirror.configure(self.now, GROUP, &config, true, out);
-            let (needed, candidates) = mirror.wanted();
+            let (needed, candidates) = mirror.replicas().wanted();
             mirror.need_leases(self.now, &needed, &candidates);
         }
     }
@@ -270,7 +270,8 @@ impl Story {
     /// The client retries. Then all replicas must have what was answered, and no two may differ.
     fn judge(&self, trio: &mut Trio, leader: u32) -> Result<(), String> {
         let index = leader as usize - 1;
-        let view = trio.mirrors[index].as_ref().and_then(|m| m.view(GROUP)).expect("it leads");
+        let view =
+            trio.mirrors[index].as_ref().and_then(|m| m.replicas().view(GROUP)).expect("it leads");
         if !view.active {
             return Err("it does not serve".into());
         }
