@@ -8,17 +8,62 @@
 //! one.
 
 use crate::jobs::Waiting;
-use crate::lease::PeerState;
+use crate::lease::{Leases, PeerState};
 use crate::marks;
 use crate::members::GroupConfig;
-use crate::mirror::{Caller, Mirror};
-use crate::op::{Local, Work};
+use crate::mirror::Mirror;
+use crate::op::{Caller, Local, Work};
 use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
 use seam::{Change, Effects, Note, UnitStore};
+
+/// What a configuration means to a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum News {
+    /// Nothing.
+    None,
+    /// It confirms what only another server had said.
+    Confirmed,
+    /// It is newer, or that of the other server was wrong and this one replaces it.
+    New,
+}
+
+impl Replica {
+    /// Returns what a configuration means. `sure`: an MDM says it, and only another server has said
+    /// the newest one.
+    fn judge(&self, config: &GroupConfig, sure: bool) -> News {
+        let known = self.newest();
+        let confirms = sure && config.epoch == known.epoch;
+        let old_epoch = config.epoch <= self.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
+        match config.epoch > known.epoch || confirms {
+            false => News::None,
+            true if confirms && config == known => News::Confirmed,
+            // R2: after a restart only a newer epoch counts.
+            true if old_epoch && self.config.epoch.0 == 0 => News::None,
+            true => News::New,
+        }
+    }
+
+    /// Notes which other devices may still serve reads by leases of this one, before `next` takes
+    /// effect: replicas that leave, and, if this device becomes the primary, all others.
+    fn remember_promises(&mut self, next: &GroupConfig, me: DeviceId, now: Time, leases: &Leases) {
+        let before = self.newest();
+        let led = before.primary;
+        let gone = before.replicas.iter().filter(|d| !next.replicas.contains(d));
+        let mut former: Vec<DeviceId> = self.former.iter().chain(gone).copied().collect();
+        former.retain(|d| !next.replicas.contains(d) && leases.promised(*d) > now);
+        former.sort_unstable();
+        former.dedup();
+        self.former = former;
+        if next.primary == Some(me) && led != Some(me) {
+            let others = next.replicas.iter().chain(&self.former).filter(|d| **d != me);
+            self.promises = others.map(|d| (*d, leases.promised(*d))).collect();
+        }
+    }
+}
 
 impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
@@ -67,36 +112,17 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let replica = self.replicas.get_or_new(group);
-        let known = replica.newest();
-        let confirms = told && config.epoch == known.epoch && self.known.is_unsure(group);
-        if config.epoch <= known.epoch && !confirms {
-            return;
-        }
-        if confirms && config == known {
-            self.known.heard_of(group, true);
-            self.enter_again(now, group, out);
-            return self.pump(now, out);
-        }
-        // The configuration is newer, or that of the other server was wrong and this one replaces
-        // it.
-        let old_epoch =
-            config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
-        if old_epoch && replica.config.epoch.0 == 0 {
-            return; // R2: after a restart only a newer epoch counts
+        match replica.judge(config, told && self.known.is_unsure(group)) {
+            News::None => return,
+            News::Confirmed => {
+                self.known.heard_of(group, true);
+                self.enter_again(now, group, out);
+                return self.pump(now, out);
+            }
+            News::New => {}
         }
         self.known.heard_of(group, told);
-        let before = replica.newest();
-        let led = before.primary;
-        let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
-        let mut former: Vec<DeviceId> = replica.former.iter().chain(gone).copied().collect();
-        former.retain(|d| !config.replicas.contains(d) && self.leases.promised(*d) > now);
-        former.sort_unstable();
-        former.dedup();
-        replica.former = former;
-        if config.primary == Some(self.me) && led != Some(self.me) {
-            let others = config.replicas.iter().chain(&replica.former).filter(|d| **d != self.me);
-            replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
-        }
+        replica.remember_promises(config, self.me, now, &self.leases);
         self.stop(group, config, out);
         let map = self.known.map();
         if let Some(replica) = self.replicas.get_mut(group) {
@@ -124,8 +150,7 @@ impl<S: UnitStore> Mirror<S> {
             ops.extend(primary.held);
             ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
         }
-        let here = |key: &&u64| self.ops.get(**key).is_some_and(|op| op.group == group);
-        ops.extend(self.repairs.keys().filter(here));
+        ops.extend(self.repairs.of(&self.ops, |op, _| op.group == group));
         ops.sort_unstable();
         ops.dedup();
         for key in ops {
@@ -164,7 +189,8 @@ impl<S: UnitStore> Mirror<S> {
         }
         if let Some(client) = work.client() {
             let (epoch, leader) = (next.epoch, next.primary);
-            self.reply_stale(Caller::new(client, group), epoch, leader, out);
+            let caller = Caller::new(client, group);
+            caller.send(self.known.stale(caller, epoch, leader), out);
         }
     }
 
@@ -220,5 +246,66 @@ impl<S: UnitStore> Mirror<S> {
             (replica.record.acted, replica.record.joiner) = (config.epoch, joiner);
             replica.role = Role::Secondary(Secondary::new(primary, joiner));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Incarnation, Limits};
+    use seam::ReplicaRecord;
+
+    const ME: DeviceId = DeviceId(1);
+
+    fn config(epoch: u64, primary: u32, replicas: &[u32]) -> GroupConfig {
+        GroupConfig {
+            epoch: Epoch(epoch),
+            primary: Some(DeviceId(primary)),
+            replicas: replicas.iter().map(|id| DeviceId(*id)).collect(),
+            ..GroupConfig::default()
+        }
+    }
+
+    #[test]
+    fn only_newer_configurations_count_and_those_that_an_mdm_puts_right() {
+        let mut replica = Replica::new(ReplicaRecord { acted: Epoch(4), ..Default::default() });
+        // After a restart, before any configuration.
+        assert_eq!(replica.judge(&config(4, 1, &[1, 2]), false), News::None, "R2");
+        assert_eq!(replica.judge(&config(5, 1, &[1, 2]), false), News::New);
+        replica.enter(config(5, 2, &[1, 2]), MapVersion(1), ME);
+        for (next, sure, expected) in [
+            (config(5, 2, &[1, 2]), false, News::None),
+            (config(5, 2, &[1, 2]), true, News::Confirmed),
+            (config(5, 3, &[1, 3]), false, News::None),
+            (config(5, 3, &[1, 3]), true, News::New),
+            (config(4, 2, &[1, 2]), true, News::None),
+            (config(6, 2, &[1, 2]), false, News::New),
+        ] {
+            assert_eq!(replica.judge(&next, sure), expected, "{next:?} {sure}");
+        }
+        // One that waits to be entered is the newest.
+        replica.next = Some((config(7, 2, &[1, 2]), MapVersion(2)));
+        assert_eq!(replica.judge(&config(6, 2, &[1, 2]), false), News::None);
+    }
+
+    #[test]
+    fn a_new_primary_knows_whose_leases_may_still_run() {
+        let limits = Limits::SHIPPED;
+        let mut leases = Leases::new(Time(0), &limits);
+        let now = Time(0) + limits.grace * 10;
+        assert!(leases.grant(now, DeviceId(2), Incarnation(1), MapVersion(1)));
+        let mut replica = Replica::new(ReplicaRecord::default());
+        replica.enter(config(5, 2, &[1, 2, 3]), MapVersion(1), ME);
+        // Device 2 leaves the group while it may still read; device 3 has no lease.
+        replica.remember_promises(&config(6, 3, &[1, 3]), ME, now, &leases);
+        assert_eq!(replica.former, [DeviceId(2)]);
+        assert!(replica.promises.is_empty(), "another device leads");
+        replica.enter(config(6, 3, &[1, 3]), MapVersion(2), ME);
+        replica.remember_promises(&config(7, 1, &[1, 3]), ME, now, &leases);
+        let promised = |device| (DeviceId(device), leases.promised(DeviceId(device)));
+        assert_eq!(replica.promises, [promised(3), promised(2)]);
+        let later = now + limits.grace;
+        replica.remember_promises(&config(8, 1, &[1, 3]), ME, later, &leases);
+        assert!(replica.former.is_empty(), "its lease has run out");
     }
 }

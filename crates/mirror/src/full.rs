@@ -12,11 +12,11 @@
 //! its spare is not suspected.
 
 use crate::members::ReplicaSet;
-use crate::mirror::{Caller, Mirror};
-use crate::op::Local;
+use crate::mirror::Mirror;
+use crate::op::{Caller, Local};
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
-use seam::{Buf, Effects, Note, UnitStore};
+use seam::{Effects, Note, UnitStore};
 use wire::Status;
 use wire::message::Reply;
 
@@ -95,7 +95,7 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::NotStarted;
         let (group, len) = (op.group, op.len);
-        self.arrived(now, key, len);
+        self.copies.arrived(now, key, len);
         self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });
@@ -141,7 +141,7 @@ impl<S: UnitStore> Mirror<S> {
             self.leave_stream(now, group, lsn, out);
             return;
         }
-        self.failures.others.insert(from);
+        self.failures.accuse([from]);
     }
 
     /// Answers `Full` to the client, and whether a part of the write is in the content already:
@@ -150,10 +150,9 @@ impl<S: UnitStore> Mirror<S> {
         let status = if mutant::on(Mutant::AckFull) { Status::Ok } else { Status::Full };
         let op = self.end_op(key);
         if let Some(write) = op.write() {
-            let Caller { link, op: name, group } = Caller::new(write.asker, op.group);
-            let reply = self.answer_to(name, group, status);
-            let reply = Reply { part_done: write.in_part, ..reply };
-            out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
+            let to = Caller::new(write.asker, op.group);
+            let reply = self.answer_to(to.op, to.group, status);
+            to.send(Reply { part_done: write.in_part, ..reply }, out);
         }
     }
 }

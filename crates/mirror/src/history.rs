@@ -8,11 +8,13 @@
 
 use crate::executed::{told_entry, wire_entry};
 use crate::marks::change;
+use crate::op::{Op, Work};
 use crate::replicas::Replicas;
 use alloc::vec::Vec;
-use base::{BlockSet, GroupId, Limits, Mutant, UnitKey, mutant};
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, Limits, Mutant, UnitKey, mutant};
 use seam::record::{ClientWrite, ExecutedList, oldest};
 use seam::{Change, ExecutedBlocks, Forgotten, UnitStore};
+use wire::Status;
 use wire::records::Executed;
 
 /// Entries of forgotten writes of a group that another replica may send, at most: for each client
@@ -158,6 +160,45 @@ impl History {
     /// Returns what was forgotten of a group, and these entries of its list, as records of a frame.
     pub(crate) fn records(&self, group: GroupId, list: Vec<ExecutedBlocks>) -> Vec<Executed> {
         self.forgotten.entries(group).chain(list).map(|e| wire_entry(&e)).collect()
+    }
+
+    /// Returns the answer to a retried write if nothing of it is left to do now.
+    ///
+    /// If a part of the write is in the content, the operation is reduced to the first run of
+    /// missing blocks, and to no more than that: other clients may have overwritten the blocks
+    /// between two such runs. A write with several missing runs is answered `Busy` after each of
+    /// them but the last, so the client asks again for the next one.
+    pub(crate) fn reduce(&self, op: &mut Op, list: &ExecutedList) -> Option<Status> {
+        let done = list.blocks(op.client);
+        let mut left = op.blocks();
+        left.remove(done);
+        let Work::Write(write) = &mut op.work else { return None };
+        let Some(first) = left.first_run() else { return Some(write.status_when_done()) };
+        let first = if mutant::on(Mutant::RetryWhole) { 0..BLOCKS_PER_UNIT } else { first };
+        // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
+        // be, too.
+        if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
+            return Some(Status::Forgotten);
+        }
+        let (from, to) =
+            ((first.start * BLOCK).max(op.at), (first.end * BLOCK).min(op.at + op.len));
+        left.remove(BlockSet::from_range(first));
+        write.more |= !left.is_empty();
+        // The operation may wait now, and then come here again with the reduced range.
+        write.in_part |= (from, to - from) != (op.at, op.len);
+        if !write.zero && (from, to) != (op.at, op.at + op.len) {
+            let whole = op.body.clone();
+            op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
+            op.body_crc = op.body_crc.map(|sum| {
+                // The checksum of the part is computed first. If the body had changed by then, that
+                // of the whole differs, and the part gets a wrong one.
+                let part = base::crc::crc32c(&op.body);
+                let same = base::crc::crc32c(&whole) == sum;
+                if same { part } else { !part }
+            });
+        }
+        (op.at, op.len) = (from, to - from);
+        None
     }
 
     /// Returns what was forgotten.

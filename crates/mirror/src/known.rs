@@ -2,10 +2,12 @@
 //! the other devices in it, and which configurations only another server has told it.
 
 use crate::lease::PeerState;
+use crate::op::Caller;
 use crate::volumes::Volumes;
 use alloc::collections::{BTreeMap, BTreeSet};
-use base::{DeviceId, GroupId, Incarnation, MapVersion};
-use wire::message::Sender;
+use base::{DeviceId, Epoch, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
+use wire::Status;
+use wire::message::{Reply, Sender};
 
 /// What this device knows of the cluster.
 #[derive(Debug, Default)]
@@ -18,7 +20,7 @@ pub(crate) struct Known {
     named_at: MapVersion,
     fates: BTreeMap<DeviceId, PeerState>,
     /// Volumes that exist, and ids of volumes that may exist.
-    pub volumes: Volumes,
+    volumes: Volumes,
     /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
     unsure: BTreeSet<GroupId>,
 }
@@ -27,6 +29,13 @@ impl Known {
     /// Creates the knowledge of an incarnation that knows no map yet.
     pub(crate) fn new(incarnation: Incarnation) -> Known {
         Known { incarnation, ..Known::default() }
+    }
+
+    /// Returns the answer that a client's epoch is old, with the epoch that is known here and its
+    /// primary. So the client can go on without an MDM.
+    pub(crate) fn stale(&self, to: Caller, epoch: Epoch, leader: Option<DeviceId>) -> Reply {
+        let reply = Reply::new(to.op, to.group, Status::Stale, self.map);
+        Reply { epoch, leader, ..reply }
     }
 
     /// Returns the version of the newest map; 0 before the first.
@@ -56,6 +65,17 @@ impl Known {
     /// Takes over a newer map.
     pub(crate) fn take_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
         (self.map, self.fates) = (map, fates);
+    }
+
+    /// Takes over which volumes exist.
+    pub(crate) fn take_volumes(&mut self, volumes: Volumes) {
+        self.volumes = volumes;
+    }
+
+    /// Returns true if the volume was deleted: its units are never stored again (R9).
+    #[inline]
+    pub(crate) fn is_gone(&self, volume: VolumeId) -> bool {
+        self.volumes.is_gone(volume) && !mutant::on(Mutant::NoLiveList)
     }
 
     /// Returns what the map says of another device.

@@ -39,10 +39,11 @@
 //! | `stall` | joiners that stall | R11 |
 //! | `copies`, `arrival`, `pace` | copies at both ends, and their speed | |
 //! | `stopwatch` | how long jobs take | |
-//! | `repair`, `scrub` | damaged blocks | R13 |
+//! | `repair`, `repairs`, `scrub` | damaged blocks | R13 |
 //! | `full` | no space, and the spare | R15 |
 //! | `gap` | data whose loss was accepted as errors | R10 |
 //! | `discard`, `volumes` | deleting replicas that left, and volumes | R11, R9 |
+//! | `failures` | devices that have failed | R12 |
 //! | `evidence`, `standing` | what a device knows, for a recovery and for the simulator | |
 //! | `client` | the client's side | R8, R15, R16 |
 #![no_std]
@@ -56,6 +57,7 @@ mod copies;
 mod discard;
 mod evidence;
 mod executed;
+mod failures;
 mod flow;
 mod full;
 mod gap;
@@ -73,6 +75,7 @@ mod ops;
 mod pace;
 mod primary;
 mod repair;
+mod repairs;
 mod replica;
 mod replicas;
 mod scrub;

@@ -53,6 +53,37 @@ pub struct ListLengths {
     pub copies: usize,
 }
 
+impl ListLengths {
+    /// Returns the largest values that [`Mirror::grown`] may return.
+    pub fn most(limits: &base::Limits) -> ListLengths {
+        let group = limits.executed_group as usize;
+        // The bound, what was admitted before it was reached, the whole blocks that a replica needs
+        // of each of these, and copies.
+        let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
+        ListLengths {
+            executed: limits.executed_device as usize + History::count_every(limits) as usize,
+            executed_group: group,
+            // Twice, because a list that came from another replica has no floors before the next
+            // writes of its clients.
+            executed_client: group
+                .min(2 * (2 * limits.executed_window + limits.shard_ops) as usize),
+            forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
+            uncertain: crate::secondary::UNCERTAIN_MAX,
+            // The primary sends with each operation up to where the stream is finished. Before its
+            // seal a secondary keeps all, up to a bound of its own.
+            uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
+            stream,
+            in_flight: crate::window::Windows::most(limits) as usize,
+            // What was in flight when the volume was deleted.
+            gone: stream,
+            client_ops: limits.shard_ops as usize,
+            // The limit, and the last operation that was admitted below it.
+            client_bytes: limits.shard_bytes as usize + base::UNIT as usize,
+            copies: crate::pace::Pace::most(limits) as usize,
+        }
+    }
+}
+
 /// Returns the metadata of a write to a device that survives its process or not. `copied`: the
 /// entries that come with another replica's content.
 #[inline]
@@ -116,7 +147,7 @@ impl<S: UnitStore> Mirror<S> {
             } else if let Some((group, waiting)) = self.jobs.take_change(token) {
                 match result {
                     Ok(_) => self.changed(now, group, waiting, out),
-                    Err(_) => self.failures.here = true,
+                    Err(_) => self.failures.fail(),
                 }
             }
         }
@@ -189,39 +220,10 @@ impl<S: UnitStore> Mirror<S> {
                 _ => 0,
             }),
             in_flight: self.windows.most_flying() as usize,
-            gone: dirty.filter(|(unit, _)| self.is_gone(unit.volume)).count(),
+            gone: dirty.filter(|(unit, _)| self.known.is_gone(unit.volume)).count(),
             client_ops: self.ops.load().ops() as usize,
             client_bytes: self.ops.load().bytes() as usize,
             copies: self.copies.running() as usize,
-        }
-    }
-
-    /// Returns the largest values that [`Mirror::grown`] may return.
-    pub fn may_grow(limits: &base::Limits) -> ListLengths {
-        let group = limits.executed_group as usize;
-        // The bound, what was admitted before it was reached, the whole blocks that a replica needs
-        // of each of these, and copies.
-        let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
-        ListLengths {
-            executed: limits.executed_device as usize + History::count_every(limits) as usize,
-            executed_group: group,
-            // Twice, because a list that came from another replica has no floors before the next
-            // writes of its clients.
-            executed_client: group
-                .min(2 * (2 * limits.executed_window + limits.shard_ops) as usize),
-            forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
-            uncertain: crate::secondary::UNCERTAIN_MAX,
-            // The primary sends with each operation up to where the stream is finished. Before its
-            // seal a secondary keeps all, up to a bound of its own.
-            uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
-            stream,
-            in_flight: crate::window::Windows::most(limits) as usize,
-            // What was in flight when the volume was deleted.
-            gone: stream,
-            client_ops: limits.shard_ops as usize,
-            // The limit, and the last operation that was admitted below it.
-            client_bytes: limits.shard_bytes as usize + base::UNIT as usize,
-            copies: crate::pace::Pace::most(limits) as usize,
         }
     }
 

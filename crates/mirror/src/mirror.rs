@@ -7,6 +7,7 @@
 
 use crate::arrival;
 use crate::copies::Copies;
+use crate::failures::Failures;
 use crate::full::Usable;
 use crate::gap::Lost;
 use crate::history::History;
@@ -14,37 +15,22 @@ use crate::jobs::{Ended, Jobs};
 use crate::known::Known;
 use crate::lease::Leases;
 use crate::marks::metadata;
-use crate::op::{Asker, Local, Op, Streamed, Work, Write};
+use crate::op::{Caller, Local, Op, Streamed, Work, Write};
 use crate::ops::Ops;
-use crate::repair::Repair;
+use crate::repairs::Repairs;
 use crate::replica::{Replica, Role};
 use crate::replicas::Replicas;
 use crate::scrub::Scrub;
 use crate::timers::Timers;
 use crate::untold::Untold;
 use crate::window::Windows;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
-use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Incarnation, Limits, Mutant, Time, mutant};
+use base::{BLOCK, BlockSet, DeviceId, GroupId, Incarnation, Limits, Mutant, Time, mutant};
 use seam::{
     Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Job, Note, ReplicaRecord, Started, UnitStore,
 };
+use wire::Status;
 use wire::message::Reply;
-use wire::{PeerLink, Status};
-
-/// Where an answer goes: the link, the asker's number for the operation, and the group.
-#[derive(Clone, Copy)]
-pub(crate) struct Caller {
-    pub link: PeerLink,
-    pub op: u64,
-    pub group: GroupId,
-}
-
-impl Caller {
-    pub(crate) fn new(asker: Asker, group: GroupId) -> Caller {
-        Caller { link: asker.link, op: asker.op, group }
-    }
-}
 
 /// Counters for status views.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,13 +57,6 @@ pub struct Stats {
     pub unreadable: u64,
 }
 
-/// A step of the loop that does all work.
-enum Step {
-    Ended(Ended),
-    /// Start an operation.
-    Start(u64),
-}
-
 /// All replicas of one shard.
 pub struct Mirror<S> {
     pub(crate) me: DeviceId,
@@ -94,21 +73,11 @@ pub struct Mirror<S> {
     pub(crate) timers: Timers,
     pub(crate) untold: Untold,
     pub(crate) usable: Usable,
-    /// By operation: the damaged blocks that it waits for.
-    pub(crate) repairs: BTreeMap<u64, Repair>,
+    pub(crate) repairs: Repairs,
     pub(crate) history: History,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
     pub(crate) failures: Failures,
-}
-
-/// What has failed in such a way that a process can't go on as it is.
-#[derive(Debug, Default)]
-pub(crate) struct Failures {
-    /// This device has: its process must stop.
-    pub here: bool,
-    /// These devices have to leave the in-sync sets of the groups that this one leads.
-    pub others: BTreeSet<DeviceId>,
 }
 
 impl<S: UnitStore> Mirror<S> {
@@ -129,9 +98,8 @@ impl<S: UnitStore> Mirror<S> {
             (group, Replica::new(record))
         };
         let replicas = Replicas::new(me, store.records().into_iter().map(replica));
-        let scrubs = store.survives() && limits.scrub_bytes > 0;
         Mirror {
-            scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
+            scrub: Scrub::new(store.survives(), &limits, boot),
             me,
             store,
             replicas,
@@ -146,7 +114,7 @@ impl<S: UnitStore> Mirror<S> {
             limits,
             usable: Usable::default(),
             gaps: Lost::default(),
-            repairs: BTreeMap::new(),
+            repairs: Repairs::default(),
             history,
             stats: Stats::default(),
             failures: Failures::default(),
@@ -173,6 +141,11 @@ impl<S: UnitStore> Mirror<S> {
         &self.replicas
     }
 
+    /// Returns the leases of this device.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
@@ -180,7 +153,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns true if the device has failed in such a way that this process must stop.
     pub fn failed(&self) -> bool {
-        self.failures.here || self.store.failed().is_some()
+        self.failures.is_here() || self.store.failed().is_some()
     }
 
     /// Returns the number of operations in flight.
@@ -229,12 +202,23 @@ impl<S: UnitStore> Mirror<S> {
 
     fn pump_all(&mut self, now: Time, out: &mut Effects) {
         loop {
-            while let Some(step) = self.next_step() {
-                self.take(now, step, out);
+            loop {
+                // What has ended goes on before other operations start.
+                match self.jobs.next_ended() {
+                    Some(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
+                    Some(Ended::Change(group, what)) => self.changed(now, group, what, out),
+                    None => match self.ops.next() {
+                        Some(key) => self.start(now, key, out),
+                        None => break,
+                    },
+                }
             }
             self.start_copies(now, out);
-            if !self.copies.arrivals.is_empty() {
-                self.start_arrivals(now, out);
+            while !self.copies.arrivals.is_empty()
+                && let Some(key) =
+                    self.copies.next_arrival(now, &self.limits, &self.ops, &self.replicas)
+            {
+                self.start_job(now, key, out);
             }
             if self.windows.have_room() {
                 self.use_room(out);
@@ -251,30 +235,13 @@ impl<S: UnitStore> Mirror<S> {
         !self.ops.none_ready() || !self.jobs.none_ended()
     }
 
-    #[inline]
-    fn next_step(&mut self) -> Option<Step> {
-        if let Some(ended) = self.jobs.next_ended() {
-            return Some(Step::Ended(ended));
-        }
-        self.ops.next().map(Step::Start)
-    }
-
-    #[inline]
-    fn take(&mut self, now: Time, step: Step, out: &mut Effects) {
-        match step {
-            Step::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
-            Step::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
-            Step::Start(key) => self.start(now, key, out),
-        }
-    }
-
     /// Starts an operation that has its range.
     fn start(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
         match &op.work {
             Work::Read(..) | Work::Extents(..) => self.start_read(now, key, out),
             Work::Write(_) => self.start_write(now, key, out),
-            Work::Stream(s) if !s.zero && arrival::yields(s) => self.arrive(now, key),
+            Work::Stream(s) if !s.zero && arrival::yields(s) => self.copies.arrive(now, key),
             Work::Stream(s) if !s.zero && s.fresh => self.start_fresh(now, key, out),
             Work::Stream(_) | Work::Whole { .. } | Work::Scrub => self.start_job(now, key, out),
             Work::Fetch(_) => self.start_fetch(now, key, out),
@@ -286,7 +253,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Starts an operation's media job.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        let gone = op.work.changes_data() && self.is_gone(op.unit.volume);
+        let gone = op.work.changes_data() && self.known.is_gone(op.unit.volume);
         let started = self.launch(key, gone, out);
         self.launched(now, key, started, out);
     }
@@ -380,7 +347,7 @@ impl<S: UnitStore> Mirror<S> {
         let list = if mending { None } else { op.list.take() };
         let (group, client, changes) = (op.group, op.client, op.work.changes_data());
         if list.is_some() {
-            self.arrived(now, key, len);
+            self.copies.arrived(now, key, len);
         }
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local -= 1;
@@ -407,7 +374,7 @@ impl<S: UnitStore> Mirror<S> {
             }
             Work::Extents(..) => unreachable!("it has no job"),
             Work::Write(_) => self.check_write(now, key, out),
-            Work::Stream(_) => self.replicated_here(now, key, out),
+            Work::Stream(_) => self.end_replicated(now, key, Status::Ok, out),
             Work::Fetch(asker) => self.fetched_here(now, key, asker, data, out),
             Work::Copy(_) => self.send_copy(now, key, data, crc, out),
             Work::Whole { .. } => self.send_whole(now, key, data, crc, out),
@@ -430,7 +397,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers a client without data.
     pub(crate) fn reply(&mut self, to: Caller, status: Status, out: &mut Effects) {
         let reply = self.answer_to(to.op, to.group, status);
-        out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
+        to.send(reply, out);
     }
 
     /// Answers a read. A checksum that the unit store knows is not computed again from memory,
@@ -449,19 +416,5 @@ impl<S: UnitStore> Mirror<S> {
             None => to.link.frame(reply, &body),
         };
         out.send(to.link.id, head, body);
-    }
-
-    /// Answers that the client's epoch is old, with the epoch that is known here and its primary.
-    /// So the client can go on without an MDM.
-    pub(crate) fn reply_stale(
-        &self,
-        to: Caller,
-        epoch: Epoch,
-        leader: Option<DeviceId>,
-        out: &mut Effects,
-    ) {
-        let reply = Reply::new(to.op, to.group, Status::Stale, self.known.map());
-        let reply = Reply { epoch, leader, ..reply };
-        out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
     }
 }

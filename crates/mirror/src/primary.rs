@@ -17,20 +17,86 @@
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
 use crate::executed::refusal;
+use crate::lease::Leases;
 use crate::members::ReplicaSet;
-use crate::mirror::{Caller, Mirror};
-use crate::op::{Local, Op, Work, Write, fits};
+use crate::mirror::Mirror;
+use crate::op::{Caller, Local, Op, Work, Write, fits};
 use crate::replica::{Replica, Role};
 use crate::sync::Phase;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, SECTOR, SdcId, Time,
-    mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Limits, Lsn, Mutant, SECTOR, SdcId, Time, mutant,
 };
 use seam::{Buf, Effects, Note, Started, UnitStore};
 use wire::message::{Io, Replicated};
 use wire::{Body, PeerLink, Status};
+
+impl Replica {
+    /// Checks whether this replica may execute the operation of a client now. `full`: the shard
+    /// takes no more of them.
+    fn admits(
+        &self,
+        me: DeviceId,
+        io: &Io,
+        body: &Body,
+        limits: &Limits,
+        full: bool,
+    ) -> Result<(), Status> {
+        let (request, config) = (io.request(), self.newest());
+        let epoch = request.epoch;
+        if config.lost {
+            return Err(Status::Lost);
+        }
+        if epoch > config.epoch {
+            return Err(Status::Behind);
+        }
+        if config.primary != Some(me)
+            || (epoch < config.epoch && !mutant::on(Mutant::NoClientEpoch))
+        {
+            return Err(Status::Stale);
+        }
+        let Role::Primary(primary) = &self.role else {
+            return Err(Status::Behind);
+        };
+        if self.next.is_some() {
+            return Err(Status::Behind);
+        }
+        let (at, len) = (request.range.at, request.range.len);
+        if !fits::<SECTOR>(at, len) {
+            return Err(Status::OutOfRange);
+        }
+        // A forgotten write is described by the number after its own, and there is none after this
+        // (R8).
+        if request.client.seq == u64::MAX {
+            return Err(Status::OutOfRange);
+        }
+        if matches!(io, Io::Write(_)) && body.data.len() != len as usize {
+            return Err(Status::OutOfRange);
+        }
+        if full || request.client.sdc.0 == 0 {
+            return Err(Status::Busy);
+        }
+        if matches!(io, Io::Write(_) | Io::Zero(_)) {
+            // A discard may make the space that the client's oldest write waits for, so discards
+            // have room beyond the window of writes.
+            let windows = if matches!(io, Io::Zero(_)) { 2 } else { 1 };
+            let most = windows * limits.executed_window as usize;
+            self.record.executed.admits(request.client, most).map_err(refusal)?;
+            if !primary.has_room(limits) {
+                return Err(Status::Busy);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
+    /// the primary for now (rule R3).
+    fn may_read(&self, now: Time, leases: &Leases) -> bool {
+        let needed = self.needed();
+        needed.is_empty() || self.config.devices(needed).all(|device| leases.holds(now, device))
+    }
+}
 
 impl<S: UnitStore> Mirror<S> {
     /// Takes an operation of a client. The caller has checked the session, and the volume against
@@ -39,13 +105,19 @@ impl<S: UnitStore> Mirror<S> {
         let (group, asked) = (io.request().group, io.request().epoch);
         let caller = Caller { link, op: io.request().op, group };
         self.copies.pace.client(now);
-        match self.admit(io, &body) {
+        let full = self.ops.load().is_full(&self.limits);
+        let verdict = match self.replicas.get(group) {
+            Some(replica) => replica.admits(self.me, io, &body, &self.limits, full),
+            None if io.request().map > self.known.map() => Err(Status::Behind),
+            None => Err(Status::Stale),
+        };
+        match verdict {
             Ok(()) => self.accept(now, link, io, body),
             Err(Status::Stale) => {
                 let config = self.replicas.get(group).map(Replica::newest);
                 let (epoch, leader) = config.map_or((Epoch(0), None), |c| (c.epoch, c.primary));
                 out.note(Note::StaleEpoch { group, have: epoch, got: asked });
-                self.reply_stale(caller, epoch, leader, out);
+                caller.send(self.known.stale(caller, epoch, leader), out);
             }
             Err(status) => self.reply(caller, status, out),
         }
@@ -81,63 +153,6 @@ impl<S: UnitStore> Mirror<S> {
         self.pump(now, out);
     }
 
-    /// Checks whether this replica may execute the operation now.
-    fn admit(&self, io: &Io, body: &Body) -> Result<(), Status> {
-        let request = io.request();
-        let epoch = request.epoch;
-        let Some(replica) = self.replicas.get(request.group) else {
-            return Err(if request.map > self.known.map() {
-                Status::Behind
-            } else {
-                Status::Stale
-            });
-        };
-        let config = replica.newest();
-        if config.lost {
-            return Err(Status::Lost);
-        }
-        if epoch > config.epoch {
-            return Err(Status::Behind);
-        }
-        if config.primary != Some(self.me)
-            || (epoch < config.epoch && !mutant::on(Mutant::NoClientEpoch))
-        {
-            return Err(Status::Stale);
-        }
-        let Role::Primary(primary) = &replica.role else {
-            return Err(Status::Behind);
-        };
-        if replica.next.is_some() {
-            return Err(Status::Behind);
-        }
-        let (at, len) = (request.range.at, request.range.len);
-        if !fits::<SECTOR>(at, len) {
-            return Err(Status::OutOfRange);
-        }
-        // A forgotten write is described by the number after its own, and there is none after this
-        // (R8).
-        if request.client.seq == u64::MAX {
-            return Err(Status::OutOfRange);
-        }
-        if matches!(io, Io::Write(_)) && body.data.len() != len as usize {
-            return Err(Status::OutOfRange);
-        }
-        if self.ops.load().is_full(&self.limits) || request.client.sdc.0 == 0 {
-            return Err(Status::Busy);
-        }
-        if matches!(io, Io::Write(_) | Io::Zero(_)) {
-            // A discard may make the space that the client's oldest write waits for, so discards
-            // have room beyond the window of writes.
-            let windows = if matches!(io, Io::Zero(_)) { 2 } else { 1 };
-            let most = windows * self.limits.executed_window as usize;
-            replica.record.executed.admits(request.client, most).map_err(refusal)?;
-            if !primary.has_room(&self.limits) {
-                return Err(Status::Busy);
-            }
-        }
-        Ok(())
-    }
-
     fn accept(&mut self, now: Time, link: PeerLink, io: &Io, body: Body) {
         let group = io.request().group;
         let key = self.ops.insert(Op::of_client(io, link, body, now));
@@ -151,26 +166,17 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- reads ----
 
-    /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
-    /// the primary for now (rule R3).
-    fn may_read(&self, now: Time, group: GroupId) -> bool {
-        let replica = &self.replicas.of(group);
-        let needed = replica.needed();
-        needed.is_empty()
-            || replica.config.devices(needed).all(|device| self.leases.holds(now, device))
-    }
-
     pub(crate) fn start_read(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let group = op.group;
-        if self.is_gone(op.unit.volume) {
+        if self.known.is_gone(op.unit.volume) {
             self.finish_client(key, Status::NoVolume, out);
-        } else if !self.may_read(now, group) {
+        } else if !self.replicas.of(group).may_read(now, &self.leases) {
             out.note(Note::LeaseWait { group });
             self.replicas.park(&mut self.ops, group, key);
         } else if matches!(op.work, Work::Extents(..)) {
             self.finish_extents(key, out);
-        } else if self.meets_gap(op) {
+        } else if self.gaps.are_met(op, || self.store.valid(group, op.unit)) {
             self.finish_client(key, Status::Media, out);
         } else {
             self.start_job(now, key, out);
@@ -195,7 +201,7 @@ impl<S: UnitStore> Mirror<S> {
     fn finish_extents(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (first, end) = (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK));
-        let valid = match self.is_gap(op.group, op.unit) {
+        let valid = match self.gaps.contain(op.group, op.unit) {
             true => BlockSet::FULL,
             false => self.store.valid(op.group, op.unit),
         };
@@ -214,20 +220,25 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit) = (op.group, op.unit);
         let again = op.write().is_some_and(|write| write.retry) && !mutant::on(Mutant::NoDedupe);
-        if self.is_gone(unit.volume) {
+        if self.known.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
-        if again && let Some(status) = self.is_executed(key) {
-            if status == Status::Ok {
-                out.note(Note::Deduped { group });
+        if again {
+            let op = self.ops.get_mut(key).expect("the operation lives");
+            let list = &self.replicas.of(group).record.executed;
+            if let Some(status) = self.history.reduce(op, list) {
+                if status == Status::Ok {
+                    out.note(Note::Deduped { group });
+                }
+                return self.finish_client(key, status, out);
             }
-            return self.finish_client(key, status, out);
         }
         if !self.gaps.is_nowhere() {
-            if self.meets_gap(self.ops.get(key).expect("the operation lives")) {
+            let op = self.ops.get_mut(key).expect("the operation lives");
+            if self.gaps.are_met(op, || self.store.valid(group, unit)) {
                 return self.finish_client(key, Status::Media, out);
             }
-            self.zeros_as_data(key, out);
+            self.gaps.zeros_as_data(op, out.pool());
         }
         let op = self.ops.get(key).expect("the operation lives");
         let (at, len, bytes) = (op.at, op.len, self.windows.bytes(op));
@@ -257,48 +268,6 @@ impl<S: UnitStore> Mirror<S> {
         if let Some(started) = started {
             self.launched(now, key, started, out);
         }
-    }
-
-    /// Returns the answer to a retried write if nothing of it is left to do now.
-    ///
-    /// If a part of the write is in the content, the operation is reduced to the first run of
-    /// missing blocks, and to no more than that: other clients may have overwritten the blocks
-    /// between two such runs. A write with several missing runs is answered `Busy` after each of
-    /// them but the last, so the client asks again for the next one.
-    fn is_executed(&mut self, key: u64) -> Option<Status> {
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        let done = self.replicas.of(op.group).record.executed.blocks(op.client);
-        let mut left = BlockSet::touching(op.at, op.len);
-        left.remove(done);
-        let Work::Write(write) = &mut op.work else { return None };
-        let Some(first) = left.first_run() else { return Some(write.status_when_done()) };
-        let first = if mutant::on(Mutant::RetryWhole) { 0..BLOCKS_PER_UNIT } else { first };
-        // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
-        // be, too.
-        if self.history.forgotten().covers(op.group, op.client)
-            && !mutant::on(Mutant::ForgetSilently)
-        {
-            return Some(Status::Forgotten);
-        }
-        let (from, to) =
-            ((first.start * BLOCK).max(op.at), (first.end * BLOCK).min(op.at + op.len));
-        left.remove(BlockSet::from_range(first));
-        write.more |= !left.is_empty();
-        // The operation may wait now, and then come here again with the reduced range.
-        write.in_part |= (from, to - from) != (op.at, op.len);
-        if !write.zero && (from, to) != (op.at, op.at + op.len) {
-            let whole = op.body.clone();
-            op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
-            op.body_crc = op.body_crc.map(|sum| {
-                // The checksum of the part is computed first. If the body had changed by then, that
-                // of the whole differs, and the part gets a wrong one.
-                let part = base::crc::crc32c(&op.body);
-                let same = base::crc::crc32c(&whole) == sum;
-                if same { part } else { !part }
-            });
-        }
-        (op.at, op.len) = (from, to - from);
-        None
     }
 
     /// Assigns an operation's lsn and sends it to all replicas that need it.

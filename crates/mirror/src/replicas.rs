@@ -7,14 +7,15 @@
 use crate::evidence::Evidence;
 use crate::lock::Range;
 use crate::members::GroupConfig;
-use crate::op::Work;
+use crate::op::{Op, Work};
 use crate::ops::Ops;
+use crate::pace::Purpose;
 use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
 use crate::sync::Sync;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, GroupId, IdMap, Incarnation, Mutant, SdcId, VolumeId, mutant};
+use base::{DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, Mutant, SdcId, VolumeId, mutant};
 use seam::ReplicaRecord;
 use wire::Status;
 
@@ -134,6 +135,13 @@ impl Replicas {
         }
     }
 
+    /// Returns true if the configuration in which an operation began has ended.
+    pub(crate) fn are_past(&self, op: Option<&Op>) -> bool {
+        let op = op.expect("the caller has it");
+        let changing = self.get(op.group).is_none_or(|r| r.next.is_some());
+        op.is_orphan() || (matches!(op.work, Work::Whole { .. }) && changing)
+    }
+
     /// Returns the groups of which this device is the primary, in order.
     pub(crate) fn led(&self) -> Vec<GroupId> {
         let leads = |r: &Replica| matches!(r.role, Role::Primary(_));
@@ -154,6 +162,17 @@ impl Replicas {
             }
         }
         (needed, out_of_sync)
+    }
+
+    /// Returns the purpose of the copies of a group's sync, or `None` while its stream is full:
+    /// finished copies stay in the stream until the oldest write is done.
+    pub(crate) fn turn_to_copy(&self, group: GroupId, limits: &Limits) -> Option<Purpose> {
+        let replica = self.get(group);
+        let has_room = match replica.map(|r| &r.role) {
+            Some(Role::Primary(primary)) => primary.has_room(limits),
+            _ => true,
+        };
+        has_room.then(|| replica.map_or(Purpose::Settle, Replica::purpose))
     }
 
     // ---- operations ----

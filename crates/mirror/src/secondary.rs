@@ -247,11 +247,6 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// A replicated write is durable here.
-    pub(crate) fn replicated_here(&mut self, now: Time, key: u64, out: &mut Effects) {
-        self.end_replicated(now, key, Status::Ok, out);
-    }
-
     /// Refuses a replicated write because there is no space, or because a block that it would
     /// overwrite in part is damaged. Nothing was changed.
     pub(crate) fn refuse(&mut self, now: Time, key: u64, why: Status, out: &mut Effects) {
@@ -263,7 +258,14 @@ impl<S: UnitStore> Mirror<S> {
         self.end_replicated(now, key, why, out);
     }
 
-    fn end_replicated(&mut self, now: Time, key: u64, status: Status, out: &mut Effects) {
+    /// Ends a replicated write, and answers it: it is durable here, or was refused.
+    pub(crate) fn end_replicated(
+        &mut self,
+        now: Time,
+        key: u64,
+        status: Status,
+        out: &mut Effects,
+    ) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, lsn) = (op.group, op.lsn);
         let asker = match op.work {

@@ -17,7 +17,8 @@
 use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
 use crate::op::{Copying, Local, Op, Work};
-use crate::pace::{End, Purpose};
+use crate::ops::Ops;
+use crate::pace::End;
 use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -174,9 +175,51 @@ impl Sync {
         }
     }
 
+    /// The blocks that could not be read are tried once more.
+    fn read_again(&mut self) {
+        let unreadable = core::mem::take(&mut self.unreadable);
+        self.todo.extend(&unreadable);
+        self.tried.extend(&unreadable);
+    }
+
     /// Returns true if new writes wait for the seal.
     pub(crate) fn holds_writes(&self) -> bool {
         matches!(self.phase, Phase::Drain | Phase::Seal(_))
+    }
+}
+
+impl Replica {
+    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
+    /// sets of both sides reach back far enough to name every difference.
+    fn plan_copies(
+        &mut self,
+        group: GroupId,
+        peer: ReplicaSet,
+        reaches: bool,
+        ops: &Ops,
+        store: &impl UnitStore,
+    ) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let Some(sync) = &mut primary.sync else { return };
+        sync.phase = Phase::Copy;
+        if reaches {
+            sync.todo.extend(&self.record.dirty);
+        }
+        if sync.full {
+            for unit in store.units(group) {
+                sync.todo.insert(unit, store.valid(group, unit));
+            }
+        }
+        if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
+            sync.todo.clear();
+        }
+        // What is in flight and was not sent to the peer is in no dirty set yet.
+        for entry in primary.stream.iter().filter(|e| !e.done) {
+            let op = ops.get(entry.op).expect("an operation of the stream lives");
+            if !op.sent.intersects(peer) {
+                sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
+            }
+        }
     }
 }
 
@@ -296,7 +339,11 @@ impl<S: UnitStore> Mirror<S> {
                 }
                 Phase::Ask => {}
                 Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
-                Phase::Copy => self.read_again(now, group, out),
+                Phase::Copy => {
+                    self.replicas.sync_mut(group).expect("it is in this phase").read_again();
+                    self.timers.ask_no_more(group);
+                    self.advance(now, group, out);
+                }
                 Phase::Drain | Phase::Admit => self.timers.ask_no_more(group),
             }
         }
@@ -333,7 +380,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let group = m.group;
         let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
-        let gone: BTreeSet<VolumeId> = told.filter(|volume| self.is_gone(*volume)).collect();
+        let gone: BTreeSet<VolumeId> = told.filter(|volume| self.known.is_gone(*volume)).collect();
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.config.epoch != m.epoch {
             return;
@@ -391,7 +438,7 @@ impl<S: UnitStore> Mirror<S> {
         if sync.told != sync.members && !mutant::on(Mutant::SealEarly) {
             return; // waits for the others: what one peer may lack goes to all
         }
-        self.plan_copies(group, member, reaches);
+        replica.plan_copies(group, member, reaches, &self.ops, &self.store);
         self.timers.ask_no_more(group);
         self.advance(now, group, out);
     }
@@ -416,33 +463,6 @@ impl<S: UnitStore> Mirror<S> {
             (sync.phase, sync.question) = (Phase::Wipe, Some(WIPED));
         }
         self.send_question(group, out);
-    }
-
-    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
-    /// sets of both sides reach back far enough to name every difference.
-    fn plan_copies(&mut self, group: GroupId, peer: ReplicaSet, reaches: bool) {
-        let replica = self.replicas.get_mut(group).expect("the caller has it");
-        let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = &mut primary.sync else { return };
-        sync.phase = Phase::Copy;
-        if reaches {
-            sync.todo.extend(&replica.record.dirty);
-        }
-        if sync.full {
-            for unit in self.store.units(group) {
-                sync.todo.insert(unit, self.store.valid(group, unit));
-            }
-        }
-        if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
-            sync.todo.clear();
-        }
-        // What is in flight and was not sent to the peer is in no dirty set yet.
-        for entry in primary.stream.iter().filter(|e| !e.done) {
-            let op = self.ops.get(entry.op).expect("an operation of the stream lives");
-            if !op.sent.intersects(peer) {
-                sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
-            }
-        }
     }
 
     /// Continues the copy phase, or ends it when everything has been copied.
@@ -542,28 +562,12 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- copies ----
 
-    /// Returns the first group in turn whose copies may start, and their purpose. A group whose
-    /// stream is full waits: finished copies stay in the stream until the oldest write is done.
-    fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
-        let (replicas, limits) = (&self.replicas, &self.limits);
-        self.copies.next(now, limits, |group| {
-            let replica = replicas.get(group);
-            let has_room = match replica.map(|r| &r.role) {
-                Some(Role::Primary(primary)) => primary.has_room(limits),
-                _ => true,
-            };
-            has_room.then(|| replica.map_or(Purpose::Settle, Replica::purpose))
-        })
-    }
-
-    /// Returns the purpose of the group's copies.
-    fn purpose(&self, group: GroupId) -> Purpose {
-        self.replicas.get(group).map_or(Purpose::Settle, Replica::purpose)
-    }
-
     /// Starts copies, group by group in turn, as far as the limits allow.
     pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
-        while let Some((group, purpose)) = self.next_to_copy(now) {
+        loop {
+            let (replicas, limits) = (&self.replicas, &self.limits);
+            let turn = |group| replicas.turn_to_copy(group, limits);
+            let Some((group, purpose)) = self.copies.next(now, limits, turn) else { return };
             let most = (self.copies.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
             let Some(sync) = self.replicas.sync_mut(group) else { continue };
             sync.queued = false;
@@ -613,7 +617,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn start_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit, first) = (op.group, op.unit, op.at / BLOCK);
-        if self.is_gone(unit.volume) {
+        if self.known.is_gone(unit.volume) {
             self.drop_copy(key);
             return self.advance(now, group, out);
         }
@@ -680,7 +684,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);
         if let Work::Copy(Copying { since, read, .. }) = op.work {
-            let (purpose, len) = (self.purpose(group), op.len);
+            let (purpose, len) = (self.replicas.of(group).purpose(), op.len);
             // Where the receiver sets the pace, its share of the time says nothing about this
             // device.
             let paced = self.copies.pace.is_by_latency(purpose);

@@ -50,7 +50,7 @@ impl<S: UnitStore> Mirror<S> {
         self.untold.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
         self.fetch_again(None, out);
         self.cut_standing(now, out);
-        self.drop_zeros();
+        self.gaps.drop_zeros();
         let beacon = Beacon { sender: self.known.sender(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
@@ -101,12 +101,7 @@ impl<S: UnitStore> Mirror<S> {
         candidates: &BTreeSet<DeviceId>,
     ) {
         self.leases.need(now, &needed.union(candidates).copied().collect());
-        self.failures.others.retain(|device| needed.contains(device));
-    }
-
-    /// Returns true if the device has answered a beacon recently.
-    pub fn answers(&self, now: Time, device: DeviceId) -> bool {
-        self.leases.answers(now, device)
+        self.failures.need(needed);
     }
 
     /// Returns true once after joiners have become ready to be admitted.
@@ -170,12 +165,6 @@ impl<S: UnitStore> Mirror<S> {
     /// there or here. The MDM, which sees all devices, decides about silence first; this is for
     /// what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
-        self.leases.silent(now).chain(self.failures.others.iter().copied()).collect()
-    }
-
-    /// Returns the devices that have not answered for as long, of those that groups here need or
-    /// would like to have back.
-    pub fn unreached(&self, now: Time) -> impl Iterator<Item = DeviceId> {
-        self.leases.silent(now)
+        self.leases.silent(now).chain(self.failures.accused()).collect()
     }
 }

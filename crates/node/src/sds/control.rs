@@ -514,13 +514,13 @@ impl Sds {
         let mut suspects: Vec<u32> = silent.chain(refused.iter().copied()).collect();
         suspects.sort_unstable();
         suspects.dedup();
-        let mut unreached: Vec<u32> = mirror.unreached(now).map(|d| d.0).collect();
+        let mut unreached: Vec<u32> = mirror.leases().silent(now).map(|d| d.0).collect();
         unreached.extend(&refused);
         unreached.sort_unstable();
         unreached.dedup();
         let back = |d: &DeviceId| {
             let linked = self.followers.up(*d).is_some();
-            linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
+            linked && mirror.leases().answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
         };
         let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| {
             Admission { group: group.0, epoch: epoch.0, device: device.0 }

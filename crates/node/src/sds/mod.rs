@@ -268,7 +268,7 @@ impl Sds {
 
     /// Returns the upper bounds of the lengths of the lists of the replicas here.
     pub fn may_grow(&self) -> ListLengths {
-        Mirror::<Device>::may_grow(&self.config.limits)
+        ListLengths::most(&self.config.limits)
     }
 
     /// True if this process must end.

@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn each_list_of_a_server_is_judged_by_its_own_bound() {
-        judge_each(Mirror::<Device>::may_grow(&base::Limits::TEST_MIN), SERVER, rows);
+        judge_each(mirror::ListLengths::most(&base::Limits::TEST_MIN), SERVER, rows);
     }
 
     #[test]
