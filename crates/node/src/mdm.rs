@@ -32,6 +32,7 @@ mod lengths;
 mod links;
 mod maps;
 mod moved;
+mod older;
 mod peers;
 mod recovery;
 mod reports;

@@ -6,10 +6,11 @@
 //!   still leads. The consensus is asked, and each question has a higher number than the one
 //!   before.
 
-use super::fence::Fence;
+use super::fence::{Fence, is_everywhere};
 use super::links::Links;
+use super::older::OlderProcesses;
 use alloc::vec::Vec;
-use base::{Duration, LinkId, Mutant, Time, mutant};
+use base::{Duration, LinkId, MapVersion, Mutant, Time, mutant};
 use mdm::state::State;
 use seam::{Buf, Head};
 use wire::control::Refusal;
@@ -86,6 +87,8 @@ pub(super) struct Answers {
     known: u64,
     /// When an answer that waits for a fence may leave, or has to.
     due: Option<Time>,
+    /// When processes that were replaced can't serve any more.
+    older: OlderProcesses,
 }
 
 impl Answers {
@@ -129,6 +132,11 @@ impl Answers {
         self.known = questions.into_iter().fold(self.known, u64::max);
     }
 
+    /// Records that a process may have replaced an older one. The map of this version names it.
+    pub(super) fn replaced(&mut self, map: MapVersion) {
+        self.older.replaced(map);
+    }
+
     /// Returns when an answer that waits for a fence may leave, or has to.
     pub(super) fn wake_at(&self) -> Option<Time> {
         self.due
@@ -147,9 +155,15 @@ impl Answers {
         (state, links, grace): (&State, &Links, Duration),
         counts: impl Fn(u64) -> bool,
     ) -> Vec<Answer> {
+        if let Some(map) = self.older.awaited()
+            && is_everywhere(map, state, links)
+        {
+            self.older.known_to_all(now);
+        }
         let fences = self.list.iter_mut().filter_map(|a| a.fence.as_mut());
         fences.for_each(|fence| fence.look(now, state, links));
-        let over_at = |fence: &Fence| fence.over_at(state, links, grace);
+        let ended = self.older.ended_at(grace);
+        let over_at = |fence: &Fence| fence.over_at((state, links), grace, ended);
         let fences = self.list.iter().filter_map(|a| a.fence.as_ref());
         self.due = fences.map(over_at).filter(|at| *at > now).min();
         let known = self.known;

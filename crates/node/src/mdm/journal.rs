@@ -339,3 +339,45 @@ impl Journal {
         self.leadership.is_some_and(|l| l.begun && (early || l.proposed.is_none()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Prng;
+    use mdm::command::FormCluster;
+
+    /// Returns the journal of the only MDM, which has read an empty log.
+    fn sole() -> Journal {
+        let mut journal = Journal::new(1 << 20, Duration::from_millis(50), 2);
+        let image = Image::first(1, entry::to_bytes(&State::new(), 0));
+        journal.start(Time(1), image, Prng::new(1));
+        journal
+    }
+
+    #[test]
+    fn an_mdm_without_a_consensus_waits_for_its_log_and_names_no_leader() {
+        let mut journal = Journal::new(1 << 20, Duration::from_millis(50), 2);
+        assert!(journal.is_undecided(false) && journal.is_empty() && !journal.may_propose());
+        assert!(journal.turn().is_none() && !journal.see_leader() && journal.take_lead().is_none());
+        assert!(journal.not_leader().text.contains("belongs to no cluster yet"));
+        assert!(sole().not_leader().text.contains("does not lead"));
+    }
+
+    #[test]
+    fn nothing_is_proposed_before_the_leadership_has_begun() {
+        let journal = sole();
+        assert_eq!((journal.id(), journal.term()), (1, 0));
+        assert!(journal.is_decided() && !journal.may_propose() && !journal.may_let_out());
+    }
+
+    #[test]
+    fn a_change_is_made_once_and_kept_in_the_batch() {
+        let (mut journal, mut batch) = (sole(), Commands::default());
+        let form = || Command::FormCluster(FormCluster { cluster: 7 });
+        let change = journal.state().change(form()).unwrap();
+        journal.make(change, &mut batch);
+        assert_eq!(journal.state().cluster.0, 7);
+        assert!(!batch.is_empty());
+        assert!(journal.state().change(form()).is_ok_and(|again| again.is_nothing()));
+    }
+}

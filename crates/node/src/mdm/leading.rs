@@ -70,6 +70,7 @@ impl Mdm {
     fn begin(&mut self, now: Time, out: &mut Effects) {
         self.reports.begin(now, self.config.limits.suspect_after * 5);
         self.life = Incarnation(out.prng().next_u64() | 1);
+        self.answers.replaced(self.journal.state().version);
         self.watch.begin(now, self.journal.state(), &mut self.dials, out);
     }
 

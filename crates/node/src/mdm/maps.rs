@@ -107,3 +107,38 @@ fn encode(page: &MapPage, out: &mut Effects) -> Buf {
     page.encode(&mut body.as_mut()).expect("the buffer has the encoded length");
     body
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Incarnation, Prng, SdcId};
+    use mdm::command::{Command, FormCluster};
+    use seam::{BufPool, Effect};
+
+    fn sent(out: &mut Effects) -> usize {
+        out.drain().filter(|effect| matches!(effect, Effect::Send { .. })).count()
+    }
+
+    #[test]
+    fn a_request_that_waits_is_answered_when_there_is_news() {
+        let mut out = Effects::new(BufPool::new(1 << 20), Prng::new(1), None);
+        let (mut state, mut links, mut maps) = (State::new(), Links::default(), Maps::default());
+        let link = LinkId(1);
+        links.add(link);
+        links.register(link, Peer::Sdc(SdcId(1), Incarnation(1)), 1);
+        let pull = |wait| Some(Pull { have: MapVersion(0), op: 5, wait });
+        links.open_mut(link).parked = pull(true);
+        maps.hand_out(&state, &mut links, &mut out);
+        assert_eq!(sent(&mut out), 0);
+        state.apply(1, &Command::FormCluster(FormCluster { cluster: 7 }));
+        assert!(maps.note(&state, &mut out) && !maps.note(&state, &mut out));
+        out.drain().for_each(drop);
+        maps.hand_out(&state, &mut links, &mut out);
+        assert_eq!((sent(&mut out), links.open(link).have), (1, state.version));
+        maps.hand_out(&state, &mut links, &mut out);
+        assert_eq!(sent(&mut out), 0, "it was answered");
+        links.open_mut(link).parked = pull(false);
+        maps.hand_out(&state, &mut links, &mut out);
+        assert_eq!(sent(&mut out), 1);
+    }
+}

@@ -461,3 +461,63 @@ fn shares(state: &State, device: DeviceId, cut_off: &BTreeSet<DeviceId>) -> bool
     };
     state.is_up(device) && state.groups_of(device).iter().any(with_others)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Prng;
+    use mdm::command::DeviceUp;
+    use seam::{BufPool, Effect};
+
+    fn effects() -> Effects {
+        Effects::new(BufPool::new(1 << 20), Prng::new(1), None)
+    }
+
+    fn one_device() -> State {
+        let mut state = State::new();
+        let (name, address) = ("a".into(), "10.0.0.1:7000".into());
+        let up =
+            DeviceUp { device: 1, sds: 1, incarnation: 1, name, address, ..Default::default() };
+        state.apply(1, &Command::DeviceUp(up));
+        state
+    }
+
+    fn dials(out: &mut Effects) -> usize {
+        out.drain().filter(|effect| matches!(effect, Effect::Dial { .. })).count()
+    }
+
+    #[test]
+    fn nothing_is_dialled_unless_this_mdm_serves() {
+        let (state, mut out, mut dialled) = (one_device(), effects(), Dials::default());
+        let mut watch = Watch::new(&Limits::TEST_MIN);
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 0);
+        watch.begin(Time(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 1, "it says who it is");
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 1, "one dial to a device at a time");
+        watch.stop();
+        watch.dial_failed(
+            Time(2),
+            (DialId(1), DialError::Unreachable),
+            (&state, &Links::default()),
+            &mut Inputs::default(),
+        );
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 0);
+    }
+
+    #[test]
+    fn a_device_that_is_down_and_beats_is_to_be_revived() {
+        let mut state = one_device();
+        let down = DeviceDown { device: 1, incarnation: 1, dead: false };
+        state.apply(2, &Command::DeviceDown(down));
+        let mut watch = Watch::new(&Limits::TEST_MIN);
+        let life = (DeviceId(1), Incarnation(1));
+        watch.device_beats(Time(1), life, Heartbeat::default(), &state);
+        assert!(watch.revived.contains(&DeviceId(1)));
+        watch.stop();
+        assert!(watch.revived.is_empty());
+    }
+}

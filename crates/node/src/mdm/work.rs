@@ -24,7 +24,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, LinkId, Time};
+use base::{DeviceId, Incarnation, LinkId, Time};
 use mdm::command::{self, Command, DeviceDown};
 use mdm::detector::{Verdict, loss_limit};
 use mdm::entry::{Commands, ENTRY_MAX};
@@ -152,7 +152,13 @@ impl Work<'_> {
         }
         self.watch.count_absences(self.now, &change, self.journal.state(), self.out);
         let command = self.journal.make(change, &mut self.batch);
-        self.watch.changed(self.now, &command, self.journal.state(), self.out);
+        let state = self.journal.state();
+        if let Command::DeviceUp(c) = &command
+            && state.devices[&DeviceId(c.device)].incarnation > Incarnation(1)
+        {
+            self.answers.replaced(state.version);
+        }
+        self.watch.changed(self.now, &command, state, self.out);
         true
     }
 
