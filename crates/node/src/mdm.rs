@@ -123,7 +123,7 @@ impl Mdm {
 
     /// Returns what it has heard from devices and clients.
     pub fn observed(&self) -> &Observed {
-        &self.watch.observed
+        self.watch.observed()
     }
 
     /// Returns the state, for oracles. If [`Mdm::is_settled`], all of it is committed.
@@ -148,7 +148,7 @@ impl Mdm {
 
     /// Returns true if it leads and nothing waits.
     pub fn is_settled(&self) -> bool {
-        let idle = self.inputs.is_empty() && self.watch.revived.is_empty();
+        let idle = self.inputs.is_empty() && self.watch.is_idle();
         self.is_ready() && self.journal.is_settled() && idle
     }
 
@@ -191,7 +191,7 @@ impl Mdm {
             Some((_, false)) => out.push(Effect::Close { link }),
             None => {
                 // A process listens. That was the question.
-                self.watch.detector.answered(now, dial.0);
+                self.watch.answered(now, dial);
                 let config = &self.config;
                 let mut hello =
                     hello(&config.dialect, self.state().cluster, Role::Mdm, &config.name);

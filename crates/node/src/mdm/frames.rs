@@ -191,8 +191,7 @@ impl Mdm {
                 let link = self.links.open_mut(link);
                 (link.parked, link.have) = (Some(pull), have);
                 if let Peer::Device(device, _) = peer {
-                    let seen = self.watch.observed.devices.entry(device).or_default();
-                    seen.map = seen.map.max(have);
+                    self.watch.device_has(device, have);
                 }
             }
             (Ok(Frame::Proposal(_)), Some(Role::Sds)) => {
@@ -270,7 +269,7 @@ impl Mdm {
         if (m.device, m.incarnation) != (device.0, life.0) {
             return Err(unexpected(format!("{device} can't propose for dev{}", m.device)));
         }
-        self.watch.detector.heard(now, device, life);
+        self.watch.heard(now, device, life);
         let state = self.journal.state();
         for refused in m.refused.iter().take(state.devices.len()) {
             self.watch.probe(DeviceId(*refused), state, &mut self.dials, out);

@@ -5,6 +5,8 @@
 //! Devices that are up in the map have to be heard from the moment at which this MDM begins to
 //! lead; what happened before is not known.
 //!
+//! [`healing`]: what follows for devices that are slow or cut off, and for groups.
+//!
 //! Invariants: nothing is dialled unless this MDM serves. All of it is of one leadership, and is
 //! forgotten with it.
 //!
@@ -12,16 +14,17 @@
 //! and name the MDM's incarnation, so that a server whose link still leads to an earlier one
 //! reconnects at once.
 
+mod healing;
+
 use super::dials::Dials;
 use super::inputs::Inputs;
 use super::links::{Gone, Links};
 use super::verdicts::{self, Verdicts};
 use alloc::collections::BTreeSet;
-use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, Duration, Incarnation, Limits, LinkId, SdcId, Time};
+use base::{DeviceId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
 use core::net::SocketAddr;
-use mdm::command::{Command, DeviceDown, DevicesDown};
+use mdm::command::{Command, DeviceDown};
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
 use mdm::reach::Reach;
@@ -36,13 +39,13 @@ pub(super) struct Watch {
     limits: Limits,
     /// True while this MDM leads and the cluster is formed.
     serves: bool,
-    pub detector: Detector,
-    pub healer: Healer,
+    detector: Detector,
+    healer: Healer,
     slowness: Slowness,
     reach: Reach,
-    pub observed: Observed,
+    observed: Observed,
     /// Devices that are down in the map and sent a heartbeat.
-    pub revived: BTreeSet<DeviceId>,
+    revived: BTreeSet<DeviceId>,
     /// Verdicts that wait for those on the same server's other devices.
     verdicts: Verdicts,
     /// True if the driver was told that rebuilds are held back, because many servers are away.
@@ -182,6 +185,42 @@ impl Watch {
         self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
     }
 
+    /// Returns what it has heard from devices and clients.
+    pub(super) fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
+    /// Returns the devices that are silent and were not declared lost.
+    pub(super) fn unheard(&self, now: Time) -> BTreeSet<DeviceId> {
+        self.detector.unheard(now)
+    }
+
+    /// Returns a device that is down in the map and has sent a heartbeat, and forgets that.
+    pub(super) fn take_revived(&mut self) -> Option<DeviceId> {
+        self.revived.pop_first()
+    }
+
+    /// Returns true if no device is to be revived.
+    pub(super) fn is_idle(&self) -> bool {
+        self.revived.is_empty()
+    }
+
+    /// Records that a device has sent something.
+    pub(super) fn heard(&mut self, now: Time, device: DeviceId, life: Incarnation) {
+        self.detector.heard(now, device, life);
+    }
+
+    /// Records that a device has the map of this version.
+    pub(super) fn device_has(&mut self, device: DeviceId, map: MapVersion) {
+        let seen = self.observed.devices.entry(device).or_default();
+        seen.map = seen.map.max(map);
+    }
+
+    /// Records that a new incarnation of a device begins.
+    pub(super) fn born(&mut self, device: DeviceId) {
+        self.observed.devices.entry(device).or_default().born();
+    }
+
     /// Records that a device has registered.
     pub(super) fn device_came(
         &mut self,
@@ -245,6 +284,11 @@ impl Watch {
         }
     }
 
+    /// Records that a process listens at a device's address.
+    pub(super) fn answered(&mut self, now: Time, dial: DialId) {
+        self.detector.answered(now, dial.0);
+    }
+
     /// Records that a dial to a device has failed.
     pub(super) fn dial_failed(
         &mut self,
@@ -278,6 +322,11 @@ impl Watch {
         }
     }
 
+    /// Returns the verdict on a device that was silent for too long, even if no other one is heard.
+    pub(super) fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
+        self.detector.overdue(now, device)
+    }
+
     /// Returns true if the verdict is still true.
     pub(super) fn holds(&mut self, now: Time, verdict: &Verdict) -> bool {
         verdict.dead || self.detector.still_silent(now, verdict)
@@ -302,75 +351,6 @@ impl Watch {
     /// Returns true when a verdict on the device waits.
     pub(super) fn has_verdict(&self, device: DeviceId) -> bool {
         self.verdicts.has(device)
-    }
-
-    // ---- what is to be done ----
-
-    /// Returns the command that takes devices which are cut off out of the groups that others can
-    /// serve (rule R12; `mdm::reach` finds these devices). Such a device goes down, so that the
-    /// others lead what it led. Its next heartbeat brings it back, without those groups. From then
-    /// on it leads only groups in which it alone is in sync, and joins the others again when their
-    /// primaries reach it.
-    pub(super) fn cut_off(
-        &mut self,
-        now: Time,
-        state: &State,
-        out: &mut Effects,
-    ) -> Option<Command> {
-        let found = self.reach.look(now, state, &self.limits)?;
-        self.observed.parted = self.reach.parted(now, &self.limits);
-        let before = core::mem::replace(&mut self.observed.cut_off, found.clone());
-        for device in before.difference(&found) {
-            out.note(Note::CutOff { device: *device, over: true });
-        }
-        for device in found.difference(&before) {
-            out.note(Note::CutOff { device: *device, over: false });
-            if !shares(state, *device, &found) {
-                // It counts as an absence: primaries would try to bring the device up to date again
-                // and again.
-                self.count_absence(now, *device, None, state, out);
-            }
-        }
-        let down = |device: &DeviceId| {
-            let incarnation = state.devices[device].incarnation.0;
-            DeviceDown { device: device.0, incarnation, dead: false }
-        };
-        let list: Vec<DeviceDown> =
-            found.iter().filter(|d| shares(state, **d, &found)).map(down).collect();
-        (!list.is_empty()).then_some(Command::DevicesDown(DevicesDown { list }))
-    }
-
-    /// Returns the devices that are to be ejected because they are slow, and how long an operation
-    /// took there. An ejected device counts as lost, and is held out when it registers.
-    pub(super) fn slow(&mut self, now: Time, state: &State) -> Vec<(DeviceId, Duration)> {
-        let limits = &self.limits;
-        let never = limits.slow.is_zero() || limits.quarantine.is_zero();
-        let slow = self.slowness.look(now, state, &self.observed, limits);
-        let ejects = !never && !mutant::on(Mutant::KeepSlow);
-        slow.into_iter().filter(|_| ejects).collect()
-    }
-
-    /// Records that a slow device was ejected.
-    pub(super) fn sent_away(&mut self, device: DeviceId) {
-        self.observed.devices.entry(device).or_default().quarantine.sent_away();
-    }
-
-    /// Returns the commands that give groups other replicas where that is due.
-    pub(super) fn heal(&mut self, now: Time, state: &State) -> Vec<Command> {
-        self.healer.work(now, state, &self.observed, &self.limits)
-    }
-
-    /// Tells the driver if rebuilds are held back from now on, or no longer.
-    pub(super) fn note_rebuilds(&mut self, out: &mut Effects) {
-        let held_back = self.healer.is_held_back();
-        if held_back != core::mem::replace(&mut self.rebuilds_held, held_back) {
-            out.note(Note::RebuildHeld { over: !held_back });
-        }
-    }
-
-    /// Returns true if rebuilds are held back, because many servers are away.
-    pub(super) fn holds_rebuilds(&self) -> bool {
-        self.rebuilds_held
     }
 
     // ---- what a command means for it ----
@@ -449,17 +429,6 @@ impl Watch {
 fn address(device: DeviceId, state: &State) -> Option<SocketAddr> {
     let entry = state.devices.get(&device).filter(|d| !d.dead)?;
     entry.address.parse().ok()
-}
-
-/// Returns true when the device shares its place in a group's in-sync set with another one that is
-/// up and not cut off.
-fn shares(state: &State, device: DeviceId, cut_off: &BTreeSet<DeviceId>) -> bool {
-    let there = |d: &DeviceId| *d != device && state.is_up(*d) && !cut_off.contains(d);
-    let with_others = |g: &base::GroupId| {
-        let in_sync = &state.groups[g].in_sync;
-        in_sync.contains(&device) && in_sync.iter().any(there)
-    };
-    state.is_up(device) && state.groups_of(device).iter().any(with_others)
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub(super) struct Work<'a> {
 impl Work<'_> {
     /// Works on the inputs that wait, as many as fit into one entry. Returns their commands.
     pub(super) fn run(mut self) -> Commands {
-        while let Some(device) = self.watch.revived.pop_first() {
+        while let Some(device) = self.watch.take_revived() {
             if let Some(command) = self.state().revive(device) {
                 self.execute(command);
             }
@@ -168,12 +168,12 @@ impl Work<'_> {
         let unit = |d: &u32| self.state().unit_of(DeviceId(*d));
         let suspects: BTreeSet<_> = m.suspects.iter().filter_map(unit).collect();
         if !m.admit.is_empty() {
-            self.watch.healer.hurry(self.now, &self.config.limits);
+            self.watch.hurry(self.now);
         }
         let beside = self.state().units_beside(DeviceId(m.device));
         let believable = suspects.len() <= loss_limit(beside);
         let when = if mutant::on(Mutant::QuarantineForever) { Time::ZERO } else { self.now };
-        let held = |device| self.watch.observed.is_out(device, when);
+        let held = |device| self.watch.observed().is_out(device, when);
         let may = |command: &Command| match command {
             Command::Suspect(c) => believable && !self.watch.has_verdict(DeviceId(c.device)),
             Command::Join(c) => !held(DeviceId(c.device)),

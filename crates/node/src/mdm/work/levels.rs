@@ -92,14 +92,14 @@ impl Work<'_> {
         let there = state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
         let devices = there.map(|(id, d)| {
             let name = state.servers.get(&d.sds).map_or("?", |s| &s.name);
-            let seen = self.watch.observed.devices.get(id).and_then(|seen| seen.build.clone());
+            let seen = self.watch.observed().devices.get(id).and_then(|seen| seen.build.clone());
             match self.links.has_device(*id) && state.is_up(*id) {
                 true => Party::up(name, seen),
                 false => Party::down(name),
             }
         });
         let clients = self.links.sdcs().filter_map(|id| {
-            let seen = self.watch.observed.sdcs.get(&id).and_then(|seen| seen.build.clone());
+            let seen = self.watch.observed().sdcs.get(&id).and_then(|seen| seen.build.clone());
             Some(Party::up(&state.sdcs.get(&id)?.name, seen))
         });
         let all: alloc::vec::Vec<Party> = members.chain(devices).chain(clients).collect();

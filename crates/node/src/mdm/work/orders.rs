@@ -40,7 +40,7 @@ impl Work<'_> {
                     Some(Ask::ResizeVolume(m)) => &m.name,
                     _ => "",
                 };
-                let (state, unheard) = (self.state(), self.watch.detector.unheard(self.now));
+                let (state, unheard) = (self.state(), self.watch.unheard(self.now));
                 let volume = state.volume_named(name);
                 reply.volume = volume.map(|(id, v)| status::volume(state, &unheard, id, v));
                 Ok(())
@@ -61,7 +61,7 @@ impl Work<'_> {
     // Long: one match over all orders.
     fn change(&mut self, ask: Option<&Ask>) -> Result<Option<Change>, Refused> {
         let (limits, seen, words) =
-            (&self.config.limits, &self.watch.observed, self.reports.words());
+            (&self.config.limits, self.watch.observed(), self.reports.words());
         let state = self.journal.state();
         if let Some(made) = self.reports.order(self.now, ask, state) {
             return made?.map(|command| state.change(command)).transpose();
@@ -110,7 +110,7 @@ impl Work<'_> {
 
     /// Answers an order that asks for information.
     fn tell(&self, ask: Option<&Ask>, reply: &mut AdminReply) -> Result<(), Refused> {
-        let (seen, words) = (&self.watch.observed, self.reports.words());
+        let (seen, words) = (self.watch.observed(), self.reports.words());
         match ask {
             Some(Ask::Damage(m)) => {
                 reply.damage = Some(self.state().damage(&m.volume, seen, words)?);
@@ -122,9 +122,9 @@ impl Work<'_> {
     }
 
     fn status(&self) -> StatusInfo {
-        let unheard = self.watch.detector.unheard(self.now);
+        let unheard = self.watch.unheard(self.now);
         let (state, limits) = (self.state(), &self.config.limits);
-        let mut info = status::status(state, &self.watch.observed, &unheard, self.now, limits);
+        let mut info = status::status(state, self.watch.observed(), &unheard, self.now, limits);
         info.mdm_pid = self.config.pid;
         let me = self.journal.id();
         info.mdms = self.journal.member_status(|id| match id == me {

@@ -40,7 +40,7 @@ impl Work<'_> {
             Registration::New(id, mut command) => {
                 self.tell_release(&mut command, m);
                 self.execute(command);
-                self.watch.observed.devices.entry(id).or_default().born();
+                self.watch.born(id);
                 (id, opened)
             }
             Registration::Superseded(text) => {
@@ -179,7 +179,7 @@ impl Work<'_> {
         let known = self.state().devices.get(&DeviceId(m.device));
         let right = known.is_some_and(|d| d.store == m.store && d.intent != Intent::Removed);
         let late = silent.iter().filter(|_| right);
-        let late = late.filter_map(|device| self.watch.detector.overdue(self.now, *device));
+        let late = late.filter_map(|device| self.watch.overdue(self.now, *device));
         let late: Vec<Verdict> = late.collect();
         if !late.is_empty() {
             self.inputs.push(Input::Verdicts(late));
