@@ -1,5 +1,5 @@
-//! What follows from what a leader watches: devices that are slow or cut off go down, and groups get
-//! other replicas.
+//! What follows from what a leader watches: devices that are slow or cut off go down, and groups
+//! get other replicas.
 
 use super::Watch;
 use alloc::collections::BTreeSet;
