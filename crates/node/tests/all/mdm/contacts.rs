@@ -30,7 +30,7 @@ impl Bench {
     /// Removes the dials that wait, and returns the last one to an address.
     fn dial_to(&mut self, address: &str) -> Option<DialId> {
         let dials = std::mem::take(&mut self.dials).into_iter();
-        dials.filter(|(_, to)| to == address).map(|(dial, _)| dial).last()
+        dials.filter(|(_, to)| to == address).map(|(dial, _)| dial).next_back()
     }
 }
 
