@@ -278,6 +278,13 @@ impl Op {
         Op::new(m.group, unit, at, len, Work::Fetch(Asker { link, op: m.op }))
     }
 
+    /// Returns true if both read the same blocks for the same operation of the group's primary.
+    pub(crate) fn is_same_fetch(&self, other: &Op) -> bool {
+        let (Work::Fetch(a), Work::Fetch(b)) = (self.work, other.work) else { return false };
+        let range = |op: &Op| (op.group, op.unit, op.at, op.len);
+        a.op == b.op && range(self) == range(other)
+    }
+
     /// Returns true if several such operations may use the same blocks at the same time.
     #[inline]
     pub(crate) fn shares(&self) -> bool {

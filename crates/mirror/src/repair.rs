@@ -42,6 +42,8 @@ const READ_AGAIN: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repair {
     from: DeviceId,
+    /// When that replica was asked last.
+    asked: Time,
     /// Replicas that can't read them either.
     damaged: ReplicaSet,
     first: u16,
@@ -178,8 +180,9 @@ impl<S: UnitStore> Mirror<S> {
         let Some(from) = other else {
             return self.unreadable(now, key, first, blocks, out);
         };
-        self.repairs.insert(key, Repair { from, damaged, first, blocks, before: mended });
-        self.send_fetch(key, out);
+        self.repairs
+            .insert(key, Repair { from, asked: now, damaged, first, blocks, before: mended });
+        self.send_fetch(now, key, out);
     }
 
     /// Asks the next replica, because the last one can't read the blocks.
@@ -194,29 +197,33 @@ impl<S: UnitStore> Mirror<S> {
             (replica.config.devices(left).next(), repair.first, repair.blocks);
         let Some(next) = next else { return self.unreadable(now, key, first, blocks, out) };
         repair.from = next;
-        self.send_fetch(key, out);
+        self.send_fetch(now, key, out);
     }
 
-    fn send_fetch(&self, key: u64, out: &mut Effects) {
-        let (Some(repair), Some(op)) = (self.repairs.get(&key), self.ops.get(key)) else { return };
+    fn send_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let Some(repair) = self.repairs.get_mut(&key) else { return };
+        repair.asked = now;
+        let (repair, Some(op)) = (*repair, self.ops.get(key)) else { return };
         let (group, epoch) = (op.group, self.epoch_of(op.group));
         let range = UnitRange { unit: op.unit, at: repair.at(), len: repair.len() };
         self.send_peer(repair.from, Fetch { op: key, group, epoch, range }, Buf::EMPTY, out);
     }
 
-    /// Repeats requests for blocks that have not come, to one device or to all.
-    pub(crate) fn fetch_again(&mut self, of: Option<DeviceId>, out: &mut Effects) {
+    /// Repeats requests for blocks that have not come: to one device, whose link is new, or to
+    /// each device that was not asked for a beacon period.
+    pub(crate) fn fetch_again(&mut self, now: Time, of: Option<DeviceId>, out: &mut Effects) {
         if self.repairs.is_empty() {
             return;
         }
-        let ops = &self.ops;
+        let (ops, every) = (&self.ops, self.limits.beacon_every);
         self.repairs.retain(|key, _| ops.get(*key).is_some());
         let waits = |(key, r): (&u64, &Repair)| {
             let asking = self.ops.get(*key).is_some_and(|op| op.local == Local::Asking);
-            (asking && of.is_none_or(|d| d == r.from)).then_some(*key)
+            let due = of.map_or(r.asked + every <= now, |device| device == r.from);
+            (asking && due).then_some(*key)
         };
         let keys: Vec<u64> = self.repairs.iter().filter_map(waits).collect();
-        keys.into_iter().for_each(|key| self.send_fetch(key, out));
+        keys.into_iter().for_each(|key| self.send_fetch(now, key, out));
     }
 
     /// Takes blocks from another replica and writes them whole. In an active group both copies are
@@ -473,7 +480,8 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- at a secondary: the primary's copy is damaged ----
 
-    /// Takes the primary's request for blocks that are damaged there.
+    /// Takes the primary's request for blocks that are damaged there. One that it repeats is
+    /// answered once, on the newest link.
     pub fn fetch_in(
         &mut self,
         now: Time,
@@ -484,7 +492,13 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         match self.check_leader(from, m.group, m.epoch) {
             Ok(()) if fits::<BLOCK>(m.range.at, m.range.len) => {
-                let key = self.ops.insert(Op::of_fetch(m, link));
+                let fetch = Op::of_fetch(m, link);
+                let known = self.ops.iter().find(|(_, op)| op.is_same_fetch(&fetch));
+                if let Some((known, _)) = known {
+                    self.ops.get_mut(known).expect("just found").work = fetch.work;
+                    return;
+                }
+                let key = self.ops.insert(fetch);
                 self.queue(key);
                 self.pump(now, out);
             }

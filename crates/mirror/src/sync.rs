@@ -719,7 +719,7 @@ impl<S: UnitStore> Mirror<S> {
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
         self.windows.connect(device, Some(link));
         self.leases.hurry(device);
-        self.fetch_again(Some(device), out);
+        self.fetch_again(now, Some(device), out);
         for group in self.led() {
             let replica = self.replicas.get(group).expect("listed");
             let member = replica.config.member(device);

@@ -72,7 +72,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         self.tell_commits(out);
         self.tell_clean();
-        self.fetch_again(None, out);
+        self.fetch_again(now, None, out);
         self.cut_standing(now, out);
         self.drop_zeros();
         let beacon = Beacon { sender: self.sender(), sent: now };
