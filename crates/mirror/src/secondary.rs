@@ -59,7 +59,8 @@ pub(crate) struct Secondary {
     sealed: Option<Lsn>,
     /// Blocks that every replica has, and that the unit store still has in its dirty set.
     clean: Dirty,
-    /// The list of executed writes of the primary, as of the start of the sync.
+    /// The list of executed writes of the primary, as of the start of the sync; empty after the
+    /// seal.
     source: ExecutedList,
     /// The primary's question for this replica's state. It is answered when everything is done that
     /// came before it.
@@ -523,6 +524,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         self.take_forgotten(group, list);
         self.forget(group, dropped.entries(group).collect());
+        self.bound_executed(group);
         self.change_first(now, group, changes, wait);
         self.pump(now, out);
     }
@@ -545,6 +547,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         secondary.sealed = Some(lsn);
         secondary.joiner = false;
+        secondary.source = ExecutedList::default(); // no copies come after the seal
         let peer = secondary.primary;
         out.note(Note::Sealed { group, peer, lsn });
         self.answer_seal(link, Seal { group, epoch, lsn }, Status::Ok, out);
