@@ -353,6 +353,7 @@ impl<S: UnitStore> Mirror<S> {
         secondary.fold(&mut replica.record.dirty);
         secondary.started = true;
         secondary.sealed = None;
+        secondary.wipe = None; // the primary has started over
         secondary.last = m.after;
         secondary.refused.clear();
         secondary.source = from_records(list, &mut 0);

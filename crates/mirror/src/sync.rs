@@ -38,8 +38,6 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
 /// than answers, and a whole window of other data may be ahead of a question.
 const ASK_AT_LAST: Duration = Duration::from_secs(16);
-/// The question that is answered when everything is deleted. No other one has this number.
-const WIPED: u64 = 0;
 
 /// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -242,7 +240,10 @@ impl<S: UnitStore> Mirror<S> {
                 let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
                 SyncStart { question, group, epoch, after, joiner, all }.into()
             }
-            Phase::Wipe => SyncWipe { question: WIPED, group, epoch }.into(),
+            Phase::Wipe => {
+                let Some(question) = sync.question else { return };
+                SyncWipe { question, group, epoch }.into()
+            }
             Phase::Seal(lsn) => Seal { group, epoch, lsn }.into(),
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
@@ -415,11 +416,14 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it.
+    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it. The
+    /// order has a number of its own, so no answer to an earlier one counts.
     fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         self.cut(now, group, out);
-        if let Some(sync) = self.sync_mut(group) {
-            (sync.phase, sync.question) = (Phase::Wipe, Some(WIPED));
+        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
+        primary.questions += 1;
+        if let Some(sync) = &mut primary.sync {
+            (sync.phase, sync.question) = (Phase::Wipe, Some(primary.questions));
         }
         self.send_question(group, out);
     }
