@@ -721,7 +721,9 @@ impl<S: UnitStore> Mirror<S> {
     /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
     /// replica may lack, as far as there is room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
-        self.windows.connect(device, Some(link));
+        if self.windows.connect(device, Some(link)) {
+            self.unpark_all();
+        }
         self.leases.hurry(device);
         self.fetch_again(now, Some(device), out);
         for group in self.led() {
