@@ -43,9 +43,9 @@ pub enum Mutant {
     NoSettle,
     /// R6: settling forgets the secondary's own uncertain writes.
     IgnorePeerDirty,
-    /// R6: one of several secondaries is sealed before the next one is asked for its state.
-    SealOneByOne,
-    /// R7: the target answers a flush or a FUA write before the write is durable.
+    /// R6: the secondaries are sealed before each of them has told its state.
+    SealEarly,
+    /// R7: a client answers a write, also one with FUA, before any server has answered it.
     AckBeforeReply,
     /// R8: an I/O of an older session is executed.
     NoSession,
@@ -55,7 +55,7 @@ pub enum Mutant {
     NoDedupe,
     /// R9: units of a deleted volume stay on a node that was away.
     NoLiveList,
-    /// R9: a discard is not replicated.
+    /// R9: a discard has no effect at a secondary.
     LocalTrim,
     /// R10: when no in-sync replica is left, the group starts again with empty replicas.
     ReviveEmpty,
@@ -386,7 +386,7 @@ impl Mutant {
         Mutant::EagerClean,
         Mutant::NoSettle,
         Mutant::IgnorePeerDirty,
-        Mutant::SealOneByOne,
+        Mutant::SealEarly,
         Mutant::AckBeforeReply,
         Mutant::NoSession,
         Mutant::NoClientEpoch,

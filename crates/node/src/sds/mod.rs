@@ -268,7 +268,7 @@ impl Sds {
 
     /// Returns the upper bounds of the lengths of the lists of the replicas here.
     pub fn may_grow(&self) -> ListLengths {
-        Mirror::<Device>::may_grow(&self.config.limits)
+        ListLengths::most(&self.config.limits)
     }
 
     /// True if this process must end.
@@ -279,7 +279,9 @@ impl Sds {
     /// Returns this shard's view of the groups that have a replica here.
     pub fn groups(&self) -> Vec<GroupView> {
         let mirror = self.mirror.iter();
-        mirror.flat_map(|m| m.groups().into_iter().filter_map(|g| m.view(g))).collect()
+        mirror
+            .flat_map(|m| m.replicas().groups().into_iter().filter_map(|g| m.replicas().view(g)))
+            .collect()
     }
 
     /// Returns the device, as soon as it is open.

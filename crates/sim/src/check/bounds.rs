@@ -148,7 +148,6 @@ mod tests {
     use super::*;
     use crate::run;
     use crate::trace::Sink;
-    use mirror::Mirror;
     use std::collections::BTreeSet;
 
     /// Accessor of one list.
@@ -221,7 +220,7 @@ mod tests {
 
     #[test]
     fn each_list_of_a_server_is_judged_by_its_own_bound() {
-        judge_each(Mirror::<Device>::may_grow(&base::Limits::TEST_MIN), SERVER, rows);
+        judge_each(mirror::ListLengths::most(&base::Limits::TEST_MIN), SERVER, rows);
     }
 
     #[test]

@@ -266,10 +266,10 @@ fn what_a_settle_cannot_read_is_left_alone_for_a_second_also_if_a_link_breaks() 
     pair.connect(false);
     pair.connect(true);
     pair.wait(300);
-    assert!(!pair.mirrors[0].view(GROUP).unwrap().active);
+    assert!(!pair.mirrors[0].replicas().view(GROUP).unwrap().active);
     pair.mirrors[0].store_mut().bad = BlockSet::EMPTY;
     pair.wait(2000);
-    assert!(pair.mirrors[0].view(GROUP).unwrap().active);
+    assert!(pair.mirrors[0].replicas().view(GROUP).unwrap().active);
     assert!(pair.mirrors[1].store().bad.is_empty(), "it was told that the block is lost");
     assert_eq!(pair.read(0, 1), Some(8));
     pair.assert_equal();

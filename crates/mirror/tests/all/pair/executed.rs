@@ -74,7 +74,7 @@ fn however_many_writes_stay_unanswered_a_group_settles() {
         }
     }
     for mirror in &pair.mirrors {
-        assert!(mirror.executed_len() <= limits.executed_group as usize);
+        assert!(mirror.replicas().executed_len() <= limits.executed_group as usize);
     }
     pair.connect(false);
     pair.configure(1, &[1], &[], &[0]);
@@ -83,7 +83,7 @@ fn however_many_writes_stay_unanswered_a_group_settles() {
     pair.wait(1000);
     pair.configure(2, &[1, 2], &[], &[0, 1]);
     pair.wait(1000);
-    assert!(pair.mirrors[1].view(GROUP).unwrap().active, "it has settled, twice");
+    assert!(pair.mirrors[1].replicas().view(GROUP).unwrap().active, "it has settled, twice");
     assert!(pair.longest > 1 << 20, "lists have gone over the link: {} bytes", pair.longest);
     let retry = |pair: &mut Pair, sdc, seq| {
         write(pair, 1, named(sdc, seq, 1), (seq % 200) as u32, 99, RETRY)
@@ -228,7 +228,7 @@ fn a_floor_that_stays_at_zero_fills_a_window_and_no_more() {
         done += u32::from(write(&mut pair, 0, named(5, seq, 0), 0, 7, 0) == Some(Status::Ok));
     }
     assert_eq!(done, 50);
-    assert!(pair.mirrors.iter().all(|m| m.executed_len() <= 50));
+    assert!(pair.mirrors.iter().all(|m| m.replicas().executed_len() <= 50));
 }
 
 /// There is no higher number, so writes above forgotten ones could not be distinguished any more.
@@ -336,6 +336,7 @@ fn lists_that_come_with_seals_take_no_more_than_a_device_has_for_them() {
         mirror.flush(pair.now, out);
         sources.push(mirror.grown().source);
     }
-    assert!(mirror.executed_len() <= 260, "{} entries", mirror.executed_len());
+    let entries = mirror.grown().executed;
+    assert!(entries <= 260, "{entries} entries");
     assert_eq!(sources, [200, 0].repeat(3), "copies come before the seal");
 }

@@ -330,7 +330,7 @@ impl Pair {
             let (mirror, out) = (&mut self.mirrors[*i], &mut self.outs[*i]);
             mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
             mirror.configure(self.now, GROUP, &config, true, out);
-            let (needed, candidates) = mirror.wanted();
+            let (needed, candidates) = mirror.replicas().wanted();
             mirror.need_leases(self.now, &needed, &candidates);
         }
         self.run();
@@ -554,6 +554,6 @@ fn settle(mut pair: Pair) -> Pair {
     pair.connect(true);
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(500);
-    assert!(pair.mirrors[0].view(GROUP).unwrap().active);
+    assert!(pair.mirrors[0].replicas().view(GROUP).unwrap().active);
     pair
 }

@@ -75,7 +75,7 @@ fn a_returning_copy_gets_what_it_missed_and_no_more() {
     pair.assert_equal();
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(500);
-    assert_eq!(pair.mirrors[0].view(GROUP).unwrap().dirty_bytes, 0);
+    assert_eq!(pair.mirrors[0].replicas().view(GROUP).unwrap().dirty_bytes, 0);
     assert_eq!((pair.read(0, 3), pair.read(0, 5)), (Some(2), Some(0)));
     pair.assert_equal();
 }
@@ -109,14 +109,18 @@ fn an_empty_joiner_gets_everything_and_a_stranger_is_wiped_first() {
     // Device 2 comes back with foreign content and without a record.
     pair.replace_second();
     pair.connect(true);
-    assert_eq!(pair.mirrors[0].resync().partial, []);
+    assert_eq!(pair.mirrors[0].replicas().resync().partial, []);
     pair.configure(1, &[1], &[2], &[1]);
-    assert_eq!(pair.mirrors[1].resync().partial, [GROUP], "it has nothing that was ever whole");
+    assert_eq!(
+        pair.mirrors[1].replicas().resync().partial,
+        [GROUP],
+        "it has nothing that was ever whole"
+    );
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(500);
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(500);
-    assert_eq!(pair.mirrors[1].resync().partial, []);
+    assert_eq!(pair.mirrors[1].replicas().resync().partial, []);
     pair.assert_equal();
     assert_eq!(pair.read(0, 4), Some(1));
 }
@@ -183,7 +187,7 @@ fn more_units_may_be_in_flight_than_one_change_names() {
     pair.connected = true;
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(500);
-    let view = pair.mirrors[0].view(GROUP).unwrap();
+    let view = pair.mirrors[0].replicas().view(GROUP).unwrap();
     assert!(view.active && view.dirty_bytes == 0, "{view:?}");
     assert_eq!((pair.replies.len(), pair.mirrors[0].in_flight()), (9000, 0));
 }
@@ -240,7 +244,7 @@ fn a_joiner_says_that_it_is_one_until_it_is_admitted() {
     pair.wait(3000);
     let epoch = Epoch(pair.epoch);
     assert_eq!(pair.mirrors[0].admissions().len(), 1, "it is sealed");
-    let said = |pair: &Pair, i: usize| pair.mirrors[i].evidence()[0].1;
+    let said = |pair: &Pair, i: usize| pair.mirrors[i].replicas().evidence()[0].1;
     assert_eq!(said(&pair, 1), mirror::Evidence { acted: epoch, joiner: true, base: epoch });
     assert_eq!(said(&pair, 0), mirror::Evidence { acted: epoch, joiner: false, base: Epoch(1) });
     pair.configure(1, &[1, 2], &[], &[0, 1]);
@@ -262,6 +266,6 @@ fn a_joiner_that_enters_late_says_that_it_was_one() {
     pair.configure(1, &[1], &[], &[0, 1]);
     pair.mirrors[1].store_mut().late = false;
     pair.wait(50);
-    let (_, said) = pair.mirrors[1].evidence()[0];
+    let (_, said) = pair.mirrors[1].replicas().evidence()[0];
     assert_eq!((said.acted, said.joiner), (epoch, true));
 }

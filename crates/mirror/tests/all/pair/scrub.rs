@@ -33,7 +33,7 @@ fn a_scrub_finds_what_nobody_reads_at_both_copies_and_repairs_it() {
     }
     assert!(pair.mirrors.iter().all(|m| m.store().bad.is_empty() && m.in_flight() == 0));
     pair.assert_equal();
-    assert_eq!(pair.mirrors[1].view(GROUP).unwrap().dirty_bytes, 0);
+    assert_eq!(pair.mirrors[1].replicas().view(GROUP).unwrap().dirty_bytes, 0);
     (0..40).step_by(2).for_each(|b| assert_eq!(pair.read(0, b), Some(b as u8 + 1)));
 }
 

@@ -106,7 +106,7 @@ impl Trio {
             let Some(mirror) = mirror else { continue };
             mirror.set_map(MapVersion(self.epoch), BTreeMap::new());
             mirror.configure(self.now, GROUP, &config, true, out);
-            let (needed, candidates) = mirror.wanted();
+            let (needed, candidates) = mirror.replicas().wanted();
             mirror.need_leases(self.now, &needed, &candidates);
         }
     }
@@ -270,7 +270,8 @@ impl Story {
     /// The client retries. Then all replicas must have what was answered, and no two may differ.
     fn judge(&self, trio: &mut Trio, leader: u32) -> Result<(), String> {
         let index = leader as usize - 1;
-        let view = trio.mirrors[index].as_ref().and_then(|m| m.view(GROUP)).expect("it leads");
+        let view =
+            trio.mirrors[index].as_ref().and_then(|m| m.replicas().view(GROUP)).expect("it leads");
         if !view.active {
             return Err("it does not serve".into());
         }
@@ -499,7 +500,7 @@ fn copies_wait_behind_a_write_that_one_member_does_not_answer() {
     trio.pass(100);
     trio.pass(100);
     let grown = trio.mirrors[0].as_ref().unwrap().grown().stream;
-    let may = Mirror::<Memory>::may_grow(&limits).stream;
+    let may = mirror::ListLengths::most(&limits).stream;
     assert!((16..=may).contains(&grown), "{grown} operations in the stream, {may} allowed");
     assert_eq!(trio.admissions().len(), 0);
     trio.stalled.clear();
