@@ -5,8 +5,9 @@
 //!
 //! Invariant: at most [`Pace::most`] copies run.
 //!
-//! Each sync is in the queue at most once. Its group may be there twice, because an ended sync
-//! leaves its place behind; then one of the turns finds less to do.
+//! Each sync is in the queue at most once. Its group may be there more often, because a sync that
+//! ended leaves its place behind; then a turn finds less to do. While the group's stream is full
+//! no place is taken, so each question that is asked meanwhile may add one, of 4 bytes.
 
 use crate::arrival::Arrivals;
 use crate::pace::{End, Pace, Purpose, Turn};

@@ -132,7 +132,10 @@ impl Jobs {
             (Waiting::Seal { epoch: e, lsn: l, .. }, Waiting::Seal { epoch, lsn, .. }) => {
                 (e, l) == (epoch, lsn)
             }
-            (Waiting::Wipe { epoch: e, .. }, Waiting::Wipe { epoch, .. }) => e == epoch,
+            (
+                Waiting::Wipe { epoch: e, question: q, .. },
+                Waiting::Wipe { epoch, question, .. },
+            ) => (e, q) == (epoch, question),
             _ => false,
         };
         if same {
@@ -173,5 +176,7 @@ mod tests {
         assert_eq!(jobs.take_change(token), Some((group, seal(5, 2))));
         assert!(jobs.take_change(token).is_none() && !jobs.seals(group));
         assert_ne!(jobs.change(Time(0), group, wipe), token);
+        let next = Waiting::Wipe { epoch: Epoch(3), question: 1, link: on(1) };
+        assert!(jobs.joins(group, wipe) && !jobs.joins(group, next), "another order");
     }
 }

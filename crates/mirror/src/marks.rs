@@ -35,6 +35,8 @@ pub struct ListLengths {
     pub executed_client: usize,
     /// Numbers of clients whose writes were forgotten.
     pub forgotten: usize,
+    /// Executed writes in the longest list that came with a question.
+    pub source: usize,
     /// Uncertain writes of a joiner.
     pub uncertain: usize,
     /// Uncertain writes of a secondary.
@@ -68,6 +70,8 @@ impl ListLengths {
             executed_client: group
                 .min(2 * (2 * limits.executed_window + limits.shard_ops) as usize),
             forgotten: limits.executed_device as usize + Forgotten::MOST + 1,
+            // The list of an honest primary has the same bound.
+            source: group,
             uncertain: crate::secondary::UNCERTAIN_MAX,
             // The primary sends with each operation up to where the stream is finished. Before its
             // seal a secondary keeps all, up to a bound of its own.
@@ -213,6 +217,10 @@ impl<S: UnitStore> Mirror<S> {
             executed_group: lists().map(ExecutedList::len).max().unwrap_or(0),
             executed_client: lists().map(ExecutedList::widest).max().unwrap_or(0),
             forgotten: self.history.forgotten().len(),
+            source: most(&|role| match role {
+                Role::Secondary(s) => s.source().len(),
+                _ => 0,
+            }),
             uncertain: uncertain(true),
             uncertain_in_sync: uncertain(false),
             stream: most(&|role| match role {

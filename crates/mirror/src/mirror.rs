@@ -366,6 +366,7 @@ impl<S: UnitStore> Mirror<S> {
             let replica = self.replicas.get_mut(group).expect("as above");
             let place = (unit, BlockSet::touching(at, len));
             self.history.overwrite(&mut replica.record.executed, group, place, &theirs);
+            self.history.bound_lists(&mut self.replicas, group, &self.limits);
         }
         match self.ops.get(key).expect("as above").work {
             Work::Read(_, since) => {

@@ -321,6 +321,13 @@ impl Op {
         Op::new(m.group, unit, at, len, Work::Fetch(Asker { link, op: m.op }))
     }
 
+    /// Returns true if both read the same blocks for the same operation of the group's primary.
+    pub(crate) fn is_same_fetch(&self, other: &Op) -> bool {
+        let (Work::Fetch(a), Work::Fetch(b)) = (self.work, other.work) else { return false };
+        let range = |op: &Op| (op.group, op.unit, op.at, op.len);
+        a.op == b.op && range(self) == range(other)
+    }
+
     /// Returns the blocks of its range.
     #[inline]
     pub(crate) fn blocks(&self) -> BlockSet {

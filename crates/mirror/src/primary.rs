@@ -286,7 +286,8 @@ impl<S: UnitStore> Mirror<S> {
         self.heard(now, from, m.sender, out);
         let Replicated { op: key, group, status, .. } = *m;
         let Some(op) = self.ops.get_mut(key) else { return };
-        if op.group != group || op.lsn != m.lsn || op.is_orphan() {
+        // What has no place in the stream yet was sent to nobody.
+        if op.group != group || op.lsn != m.lsn || m.lsn == Lsn(0) || op.is_orphan() {
             return;
         }
         let Some(replica) = self.replicas.get(group) else { return };
@@ -294,7 +295,8 @@ impl<S: UnitStore> Mirror<S> {
             return;
         }
         let member = replica.config.member(from);
-        if status == Status::Ok {
+        let counts = op.sent.intersects(member);
+        if counts && status == Status::Ok {
             op.acked.insert(member);
         }
         if op.in_flight.intersects(member) {
@@ -303,6 +305,7 @@ impl<S: UnitStore> Mirror<S> {
             self.windows.answered(now, from, bytes, number);
         }
         match status {
+            _ if !counts => {} // a joiner that was cut off, which only gives room back
             Status::Ok => self.check_sent(now, key, out),
             Status::Full => self.refused(now, key, from, member, out),
             Status::SendWhole => self.damaged_there(now, key, member, out),

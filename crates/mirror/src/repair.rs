@@ -144,7 +144,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let Some(from) = other else { return self.unreadable(now, key, damage, out) };
         self.repairs.begin(key, from, damage);
-        self.send_fetch(key, out);
+        self.send_fetch(now, key, out);
     }
 
     /// Asks the next replica, because the last one can't read the blocks.
@@ -152,13 +152,15 @@ impl<S: UnitStore> Mirror<S> {
         let (Some(repair), Some(op)) = (self.repairs.get(key), self.ops.get(key)) else { return };
         let replica = self.replicas.of(op.group);
         match self.repairs.ask_next(key, &replica.config, replica.needed()) {
-            Some(_) => self.send_fetch(key, out),
+            Some(_) => self.send_fetch(now, key, out),
             None => self.unreadable(now, key, (repair.first, repair.blocks), out),
         }
     }
 
-    fn send_fetch(&self, key: u64, out: &mut Effects) {
-        let (Some(repair), Some(op)) = (self.repairs.get(key), self.ops.get(key)) else { return };
+    fn send_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
+        let (Some(repair), Some(op)) = (self.repairs.ask(now, key), self.ops.get(key)) else {
+            return;
+        };
         let (group, epoch) = (op.group, self.replicas.epoch_of(op.group));
         let range = UnitRange { unit: op.unit, at: repair.at(), len: repair.len() };
         self.windows.send_frame(
@@ -169,12 +171,15 @@ impl<S: UnitStore> Mirror<S> {
         );
     }
 
-    /// Repeats requests for blocks that have not come, to one device or to all.
-    pub(crate) fn fetch_again(&mut self, of: Option<DeviceId>, out: &mut Effects) {
+    /// Repeats requests for blocks that have not come: to one device, whose link is new, or to
+    /// each device that was not asked for a beacon period.
+    pub(crate) fn fetch_again(&mut self, now: Time, of: Option<DeviceId>, out: &mut Effects) {
+        let every = self.limits.beacon_every;
         let keys = self.repairs.of(&self.ops, |op, repair| {
-            op.local == Local::Asking && of.is_none_or(|device| device == repair.from)
+            let due = of.map_or(repair.asked + every <= now, |device| device == repair.from);
+            op.local == Local::Asking && due
         });
-        keys.into_iter().for_each(|key| self.send_fetch(key, out));
+        keys.into_iter().for_each(|key| self.send_fetch(now, key, out));
     }
 
     /// Takes blocks from another replica and writes them whole. In an active group both copies are
@@ -258,6 +263,7 @@ impl<S: UnitStore> Mirror<S> {
         {
             let place = (unit, repair.set());
             self.history.overwrite(&mut replica.record.executed, group, place, &theirs);
+            self.history.bound_lists(&mut self.replicas, group, &self.limits);
         }
         self.count_repaired(group, repair.len().into(), out);
         let op = self.ops.get_mut(key).expect("as above");
@@ -424,7 +430,8 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- at a secondary: the primary's copy is damaged ----
 
-    /// Takes the primary's request for blocks that are damaged there.
+    /// Takes the primary's request for blocks that are damaged there. One that it repeats is
+    /// answered once, on the newest link.
     pub fn fetch_in(
         &mut self,
         now: Time,
@@ -435,7 +442,13 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         match self.replicas.check_leader(from, m.group, m.epoch) {
             Ok(()) if fits::<BLOCK>(m.range.at, m.range.len) => {
-                let key = self.ops.insert(Op::of_fetch(m, link));
+                let fetch = Op::of_fetch(m, link);
+                let known = self.ops.iter().find(|(_, op)| op.is_same_fetch(&fetch));
+                if let Some((known, _)) = known {
+                    self.ops.get_mut(known).expect("just found").work = fetch.work;
+                    return;
+                }
+                let key = self.ops.insert(fetch);
                 self.replicas.queue(&mut self.ops, key);
                 self.pump(now, out);
             }
@@ -577,10 +590,9 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
         let to = ReplicaSet(op.sent.0 & replica.recipients().0);
-        let Some(primary) = replica.primary().filter(|_| !to.is_empty()) else {
-            self.end_op(key); // a joiner that was cut off
-            return;
-        };
+        // Acknowledgements need these replicas, and none that they need is ever cut off.
+        assert!(!to.is_empty(), "blocks were read whole for nobody");
+        let primary = replica.primary().expect("only a primary reads blocks whole for others");
         op.body_crc = crc.or_else(|| Some(base::crc::crc32c(&data)));
         (op.body, op.sent) = (data, to);
         op.lsn = primary.enter(key, to);

@@ -11,13 +11,15 @@ use crate::op::Op;
 use crate::ops::Ops;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId};
+use base::{BLOCK, BlockSet, DeviceId, Time};
 
 /// Damaged blocks that an operation waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Repair {
     /// The replica that was asked last.
     pub from: DeviceId,
+    /// When it was asked last.
+    pub asked: Time,
     /// Replicas that can't read them either.
     damaged: ReplicaSet,
     pub first: u16,
@@ -70,9 +72,16 @@ impl Repairs {
     /// The operation waits for these blocks, and `from` is asked for them.
     pub(crate) fn begin(&mut self, key: u64, from: DeviceId, damage: (u16, u16)) {
         assert!(!self.was_in_vain(key, damage), "each repair is of other blocks");
-        let (damaged, (first, blocks)) = (ReplicaSet::default(), damage);
+        let (asked, damaged, (first, blocks)) = (Time::ZERO, ReplicaSet::default(), damage);
         let before = self.by_op.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
-        self.by_op.insert(key, Repair { from, damaged, first, blocks, before });
+        self.by_op.insert(key, Repair { from, asked, damaged, first, blocks, before });
+    }
+
+    /// The replica is asked now, perhaps once more. Returns the repair.
+    pub(crate) fn ask(&mut self, now: Time, key: u64) -> Option<Repair> {
+        let repair = self.by_op.get_mut(&key)?;
+        repair.asked = now;
+        Some(*repair)
     }
 
     /// The replica that was asked can't read the blocks. Returns the next one to be asked, out of

@@ -32,6 +32,9 @@ const RUN: u32 = 256 << 10;
 const AGAIN: Duration = Duration::from_millis(100);
 /// Number of such tries before damage is given up.
 const TRIES: u32 = 100;
+/// Operations for the reports of one device, at most. Its scrubber reports one range at a time,
+/// but goes on when it has given a range up.
+const REPORTS: usize = 8;
 /// Number of such tries before a group is skipped.
 const WAITS: u32 = 30;
 
@@ -417,12 +420,18 @@ impl<S: UnitStore> Mirror<S> {
         if !fits || !present || !serves || !config.in_sync.contains(&from) || from == self.me {
             return; // the secondary asks again
         }
-        let same = |op: &Op| {
-            matches!(op.work, Work::Whole { of: None }) && (op.group, op.unit) == (group, unit)
+        let reported = |op: &&Op| matches!(op.work, Work::Whole { of: None });
+        let same = |op: &Op| (op.group, op.unit, op.at) == (group, unit, at);
+        let of_sender = |op: &Op| {
+            let replica = self.replicas.get(op.group);
+            replica.is_some_and(|r| r.config.member(from).intersects(op.sent))
         };
-        if self.known.is_gone(unit.volume) || self.ops.iter().any(|(_, op)| same(op) && op.at == at)
-        {
-            return;
+        let mut reports = 0;
+        for op in self.ops.iter().map(|(_, op)| op).filter(reported) {
+            reports += if same(op) { REPORTS } else { usize::from(of_sender(op)) };
+        }
+        if self.known.is_gone(unit.volume) || reports >= REPORTS {
+            return; // the secondary asks again
         }
         let sent: ReplicaSet = config.member(from);
         let op = Op::new(group, unit, at, len, Work::Whole { of: None });

@@ -72,7 +72,8 @@ pub(crate) struct Secondary {
     sealed: Option<Lsn>,
     /// Blocks that every replica has, and that the unit store still has in its dirty set.
     clean: Dirty,
-    /// The list of executed writes of the primary, as of the start of the sync.
+    /// The list of executed writes of the primary, as of the start of the sync; empty after the
+    /// seal.
     source: ExecutedList,
     /// The primary's question for this replica's state. It is answered when everything is done that
     /// came before it.
@@ -323,6 +324,7 @@ impl<S: UnitStore> Mirror<S> {
         secondary.fold(&mut replica.record.dirty);
         secondary.started = true;
         secondary.sealed = None;
+        secondary.wipe = None; // the primary has started over
         secondary.last = m.after;
         secondary.refused.clear();
         secondary.source = from_records(list, &mut 0);
@@ -500,6 +502,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         self.history.take_forgotten(&mut self.store, group, list);
         self.history.forget(&mut self.store, group, dropped.entries(group));
+        self.history.bound_lists(&mut self.replicas, group, &self.limits);
         self.jobs.change_first(&mut self.store, now, group, changes, wait);
         self.pump(now, out);
     }
@@ -522,6 +525,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         secondary.sealed = Some(lsn);
         secondary.joiner = false;
+        secondary.source = ExecutedList::default(); // no copies come after the seal
         let peer = secondary.primary;
         out.note(Note::Sealed { group, peer, lsn });
         let seal = Seal { group, epoch, lsn };

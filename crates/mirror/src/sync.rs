@@ -39,8 +39,6 @@ pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
 /// than answers, and a whole window of other data may be ahead of a question.
 const ASK_AT_LAST: Duration = Duration::from_secs(16);
-/// The question that is answered when everything is deleted. No other one has this number.
-const WIPED: u64 = 0;
 
 /// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -273,7 +271,10 @@ impl<S: UnitStore> Mirror<S> {
                 let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
                 SyncStart { question, group, epoch, after, joiner, all }.into()
             }
-            Phase::Wipe => SyncWipe { question: WIPED, group, epoch }.into(),
+            Phase::Wipe => {
+                let Some(question) = sync.question else { return };
+                SyncWipe { question, group, epoch }.into()
+            }
             Phase::Seal(lsn) => Seal { group, epoch, lsn }.into(),
             Phase::Copy | Phase::Drain | Phase::Admit => return,
         };
@@ -456,11 +457,14 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it.
+    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it. The
+    /// order has a number of its own, so no answer to an earlier one counts.
     fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         self.cut(now, group, out);
-        if let Some(sync) = self.replicas.sync_mut(group) {
-            (sync.phase, sync.question) = (Phase::Wipe, Some(WIPED));
+        let Some(primary) = self.replicas.primary_mut(group) else { return };
+        primary.questions += 1;
+        if let Some(sync) = &mut primary.sync {
+            (sync.phase, sync.question) = (Phase::Wipe, Some(primary.questions));
         }
         self.send_question(group, out);
     }
@@ -705,9 +709,11 @@ impl<S: UnitStore> Mirror<S> {
     /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
     /// replica may lack, as far as there is room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
-        self.windows.connect(device, Some(link));
+        if self.windows.connect(device, Some(link)) {
+            self.replicas.unpark_all(&mut self.ops);
+        }
         self.leases.hurry(device);
-        self.fetch_again(Some(device), out);
+        self.fetch_again(now, Some(device), out);
         for group in self.replicas.led() {
             let replica = self.replicas.get(group).expect("listed");
             let member = replica.config.member(device);

@@ -48,7 +48,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         self.untold.tell_commits(&mut self.replicas, &self.windows, out);
         self.untold.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
-        self.fetch_again(None, out);
+        self.fetch_again(now, None, out);
         self.cut_standing(now, out);
         self.gaps.drop_zeros();
         let beacon = Beacon { sender: self.known.sender(), sent: now };

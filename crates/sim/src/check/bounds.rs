@@ -100,13 +100,14 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
 }
 
 /// Returns all lists of a server by name.
-fn rows(is: ListLengths, may: ListLengths) -> [Row; 12] {
+fn rows(is: ListLengths, may: ListLengths) -> [Row; 13] {
     // Every field is named here, so that no new list escapes the comparison.
     let ListLengths {
         executed,
         executed_group,
         executed_client,
         forgotten,
+        source,
         uncertain,
         uncertain_in_sync,
         stream,
@@ -121,6 +122,7 @@ fn rows(is: ListLengths, may: ListLengths) -> [Row; 12] {
         ("executed writes in a group", executed_group, may.executed_group),
         ("executed writes of a client in a group", executed_client, may.executed_client),
         ("numbers of clients whose writes were forgotten", forgotten, may.forgotten),
+        ("executed writes that came with a question", source, may.source),
         ("uncertain writes of a joiner", uncertain, may.uncertain),
         ("uncertain writes of a member", uncertain_in_sync, may.uncertain_in_sync),
         ("operations in the stream of a group", stream, may.stream),
@@ -152,11 +154,12 @@ mod tests {
     type List<G> = fn(&mut G) -> &mut usize;
 
     /// Each list of a server, and the name that a failure must show.
-    const SERVER: [(List<ListLengths>, &str); 12] = [
+    const SERVER: [(List<ListLengths>, &str); 13] = [
         (|g| &mut g.executed, "executed writes in all groups"),
         (|g| &mut g.executed_group, "executed writes in a group"),
         (|g| &mut g.executed_client, "executed writes of a client in a group"),
         (|g| &mut g.forgotten, "numbers of clients whose writes were forgotten"),
+        (|g| &mut g.source, "executed writes that came with a question"),
         (|g| &mut g.uncertain, "uncertain writes of a joiner"),
         (|g| &mut g.uncertain_in_sync, "uncertain writes of a member"),
         (|g| &mut g.stream, "operations in the stream of a group"),

@@ -274,3 +274,47 @@ fn what_a_settle_cannot_read_is_left_alone_for_a_second_also_if_a_link_breaks() 
     assert_eq!(pair.read(0, 1), Some(8));
     pair.assert_equal();
 }
+
+/// The primary repeats its request, and the other copy's device does not answer.
+#[test]
+fn blocks_that_are_requested_again_are_read_once() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    [0, 1].into_iter().for_each(|device| damage(&mut pair, device, 1..2));
+    pair.mirrors[1].store_mut().late = true;
+    assert_eq!(pair.client(0, Kind::Read, 0, BLOCK..2 * BLOCK, 0, 0), None);
+    pair.wait(5000);
+    // The answer goes to the link on which the last request came.
+    pair.connect(false);
+    pair.connect(true);
+    pair.wait(5000);
+    assert_eq!(pair.mirrors[1].in_flight(), 1);
+    pair.mirrors[1].store_mut().late = false;
+    pair.run();
+    assert_eq!(pair.replies.last().map(|reply| reply.status), Some(Status::Media));
+    assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
+}
+
+/// No honest replica answers what has no place in the stream yet.
+#[test]
+fn an_answer_to_what_was_not_sent_counts_for_nothing() {
+    let mut pair = settled();
+    (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
+    damage(&mut pair, 1, 1..2);
+    pair.ask(0, Kind::Write, 0, BLOCK..BLOCK + 512, 1, 0);
+    damage(&mut pair, 0, 1..2);
+    pair.mirrors[0].store_mut().late = true;
+    pair.run();
+    assert_eq!(pair.mirrors[0].in_flight(), 2, "the write, and the read of its whole block");
+    let (group, epoch, lsn) = (GROUP, Epoch(pair.epoch), base::Lsn(0));
+    let sender = Sender { incarnation: Incarnation(7), map: MapVersion(pair.epoch) };
+    for op in (0..64 * 64).map(|n| (n / 64) << 32 | n % 64) {
+        for status in [Status::SendWhole, Status::Full, Status::Ok] {
+            let answer = Replicated { status, op, group, epoch, lsn, sender };
+            let (mirror, out) = (&mut pair.mirrors[0], &mut pair.outs[0]);
+            mirror.replicated(pair.now, DeviceId(2), &answer, out);
+        }
+    }
+    assert_eq!(pair.mirrors[0].in_flight(), 2);
+    assert!(pair.mirrors[0].suspects(pair.now).is_empty());
+}

@@ -2,6 +2,8 @@
 //! acknowledged again.
 
 use super::*;
+use wire::records::Executed;
+use zerocopy::IntoBytes;
 
 /// Creates a settled pair with these limits.
 fn pair(limits: Limits) -> Pair {
@@ -306,4 +308,35 @@ pub(crate) fn a_retry_writes_nothing_over_what_was_done_between_its_missing_part
     assert_eq!(answers, [Some(Status::Busy), Some(Status::Ok)], "one part at a time");
     let blocks: Vec<_> = (0..6).map(|b| pair.read(1, b).expect("served")).collect();
     assert_eq!(blocks, [2, 2, 3, 2, 2, 2]);
+}
+
+/// Each primary bounds its own lists. A device is a replica of many primaries.
+#[test]
+fn lists_that_come_with_seals_take_no_more_than_a_device_has_for_them() {
+    use wire::message::{Seal, SyncStart};
+    let mut limits = Limits::TEST_MIN;
+    (limits.executed_group, limits.executed_device) = (200, 256);
+    let mut pair = pair(limits);
+    let (epoch, lsn, mirror, out) =
+        (Epoch(9), base::Lsn(0), &mut pair.mirrors[1], &mut pair.outs[1]);
+    let (link, primary) = (on(LinkId(10)), DeviceId(1));
+    let mut sources = Vec::new();
+    for group in [4, 5, 6].map(GroupId) {
+        let config = moved::config(epoch.0, 1, &[1, 2], &[1], &[2]);
+        mirror.configure(pair.now, group, &config, true, out);
+        let blocks = BlockSet::from_range(0..1);
+        let entry = |seq| Executed::new(SdcId(5), Incarnation(1), seq, UNIT0, blocks);
+        let list: Vec<Executed> = (1..=200).map(entry).collect();
+        let list = out.copy(list.as_bytes());
+        let start = SyncStart { question: 1, group, epoch, after: lsn, joiner: true, all: false };
+        mirror.sync_start_in(link, primary, &start, &list, out);
+        sources.push(mirror.grown().source);
+        let seal = Seal { group, epoch, lsn };
+        mirror.seal_in(pair.now, link, primary, &seal, &list, out);
+        mirror.flush(pair.now, out);
+        sources.push(mirror.grown().source);
+    }
+    let entries = mirror.grown().executed;
+    assert!(entries <= 260, "{entries} entries");
+    assert_eq!(sources, [200, 0].repeat(3), "copies come before the seal");
 }

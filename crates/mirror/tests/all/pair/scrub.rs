@@ -110,3 +110,29 @@ fn writes_go_on_while_a_scrub_repairs() {
     assert!(pair.mirrors.iter().all(|m| m.store().bad.is_empty()));
     pair.assert_equal();
 }
+
+/// An honest scrubber reports one range at a time.
+#[test]
+fn reports_of_damage_take_a_bounded_number_of_operations() {
+    use wire::message::Damage;
+    let mut pair = settled();
+    assert_eq!(pair.write(0, 0, 7), Some(Status::Ok));
+    let sender = Sender { incarnation: Incarnation(7), map: MapVersion(pair.epoch) };
+    let (group, epoch) = (GROUP, Epoch(pair.epoch));
+    let report = |pair: &mut Pair, n: u32| {
+        let range = place(n / 250, n % 250 * BLOCK, BLOCK);
+        let (mirror, out) = (&mut pair.mirrors[0], &mut pair.outs[0]);
+        mirror.damage_in(pair.now, DeviceId(2), &Damage { group, epoch, range, sender }, out);
+        mirror.in_flight()
+    };
+    // These ranges are damaged here as well, and the results are late.
+    pair.mirrors[0].store_mut().bad = BlockSet::FULL;
+    pair.mirrors[0].store_mut().late = true;
+    let most = (0..1000).map(|n| report(&mut pair, n)).max();
+    assert!(most <= Some(8), "{most:?} operations");
+    pair.mirrors[0].store_mut().bad = BlockSet::EMPTY;
+    pair.mirrors[0].store_mut().late = false;
+    pair.run();
+    assert_eq!(pair.mirrors[0].in_flight(), 0);
+    assert_eq!(report(&mut pair, 0), 1, "there is room again");
+}

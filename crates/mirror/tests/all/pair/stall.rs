@@ -3,6 +3,8 @@
 
 use super::window::{answered, go_on, with_a_joiner_that_hangs, write, write_to_other};
 use super::*;
+use base::Lsn;
+use wire::message::{Replicate, SyncStart, SyncWipe};
 
 /// The deletion is not durable, and the joiner's second answer to the question before it comes.
 #[test]
@@ -222,4 +224,86 @@ fn a_joiner_that_stalls_need_not_tell_its_state_where_nobody_asks() {
     pair.mirrors[1].store_mut().hangs = false;
     pair.wait(40_000);
     assert_eq!(pair.mirrors[0].admissions().len(), 1, "the second group goes on");
+}
+
+/// The primary has ordered a deletion that waits for a write, and starts over before it is done.
+#[test]
+fn a_question_withdraws_a_deletion_that_waits() {
+    let mut pair = settle(Pair::new([4, 4]));
+    pair.configure(1, &[1], &[2], &[1]);
+    let (group, epoch, link, primary) = (GROUP, Epoch(pair.epoch), on(LinkId(10)), DeviceId(1));
+    let (mirror, out) = (&mut pair.mirrors[1], &mut pair.outs[1]);
+    let start = |mirror: &mut Mirror<Memory>, question, after, out: &mut Effects| {
+        let start =
+            SyncStart { question, group, epoch, after: Lsn(after), joiner: true, all: false };
+        mirror.sync_start_in(link, primary, &start, &Buf::EMPTY, out);
+    };
+    let write = |mirror: &mut Mirror<Memory>, lsn: u32, out: &mut Effects| {
+        let write = Replicate {
+            op: lsn.into(),
+            group,
+            epoch,
+            lsn: Lsn(lsn.into()),
+            commit: Lsn(0),
+            range: place(0, lsn * BLOCK, BLOCK),
+            client: ClientWrite::default(),
+            skipped: 0,
+            fresh: false,
+            zero: false,
+            yields: false,
+            lost: false,
+            copy: false,
+        };
+        let body = summed(&[7; BLOCK as usize], out);
+        mirror.replicate_in(pair.now, link, primary, &write, body, out);
+    };
+    start(mirror, 1, 0, out);
+    mirror.store_mut().hangs = true;
+    write(mirror, 1, out);
+    let wipe = SyncWipe { question: 2, group, epoch };
+    mirror.sync_wipe_in(pair.now, link, primary, &wipe, out);
+    start(mirror, 3, 1, out);
+    write(mirror, 2, out);
+    mirror.store_mut().hangs = false;
+    pair.run();
+    let valid = pair.mirrors[1].store().valid(GROUP, UNIT0);
+    assert!(valid.contains(1) && valid.contains(2), "{valid:?}");
+}
+
+/// The answer to the first order comes twice, the second time when there is another order.
+#[test]
+fn the_answer_to_an_earlier_wipe_ends_no_later_one() {
+    let mut pair = settle(Pair::new([4, 4]));
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    pair.connected = false;
+    pair.configure(1, &[1], &[2], &[0]);
+    let (group, epoch) = (GROUP, Epoch(pair.epoch));
+    let sender = Sender { incarnation: Incarnation(7), map: MapVersion(pair.epoch) };
+    let tell = |pair: &mut Pair, question, empty: bool| {
+        let (status, base, more, all) = (Status::Ok, Epoch(0), false, !empty);
+        let state = SyncState { status, question, group, epoch, base, sender, more, all, empty };
+        let (mirror, out) = (&mut pair.mirrors[0], &mut pair.outs[0]);
+        mirror.sync_state_in(pair.now, DeviceId(2), &state, &Buf::EMPTY, out);
+        pair.run();
+    };
+    let asked = |pair: &Pair| match pair.asked.last() {
+        Some(Frame::SyncStart(m)) => m.question,
+        other => panic!("{other:?} is no question"),
+    };
+    let ordered = |pair: &Pair| match pair.asked.last() {
+        Some(Frame::SyncWipe(m)) => m.question,
+        other => panic!("{other:?} is no order"),
+    };
+    let question = asked(&pair);
+    tell(&mut pair, question, false);
+    let first = ordered(&pair);
+    tell(&mut pair, first, true);
+    let question = asked(&pair);
+    tell(&mut pair, question, false);
+    let second = ordered(&pair);
+    assert_ne!(first, second);
+    tell(&mut pair, first, true);
+    assert_eq!(ordered(&pair), second, "it waits for the second deletion");
+    tell(&mut pair, second, true);
+    asked(&pair);
 }

@@ -532,3 +532,24 @@ fn what_a_secondary_scrubs_is_repaired_while_a_joiner_is_being_filled() {
     trio.pass(3000);
     assert_eq!(trio.admissions().len(), 1, "the joiner is filled all the same");
 }
+
+/// Beacons to two devices are due at different times.
+#[test]
+fn damaged_blocks_are_requested_again_once_in_a_beacon_period() {
+    for phase in [1, 2, 3] {
+        let mut trio = Trio::in_limbo();
+        trio.configure(1, &[1, 2, 3], &[]);
+        (0..10 + phase).for_each(|_| trio.pass(50));
+        let (leader, out) = (trio.mirrors[0].as_mut().unwrap(), &mut trio.outs[0]);
+        leader.peer_up(trio.now, DeviceId(3), on(LinkId(13)), out);
+        leader.tick(trio.now, out);
+        trio.pass(50);
+        trio.mirrors[0].as_mut().unwrap().store_mut().bad = BlockSet::from_range(1..2);
+        trio.stalled.insert((0, 1));
+        assert_eq!(trio.read(0, 1), None);
+        (0..40).for_each(|_| trio.pass(50));
+        let requests = trio.wire.iter().filter(|f| f.header.kind() == Some(Kind::Fetch));
+        let requests = requests.count();
+        assert!((5..=11).contains(&requests), "{requests} requests in four seconds");
+    }
+}

@@ -619,3 +619,16 @@ fn a_part_that_is_done_is_not_forgotten_while_the_rest_waits() {
     assert!(refused[0].part_done);
     assert_eq!(pair.mirrors[0].in_flight() + pair.mirrors[1].in_flight(), 0);
 }
+
+/// The clients wait for answers that were lost with the link before.
+#[test]
+fn clients_that_wait_for_room_go_on_when_a_link_is_up_in_place_of_another() {
+    let mut pair = settle(narrow());
+    assert_eq!(pair.write(0, 0, 1), Some(Status::Ok));
+    (0..40).for_each(|block| write(&mut pair, block, 7));
+    assert!(sent(&mut pair) <= QUEUE / 2, "the others wait");
+    pair.mirrors[0].peer_up(pair.now, DeviceId(2), on(LinkId(10)), &mut pair.outs[0]);
+    pair.run();
+    assert_eq!(answered(&pair), 41, "no grant has come, and the clock stands still");
+    pair.assert_equal();
+}
