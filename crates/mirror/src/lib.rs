@@ -28,7 +28,7 @@
 //! | `replica`, `replicas` | one replica: its record and role, the primary's stream; all of them | R2, R5 |
 //! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
 //! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
-//! | `sync` | settle and resync | R6, R11 |
+//! | `sync`, `resync` | settle and join: the machine, and how a shard carries it out | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
 //! | `watch`, `timers` | beacons, grants, and what groups wait for; suspects | R3, R4, R12 |
 //! | `executed`, `history` | executed writes in frames, and what was forgotten of them | R8 |
@@ -78,6 +78,7 @@ mod repair;
 mod repairs;
 mod replica;
 mod replicas;
+mod resync;
 mod scrub;
 mod secondary;
 mod stall;

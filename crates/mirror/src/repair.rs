@@ -275,7 +275,7 @@ impl<S: UnitStore> Mirror<S> {
         {
             // In a settle, repaired blocks may have other content than before, and the peers have
             // this replica's former list of executed writes.
-            sync.anew = true;
+            sync.ask_anew();
             self.drop_copy(key);
             return self.advance(now, group, out);
         }
@@ -398,11 +398,9 @@ impl<S: UnitStore> Mirror<S> {
         let mut rest = BlockSet::touching(op.at, op.len);
         rest.remove(bad);
         let Some(sync) = self.replicas.sync_mut(group) else { return self.drop_copy(key) };
-        sync.todo.insert(unit, rest);
-        if sync.tried.contains(unit, bad) {
+        if sync.skip(unit, bad, rest) {
             return self.copy_loss(now, key, bad, out);
         }
-        sync.unreadable.insert(unit, bad);
         self.timers.ask_at(group, now + READ_AGAIN);
         self.drop_copy(key);
         self.advance(now, group, out);
