@@ -61,7 +61,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.read_alone(key);
         }
         match work {
-            Work::Stream(_) => self.refuse(now, key, Status::SendWhole, out),
+            Work::Stream(_) => self.end_replicated(now, key, Status::SendWhole, out),
             Work::Fetch(asker) => {
                 let op = self.ops.get(key).expect("as above");
                 self.scrub.is_hopeless(now, op, (first, blocks));
@@ -105,7 +105,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.drop_over(now, key, out);
         }
         match work {
-            Work::Stream(_) => self.refuse(now, key, Status::SendWhole, out),
+            Work::Stream(_) => self.end_replicated(now, key, Status::SendWhole, out),
             Work::Write(_) if sent.is_empty() => {
                 self.finish_client(key, Status::Damaged, out);
                 if lsn.0 > 0 {

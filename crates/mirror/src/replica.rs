@@ -46,7 +46,7 @@ pub(crate) struct Primary {
     pub commit: Lsn,
     /// The commit point that was sent last.
     pub told: Lsn,
-    /// The group is in `Mirror::untold`.
+    /// The group is among the untold ones ([`crate::untold`]).
     pub untold: bool,
     /// The running settle or resync.
     pub sync: Option<Sync>,

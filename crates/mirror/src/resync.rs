@@ -12,8 +12,7 @@ use crate::sync::{ASK_AGAIN, ASK_AT_LAST, Answer, Next, Phase};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Mutant, Time, UnitKey, VolumeId,
-    mutant,
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Mutant, Time, UnitKey, VolumeId, mutant,
 };
 use seam::{Buf, Effects, Note, UnitStore};
 use wire::message::{Sealed, SyncState};

@@ -520,7 +520,9 @@ impl Sds {
         unreached.dedup();
         let back = |d: &DeviceId| {
             let linked = self.followers.up(*d).is_some();
-            linked && mirror.leases().answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
+            linked
+                && mirror.leases().answers(now, *d)
+                && self.map.devices.get(d).is_some_and(|d| d.up)
         };
         let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| {
             Admission { group: group.0, epoch: epoch.0, device: device.0 }

@@ -279,7 +279,9 @@ impl Sds {
     /// Returns this shard's view of the groups that have a replica here.
     pub fn groups(&self) -> Vec<GroupView> {
         let mirror = self.mirror.iter();
-        mirror.flat_map(|m| m.replicas().groups().into_iter().filter_map(|g| m.replicas().view(g))).collect()
+        mirror
+            .flat_map(|m| m.replicas().groups().into_iter().filter_map(|g| m.replicas().view(g)))
+            .collect()
     }
 
     /// Returns the device, as soon as it is open.

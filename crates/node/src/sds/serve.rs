@@ -183,7 +183,9 @@ impl Sds {
             PeerId::Client(sdc, _) => {
                 // R8: this process may not have seen the newer incarnation, but its writes are
                 // listed with the data.
-                if incarnation < mirror.replicas().newest_life(sdc) && !mutant::on(Mutant::OldIncarnation) {
+                if incarnation < mirror.replicas().newest_life(sdc)
+                    && !mutant::on(Mutant::OldIncarnation)
+                {
                     let text = "a newer process has this client's name";
                     return Err(refusal(RefusalCode::Superseded, text));
                 }
