@@ -97,6 +97,14 @@ pub struct Device {
     pub changed_at: MapVersion,
 }
 
+impl Device {
+    /// Returns true while the device counts as alive in its place: what claims to be it in another
+    /// place is a copy.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.up && !mutant::on(Mutant::TakeCopy)
+    }
+}
+
 /// A server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Server {

@@ -21,13 +21,13 @@
 //!
 //! | file | contents | rules |
 //! |---|---|---|
-//! | `mirror` | all replicas of a shard: the loop for all work, range locks, media jobs | R3 |
+//! | `mirror` | a shard: the loop for all work, media jobs | |
 //! | `known` | what this device knows of the cluster | R4, R9 |
 //! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
-//! | `replica`, `replicas` | one replica: its record and role, the primary's stream; all of them | R2, R5 |
+//! | `replica`, `replicas` | one replica: its record, its role; all of them | R2, R5 |
 //! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
-//! | `secondary`, `stream` | a secondary or joiner; its primary's frames, and the answers | R2, R6 |
+//! | `secondary`, `stream` | a secondary or joiner; its primary's frames | R2, R6 |
 //! | `sync`, `resync` | settle and join: the machine, and how a shard carries it out | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
 //! | `watch`, `timers` | beacons, grants, and what groups wait for; suspects | R3, R4, R12 |

@@ -1,6 +1,6 @@
-//! The secondary and the joiner of a group, in one epoch: what has come of the primary's stream, and
-//! which of its blocks may differ from other replicas. [`crate::stream`] takes the frames and
-//! executes them.
+//! The secondary and the joiner of a group, in one epoch: how much of the primary's stream has
+//! arrived, and which of its blocks may differ from other replicas. [`crate::stream`] takes the
+//! frames and executes them.
 //!
 //! A write is *uncertain* while it is above the commit point, because another replica may lack it.
 //! When a configuration ends, uncertain writes go to the dirty set.
@@ -169,8 +169,8 @@ impl Secondary {
         }
     }
 
-    /// Takes the next write of the stream, which the operation `op` does. `blocks`: what it changes,
-    /// if content is kept. Before the seal, too many uncertain writes become dirty blocks.
+    /// Takes the next write of the stream, which the operation `op` does. `blocks`: what it
+    /// changes, if content is kept. Before the seal, too many uncertain writes become dirty blocks.
     pub(crate) fn take(
         &mut self,
         lsn: Lsn,

@@ -1,4 +1,4 @@
-//! The primary's stream at a secondary or joiner: the frames in, and the answers out. What they mean
+//! The primary's stream at a secondary or joiner: the frames in, and the answers out. Their meaning
 //! is in [`crate::secondary`].
 //!
 //! Invariant: frames count only if they come from the primary of the present epoch (R2).
@@ -82,9 +82,9 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Ends a replicated write, and answers it: it is durable here, or it was refused, because there
-    /// is no space, or because a block that it would overwrite in part is damaged. Then nothing was
-    /// changed.
+    /// Ends a replicated write, and answers it: it is durable here, or it was refused. That is so
+    /// when there is no space, or when a block that it would overwrite in part is damaged, and then
+    /// nothing was changed.
     pub(crate) fn end_replicated(
         &mut self,
         now: Time,

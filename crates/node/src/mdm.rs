@@ -38,6 +38,7 @@ mod members;
 mod memory;
 mod moved;
 mod office;
+mod older;
 mod outlet;
 mod peers;
 mod recovery;
@@ -72,6 +73,7 @@ pub use grown::ListLengths;
 use intake::Input;
 use moved::Moved;
 use office::Office;
+use older::OlderProcesses;
 use outlet::{Answer, Pages};
 use peers::Peers;
 
@@ -206,6 +208,8 @@ pub struct Mdm {
     unserved: (u32, u32),
     /// When an answer that waits for a fence may leave, or has to.
     fence_due: Option<Time>,
+    /// When processes that were replaced can't serve any more.
+    older: OlderProcesses,
     /// True if the driver was told that silent servers are not declared lost: too many are silent.
     held_back: bool,
     observed: Observed,
@@ -250,6 +254,7 @@ impl Mdm {
             turned_away: Default::default(),
             unserved: (0, 0),
             fence_due: None,
+            older: OlderProcesses::default(),
             held_back: false,
             config,
             state: State::new(),
@@ -488,6 +493,7 @@ impl Mdm {
         self.recovery_due = (now, now + self.config.limits.suspect_after * 5);
         self.nothing_follows = None;
         self.life = Incarnation(out.prng().next_u64() | 1);
+        self.older.replaced(self.state.version);
         self.detector.silent(now);
         for (id, device) in &self.state.devices {
             let unit = self.state.unit(device.sds);

@@ -6,6 +6,17 @@ use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, turned_away};
 use alloc::collections::BTreeMap;
 use mdm::members::MAX_MEMBERS;
 
+/// The most MDMs that called before the state named them. Removed members are kept until they no
+/// longer count.
+const HEARD_OF: usize = 2 * MAX_MEMBERS;
+
+/// Returns the most MDMs that one dials: those that the state names, those that called, those that
+/// any of these names, and removed members until they no longer count.
+const fn contacts_max() -> usize {
+    let known = MAX_MEMBERS + HEARD_OF;
+    known + known * MAX_MEMBERS + MAX_MEMBERS
+}
+
 /// Lengths of lists, or their bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ListLengths {
@@ -21,6 +32,8 @@ pub struct ListLengths {
     pub parts: usize,
     /// Bytes of all such messages.
     pub all_parts: usize,
+    /// MDMs that this one dials.
+    pub contacts: usize,
     /// MDMs that called before the state named them.
     pub heard_of: usize,
     /// Devices that have reported to a recovering MDM.
@@ -46,6 +59,7 @@ impl Mdm {
             member_links: members.into_values().max().unwrap_or(0),
             parts: parts().max().unwrap_or(0),
             all_parts: parts().sum(),
+            contacts: self.peers.contacts(),
             heard_of: self.peers.heard_of(),
             words: self.words.len(),
             turned_away: self.turned_away.len(),
@@ -62,8 +76,8 @@ impl Mdm {
             member_links: UNPROVEN + 1,
             parts: MESSAGE_MAX,
             all_parts: MAX_MEMBERS * MESSAGE_MAX,
-            // Removed members are kept until they no longer count.
-            heard_of: 2 * MAX_MEMBERS,
+            contacts: contacts_max(),
+            heard_of: HEARD_OF,
             words: self.state.devices.len(),
             turned_away: turned_away::MOST,
         }

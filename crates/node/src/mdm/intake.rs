@@ -7,7 +7,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{ClusterId, DeviceId, Duration, LinkId, SdcId, Time, VolumeId};
+use base::{ClusterId, DeviceId, Duration, Incarnation, LinkId, SdcId, Time, VolumeId};
 use mdm::command::{self, Command};
 use mdm::controller::Registration;
 use mdm::detector::{Verdict, loss_limit};
@@ -192,6 +192,9 @@ impl Mdm {
             Command::DeviceUp(c) => {
                 let device = DeviceId(c.device);
                 let entry = &self.state.devices[&device];
+                if entry.incarnation > Incarnation(1) {
+                    self.older.replaced(self.state.version);
+                }
                 let unit = self.state.unit(entry.sds);
                 let domain = self.state.domain_of(entry.sds);
                 self.detector.belongs(unit, domain);

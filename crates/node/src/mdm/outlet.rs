@@ -177,6 +177,11 @@ impl Mdm {
 
     /// Records for each fence whether all devices know by now.
     fn look_at_fences(&mut self, now: Time) {
+        if let Some(map) = self.older.awaited()
+            && self.is_everywhere(map)
+        {
+            self.older.known_to_all(now);
+        }
         let mut answers = core::mem::take(&mut self.answers);
         for fence in answers.iter_mut().filter_map(|a| a.fence.as_mut()) {
             if fence.known.is_none() && self.unfenced(fence).is_none() {
@@ -188,24 +193,39 @@ impl Mdm {
         self.fence_due = fences.map(|f| self.fenced_at(f)).filter(|at| *at > now).min();
     }
 
-    /// Returns when no device serves by an older map any more, or when the answer says that one
-    /// may.
+    /// Returns when no process of a device serves by an older map any more, or when the answer says
+    /// that one may.
     fn fenced_at(&self, fence: &Fence) -> Time {
         let Some(known) = fence.known else { return fence.until };
-        let there = self.state.devices.iter().filter(|(id, d)| {
-            // A removed device ends as soon as it hears of its removal.
-            d.intent != Intent::Removed || self.devices.contains_key(id)
-        });
-        let all = there.map(|(id, _)| *id).all(|device| self.confirms(device, fence));
-        let blind = mutant::on(Mutant::UnmapBlindly);
-        if all || blind { known } else { known + self.config.limits.grace }
+        if mutant::on(Mutant::UnmapBlindly) {
+            return known;
+        }
+        let grace = self.config.limits.grace;
+        let latest = known + grace;
+        if !self.is_everywhere(fence.map) {
+            return latest;
+        }
+        if mutant::on(Mutant::NewerConfirms) {
+            return known;
+        }
+        self.older.ended_at(grace).map_or(latest, |at| at.clamp(known, latest))
     }
 
-    /// Returns true if the device has a map with the change, or is dead.
-    fn confirms(&self, device: DeviceId, fence: &Fence) -> bool {
+    /// Returns true if every device has a map of this version, or is dead.
+    fn is_everywhere(&self, map: MapVersion) -> bool {
+        // A removed device ends as soon as it hears of its removal.
+        let there = |(id, d): &(&DeviceId, &Device)| {
+            d.intent != Intent::Removed || self.devices.contains_key(id)
+        };
+        let mut there = self.state.devices.iter().filter(there).map(|(id, _)| *id);
+        there.all(|device| self.has_map(device, map))
+    }
+
+    /// Returns true if the device has a map of this version, or is dead.
+    fn has_map(&self, device: DeviceId, map: MapVersion) -> bool {
         let link = self.devices.get(&device).and_then(|s| self.links.get(&s.link));
         let dead = self.state.devices.get(&device).is_none_or(|d| d.dead);
-        dead || link.is_some_and(|l| l.have >= fence.map)
+        dead || link.is_some_and(|l| l.have >= map)
     }
 
     /// Returns a device that may serve by an older map, or grant leases by it: it is in sync in a
@@ -220,7 +240,7 @@ impl Mdm {
         let any = |d: &Device| doubt && d.intent != Intent::Removed;
         let all = self.state.devices.iter().filter(|(_, d)| any(d)).map(|(id, _)| *id);
         let mut serve = groups().flat_map(|g| g.in_sync.iter().copied()).chain(all);
-        serve.find(|device| !self.confirms(*device, fence))
+        serve.find(|device| !self.has_map(*device, fence.map))
     }
 
     fn answer_late(&self, link: LinkId, op: u64, device: DeviceId, out: &mut Effects) {

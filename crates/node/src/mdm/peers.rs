@@ -24,7 +24,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
-use base::{LinkId, MapVersion, Time};
+use base::{LinkId, MapVersion, Mutant, Time, mutant};
 use consensus::{Image, Message, Wrong};
 use core::net::SocketAddr;
 use mdm::log::IMAGE_MAX;
@@ -112,6 +112,11 @@ impl Peers {
         self.links.keys().copied().collect()
     }
 
+    /// Returns the number of MDMs that this one dials.
+    pub(super) fn contacts(&self) -> usize {
+        self.contacts.iter().count()
+    }
+
     /// Returns the number of MDMs that called before the state named them.
     pub(super) fn heard_of(&self) -> usize {
         self.heard_of.len()
@@ -166,7 +171,10 @@ impl Mdm {
                 out.push(Effect::Close { link });
             }
             // With it goes its secret: no message in its name is accepted any more.
-            self.peers.contacts.forget(id);
+            match mutant::on(Mutant::KeepContacts) {
+                true => self.peers.contacts.locate(id, Callee::Mdm, None, &self.config.limits),
+                false => self.peers.contacts.forget(id),
+            }
         }
         for (id, to) in wanted {
             let contact = self.peers.contacts.want(id, Contact::default);
@@ -182,7 +190,10 @@ impl Mdm {
     pub(super) fn greet_member(&mut self, now: Time, link: LinkId, member: u32, out: &mut Effects) {
         let Some(consensus) = &self.consensus else {
             out.push(Effect::Close { link });
-            return self.member_lost(now, member, out);
+            if !mutant::on(Mutant::AwaitDial) {
+                self.member_lost(now, member, out);
+            }
+            return;
         };
         let (last, term) = (consensus.last(), consensus.role().term);
         let mut hello =
