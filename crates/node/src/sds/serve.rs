@@ -38,6 +38,11 @@ impl PeerRole {
         };
         dialled.filter(|up| up.id == link).map(|up| up.version)
     }
+
+    /// True if this shard has dialled the peer, whose welcome comes before all else.
+    fn is_dialled(self) -> bool {
+        matches!(self, PeerRole::Follower(_) | PeerRole::Mdm | PeerRole::Claimant)
+    }
 }
 
 impl Sds {
@@ -80,8 +85,12 @@ impl Sds {
     ) {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
-        if let Err(why) = wire::check_version(h, who.version(self, link)) {
+        let version = who.version(self, link);
+        if let Err(why) = wire::check_version(h, version) {
             return self.refuse(now, link, why, out);
+        }
+        if version.is_none() && who.is_dialled() && !h.kind().is_some_and(Kind::is_handshake) {
+            return self.refuse(now, link, "a frame before the welcome", out);
         }
         if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });

@@ -52,3 +52,37 @@ pub(crate) fn a_malformed_header_ends_the_link_of_any_peer() {
         }
     }
 }
+
+/// The peer that was dialled may promise something only after it has said who it is.
+#[test]
+fn a_frame_before_the_welcome_and_a_second_welcome_end_the_link() {
+    let mut b = Bench::new();
+    let mdm = b.join_mdm(1);
+    let welcome = Welcome {
+        cluster: 7,
+        role: Role::Mdm as i32,
+        incarnation: 1,
+        version: 1,
+        ..Welcome::default()
+    };
+    b.map(mdm, 1, &[3, 4]);
+    for (kind, at_once) in [(Kind::Grant, true), (Kind::MapPage, true), (Kind::Grant, false)] {
+        let link = b.dials_secondary();
+        if !at_once {
+            let role = Role::Sds as i32;
+            b.frame(
+                link,
+                Kind::Welcome,
+                &Welcome { role, id: 4, incarnation: 2, ..welcome.clone() },
+            );
+        }
+        let head = wire::frame::seal(Header::new(kind));
+        let event = Event::Frame { link, head: head.as_slice(), body: Buf::EMPTY };
+        b.sds.on(b.now, event, &mut b.out);
+        b.settle();
+        assert_eq!(b.closed.contains(&link), at_once, "{kind:?} {at_once}");
+    }
+    assert!(!b.closed.contains(&mdm));
+    b.frame(mdm, Kind::Welcome, &welcome);
+    assert!(b.closed.contains(&mdm));
+}

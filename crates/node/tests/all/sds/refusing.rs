@@ -6,16 +6,26 @@ use seam::DialError;
 const SECONDARY: &str = "10.0.1.4:7000";
 
 impl Bench {
+    /// Lets time pass until the secondary is dialled.
+    fn dial_of_secondary(&mut self) -> DialId {
+        loop {
+            if let Some(at) = self.dials.iter().position(|(_, to)| to == SECONDARY) {
+                return self.dials.remove(at).0;
+            }
+            self.pass(Duration::from_millis(10));
+        }
+    }
+
+    /// Lets time pass until the secondary is dialled, and lets that dial succeed.
+    pub(super) fn dials_secondary(&mut self) -> LinkId {
+        let dial = self.dial_of_secondary();
+        self.link(Some(dial))
+    }
+
     /// Lets time pass until the secondary is dialled, and lets that dial fail. Returns the next
     /// report.
     fn reports_after(&mut self, why: DialError) -> Proposal {
-        let at = loop {
-            match self.dials.iter().position(|(_, to)| to == SECONDARY) {
-                Some(at) => break at,
-                None => self.pass(Duration::from_millis(10)),
-            }
-        };
-        let (dial, _) = self.dials.remove(at);
+        let dial = self.dial_of_secondary();
         self.sds.on(self.now, Event::DialFailed { dial, why }, &mut self.out);
         self.proposal = None;
         self.settle();

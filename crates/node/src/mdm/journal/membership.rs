@@ -10,7 +10,7 @@
 //! - An MDM that is no longer in the list leaves the consensus; a leader hands over first.
 //! - A tie-breaker that leads hands over to a manager that has everything.
 
-use super::Mdm;
+use super::Journal;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::Time;
@@ -18,7 +18,6 @@ use consensus::records::Change;
 use consensus::{Membership, Peer};
 use mdm::Refused;
 use mdm::members::{Members, Voter, info};
-use seam::Effects;
 use wire::control::{BuildInfo, MdmStatus, SwitchMdm};
 
 /// A member that lacks at most this many entries counts as up to date: the rest is on its way.
@@ -31,32 +30,26 @@ enum Step {
     HandOver(u64),
 }
 
-impl Mdm {
-    /// Returns when to tick the consensus, or to dial a member.
-    pub(super) fn tick_due(&self) -> Option<Time> {
+impl Journal {
+    /// Returns when to tick the consensus. `serves` says whether this MDM serves as leader.
+    pub(in crate::mdm) fn tick_due(&self, serves: bool) -> Option<Time> {
         let consensus = self.consensus.as_ref()?;
         // An MDM that is alone and leads has no other to watch.
-        let alone = consensus.is_alone() && self.ready && self.state.members.list.len() <= 1;
-        let due = (!alone).then_some(self.tick_at);
-        Time::earliest(due, self.peers.wake_at())
+        let alone = consensus.is_alone() && serves && self.state.members.list.len() <= 1;
+        (!alone).then_some(self.tick_at)
     }
 
-    /// Keeps the links to the members, and ticks the consensus if that is due.
-    pub(super) fn tick(&mut self, now: Time, out: &mut Effects) {
-        if self.consensus.is_none() {
-            return;
-        }
-        self.keep_contacts(now, out);
-        self.announce_members(out);
+    /// Ticks the consensus if that is due, and takes the next step, if this MDM serves as leader.
+    pub(in crate::mdm) fn tick(&mut self, now: Time, serves: bool) {
         if self.tick_at > now {
             return;
         }
         // One tick, however late: a stall of this process does not count as waiting for others.
-        self.tick_at = now + self.config.limits.mdm_tick;
+        self.tick_at = now + self.every;
         if let Some(consensus) = &mut self.consensus {
             consensus.tick();
         }
-        if self.is_ready() && self.proposed().is_none() {
+        if serves && self.is_decided() {
             self.tidy_members();
         }
     }
@@ -82,8 +75,12 @@ impl Mdm {
         }
     }
 
-    /// Returns the status of the MDMs. Only the leader knows it.
-    pub(super) fn member_status(&self) -> Vec<MdmStatus> {
+    /// Returns the status of the MDMs. Only the leader knows it. `build_of` returns the build of
+    /// one.
+    pub(in crate::mdm) fn member_status(
+        &self,
+        build_of: impl Fn(u32) -> Option<BuildInfo>,
+    ) -> Vec<MdmStatus> {
         let Some(consensus) = &self.consensus else { return Vec::new() };
         let (peers, last) = (consensus.peers(), consensus.last());
         let one = |(id, member): (&u32, &mdm::members::Member)| {
@@ -93,10 +90,7 @@ impl Mdm {
                 leader: consensus.role().leader == u64::from(*id),
                 voter: peer.is_some_and(|p| p.voter),
                 heard: peer.is_some_and(|p| p.heard),
-                build: match *id == consensus.id() as u32 {
-                    true => Some(BuildInfo::of(&self.config.dialect)),
-                    false => self.build_of(*id),
-                },
+                build: build_of(*id),
                 behind: last.saturating_sub(peer.map_or(0, |p| p.matched)),
             }
         };
@@ -104,7 +98,7 @@ impl Mdm {
     }
 
     /// Returns true while an MDM that was removed still counts.
-    pub(super) fn is_one_leaving(&self) -> bool {
+    pub(in crate::mdm) fn is_one_leaving(&self) -> bool {
         let Some(consensus) = &self.consensus else { return false };
         let now = consensus.membership();
         let listed = |id: &u64| self.state.members.list.contains_key(&(*id as u32));
@@ -112,7 +106,7 @@ impl Mdm {
     }
 
     /// Returns whether this member is heard, if it has a vote.
-    pub(super) fn vote(&self, id: u32) -> Option<Voter> {
+    pub(in crate::mdm) fn vote(&self, id: u32) -> Option<Voter> {
         let peers = self.consensus.as_ref()?.peers();
         let peer = peers.iter().find(|p| p.id == u64::from(id) && p.voter)?;
         Some(match (peer.heard, peer.silent) {
@@ -122,15 +116,18 @@ impl Mdm {
         })
     }
 
-    /// Hands over, if an order says so.
-    pub(super) fn hand_over(&mut self) {
-        if let (Some(to), Some(consensus)) = (self.peers.successor.take(), &mut self.consensus) {
+    /// Hands over, if an order says so and nothing is in flight.
+    pub(in crate::mdm) fn hand_over(&mut self) {
+        if !self.is_decided() {
+            return;
+        }
+        if let (Some(to), Some(consensus)) = (self.successor.take(), &mut self.consensus) {
             consensus.transfer(to);
         }
     }
 
     /// Chooses the MDM that is to lead as soon as nothing is in flight.
-    pub(super) fn switch(&mut self, ask: &SwitchMdm) -> Result<(), Refused> {
+    pub(in crate::mdm) fn switch(&mut self, ask: &SwitchMdm) -> Result<(), Refused> {
         let Some(consensus) = &self.consensus else { return Err(Refused::Outdated) };
         let (me, last) = (consensus.id(), consensus.last());
         let peers = consensus.peers();
@@ -156,7 +153,7 @@ impl Mdm {
                 }
             }
         };
-        self.peers.successor = Some(to);
+        self.successor = Some(to);
         Ok(())
     }
 }

@@ -1,8 +1,10 @@
-//! Lengths of the lists that peers, clients and strangers make grow, for oracles; and their bounds,
+//! Lengths of the lists that peers, clients and strangers make grow, for judges; and their bounds,
 //! which `docs/internals/limits.md` explains.
 
+use super::inputs::INPUTS;
+use super::links::{ADMINS, INPUTS_PER_LINK, Peer};
 use super::peers::{MESSAGE_MAX, UNPROVEN};
-use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, turned_away};
+use super::{Mdm, turned_away};
 use alloc::collections::BTreeMap;
 use mdm::members::MAX_MEMBERS;
 
@@ -46,22 +48,22 @@ impl Mdm {
     /// Returns how long the lists are.
     pub fn grown(&self) -> ListLengths {
         let mut members: BTreeMap<u32, usize> = BTreeMap::new();
-        for link in self.links.values() {
+        for (_, link) in self.links.iter() {
             if let Peer::Mdm(member) = link.peer {
                 *members.entry(member).or_default() += 1;
             }
         }
-        let parts = || self.links.values().map(|l| l.parts.len());
+        let parts = || self.links.iter().map(|(_, l)| l.parts.len());
         ListLengths {
-            admins: self.admins.len(),
-            inputs: self.links.values().map(|l| l.queued as usize).sum(),
-            link_inputs: self.links.values().map(|l| l.queued as usize).max().unwrap_or(0),
+            admins: self.links.admins(),
+            inputs: self.links.queued().sum(),
+            link_inputs: self.links.queued().max().unwrap_or(0),
             member_links: members.into_values().max().unwrap_or(0),
             parts: parts().max().unwrap_or(0),
             all_parts: parts().sum(),
             contacts: self.peers.contacts(),
             heard_of: self.peers.heard_of(),
-            words: self.words.len(),
+            words: self.reports.len(),
             turned_away: self.turned_away.len(),
         }
     }
@@ -78,7 +80,7 @@ impl Mdm {
             all_parts: MAX_MEMBERS * MESSAGE_MAX,
             contacts: contacts_max(),
             heard_of: HEARD_OF,
-            words: self.state.devices.len(),
+            words: self.state().devices.len(),
             turned_away: turned_away::MOST,
         }
     }
