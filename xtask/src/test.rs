@@ -1,8 +1,8 @@
 //! `cargo xtask test`: everything that CI runs, fast parts first.
 //!
 //! The code is built once with the profile `ci` for everything that runs, and what contains the
-//! mutants is built apart. While the system tests run, which wait more than they compute, everything
-//! else runs in the background, the lints first.
+//! mutants is built apart. While the system tests run, which wait more than they compute,
+//! everything else runs in the background, the lints first.
 
 use crate::steps::{Steps, cargo};
 use crate::{built, gate, packages, root, sim, tidy};

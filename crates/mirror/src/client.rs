@@ -29,7 +29,7 @@
 //! | `op`, `ops` | one operation and its message; all of them, and those that wait |
 //! | `device` | a primary: its link, its credit, and its queue |
 //! | `outstanding` | the numbers of operations, and of outstanding writes: the floor |
-//! | `routes` | the primary of each group |
+//! | `routes`, `topology` | the primary of each group, and the map that names it |
 //! | `route` | where an operation is sent, and when it is sent again |
 //! | `hold` | writes for which there is no space |
 //! | `orphan` | requests whose asker is gone |
@@ -45,11 +45,11 @@ mod reply;
 mod request;
 mod route;
 mod routes;
+mod topology;
 
 use alloc::vec::Vec;
 use base::time::Duration;
-use base::{DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, MapVersion, SdcId, Slab, Time};
-use base::{UnitKey, VolumeId};
+use base::{DeviceId, IdMap, Incarnation, Limits, MapVersion, SdcId, Slab, Time};
 use device::Device;
 use hold::Held;
 use op::Op;
@@ -58,41 +58,8 @@ use outstanding::Numbers;
 use request::Request;
 use routes::Routes;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
+pub use topology::{Leader, Topology, Usable};
 use wire::message::Io;
-
-/// What the client needs of the cluster map.
-pub trait Topology {
-    /// Returns the map's version; 0 when there is none yet.
-    fn version(&self) -> MapVersion;
-    /// Returns a volume, if it exists and this client may use it.
-    fn volume(&self, id: VolumeId) -> Option<Usable>;
-    /// Returns the group of a unit, if its volume exists.
-    fn group_of(&self, unit: UnitKey) -> Option<GroupId>;
-    /// Returns the primary of a group.
-    fn leader(&self, group: GroupId) -> Leader;
-}
-
-/// A volume, as a client may use it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Usable {
-    /// Its size in bytes.
-    pub size: u64,
-    /// The generation of the client's permission. I/O of an earlier generation is over.
-    pub generation: u32,
-    /// The client may write.
-    pub writable: bool,
-}
-
-/// The primary of a group.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Leader {
-    /// This device, in this epoch.
-    At(DeviceId, Epoch),
-    /// None for now.
-    Nobody,
-    /// None: every copy is lost (rule R10).
-    Lost,
-}
 
 /// The inputs of a call, and the list that takes its actions.
 #[derive(Debug)]

@@ -83,7 +83,7 @@ impl<S: UnitStore> Mirror<S> {
         let place @ (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
         if !self.store.has_space_for(group, unit, at, len) {
             if !self.reserve(now, place, out) {
-                return self.refuse(now, key, Status::Full, out);
+                return self.end_replicated(now, key, Status::Full, out);
             }
             self.store.release(group, unit, at, len);
         }
@@ -99,7 +99,7 @@ impl<S: UnitStore> Mirror<S> {
         self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });
-        self.refuse(now, key, Status::Full, out);
+        self.end_replicated(now, key, Status::Full, out);
     }
 
     /// A replica has no space for the operation.

@@ -50,9 +50,9 @@ impl Known {
         Sender { incarnation: self.incarnation, map: self.map }
     }
 
-    /// Returns what a grant says of this device, with the version by which it grants. Before the first map it is that in which this
-    /// incarnation was named: the other device may not know that an earlier one was the primary of
-    /// its groups.
+    /// Returns what a grant says of this device. Before the first map it names the version in which
+    /// this incarnation was named: the other device may not know that an earlier one was the
+    /// primary of its groups.
     pub(crate) fn granter(&self) -> Sender {
         Sender { incarnation: self.incarnation, map: self.map.max(self.named_at) }
     }

@@ -21,14 +21,14 @@
 //!
 //! | file | contents | rules |
 //! |---|---|---|
-//! | `mirror` | all replicas of a shard: the loop for all work, range locks, media jobs | R3 |
+//! | `mirror` | a shard: the loop for all work, media jobs | |
 //! | `known` | what this device knows of the cluster | R4, R9 |
 //! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
-//! | `replica`, `replicas` | one replica: its record and role, the primary's stream; all of them | R2, R5 |
+//! | `replica`, `replicas` | one replica: its record, its role; all of them | R2, R5 |
 //! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
-//! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
-//! | `sync` | settle and resync | R6, R11 |
+//! | `secondary`, `stream` | a secondary or joiner; its primary's frames | R2, R6 |
+//! | `sync`, `resync` | settle and join: the machine, and how a shard carries it out | R6, R11 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
 //! | `watch`, `timers` | beacons, grants, and what groups wait for; suspects | R3, R4, R12 |
 //! | `executed`, `history` | executed writes in frames, and what was forgotten of them | R8 |
@@ -78,11 +78,13 @@ mod repair;
 mod repairs;
 mod replica;
 mod replicas;
+mod resync;
 mod scrub;
 mod secondary;
 mod stall;
 mod standing;
 mod stopwatch;
+mod stream;
 mod sync;
 mod timers;
 mod untold;
@@ -100,6 +102,6 @@ pub use mirror::{Mirror, Stats};
 pub use replicas::{GroupView, Replicas, Resync};
 pub use scrub::ScrubStats;
 pub use seam::record::{Dirty, ExecutedList};
-pub use secondary::GAP;
 pub use standing::Standing;
+pub use stream::GAP;
 pub use volumes::Volumes;

@@ -15,7 +15,7 @@ use crate::jobs::{Ended, Jobs};
 use crate::known::Known;
 use crate::lease::Leases;
 use crate::marks::metadata;
-use crate::op::{Caller, Local, Op, Streamed, Work, Write};
+use crate::op::{Caller, Local, Op, Streamed, Work};
 use crate::ops::Ops;
 use crate::repairs::Repairs;
 use crate::replica::{Replica, Role};
@@ -264,21 +264,11 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::Running;
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        let job = match &op.work {
-            Work::Write(Write { zero: true, .. }) | Work::Stream(Streamed { zero: true, .. }) => {
-                Job::Zero { at, len }
-            }
-            Work::Stream(Streamed { lost: true, .. }) => {
-                let (first, blocks) = ((at / BLOCK) as u16, (len / BLOCK) as u16);
-                out.note(Note::Lost { group, unit, first, blocks });
-                Job::MarkLost { at, len }
-            }
-            Work::Write(_) | Work::Stream(_) => {
-                // A retry in parts, and what a primary has read, have a checksum as well.
-                Job::Write { at, body: op.body.clone(), crc: op.body_crc }
-            }
-            _ => Job::Read { at, len },
-        };
+        let job = op.job();
+        if let Job::MarkLost { .. } = job {
+            let (first, blocks) = ((at / BLOCK) as u16, (len / BLOCK) as u16);
+            out.note(Note::Lost { group, unit, first, blocks });
+        }
         let reserved = core::mem::take(&mut op.reserved);
         let copied = matches!(op.work, Work::Stream(Streamed { copy: true, .. }));
         let copied_zero = matches!(op.work, Work::Stream(Streamed { zero: true, .. }));

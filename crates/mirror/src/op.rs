@@ -3,7 +3,7 @@
 use crate::members::ReplicaSet;
 use alloc::rc::Rc;
 use base::{BlockSet, Duration, GroupId, Lsn, Time, UNIT, UnitKey};
-use seam::{Buf, ClientWrite, Effects, ExecutedBlocks};
+use seam::{Buf, ClientWrite, Effects, ExecutedBlocks, Job};
 use wire::message::{Fetch, Io, Replicate, Reply, UnitRange};
 use wire::{Body, PeerLink, Status};
 
@@ -356,6 +356,23 @@ impl Op {
     #[inline]
     pub(crate) fn write_mut(&mut self) -> Option<&mut Write> {
         if let Work::Write(write) = &mut self.work { Some(write) } else { None }
+    }
+
+    /// Returns its media job.
+    #[inline]
+    pub(crate) fn job(&self) -> Job {
+        let (at, len) = (self.at, self.len);
+        match &self.work {
+            Work::Write(Write { zero: true, .. }) | Work::Stream(Streamed { zero: true, .. }) => {
+                Job::Zero { at, len }
+            }
+            Work::Stream(Streamed { lost: true, .. }) => Job::MarkLost { at, len },
+            Work::Write(_) | Work::Stream(_) => {
+                // A retry in parts, and what a primary has read, have a checksum as well.
+                Job::Write { at, body: self.body.clone(), crc: self.body_crc }
+            }
+            _ => Job::Read { at, len },
+        }
     }
 
     /// Takes its work away: the configuration ended. Returns what it was.

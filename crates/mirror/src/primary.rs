@@ -32,6 +32,43 @@ use seam::{Buf, Effects, Note, Started, UnitStore};
 use wire::message::{Io, Replicated};
 use wire::{Body, PeerLink, Status};
 
+/// How far a write of a client has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Progress {
+    /// It waits, and changes nothing yet.
+    Waits,
+    /// Other replicas need its blocks whole, and it is written here.
+    NeedsWhole,
+    /// It can be written here: every replica that counts has space for it.
+    Starts,
+    /// The client has to be answered now, or not. It is over, or goes on.
+    Is { answered: bool, over: bool },
+}
+
+impl Op {
+    /// Returns how far a write of a client has come. `needed`: the replicas whose answers an
+    /// acknowledgement needs; `met`: all of them have answered (R1).
+    #[inline]
+    fn progress(&self, needed: ReplicaSet, met: bool) -> Progress {
+        let &Write { answered, whole, .. } = self.write().expect("it is a write");
+        if !whole.needed.is_empty() && !whole.running && self.local == Local::Done {
+            return Progress::NeedsWhole;
+        }
+        if self.reserved && self.local == Local::NotStarted {
+            // A replica that needs the blocks whole has had space for the write.
+            let mut told = self.acked;
+            told.insert(whole.needed);
+            let starts = told.contains_all(needed);
+            return if starts { Progress::Starts } else { Progress::Waits };
+        }
+        let here = self.local == Local::Done
+            || (mutant::on(Mutant::AckBeforeLocal) && self.local == Local::Running);
+        let answers = met && here && !answered;
+        let everywhere = self.local == Local::Done && self.acked.contains_all(self.sent);
+        Progress::Is { answered: answers, over: (answered || answers) && everywhere }
+    }
+}
+
 impl Replica {
     /// Checks whether this replica may execute the operation of a client now. `full`: the shard
     /// takes no more of them.
@@ -333,38 +370,27 @@ impl<S: UnitStore> Mirror<S> {
     /// met, and removes it when nothing is left to do.
     pub(crate) fn check_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
-        let Some(&Write { answered, whole, since, .. }) = op.write() else { return };
-        if !whole.needed.is_empty() && !whole.running && op.local == Local::Done {
-            return self.read_whole(now, key, out);
-        }
-        let (group, reserved) = (op.group, op.reserved);
-        let replica = &self.replicas.of(group);
+        let Some(&Write { since, .. }) = op.write() else { return };
+        let group = op.group;
+        let replica = self.replicas.of(group);
         let limbo = !mutant::on(Mutant::NoLimbo);
         let needed = if limbo { replica.needed() } else { replica.others };
         let down = |device| self.windows.link(device).is_none();
         let met = op.acked.contains_all(needed)
             || mutant::on(Mutant::AckAlone) && replica.config.devices(needed).any(down);
-        if reserved && op.local == Local::NotStarted {
-            // A replica that needs the blocks whole has had space for the write.
-            let mut told = op.acked;
-            told.insert(whole.needed);
-            if told.contains_all(needed) {
-                self.start_job(now, key, out);
-            }
-            return;
-        }
-        let here = op.local == Local::Done
-            || (mutant::on(Mutant::AckBeforeLocal) && op.local == Local::Running);
-        let answers = met && here && !answered;
+        let (answers, ends) = match op.progress(needed, met) {
+            Progress::Waits => return,
+            Progress::NeedsWhole => return self.read_whole(now, key, out),
+            Progress::Starts => return self.start_job(now, key, out),
+            Progress::Is { answered, over } => (answered, over),
+        };
+        let (lsn, unit, blocks) = (op.lsn, op.unit, op.blocks());
         if answers {
             self.copies.pace.answered(now, since);
             self.answer_write(key, out);
         }
-        let op = self.ops.get(key).expect("the operation lives");
-        if (answered || answers) && op.local == Local::Done && op.acked.contains_all(op.sent) {
-            let (lsn, unit, at, len) = (op.lsn, op.unit, op.at, op.len);
+        if ends {
             self.discard_op(key);
-            let blocks = BlockSet::touching(at, len);
             let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
             if self.store.survives() && replica.on_all(unit, blocks) {
                 self.untold.clean(group);
@@ -457,5 +483,80 @@ impl<S: UnitStore> Mirror<S> {
         if let Some(joiner) = joiner {
             self.ask_joiner(now, group, joiner, true, out);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Asker, WholeBlocks};
+    use base::{LinkId, UnitKey};
+
+    const SECOND: ReplicaSet = ReplicaSet(2);
+    const JOINER: ReplicaSet = ReplicaSet(4);
+    const NONE: ReplicaSet = ReplicaSet(0);
+
+    /// Creates a write that was sent to a secondary and a joiner.
+    fn write(local: Local, acked: ReplicaSet, answered: bool) -> Op {
+        let asker = Asker { link: PeerLink::new(LinkId(1), 1), op: 1 };
+        let (zero, retry, in_part, more) = (false, false, false, false);
+        let (since, whole) = (Time::ZERO, WholeBlocks::default());
+        let work = Work::Write(Write { asker, since, zero, retry, in_part, more, answered, whole });
+        let sent = ReplicaSet(SECOND.0 | JOINER.0);
+        let op = Op::new(GroupId(1), UnitKey::default(), 0, BLOCK, work);
+        Op { local, acked, sent, ..op }
+    }
+
+    fn progress(op: &Op) -> Progress {
+        op.progress(SECOND, op.acked.contains_all(SECOND))
+    }
+
+    #[test]
+    fn a_write_is_answered_once_when_all_that_count_have_it() {
+        let both = ReplicaSet(SECOND.0 | JOINER.0);
+        for (local, acked, answered, now, over) in [
+            (Local::Running, SECOND, false, false, false),
+            (Local::Done, NONE, false, false, false),
+            (Local::Done, JOINER, false, false, false),
+            (Local::Done, SECOND, false, true, false), // the joiner still has to do it
+            (Local::Done, SECOND, true, false, false),
+            (Local::Done, both, true, false, true),
+            (Local::Done, both, false, true, true),
+            (Local::Asking, both, false, false, false),
+        ] {
+            let expected = Progress::Is { answered: now, over };
+            assert_eq!(progress(&write(local, acked, answered)), expected, "{local:?} {acked:?}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_needs_space_starts_here_when_the_others_have_space() {
+        let fresh = |acked| Op { reserved: true, ..write(Local::NotStarted, acked, false) };
+        assert_eq!(progress(&fresh(JOINER)), Progress::Waits);
+        assert_eq!(progress(&fresh(SECOND)), Progress::Starts);
+        let mut damaged = fresh(NONE);
+        damaged.write_mut().unwrap().whole.add(SECOND);
+        assert_eq!(progress(&damaged), Progress::Starts, "it has had space");
+    }
+
+    #[test]
+    fn whole_blocks_are_sent_when_the_write_is_done_here_and_by_one_operation() {
+        for (local, expected) in [
+            (Local::Running, Progress::Is { answered: false, over: false }),
+            (Local::Done, Progress::NeedsWhole),
+        ] {
+            let mut op = write(local, NONE, false);
+            op.write_mut().unwrap().whole.add(SECOND);
+            assert_eq!(progress(&op), expected);
+        }
+        let mut op = write(Local::Done, NONE, false);
+        let whole = &mut op.write_mut().unwrap().whole;
+        whole.add(SECOND);
+        assert_eq!(whole.begin(), SECOND);
+        whole.add(JOINER);
+        assert_eq!(progress(&op), Progress::Is { answered: false, over: false }, "one runs");
+        op.write_mut().unwrap().whole.end(SECOND);
+        assert_eq!(progress(&op), Progress::NeedsWhole);
+        assert_eq!(op.write_mut().unwrap().whole.begin(), ReplicaSet(SECOND.0 | JOINER.0));
     }
 }

@@ -61,7 +61,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.read_alone(key);
         }
         match work {
-            Work::Stream(_) => self.refuse(now, key, Status::SendWhole, out),
+            Work::Stream(_) => self.end_replicated(now, key, Status::SendWhole, out),
             Work::Fetch(asker) => {
                 let op = self.ops.get(key).expect("as above");
                 self.scrub.is_hopeless(now, op, (first, blocks));
@@ -105,7 +105,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.drop_over(now, key, out);
         }
         match work {
-            Work::Stream(_) => self.refuse(now, key, Status::SendWhole, out),
+            Work::Stream(_) => self.end_replicated(now, key, Status::SendWhole, out),
             Work::Write(_) if sent.is_empty() => {
                 self.finish_client(key, Status::Damaged, out);
                 if lsn.0 > 0 {
@@ -281,7 +281,7 @@ impl<S: UnitStore> Mirror<S> {
         {
             // In a settle, repaired blocks may have other content than before, and the peers have
             // this replica's former list of executed writes.
-            sync.anew = true;
+            sync.ask_anew();
             self.drop_copy(key);
             return self.advance(now, group, out);
         }
@@ -404,11 +404,9 @@ impl<S: UnitStore> Mirror<S> {
         let mut rest = BlockSet::touching(op.at, op.len);
         rest.remove(bad);
         let Some(sync) = self.replicas.sync_mut(group) else { return self.drop_copy(key) };
-        sync.todo.insert(unit, rest);
-        if sync.tried.contains(unit, bad) {
+        if sync.skip(unit, bad, rest) {
             return self.copy_loss(now, key, bad, out);
         }
-        sync.unreadable.insert(unit, bad);
         self.timers.ask_at(group, now + READ_AGAIN);
         self.drop_copy(key);
         self.advance(now, group, out);

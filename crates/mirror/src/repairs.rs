@@ -2,8 +2,8 @@
 //! (rule R13).
 //!
 //! Invariants:
-//! - An operation waits for one run of blocks at a time, and each of its repairs is of other blocks.
-//!   So a unit needs no more repairs than it has blocks.
+//! - An operation waits for one run of blocks at a time, and each of its repairs is of other
+//!   blocks. So a unit needs no more repairs than it has blocks.
 //! - No replica is asked twice in one repair.
 
 use crate::members::{GroupConfig, ReplicaSet};

@@ -46,7 +46,7 @@ pub(crate) struct Primary {
     pub commit: Lsn,
     /// The commit point that was sent last.
     pub told: Lsn,
-    /// The group is in `Mirror::untold`.
+    /// The group is among the untold ones ([`crate::untold`]).
     pub untold: bool,
     /// The running settle or resync.
     pub sync: Option<Sync>,
@@ -275,7 +275,7 @@ impl Replica {
     pub(crate) fn purpose(&self) -> Purpose {
         match &self.role {
             Role::Primary(Primary { sync: Some(sync), .. }) if sync.joiner.is_some() => {
-                match sync.full {
+                match sync.is_full() {
                     _ if !self.is_only_in_sync() => Purpose::Move,
                     true => Purpose::Rebuild,
                     false => Purpose::Return,

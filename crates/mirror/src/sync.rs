@@ -1,4 +1,5 @@
-//! Settle and resync: one machine that makes peers equal to the primary (rules R6 and R11).
+//! Settle and join: one machine that makes peers equal to the primary (rules R6 and R11). It keeps
+//! the state of one sync and says how it goes on; [`crate::resync`] carries that out.
 //!
 //! The primary asks its peers which blocks may differ, copies these blocks to all of them as writes
 //! of its own stream, and seals the peers. A *settle* does this with all other in-sync replicas
@@ -15,30 +16,18 @@
 //! set. So no peer is sealed, which clears its dirty set, before every peer has everything.
 
 use crate::members::ReplicaSet;
-use crate::mirror::Mirror;
-use crate::op::{Copying, Local, Op, Work};
-use crate::ops::Ops;
-use crate::pace::End;
-use crate::replica::{Primary, Replica, Role};
-use alloc::collections::BTreeSet;
-use alloc::vec::Vec;
-use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, VolumeId,
-    mutant,
-};
+use base::{BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
+use core::ops::Range;
 use seam::record::Dirty;
-use seam::{Buf, Effects, Note, UnitStore};
-use wire::message::{Seal, Sealed, SyncStart, SyncState, SyncWipe};
-use wire::records::{self, UnitBlocks};
-use wire::{Header, PeerLink, Status};
-use zerocopy::IntoBytes;
+use wire::Header;
+use wire::message::{Seal, SyncStart, SyncWipe};
 
 /// How long until an unanswered or refused question is repeated the first time.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// The longest such time, after it has doubled with each repetition. Each question restarts the
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
 /// than answers, and a whole window of other data may be ahead of a question.
-const ASK_AT_LAST: Duration = Duration::from_secs(16);
+pub(crate) const ASK_AT_LAST: Duration = Duration::from_secs(16);
 
 /// The steps of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +47,30 @@ pub(crate) enum Phase {
     Admit,
 }
 
+/// What an answer to a question means.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Answer {
+    /// Nothing: the question was another one.
+    Old,
+    /// The joiner has deleted everything.
+    Wiped,
+    /// It is the state of a peer.
+    State,
+}
+
+/// How a sync goes on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// It waits.
+    Wait,
+    /// Its group takes turns with others to copy.
+    Queue,
+    /// It asks the peers again.
+    Ask,
+    /// It seals the peers.
+    Seal,
+}
+
 /// One sync: a join with a joiner, or a settle with all other in-sync replicas at once.
 #[derive(Debug)]
 pub(crate) struct Sync {
@@ -67,7 +80,7 @@ pub(crate) struct Sync {
     pub joiner: Option<DeviceId>,
     pub phase: Phase,
     /// Everything is copied, not only what may differ.
-    pub full: bool,
+    full: bool,
     /// The peers get every new write.
     pub streaming: bool,
     /// Peers that have told their state.
@@ -88,17 +101,17 @@ pub(crate) struct Sync {
     /// Blocks that are still to be copied.
     pub todo: Dirty,
     /// Blocks that no in-sync replica can read. They will be tried once more.
-    pub unreadable: Dirty,
+    unreadable: Dirty,
     /// Blocks that were tried once more. If they fail again, the peers are told that they are lost.
-    pub tried: Dirty,
+    tried: Dirty,
     /// The primary's list of executed writes has changed since the peers were told: they are asked
     /// again.
-    pub anew: bool,
+    anew: bool,
     /// The oldest operation that the joiner has not acknowledged, and since when that is so.
     pub unacknowledged: Option<(Lsn, Time)>,
     /// Copies in flight.
     copying: u32,
-    /// The group is in `Mirror::copy_queue`.
+    /// The group is in the queue of [`crate::copies::Copies`].
     queued: bool,
 }
 
@@ -146,7 +159,7 @@ impl Sync {
     }
 
     /// Returns the peers whose answers the present phase waits for.
-    fn unanswered(&self) -> ReplicaSet {
+    pub(crate) fn unanswered(&self) -> ReplicaSet {
         let answered = match self.phase {
             Phase::Ask => self.told,
             Phase::Seal(_) => self.sealed,
@@ -173,11 +186,212 @@ impl Sync {
         }
     }
 
+    /// Returns true if everything is copied, and not only what may differ.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full
+    }
+
+    // ---- questions ----
+
+    /// Returns the frame that asks for what the present phase waits for, and whether the list of
+    /// executed writes comes with it. `all`: the primary knows nothing of what may differ.
+    pub(crate) fn question(
+        &self,
+        group: GroupId,
+        epoch: Epoch,
+        after: Lsn,
+        all: bool,
+    ) -> Option<(Header, bool)> {
+        match self.phase {
+            Phase::Ask => {
+                let (question, joiner) = (self.question?, self.joiner.is_some());
+                let start = SyncStart { question, group, epoch, after, joiner, all };
+                Some((start.into(), true))
+            }
+            Phase::Wipe => {
+                let question = self.question?;
+                Some((SyncWipe { question, group, epoch }.into(), false))
+            }
+            Phase::Seal(lsn) => Some((Seal { group, epoch, lsn }.into(), true)),
+            Phase::Copy | Phase::Drain | Phase::Admit => None,
+        }
+    }
+
+    /// Returns what an answer to the question of this number means.
+    pub(crate) fn answer(&self, question: u64) -> Answer {
+        match self.phase {
+            _ if self.question != Some(question) => Answer::Old,
+            Phase::Wipe => Answer::Wiped,
+            Phase::Ask => Answer::State,
+            _ => Answer::Old,
+        }
+    }
+
+    /// A peer can't tell its state now. Returns how long to wait if the question of this number is
+    /// the present one.
+    pub(crate) fn refused(&self, question: u64) -> Option<Duration> {
+        let present = self.phase == Phase::Ask && self.question == Some(question);
+        present.then(|| self.patience.min(ASK_AGAIN * 10))
+    }
+
+    /// Returns what [`crate::window::Windows::sends`] was when the peers were asked.
+    pub(crate) fn asked_after(&self) -> u64 {
+        self.asked_after
+    }
+
+    /// Returns how long the present question was waited for.
+    pub(crate) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    /// Sets how long the question is waited for.
+    pub(crate) fn be_patient(&mut self, patience: Duration) {
+        self.patience = patience;
+    }
+
+    /// A peer has told all of its state. `reaches`: the dirty sets of both sides reach back far
+    /// enough to name every difference; `all`: one of them names no blocks. Returns true if copies
+    /// begin: what one peer may lack goes to all, so all have to have told.
+    pub(crate) fn tells(&mut self, peer: ReplicaSet, reaches: bool, all: bool) -> bool {
+        assert!(self.phase == Phase::Ask && self.streaming, "only an asked peer tells its state");
+        self.told.insert(peer);
+        self.full |= !reaches || all;
+        let told = self.told == self.members || mutant::on(Mutant::SealEarly);
+        if told {
+            self.phase = Phase::Copy;
+        }
+        told
+    }
+
+    /// The joiner is cut off: it gets nothing any more, and its stream begins with a new question.
+    pub(crate) fn cut_off(&mut self) {
+        assert!(self.can_be_cut(), "an acknowledgement may need the peer");
+        (self.streaming, self.phase, self.question) = (false, Phase::Ask, None);
+        (self.told, self.sealed) = (ReplicaSet::default(), ReplicaSet::default());
+    }
+
+    /// The joiner, which gets no stream, is told to delete what it has. The order has a number of
+    /// its own, so no answer to an earlier one counts.
+    pub(crate) fn wipe(&mut self, question: u64) {
+        assert!(self.joiner.is_some(), "no in-sync replica is ever wiped");
+        (self.phase, self.question) = (Phase::Wipe, Some(question));
+    }
+
+    // ---- copies ----
+
+    /// Returns true if none of its copies is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.copying == 0
+    }
+
+    /// Decides how it goes on while blocks are copied. `drained`: nothing is in flight in the
+    /// stream.
+    pub(crate) fn next(&mut self, drained: bool) -> Next {
+        if self.phase != Phase::Copy {
+            return Next::Wait;
+        }
+        if !self.todo.is_empty() {
+            let queued = core::mem::replace(&mut self.queued, true);
+            return if queued { Next::Wait } else { Next::Queue };
+        }
+        if !self.unreadable.is_empty() {
+            return Next::Wait; // for the time when they are tried once more
+        }
+        if mutant::on(Mutant::NoDrain) && self.joiner.is_some() {
+            self.phase = Phase::Admit;
+            return Next::Wait;
+        }
+        if self.copying > 0 {
+            return Next::Wait;
+        }
+        if self.anew {
+            return Next::Ask;
+        }
+        self.phase = Phase::Drain;
+        if drained { Next::Seal } else { Next::Wait }
+    }
+
+    /// Its group's turn to copy has come. Returns false if it copies nothing now.
+    pub(crate) fn takes_turn(&mut self) -> bool {
+        self.queued = false;
+        self.phase == Phase::Copy
+    }
+
+    /// Begins a copy of at most this many blocks, if any is left. Returns its blocks, and whether
+    /// the group has to be queued for more.
+    pub(crate) fn begin_copy(&mut self, most: u32) -> Option<(UnitKey, Range<u32>, bool)> {
+        let (unit, run) = self.todo.pop_run(most)?;
+        self.copying += 1;
+        self.queued = !self.todo.is_empty();
+        Some((unit, run, self.queued))
+    }
+
+    /// A copy ends, whatever came of it.
+    pub(crate) fn end_copy(&mut self) {
+        self.copying -= 1;
+    }
+
+    /// These blocks are to be copied, too. Returns true if writes waited for the seal and go on.
+    pub(crate) fn add(&mut self, unit: UnitKey, blocks: BlockSet) -> bool {
+        self.todo.insert(unit, blocks);
+        let drained = self.phase == Phase::Drain;
+        if drained {
+            self.phase = Phase::Copy;
+        }
+        drained
+    }
+
+    /// No in-sync replica can read the blocks `bad`, which a copy was to contain beside the `rest`.
+    /// Returns true if they were tried twice, and are lost. Otherwise they are tried once more.
+    pub(crate) fn skip(&mut self, unit: UnitKey, bad: BlockSet, rest: BlockSet) -> bool {
+        self.todo.insert(unit, rest);
+        let lost = self.tried.contains(unit, bad);
+        if !lost {
+            self.unreadable.insert(unit, bad);
+        }
+        lost
+    }
+
+    /// The primary's list of executed writes has changed since the peers were told: they are asked
+    /// again when everything is copied.
+    pub(crate) fn ask_anew(&mut self) {
+        self.anew = true;
+    }
+
     /// The blocks that could not be read are tried once more.
-    fn read_again(&mut self) {
+    pub(crate) fn read_again(&mut self) {
         let unreadable = core::mem::take(&mut self.unreadable);
         self.todo.extend(&unreadable);
         self.tried.extend(&unreadable);
+    }
+
+    // ---- the seal ----
+
+    /// Everything that was sent has been answered, so the peers are equal: they are to record it.
+    /// `sends` is the present [`crate::window::Windows::sends`].
+    pub(crate) fn seal(&mut self, sends: u64) {
+        let copied = self.todo.is_empty() && self.unreadable.is_empty() && self.copying == 0;
+        assert!(copied, "no peer is sealed before every peer has everything");
+        (self.phase, self.sealed_after) = (Phase::Seal(self.sent), sends);
+    }
+
+    /// A peer has recorded that it is equal up to this lsn. Returns whether all have; `None` if
+    /// that was not asked for.
+    pub(crate) fn confirms(&mut self, peer: ReplicaSet, lsn: Lsn) -> Option<bool> {
+        if self.phase != Phase::Seal(lsn) || !self.unanswered().intersects(peer) {
+            return None;
+        }
+        self.sealed.insert(peer);
+        Some(self.sealed == self.members)
+    }
+
+    /// The joiner is sealed: its admission is requested.
+    pub(crate) fn admit(&mut self) {
+        assert!(
+            self.sealed == self.members && self.joiner.is_some(),
+            "a joiner is admitted sealed"
+        );
+        self.phase = Phase::Admit;
     }
 
     /// Returns true if new writes wait for the seal.
@@ -186,576 +400,125 @@ impl Sync {
     }
 }
 
-impl Replica {
-    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
-    /// sets of both sides reach back far enough to name every difference.
-    fn plan_copies(
-        &mut self,
-        group: GroupId,
-        peer: ReplicaSet,
-        reaches: bool,
-        ops: &Ops,
-        store: &impl UnitStore,
-    ) {
-        let Role::Primary(primary) = &mut self.role else { return };
-        let Some(sync) = &mut primary.sync else { return };
-        sync.phase = Phase::Copy;
-        if reaches {
-            sync.todo.extend(&self.record.dirty);
-        }
-        if sync.full {
-            for unit in store.units(group) {
-                sync.todo.insert(unit, store.valid(group, unit));
-            }
-        }
-        if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
-            sync.todo.clear();
-        }
-        // What is in flight and was not sent to the peer is in no dirty set yet.
-        for entry in primary.stream.iter().filter(|e| !e.done) {
-            let op = ops.get(entry.op).expect("an operation of the stream lives");
-            if !op.sent.intersects(peer) {
-                sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
-            }
-        }
-    }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{BLOCK, BLOCKS_PER_UNIT};
 
-impl<S: UnitStore> Mirror<S> {
-    /// Starts to fill a joiner, or starts it over. `idle`: the joiner has said that it has done
-    /// everything that it was sent in this group.
-    pub(crate) fn ask_joiner(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        joiner: DeviceId,
-        idle: bool,
-        out: &mut Effects,
-    ) {
-        // Until it has read and done what it was sent earlier, the joiner only answers, and its
-        // stream begins with the next question.
-        let streaming = idle && self.windows.is_clear(joiner, group);
-        let sends = self.windows.sends();
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        let member = replica.config.member(joiner);
-        let Some(primary) = replica.primary() else { return };
-        primary.ask(member, Some(joiner), sends).streaming = streaming;
-        self.timers.join(group);
-        self.timers.ask_at(group, now + ASK_AGAIN);
-        self.send_question(group, out);
+    const A: ReplicaSet = ReplicaSet(2);
+    const B: ReplicaSet = ReplicaSet(4);
+    const UNIT: UnitKey = UnitKey { volume: base::VolumeId(1), index: 0 };
+
+    fn settle() -> Sync {
+        Sync::new(ReplicaSet(A.0 | B.0), None, 5, Lsn(9), 0)
     }
 
-    /// Starts to settle with these in-sync replicas.
-    pub(crate) fn ask_members(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        members: ReplicaSet,
-        out: &mut Effects,
-    ) {
-        let sends = self.windows.sends();
-        let Some(primary) = self.replicas.primary_mut(group) else { return };
-        primary.ask(members, None, sends);
-        self.timers.ask_at(group, now + ASK_AGAIN);
-        self.send_question(group, out);
+    fn join() -> Sync {
+        let mut sync = Sync::new(A, Some(DeviceId(2)), 5, Lsn(9), 0);
+        sync.streaming = true;
+        sync
     }
 
-    /// Sends the question of the present phase, or repeats it, to the peers that have not answered.
-    fn send_question(&mut self, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get(group) else { return };
-        let Role::Primary(Primary { sync: Some(sync), last, .. }) = &replica.role else { return };
-        let (after, epoch) = (*last, replica.config.epoch);
-        let header: Header = match sync.phase {
-            Phase::Ask => {
-                let Some(question) = sync.question else { return };
-                let (joiner, all) = (sync.joiner.is_some(), replica.record.all_dirty);
-                SyncStart { question, group, epoch, after, joiner, all }.into()
-            }
-            Phase::Wipe => {
-                let Some(question) = sync.question else { return };
-                SyncWipe { question, group, epoch }.into()
-            }
-            Phase::Seal(lsn) => Seal { group, epoch, lsn }.into(),
-            Phase::Copy | Phase::Drain | Phase::Admit => return,
-        };
-        let body = match sync.phase {
-            Phase::Wipe => Buf::EMPTY,
-            _ => {
-                let list = replica.record.executed.entries();
-                out.copy(self.history.records(group, list).as_bytes())
-            }
-        };
-        for peer in replica.config.devices(sync.unanswered()) {
-            self.windows.send_frame(peer, header, body.clone(), out);
-        }
+    fn blocks(first: u32, end: u32) -> BlockSet {
+        BlockSet::touching(first * BLOCK, (end - first) * BLOCK)
     }
 
-    /// Cuts the joiner off because it can't follow: from now on it gets nothing, and everything
-    /// that it misses is dirty. Clients don't notice. The joiner is asked again later.
-    pub(crate) fn cut(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = &mut primary.sync else { return };
-        if !sync.can_be_cut() {
-            return;
-        }
-        let member = sync.members;
-        (sync.streaming, sync.phase, sync.question) = (false, Phase::Ask, None);
-        (sync.told, sync.sealed) = (ReplicaSet::default(), ReplicaSet::default());
-        let pending: Vec<u64> = primary.stream.iter().filter(|e| !e.done).map(|e| e.op).collect();
-        for key in pending {
-            let op = self.ops.get_mut(key).expect("an operation of the stream lives");
-            op.sent.remove(member);
-            self.check_sent(now, key, out);
-        }
-        self.timers.ask_at(group, now + ASK_AGAIN);
-        self.replicas.unpark(&mut self.ops, group);
+    /// Copies everything that is to be copied, in one copy.
+    fn copy(sync: &mut Sync) {
+        assert!(sync.takes_turn());
+        let (.., more) = sync.begin_copy(BLOCKS_PER_UNIT).unwrap();
+        assert!(!more && !sync.is_idle());
+        assert_eq!(sync.next(true), Next::Wait, "a copy is in flight");
+        sync.end_copy();
     }
 
-    /// Repeats the questions that were not answered in time.
-    pub(crate) fn ask_again(&mut self, now: Time, out: &mut Effects) {
-        for group in self.timers.to_ask(now) {
-            self.timers.ask_at(group, now + ASK_AGAIN * 10);
-            let Some(sync) = self.replicas.sync_mut(group) else {
-                self.timers.ask_no_more(group);
-                continue;
-            };
-            let (phase, joiner, idle) = (sync.phase, sync.joiner, sync.copying == 0);
-            let patience = (sync.patience * 2).min(ASK_AT_LAST);
-            let asked = sync.unanswered();
-            let connected = |peer| self.windows.link(peer).is_some();
-            if !self.replicas.of(group).config.devices(asked).any(connected) {
-                continue;
-            }
-            match phase {
-                Phase::Ask if idle => {
-                    match joiner {
-                        Some(joiner) => {
-                            self.cut(now, group, out);
-                            self.ask_joiner(now, group, joiner, false, out);
-                        }
-                        None => self.send_question(group, out),
-                    }
-                    self.wait_for_answer(now, group, patience);
-                }
-                Phase::Ask => {}
-                Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
-                Phase::Copy => {
-                    self.replicas.sync_mut(group).expect("it is in this phase").read_again();
-                    self.timers.ask_no_more(group);
-                    self.advance(now, group, out);
-                }
-                Phase::Drain | Phase::Admit => self.timers.ask_no_more(group),
-            }
-        }
+    #[test]
+    fn a_settle_waits_for_the_states_and_the_seals_of_all_peers() {
+        let mut sync = settle();
+        assert_eq!([4, 5].map(|question| sync.answer(question)), [Answer::Old, Answer::State]);
+        sync.add(UNIT, blocks(0, 2));
+        assert!(!sync.tells(A, true, false) && sync.phase == Phase::Ask);
+        assert_eq!(sync.unanswered(), B);
+        assert!(sync.tells(B, true, false) && !sync.is_full());
+        assert_eq!(sync.next(false), Next::Queue);
+        assert_eq!(sync.next(false), Next::Wait, "it is in the queue");
+        copy(&mut sync);
+        assert_eq!((sync.next(false), sync.holds_writes()), (Next::Wait, true), "not drained");
+        sync.seal(17);
+        assert_eq!((sync.phase, sync.sealed_after), (Phase::Seal(Lsn(9)), 17));
+        assert_eq!(sync.confirms(A, Lsn(8)), None, "another seal");
+        assert_eq!(
+            [A, A, B].map(|peer| sync.confirms(peer, Lsn(9))),
+            [Some(false), None, Some(true)]
+        );
     }
 
-    /// Has the question repeated after this time.
-    pub(crate) fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
-        let Some(sync) = self.replicas.sync_mut(group) else { return };
-        sync.patience = patience;
-        self.timers.ask_at(group, now + patience);
+    #[test]
+    fn a_joiner_is_needed_from_its_seal_on() {
+        let mut sync = join();
+        assert!(sync.tells(A, false, false) && sync.is_full());
+        assert_eq!(sync.next(true), Next::Seal);
+        assert!(sync.can_be_cut() && !sync.in_limbo());
+        sync.seal(0);
+        assert_eq!(sync.confirms(A, Lsn(9)), Some(true));
+        sync.admit();
+        assert!(sync.in_limbo() && !sync.can_be_cut());
     }
 
-    /// Takes a peer's state.
-    pub fn sync_state_in(
-        &mut self,
-        now: Time,
-        from: DeviceId,
-        m: &SyncState,
-        body: &Buf,
-        out: &mut Effects,
-    ) {
-        self.heard(now, from, m.sender, out);
-        self.take_state(now, from, m, body, out);
-        self.pump(now, out);
+    #[test]
+    fn a_joiner_that_is_cut_off_has_told_nothing() {
+        let mut sync = join();
+        sync.add(UNIT, blocks(0, 2));
+        sync.tells(A, true, false);
+        sync.cut_off();
+        assert_eq!((sync.phase, sync.unanswered(), sync.asked()), (Phase::Ask, A, A));
+        assert_eq!(sync.answer(5), Answer::Old, "it will be asked again");
+        assert!(sync.question(GroupId(1), Epoch(1), Lsn(9), false).is_none());
+        assert!(!sync.can_be_cut() && !sync.takes_turn());
+        sync.wipe(6);
+        assert_eq!((sync.answer(5), sync.answer(6)), (Answer::Old, Answer::Wiped));
     }
 
-    fn take_state(
-        &mut self,
-        now: Time,
-        from: DeviceId,
-        m: &SyncState,
-        body: &Buf,
-        out: &mut Effects,
-    ) {
-        let group = m.group;
-        let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
-        let gone: BTreeSet<VolumeId> = told.filter(|volume| self.known.is_gone(*volume)).collect();
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        if replica.config.epoch != m.epoch {
-            return;
-        }
-        let member = replica.config.member(from);
-        let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = primary.sync.as_mut().filter(|s| s.unanswered().intersects(member)) else {
-            return;
-        };
-        let Some(list) = records::read::<UnitBlocks>(body) else { return };
-        if m.status != Status::Ok {
-            return self.state_refused(now, group, m.question, out);
-        }
-        // The peer acts in this epoch, so it serves no reads by a lease of an older one (rule R4,
-        // case b).
-        replica.promises.retain(|(device, _)| *device != from);
-        let (streaming, asked_after, patience) = (sync.streaming, sync.asked_after, sync.patience);
-        let idle = sync.copying == 0;
-        match sync.phase {
-            _ if sync.question != Some(m.question) => return,
-            Phase::Wipe => return self.ask_joiner(now, group, from, true, out),
-            Phase::Ask => {}
-            _ => return,
-        }
-        self.windows.told(from, group, asked_after);
-        if !streaming {
-            if !m.more && idle {
-                self.restart_stream(now, group, from, patience, out);
-            }
-            return;
-        }
-        let replica = self.replicas.get_mut(group).expect("looked up above");
-        let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = &mut primary.sync else { return };
-        let settles = sync.joiner.is_none();
-        let ignored = if settles { Mutant::IgnorePeerDirty } else { Mutant::IgnoreJoinerDirty };
-        for entry in
-            list.iter().filter(|e| !gone.contains(&e.key().volume)).filter(|_| !mutant::on(ignored))
-        {
-            sync.todo.insert(entry.key(), entry.set());
-        }
-        if m.more {
-            return;
-        }
-        let all = replica.record.all_dirty || m.all;
-        let reaches = sync.joiner.is_none()
-            || (m.base >= replica.record.base && !all)
-            || mutant::on(Mutant::IgnoreBase);
-        if !reaches && !m.empty {
-            return self.wipe_joiner(now, group, out);
-        }
-        sync.told.insert(member);
-        sync.full |= !reaches || all;
-        out.note(Note::SyncStart { group, peer: from, bytes: sync.todo.bytes(), full: !reaches });
-        if sync.told != sync.members && !mutant::on(Mutant::SealEarly) {
-            return; // waits for the others: what one peer may lack goes to all
-        }
-        replica.plan_copies(group, member, reaches, &self.ops, &self.store);
-        self.timers.ask_no_more(group);
-        self.advance(now, group, out);
+    #[test]
+    fn blocks_that_are_found_before_the_seal_are_copied_first() {
+        let mut sync = settle();
+        [A, B].into_iter().for_each(|peer| assert_eq!(sync.tells(peer, true, false), peer == B));
+        assert_eq!((sync.next(false), sync.phase), (Next::Wait, Phase::Drain));
+        assert!(sync.add(UNIT, blocks(3, 4)), "writes go on");
+        assert_eq!(sync.next(true), Next::Queue);
+        copy(&mut sync);
+        assert_eq!(sync.next(true), Next::Seal);
     }
 
-    /// A peer can't tell its state now: it may not know the epoch yet.
-    fn state_refused(&mut self, now: Time, group: GroupId, question: u64, out: &mut Effects) {
-        let Some(sync) = self.replicas.sync_mut(group) else { return };
-        let present = sync.phase == Phase::Ask && sync.question == Some(question);
-        let patience = sync.patience.min(ASK_AGAIN * 10);
-        if sync.joiner.is_some() {
-            self.cut(now, group, out);
-        }
-        if present {
-            self.wait_for_answer(now, group, patience);
-        }
+    #[test]
+    fn blocks_that_can_not_be_read_are_tried_once_more() {
+        let mut sync = settle();
+        sync.add(UNIT, blocks(0, 4));
+        [A, B].into_iter().for_each(|peer| assert_eq!(sync.tells(peer, true, false), peer == B));
+        copy(&mut sync);
+        let (bad, rest) = (blocks(1, 2), blocks(2, 4));
+        assert!(!sync.skip(UNIT, bad, rest));
+        copy(&mut sync);
+        assert_eq!((sync.next(true), sync.phase), (Next::Wait, Phase::Copy));
+        sync.read_again();
+        copy(&mut sync);
+        assert!(sync.skip(UNIT, bad, BlockSet::EMPTY), "they are lost");
+        assert_eq!(sync.next(true), Next::Seal);
     }
 
-    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it. The
-    /// order has a number of its own, so no answer to an earlier one counts.
-    fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        self.cut(now, group, out);
-        let Some(primary) = self.replicas.primary_mut(group) else { return };
-        primary.questions += 1;
-        if let Some(sync) = &mut primary.sync {
-            (sync.phase, sync.question) = (Phase::Wipe, Some(primary.questions));
-        }
-        self.send_question(group, out);
+    #[test]
+    fn peers_are_asked_again_when_the_primary_has_other_content() {
+        let mut sync = settle();
+        [A, B].into_iter().for_each(|peer| assert_eq!(sync.tells(peer, true, false), peer == B));
+        sync.ask_anew();
+        assert_eq!((sync.next(true), sync.phase), (Next::Ask, Phase::Copy));
     }
 
-    /// Continues the copy phase, or ends it when everything has been copied.
-    pub(crate) fn advance(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(primary) = self.replicas.primary_mut(group) else { return };
-        let drained = primary.stream.is_empty();
-        let Some(sync) = &mut primary.sync else { return };
-        if sync.phase != Phase::Copy {
-            return;
-        }
-        if !sync.todo.is_empty() {
-            if !core::mem::replace(&mut sync.queued, true) {
-                self.copies.queue(group);
-            }
-            return;
-        }
-        if !sync.unreadable.is_empty() {
-            return;
-        }
-        if mutant::on(Mutant::NoDrain) && sync.joiner.is_some() {
-            sync.phase = Phase::Admit;
-            return;
-        }
-        if sync.copying > 0 {
-            return;
-        }
-        if sync.anew {
-            let members = sync.members;
-            return self.ask_members(now, group, members, out);
-        }
-        sync.phase = Phase::Drain;
-        if drained {
-            self.seal(now, group, out);
-        }
-    }
-
-    /// Seals the peers: everything that was sent has been answered, so they are equal.
-    pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let sends = self.windows.sends();
-        let Some(primary) = self.replicas.primary_mut(group) else { return };
-        let Some(sync) = &mut primary.sync else { return };
-        (sync.phase, sync.sealed_after) = (Phase::Seal(sync.sent), sends);
-        self.timers.ask_at(group, now + ASK_AGAIN);
-        self.send_question(group, out);
-    }
-
-    /// Takes a peer's confirmation of its seal. When all have confirmed, this replica counts as
-    /// equal, too.
-    pub fn sealed_in(&mut self, now: Time, from: DeviceId, m: &Sealed, out: &mut Effects) {
-        self.heard(now, from, m.sender, out);
-        let Sealed { group, lsn, .. } = *m;
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        let member = replica.config.member(from);
-        if replica.config.epoch != m.epoch || m.status != Status::Ok {
-            return;
-        }
-        let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = primary.sync.as_mut().filter(|s| s.unanswered().intersects(member)) else {
-            return;
-        };
-        if sync.phase != Phase::Seal(lsn) {
-            return;
-        }
-        sync.sealed.insert(member);
-        out.note(Note::Sealed { group, peer: from, lsn });
-        if sync.sealed != sync.members {
-            return;
-        }
-        self.timers.ask_no_more(group);
-        if sync.joiner.is_some() {
-            sync.phase = Phase::Admit;
-            self.untold.ready_to_admit();
-            self.replicas.unpark(&mut self.ops, group);
-            return self.pump(now, out);
-        }
-        primary.sync = None;
-        replica.record.base = replica.config.epoch;
-        replica.record.clean();
-        self.change_to(group);
-        self.activate(now, group, out);
-        self.pump(now, out);
-    }
-
-    /// Returns the groups whose joiners wait for their admission, with epoch and joiner.
-    pub fn admissions(&self) -> Vec<(GroupId, Epoch, DeviceId)> {
-        let limbo = |group: GroupId| {
-            let replica = self.replicas.get(group)?;
-            match &replica.role {
-                Role::Primary(Primary { sync: Some(sync), .. }) if sync.in_limbo() => {
-                    Some((group, replica.config.epoch, sync.joiner?))
-                }
-                _ => None,
-            }
-        };
-        self.timers.joining().filter_map(limbo).collect()
-    }
-
-    // ---- copies ----
-
-    /// Starts copies, group by group in turn, as far as the limits allow.
-    pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
-        loop {
-            let (replicas, limits) = (&self.replicas, &self.limits);
-            let turn = |group| replicas.turn_to_copy(group, limits);
-            let Some((group, purpose)) = self.copies.next(now, limits, turn) else { return };
-            let most = (self.copies.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
-            let Some(sync) = self.replicas.sync_mut(group) else { continue };
-            sync.queued = false;
-            if sync.phase != Phase::Copy {
-                continue;
-            }
-            let Some((unit, run)) = sync.todo.pop_run(most) else {
-                self.advance(now, group, out); // the rest belonged to a deleted volume
-                continue;
-            };
-            sync.copying += 1;
-            if !sync.todo.is_empty() {
-                sync.queued = true;
-                self.copies.queue(group);
-            }
-            let (at, len) = (run.start * BLOCK, (run.end - run.start) * BLOCK);
-            self.copies.begins(now, purpose);
-            let work = Copying { since: now, read: Duration::ZERO, lost: false };
-            let key = self.ops.insert(Op::new(group, unit, at, len, Work::Copy(work)));
-            self.replicas.queue(&mut self.ops, key);
-        }
-    }
-
-    /// Copies these blocks to the joiner again: it could not write them because it has damaged
-    /// ones, or it may have done a write that was taken back. Clients don't wait for it, so the
-    /// write's range may be free and another write in flight there. So the blocks are copied like
-    /// all others that may differ.
-    pub(crate) fn copy_anew(
-        &mut self,
-        now: Time,
-        group: GroupId,
-        unit: UnitKey,
-        blocks: BlockSet,
-        out: &mut Effects,
-    ) {
-        let Some(sync) = self.replicas.sync_mut(group) else { return };
-        sync.todo.insert(unit, blocks);
-        if sync.phase == Phase::Drain {
-            sync.phase = Phase::Copy;
-            self.replicas.unpark(&mut self.ops, group);
-        }
-        self.advance(now, group, out);
-    }
-
-    /// Starts a copy that has its range. Blocks without data are sent as zeros; a mixed run is
-    /// split.
-    pub(crate) fn start_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.ops.get(key).expect("the operation lives");
-        let (group, unit, first) = (op.group, op.unit, op.at / BLOCK);
-        if self.known.is_gone(unit.volume) {
-            self.drop_copy(key);
-            return self.advance(now, group, out);
-        }
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        let end = (op.at + op.len) / BLOCK;
-        let valid = self.store.valid(group, unit);
-        let data = valid.contains(first);
-        let split = (first..end).find(|b| valid.contains(*b) != data).unwrap_or(end);
-        op.len = (split - first) * BLOCK;
-        if let Some(sync) = self.replicas.sync_mut(group) {
-            sync.todo.insert(unit, BlockSet::from_range(split..end));
-        }
-        if data {
-            self.start_job(now, key, out);
-        } else {
-            self.ops.get_mut(key).expect("the operation lives").local = Local::Done;
-            self.send_copy(now, key, Buf::EMPTY, None, out);
-        }
-    }
-
-    /// Puts a copy into the stream and sends it. `data` is empty for zeros.
-    pub(crate) fn send_copy(
-        &mut self,
-        now: Time,
-        key: u64,
-        data: Buf,
-        crc: Option<u32>,
-        out: &mut Effects,
-    ) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        if let Work::Copy(Copying { since, read, .. }) = &mut op.work {
-            *read = now.since(*since);
-        }
-        let sum = || if data.is_empty() { 0 } else { base::crc::crc32c(&data) };
-        op.body_crc = crc.or_else(|| Some(sum()));
-        op.body = data;
-        let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
-        let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = &primary.sync else { return };
-        let to = if sync.streaming { sync.members } else { ReplicaSet::default() };
-        if to.is_empty() {
-            // The joiner was cut off while the data was read. The next question starts over.
-            return self.drop_copy(key);
-        }
-        op.lsn = primary.enter(key, to);
-        op.sent = to;
-        self.send_operation(key, to, false, out);
-    }
-
-    /// Drops a copy and frees its range.
-    pub(crate) fn drop_copy(&mut self, key: u64) {
-        let op = self.end_op(key);
-        self.copies.ends();
-        if let Some(sync) = self.replicas.sync_mut(op.group) {
-            sync.copying -= 1;
-        }
-    }
-
-    /// Ends a copy if all peers have it.
-    pub(crate) fn check_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.ops.get(key).expect("the operation lives");
-        if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {
-            return;
-        }
-        let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);
-        if let Work::Copy(Copying { since, read, .. }) = op.work {
-            let (purpose, len) = (self.replicas.of(group).purpose(), op.len);
-            // Where the receiver sets the pace, its share of the time says nothing about this
-            // device.
-            let paced = self.copies.pace.is_by_latency(purpose);
-            let took = if paced { read } else { now.since(since) };
-            self.copies.pace.ended(now, End::Source, purpose, took, since, len);
-        }
-        self.drop_copy(key);
-        for peer in self.replicas.of(group).config.devices(sent).filter(|_| moved > 0) {
-            self.stats.moved += moved;
-            out.note(Note::Copied { group, peer, bytes: moved });
-        }
-        self.leave_stream(now, group, lsn, out);
-        self.advance(now, group, out);
-    }
-
-    // ---- peers ----
-
-    /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
-    /// replica may lack, as far as there is room.
-    pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
-        if self.windows.connect(device, Some(link)) {
-            self.replicas.unpark_all(&mut self.ops);
-        }
-        self.leases.hurry(device);
-        self.fetch_again(now, Some(device), out);
-        for group in self.replicas.led() {
-            let replica = self.replicas.get(group).expect("listed");
-            let member = replica.config.member(device);
-            let Role::Primary(primary) = &replica.role else { continue };
-            let mine = primary.sync.as_ref().filter(|s| s.members.intersects(member));
-            match mine.map(|s| s.phase) {
-                // While copying, the timer is for blocks that the device can't read: a link changes
-                // nothing.
-                None | Some(Phase::Copy) => {}
-                Some(phase) => {
-                    self.timers.ask_at(group, now);
-                    if phase != Phase::Ask {
-                        self.send_question(group, out);
-                    }
-                }
-            }
-            let replica = self.replicas.get(group).expect("listed");
-            let Role::Primary(primary) = &replica.role else { continue };
-            let again = primary.stream.iter().filter(|e| !e.done).map(|e| e.op);
-            for key in again.collect::<Vec<u64>>() {
-                let op = self.ops.get_mut(key).expect("an operation of the stream lives");
-                op.in_flight.remove(member);
-                if op.sent.intersects(member) && !op.acked.intersects(member) {
-                    self.send_operation(key, member, false, out);
-                }
-            }
-        }
-        self.ask_again(now, out);
-        self.pump(now, out);
-    }
-
-    /// The link to a device is gone. A joiner is cut off, so that clients don't wait for it. An
-    /// in-sync replica is waited for.
-    pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
-        if self.windows.connect(device, None) {
-            self.replicas.unpark_all(&mut self.ops);
-        }
-        for group in self.replicas.led() {
-            if self.replicas.sync_mut(group).is_some_and(|s| s.joiner == Some(device)) {
-                self.cut(now, group, out);
-            }
-        }
-        self.pump(now, out);
+    #[test]
+    #[should_panic = "no peer is sealed before"]
+    fn a_peer_that_lacks_blocks_is_not_sealed() {
+        let mut sync = settle();
+        sync.add(UNIT, blocks(0, 1));
+        sync.seal(0);
     }
 }

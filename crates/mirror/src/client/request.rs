@@ -1,7 +1,8 @@
 //! One block request: its checks, its pieces, and how their answers make one.
 
+use super::Action;
 use super::op::Op;
-use super::{Action, Topology};
+use super::topology::Topology;
 use base::{BLOCK, SECTOR, Time, UNIT, UnitKey};
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 

@@ -4,7 +4,7 @@
 //! Invariant: what a server says counts only while the map does not name a primary in the same
 //! epoch or a newer one. A map that is as new as the server's ends it in any case.
 
-use super::{Leader, Topology};
+use super::topology::{Leader, Topology};
 use base::{DeviceId, Epoch, GroupId, Map, MapVersion};
 
 /// A primary that a server has named.
@@ -59,7 +59,7 @@ impl Routes {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Usable;
+    use super::super::topology::Usable;
     use super::*;
     use base::{UnitKey, VolumeId};
 

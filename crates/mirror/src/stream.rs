@@ -1,0 +1,422 @@
+//! The primary's stream at a secondary or joiner: the frames in, and the answers out. Their meaning
+//! is in [`crate::secondary`].
+//!
+//! Invariant: frames count only if they come from the primary of the present epoch (R2).
+
+use crate::executed::from_records;
+use crate::jobs::Waiting;
+use crate::mirror::Mirror;
+use crate::op::{Asker, Op, Streamed, Work, fits};
+use crate::replica::Role;
+use crate::secondary::{Place, Sealing, Taken};
+use alloc::vec::Vec;
+use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, mutant};
+use seam::{Buf, Change, Effect, Effects, Forgotten, Note, UnitStore};
+use wire::message::{
+    Commit, Replicate, Replicated, Seal, Sealed, Sender, SyncStart, SyncState, SyncWipe, UnitRange,
+};
+use wire::records::{self, Executed, UnitBlocks};
+use wire::{Body, Header, PeerLink, Status};
+use zerocopy::IntoBytes;
+
+/// The reason for closing a link whose stream has a gap. The primary then sends again what was not
+/// answered.
+pub const GAP: &str = "a gap in the stream of replicated writes";
+
+impl<S: UnitStore> Mirror<S> {
+    /// Takes a write of the stream.
+    pub fn replicate_in(
+        &mut self,
+        now: Time,
+        link: PeerLink,
+        from: DeviceId,
+        m: &Replicate,
+        body: Body,
+        out: &mut Effects,
+    ) {
+        let (group, lsn) = (m.group, m.lsn);
+        let old = mutant::on(Mutant::ReplicaEpoch).then_some(Status::Stale);
+        if let Err(status) = self.replicas.check_leader(from, group, m.epoch)
+            && Some(status) != old
+        {
+            out.note(Note::StaleEpoch { group, have: self.replicas.epoch_of(group), got: m.epoch });
+            return answer(link, replicated(m, status, self.known.sender()), out);
+        }
+        let UnitRange { unit, at, len } = m.range;
+        let fits = fits::<1>(at, len) && is_whole(m, body.data.len());
+        let replica = self.replicas.get_mut(group).expect("checked");
+        match replica.secondary().map(|s| s.place(m)) {
+            Some(Place::Early) => {
+                return answer(link, replicated(m, Status::Behind, self.known.sender()), out);
+            }
+            Some(Place::Again) => return self.replicate_again(link, m, out),
+            Some(Place::Gap) => return close_at_gap(link, out),
+            Some(Place::Next) if !fits => return close_at_gap(link, out),
+            Some(Place::Next) | None => {}
+        }
+        let key = self.ops.insert(Op::of_stream(m, link, body));
+        if let Role::Secondary(secondary) = &mut replica.role {
+            if secondary.commit(m.commit, self.store.survives()) {
+                self.untold.clean(group);
+            }
+            let blocks = self.store.keeps_data().then(|| BlockSet::touching(at, len));
+            secondary.take(lsn, key, blocks.map(|b| (unit, b)), &mut replica.record.dirty);
+        }
+        self.replicas.queue(&mut self.ops, key);
+        self.pump(now, out);
+    }
+
+    /// Takes a write that arrives a second time because its link broke. Answers it now, or when it
+    /// is durable.
+    fn replicate_again(&mut self, link: PeerLink, m: &Replicate, out: &mut Effects) {
+        match self.replicas.secondary_mut(m.group).expect("checked").taken(m.lsn) {
+            Taken::Runs(key) => {
+                let op = self.ops.get_mut(key).expect("an operation that runs lives");
+                if let Work::Stream(streamed) = &mut op.work {
+                    streamed.asker = Asker { link, op: m.op };
+                }
+            }
+            Taken::Over(status) => {
+                answer(link, replicated(m, status, self.known.sender()), out);
+            }
+        }
+    }
+
+    /// Ends a replicated write, and answers it: it is durable here, or it was refused. That is so
+    /// when there is no space, or when a block that it would overwrite in part is damaged, and then
+    /// nothing was changed.
+    pub(crate) fn end_replicated(
+        &mut self,
+        now: Time,
+        key: u64,
+        status: Status,
+        out: &mut Effects,
+    ) {
+        let op = self.ops.get(key).expect("the operation lives");
+        let (group, lsn) = (op.group, op.lsn);
+        let asker = match op.work {
+            Work::Stream(Streamed { asker, .. }) => Some(asker),
+            _ => None,
+        };
+        self.discard_op(key);
+        self.replicas.unlock(&mut self.ops, group, key);
+        if let Some(secondary) = self.replicas.secondary_mut(group) {
+            secondary.end(lsn, status);
+        }
+        if let Some(Asker { link, op: name }) = asker {
+            let epoch = self.replicas.epoch_of(group);
+            answer(
+                link,
+                Replicated { status, op: name, group, epoch, lsn, sender: self.known.sender() },
+                out,
+            );
+        }
+        self.answer_asked(group, out);
+        self.wipe_if_idle(now, group);
+    }
+
+    /// Takes a commit point.
+    pub fn commit_in(&mut self, from: DeviceId, m: &Commit) {
+        let group = m.group;
+        if self.replicas.check_leader(from, group, m.epoch).is_ok()
+            && let Some(secondary) = self.replicas.secondary_mut(group)
+            && secondary.commit(m.commit, self.store.survives())
+        {
+            self.untold.clean(group);
+        }
+    }
+
+    /// Takes the primary's question for this replica's state.
+    pub fn sync_start_in(
+        &mut self,
+        link: PeerLink,
+        from: DeviceId,
+        m: &SyncStart,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
+        let group = m.group;
+        if let Err(status) = self.replicas.check_leader(from, group, m.epoch) {
+            return answer(
+                link,
+                state(m.question, group, m.epoch, status, self.known.sender()),
+                out,
+            );
+        }
+        let Some(list) = records::read::<Executed>(body) else { return };
+        let replica = self.replicas.get_mut(group).expect("checked");
+        let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
+        secondary.ask(link, m, from_records(list, &mut 0), &mut replica.record.dirty);
+        // Copies may include writes that the primary has forgotten.
+        self.history.take_forgotten(&mut self.store, group, list);
+        self.answer_asked(group, out);
+    }
+
+    /// Sends this replica's state, if the primary has asked and everything before is done.
+    pub(crate) fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
+        let Some(secondary) = self.replicas.secondary_mut(group) else { return };
+        if !secondary.is_asked() {
+            return;
+        }
+        let seals = self.jobs.seals(group);
+        if let Some((link, asked)) = secondary.take_question(seals) {
+            let sender = self.known.sender();
+            let state = state(asked.question, group, asked.epoch, Status::Ok, sender);
+            self.send_state(link, state, asked.all, asked.joiner, out);
+        }
+    }
+
+    /// Sends the base epoch and the dirty set, in as many frames as necessary. A replica that
+    /// doesn't know what may differ sends all that it holds; likewise if `all` is asked for. A
+    /// joiner sends no list then, because it will be told to delete what it holds; while it stalls
+    /// it is asked again and again.
+    fn send_state(
+        &self,
+        link: PeerLink,
+        state: SyncState,
+        all: bool,
+        joiner: bool,
+        out: &mut Effects,
+    ) {
+        let group = state.group;
+        let record = &self.replicas.of(group).record;
+        let mut list: Vec<UnitBlocks> =
+            record.dirty.iter().map(|(unit, blocks)| UnitBlocks::new(unit, blocks)).collect();
+        let any = record.all_dirty || all;
+        if any && joiner {
+            list.clear();
+        } else if any {
+            let units = self.store.units(group).into_iter();
+            list.extend(units.map(|u| UnitBlocks::new(u, self.store.valid(group, u))));
+        }
+        let empty = list.is_empty() && self.store.is_empty(group);
+        let all = record.all_dirty || any && joiner;
+        let state = SyncState { base: record.base, all, empty, ..state };
+        let most = (self.limits.frame_body as usize / size_of::<UnitBlocks>()).max(1);
+        let mut pages = list.chunks(most).peekable();
+        loop {
+            let page = pages.next().unwrap_or(&[]);
+            let more = pages.peek().is_some();
+            let body = out.copy(page.as_bytes());
+            out.send(link.id, link.frame(SyncState { more, ..state }, &body), body);
+            if !more {
+                return;
+            }
+        }
+    }
+
+    /// Takes the primary's order to delete everything and to start from nothing.
+    pub fn sync_wipe_in(
+        &mut self,
+        now: Time,
+        link: PeerLink,
+        from: DeviceId,
+        m: &SyncWipe,
+        out: &mut Effects,
+    ) {
+        let SyncWipe { question, group, epoch } = *m;
+        if let Err(status) = self.replicas.check_leader(from, group, epoch) {
+            return answer(link, state(question, group, epoch, status, self.known.sender()), out);
+        }
+        let replica = self.replicas.get_mut(group).expect("checked");
+        // A deletion can't be undone, so an MDM has to have said that this copy is not in sync.
+        if replica.config.in_sync.contains(&self.me) || self.known.is_unsure(group) {
+            return answer(
+                link,
+                state(question, group, epoch, Status::Behind, self.known.sender()),
+                out,
+            );
+        }
+        replica.secondary().expect("checked").order_wipe(link, question);
+        self.wipe_if_idle(now, group);
+        self.pump(now, out);
+    }
+
+    /// Deletes the content if the primary has asked for that and no job runs.
+    pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId) {
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
+            return;
+        }
+        let epoch = replica.config.epoch;
+        let Some(secondary) = replica.secondary() else { return };
+        let Some((link, question)) = secondary.take_wipe() else { return };
+        let wait = Waiting::Wipe { epoch, question, link };
+        if self.jobs.joins(group, wait) {
+            return;
+        }
+        secondary.clear_uncertain();
+        replica.record.clean();
+        replica.record.executed.clear();
+        replica.record.base = Epoch(0);
+        self.jobs.change_first(&mut self.store, now, group, alloc::vec![Change::Wipe], wait);
+    }
+
+    /// The deletion is durable: answers with the empty state.
+    pub(crate) fn wiped(
+        &mut self,
+        group: GroupId,
+        (question, epoch): (u64, Epoch),
+        link: PeerLink,
+        out: &mut Effects,
+    ) {
+        if self.replicas.of(group).config.epoch == epoch {
+            let state = state(question, group, epoch, Status::Ok, self.known.sender());
+            self.send_state(link, state, false, true, out);
+        }
+    }
+
+    /// Takes a seal: if `lsn` is the last one that arrived, this replica is equal to the primary.
+    pub fn seal_in(
+        &mut self,
+        now: Time,
+        link: PeerLink,
+        from: DeviceId,
+        m: &Seal,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
+        let (group, lsn) = (m.group, m.lsn);
+        let leads = self.replicas.check_leader(from, group, m.epoch);
+        let (Ok(()), Some(list)) = (leads, records::read::<Executed>(body)) else {
+            return answer(link, confirmation(*m, Status::Stale, self.known.sender()), out);
+        };
+        let replica = self.replicas.get_mut(group).expect("checked");
+        let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
+        let status = match secondary.sealing(lsn) {
+            Sealing::Begin => None,
+            Sealing::Done => Some(Status::Ok),
+            Sealing::Behind => Some(Status::Behind),
+        };
+        if let Some(status) = status {
+            return answer(link, confirmation(*m, status, self.known.sender()), out);
+        }
+        let epoch = replica.config.epoch;
+        let wait = Waiting::Seal { epoch, lsn, link };
+        if self.jobs.joins(group, wait) {
+            return;
+        }
+        secondary.clear_uncertain();
+        replica.record.clean();
+        // Beside a second in-sync replica, no replica records what a joiner misses from here on if
+        // it is not admitted. So its base must not suggest that it could come back for only that.
+        let beside = !replica.config.in_sync.contains(&self.me) && replica.config.in_sync.len() > 1;
+        let base = if beside { Epoch(0) } else { epoch };
+        replica.record.base = base;
+        let executed = &mut replica.record.executed;
+        *executed = from_records(list, self.history.noted());
+        // The list is as long as at the primary. What has no room here is forgotten before the rest
+        // is listed.
+        let mut dropped = Forgotten::new(Forgotten::MOST);
+        executed.bound(self.limits.executed_group as usize, group, &mut dropped);
+        let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
+        if self.store.survives() {
+            changes.push(Change::Executed(executed.entries()));
+        }
+        self.history.take_forgotten(&mut self.store, group, list);
+        self.history.forget(&mut self.store, group, dropped.entries(group));
+        self.history.bound_lists(&mut self.replicas, group, &self.limits);
+        self.jobs.change_first(&mut self.store, now, group, changes, wait);
+        self.pump(now, out);
+    }
+
+    /// The seal is durable: from now on this replica counts as equal, unless the primary has asked
+    /// for its state since. Then the stream begins again, and another seal ends it.
+    pub(crate) fn sealed(
+        &mut self,
+        group: GroupId,
+        epoch: Epoch,
+        lsn: Lsn,
+        link: PeerLink,
+        out: &mut Effects,
+    ) {
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let Role::Secondary(secondary) = &mut replica.role else { return };
+        if replica.config.epoch != epoch {
+            return;
+        }
+        let Some(peer) = secondary.seal(lsn) else { return };
+        out.note(Note::Sealed { group, peer, lsn });
+        let seal = Seal { group, epoch, lsn };
+        answer(link, confirmation(seal, Status::Ok, self.known.sender()), out);
+    }
+}
+
+/// Returns the answer to a write of the stream.
+fn replicated(m: &Replicate, status: Status, sender: Sender) -> Replicated {
+    let Replicate { op, group, epoch, lsn, .. } = *m;
+    Replicated { status, op, group, epoch, lsn, sender }
+}
+
+/// Returns the answer to a seal.
+fn confirmation(seal: Seal, status: Status, sender: Sender) -> Sealed {
+    let Seal { group, epoch, lsn } = seal;
+    Sealed { status, group, epoch, lsn, sender }
+}
+
+/// Returns the answer to a question for this replica's state, without any state.
+fn state(question: u64, group: GroupId, epoch: Epoch, status: Status, sender: Sender) -> SyncState {
+    let (base, more, all, empty) = (Epoch(0), false, false, false);
+    SyncState { status, question, group, epoch, base, sender, more, all, empty }
+}
+
+/// Closes a link on which frames are missing, or one can't be right. The primary sends them again
+/// on the next link.
+fn close_at_gap(link: PeerLink, out: &mut Effects) {
+    out.note(Note::Refused { link: link.id, why: GAP });
+    out.push(Effect::Close { link: link.id });
+}
+
+/// Returns true if the body is what the flags and the range say. Only copies can be of blocks that
+/// their source can't read, and only of whole ones.
+fn is_whole(m: &Replicate, body: usize) -> bool {
+    let UnitRange { at, len, .. } = m.range;
+    match (m.zero, m.lost) {
+        (false, false) => body == len as usize,
+        (true, false) => body == 0,
+        (false, true) => body == 0 && m.copy && fits::<BLOCK>(at, len),
+        (true, true) => false,
+    }
+}
+
+/// Sends an answer without a body.
+#[inline(always)]
+fn answer(link: PeerLink, message: impl Into<Header>, out: &mut Effects) {
+    out.send(link.id, link.frame(message, &[]), Buf::EMPTY);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seam::ClientWrite;
+
+    #[test]
+    fn a_body_is_what_flags_and_range_say() {
+        let range = UnitRange { len: BLOCK, ..UnitRange::default() };
+        let write = Replicate {
+            op: 1,
+            group: GroupId(1),
+            epoch: Epoch(1),
+            lsn: Lsn(1),
+            commit: Lsn(0),
+            range,
+            client: ClientWrite::default(),
+            skipped: 0,
+            fresh: false,
+            zero: false,
+            yields: false,
+            lost: false,
+            copy: false,
+        };
+        let whole = BLOCK as usize;
+        assert!(is_whole(&write, whole) && !is_whole(&write, 0) && !is_whole(&write, 512));
+        let zero = Replicate { zero: true, ..write };
+        assert!(is_whole(&zero, 0) && !is_whole(&zero, whole));
+        let lost = Replicate { lost: true, copy: true, ..write };
+        assert!(is_whole(&lost, 0) && !is_whole(&lost, whole));
+        assert!(!is_whole(&Replicate { copy: false, ..lost }, 0), "only copies are of lost blocks");
+        assert!(!is_whole(&Replicate { zero: true, ..lost }, 0));
+        let part = UnitRange { len: BLOCK / 2, ..range };
+        assert!(!is_whole(&Replicate { range: part, ..lost }, 0), "blocks are lost as a whole");
+    }
+}
