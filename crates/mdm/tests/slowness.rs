@@ -6,8 +6,8 @@ mod common;
 use base::{DeviceId, Duration, Limits, Time};
 use common::*;
 use mdm::command::*;
+use mdm::observed::{Observed, Seen};
 use mdm::slowness::{Slowness, delays};
-use mdm::status::{Observed, Seen};
 use mdm::{Command, State};
 use wire::control::{DeviceKind, Heartbeat, Intent, SlowDevice};
 

@@ -56,11 +56,11 @@ use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
 pub use mdm::log::{AREAS as LOG_AREAS, IMAGE_MAX as LOG_IMAGE_MAX, image_len as log_image_len};
 use mdm::log::{Log, LogError, Why};
+use mdm::observed::Observed;
 use mdm::reach::Reach;
 use mdm::recovery::{Word, Words};
 use mdm::slowness::Slowness;
 use mdm::state::State;
-use mdm::status::Observed;
 use seam::{
     BlockError, DialError, DialId, DiskError, Effect, Effects, Event, Node, Note, Port, Strangers,
 };

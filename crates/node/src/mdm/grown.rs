@@ -4,7 +4,7 @@
 use super::peers::{MESSAGE_MAX, UNPROVEN};
 use super::{ADMINS, INPUTS, INPUTS_PER_LINK, Mdm, Peer, turned_away};
 use alloc::collections::BTreeMap;
-use mdm::members::MAX_MEMBERS;
+use mdm::refused::MAX_MEMBERS;
 
 /// Lengths of lists, or their bounds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

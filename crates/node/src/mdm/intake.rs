@@ -9,10 +9,14 @@ use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{ClusterId, DeviceId, Duration, LinkId, SdcId, Time, VolumeId};
 use mdm::command::{self, Command};
+use mdm::controller;
 use mdm::controller::Registration;
 use mdm::detector::{Verdict, loss_limit};
 use mdm::entry::{Commands, ENTRY_MAX};
-use mdm::state::{Change, State};
+use mdm::maintenance;
+use mdm::object_orders;
+use mdm::removal;
+use mdm::state::Change;
 use mdm::{Refused, status};
 use seam::{Effect, Effects, Note};
 use wire::control::{
@@ -233,7 +237,7 @@ impl Mdm {
             Command::Join(c) => !held(DeviceId(c.device)),
             _ => true,
         };
-        let commands: Vec<_> = State::proposed(m).into_iter().filter(may).collect();
+        let commands: Vec<_> = controller::proposed(m).into_iter().filter(may).collect();
         for command in commands {
             self.execute(now, command, batch, out);
         }
@@ -532,33 +536,39 @@ impl Mdm {
             Some(Ask::SwitchMdm(m)) => self.switch(m).map(|()| None),
             Some(Ask::CreateVolume(m)) => {
                 let limits = &self.config.limits;
-                self.state.create_volume_command(m, limits, &|d| self.observed.used(d)).map(Some)
+                controller::create_volume_command(&self.state, m, limits, &|d| {
+                    self.observed.used(d)
+                })
+                .map(Some)
             }
             Some(Ask::ResizeVolume(m)) => {
                 let (limits, used) = (&self.config.limits, |d| self.observed.used(d));
-                self.state.resize_volume_command(&m.name, m.size, limits, &used).map(Some)
+                controller::resize_volume_command(&self.state, &m.name, m.size, limits, &used)
+                    .map(Some)
             }
             Some(Ask::DeleteVolume(m)) => {
                 let attached = |volume| self.observed.attached(volume);
-                self.state.delete_volume_command(&m.name, m.unmap, attached).map(Some)
+                controller::delete_volume_command(&self.state, &m.name, m.unmap, attached).map(Some)
             }
-            Some(Ask::Map(m)) => self.state.map_command(m).map(Some),
-            Some(Ask::Unmap(m)) => self.state.unmap_command(m).map(Some),
-            Some(Ask::Rename(m)) => self.state.rename_command(m).map(Some),
-            Some(Ask::CreateObject(m)) => self.state.create_object_command(m).map(Some),
+            Some(Ask::Map(m)) => controller::map_command(&self.state, m).map(Some),
+            Some(Ask::Unmap(m)) => controller::unmap_command(&self.state, m).map(Some),
+            Some(Ask::Rename(m)) => object_orders::rename_command(&self.state, m).map(Some),
+            Some(Ask::CreateObject(m)) => {
+                object_orders::create_object_command(&self.state, m).map(Some)
+            }
             Some(Ask::RemoveObject(m)) => {
                 let is_here = |sdc: SdcId| self.sdcs.contains_key(&sdc);
-                self.state.remove_object_command(m, is_here).map(Some)
+                object_orders::remove_object_command(&self.state, m, is_here).map(Some)
             }
-            Some(Ask::SetPool(m)) => self.state.set_pool_command(m).map(Some),
+            Some(Ask::SetPool(m)) => object_orders::set_pool_command(&self.state, m).map(Some),
             Some(Ask::Remove(m)) => {
                 let limits = &self.config.limits;
-                change(self.state.removal_command(m, &self.observed, limits))
+                change(removal::removal_command(&self.state, m, &self.observed, limits))
             }
-            Some(Ask::Admit(m)) => change(self.state.admission_command(m)),
+            Some(Ask::Admit(m)) => change(removal::admission_command(&self.state, m)),
             Some(Ask::Maintain(m)) => {
                 let limits = &self.config.limits;
-                change(self.state.maintenance_command(m, &self.observed, limits))
+                change(maintenance::maintenance_command(&self.state, m, &self.observed, limits))
             }
         };
         let mut reply = AdminReply::default();
@@ -625,7 +635,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let (mut reply, mut changed) = (AdminReply::default(), false);
-        match self.state.scrub_commands(device) {
+        match controller::scrub_commands(&self.state, device) {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(commands) => {
                 for command in commands {

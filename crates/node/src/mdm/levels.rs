@@ -4,7 +4,7 @@ use super::{Mdm, Peer};
 use base::{DeviceId, LinkId, Mutant, level, mutant};
 use mdm::Refused;
 use mdm::command::{Command, SetLevel};
-use mdm::level::Party;
+use mdm::level::{Party, set_level_command, too_old};
 use wire::control::{
     BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelRequest, known,
 };
@@ -19,7 +19,7 @@ impl Mdm {
 
     /// Refuses a process whose build does not know the cluster's level.
     pub(super) fn check_build(&self, name: &str, said: Option<&BuildInfo>) -> Result<(), Refusal> {
-        match self.state.too_old(name, said) {
+        match too_old(&self.state, name, said) {
             Some(text) => Err(refusal(RefusalCode::TooOld, text)),
             None => Ok(()),
         }
@@ -106,7 +106,7 @@ impl Mdm {
             Some(Party::up(&self.state.sdcs.get(id)?.name, seen))
         });
         let all: alloc::vec::Vec<Party> = members.chain(devices).chain(clients).collect();
-        self.state.set_level_command(m, self.level_max(), &all)
+        set_level_command(&self.state, m, self.level_max(), &all)
     }
 
     fn is_here(&self, device: DeviceId) -> bool {

@@ -13,9 +13,9 @@ use consensus::{Committed, EntryKind, Output};
 use mdm::detector::Detector;
 use mdm::entry::{self, Decided};
 use mdm::healer::Healer;
+use mdm::observed::Observed;
 use mdm::reach::Reach;
 use mdm::slowness::Slowness;
-use mdm::status::Observed;
 use seam::{Effects, Note};
 use wire::control::{Refusal, RefusalCode};
 

@@ -28,7 +28,7 @@ use base::{LinkId, MapVersion, Time};
 use consensus::{Image, Message, Wrong};
 use core::net::SocketAddr;
 use mdm::log::IMAGE_MAX;
-use mdm::members::MAX_MEMBERS;
+use mdm::refused::MAX_MEMBERS;
 use prost::Message as _;
 use seam::{DialId, Effect, Effects, Note};
 use wire::control::{BuildInfo, Hello, MdmInfo, Refusal, RefusalCode, Role, Welcome};
