@@ -11,6 +11,8 @@ pub(crate) fn run() -> Result<bool> {
         "clippy",
         &mut cargo(&[
             "clippy",
+            "--profile",
+            "ci",
             "--workspace",
             "--all-targets",
             "--fix",

@@ -59,7 +59,7 @@ fn gate(steps: &mut Steps, update: bool) -> Result<()> {
         steps.skip(TITLE, &why);
         return Ok(());
     }
-    if !steps.check("valgrind", |_| packages::ensure(GATE))? {
+    if !steps.check("valgrind", |steps| packages::ensure(steps, GATE))? {
         return Ok(());
     }
     let (runner, version) = (target_dir().join("tools/bin/gungraun-runner"), wanted_version()?);
@@ -67,6 +67,7 @@ fn gate(steps: &mut Steps, update: bool) -> Result<()> {
         let root = target_dir().join("tools");
         // Unoptimised: it only starts valgrind and reads its output.
         let mut install = cargo(&["install", "--quiet", "--debug", "--locked", "--version"]);
+        install.env("CARGO_PROFILE_DEV_DEBUG", "false");
         install.args([&version, "--root"]).arg(root).arg("gungraun-runner");
         if !steps.command("install the runner (once)", &mut install)? {
             return Ok(());

@@ -29,7 +29,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run everything that CI runs: format, lints, tidy, unit, contract, instruction
+    /// Run everything that CI runs: format, tidy, lints, unit, contract, instruction
     /// counts, simulation, fuzz, system
     Test(test::TestArgs),
     /// Format, apply what clippy can fix, and write generated files (the C header)

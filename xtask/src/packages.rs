@@ -1,5 +1,6 @@
 //! The third-party programs that the chores need: clients for the system tests, and valgrind.
 
+use crate::steps::Steps;
 use anyhow::Result;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,27 +38,31 @@ pub(crate) const GATE: &[Tool] = &[("valgrind", "valgrind")];
 
 /// Ensures that these programs are installed, and installs missing ones if it may. Returns false,
 /// after a message, if some are still missing.
-pub(crate) fn ensure(tools: &[Tool]) -> Result<bool> {
+pub(crate) fn ensure(steps: &mut Steps, tools: &[Tool]) -> Result<bool> {
     let missing = missing(tools);
     if missing.is_empty() {
-        println!("all programs are there");
+        steps.print("all programs are there");
         return Ok(true);
     }
     let packages: Vec<&str> = missing.iter().copied().collect();
     let list = packages.join(" ");
     if !is_root() || !is_there("apt-get") {
-        println!(
+        steps.print(&format!(
             "These Debian packages are needed: {list}\n\
              They are not installed for you, as that takes root and apt-get. Run:\n  \
              sudo apt-get install -y {list}"
-        );
+        ));
         return Ok(false);
     }
-    println!("Installing {list}");
-    let apt = |args: &[&str]| -> Result<bool> {
+    steps.print(&format!("Installing {list}"));
+    let mut apt = |args: &[&str]| -> Result<bool> {
         let mut command = Command::new("apt-get");
         command.env("DEBIAN_FRONTEND", "noninteractive").args(["-q", "-y"]).args(args);
-        Ok(command.status()?.success())
+        let out = command.output()?;
+        for text in [&out.stdout, &out.stderr] {
+            steps.print(String::from_utf8_lossy(text).trim_end());
+        }
+        Ok(out.status.success())
     };
     let install = [&["install", "--no-install-recommends"], &packages[..]].concat();
     // The package lists of a new machine are old or missing.
@@ -67,7 +72,7 @@ pub(crate) fn ensure(tools: &[Tool]) -> Result<bool> {
     }
     let missing = self::missing(tools);
     if !missing.is_empty() {
-        println!("still missing after the installation: {missing:?}");
+        steps.print(&format!("still missing after the installation: {missing:?}"));
     }
     Ok(missing.is_empty())
 }

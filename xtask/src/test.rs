@@ -1,13 +1,15 @@
 //! `cargo xtask test`: everything that CI runs, fast parts first.
 //!
-//! The code is built once for clippy, and once with the profile `ci` for everything that runs. What
-//! contains the mutants is built apart. While the system tests run, which wait more than they
-//! compute, everything else runs in the background.
+//! The code is built once with the profile `ci` for everything that runs, and what contains the
+//! mutants is built apart. While the system tests run, which wait more than they compute, everything
+//! else runs in the background, the lints first.
 
 use crate::steps::{Steps, cargo};
 use crate::{built, gate, packages, root, sim, tidy};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Options of `cargo xtask test`.
@@ -63,13 +65,30 @@ const FUZZ_SECONDS: u32 = 8;
 pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let wanted = |part| args.parts.is_empty() || args.parts.contains(&part);
     let mut steps = Steps::default();
-    if wanted(Part::Style) {
-        style(&mut steps)?;
-    }
-    if wanted(Part::Unit) {
-        unit(&mut steps)?;
+    let first = |steps: &mut Steps| -> Result<()> {
+        if wanted(Part::Style) {
+            style(steps)?;
+        }
+        if wanted(Part::Unit) {
+            unit(steps)?;
+        }
+        Ok(())
+    };
+    let mut ready = false;
+    if wanted(Part::System) {
+        // They are downloaded while the other parts are compiled.
+        let install = |steps: &mut Steps| {
+            ready = programs(steps)?;
+            Ok(())
+        };
+        steps.beside(first, install)?;
+    } else {
+        first(&mut steps)?;
     }
     let others = |steps: &mut Steps| -> Result<()> {
+        if wanted(Part::Style) {
+            lints(steps)?;
+        }
         if wanted(Part::Sim) {
             simulation(steps)?;
         }
@@ -84,10 +103,9 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         }
         Ok(())
     };
-    if wanted(Part::System) && programs(&mut steps)? {
-        steps.beside(system, others)?;
-    } else {
-        others(&mut steps)?;
+    match if ready { build_system(&mut steps)? } else { None } {
+        Some(binary) => steps.beside(|steps| system(steps, &binary), others)?,
+        None => others(&mut steps)?,
     }
     Ok(steps.finish())
 }
@@ -95,35 +113,36 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
 fn style(steps: &mut Steps) -> Result<()> {
     steps.command("format", &mut cargo(&["fmt", "--all", "--check"]))?;
     steps.check("house rules", |_| tidy::run())?;
-    let lints = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-    steps.command("lints", &mut cargo(&lints))?;
+    Ok(())
+}
+
+fn lints(steps: &mut Steps) -> Result<()> {
+    // With the profile of everything else, so that the same macros serve all.
+    let mut lints = cargo(&["clippy", "--profile", "ci", "--workspace", "--all-targets"]);
+    steps.command("lints", lints.args(["--quiet", "--", "-D", "warnings"]))?;
     Ok(())
 }
 
 fn unit(steps: &mut Steps) -> Result<()> {
     let mut tests = cargo(&["test", "--profile", "ci"]);
     steps.command("unit tests and driver contract", tests.args(PRODUCT))?;
-    // With the profile in which it runs, because that is built already.
-    steps.command("tests of the chores", &mut cargo(&["test", "--package", "xtask"]))?;
+    let mut chores = cargo(&["test", "--profile", "ci", "--package", "xtask"]);
+    steps.command("tests of the chores", &mut chores)?;
     Ok(())
 }
 
 /// Runs the tests that switch the rules of a crate off one by one. The mutants must not get into
 /// the builds of other tests.
 fn mutants(steps: &mut Steps) -> Result<()> {
-    let exactly = ["--test", "pair", "--", "--exact", "mutants::every_mutant_is_caught"];
-    let malformed = ["--test", "sds", "--", "--exact", "malformed::every_mutant_is_caught"];
-    let crates: [(&str, &str, &[&str]); 4] = [
-        ("the durable store", "gabion-store", &["--test", "mutants"]),
-        ("the mirrors", "gabion-mirror", &exactly),
-        ("the roles", "gabion-node", &malformed),
-        ("the MDM", "gabion-mdm", &["--test", "mutants", "--test", "balance"]),
-    ];
-    for (whose, package, tests) in crates {
-        let mut command = cargo(&["test", "--profile", "ci", "--features", "mutants"]);
-        command.args(["--package", package]).args(tests);
-        steps.command(&format!("mutants of {whose}"), &mut command)?;
+    let mut command = cargo(&["test", "--profile", "ci", "--test", "mutants"]);
+    // With the simulator, so that the same builds of all libraries serve both.
+    command.args(["--package", "gabion-sim"]);
+    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm"] {
+        command.args(["--package", package, "--features", &format!("{package}/mutants")]);
     }
+    // Other tests are in the same binaries, and a mutant is on for the whole process.
+    command.args(["--", "--exact", "every_mutant_is_caught"]);
+    steps.command("mutants of single crates", &mut command)?;
     Ok(())
 }
 
@@ -171,27 +190,41 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
 /// Installs what the system tests and the instruction gate need, as only one installation can run
 /// at a time.
 fn programs(steps: &mut Steps) -> Result<bool> {
-    let there = steps.check("third-party programs", |_| {
-        Ok(packages::ensure(packages::SYSTEM)? && packages::ensure(packages::GATE)?)
+    let there = steps.check("third-party programs", |steps| {
+        let system = packages::ensure(steps, packages::SYSTEM)?;
+        Ok(system && packages::ensure(steps, packages::GATE)?)
     })?;
-    packages::ensure(packages::OPTIONAL)?;
+    packages::ensure(steps, packages::OPTIONAL)?;
     Ok(there)
 }
 
-fn system(steps: &mut Steps) -> Result<()> {
+/// Builds what the system tests run, and the tests themselves. Returns the tests' binary.
+fn build_system(steps: &mut Steps) -> Result<Option<PathBuf>> {
     // With the targets of the unit tests, so that the same builds of all libraries serve both.
     let mut build = cargo(&["build", "--profile", "ci", "--lib", "--bins", "--tests"]);
     if !steps.command("build gabion and its library", build.args(PRODUCT))? {
-        return Ok(());
+        return Ok(None);
     }
-    let tests = ["test", "--profile", "ci", "--package", "gabion-system-tests", "--"];
-    let mut alone = cargo(&tests);
+    let tests = ["test", "--profile", "ci", "--package", "gabion-system-tests", "--no-run"];
+    if !steps.command("build the system tests", &mut cargo(&tests))? {
+        return Ok(None);
+    }
+    let told = cargo(&tests).args(["--quiet", "--message-format", "json"]).output()?;
+    let told = String::from_utf8(told.stdout)?;
+    let messages = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let binary = messages.filter_map(|m| Some(m["executable"].as_str()?.into())).last();
+    Ok(Some(binary.context("cargo names no binary of the system tests")?))
+}
+
+/// Runs the system tests. Not through cargo, which would wait for builds in the background.
+fn system(steps: &mut Steps, binary: &Path) -> Result<()> {
+    let mut alone = Command::new(binary);
     alone.args(["--test-threads", "1", "--nocapture"]).args(MEASURING);
-    let mut others = cargo(&tests);
+    let mut others = Command::new(binary);
     others.args(["--test-threads", "3"]);
     MEASURING.iter().for_each(|name| _ = others.args(["--skip", name]));
     for (title, mut command) in [("system tests that measure", alone), ("system tests", others)] {
-        command.env("GABION_BIN", built("gabion")).current_dir(root());
+        command.env("GABION_BIN", built("gabion")).current_dir(root().join("tests/system"));
         steps.command(title, &mut command)?;
     }
     Ok(())

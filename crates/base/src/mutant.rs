@@ -43,9 +43,9 @@ pub enum Mutant {
     NoSettle,
     /// R6: settling forgets the secondary's own uncertain writes.
     IgnorePeerDirty,
-    /// R6: one of several secondaries is sealed before the next one is asked for its state.
-    SealOneByOne,
-    /// R7: the target answers a flush or a FUA write before the write is durable.
+    /// R6: the secondaries are sealed before each of them has told its state.
+    SealEarly,
+    /// R7: a client answers a write, also one with FUA, before any server has answered it.
     AckBeforeReply,
     /// R8: an I/O of an older session is executed.
     NoSession,
@@ -55,7 +55,7 @@ pub enum Mutant {
     NoDedupe,
     /// R9: units of a deleted volume stay on a node that was away.
     NoLiveList,
-    /// R9: a discard is not replicated.
+    /// R9: a discard has no effect at a secondary.
     LocalTrim,
     /// R10: when no in-sync replica is left, the group starts again with empty replicas.
     ReviveEmpty,
@@ -145,6 +145,9 @@ pub enum Mutant {
     CountAllPools,
     /// R8: an unmap is answered before every primary knows of it.
     UnmapBlindly,
+    /// R8: what the newer process of a device confirms counts for the older one as well. (The
+    /// tests of `node`.)
+    NewerConfirms,
     /// R4: the MDM changes a group's replicas without comparing the epoch. (The MDM's tests.)
     MoveBlindly,
     /// R11: a leaving replica is dropped before its replacement is in sync.
@@ -305,6 +308,21 @@ pub enum Mutant {
     /// A header is taken whatever its unused bytes, its flags, and its version are, and with a body
     /// that its kind does not have.
     AnyHeader,
+    /// R12: a primary never proposes to do without a replica that leaves its beacons unanswered.
+    SuspectNobody,
+    /// R12: a primary that stood still takes the answers that it has not read for silence.
+    ForgetPause,
+    /// R4: a refused dial proves the death of the incarnation that is registered now, which may be
+    /// at another address. (The MDM's tests.)
+    BelieveAddress,
+    /// A device is admitted although it also serves elsewhere, so that one of the two is a copy.
+    TakeCopy,
+    /// Mdm: what an MDM keeps about another one, with its secret, stays when that one is removed.
+    KeepContacts,
+    /// Mdm: a dial that ended while the MDM began anew with an empty log is waited for.
+    AwaitDial,
+    /// Links: a server counts as refusing dials until it is connected.
+    KeepRefusal,
 }
 
 impl Mutant {
@@ -334,11 +352,18 @@ impl Mutant {
         Mutant::AnswerInSeal,
         Mutant::RetryWhole,
         Mutant::NewerIsDead,
+        Mutant::ForgetPause,
     ];
 
-    /// The mutant that the tests of `node` have to catch (`crates/node/tests/sds`): no process of
-    /// the simulator sends such headers on an accepted connection.
-    pub const NODE: &[Mutant] = &[Mutant::AnyHeader];
+    /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
+    /// not create the situations in which they matter, or no judge of it sees their effect.
+    pub const NODE: &[Mutant] = &[
+        Mutant::AnyHeader,
+        Mutant::NewerConfirms,
+        Mutant::KeepContacts,
+        Mutant::AwaitDial,
+        Mutant::KeepRefusal,
+    ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
     /// them, nor those that only a test of `crates/sim/tests` catches.
@@ -361,7 +386,7 @@ impl Mutant {
         Mutant::EagerClean,
         Mutant::NoSettle,
         Mutant::IgnorePeerDirty,
-        Mutant::SealOneByOne,
+        Mutant::SealEarly,
         Mutant::AckBeforeReply,
         Mutant::NoSession,
         Mutant::NoClientEpoch,
@@ -467,6 +492,8 @@ impl Mutant {
         Mutant::UseEarly,
         Mutant::RaiseOver,
         Mutant::ForgetLevel,
+        Mutant::SuspectNobody,
+        Mutant::TakeCopy,
     ];
 }
 

@@ -385,7 +385,7 @@ fn check_device(state: &State, m: &control::Register, told: Option<&Word>) -> Re
             ),
         });
     }
-    if elsewhere && d.up {
+    if elsewhere && d.is_in_use() {
         return Err(format!(
             "it is {id}, which serves as {}: if this is a copy, remove it; if it was moved, stop that one \
              first",

@@ -243,7 +243,8 @@ impl Detector {
         if same {
             watch.refuses = Some((watch.refuses.map_or(now, |(since, _)| since), now));
         }
-        (!lives).then_some(Verdict { device, incarnation, dead: true })
+        let over = if mutant::on(Mutant::BelieveAddress) { watch.incarnation } else { incarnation };
+        (!lives).then_some(Verdict { device, incarnation: over, dead: true })
     }
 
     /// Returns the live devices whose addresses have refused a dial, to be dialled again until a

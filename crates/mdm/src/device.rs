@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
 use base::{DomainId, FaultSetId, Incarnation, MapVersion, PoolId, SdsId};
 use wire::control::{DeviceKind, Intent};
 
@@ -48,6 +49,14 @@ pub struct Device {
     pub pool: PoolId,
     /// The map version that changed it last.
     pub changed_at: MapVersion,
+}
+
+impl Device {
+    /// Returns true while the device counts as alive in its place: what claims to be it in another
+    /// place is a copy.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.up && !mutant::on(Mutant::TakeCopy)
+    }
 }
 
 /// A server.

@@ -4,11 +4,12 @@
 //! - [`controller`]: turns orders, registrations and proposals into commands, or refuses them
 //!   ([`refused`]). So do [`object_orders`], [`removal`], [`maintenance`] and [`level`], for orders
 //!   of their kind. [`healer`] and [`recovery`] make the rest.
-//! - What the MDM observes: [`observed`] (what processes report), [`detector`] (lost devices), [`quarantine`] (devices that come and go
-//!   too often), [`slowness`] (slow devices), [`reach`] (devices that others can't reach).
-//! - Parts of the state: [`device`], [`client`], [`volume`], [`group`], [`mapping`] (the clients that
-//!   may use a volume), [`objects`] (domains, fault sets and pools), [`members`] (the MDMs of the
-//!   cluster), [`id_set`].
+//! - What the MDM observes: [`observed`] (what processes report), [`detector`] (lost devices),
+//!   [`quarantine`] (devices that come and go too often), [`slowness`] (slow devices), [`reach`]
+//!   (devices that others can't reach).
+//! - Parts of the state: [`device`], [`client`], [`volume`], [`group`], [`mapping`] (the clients
+//!   that may use a volume), [`objects`] (domains, fault sets and pools), [`members`] (the MDMs of
+//!   the cluster), [`id_set`].
 //! - [`entry`]: commands on their way into the log. [`log`]: the log on the disk.
 //! - Views of the state: [`publish`] (map pages), [`snapshot`] (bytes), [`status`] (for people).
 //! - [`recovery`]: how one MDM continues when the others are lost.

@@ -13,9 +13,9 @@
 //! counters; names are unique; slots name groups; a lost group that no volume uses has no replica
 //! that is up (it would have been formed again).
 //!
-//! [`State`] is data with lookups. The files under `state/` have the rest: functions over a state that
-//! return the edits of a command, one file per noun; `apply`, the one place where edits are made; and
-//! `check`.
+//! [`State`] is data with lookups. The files under `state/` have the rest: functions over a state
+//! that return the edits of a command, one file per noun; `apply`, the one place where edits are
+//! made; and `check`.
 
 mod apply;
 mod check;

@@ -1,13 +1,19 @@
-//! Each of the MDM's own mutants does something (`cargo test -p gabion-mdm --features mutants`).
-//! One test: the switch is one for the process.
-#![cfg(feature = "mutants")]
+//! Each of the MDM's own mutants does something.
+//!
+//! A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
+//! gabion-mdm --features mutants --test mutants -- --exact every_mutant_is_caught`.
 
+#[path = "all/balance.rs"]
+mod balance;
+#[path = "all/common.rs"]
+#[allow(dead_code)] // A part of it is used here.
 mod common;
 
-use base::DeviceId;
 use base::mutant::{Mutant, choose};
+use base::{DeviceId, Incarnation, Limits, SdsId, Time};
 use common::{admit, down, join, pair, reshape, short, suspect, up};
 use mdm::command::{DeviceUp, Reconcile};
+use mdm::detector::Detector;
 use mdm::members::Member;
 use mdm::recovery::{Word, Words};
 use mdm::{Command, State};
@@ -33,6 +39,14 @@ fn twin() -> Command {
 }
 
 #[test]
+fn every_mutant_is_caught() {
+    mutants_break_the_rule_that_they_are_named_for();
+    mutants_forget_what_a_lost_mdm_told();
+    who_weighs_nothing_or_moves_twice_is_noticed();
+    assert_eq!(dead_by_a_refusal(None), 5);
+    assert_eq!(dead_by_a_refusal(Some(Mutant::BelieveAddress)), 6);
+}
+
 fn mutants_break_the_rule_that_they_are_named_for() {
     let mut next = pair(Durable);
     next.level = 2;
@@ -93,7 +107,20 @@ fn mutants_break_the_rule_that_they_are_named_for() {
         assert_eq!(run(Some(mutant), kind, &commands), want, "{mutant:?}");
         assert_ne!(run(None, kind, &commands), want, "{mutant:?} changes nothing");
     }
-    mutants_forget_what_a_lost_mdm_told();
+}
+
+/// Returns the incarnation that a refused dial proves dead. The dial asked about incarnation 5. The
+/// device was started as 6 meanwhile, at another address.
+fn dead_by_a_refusal(mutant: Option<Mutant>) -> u64 {
+    choose(mutant);
+    let (device, server) = (DeviceId(1), SdsId(1));
+    let mut detector = Detector::new(&Limits::SHIPPED);
+    detector.watch(Time(1), device, server, Incarnation(5));
+    assert!(detector.probe(device, 7));
+    detector.watch(Time(2), device, server, Incarnation(6));
+    let verdict = detector.refused(Time(3), 7).expect("it is a proof");
+    choose(None);
+    verdict.incarnation.0
 }
 
 /// Returns the devices that a second recovery waits for. The first one left groups in doubt. Then
@@ -132,4 +159,13 @@ fn mutants_forget_what_a_lost_mdm_told() {
     assert_eq!(waits_for(Some(Mutant::ForgetMaps), true), [0; 0]);
     assert_eq!(waits_for(Some(Mutant::ForgetMaps), false), [1]);
     assert_eq!(waits_for(Some(Mutant::DoubtHidesDisks), false), [0; 0]);
+}
+
+fn who_weighs_nothing_or_moves_twice_is_noticed() {
+    for (mutant, what) in [(Mutant::LevelByNumber, "bytes"), (Mutant::HouseAnywhere, "copied")] {
+        choose(Some(mutant));
+        let caught = (0..8).find_map(|seed| balance::play(seed).err());
+        choose(None);
+        assert!(caught.as_ref().is_some_and(|c| c.contains(what)), "{mutant:?}: {caught:?}");
+    }
 }

@@ -7,12 +7,13 @@
 //! have in flight bounds the number of copies that wait. Copies of a settle, and copies of what a
 //! returning replica has missed, don't wait.
 
-use crate::mirror::Mirror;
-use crate::op::Streamed;
+use crate::copies::Copies;
+use crate::op::{Op, Streamed};
+use crate::ops::Ops;
 use crate::pace::{End, Purpose, Turn};
+use crate::replicas::Replicas;
 use alloc::collections::{BTreeMap, VecDeque};
-use base::{Duration, Mutant, Time, mutant};
-use seam::{Effects, UnitStore};
+use base::{Duration, Limits, Mutant, Time, mutant};
 
 /// The longest time that a copy waits.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -29,7 +30,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Returns when `start_arrivals` has something to do.
+    /// Returns when `next_arrival` may have something to do.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         self.at
     }
@@ -52,74 +53,95 @@ pub(crate) fn yields(streamed: &Streamed) -> bool {
     streamed.copy && streamed.yields
 }
 
-impl<S: UnitStore> Mirror<S> {
+impl Copies {
     /// A copy has its range lock here.
     pub(crate) fn arrive(&mut self, now: Time, key: u64) {
-        self.copies.arrivals.waiting.push_back((key, now));
+        self.arrivals.waiting.push_back((key, now));
     }
 
-    /// Starts the copies whose turn it is.
+    /// Takes the next copy whose turn it is: it begins.
     #[cold]
-    pub(crate) fn start_arrivals(&mut self, now: Time, out: &mut Effects) {
-        while let Some((key, purpose)) = self.next_arrival(now) {
-            self.copies.pace.begun(now, purpose);
-            self.copies.arrivals.running.insert(key, (purpose, now));
-            self.start_job(now, key, out);
-        }
-    }
-
-    fn next_arrival(&mut self, now: Time) -> Option<(u64, Purpose)> {
-        self.copies.arrivals.at = None;
+    pub(crate) fn next_arrival(
+        &mut self,
+        now: Time,
+        limits: &Limits,
+        ops: &Ops,
+        replicas: &Replicas,
+    ) -> Option<u64> {
+        let purpose = |key: u64| ops.get(key).map(|op| purpose_here(op, replicas));
+        let waiting = &mut self.arrivals.waiting;
+        self.arrivals.at = None;
         // Operations whose configuration ended are gone.
-        while self
-            .copies
-            .arrivals
-            .waiting
-            .front()
-            .is_some_and(|(key, _)| self.ops.get(*key).is_none())
-        {
-            self.copies.arrivals.waiting.pop_front();
+        while waiting.front().is_some_and(|(key, _)| ops.get(*key).is_none()) {
+            waiting.pop_front();
         }
-        let (_, oldest) = self.copies.arrivals.waiting.front()?;
+        let (_, oldest) = waiting.front()?;
         let overdue = *oldest + PATIENCE;
         let turn = |purpose| {
-            let copies = self.copies.arrivals.count(purpose);
-            self.copies.pace.turn(now, End::Target, purpose, copies, &self.limits)
+            let copies = self.arrivals.count(purpose);
+            self.pace.turn(now, End::Target, purpose, copies, limits)
         };
         let turns = [Purpose::Rebuild, Purpose::Move].map(|purpose| (purpose, turn(purpose)));
         let may = |purpose| turns.contains(&(purpose, Turn::Now));
         let mut place = (overdue <= now).then_some(0);
         if place.is_none() && turns.iter().any(|(_, turn)| *turn == Turn::Now) {
-            let waits = |(key, _): &(u64, Time)| self.arrives_for(*key).is_some_and(may);
-            place = self.copies.arrivals.waiting.iter().position(waits);
+            let waits = |(key, _): &(u64, Time)| purpose(*key).is_some_and(may);
+            place = self.arrivals.waiting.iter().position(waits);
         }
         if let Some(place) = place {
-            let (key, _) = self.copies.arrivals.waiting.remove(place)?;
-            return self.arrives_for(key).map(|purpose| (key, purpose));
+            let (key, _) = self.arrivals.waiting.remove(place)?;
+            let purpose = purpose(key)?;
+            self.pace.begun(now, purpose);
+            self.arrivals.running.insert(key, (purpose, now));
+            return Some(key);
         }
         if mutant::on(Mutant::ForgetArrival) {
-            self.copies.arrivals.waiting.clear();
+            self.arrivals.waiting.clear();
             return None;
         }
         let at = turns.iter().filter_map(|(_, turn)| match turn {
             Turn::At(at) => Some(*at),
             Turn::Now | Turn::Later => None,
         });
-        self.copies.arrivals.at = at.chain([overdue]).min();
+        self.arrivals.at = at.chain([overdue]).min();
         None
-    }
-
-    /// Returns the purpose of a copy that waits.
-    fn arrives_for(&self, key: u64) -> Option<Purpose> {
-        let op = self.ops.get(key)?;
-        let solo = self.replicas.get(op.group).is_none_or(|r| r.is_only_in_sync());
-        Some(if solo { Purpose::Rebuild } else { Purpose::Move })
     }
 
     /// A copy was written, or could not be.
     pub(crate) fn arrived(&mut self, now: Time, key: u64, len: u32) {
-        if let Some((purpose, since)) = self.copies.arrivals.running.remove(&key) {
-            self.copies.pace.ended(now, End::Target, purpose, now.since(since), since, len);
+        if let Some((purpose, since)) = self.arrivals.running.remove(&key) {
+            self.pace.ended(now, End::Target, purpose, now.since(since), since, len);
         }
+    }
+}
+
+/// Returns the purpose of a copy that has arrived.
+fn purpose_here(op: &Op, replicas: &Replicas) -> Purpose {
+    let solo = replicas.get(op.group).is_none_or(|r| r.is_only_in_sync());
+    if solo { Purpose::Rebuild } else { Purpose::Move }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Work;
+    use base::{DeviceId, GroupId, UnitKey};
+
+    #[test]
+    fn a_copy_that_has_waited_long_enough_begins_and_one_that_is_gone_does_not() {
+        let limits = Limits::TEST_MIN;
+        let (mut copies, mut ops) = (Copies::new(&limits), Ops::default());
+        let replicas = Replicas::new(DeviceId(1), core::iter::empty());
+        let op = || Op::new(GroupId(1), UnitKey::default(), 0, 4096, Work::Scrub);
+        let keys = [1, 2, 3].map(|_| ops.insert(op()));
+        keys.into_iter().for_each(|key| copies.arrive(Time(1), key));
+        ops.remove(keys[0]);
+        let late = Time(1) + PATIENCE;
+        let next = |copies: &mut Copies| copies.next_arrival(late, &limits, &ops, &replicas);
+        assert_eq!([next(&mut copies), next(&mut copies)], [Some(keys[1]), Some(keys[2])]);
+        assert_eq!((next(&mut copies), copies.arrivals.wake_at()), (None, None));
+        assert_eq!(copies.arrivals.count(Purpose::Rebuild), 2);
+        keys.into_iter().for_each(|key| copies.arrived(late, key, 4096));
+        assert_eq!(copies.arrivals.count(Purpose::Rebuild), 0);
     }
 }

@@ -26,9 +26,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `request` | a request: its checks, its pieces, and their answers |
-//! | `op` | one operation, and its message |
+//! | `op`, `ops` | one operation and its message; all of them, and those that wait |
 //! | `device` | a primary: its link, its credit, and its queue |
-//! | `outstanding` | the numbers of outstanding writes: the floor |
+//! | `outstanding` | the numbers of operations, and of outstanding writes: the floor |
+//! | `routes` | the primary of each group |
 //! | `route` | where an operation is sent, and when it is sent again |
 //! | `hold` | writes for which there is no space |
 //! | `orphan` | requests whose asker is gone |
@@ -37,24 +38,25 @@
 mod device;
 mod hold;
 mod op;
+mod ops;
 mod orphan;
 mod outstanding;
 mod reply;
 mod request;
 mod route;
+mod routes;
 
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::time::Duration;
-use base::{
-    DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, Map, MapVersion, SdcId, Slab, Time,
-};
+use base::{DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, MapVersion, SdcId, Slab, Time};
 use base::{UnitKey, VolumeId};
 use device::Device;
 use hold::Held;
 use op::Op;
-use outstanding::Outstanding;
+use ops::Ops;
+use outstanding::Numbers;
 use request::Request;
+use routes::Routes;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 use wire::message::Io;
 
@@ -161,14 +163,6 @@ pub enum Hangup {
     Unanswered,
 }
 
-/// A primary that a server has named, until a map confirms it or has a newer one.
-#[derive(Clone, Copy, Debug)]
-struct Hint {
-    device: DeviceId,
-    epoch: Epoch,
-    map: MapVersion,
-}
-
 /// The client of one process. `T` is the owner's name for a request.
 #[derive(Debug)]
 pub struct Client<T> {
@@ -184,23 +178,14 @@ pub struct Client<T> {
     /// The time limit of a request. Zero: none.
     answer_within: Duration,
     requests: Slab<Request<T>>,
-    ops: Slab<Op>,
+    ops: Ops,
     /// Requests that came before the first map. They get the permission of that map, so no fence
     /// holds them back. Only simulated programs ask that early: `libgabion`, NBD sessions and loads
     /// find a volume by its name in a map first.
     early: Vec<u64>,
     devices: IdMap<DeviceId, Device>,
-    hints: Map<GroupId, Hint>,
-    /// The number that was assigned last.
-    seq: u64,
-    /// By group, because a group that is down must not hold back the floor of others.
-    outstanding: IdMap<GroupId, Outstanding>,
-    /// Operations that have to be routed. Empty between calls.
-    loose: VecDeque<u64>,
-    /// Operations that wait for a time or a map.
-    waiting: Vec<u64>,
-    /// The earliest of those times.
-    due: Option<Time>,
+    routes: Routes,
+    numbers: Numbers,
     sweep_at: Option<Time>,
     stuck: bool,
     retried: u32,
@@ -223,15 +208,11 @@ impl<T: Copy> Client<T> {
             // A request always gets a first operation. Further operations are started only while
             // there are fewer than `requests` more operations than requests, some of which may have
             // none yet. So at most 2 x `requests` operations are not the first of their request.
-            ops: Slab::new(requests * 3),
+            ops: Ops::new(requests * 3),
             early: Vec::new(),
             devices: IdMap::default(),
-            hints: Map::default(),
-            seq: 0,
-            outstanding: IdMap::default(),
-            loose: VecDeque::new(),
-            waiting: Vec::new(),
-            due: None,
+            routes: Routes::default(),
+            numbers: Numbers::default(),
             sweep_at: None,
             stuck: false,
             retried: 0,
@@ -289,7 +270,9 @@ impl<T: Copy> Client<T> {
         let Some(key) = key else {
             return turn.out.push(Action::Done { origin, result: Err(BlockError::Busy) });
         };
-        self.held.writes += u32::from(writes);
+        if writes {
+            self.held.begins();
+        }
         if early {
             self.early.push(key);
             if !self.answer_within.is_zero() {
@@ -330,18 +313,10 @@ impl<T: Copy> Client<T> {
 
     /// Takes a newer map, which is `turn.map`.
     pub fn map_changed<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
-        let version = turn.map.version();
-        self.hints.retain(|group, hint| {
-            let newer =
-                matches!(turn.map.leader(*group), Leader::At(_, epoch) if epoch >= hint.epoch);
-            hint.map > version && !newer
-        });
-        for device in self.devices.values_mut() {
-            device.queue.clear();
-        }
-        self.waiting.clear();
-        self.due = None;
-        for key in self.keys(|_| true) {
+        self.routes.take_map(turn.map);
+        self.devices.values_mut().for_each(Device::clear_queue);
+        self.ops.end_waits();
+        for key in self.ops.keys(|_| true) {
             self.review(key, turn);
         }
         self.work(turn);
@@ -353,8 +328,8 @@ impl<T: Copy> Client<T> {
 
     /// Does what is due. Call it at `wake_at`.
     pub fn tick<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
-        if self.due.is_some_and(|due| due <= turn.now) {
-            self.release_due(turn.now);
+        if self.ops.due().is_some_and(|due| due <= turn.now) {
+            self.ops.release_due(turn.now);
         }
         if self.sweep_at.is_some_and(|at| at <= turn.now) {
             self.sweep(turn);
@@ -364,7 +339,7 @@ impl<T: Copy> Client<T> {
 
     /// Returns when `tick` has something to do.
     pub fn wake_at(&self) -> Option<Time> {
-        Time::earliest(self.due, self.sweep_at)
+        Time::earliest(self.ops.due(), self.sweep_at)
     }
 
     /// Returns true while an operation has been waiting for longer than `Limits::stuck_after`.
@@ -375,7 +350,7 @@ impl<T: Copy> Client<T> {
 
     /// Returns the number of operations that are held because there is no space for them.
     pub fn held(&self) -> u32 {
-        self.held.ops
+        self.held.ops()
     }
 
     /// Returns the number of requests that are not answered yet.
@@ -385,7 +360,7 @@ impl<T: Copy> Client<T> {
 
     /// Returns the number of requests that write data and are not answered yet.
     pub fn writes(&self) -> usize {
-        self.held.writes as usize
+        self.held.writes() as usize
     }
 
     /// Returns the number of operations of all requests.
@@ -405,13 +380,5 @@ impl<T: Copy> Client<T> {
             request.error = Some(error);
         }
         self.proceed(key, turn);
-    }
-
-    /// Returns the operations that `wanted` picks, those that were sent first at the front.
-    fn keys(&self, wanted: impl Fn(&Op) -> bool) -> Vec<u64> {
-        let rank = |op: &Op| (op.seq == 0, op.seq, op.since, op.offset);
-        let mut found: Vec<_> = self.ops.iter().filter(|(_, op)| wanted(op)).collect();
-        found.sort_by_key(|(_, op)| rank(op));
-        found.into_iter().map(|(key, _)| key).collect()
     }
 }

@@ -8,16 +8,62 @@
 //! one.
 
 use crate::jobs::Waiting;
-use crate::lease::PeerState;
+use crate::lease::{Leases, PeerState};
+use crate::marks;
 use crate::members::GroupConfig;
-use crate::mirror::{Caller, Mirror};
-use crate::op::{Local, Work};
+use crate::mirror::Mirror;
+use crate::op::{Caller, Local, Work};
 use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{BlockSet, DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
-use seam::{Change, Effects, Note, ReplicaRecord, UnitStore};
+use base::{DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
+use seam::{Change, Effects, Note, UnitStore};
+
+/// What a configuration means to a replica.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum News {
+    /// Nothing.
+    None,
+    /// It confirms what only another server had said.
+    Confirmed,
+    /// It is newer, or that of the other server was wrong and this one replaces it.
+    New,
+}
+
+impl Replica {
+    /// Returns what a configuration means. `sure`: an MDM says it, and only another server has said
+    /// the newest one.
+    fn judge(&self, config: &GroupConfig, sure: bool) -> News {
+        let known = self.newest();
+        let confirms = sure && config.epoch == known.epoch;
+        let old_epoch = config.epoch <= self.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
+        match config.epoch > known.epoch || confirms {
+            false => News::None,
+            true if confirms && config == known => News::Confirmed,
+            // R2: after a restart only a newer epoch counts.
+            true if old_epoch && self.config.epoch.0 == 0 => News::None,
+            true => News::New,
+        }
+    }
+
+    /// Notes which other devices may still serve reads by leases of this one, before `next` takes
+    /// effect: replicas that leave, and, if this device becomes the primary, all others.
+    fn remember_promises(&mut self, next: &GroupConfig, me: DeviceId, now: Time, leases: &Leases) {
+        let before = self.newest();
+        let led = before.primary;
+        let gone = before.replicas.iter().filter(|d| !next.replicas.contains(d));
+        let mut former: Vec<DeviceId> = self.former.iter().chain(gone).copied().collect();
+        former.retain(|d| !next.replicas.contains(d) && leases.promised(*d) > now);
+        former.sort_unstable();
+        former.dedup();
+        self.former = former;
+        if next.primary == Some(me) && led != Some(me) {
+            let others = next.replicas.iter().chain(&self.former).filter(|d| **d != me);
+            self.promises = others.map(|d| (*d, leases.promised(*d))).collect();
+        }
+    }
+}
 
 impl<S: UnitStore> Mirror<S> {
     /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
@@ -65,38 +111,18 @@ impl<S: UnitStore> Mirror<S> {
         if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
             return;
         }
-        let replica =
-            self.replicas.get_or_insert_with(group, || Replica::new(ReplicaRecord::default()));
-        let known = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
-        let confirms = told && config.epoch == known.epoch && self.known.is_unsure(group);
-        if config.epoch <= known.epoch && !confirms {
-            return;
-        }
-        if confirms && config == known {
-            self.known.heard_of(group, true);
-            self.enter_again(now, group, out);
-            return self.pump(now, out);
-        }
-        // The configuration is newer, or that of the other server was wrong and this one replaces
-        // it.
-        let old_epoch =
-            config.epoch <= replica.record.acted && !mutant::on(Mutant::ResumeSameEpoch);
-        if old_epoch && replica.config.epoch.0 == 0 {
-            return; // R2: after a restart only a newer epoch counts
+        let replica = self.replicas.get_or_new(group);
+        match replica.judge(config, told && self.known.is_unsure(group)) {
+            News::None => return,
+            News::Confirmed => {
+                self.known.heard_of(group, true);
+                self.enter_again(now, group, out);
+                return self.pump(now, out);
+            }
+            News::New => {}
         }
         self.known.heard_of(group, told);
-        let before = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
-        let led = before.primary;
-        let gone = before.replicas.iter().filter(|d| !config.replicas.contains(d));
-        let mut former: Vec<DeviceId> = replica.former.iter().chain(gone).copied().collect();
-        former.retain(|d| !config.replicas.contains(d) && self.leases.promised(*d) > now);
-        former.sort_unstable();
-        former.dedup();
-        replica.former = former;
-        if config.primary == Some(self.me) && led != Some(self.me) {
-            let others = config.replicas.iter().chain(&replica.former).filter(|d| **d != self.me);
-            replica.promises = others.map(|d| (*d, self.leases.promised(*d))).collect();
-        }
+        replica.remember_promises(config, self.me, now, &self.leases);
         self.stop(group, config, out);
         let map = self.known.map();
         if let Some(replica) = self.replicas.get_mut(group) {
@@ -108,12 +134,15 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends the present configuration: from now on nothing is answered under it.
     fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
-        let admitted = self.fold_admitted(group, next);
-        self.fold_uncertain(group);
+        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let admitted = replica.fold_admitted(next, self.me);
+        if self.store.keeps_data() {
+            replica.fold_uncertain(&self.ops);
+        }
         if admitted {
             self.change_to(group);
         }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let replica = self.replicas.get_mut(group).expect("just seen");
         let role = core::mem::replace(&mut replica.role, Role::Out);
         let locks = core::mem::take(&mut replica.locks);
         let mut ops: Vec<u64> = locks.ops().collect();
@@ -121,48 +150,18 @@ impl<S: UnitStore> Mirror<S> {
             ops.extend(primary.held);
             ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
         }
-        let here = |key: &&u64| self.ops.get(**key).is_some_and(|op| op.group == group);
-        ops.extend(self.repairs.keys().filter(here));
+        ops.extend(self.repairs.of(&self.ops, |op, _| op.group == group));
         ops.sort_unstable();
         ops.dedup();
         for key in ops {
             self.abort(key, next, out);
         }
-        self.ask_no_more(group, next);
+        // A replica that is not asked for its state in `next` will not tell what it has done.
+        let leads = next.primary == Some(self.me);
+        let asks = |d| next.in_sync.contains(&d) || next.joiners.first() == Some(&d);
+        self.windows.ask_no_more(group, |device| leads && asks(device));
         self.timers.stop(group);
         self.ops.note_parked(group, false);
-    }
-
-    /// Clears the dirty set if `next` admits the joiner for which this primary has requested
-    /// admission: the joiner has everything except what is in flight. Returns true in that case.
-    fn fold_admitted(&mut self, group: GroupId, next: &GroupConfig) -> bool {
-        let Some(replica) = self.replicas.get_mut(group) else { return false };
-        let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role else { return false };
-        let joined = sync.joiner.is_some_and(|joiner| next.in_sync.contains(&joiner));
-        let both = joined && next.in_sync.contains(&self.me);
-        if sync.in_limbo() && both {
-            replica.record.clean();
-            replica.record.base = replica.config.epoch;
-        }
-        sync.in_limbo() && both
-    }
-
-    /// Adds what is in flight, and therefore uncertain, to the dirty set.
-    fn fold_uncertain(&mut self, group: GroupId) {
-        if !self.store.keeps_data() {
-            return;
-        }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        match &mut replica.role {
-            Role::Primary(primary) => {
-                for entry in primary.stream.iter().filter(|e| !e.done) {
-                    let op = self.ops.get(entry.op).expect("an operation of the stream lives");
-                    replica.record.dirty.insert(op.unit, BlockSet::touching(op.at, op.len));
-                }
-            }
-            Role::Secondary(secondary) => secondary.fold(&mut replica.record.dirty),
-            Role::Out => {}
-        }
     }
 
     /// Ends an operation without doing it, or leaves only its media job. A client is told to ask
@@ -174,11 +173,10 @@ impl<S: UnitStore> Mirror<S> {
             return; // the configuration changes once more while the job runs
         }
         let work = op.orphan();
-        let (in_flight, bytes) = (core::mem::take(&mut op.in_flight), self.windows.bytes(op));
-        let number = op.number;
+        let in_flight = core::mem::take(&mut op.in_flight);
+        let taken = (self.windows.bytes(op), op.number);
+        self.windows.give_room(self.replicas.of(group), group, in_flight, taken);
         self.scrub.dropped(key);
-        self.give_room(group, in_flight, bytes, number);
-        let op = self.ops.get_mut(key).expect("looked up above");
         if matches!(work, Work::Copy(_)) {
             self.copies.ends();
         }
@@ -191,7 +189,8 @@ impl<S: UnitStore> Mirror<S> {
         }
         if let Some(client) = work.client() {
             let (epoch, leader) = (next.epoch, next.primary);
-            self.reply_stale(Caller::new(client, group), epoch, leader, out);
+            let caller = Caller::new(client, group);
+            caller.send(self.known.stale(caller, epoch, leader), out);
         }
     }
 
@@ -210,7 +209,7 @@ impl<S: UnitStore> Mirror<S> {
         if acts && unknown {
             // This replica doesn't know what others have: its dirty set covers no earlier epoch.
             replica.record.base = epoch;
-            self.change(group, alloc::vec![Change::Base(epoch)]);
+            marks::change(&mut self.store, group, alloc::vec![Change::Base(epoch)]);
         }
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if acts && self.store.survives() && replica.record.acted < epoch {
@@ -218,7 +217,7 @@ impl<S: UnitStore> Mirror<S> {
                 replica.noted = epoch;
                 let acts = if joins { Change::ActedAsJoiner(epoch) } else { Change::Acted(epoch) };
                 let wait = Waiting::Entry { epoch, joins };
-                self.change_first(now, group, alloc::vec![acts], wait);
+                self.jobs.change_first(&mut self.store, now, group, alloc::vec![acts], wait);
             }
             return;
         }
@@ -248,19 +247,65 @@ impl<S: UnitStore> Mirror<S> {
             replica.role = Role::Secondary(Secondary::new(primary, joiner));
         }
     }
+}
 
-    /// Returns the devices whose leases or answers this device needs as a primary, and the other
-    /// replicas of its groups, which should come back.
-    pub fn wanted(&self) -> (BTreeSet<DeviceId>, BTreeSet<DeviceId>) {
-        let (mut needed, mut out_of_sync) = (BTreeSet::new(), BTreeSet::new());
-        let configs =
-            self.replicas.values().map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
-        for config in configs.filter(|c| c.primary == Some(self.me)) {
-            for device in config.replicas.iter().filter(|d| **d != self.me) {
-                let member = config.in_sync.contains(device) || config.joiners.contains(device);
-                (if member { &mut needed } else { &mut out_of_sync }).insert(*device);
-            }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::{Incarnation, Limits};
+    use seam::ReplicaRecord;
+
+    const ME: DeviceId = DeviceId(1);
+
+    fn config(epoch: u64, primary: u32, replicas: &[u32]) -> GroupConfig {
+        GroupConfig {
+            epoch: Epoch(epoch),
+            primary: Some(DeviceId(primary)),
+            replicas: replicas.iter().map(|id| DeviceId(*id)).collect(),
+            ..GroupConfig::default()
         }
-        (needed, out_of_sync)
+    }
+
+    #[test]
+    fn only_newer_configurations_count_and_those_that_an_mdm_puts_right() {
+        let mut replica = Replica::new(ReplicaRecord { acted: Epoch(4), ..Default::default() });
+        // After a restart, before any configuration.
+        assert_eq!(replica.judge(&config(4, 1, &[1, 2]), false), News::None, "R2");
+        assert_eq!(replica.judge(&config(5, 1, &[1, 2]), false), News::New);
+        replica.enter(config(5, 2, &[1, 2]), MapVersion(1), ME);
+        for (next, sure, expected) in [
+            (config(5, 2, &[1, 2]), false, News::None),
+            (config(5, 2, &[1, 2]), true, News::Confirmed),
+            (config(5, 3, &[1, 3]), false, News::None),
+            (config(5, 3, &[1, 3]), true, News::New),
+            (config(4, 2, &[1, 2]), true, News::None),
+            (config(6, 2, &[1, 2]), false, News::New),
+        ] {
+            assert_eq!(replica.judge(&next, sure), expected, "{next:?} {sure}");
+        }
+        // One that waits to be entered is the newest.
+        replica.next = Some((config(7, 2, &[1, 2]), MapVersion(2)));
+        assert_eq!(replica.judge(&config(6, 2, &[1, 2]), false), News::None);
+    }
+
+    #[test]
+    fn a_new_primary_knows_whose_leases_may_still_run() {
+        let limits = Limits::SHIPPED;
+        let mut leases = Leases::new(Time(0), &limits);
+        let now = Time(0) + limits.grace * 10;
+        assert!(leases.grant(now, DeviceId(2), Incarnation(1), MapVersion(1)));
+        let mut replica = Replica::new(ReplicaRecord::default());
+        replica.enter(config(5, 2, &[1, 2, 3]), MapVersion(1), ME);
+        // Device 2 leaves the group while it may still read; device 3 has no lease.
+        replica.remember_promises(&config(6, 3, &[1, 3]), ME, now, &leases);
+        assert_eq!(replica.former, [DeviceId(2)]);
+        assert!(replica.promises.is_empty(), "another device leads");
+        replica.enter(config(6, 3, &[1, 3]), MapVersion(2), ME);
+        replica.remember_promises(&config(7, 1, &[1, 3]), ME, now, &leases);
+        let promised = |device| (DeviceId(device), leases.promised(DeviceId(device)));
+        assert_eq!(replica.promises, [promised(3), promised(2)]);
+        let later = now + limits.grace;
+        replica.remember_promises(&config(8, 1, &[1, 3]), ME, later, &leases);
+        assert!(replica.former.is_empty(), "its lease has run out");
     }
 }

@@ -30,7 +30,7 @@ impl<S: UnitStore> Mirror<S> {
         replica.record.base = Epoch(0);
         replica.local += 1;
         out.note(Note::Discarded { group });
-        self.change_first(now, group, vec![Change::Wipe], Waiting::Discard);
+        self.jobs.change_first(&mut self.store, now, group, vec![Change::Wipe], Waiting::Discard);
     }
 
     /// The deletion is durable.

@@ -1,6 +1,5 @@
 //! Executed writes as records of frames, and the answer to a write that a list does not admit.
 
-use alloc::vec::Vec;
 use base::Incarnation;
 use seam::record::{ClientWrite, ExecutedBlocks, ExecutedList, NotAdmitted};
 use wire::Status;
@@ -16,11 +15,6 @@ pub(crate) fn told_entry(r: &Executed) -> ExecutedBlocks {
     let (sdc, incarnation, seq) = (r.sdc(), Incarnation(r.incarnation.get()), r.seq.get());
     let write = ClientWrite { sdc, incarnation, seq, floor: 0 };
     ExecutedBlocks { write, unit: r.key(), blocks: r.set() }
-}
-
-/// Returns the list as records of a frame, the oldest first.
-pub(crate) fn to_records(list: &ExecutedList) -> Vec<Executed> {
-    list.entries().iter().map(wire_entry).collect()
 }
 
 /// Creates a list from the records of a frame. Those without blocks tell of forgotten writes, and
@@ -40,6 +34,7 @@ pub(crate) fn refusal(why: NotAdmitted) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use base::{BlockSet, SdcId, UnitKey};
 
     #[test]
@@ -49,7 +44,8 @@ mod tests {
         for seq in [9, 7] {
             list.record(write(seq), UnitKey::default(), blocks, &mut 0);
         }
-        let told = from_records(&to_records(&list), &mut 0);
+        let records: Vec<Executed> = list.entries().iter().map(wire_entry).collect();
+        let told = from_records(&records, &mut 0);
         assert_eq!([7, 8, 9].map(|seq| told.blocks(write(seq))), [blocks, BlockSet::EMPTY, blocks]);
         assert!(told.entries().iter().all(|e| e.write.floor == 0));
     }

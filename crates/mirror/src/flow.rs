@@ -1,47 +1,50 @@
 //! How operations of streams go out: each to the replicas that need it, as far as their windows
 //! have room. What finds none goes when there is some.
 
-use crate::members::{GroupConfig, ReplicaSet};
+use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
-use crate::op::{Copying, Local, Work, Write};
-use crate::replica::Role;
+use crate::op::{Copying, Local, Op, Work, Write};
+use crate::pace::Purpose;
+use crate::replica::{Replica, Role};
+use crate::replicas::Replicas;
 use crate::sync::Sync;
+use crate::window::Windows;
 use base::{DeviceId, GroupId, Lsn, Time};
 use seam::{Buf, Effects, Head, UnitStore};
 use wire::Header;
 use wire::message::{Replicate, UnitRange};
 
-impl<S: UnitStore> Mirror<S> {
+impl Windows {
     /// Sends a frame to a device, if its link is up. The frame takes no room in the window.
-    pub(crate) fn send_peer(
+    pub(crate) fn send_frame(
         &self,
         device: DeviceId,
         message: impl Into<Header>,
         body: Buf,
         out: &mut Effects,
     ) {
-        if let Some(link) = self.windows.link(device) {
+        if let Some(link) = self.link(device) {
             out.send(link.id, link.frame(message, &body), body);
         }
     }
 
-    /// Sends an operation of the stream to these replicas. Where a link has no room it waits,
-    /// unless it `has_turn`.
+    /// Sends an operation of a replica's stream to these other replicas. Where a link has no room
+    /// it waits, unless it `has_turn`.
+    #[inline]
     pub(crate) fn send_operation(
         &mut self,
-        key: u64,
+        (key, op): (u64, &mut Op),
+        replica: &Replica,
         to: ReplicaSet,
         has_turn: bool,
         out: &mut Effects,
     ) {
-        let mut message = self.copy_message(key);
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        let replica = &self.replicas[op.group];
-        let number = self.windows.next_number();
+        let mut message = message(key, op, replica);
+        let number = self.next_number();
         if op.in_flight.is_empty() {
             op.number = number;
         }
-        let bytes = self.windows.bytes(op);
+        let bytes = self.bytes(op);
         // Only if exactly one other replica has to have it: of two, one may have done it when the
         // other refuses.
         let undone = op.reserved && op.local == Local::NotStarted;
@@ -49,7 +52,7 @@ impl<S: UnitStore> Mirror<S> {
         // As a rule all replicas get the same frame.
         let mut sealed: Option<((u32, bool, u16), Head)> = None;
         for (member, device) in replica.config.each(to) {
-            let Some(link) = self.windows.send(device, key, bytes, has_turn) else { continue };
+            let Some(link) = self.send(device, key, bytes, has_turn) else { continue };
             op.in_flight.insert(member);
             let skipped = match &replica.role {
                 Role::Primary(primary) => primary.skipped(op.lsn, member),
@@ -66,51 +69,21 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Returns the frame of an operation of the stream, except for what differs from replica to
-    /// replica.
-    fn copy_message(&self, key: u64) -> Replicate {
-        let op = self.ops.get(key).expect("the operation lives");
-        let replica = &self.replicas[op.group];
-        let commit = match &replica.role {
-            Role::Primary(primary) => primary.commit,
-            _ => Lsn(0),
-        };
-        let copy = matches!(op.work, Work::Copy(_));
-        let lost = matches!(op.work, Work::Copy(Copying { lost: true, .. }));
-        let zero = matches!(op.work, Work::Write(Write { zero: true, .. }));
-        Replicate {
-            op: key,
-            group: op.group,
-            epoch: replica.config.epoch,
-            lsn: op.lsn,
-            commit,
-            range: UnitRange { unit: op.unit, at: op.at, len: op.len },
-            client: op.client,
-            skipped: 0,
-            fresh: false,
-            zero: zero || op.body.is_empty() && !lost,
-            yields: copy && self.yields(op.group),
-            lost,
-            copy,
-        }
-    }
-
-    /// Returns true if a client's write of this many bytes has to wait until these replicas have
+    /// Returns true if a client's write of this many bytes has to wait until these devices have
     /// answered more.
     #[inline]
-    pub(crate) fn is_crowded(
+    pub(crate) fn are_crowded(
         &mut self,
         now: Time,
-        group: GroupId,
-        to: ReplicaSet,
+        devices: impl Iterator<Item = DeviceId>,
         bytes: u64,
     ) -> bool {
-        if self.windows.are_light(bytes) {
+        if self.are_light(bytes) {
             return false;
         }
         let mut crowded = false;
-        for device in self.replicas[group].config.devices(to) {
-            crowded |= self.windows.crowd(now, device, bytes);
+        for device in devices {
+            crowded |= self.crowd(now, device, bytes);
         }
         crowded
     }
@@ -120,12 +93,11 @@ impl<S: UnitStore> Mirror<S> {
     #[cold]
     pub(crate) fn give_room(
         &mut self,
+        replica: &Replica,
         group: GroupId,
         in_flight: ReplicaSet,
-        bytes: u64,
-        number: u64,
+        (bytes, number): (u64, u64),
     ) {
-        let Some(replica) = self.replicas.get(group) else { return };
         let asked = match &replica.role {
             Role::Primary(primary) => {
                 primary.sync.as_ref().map_or(ReplicaSet::default(), Sync::asked)
@@ -134,18 +106,64 @@ impl<S: UnitStore> Mirror<S> {
             _ => in_flight,
         };
         for (member, device) in replica.config.each(in_flight) {
-            self.windows.ends(device, group, bytes, number, asked.intersects(member));
+            self.ends(device, group, bytes, number, asked.intersects(member));
         }
     }
+}
 
-    /// A configuration ends, and `next` takes effect: a replica that is not asked for its state in
-    /// it will not tell what it has done.
-    #[cold]
-    pub(crate) fn ask_no_more(&mut self, group: GroupId, next: &GroupConfig) {
-        let leads = next.primary == Some(self.me);
-        let joiner = next.joiners.first();
-        let asks = |device| next.in_sync.contains(&device) || joiner == Some(&device);
-        self.windows.ask_no_more(group, |device| leads && asks(device));
+/// Returns the frame of an operation of the stream, except for what differs from replica to
+/// replica.
+#[inline]
+fn message(key: u64, op: &Op, replica: &Replica) -> Replicate {
+    let commit = match &replica.role {
+        Role::Primary(primary) => primary.commit,
+        _ => Lsn(0),
+    };
+    let copy = matches!(op.work, Work::Copy(_));
+    let lost = matches!(op.work, Work::Copy(Copying { lost: true, .. }));
+    let zero = matches!(op.work, Work::Write(Write { zero: true, .. }));
+    Replicate {
+        op: key,
+        group: op.group,
+        epoch: replica.config.epoch,
+        lsn: op.lsn,
+        commit,
+        range: UnitRange { unit: op.unit, at: op.at, len: op.len },
+        client: op.client,
+        skipped: 0,
+        fresh: false,
+        zero: zero || op.body.is_empty() && !lost,
+        // The receiver may delay such copies in favour of its own clients.
+        yields: copy && matches!(replica.purpose(), Purpose::Rebuild | Purpose::Move),
+        lost,
+        copy,
+    }
+}
+
+/// Returns the replica's bit if it still needs this operation of its backlog.
+fn owed(op: Option<&Op>, replicas: &Replicas, device: DeviceId) -> Option<ReplicaSet> {
+    let op = op.filter(|op| !op.is_orphan())?;
+    let member = replicas.get(op.group)?.config.member(device);
+    let owed = op.sent.intersects(member) && !op.acked.intersects(member);
+    owed.then_some(member)
+}
+
+impl<S: UnitStore> Mirror<S> {
+    /// Sends an operation of the stream to these replicas, as far as their windows have room, or
+    /// because it `has_turn`.
+    pub(crate) fn send_operation(
+        &mut self,
+        key: u64,
+        to: ReplicaSet,
+        has_turn: bool,
+        out: &mut Effects,
+    ) {
+        if to.is_empty() {
+            return;
+        }
+        let op = self.ops.get_mut(key).expect("the operation lives");
+        let replica = self.replicas.of(op.group);
+        self.windows.send_operation((key, op), replica, to, has_turn, out);
     }
 
     /// Sends what waits for room that there is now, and lets clients go on.
@@ -157,7 +175,7 @@ impl<S: UnitStore> Mirror<S> {
 
     fn send_backlog(&mut self, device: DeviceId, out: &mut Effects) {
         while let Some(key) = self.windows.first_waiting(device) {
-            let Some(member) = self.is_owed(key, device) else {
+            let Some(member) = owed(self.ops.get(key), &self.replicas, device) else {
                 self.windows.end_wait(device);
                 continue;
             };
@@ -169,24 +187,7 @@ impl<S: UnitStore> Mirror<S> {
             self.send_operation(key, member, true, out);
         }
         if self.windows.lets_clients_go_on(device) {
-            self.unpark_all();
+            self.replicas.unpark_all(&mut self.ops);
         }
-    }
-
-    /// Returns the replica's bit if it still needs this operation of its backlog.
-    fn is_owed(&self, key: u64, device: DeviceId) -> Option<ReplicaSet> {
-        let op = self.ops.get(key).filter(|op| !op.is_orphan())?;
-        let member = self.replicas.get(op.group)?.config.member(device);
-        let owed = op.sent.intersects(member) && !op.acked.intersects(member);
-        owed.then_some(member)
-    }
-
-    /// Retries everything that waits for a lease, a seal or room, in order of arrival.
-    pub(crate) fn unpark_all(&mut self) {
-        let before = self.ops.ready();
-        while let Some(group) = self.ops.next_parked() {
-            self.unpark(group);
-        }
-        self.ops.sort_ready(before);
     }
 }

@@ -12,11 +12,11 @@
 //! its spare is not suspected.
 
 use crate::members::ReplicaSet;
-use crate::mirror::{Caller, Mirror};
-use crate::op::Local;
+use crate::mirror::Mirror;
+use crate::op::{Caller, Local};
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
-use seam::{Buf, Effects, Note, UnitStore};
+use seam::{Effects, Note, UnitStore};
 use wire::Status;
 use wire::message::Reply;
 
@@ -95,7 +95,7 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::NotStarted;
         let (group, len) = (op.group, op.len);
-        self.arrived(now, key, len);
+        self.copies.arrived(now, key, len);
         self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
         self.stats.full_at = Some(now);
         out.note(Note::Full { device: self.me });
@@ -113,7 +113,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        let required = self.replicas[group].needed().intersects(member);
+        let required = self.replicas.of(group).needed().intersects(member);
         out.note(Note::Full { device: from });
         if !required {
             // The joiner lacks this write, and maybe more. It starts over when it may have space.
@@ -125,13 +125,10 @@ impl<S: UnitStore> Mirror<S> {
         // replica whose answer is needed has to be removed by a new epoch.
         let mut others = op.sent;
         others.remove(member);
-        let counts = others.intersects(self.replicas[group].needed());
+        let counts = others.intersects(self.replicas.of(group).needed());
         let undone = op.reserved && op.local == Local::NotStarted && !counts;
-        let blind = mutant::on(Mutant::ActBeforeReserve) && op.local == Local::Done;
-        if op.write().is_some_and(|write| !write.answered) && (undone || blind) {
-            if undone {
-                self.store.release(group, unit, at, len);
-            }
+        if op.write().is_some_and(|write| !write.answered) && undone {
+            self.store.release(group, unit, at, len);
             let op = self.ops.get_mut(key).expect("the operation lives");
             op.reserved = false;
             let lsn = op.lsn;
@@ -144,21 +141,18 @@ impl<S: UnitStore> Mirror<S> {
             self.leave_stream(now, group, lsn, out);
             return;
         }
-        self.failures.others.insert(from);
+        self.failures.accuse([from]);
     }
 
     /// Answers `Full` to the client, and whether a part of the write is in the content already:
     /// then the write has begun and keeps its number.
     pub(crate) fn finish_full(&mut self, key: u64, out: &mut Effects) {
-        if mutant::on(Mutant::AckFull) {
-            return self.finish_client(key, Status::Ok, out);
-        }
+        let status = if mutant::on(Mutant::AckFull) { Status::Ok } else { Status::Full };
         let op = self.end_op(key);
         if let Some(write) = op.write() {
-            let Caller { link, op: name, group } = Caller::new(write.asker, op.group);
-            let reply = self.answer_to(name, group, Status::Full);
-            let reply = Reply { part_done: write.in_part, ..reply };
-            out.send(link.id, link.frame(reply, &[]), Buf::EMPTY);
+            let to = Caller::new(write.asker, op.group);
+            let reply = self.answer_to(to.op, to.group, status);
+            to.send(Reply { part_done: write.in_part, ..reply }, out);
         }
     }
 }

@@ -6,11 +6,11 @@
 //! blocks for zeros.
 
 use crate::mirror::Mirror;
-use crate::op::Op;
+use crate::op::{Op, Work};
 use alloc::collections::BTreeMap;
 use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
-use seam::{Buf, Effects, UnitStore};
+use seam::{Buf, BufPool, UnitStore};
 
 /// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
@@ -30,6 +30,47 @@ impl Lost {
     pub(crate) fn is_nowhere(&self) -> bool {
         self.at.is_empty()
     }
+
+    /// Returns true if blocks of this unit without data are errors.
+    #[inline]
+    pub(crate) fn contain(&self, group: GroupId, unit: UnitKey) -> bool {
+        !self.at.is_empty()
+            && self.at.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
+    }
+
+    /// Returns true if the operation needs the content of a block without data in a gap, which is
+    /// an error. `valid` returns the blocks of its unit that have data.
+    #[inline]
+    pub(crate) fn are_met(&self, op: &Op, valid: impl FnOnce() -> BlockSet) -> bool {
+        if !self.contain(op.group, op.unit) {
+            return false;
+        }
+        let mut needed = op.blocks();
+        if op.work.changes_data() {
+            needed.remove(BlockSet::within(op.at, op.len));
+        }
+        needed.remove(valid());
+        !needed.is_empty()
+    }
+
+    /// Turns a zeroing in a gap into a write of zeros, because a cleared block would be an error
+    /// again. All such writes share one buffer.
+    pub(crate) fn zeros_as_data(&mut self, op: &mut Op, pool: &BufPool) {
+        let inside = self.contain(op.group, op.unit);
+        let Work::Write(write) = &mut op.work else { return };
+        if !write.zero || !inside {
+            return;
+        }
+        write.zero = false;
+        let zeros = self.zeros.get_or_insert_with(|| pool.zeroed(UNIT as usize));
+        op.body = zeros.slice(0..op.len as usize);
+        op.body_crc = Some(sum_of_zeros(&op.body));
+    }
+
+    /// Frees the shared buffer if nothing uses it any more.
+    pub(crate) fn drop_zeros(&mut self) {
+        self.zeros = self.zeros.take().filter(|zeros| !zeros.is_unique());
+    }
 }
 
 impl<S: UnitStore> Mirror<S> {
@@ -38,48 +79,6 @@ impl<S: UnitStore> Mirror<S> {
     pub fn set_gaps(&mut self, gaps: Gaps) {
         self.gaps.at = gaps;
     }
-
-    /// Returns true if blocks of this unit without data are errors.
-    #[inline]
-    pub(crate) fn is_gap(&self, group: GroupId, unit: UnitKey) -> bool {
-        !self.gaps.at.is_empty()
-            && self.gaps.at.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
-    }
-
-    /// Returns true if the operation needs the content of a block without data in a gap, which is
-    /// an error.
-    #[inline]
-    pub(crate) fn meets_gap(&self, op: &Op) -> bool {
-        if !self.is_gap(op.group, op.unit) {
-            return false;
-        }
-        let mut needed = BlockSet::touching(op.at, op.len);
-        if op.work.changes_data() {
-            needed.remove(BlockSet::within(op.at, op.len));
-        }
-        needed.remove(self.store.valid(op.group, op.unit));
-        !needed.is_empty()
-    }
-
-    /// Turns a zeroing in a gap into a write of zeros, because a cleared block would be an error
-    /// again. All such writes share one buffer.
-    pub(crate) fn zeros_as_data(&mut self, key: u64, out: &Effects) {
-        let op = self.ops.get(key).expect("the operation lives");
-        let zero = op.write().is_some_and(|write| write.zero);
-        if !zero || !self.is_gap(op.group, op.unit) {
-            return;
-        }
-        let zeros = self.gaps.zeros.get_or_insert_with(|| out.pool().zeroed(UNIT as usize));
-        let op = self.ops.get_mut(key).expect("as above");
-        op.body = zeros.slice(0..op.len as usize);
-        op.body_crc = Some(sum_of_zeros(&op.body));
-        op.write_mut().expect("as above").zero = false;
-    }
-
-    /// Frees the shared buffer if nothing uses it any more.
-    pub(crate) fn drop_zeros(&mut self) {
-        self.gaps.zeros = self.gaps.zeros.take().filter(|zeros| !zeros.is_unique());
-    }
 }
 
 /// Returns the CRC-32C of these bytes, which are zeros. It does not read the whole blocks.
@@ -87,4 +86,43 @@ fn sum_of_zeros(zeros: &Buf) -> u32 {
     let part = zeros.len() % BLOCK as usize;
     let blocks = 0..zeros.len() / BLOCK as usize;
     blocks.fold(base::crc::crc32c(&zeros[..part]), |sum, _| append_block(sum, ZERO_BLOCK))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Asker;
+    use base::{LinkId, Time};
+    use wire::PeerLink;
+
+    #[test]
+    fn a_block_without_data_is_an_error_until_it_is_written_whole() {
+        let (group, volume) = (GroupId(1), VolumeId(2));
+        let lost = Lost { at: [((volume, group), 3)].into(), zeros: None };
+        let unit = |index| UnitKey { volume, index };
+        assert!(lost.contain(group, unit(2)) && !lost.contain(group, unit(3)));
+        assert!(!lost.contain(GroupId(9), unit(2)));
+        let asker = Asker { link: PeerLink::new(LinkId(1), 1), op: 1 };
+        let read = Work::Read(asker, Time::ZERO);
+        let write = Work::Stream(crate::op::Streamed {
+            asker,
+            zero: false,
+            copy: false,
+            yields: false,
+            lost: false,
+            fresh: false,
+        });
+        let valid = BlockSet::from_range(0..1);
+        for (work, at, len, met) in [
+            (read, 0, BLOCK, false),
+            (read, 0, BLOCK + 512, true),
+            (write, BLOCK, BLOCK, false),
+            (write, BLOCK, BLOCK + 512, true),
+            (write, 512, 512, false),
+        ] {
+            let op = |index| Op::new(group, unit(index), at, len, work);
+            assert_eq!(lost.are_met(&op(2), || valid), met, "{work:?} {at} {len}");
+            assert!(!lost.are_met(&op(3), || valid), "outside of the gap");
+        }
+    }
 }

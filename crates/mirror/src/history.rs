@@ -6,9 +6,20 @@
 //! - Entries are numbered in the order in which they were listed, over all groups, so the oldest
 //!   ones are forgotten first.
 
-use base::{BlockSet, GroupId, Limits, UnitKey};
-use seam::record::{ClientWrite, ExecutedList};
-use seam::{ExecutedBlocks, Forgotten};
+use crate::executed::{told_entry, wire_entry};
+use crate::marks::change;
+use crate::op::{Op, Work};
+use crate::replicas::Replicas;
+use alloc::vec::Vec;
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, Limits, Mutant, UnitKey, mutant};
+use seam::record::{ClientWrite, ExecutedList, oldest};
+use seam::{Change, ExecutedBlocks, Forgotten, UnitStore};
+use wire::Status;
+use wire::records::Executed;
+
+/// Entries of forgotten writes of a group that another replica may send, at most: for each client
+/// that a cluster admits one number of the group, and one of all groups.
+const MARKERS: usize = 2 * (Forgotten::MOST + 1);
 
 /// What the shard knows of executed writes beside the lists.
 #[derive(Debug)]
@@ -66,17 +77,45 @@ impl History {
         (unit, blocks): (UnitKey, BlockSet),
         theirs: &[ExecutedBlocks],
     ) {
+        if mutant::on(Mutant::KeepList) {
+            return;
+        }
         list.overwrite(unit, blocks, theirs, &mut self.noted);
         self.bound(list, group);
     }
 
+    /// Bounds a group's list that may be too long. Counts all lists now and then.
+    #[cold]
+    pub(crate) fn bound_lists(&mut self, replicas: &mut Replicas, group: GroupId, limits: &Limits) {
+        if let Some(replica) = replicas.get_mut(group) {
+            self.bound(&mut replica.record.executed, group);
+        }
+        if self.counts(limits) {
+            self.bound_device(replicas, limits.executed_device as usize);
+        }
+    }
+
+    /// Forgets the oldest entries of all lists, if these have more than `most` together.
+    fn bound_device(&mut self, replicas: &mut Replicas, most: usize) {
+        let len = replicas.executed_len();
+        if len <= most || mutant::on(Mutant::EndlessList) {
+            return;
+        }
+        let noted = replicas.values().flat_map(|r| r.record.executed.noted()).collect();
+        let Some(last) = oldest(noted, len - most * 3 / 4) else { return };
+        for group in replicas.groups() {
+            let Some(replica) = replicas.get_mut(group) else { continue };
+            replica.record.executed.forget_until(last, group, &mut self.forgotten);
+        }
+    }
+
     /// Bounds a group's list.
-    pub(crate) fn bound(&mut self, list: &mut ExecutedList, group: GroupId) {
+    fn bound(&mut self, list: &mut ExecutedList, group: GroupId) {
         list.bound(self.most, group, &mut self.forgotten);
     }
 
     /// Returns true if all lists are to be counted now; then not again for a while.
-    pub(crate) fn counts(&mut self, limits: &Limits) -> bool {
+    fn counts(&mut self, limits: &Limits) -> bool {
         let due = self.noted >= self.count_at;
         if due {
             self.count_at = self.noted + History::count_every(limits);
@@ -84,14 +123,82 @@ impl History {
         due
     }
 
-    /// Forgets the entries of a list up to this number.
-    pub(crate) fn forget_until(&mut self, list: &mut ExecutedList, last: u64, group: GroupId) {
-        list.forget_until(last, group, &mut self.forgotten);
+    /// Takes over what another replica of the group has forgotten: content that comes from there
+    /// may include it.
+    pub(crate) fn take_forgotten(
+        &mut self,
+        store: &mut impl UnitStore,
+        group: GroupId,
+        told: &[Executed],
+    ) {
+        let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(told_entry);
+        self.forget(store, group, entries);
     }
 
-    /// Takes over an entry that another replica has forgotten.
-    pub(crate) fn forget(&mut self, group: GroupId, entry: &ExecutedBlocks) {
-        self.forgotten.take(group, entry);
+    /// Forgets these entries in this group, because only this group's content comes from where they
+    /// were told. The unit store hears of it before it hears of what comes afterwards.
+    pub(crate) fn forget(
+        &mut self,
+        store: &mut impl UnitStore,
+        group: GroupId,
+        entries: impl Iterator<Item = ExecutedBlocks>,
+    ) {
+        let entries: Vec<ExecutedBlocks> = entries.map(Forgotten::of_group).collect();
+        for entry in &entries {
+            self.forgotten.take(group, entry);
+        }
+        // Compares with what is durable: this process may have forgotten more entries of its own
+        // lists, which a restart brings back.
+        let known = store.forgotten();
+        let is_news = |e: &ExecutedBlocks| known.is_some_and(|known| !known.has(group, e));
+        let news: Vec<ExecutedBlocks> = entries.into_iter().filter(is_news).collect();
+        if !news.is_empty() {
+            change(store, group, alloc::vec![Change::Forgotten(news)]);
+        }
+    }
+
+    /// Returns what was forgotten of a group, and these entries of its list, as records of a frame.
+    pub(crate) fn records(&self, group: GroupId, list: Vec<ExecutedBlocks>) -> Vec<Executed> {
+        self.forgotten.entries(group).chain(list).map(|e| wire_entry(&e)).collect()
+    }
+
+    /// Returns the answer to a retried write if nothing of it is left to do now.
+    ///
+    /// If a part of the write is in the content, the operation is reduced to the first run of
+    /// missing blocks, and to no more than that: other clients may have overwritten the blocks
+    /// between two such runs. A write with several missing runs is answered `Busy` after each of
+    /// them but the last, so the client asks again for the next one.
+    pub(crate) fn reduce(&self, op: &mut Op, list: &ExecutedList) -> Option<Status> {
+        let done = list.blocks(op.client);
+        let mut left = op.blocks();
+        left.remove(done);
+        let Work::Write(write) = &mut op.work else { return None };
+        let Some(first) = left.first_run() else { return Some(write.status_when_done()) };
+        let first = if mutant::on(Mutant::RetryWhole) { 0..BLOCKS_PER_UNIT } else { first };
+        // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
+        // be, too.
+        if self.forgotten.covers(op.group, op.client) && !mutant::on(Mutant::ForgetSilently) {
+            return Some(Status::Forgotten);
+        }
+        let (from, to) =
+            ((first.start * BLOCK).max(op.at), (first.end * BLOCK).min(op.at + op.len));
+        left.remove(BlockSet::from_range(first));
+        write.more |= !left.is_empty();
+        // The operation may wait now, and then come here again with the reduced range.
+        write.in_part |= (from, to - from) != (op.at, op.len);
+        if !write.zero && (from, to) != (op.at, op.at + op.len) {
+            let whole = op.body.clone();
+            op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
+            op.body_crc = op.body_crc.map(|sum| {
+                // The checksum of the part is computed first. If the body had changed by then, that
+                // of the whole differs, and the part gets a wrong one.
+                let part = base::crc::crc32c(&op.body);
+                let same = base::crc::crc32c(&whole) == sum;
+                if same { part } else { !part }
+            });
+        }
+        (op.at, op.len) = (from, to - from);
+        None
     }
 
     /// Returns what was forgotten.
@@ -108,7 +215,6 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
     use base::{Incarnation, SdcId};
 
     #[test]

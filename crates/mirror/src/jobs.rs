@@ -5,8 +5,9 @@
 
 use crate::stopwatch::Stopwatch;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 use base::{Duration, Epoch, GroupId, Lsn, Time};
-use seam::{Buf, DiskError};
+use seam::{Buf, Change, DiskError, UnitStore};
 use wire::PeerLink;
 
 /// The low half of the token of a change. No operation has this index.
@@ -54,12 +55,29 @@ impl Jobs {
     }
 
     /// A change begins, for which something waits. Returns its token.
-    pub(crate) fn change(&mut self, now: Time, group: GroupId, waiting: Waiting) -> u64 {
+    fn change(&mut self, now: Time, group: GroupId, waiting: Waiting) -> u64 {
         self.count += 1;
         let token = self.count << 32 | CHANGE;
         self.changes.insert(token, (group, waiting));
         self.stopwatch.begins(now, token);
         token
+    }
+
+    /// Changes a group's record. `waiting` continues when that is durable.
+    pub(crate) fn change_first(
+        &mut self,
+        store: &mut impl UnitStore,
+        now: Time,
+        group: GroupId,
+        changes: Vec<Change>,
+        waiting: Waiting,
+    ) {
+        if !store.survives() {
+            store.change(None, group, changes);
+            return self.ended_at_once(Ended::Change(group, waiting));
+        }
+        let token = self.change(now, group, waiting);
+        store.change(Some(token), group, changes);
     }
 
     /// Returns true for the token of a change.

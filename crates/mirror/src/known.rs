@@ -2,36 +2,59 @@
 //! the other devices in it, and which configurations only another server has told it.
 
 use crate::lease::PeerState;
+use crate::op::Caller;
 use crate::volumes::Volumes;
 use alloc::collections::{BTreeMap, BTreeSet};
-use base::{DeviceId, GroupId, Incarnation, MapVersion};
+use base::{DeviceId, Epoch, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
+use wire::Status;
+use wire::message::{Reply, Sender};
 
 /// What this device knows of the cluster.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
+    /// This incarnation of the device.
+    incarnation: Incarnation,
     /// The newest map.
     map: MapVersion,
     /// The map in which the MDM named this incarnation.
     named_at: MapVersion,
     fates: BTreeMap<DeviceId, PeerState>,
     /// Volumes that exist, and ids of volumes that may exist.
-    pub volumes: Volumes,
+    volumes: Volumes,
     /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
     unsure: BTreeSet<GroupId>,
 }
 
 impl Known {
+    /// Creates the knowledge of an incarnation that knows no map yet.
+    pub(crate) fn new(incarnation: Incarnation) -> Known {
+        Known { incarnation, ..Known::default() }
+    }
+
+    /// Returns the answer that a client's epoch is old, with the epoch that is known here and its
+    /// primary. So the client can go on without an MDM.
+    pub(crate) fn stale(&self, to: Caller, epoch: Epoch, leader: Option<DeviceId>) -> Reply {
+        let reply = Reply::new(to.op, to.group, Status::Stale, self.map);
+        Reply { epoch, leader, ..reply }
+    }
+
     /// Returns the version of the newest map; 0 before the first.
     #[inline]
     pub(crate) fn map(&self) -> MapVersion {
         self.map
     }
 
-    /// Returns the version to name in a grant. Before the first map it is that in which this
+    /// Returns what frames to other devices say of this one.
+    #[inline]
+    pub(crate) fn sender(&self) -> Sender {
+        Sender { incarnation: self.incarnation, map: self.map }
+    }
+
+    /// Returns what a grant says of this device, with the version by which it grants. Before the first map it is that in which this
     /// incarnation was named: the other device may not know that an earlier one was the primary of
     /// its groups.
-    pub(crate) fn map_to_grant_by(&self) -> MapVersion {
-        self.map.max(self.named_at)
+    pub(crate) fn granter(&self) -> Sender {
+        Sender { incarnation: self.incarnation, map: self.map.max(self.named_at) }
     }
 
     /// The MDM named this incarnation in this map.
@@ -42,6 +65,17 @@ impl Known {
     /// Takes over a newer map.
     pub(crate) fn take_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
         (self.map, self.fates) = (map, fates);
+    }
+
+    /// Takes over which volumes exist.
+    pub(crate) fn take_volumes(&mut self, volumes: Volumes) {
+        self.volumes = volumes;
+    }
+
+    /// Returns true if the volume was deleted: its units are never stored again (R9).
+    #[inline]
+    pub(crate) fn is_gone(&self, volume: VolumeId) -> bool {
+        self.volumes.is_gone(volume) && !mutant::on(Mutant::NoLiveList)
     }
 
     /// Returns what the map says of another device.
@@ -77,10 +111,10 @@ mod tests {
         let (device, group, mut known) = (DeviceId(2), GroupId(1), Known::default());
         assert!(known.knows_life(device, Incarnation(9)), "no map names the device");
         known.named_at(MapVersion(3));
-        assert_eq!((known.map(), known.map_to_grant_by()), (MapVersion(0), MapVersion(3)));
+        assert_eq!((known.map(), known.granter().map), (MapVersion(0), MapVersion(3)));
         let fate = PeerState { incarnation: Incarnation(4), dead: false };
         known.take_map(MapVersion(5), [(device, fate)].into());
-        assert_eq!((known.map_to_grant_by(), known.fate(device)), (MapVersion(5), Some(fate)));
+        assert_eq!((known.granter().map, known.fate(device)), (MapVersion(5), Some(fate)));
         let lives = [3, 4, 5].map(|life| known.knows_life(device, Incarnation(life)));
         assert_eq!(lives, [true, true, false]);
         known.heard_of(group, false);

@@ -25,7 +25,7 @@
 //! | `known` | what this device knows of the cluster | R4, R9 |
 //! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
-//! | `replica` | one replica: its record and role; the primary's stream | R5 |
+//! | `replica`, `replicas` | one replica: its record and role, the primary's stream; all of them | R2, R5 |
 //! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
 //! | `secondary` | the stream at a secondary or joiner, and the answers to a sync | R2, R6 |
 //! | `sync` | settle and resync | R6, R11 |
@@ -39,10 +39,11 @@
 //! | `stall` | joiners that stall | R11 |
 //! | `copies`, `arrival`, `pace` | copies at both ends, and their speed | |
 //! | `stopwatch` | how long jobs take | |
-//! | `repair`, `scrub` | damaged blocks | R13 |
+//! | `repair`, `repairs`, `scrub` | damaged blocks | R13 |
 //! | `full` | no space, and the spare | R15 |
 //! | `gap` | data whose loss was accepted as errors | R10 |
 //! | `discard`, `volumes` | deleting replicas that left, and volumes | R11, R9 |
+//! | `failures` | devices that have failed | R12 |
 //! | `evidence`, `standing` | what a device knows, for a recovery and for the simulator | |
 //! | `client` | the client's side | R8, R15, R16 |
 #![no_std]
@@ -56,6 +57,7 @@ mod copies;
 mod discard;
 mod evidence;
 mod executed;
+mod failures;
 mod flow;
 mod full;
 mod gap;
@@ -73,7 +75,9 @@ mod ops;
 mod pace;
 mod primary;
 mod repair;
+mod repairs;
 mod replica;
+mod replicas;
 mod scrub;
 mod secondary;
 mod stall;
@@ -91,11 +95,11 @@ pub use gap::Gaps;
 pub use lease::{Leases, PeerState};
 pub use lock::{Locks, Range};
 pub use marks::ListLengths;
-pub use members::GroupConfig;
-pub use mirror::{GroupView, Mirror, Stats};
+pub use members::{GroupConfig, REPLICAS_MAX};
+pub use mirror::{Mirror, Stats};
+pub use replicas::{GroupView, Replicas, Resync};
 pub use scrub::ScrubStats;
 pub use seam::record::{Dirty, ExecutedList};
 pub use secondary::GAP;
 pub use standing::Standing;
 pub use volumes::Volumes;
-pub use watch::Resync;

@@ -3,6 +3,9 @@
 use alloc::vec::Vec;
 use base::{DeviceId, Epoch};
 
+/// The most replicas of a group.
+pub const REPLICAS_MAX: usize = 8;
+
 /// A group's configuration, as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GroupConfig {
@@ -10,7 +13,7 @@ pub struct GroupConfig {
     pub epoch: Epoch,
     /// The replica that serves; `None` when no in-sync replica is up.
     pub primary: Option<DeviceId>,
-    /// All replicas, the preferred primary first; at most 8.
+    /// All replicas, the preferred primary first; at most [`REPLICAS_MAX`].
     pub replicas: Vec<DeviceId>,
     /// Replicas that hold every acknowledged write.
     pub in_sync: Vec<DeviceId>,

@@ -7,47 +7,30 @@
 
 use crate::arrival;
 use crate::copies::Copies;
+use crate::failures::Failures;
 use crate::full::Usable;
 use crate::gap::Lost;
 use crate::history::History;
 use crate::jobs::{Ended, Jobs};
 use crate::known::Known;
 use crate::lease::Leases;
-use crate::lock::Range;
-use crate::members::GroupConfig;
-use crate::op::{Asker, Local, Op, Streamed, Work, Write};
+use crate::marks::metadata;
+use crate::op::{Caller, Local, Op, Streamed, Work, Write};
 use crate::ops::Ops;
-use crate::repair::Repair;
+use crate::repairs::Repairs;
 use crate::replica::{Replica, Role};
+use crate::replicas::Replicas;
 use crate::scrub::Scrub;
 use crate::timers::Timers;
 use crate::untold::Untold;
 use crate::window::Windows;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::rc::Rc;
-use alloc::vec::Vec;
-use base::{
-    BLOCK, BlockSet, DeviceId, Epoch, GroupId, IdMap, Incarnation, Limits, Mutant, Time, mutant,
-};
+use base::{BLOCK, BlockSet, DeviceId, GroupId, Incarnation, Limits, Mutant, Time, mutant};
 use seam::{
     Buf, DiskError, DiskOp, Effects, ExecutedBlocks, Job, Note, ReplicaRecord, Started, UnitStore,
 };
+use wire::Status;
 use wire::message::Reply;
-use wire::{PeerLink, Status};
-
-/// Where an answer goes: the link, the asker's number for the operation, and the group.
-#[derive(Clone, Copy)]
-pub(crate) struct Caller {
-    pub link: PeerLink,
-    pub op: u64,
-    pub group: GroupId,
-}
-
-impl Caller {
-    pub(crate) fn new(asker: Asker, group: GroupId) -> Caller {
-        Caller { link: asker.link, op: asker.op, group }
-    }
-}
 
 /// Counters for status views.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,37 +57,12 @@ pub struct Stats {
     pub unreadable: u64,
 }
 
-/// The state of a group at this device, for status, tests and the simulator.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupView {
-    /// The group.
-    pub group: GroupId,
-    /// The configuration in force at this device.
-    pub config: GroupConfig,
-    /// This device is the primary.
-    pub primary: bool,
-    /// This device is the primary and serves.
-    pub active: bool,
-    /// Bytes of the dirty set, without what is in flight.
-    pub dirty_bytes: u64,
-    /// Bytes that a running sync still has to copy.
-    pub todo_bytes: u64,
-}
-
-/// A step of the loop that does all work.
-enum Step {
-    Ended(Ended),
-    /// Start an operation.
-    Start(u64),
-}
-
 /// All replicas of one shard.
 pub struct Mirror<S> {
     pub(crate) me: DeviceId,
-    pub(crate) incarnation: Incarnation,
     pub(crate) limits: Limits,
     pub(crate) store: S,
-    pub(crate) replicas: IdMap<GroupId, Replica>,
+    pub(crate) replicas: Replicas,
     pub(crate) ops: Ops,
     pub(crate) leases: Leases,
     pub(crate) known: Known,
@@ -115,21 +73,11 @@ pub struct Mirror<S> {
     pub(crate) timers: Timers,
     pub(crate) untold: Untold,
     pub(crate) usable: Usable,
-    /// By operation: the damaged blocks that it waits for.
-    pub(crate) repairs: BTreeMap<u64, Repair>,
+    pub(crate) repairs: Repairs,
     pub(crate) history: History,
     pub(crate) scrub: Scrub,
     pub(crate) stats: Stats,
     pub(crate) failures: Failures,
-}
-
-/// What has failed in such a way that a process can't go on as it is.
-#[derive(Debug, Default)]
-pub(crate) struct Failures {
-    /// This device has: its process must stop.
-    pub here: bool,
-    /// These devices have to leave the in-sync sets of the groups that this one leads.
-    pub others: BTreeSet<DeviceId>,
 }
 
 impl<S: UnitStore> Mirror<S> {
@@ -149,17 +97,15 @@ impl<S: UnitStore> Mirror<S> {
             }
             (group, Replica::new(record))
         };
-        let replicas = store.records().into_iter().map(replica).collect();
-        let scrubs = store.survives() && limits.scrub_bytes > 0;
+        let replicas = Replicas::new(me, store.records().into_iter().map(replica));
         Mirror {
-            scrub: Scrub::new(scrubs.then(|| boot + limits.scrub_first)),
+            scrub: Scrub::new(store.survives(), &limits, boot),
             me,
-            incarnation,
             store,
             replicas,
             ops: Ops::default(),
             leases: Leases::new(boot, &limits),
-            known: Known::default(),
+            known: Known::new(incarnation),
             windows: Windows::new(&limits),
             jobs: Jobs::default(),
             copies: Copies::new(&limits),
@@ -168,7 +114,7 @@ impl<S: UnitStore> Mirror<S> {
             limits,
             usable: Usable::default(),
             gaps: Lost::default(),
-            repairs: BTreeMap::new(),
+            repairs: Repairs::default(),
             history,
             stats: Stats::default(),
             failures: Failures::default(),
@@ -190,6 +136,16 @@ impl<S: UnitStore> Mirror<S> {
         &mut self.store
     }
 
+    /// Returns all replicas.
+    pub fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
+    /// Returns the leases of this device.
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
     /// Returns the counters.
     pub fn stats(&self) -> Stats {
         self.stats
@@ -197,7 +153,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns true if the device has failed in such a way that this process must stop.
     pub fn failed(&self) -> bool {
-        self.failures.here || self.store.failed().is_some()
+        self.failures.is_here() || self.store.failed().is_some()
     }
 
     /// Returns the number of operations in flight.
@@ -209,7 +165,8 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.remove(key)?;
         if !op.in_flight.is_empty() {
-            self.give_room(op.group, op.in_flight, self.windows.bytes(&op), op.number);
+            let taken = (self.windows.bytes(&op), op.number);
+            self.windows.give_room(self.replicas.of(op.group), op.group, op.in_flight, taken);
         }
         Some(op)
     }
@@ -218,69 +175,20 @@ impl<S: UnitStore> Mirror<S> {
     #[inline]
     pub(crate) fn discard_op(&mut self, key: u64) {
         let Some(op) = self.ops.get(key) else { return };
-        if !op.in_flight.is_empty() {
-            self.give_room(op.group, op.in_flight, self.windows.bytes(op), op.number);
+        if op.in_flight.is_empty() {
+            return self.ops.discard(key);
         }
-        self.ops.discard(key);
+        self.remove_op(key);
     }
 
     /// Ends an operation: removes it, and frees its range.
     pub(crate) fn end_op(&mut self, key: u64) -> Op {
         let op = self.remove_op(key).expect("an operation ends once");
-        self.unlock(op.group, key);
+        self.replicas.unlock(&mut self.ops, op.group, key);
         op
     }
 
-    /// Returns every group that has a replica here, in order.
-    pub fn groups(&self) -> Vec<GroupId> {
-        let mut groups: Vec<GroupId> = self.replicas.keys().collect();
-        groups.sort_unstable();
-        groups
-    }
-
-    /// Returns true if this device has, or may have, something of the group.
-    pub fn has(&self, group: GroupId) -> bool {
-        self.replicas.get(group).is_some()
-    }
-
-    /// Returns the state of a group at this device.
-    pub fn view(&self, group: GroupId) -> Option<GroupView> {
-        let replica = self.replicas.get(group)?;
-        let (primary, active, todo_bytes) = match &replica.role {
-            Role::Primary(p) => (true, p.active, p.sync.as_ref().map_or(0, |s| s.todo.bytes())),
-            _ => (false, false, 0),
-        };
-        let (config, dirty_bytes) = (replica.config.clone(), replica.record.dirty.bytes());
-        Some(GroupView { group, config, primary, active, dirty_bytes, todo_bytes })
-    }
-
     // ---- operations ----
-
-    /// Requests the operation's range lock. The operation is ready when it has the lock.
-    pub(crate) fn queue(&mut self, key: u64) {
-        let op = self.ops.get(key).expect("queued operations live");
-        let exclusive = !op.shares();
-        let mutant = match op.work {
-            _ if op.shares() => Some(Mutant::ReadInFlight),
-            Work::Copy(_) => Some(Mutant::CopyUnlocked),
-            _ => None,
-        };
-        if mutant.is_some_and(mutant::on) {
-            return self.ops.can_start(key);
-        }
-        let range = Range::new(op.unit, op.at, op.len, exclusive);
-        let replica = self.replicas.get_mut(op.group).expect("the operation's replica is here");
-        if replica.locks.lock(key, range) {
-            self.ops.can_start(key);
-        }
-    }
-
-    pub(crate) fn unlock(&mut self, group: GroupId, key: u64) {
-        let ops = &mut self.ops;
-        if let Some(replica) = self.replicas.get_mut(group) {
-            replica.locks.unlock(key, |op| ops.can_start(op));
-        }
-    }
 
     /// Does what can be done now. Each call from outside ends with this loop, and nothing else
     /// continues an operation that had to wait: so no step begins within another one.
@@ -294,12 +202,23 @@ impl<S: UnitStore> Mirror<S> {
 
     fn pump_all(&mut self, now: Time, out: &mut Effects) {
         loop {
-            while let Some(step) = self.next_step() {
-                self.take(now, step, out);
+            loop {
+                // What has ended goes on before other operations start.
+                match self.jobs.next_ended() {
+                    Some(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
+                    Some(Ended::Change(group, what)) => self.changed(now, group, what, out),
+                    None => match self.ops.next() {
+                        Some(key) => self.start(now, key, out),
+                        None => break,
+                    },
+                }
             }
             self.start_copies(now, out);
-            if !self.copies.arrivals.is_empty() {
-                self.start_arrivals(now, out);
+            while !self.copies.arrivals.is_empty()
+                && let Some(key) =
+                    self.copies.next_arrival(now, &self.limits, &self.ops, &self.replicas)
+            {
+                self.start_job(now, key, out);
             }
             if self.windows.have_room() {
                 self.use_room(out);
@@ -316,30 +235,13 @@ impl<S: UnitStore> Mirror<S> {
         !self.ops.none_ready() || !self.jobs.none_ended()
     }
 
-    #[inline]
-    fn next_step(&mut self) -> Option<Step> {
-        if let Some(ended) = self.jobs.next_ended() {
-            return Some(Step::Ended(ended));
-        }
-        self.ops.next().map(Step::Start)
-    }
-
-    #[inline]
-    fn take(&mut self, now: Time, step: Step, out: &mut Effects) {
-        match step {
-            Step::Ended(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
-            Step::Ended(Ended::Change(group, waiting)) => self.changed(now, group, waiting, out),
-            Step::Start(key) => self.start(now, key, out),
-        }
-    }
-
     /// Starts an operation that has its range.
     fn start(&mut self, now: Time, key: u64, out: &mut Effects) {
         let Some(op) = self.ops.get(key) else { return };
         match &op.work {
             Work::Read(..) | Work::Extents(..) => self.start_read(now, key, out),
             Work::Write(_) => self.start_write(now, key, out),
-            Work::Stream(s) if !s.zero && arrival::yields(s) => self.arrive(now, key),
+            Work::Stream(s) if !s.zero && arrival::yields(s) => self.copies.arrive(now, key),
             Work::Stream(s) if !s.zero && s.fresh => self.start_fresh(now, key, out),
             Work::Stream(_) | Work::Whole { .. } | Work::Scrub => self.start_job(now, key, out),
             Work::Fetch(_) => self.start_fetch(now, key, out),
@@ -351,7 +253,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Starts an operation's media job.
     pub(crate) fn start_job(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
-        let gone = op.work.changes_data() && self.is_gone(op.unit.volume);
+        let gone = op.work.changes_data() && self.known.is_gone(op.unit.volume);
         let started = self.launch(key, gone, out);
         self.launched(now, key, started, out);
     }
@@ -379,6 +281,7 @@ impl<S: UnitStore> Mirror<S> {
         };
         let reserved = core::mem::take(&mut op.reserved);
         let copied = matches!(op.work, Work::Stream(Streamed { copy: true, .. }));
+        let copied_zero = matches!(op.work, Work::Stream(Streamed { zero: true, .. }));
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local += 1;
         let list: Option<Rc<[ExecutedBlocks]>> = match &replica.role {
@@ -387,10 +290,11 @@ impl<S: UnitStore> Mirror<S> {
             }
             _ => None,
         };
-        let started = if gone {
+        let skipped = gone || copied_zero && mutant::on(Mutant::LocalTrim);
+        let started = if skipped {
             Started::Done(Buf::EMPTY)
         } else {
-            let marks = self.marks(self.ops.get(key).expect("as above"), list.as_ref());
+            let marks = metadata(op, replica, self.store.survives(), list.as_ref());
             self.store.start(key, group, unit, job, marks, out)
         };
         if list.is_some() {
@@ -443,7 +347,7 @@ impl<S: UnitStore> Mirror<S> {
         let list = if mending { None } else { op.list.take() };
         let (group, client, changes) = (op.group, op.client, op.work.changes_data());
         if list.is_some() {
-            self.arrived(now, key, len);
+            self.copies.arrived(now, key, len);
         }
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local -= 1;
@@ -455,11 +359,13 @@ impl<S: UnitStore> Mirror<S> {
         if client.sdc.0 != 0 && changes {
             let list = &mut replica.record.executed;
             if self.history.record(list, client, unit, BlockSet::touching(at, len)) {
-                self.bound_executed(group);
+                self.history.bound_lists(&mut self.replicas, group, &self.limits);
             }
         }
-        if let Some(list) = list {
-            self.overwritten(group, unit, BlockSet::touching(at, len), &list);
+        if let Some(theirs) = list {
+            let replica = self.replicas.get_mut(group).expect("as above");
+            let place = (unit, BlockSet::touching(at, len));
+            self.history.overwrite(&mut replica.record.executed, group, place, &theirs);
         }
         match self.ops.get(key).expect("as above").work {
             Work::Read(_, since) => {
@@ -468,7 +374,7 @@ impl<S: UnitStore> Mirror<S> {
             }
             Work::Extents(..) => unreachable!("it has no job"),
             Work::Write(_) => self.check_write(now, key, out),
-            Work::Stream(_) => self.replicated_here(now, key, out),
+            Work::Stream(_) => self.end_replicated(now, key, Status::Ok, out),
             Work::Fetch(asker) => self.fetched_here(now, key, asker, data, out),
             Work::Copy(_) => self.send_copy(now, key, data, crc, out),
             Work::Whole { .. } => self.send_whole(now, key, data, crc, out),
@@ -482,11 +388,6 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- frames ----
 
-    /// Returns the epoch of a group that is in force here; 0 if it has no replica here.
-    pub(crate) fn epoch_of(&self, group: GroupId) -> Epoch {
-        self.replicas.get(group).map_or(Epoch(0), |r| r.config.epoch)
-    }
-
     /// Returns the answer to a client's operation, and counts it.
     pub(crate) fn answer_to(&mut self, op: u64, group: GroupId, status: Status) -> Reply {
         self.stats.ops += 1;
@@ -496,7 +397,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers a client without data.
     pub(crate) fn reply(&mut self, to: Caller, status: Status, out: &mut Effects) {
         let reply = self.answer_to(to.op, to.group, status);
-        out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
+        to.send(reply, out);
     }
 
     /// Answers a read. A checksum that the unit store knows is not computed again from memory,
@@ -515,19 +416,5 @@ impl<S: UnitStore> Mirror<S> {
             None => to.link.frame(reply, &body),
         };
         out.send(to.link.id, head, body);
-    }
-
-    /// Answers that the client's epoch is old, with the epoch that is known here and its primary.
-    /// So the client can go on without an MDM.
-    pub(crate) fn reply_stale(
-        &self,
-        to: Caller,
-        epoch: Epoch,
-        leader: Option<DeviceId>,
-        out: &mut Effects,
-    ) {
-        let reply = Reply::new(to.op, to.group, Status::Stale, self.known.map());
-        let reply = Reply { epoch, leader, ..reply };
-        out.send(to.link.id, to.link.frame(reply, &[]), Buf::EMPTY);
     }
 }

@@ -2,9 +2,9 @@
 
 use crate::members::ReplicaSet;
 use alloc::rc::Rc;
-use base::{Duration, GroupId, Lsn, Time, UNIT, UnitKey};
-use seam::{Buf, ClientWrite, ExecutedBlocks};
-use wire::message::{Fetch, Io, Replicate, UnitRange};
+use base::{BlockSet, Duration, GroupId, Lsn, Time, UNIT, UnitKey};
+use seam::{Buf, ClientWrite, Effects, ExecutedBlocks};
+use wire::message::{Fetch, Io, Replicate, Reply, UnitRange};
 use wire::{Body, PeerLink, Status};
 
 /// Returns true for a range that is not empty, lies within a unit, and has both ends at multiples
@@ -20,6 +20,26 @@ pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
 pub(crate) struct Asker {
     pub link: PeerLink,
     pub op: u64,
+}
+
+/// Where an answer goes: the link, the asker's number for the operation, and the group.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    pub link: PeerLink,
+    pub op: u64,
+    pub group: GroupId,
+}
+
+impl Caller {
+    pub(crate) fn new(asker: Asker, group: GroupId) -> Caller {
+        Caller { link: asker.link, op: asker.op, group }
+    }
+
+    /// Sends an answer without data.
+    #[inline]
+    pub(crate) fn send(self, reply: Reply, out: &mut Effects) {
+        out.send(self.link.id, self.link.frame(reply, &[]), Buf::EMPTY);
+    }
 }
 
 /// What an operation does, and for whom.
@@ -75,6 +95,29 @@ pub(crate) struct WholeBlocks {
     /// An operation sends them. Others wait until it has ended, because it may find the blocks
     /// damaged here as well, and repair them.
     pub running: bool,
+}
+
+impl WholeBlocks {
+    /// These replicas need the blocks whole.
+    pub(crate) fn add(&mut self, members: ReplicaSet) {
+        self.needed.insert(members);
+    }
+
+    /// An operation begins to send them. Returns the replicas to which it does.
+    pub(crate) fn begin(&mut self) -> ReplicaSet {
+        assert!(!self.running, "two operations would use the same blocks at once");
+        let to = core::mem::take(&mut self.needed);
+        self.sent.insert(to);
+        self.running = true;
+        to
+    }
+
+    /// The operation has ended, and these replicas have to be sent the blocks once more.
+    pub(crate) fn end(&mut self, left: ReplicaSet) {
+        self.running = false;
+        self.sent.remove(left);
+        self.needed.insert(left);
+    }
 }
 
 /// A write of the primary's stream, at the replica that does it.
@@ -276,6 +319,12 @@ impl Op {
     pub(crate) fn of_fetch(m: &Fetch, link: PeerLink) -> Op {
         let UnitRange { unit, at, len } = m.range;
         Op::new(m.group, unit, at, len, Work::Fetch(Asker { link, op: m.op }))
+    }
+
+    /// Returns the blocks of its range.
+    #[inline]
+    pub(crate) fn blocks(&self) -> BlockSet {
+        BlockSet::touching(self.at, self.len)
     }
 
     /// Returns true if several such operations may use the same blocks at the same time.

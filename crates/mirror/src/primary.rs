@@ -17,20 +17,86 @@
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
 use crate::executed::refusal;
+use crate::lease::Leases;
 use crate::members::ReplicaSet;
-use crate::mirror::{Caller, Mirror};
-use crate::op::{Local, Op, Work, Write, fits};
-use crate::replica::{Primary, Role};
+use crate::mirror::Mirror;
+use crate::op::{Caller, Local, Op, Work, Write, fits};
+use crate::replica::{Replica, Role};
 use crate::sync::Phase;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{
-    BLOCK, BLOCKS_PER_UNIT, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, SECTOR, SdcId, Time,
-    mutant,
+    BLOCK, BlockSet, DeviceId, Epoch, GroupId, Limits, Lsn, Mutant, SECTOR, SdcId, Time, mutant,
 };
 use seam::{Buf, Effects, Note, Started, UnitStore};
-use wire::message::{Commit, Io, Replicated};
+use wire::message::{Io, Replicated};
 use wire::{Body, PeerLink, Status};
+
+impl Replica {
+    /// Checks whether this replica may execute the operation of a client now. `full`: the shard
+    /// takes no more of them.
+    fn admits(
+        &self,
+        me: DeviceId,
+        io: &Io,
+        body: &Body,
+        limits: &Limits,
+        full: bool,
+    ) -> Result<(), Status> {
+        let (request, config) = (io.request(), self.newest());
+        let epoch = request.epoch;
+        if config.lost {
+            return Err(Status::Lost);
+        }
+        if epoch > config.epoch {
+            return Err(Status::Behind);
+        }
+        if config.primary != Some(me)
+            || (epoch < config.epoch && !mutant::on(Mutant::NoClientEpoch))
+        {
+            return Err(Status::Stale);
+        }
+        let Role::Primary(primary) = &self.role else {
+            return Err(Status::Behind);
+        };
+        if self.next.is_some() {
+            return Err(Status::Behind);
+        }
+        let (at, len) = (request.range.at, request.range.len);
+        if !fits::<SECTOR>(at, len) {
+            return Err(Status::OutOfRange);
+        }
+        // A forgotten write is described by the number after its own, and there is none after this
+        // (R8).
+        if request.client.seq == u64::MAX {
+            return Err(Status::OutOfRange);
+        }
+        if matches!(io, Io::Write(_)) && body.data.len() != len as usize {
+            return Err(Status::OutOfRange);
+        }
+        if full || request.client.sdc.0 == 0 {
+            return Err(Status::Busy);
+        }
+        if matches!(io, Io::Write(_) | Io::Zero(_)) {
+            // A discard may make the space that the client's oldest write waits for, so discards
+            // have room beyond the window of writes.
+            let windows = if matches!(io, Io::Zero(_)) { 2 } else { 1 };
+            let most = windows * limits.executed_window as usize;
+            self.record.executed.admits(request.client, most).map_err(refusal)?;
+            if !primary.has_room(limits) {
+                return Err(Status::Busy);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
+    /// the primary for now (rule R3).
+    fn may_read(&self, now: Time, leases: &Leases) -> bool {
+        let needed = self.needed();
+        needed.is_empty() || self.config.devices(needed).all(|device| leases.holds(now, device))
+    }
+}
 
 impl<S: UnitStore> Mirror<S> {
     /// Takes an operation of a client. The caller has checked the session, and the volume against
@@ -39,16 +105,19 @@ impl<S: UnitStore> Mirror<S> {
         let (group, asked) = (io.request().group, io.request().epoch);
         let caller = Caller { link, op: io.request().op, group };
         self.copies.pace.client(now);
-        match self.admit(io, &body) {
+        let full = self.ops.load().is_full(&self.limits);
+        let verdict = match self.replicas.get(group) {
+            Some(replica) => replica.admits(self.me, io, &body, &self.limits, full),
+            None if io.request().map > self.known.map() => Err(Status::Behind),
+            None => Err(Status::Stale),
+        };
+        match verdict {
             Ok(()) => self.accept(now, link, io, body),
             Err(Status::Stale) => {
-                let config = self
-                    .replicas
-                    .get(group)
-                    .map(|r| r.next.as_ref().map_or(&r.config, |(next, _)| next));
+                let config = self.replicas.get(group).map(Replica::newest);
                 let (epoch, leader) = config.map_or((Epoch(0), None), |c| (c.epoch, c.primary));
                 out.note(Note::StaleEpoch { group, have: epoch, got: asked });
-                self.reply_stale(caller, epoch, leader, out);
+                caller.send(self.known.stale(caller, epoch, leader), out);
             }
             Err(status) => self.reply(caller, status, out),
         }
@@ -74,7 +143,7 @@ impl<S: UnitStore> Mirror<S> {
             self.end_op(*key);
         }
         for group in over.iter().map(|(_, group)| *group).collect::<BTreeSet<_>>() {
-            let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
+            let Some(primary) = self.replicas.primary_mut(group) else {
                 continue;
             };
             let ops = &self.ops;
@@ -84,70 +153,12 @@ impl<S: UnitStore> Mirror<S> {
         self.pump(now, out);
     }
 
-    /// Checks whether this replica may execute the operation now.
-    fn admit(&self, io: &Io, body: &Body) -> Result<(), Status> {
-        let request = io.request();
-        let epoch = request.epoch;
-        let Some(replica) = self.replicas.get(request.group) else {
-            return Err(if request.map > self.known.map() {
-                Status::Behind
-            } else {
-                Status::Stale
-            });
-        };
-        let config = replica.next.as_ref().map_or(&replica.config, |(next, _)| next);
-        if config.lost {
-            return Err(Status::Lost);
-        }
-        if epoch > config.epoch {
-            return Err(Status::Behind);
-        }
-        if config.primary != Some(self.me)
-            || (epoch < config.epoch && !mutant::on(Mutant::NoClientEpoch))
-        {
-            return Err(Status::Stale);
-        }
-        let Role::Primary(primary) = &replica.role else {
-            return Err(Status::Behind);
-        };
-        if replica.next.is_some() {
-            return Err(Status::Behind);
-        }
-        let (at, len) = (request.range.at, request.range.len);
-        if !fits::<SECTOR>(at, len) {
-            return Err(Status::OutOfRange);
-        }
-        // A forgotten write is described by the number after its own, and there is none after this
-        // (R8).
-        if request.client.seq == u64::MAX {
-            return Err(Status::OutOfRange);
-        }
-        if matches!(io, Io::Write(_)) && body.data.len() != len as usize {
-            return Err(Status::OutOfRange);
-        }
-        if self.ops.load().is_full(&self.limits) || request.client.sdc.0 == 0 {
-            return Err(Status::Busy);
-        }
-        if matches!(io, Io::Write(_) | Io::Zero(_)) {
-            // A discard may make the space that the client's oldest write waits for, so discards
-            // have room beyond the window of writes.
-            let windows = if matches!(io, Io::Zero(_)) { 2 } else { 1 };
-            let most = windows * self.limits.executed_window as usize;
-            replica.record.executed.admits(request.client, most).map_err(refusal)?;
-            if !primary.has_room(&self.limits) {
-                return Err(Status::Busy);
-            }
-        }
-        Ok(())
-    }
-
     fn accept(&mut self, now: Time, link: PeerLink, io: &Io, body: Body) {
         let group = io.request().group;
         let key = self.ops.insert(Op::of_client(io, link, body, now));
-        let primary =
-            self.replicas.get_mut(group).and_then(|r| r.primary()).expect("`admit` saw a primary");
+        let primary = self.replicas.primary_mut(group).expect("`admit` saw a primary");
         if primary.active {
-            self.queue(key);
+            self.replicas.queue(&mut self.ops, key);
         } else {
             primary.held.push_back(key);
         }
@@ -155,46 +166,20 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- reads ----
 
-    /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
-    /// the primary for now (rule R3).
-    fn may_read(&self, now: Time, group: GroupId) -> bool {
-        let replica = &self.replicas[group];
-        let needed = replica.needed();
-        needed.is_empty()
-            || replica.config.devices(needed).all(|device| self.leases.holds(now, device))
-    }
-
     pub(crate) fn start_read(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let group = op.group;
-        if self.is_gone(op.unit.volume) {
+        if self.known.is_gone(op.unit.volume) {
             self.finish_client(key, Status::NoVolume, out);
-        } else if !self.may_read(now, group) {
+        } else if !self.replicas.of(group).may_read(now, &self.leases) {
             out.note(Note::LeaseWait { group });
-            self.park(group, key);
+            self.replicas.park(&mut self.ops, group, key);
         } else if matches!(op.work, Work::Extents(..)) {
             self.finish_extents(key, out);
-        } else if self.meets_gap(op) {
+        } else if self.gaps.are_met(op, || self.store.valid(group, op.unit)) {
             self.finish_client(key, Status::Media, out);
         } else {
             self.start_job(now, key, out);
-        }
-    }
-
-    /// Lets an operation that has its range lock wait for a lease, for room, or for the end of a
-    /// seal.
-    pub(crate) fn park(&mut self, group: GroupId, key: u64) {
-        if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
-            primary.parked.push(key);
-            self.ops.note_parked(group, true);
-        }
-    }
-
-    /// Retries operations that wait, because what they wait for may have changed.
-    pub(crate) fn unpark(&mut self, group: GroupId) {
-        self.ops.note_parked(group, false);
-        if let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) {
-            primary.parked.drain(..).for_each(|key| self.ops.can_start(key));
         }
     }
 
@@ -203,7 +188,7 @@ impl<S: UnitStore> Mirror<S> {
         let (group, client) = (op.group, op.work.client());
         let reads = matches!(op.work, Work::Read(..));
         self.discard_op(key);
-        self.unlock(group, key);
+        self.replicas.unlock(&mut self.ops, group, key);
         if let Some(client) = client {
             if reads {
                 self.stats.reads += 1;
@@ -216,7 +201,7 @@ impl<S: UnitStore> Mirror<S> {
     fn finish_extents(&mut self, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (first, end) = (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK));
-        let valid = match self.is_gap(op.group, op.unit) {
+        let valid = match self.gaps.contain(op.group, op.unit) {
             true => BlockSet::FULL,
             false => self.store.valid(op.group, op.unit),
         };
@@ -234,21 +219,26 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn start_write(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit) = (op.group, op.unit);
-        let again = op.write().is_some_and(|write| write.retry);
-        if self.is_gone(unit.volume) {
+        let again = op.write().is_some_and(|write| write.retry) && !mutant::on(Mutant::NoDedupe);
+        if self.known.is_gone(unit.volume) {
             return self.finish_client(key, Status::NoVolume, out);
         }
-        if again && let Some(status) = self.is_executed(key) {
-            if status == Status::Ok {
-                out.note(Note::Deduped { group });
+        if again {
+            let op = self.ops.get_mut(key).expect("the operation lives");
+            let list = &self.replicas.of(group).record.executed;
+            if let Some(status) = self.history.reduce(op, list) {
+                if status == Status::Ok {
+                    out.note(Note::Deduped { group });
+                }
+                return self.finish_client(key, status, out);
             }
-            return self.finish_client(key, status, out);
         }
         if !self.gaps.is_nowhere() {
-            if self.meets_gap(self.ops.get(key).expect("the operation lives")) {
+            let op = self.ops.get_mut(key).expect("the operation lives");
+            if self.gaps.are_met(op, || self.store.valid(group, unit)) {
                 return self.finish_client(key, Status::Media, out);
             }
-            self.zeros_as_data(key, out);
+            self.gaps.zeros_as_data(op, out.pool());
         }
         let op = self.ops.get(key).expect("the operation lives");
         let (at, len, bytes) = (op.at, op.len, self.windows.bytes(op));
@@ -257,8 +247,8 @@ impl<S: UnitStore> Mirror<S> {
         let to = replica.recipients();
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
-        if sealing || self.is_crowded(now, group, to, bytes) {
-            return self.park(group, key);
+        if sealing || self.windows.are_crowded(now, replica.config.devices(to), bytes) {
+            return self.replicas.park(&mut self.ops, group, key);
         }
         let needs_space = !zero && !self.store.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);
@@ -269,7 +259,7 @@ impl<S: UnitStore> Mirror<S> {
         // A write that needs new space: a secondary without space must be able to refuse before
         // anything has changed here. All others run in parallel, the job first, as it checks the
         // body's checksum.
-        let alone = self.replicas[group].needed().is_empty();
+        let alone = self.replicas.of(group).needed().is_empty();
         let now_here = !needs_space || alone || mutant::on(Mutant::ActBeforeReserve);
         let started = now_here.then(|| self.launch(key, false, out));
         if !matches!(started, Some(Started::BadBody)) {
@@ -280,53 +270,6 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Returns the answer to a retried write if nothing of it is left to do now.
-    ///
-    /// If a part of the write is in the content, the operation is reduced to the first run of
-    /// missing blocks, and to no more than that: other clients may have overwritten the blocks
-    /// between two such runs. A write with several missing runs is answered `Busy` after each of
-    /// them but the last, so the client asks again for the next one.
-    fn is_executed(&mut self, key: u64) -> Option<Status> {
-        let op = self.ops.get_mut(key).expect("the operation lives");
-        if mutant::on(Mutant::NoDedupe) {
-            return None;
-        }
-        let done = self.replicas[op.group].record.executed.blocks(op.client);
-        let mut left = BlockSet::touching(op.at, op.len);
-        left.remove(done);
-        let Work::Write(write) = &mut op.work else { return None };
-        let Some(mut first) = left.first_run() else { return Some(write.status_when_done()) };
-        if mutant::on(Mutant::RetryWhole) {
-            first = 0..BLOCKS_PER_UNIT;
-        }
-        // It is unknown whether the write was executed, so `Ok` may be wrong, and executing it may
-        // be, too.
-        if self.history.forgotten().covers(op.group, op.client)
-            && !mutant::on(Mutant::ForgetSilently)
-        {
-            return Some(Status::Forgotten);
-        }
-        let (from, to) =
-            ((first.start * BLOCK).max(op.at), (first.end * BLOCK).min(op.at + op.len));
-        left.remove(BlockSet::from_range(first));
-        write.more |= !left.is_empty();
-        // The operation may wait now, and then come here again with the reduced range.
-        write.in_part |= (from, to - from) != (op.at, op.len);
-        if !write.zero && (from, to) != (op.at, op.at + op.len) {
-            let whole = op.body.clone();
-            op.body = whole.slice((from - op.at) as usize..(to - op.at) as usize);
-            op.body_crc = op.body_crc.map(|sum| {
-                // The checksum of the part is computed first. If the body had changed by then, that
-                // of the whole differs, and the part gets a wrong one.
-                let part = base::crc::crc32c(&op.body);
-                let same = base::crc::crc32c(&whole) == sum;
-                if same { part } else { !part }
-            });
-        }
-        (op.at, op.len) = (from, to - from);
-        None
-    }
-
     /// Assigns an operation's lsn and sends it to all replicas that need it.
     fn send_write(&mut self, key: u64, to: ReplicaSet, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
@@ -335,22 +278,6 @@ impl<S: UnitStore> Mirror<S> {
         op.lsn = primary.enter(key, to);
         primary.told = primary.commit;
         op.sent = to;
-        if mutant::on(Mutant::EagerClean) {
-            primary.clean.insert(op.unit, BlockSet::touching(op.at, op.len));
-            self.untold.clean(op.group);
-        }
-        if mutant::on(Mutant::LocalTrim) && op.write().is_some_and(|write| write.zero) {
-            op.acked = to;
-            return;
-        }
-        self.replicate(key, to, out);
-    }
-
-    /// Sends an operation of the stream to these replicas, as far as their windows have room.
-    pub(crate) fn replicate(&mut self, key: u64, to: ReplicaSet, out: &mut Effects) {
-        if to.is_empty() {
-            return;
-        }
         self.send_operation(key, to, false, out);
     }
 
@@ -379,7 +306,9 @@ impl<S: UnitStore> Mirror<S> {
             Status::Ok => self.check_sent(now, key, out),
             Status::Full => self.refused(now, key, from, member, out),
             Status::SendWhole => self.damaged_there(now, key, member, out),
-            _ if self.replicas[group].config.joiners.contains(&from) => self.cut(now, group, out),
+            _ if self.replicas.of(group).config.joiners.contains(&from) => {
+                self.cut(now, group, out)
+            }
             _ => {}
         }
         self.pump(now, out);
@@ -406,16 +335,12 @@ impl<S: UnitStore> Mirror<S> {
             return self.read_whole(now, key, out);
         }
         let (group, reserved) = (op.group, op.reserved);
-        let replica = &self.replicas[group];
-        let mut needed = replica.needed();
-        if mutant::on(Mutant::NoLimbo) {
-            needed = replica.others;
-        }
-        if mutant::on(Mutant::AckAlone) {
-            let up = replica.config.devices(needed).all(|d| self.windows.link(d).is_some());
-            needed = if up { needed } else { ReplicaSet::default() };
-        }
-        let met = op.acked.contains_all(needed);
+        let replica = &self.replicas.of(group);
+        let limbo = !mutant::on(Mutant::NoLimbo);
+        let needed = if limbo { replica.needed() } else { replica.others };
+        let down = |device| self.windows.link(device).is_none();
+        let met = op.acked.contains_all(needed)
+            || mutant::on(Mutant::AckAlone) && replica.config.devices(needed).any(down);
         if reserved && op.local == Local::NotStarted {
             // A replica that needs the blocks whole has had space for the write.
             let mut told = op.acked;
@@ -436,7 +361,11 @@ impl<S: UnitStore> Mirror<S> {
         if (answered || answers) && op.local == Local::Done && op.acked.contains_all(op.sent) {
             let (lsn, unit, at, len) = (op.lsn, op.unit, op.at, op.len);
             self.discard_op(key);
-            self.on_all(group, unit, at, len);
+            let blocks = BlockSet::touching(at, len);
+            let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
+            if self.store.survives() && replica.on_all(unit, blocks) {
+                self.untold.clean(group);
+            }
             self.leave_stream(now, group, lsn, out);
         }
     }
@@ -456,7 +385,7 @@ impl<S: UnitStore> Mirror<S> {
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
             replica.record.dirty.insert(unit, BlockSet::touching(at, len));
         }
-        self.unlock(group, key);
+        self.replicas.unlock(&mut self.ops, group, key);
         self.stats.writes += 1;
         self.stats.written_bytes += bytes;
         self.reply(Caller::new(asker, group), status, out);
@@ -486,34 +415,12 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Sends the secondaries the commit points that no write has carried to them.
-    pub(crate) fn tell_commits(&mut self, out: &mut Effects) {
-        for group in self.untold.take_commits() {
-            let Some(replica) = self.replicas.get_mut(group) else { continue };
-            let needed = replica.needed();
-            let Some(primary) = replica.primary() else { continue };
-            primary.untold = false;
-            if core::mem::replace(&mut primary.told, primary.commit) == primary.commit {
-                continue; // a later write has carried it
-            }
-            let commit = primary.commit;
-            let config = &self.replicas[group].config;
-            let commit = Commit { group, epoch: config.epoch, commit };
-            for device in config.devices(needed) {
-                self.send_peer(device, commit, Buf::EMPTY, out);
-            }
-        }
-    }
-
     // ---- activity ----
 
     /// Starts an epoch in which this device is the primary: settles with the other in-sync replicas
     /// (R6), then serves.
     pub(crate) fn begin(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let replica = self.replicas.get(group).expect("the caller has it");
-        let first =
-            replica.next_in_sync(None, self.me).filter(|_| mutant::on(Mutant::SealOneByOne));
-        match first.unwrap_or(replica.others) {
+        match self.replicas.of(group).others {
             others if others.is_empty() => self.activate(now, group, out),
             others => self.ask_members(now, group, others, out),
         }
@@ -542,22 +449,10 @@ impl<S: UnitStore> Mirror<S> {
         primary.active = true;
         out.note(Note::Active { group, epoch, alone });
         for key in core::mem::take(&mut primary.held) {
-            self.queue(key);
+            self.replicas.queue(&mut self.ops, key);
         }
         if let Some(joiner) = joiner {
             self.ask_joiner(now, group, joiner, true, out);
         }
-    }
-
-    /// Returns the groups of which this device is the primary, in order.
-    pub(crate) fn led(&self) -> Vec<GroupId> {
-        let mut led: Vec<GroupId> = self
-            .replicas
-            .iter()
-            .filter(|(_, r)| matches!(r.role, Role::Primary(Primary { .. })))
-            .map(|(g, _)| g)
-            .collect();
-        led.sort_unstable();
-        led
     }
 }

@@ -19,58 +19,25 @@
 //! A device that can't read what was just rewritten has failed. This process ends, and the other
 //! copy serves.
 
-use crate::executed::{from_records, wire_entry};
+use crate::executed::from_records;
 use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, Work, Write, fits};
 use crate::replica::Role;
 use alloc::rc::Rc;
-use alloc::vec::Vec;
-use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
+use base::{
+    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, VolumeId, mutant,
+};
 use seam::{
     Buf, DiskError, Effects, ExecutedBlocks, Job, Note, Origin, Started, UnitStore, WriteMetadata,
 };
-use wire::message::{Fetch, Fetched, UnitRange};
+use wire::message::{Fetch, Fetched, Sender, UnitRange};
 use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
 
 /// How long until a copy of unreadable blocks is tried once more.
 const READ_AGAIN: Duration = Duration::from_secs(1);
-
-/// Damaged blocks that an operation waits for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Repair {
-    from: DeviceId,
-    /// Replicas that can't read them either.
-    damaged: ReplicaSet,
-    first: u16,
-    blocks: u16,
-    /// Blocks that earlier repairs of the operation rewrote. Each repairs other blocks, so a unit
-    /// needs no more repairs than it has blocks.
-    before: BlockSet,
-}
-
-impl Repair {
-    fn at(&self) -> u32 {
-        u32::from(self.first) * BLOCK
-    }
-
-    fn len(&self) -> u32 {
-        u32::from(self.blocks) * BLOCK
-    }
-
-    fn set(&self) -> BlockSet {
-        BlockSet::touching(self.at(), self.len())
-    }
-
-    /// Returns the blocks that this repair and earlier ones rewrite.
-    fn mended(&self) -> BlockSet {
-        let mut all = self.before;
-        all.insert(self.set());
-        all
-    }
-}
 
 impl<S: UnitStore> Mirror<S> {
     /// Handles a job that failed. It does not run any more.
@@ -80,30 +47,39 @@ impl<S: UnitStore> Mirror<S> {
         }
         let DiskError::Corrupt { first, blocks } = error else {
             // The content of the device is unknown now: this process must not go on.
-            self.failures.here = true;
+            self.failures.fail();
             return;
         };
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
         let (work, group, volume, shares) = (op.work, op.group, op.unit.volume, op.shares());
-        if self.is_over(key) || self.is_gone(volume) {
+        if self.replicas.are_past(self.ops.get(key)) || self.known.is_gone(volume) {
             return self.start_over(now, key, out);
         }
-        let leads = matches!(self.replicas[group].role, Role::Primary(_));
+        let leads = matches!(self.replicas.of(group).role, Role::Primary(_));
         if shares && leads && !mutant::on(Mutant::MendShared) {
             return self.read_alone(key);
         }
         match work {
             Work::Stream(_) => self.refuse(now, key, Status::SendWhole, out),
             Work::Fetch(asker) => {
-                self.scrub_hopeless(now, key, first, blocks);
+                let op = self.ops.get(key).expect("as above");
+                self.scrub.is_hopeless(now, op, (first, blocks));
                 self.end_fetch(key, asker, Status::Media, out);
             }
-            Work::Scrub if self.scrub_corrupt(now, key, first, blocks, out) => {}
+            Work::Scrub if self.scrub_corrupt(now, key, (first, blocks), out) => {}
             Work::Whole { of: Some(write) } => {
                 self.write_over(now, key, write, (first, blocks), out)
             }
-            _ => self.ask_other(now, key, first, blocks, out),
+            _ => self.ask_other(now, key, (first, blocks), out),
+        }
+    }
+
+    /// Counts damaged blocks that were rewritten.
+    pub(crate) fn count_repaired(&mut self, group: GroupId, bytes: u64, out: &mut Effects) {
+        if bytes > 0 {
+            self.stats.repaired += bytes;
+            out.note(Note::Repaired { group, bytes });
         }
     }
 
@@ -113,8 +89,8 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.alone = true;
         let group = op.group;
-        self.unlock(group, key);
-        self.queue(key);
+        self.replicas.unlock(&mut self.ops, group, key);
+        self.replicas.queue(&mut self.ops, key);
     }
 
     /// Handles a write whose body has changed in memory since it came. If no other replica may have
@@ -125,7 +101,7 @@ impl<S: UnitStore> Mirror<S> {
         op.local = Local::NotStarted;
         let (group, lsn, work, sent) = (op.group, op.lsn, op.work, op.sent);
         out.note(Note::BadMemory { group });
-        if self.is_over(key) {
+        if self.replicas.are_past(self.ops.get(key)) {
             return self.drop_over(now, key, out);
         }
         match work {
@@ -136,15 +112,8 @@ impl<S: UnitStore> Mirror<S> {
                     self.leave_stream(now, group, lsn, out);
                 }
             }
-            _ => self.failures.here = true,
+            _ => self.failures.fail(),
         }
-    }
-
-    /// Returns true if the configuration in which the operation began has ended.
-    pub(crate) fn is_over(&self, key: u64) -> bool {
-        let op = self.ops.get(key).expect("the caller has it");
-        let changing = self.replicas.get(op.group).is_none_or(|r| r.next.is_some());
-        op.is_orphan() || (matches!(op.work, Work::Whole { .. }) && changing)
     }
 
     /// Drops an operation whose configuration has ended.
@@ -156,66 +125,55 @@ impl<S: UnitStore> Mirror<S> {
     // ---- at the primary: its own copy is damaged ----
 
     /// Asks another replica for these damaged blocks.
-    fn ask_other(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
+    fn ask_other(&mut self, now: Time, key: u64, damage: (u16, u16), out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
-        let bad = BlockSet::from_range(first.into()..(first + blocks).into());
-        let mended = self.repairs.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
-        if !mended.and(bad).is_empty() {
+        let (first, blocks) = damage;
+        if self.repairs.was_in_vain(key, damage) {
             // The device has not kept a repair, so another repair would not help. The other copy
             // has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
-            self.failures.here = true;
+            self.failures.fail();
             return;
         }
-        let replica = &self.replicas[op.group];
+        let replica = self.replicas.of(op.group);
         let other = replica.config.devices(replica.needed()).next();
-        let damaged = ReplicaSet::default();
         op.local = Local::Asking;
         if op.write().is_some_and(|write| !write.zero) && !op.reserved {
             // The failed job has released its slots.
             op.reserved = self.store.reserve(op.group, op.unit, op.at, op.len);
         }
-        let Some(from) = other else {
-            return self.unreadable(now, key, first, blocks, out);
-        };
-        self.repairs.insert(key, Repair { from, damaged, first, blocks, before: mended });
+        let Some(from) = other else { return self.unreadable(now, key, damage, out) };
+        self.repairs.begin(key, from, damage);
         self.send_fetch(key, out);
     }
 
     /// Asks the next replica, because the last one can't read the blocks.
     fn ask_next(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let (Some(repair), Some(op)) = (self.repairs.get_mut(&key), self.ops.get(key)) else {
-            return;
-        };
-        let replica = &self.replicas[op.group];
-        repair.damaged.insert(replica.config.member(repair.from));
-        let left = replica.needed().without(repair.damaged);
-        let (next, first, blocks) =
-            (replica.config.devices(left).next(), repair.first, repair.blocks);
-        let Some(next) = next else { return self.unreadable(now, key, first, blocks, out) };
-        repair.from = next;
-        self.send_fetch(key, out);
+        let (Some(repair), Some(op)) = (self.repairs.get(key), self.ops.get(key)) else { return };
+        let replica = self.replicas.of(op.group);
+        match self.repairs.ask_next(key, &replica.config, replica.needed()) {
+            Some(_) => self.send_fetch(key, out),
+            None => self.unreadable(now, key, (repair.first, repair.blocks), out),
+        }
     }
 
     fn send_fetch(&self, key: u64, out: &mut Effects) {
-        let (Some(repair), Some(op)) = (self.repairs.get(&key), self.ops.get(key)) else { return };
-        let (group, epoch) = (op.group, self.epoch_of(op.group));
+        let (Some(repair), Some(op)) = (self.repairs.get(key), self.ops.get(key)) else { return };
+        let (group, epoch) = (op.group, self.replicas.epoch_of(op.group));
         let range = UnitRange { unit: op.unit, at: repair.at(), len: repair.len() };
-        self.send_peer(repair.from, Fetch { op: key, group, epoch, range }, Buf::EMPTY, out);
+        self.windows.send_frame(
+            repair.from,
+            Fetch { op: key, group, epoch, range },
+            Buf::EMPTY,
+            out,
+        );
     }
 
     /// Repeats requests for blocks that have not come, to one device or to all.
     pub(crate) fn fetch_again(&mut self, of: Option<DeviceId>, out: &mut Effects) {
-        if self.repairs.is_empty() {
-            return;
-        }
-        let ops = &self.ops;
-        self.repairs.retain(|key, _| ops.get(*key).is_some());
-        let waits = |(key, r): (&u64, &Repair)| {
-            let asking = self.ops.get(*key).is_some_and(|op| op.local == Local::Asking);
-            (asking && of.is_none_or(|d| d == r.from)).then_some(*key)
-        };
-        let keys: Vec<u64> = self.repairs.iter().filter_map(waits).collect();
+        let keys = self.repairs.of(&self.ops, |op, repair| {
+            op.local == Local::Asking && of.is_none_or(|device| device == repair.from)
+        });
         keys.into_iter().for_each(|key| self.send_fetch(key, out));
     }
 
@@ -232,7 +190,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         self.heard(now, from, m.sender, out);
         let (key, group) = (m.op, m.group);
-        let Some(repair) = self.repairs.get(&key).copied().filter(|r| r.from == from) else {
+        let Some(repair) = self.repairs.get(key).filter(|r| r.from == from) else {
             return;
         };
         let Some(op) = self.ops.get_mut(key) else { return };
@@ -265,15 +223,16 @@ impl<S: UnitStore> Mirror<S> {
             replica.record.dirty.insert(unit, repair.set());
         }
         // The content may include writes that the other replica has forgotten.
-        self.take_forgotten(group, list);
+        self.history.take_forgotten(&mut self.store, group, list);
         let list: Rc<[ExecutedBlocks]> = from_records(list, &mut 0).entries().into();
         self.ops.get_mut(key).expect("looked up above").list = Some(list.clone());
-        if mutant::on(Mutant::NoRewrite) {
-            return self.job_done(now, key, Ok(Buf::EMPTY), None, out);
-        }
         let job = Job::Write { at: repair.at(), body: body.slice(0..len), crc: None };
         let marks = WriteMetadata { dirty, origin: Origin::Copied(list) };
-        match self.store.start(key, group, unit, job, marks, out) {
+        let started = match mutant::on(Mutant::NoRewrite) {
+            false => self.store.start(key, group, unit, job, marks, out),
+            true => Started::Done(Buf::EMPTY),
+        };
+        match started {
             Started::Pending => {}
             Started::BadBody => unreachable!("it has no checksum of its own"),
             Started::Done(_) => self.job_done(now, key, Ok(Buf::EMPTY), None, out),
@@ -281,7 +240,7 @@ impl<S: UnitStore> Mirror<S> {
                 let op = self.ops.get_mut(key).expect("looked up above");
                 op.local = Local::Asking;
                 self.replicas.get_mut(group).expect("looked up above").local -= 1;
-                self.unreadable(now, key, repair.first, repair.blocks, out);
+                self.unreadable(now, key, (repair.first, repair.blocks), out);
             }
         }
         self.pump(now, out);
@@ -292,35 +251,35 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
         let (group, unit) = (op.group, op.unit);
-        let (repair, list) = (self.repairs[&key], op.list.take());
-        if let Some(list) = list {
-            self.overwritten(group, unit, repair.set(), &list);
+        let (repair, list) = (self.repairs.get(key), op.list.take());
+        let repair = repair.expect("the operation waited for it");
+        if let Some(theirs) = list
+            && let Some(replica) = self.replicas.get_mut(group)
+        {
+            let place = (unit, repair.set());
+            self.history.overwrite(&mut replica.record.executed, group, place, &theirs);
         }
-        self.stats.repaired += u64::from(repair.len());
-        out.note(Note::Repaired { group, bytes: repair.len().into() });
+        self.count_repaired(group, repair.len().into(), out);
         let op = self.ops.get_mut(key).expect("as above");
         match &op.work {
-            Work::Scrub => self.scrub_repaired(repair.len()),
+            Work::Scrub => self.scrub.count_repaired(repair.len()),
             Work::Write(w) if !w.whole.sent.is_empty() && mutant::on(Mutant::NoWriteOver) => {
                 op.local = Local::Done;
                 return self.check_write(now, key, out);
             }
             _ => {}
         }
-        if !self.is_over(key) && self.is_settle_copy(key) {
-            // The peers have this replica's former list of executed writes.
+        if matches!(op.work, Work::Copy(_))
+            && let Some(sync) = self.replicas.sync_mut(group)
+            && sync.joiner.is_none()
+        {
+            // In a settle, repaired blocks may have other content than before, and the peers have
+            // this replica's former list of executed writes.
+            sync.anew = true;
             self.drop_copy(key);
-            self.sync_mut(group).expect("a settle is under way").anew = true;
             return self.advance(now, group, out);
         }
         self.start_over(now, key, out);
-    }
-
-    /// Returns true for a copy of a settle: repaired blocks may have other content than before.
-    fn is_settle_copy(&mut self, key: u64) -> bool {
-        let op = self.ops.get(key).expect("the caller has it");
-        let (group, copies) = (op.group, matches!(op.work, Work::Copy(_)));
-        copies && self.sync_mut(group).is_some_and(|sync| sync.joiner.is_none())
     }
 
     /// Handles a write whose blocks can't be read back here, and which another replica needs whole.
@@ -331,25 +290,25 @@ impl<S: UnitStore> Mirror<S> {
         now: Time,
         key: u64,
         write: u64,
-        (first, blocks): (u16, u16),
+        damage: (u16, u16),
         out: &mut Effects,
     ) {
         let ended = self.remove_op(key).expect("the caller has it");
         let Some(op) = self.ops.get_mut(write).and_then(Op::write_mut) else { return };
         op.whole.running = false;
         op.whole.needed.insert(ended.sent);
-        self.ask_other(now, write, first, blocks, out);
+        self.ask_other(now, write, damage, out);
     }
 
     /// Repeats an operation that met damage. It has its range; a read may need a lease.
     fn start_over(&mut self, now: Time, key: u64, out: &mut Effects) {
-        if self.is_over(key) {
+        if self.replicas.are_past(self.ops.get(key)) {
             return self.drop_over(now, key, out);
         }
         let op = self.ops.get(key).expect("the caller has it");
         let (work, volume) = (op.work, op.unit.volume);
         let needs_space =
-            matches!(work, Work::Write(Write { zero: false, .. })) && !self.is_gone(volume);
+            matches!(work, Work::Write(Write { zero: false, .. })) && !self.known.is_gone(volume);
         match work {
             Work::Read(..) | Work::Fetch(_) | Work::Scrub | Work::Copy(_) => {
                 self.ops.can_start(key);
@@ -366,8 +325,8 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.reserved = op.reserved || self.store.reserve(op.group, op.unit, op.at, op.len);
         if !op.reserved {
-            let replica = &self.replicas[op.group];
-            self.failures.others.extend(replica.config.devices(replica.needed()));
+            let replica = &self.replicas.of(op.group);
+            self.failures.accuse(replica.config.devices(replica.needed()));
         }
         op.reserved
     }
@@ -375,13 +334,11 @@ impl<S: UnitStore> Mirror<S> {
     /// Repeats operations that wait for blocks of a deleted volume. The blocks may never come: a
     /// replica that knows of the deletion has nothing to answer.
     pub(crate) fn end_repairs(&mut self, now: Time, volume: VolumeId, out: &mut Effects) {
-        let waits = |key: &u64| {
-            let op = self.ops.get(*key);
-            op.is_some_and(|op| op.unit.volume == volume && op.local == Local::Asking)
-        };
-        let keys: Vec<u64> = self.repairs.keys().copied().filter(waits).collect();
+        let keys = self
+            .repairs
+            .of(&self.ops, |op, _| op.unit.volume == volume && op.local == Local::Asking);
         for key in keys {
-            self.repairs.remove(&key);
+            self.repairs.end(key);
             self.ops.get_mut(key).expect("looked up above").local = Local::NotStarted;
             self.start_over(now, key, out);
         }
@@ -389,15 +346,19 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Ends an operation because no in-sync replica has the blocks.
-    fn unreadable(&mut self, now: Time, key: u64, first: u16, blocks: u16, out: &mut Effects) {
-        self.repairs.remove(&key);
+    fn unreadable(&mut self, now: Time, key: u64, damage: (u16, u16), out: &mut Effects) {
+        let (first, blocks) = damage;
+        self.repairs.end(key);
         let op = self.ops.get_mut(key).expect("the caller has it");
         let (group, work, unit, lsn) = (op.group, op.work, op.unit, op.lsn);
         out.note(Note::Unreadable { group, unit, first, blocks });
         self.stats.unreadable += 1;
-        let needed = self.replicas[group].needed();
+        let needed = self.replicas.of(group).needed();
         match work {
-            Work::Scrub => self.scrub_lost(now, key, first, blocks),
+            Work::Scrub => {
+                self.end_op(key);
+                self.scrub.gives_up(now, key, damage);
+            }
             // The blocks are damaged here as well: the secondary asks again, and gives up in the
             // end.
             Work::Whole { of: None } => self.drop_over(now, key, out),
@@ -411,7 +372,7 @@ impl<S: UnitStore> Mirror<S> {
             Work::Write(Write { whole, .. })
                 if !whole.sent.is_empty() || !whole.needed.contains_all(needed) =>
             {
-                self.failures.others.extend(self.replicas[group].config.devices(needed));
+                self.failures.accuse(self.replicas.of(group).config.devices(needed));
             }
             // Replicas that met the damage, too, have changed nothing.
             Work::Write(_) => {
@@ -436,7 +397,7 @@ impl<S: UnitStore> Mirror<S> {
         let (group, unit) = (op.group, op.unit);
         let mut rest = BlockSet::touching(op.at, op.len);
         rest.remove(bad);
-        let Some(sync) = self.sync_mut(group) else { return self.drop_copy(key) };
+        let Some(sync) = self.replicas.sync_mut(group) else { return self.drop_copy(key) };
         sync.todo.insert(unit, rest);
         if sync.tried.contains(unit, bad) {
             return self.copy_loss(now, key, bad, out);
@@ -461,16 +422,6 @@ impl<S: UnitStore> Mirror<S> {
         self.send_copy(now, key, Buf::EMPTY, None, out);
     }
 
-    /// Tries once more to copy the unreadable blocks.
-    pub(crate) fn read_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(sync) = self.sync_mut(group) else { return };
-        let unreadable = core::mem::take(&mut sync.unreadable);
-        sync.todo.extend(&unreadable);
-        sync.tried.extend(&unreadable);
-        self.timers.ask_no_more(group);
-        self.advance(now, group, out);
-    }
-
     // ---- at a secondary: the primary's copy is damaged ----
 
     /// Takes the primary's request for blocks that are damaged there.
@@ -482,15 +433,18 @@ impl<S: UnitStore> Mirror<S> {
         m: &Fetch,
         out: &mut Effects,
     ) {
-        match self.check_leader(from, m.group, m.epoch) {
+        match self.replicas.check_leader(from, m.group, m.epoch) {
             Ok(()) if fits::<BLOCK>(m.range.at, m.range.len) => {
                 let key = self.ops.insert(Op::of_fetch(m, link));
-                self.queue(key);
+                self.replicas.queue(&mut self.ops, key);
                 self.pump(now, out);
             }
             Ok(()) => {}
             Err(status) => {
-                let answer = Fetched { status, ..self.fetched(m.op, m.group) };
+                let answer = Fetched {
+                    status,
+                    ..fetched(m.op, m.group, self.replicas.epoch_of(m.group), self.known.sender())
+                };
                 out.send(link.id, link.frame(answer, &[]), Buf::EMPTY);
             }
         }
@@ -501,7 +455,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn start_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if let Work::Fetch(asker) = op.work
-            && self.is_gone(op.unit.volume)
+            && self.known.is_gone(op.unit.volume)
         {
             return self.end_fetch(key, asker, Status::NoVolume, out);
         }
@@ -511,14 +465,11 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers that this replica can't provide the blocks.
     fn end_fetch(&mut self, key: u64, to: Asker, why: Status, out: &mut Effects) {
         let op = self.end_op(key);
-        let answer = Fetched { status: why, ..self.fetched(to.op, op.group) };
+        let answer = Fetched {
+            status: why,
+            ..fetched(to.op, op.group, self.replicas.epoch_of(op.group), self.known.sender())
+        };
         out.send(to.link.id, to.link.frame(answer, &[]), Buf::EMPTY);
-    }
-
-    /// Returns the answer to a request for blocks, without any.
-    fn fetched(&self, op: u64, group: GroupId) -> Fetched {
-        let (status, epoch, at, len) = (Status::Ok, self.epoch_of(group), 0, 0);
-        Fetched { status, op, group, epoch, at, len, sender: self.sender() }
     }
 
     /// Sends the blocks, with their entries of the list of executed writes.
@@ -532,18 +483,16 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let op = self.end_op(key);
         let blocks = BlockSet::touching(op.at, op.len);
-        let entries = self.replicas[op.group].record.executed.of(op.unit, blocks);
-        let list: Vec<Executed> = self
-            .history
-            .forgotten()
-            .entries(op.group)
-            .chain(entries)
-            .map(|e| wire_entry(&e))
-            .collect();
+        let entries = self.replicas.of(op.group).record.executed.of(op.unit, blocks);
+        let list = self.history.records(op.group, entries);
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
-        let answer = Fetched { at: op.at, len: op.len, ..self.fetched(to.op, op.group) };
+        let answer = Fetched {
+            at: op.at,
+            len: op.len,
+            ..fetched(to.op, op.group, self.replicas.epoch_of(op.group), self.known.sender())
+        };
         out.send(to.link.id, to.link.frame(answer, &body), body);
         self.wipe_if_idle(now, op.group);
     }
@@ -564,8 +513,8 @@ impl<S: UnitStore> Mirror<S> {
         let done = op.acked.intersects(member);
         match &mut op.work {
             Work::Write(write) if write.whole.sent.intersects(member) => return,
-            Work::Write(write) if self.replicas[op.group].needed().intersects(member) => {
-                write.whole.needed.insert(member);
+            Work::Write(write) if self.replicas.of(op.group).needed().intersects(member) => {
+                write.whole.add(member);
                 return self.check_write(now, key, out);
             }
             Work::Whole { of } if !done => {
@@ -592,9 +541,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(write) = of.and_then(|of| self.ops.get_mut(of)) else { return };
         write.acked.insert(op.sent.without(left));
         if let Some(Write { whole, .. }) = write.write_mut() {
-            whole.running = false;
-            whole.sent.remove(left);
-            whole.needed.insert(left);
+            whole.end(left);
         }
         self.check_sent(now, of.expect("it has one"), out);
     }
@@ -603,10 +550,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn read_whole(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let write = op.write_mut().expect("only a write needs more than its own range");
-        assert!(!write.whole.running, "two operations would use the same blocks at once");
-        let to = core::mem::take(&mut write.whole.needed);
-        write.whole.sent.insert(to);
-        write.whole.running = true;
+        let to = write.whole.begin();
         let first = op.at / BLOCK * BLOCK;
         let len = (op.at + op.len).next_multiple_of(BLOCK) - first;
         let (group, unit, client) = (op.group, op.unit, op.client);
@@ -624,10 +568,10 @@ impl<S: UnitStore> Mirror<S> {
         crc: Option<u32>,
         out: &mut Effects,
     ) {
-        if self.is_over(key) {
+        if self.replicas.are_past(self.ops.get(key)) {
             return self.drop_over(now, key, out);
         }
-        if self.is_gone(self.ops.get(key).expect("the caller has it").unit.volume) {
+        if self.known.is_gone(self.ops.get(key).expect("the caller has it").unit.volume) {
             return self.end_whole(now, key, out);
         }
         let op = self.ops.get_mut(key).expect("the caller has it");
@@ -640,7 +584,7 @@ impl<S: UnitStore> Mirror<S> {
         op.body_crc = crc.or_else(|| Some(base::crc::crc32c(&data)));
         (op.body, op.sent) = (data, to);
         op.lsn = primary.enter(key, to);
-        self.replicate(key, to, out);
+        self.send_operation(key, to, false, out);
     }
 
     /// Ends a write of a deleted volume: there is nothing to send, and it must not be acknowledged
@@ -664,17 +608,21 @@ impl<S: UnitStore> Mirror<S> {
         let (group, lsn, sent, bytes) = (op.group, op.lsn, op.sent, op.len);
         self.remove_op(key);
         let Some(of) = of else {
-            self.unlock(group, key); // the secondary counts it as repaired
+            self.replicas.unlock(&mut self.ops, group, key); // the secondary counts it as repaired
             return self.leave_stream(now, group, lsn, out);
         };
-        self.stats.repaired += u64::from(bytes);
-        out.note(Note::Repaired { group, bytes: bytes.into() });
+        self.count_repaired(group, bytes.into(), out);
         self.leave_stream(now, group, lsn, out);
         let Some(write) = self.ops.get_mut(of) else { return };
         write.acked.insert(sent);
         if let Some(Write { whole, .. }) = write.write_mut() {
-            whole.running = false;
+            whole.end(ReplicaSet::default());
         }
         self.check_write(now, of, out);
     }
+}
+
+/// Returns the answer to a request for blocks, without any.
+fn fetched(op: u64, group: GroupId, epoch: Epoch, sender: Sender) -> Fetched {
+    Fetched { status: Status::Ok, op, group, epoch, at: 0, len: 0, sender }
 }

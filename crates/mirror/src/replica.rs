@@ -6,12 +6,14 @@
 
 use crate::lock::Locks;
 use crate::members::{GroupConfig, ReplicaSet};
+use crate::op::Op;
+use crate::ops::Ops;
 use crate::pace::Purpose;
 use crate::secondary::Secondary;
 use crate::sync::Sync;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, Limits, Lsn, MapVersion, Time};
+use base::{BlockSet, DeviceId, Epoch, Limits, Lsn, MapVersion, Mutant, Time, UnitKey, mutant};
 use seam::record::{Dirty, ReplicaRecord};
 
 /// The role of a replica in its present epoch.
@@ -84,6 +86,12 @@ impl Primary {
         self.last
     }
 
+    /// Returns the operations of the stream that are not finished, from the oldest on.
+    pub(crate) fn in_flight<'a>(&'a self, ops: &'a Ops) -> impl Iterator<Item = &'a Op> {
+        let pending = self.stream.iter().filter(|e| !e.done);
+        pending.map(|e| ops.get(e.op).expect("an operation of the stream lives"))
+    }
+
     /// Returns true if the stream takes further operations. Finished ones stay in it behind the
     /// oldest one in flight.
     pub(crate) fn has_room(&self, limits: &Limits) -> bool {
@@ -101,6 +109,13 @@ impl Primary {
         }
         let others = self.stream.range(..before).rev().take_while(|e| !e.to.intersects(member));
         others.count() as u32
+    }
+
+    /// Returns the commit point, if no frame has carried it to the secondaries. It counts as told.
+    pub(crate) fn tell_commit(&mut self) -> Option<Lsn> {
+        self.untold = false;
+        let before = core::mem::replace(&mut self.told, self.commit);
+        (before != self.commit).then_some(self.commit)
     }
 
     /// Marks an operation as finished everywhere. If it was the oldest, the commit point advances.
@@ -172,6 +187,12 @@ impl Replica {
         }
     }
 
+    /// Returns the newest configuration that is known here.
+    #[inline]
+    pub(crate) fn newest(&self) -> &GroupConfig {
+        self.next.as_ref().map_or(&self.config, |(next, _)| next)
+    }
+
     /// Puts this configuration, which came with this map, into force. The caller sets the role.
     pub(crate) fn enter(&mut self, config: GroupConfig, map: MapVersion, me: DeviceId) {
         self.others = config.members(&config.in_sync);
@@ -192,6 +213,64 @@ impl Replica {
         self.config.in_sync.len() < self.config.replicas.len().min(2)
     }
 
+    /// Notes that every replica has these blocks. Returns true if the unit store is to be told.
+    #[inline]
+    pub(crate) fn on_all(&mut self, unit: UnitKey, blocks: BlockSet) -> bool {
+        let whole = !self.is_only_in_sync();
+        let Some(primary) = self.primary().filter(|p| p.active && whole) else { return false };
+        primary.clean.insert(unit, blocks);
+        true
+    }
+
+    /// Takes the blocks that every replica has, except those that are in flight again.
+    pub(crate) fn take_clean(&mut self, ops: &Ops) -> Dirty {
+        match &mut self.role {
+            Role::Primary(primary) => {
+                let mut clean = core::mem::take(&mut primary.clean);
+                for op in primary.in_flight(ops).filter(|_| !mutant::on(Mutant::EagerClean)) {
+                    clean.remove(op.unit, op.blocks());
+                }
+                clean
+            }
+            Role::Secondary(secondary) => secondary.take_clean(),
+            Role::Out => Dirty::default(),
+        }
+    }
+
+    /// Returns the dirty set, and what is in flight to other replicas.
+    pub(crate) fn dirty_and_in_flight(&self, ops: &Ops) -> Dirty {
+        let mut dirty = self.record.dirty.clone();
+        if let Role::Primary(primary) = &self.role {
+            primary.in_flight(ops).for_each(|op| dirty.insert(op.unit, op.blocks()));
+        }
+        dirty
+    }
+
+    /// The configuration ends: what is in flight is uncertain, and becomes dirty.
+    pub(crate) fn fold_uncertain(&mut self, ops: &Ops) {
+        let dirty = &mut self.record.dirty;
+        match &mut self.role {
+            Role::Primary(primary) => {
+                primary.in_flight(ops).for_each(|op| dirty.insert(op.unit, op.blocks()));
+            }
+            Role::Secondary(secondary) => secondary.fold(dirty),
+            Role::Out => {}
+        }
+    }
+
+    /// Clears the dirty set if `next` admits the joiner for which this primary has requested
+    /// admission: the joiner has everything except what is in flight. Returns true in that case.
+    pub(crate) fn fold_admitted(&mut self, next: &GroupConfig, me: DeviceId) -> bool {
+        let Role::Primary(Primary { sync: Some(sync), .. }) = &self.role else { return false };
+        let joined = sync.joiner.is_some_and(|joiner| next.in_sync.contains(&joiner));
+        let admitted = sync.in_limbo() && joined && next.in_sync.contains(&me);
+        if admitted {
+            self.record.clean();
+            self.record.base = self.config.epoch;
+        }
+        admitted
+    }
+
     /// Returns the purpose of the copies of its sync.
     pub(crate) fn purpose(&self) -> Purpose {
         match &self.role {
@@ -204,14 +283,6 @@ impl Replica {
             }
             _ => Purpose::Settle,
         }
-    }
-
-    /// Returns the in-sync replica after this one, or the first, but never `me`. Only a mutant
-    /// settles by it.
-    pub(crate) fn next_in_sync(&self, after: Option<DeviceId>, me: DeviceId) -> Option<ReplicaSet> {
-        let in_sync = &self.config.in_sync;
-        let place = in_sync.iter().position(|d| Some(*d) == after).map_or(0, |i| i + 1);
-        in_sync[place..].iter().find(|d| **d != me).map(|d| self.config.member(*d))
     }
 
     /// Returns the replicas whose answers an acknowledgement needs (R1), and whose leases a read

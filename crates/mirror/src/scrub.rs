@@ -21,8 +21,8 @@ use crate::op::{Op, Work, fits};
 use crate::replica::{Primary, Replica, Role};
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
-use base::{BLOCK, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, mutant};
-use seam::{Buf, Effects, Note, UnitStore, Walk};
+use base::{BLOCK, DeviceId, Duration, GroupId, Limits, Mutant, Time, UnitKey, mutant};
+use seam::{Buf, Effects, UnitStore, Walk};
 use wire::PeerLink;
 use wire::message::{Damage, UnitRange};
 
@@ -59,7 +59,7 @@ pub struct ScrubStats {
     pub skipped: u64,
 }
 
-/// The range that is being scrubbed.
+/// The range that is being scrubbed, and the damage that was found in it.
 #[derive(Clone, Copy, Debug)]
 struct Range {
     group: GroupId,
@@ -75,6 +75,10 @@ struct Range {
 /// The scrubber of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Scrub {
+    /// Bytes per second; 0 for a device that is not scrubbed.
+    speed: u64,
+    /// How often a pass begins.
+    every: Duration,
     /// Where the pass continues.
     cursor: u64,
     began: Time,
@@ -85,62 +89,253 @@ pub(crate) struct Scrub {
     unready: BTreeSet<GroupId>,
     /// When there is something to do.
     due: Option<Time>,
-    pub stats: ScrubStats,
+    stats: ScrubStats,
     /// By primary: the link on which its beacons come.
     leaders: BTreeMap<DeviceId, PeerLink>,
 }
 
 impl Scrub {
-    /// Creates the scrubber of a device that was just opened. `first`: when the first pass begins.
-    pub(crate) fn new(first: Option<Time>) -> Scrub {
-        Scrub { due: first, ..Scrub::default() }
+    /// Creates the scrubber of a device that was opened at `boot`. It does nothing if the device
+    /// does not survive its process, or if scrubbing is disabled.
+    pub(crate) fn new(survives: bool, limits: &Limits, boot: Time) -> Scrub {
+        let speed = if survives { limits.scrub_bytes } else { 0 };
+        let due = (speed > 0).then(|| boot + limits.scrub_first);
+        Scrub { speed, every: limits.scrub_every, due, ..Scrub::default() }
     }
 
-    /// Returns when `scrub` has something to do.
+    /// Returns what it has done; `None` for a device that is not scrubbed.
+    fn stats(&self) -> Option<ScrubStats> {
+        (self.speed > 0).then_some(self.stats)
+    }
+
+    /// Returns when there is something to do.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         self.due.filter(|_| self.op.is_none())
     }
+
+    // ---- the pass ----
+
+    /// Begins a pass, over again if one is running. The device holds this many bytes.
+    fn begin(&mut self, now: Time, held: u64) {
+        if self.speed == 0 {
+            return;
+        }
+        // A read that still runs is of the pass before and counts for no range. This pass begins
+        // when it ends.
+        (self.cursor, self.began, self.range, self.due) = (0, now, None, Some(now));
+        self.unready.clear();
+        let ScrubStats { passes, ended, .. } = self.stats;
+        self.stats = ScrubStats { running: true, held, passes, ended, ..ScrubStats::default() };
+    }
+
+    /// Returns the group of the range that is to be read next; `None` if the walk has to continue
+    /// later, or is at its end.
+    fn next_range(&mut self, now: Time, store: &impl UnitStore) -> Option<GroupId> {
+        if self.range.is_none() {
+            self.range = self.walk(now, store.walk(self.cursor, RUN));
+        }
+        self.range.map(|range| range.group)
+    }
+
+    fn walk(&mut self, now: Time, found: Walk) -> Option<Range> {
+        match found {
+            Walk::Held { group, unit, at, len, held, next } => {
+                self.cursor = next;
+                Some(Range { group, unit, at, end: at + len, held, tries: 0, told: None })
+            }
+            Walk::Nothing { next } => {
+                (self.cursor, self.due) = (next, Some(now));
+                None
+            }
+            Walk::End => {
+                (self.stats.running, self.stats.ended) = (false, Some(now));
+                self.stats.passes += 1;
+                self.due = Some((self.began + self.every).max(now + AGAIN));
+                None
+            }
+        }
+    }
+
+    /// Decides what is done with the range. Returns the operation that reads it now. Otherwise the
+    /// range is tried again later, or skipped. `missed`: its bytes should have been read.
+    fn choose(&mut self, now: Time, ready: Ready, missed: bool) -> Option<Op> {
+        assert!(self.op.is_none(), "one read of a scrub runs");
+        let range = self.range?;
+        match ready {
+            Ready::Now => {
+                let len = range.end - range.at;
+                let pause = u64::from(len) * 1_000_000_000 / self.speed;
+                self.due = Some(now + Duration::from_nanos(pause));
+                return Some(Op::new(range.group, range.unit, range.at, len, Work::Scrub));
+            }
+            Ready::Soon if range.tries < WAITS && !self.unready.contains(&range.group) => {
+                self.try_later(now);
+            }
+            Ready::Soon | Ready::Never => {
+                self.unready.insert(range.group);
+                if missed {
+                    self.stats.skipped += u64::from(range.held);
+                }
+                (self.range, self.due) = (None, Some(now));
+            }
+        }
+        None
+    }
+
+    /// This operation reads the range.
+    fn reads(&mut self, key: u64) {
+        self.op = Some(key);
+    }
+
+    /// Tries the same range again later.
+    fn try_later(&mut self, now: Time) {
+        if let Some(range) = &mut self.range {
+            range.tries += 1;
+        }
+        self.due = Some(now + AGAIN);
+    }
+
+    /// The operation reads no more. Returns true if it has read the range of this pass, or would
+    /// have.
+    fn ends(&mut self, key: u64) -> bool {
+        let mine = self.op == Some(key);
+        if mine {
+            self.op = None;
+        }
+        mine
+    }
+
+    /// The operation ended without a result, because its configuration ended.
+    pub(crate) fn dropped(&mut self, key: u64) {
+        if self.ends(key) {
+            self.due = Some(Time::ZERO);
+        }
+    }
+
+    // ---- damage ----
+
+    /// The operation has read its range, which is whole. Returns the bytes that were reported to
+    /// the primary: they have come.
+    fn is_whole(&mut self, key: u64) -> u64 {
+        let range = if self.ends(key) { self.range.take() } else { None };
+        let Some(range) = range else { return 0 };
+        self.stats.done += u64::from(range.held);
+        self.count_mended(range.told)
+    }
+
+    fn count_mended(&mut self, told: Option<(u16, u16)>) -> u64 {
+        let bytes = told.map_or(0, |(_, blocks)| u64::from(blocks) * u64::from(BLOCK));
+        self.stats.repaired += bytes;
+        bytes
+    }
+
+    /// The operation has met damage. Counts it if it is new, and returns the bytes of earlier
+    /// damage that were reported to the primary: they have come.
+    fn finds(&mut self, key: u64, damage: (u16, u16)) -> u64 {
+        let range = self.range.filter(|r| self.op == Some(key) && r.told != Some(damage));
+        let Some(range) = range else { return 0 };
+        self.stats.damaged += u64::from(damage.1) * u64::from(BLOCK);
+        self.count_mended(range.told)
+    }
+
+    /// The operation of a secondary has met damage, and ends. Returns true if the primary is to be
+    /// asked for the blocks, which are read again later. Gives up after [`TRIES`].
+    fn asks(&mut self, now: Time, key: u64, damage: (u16, u16)) -> bool {
+        if !self.ends(key) {
+            return false;
+        }
+        let Some(range) = &mut self.range else { return false };
+        if range.told != Some(damage) {
+            (range.told, range.tries) = (Some(damage), 0);
+        }
+        if range.tries >= TRIES {
+            self.pass_over(now, damage);
+            return false;
+        }
+        self.try_later(now);
+        true
+    }
+
+    /// The primary asks for blocks that are damaged here as well. If they were reported to it, they
+    /// are read once more and given up.
+    pub(crate) fn is_hopeless(&mut self, now: Time, op: &Op, (first, blocks): (u16, u16)) {
+        let here = self.range.as_mut().filter(|r| (r.group, r.unit) == (op.group, op.unit));
+        let Some(range) = here else { return };
+        let asked = first..first + blocks;
+        if range.told.is_some_and(|(told, n)| told < asked.end && asked.start < told + n) {
+            range.tries = TRIES;
+            self.due = Some(now);
+        }
+    }
+
+    /// Counts blocks that a primary got from another replica.
+    pub(crate) fn count_repaired(&mut self, bytes: u32) {
+        if self.range.is_some() {
+            self.stats.repaired += u64::from(bytes);
+        }
+    }
+
+    /// The operation ends because no in-sync replica has the blocks: the range continues behind
+    /// them.
+    pub(crate) fn gives_up(&mut self, now: Time, key: u64, damage: (u16, u16)) {
+        if self.ends(key) {
+            self.pass_over(now, damage);
+        }
+    }
+
+    /// Counts damage that is given up, and continues behind it.
+    fn pass_over(&mut self, now: Time, (first, blocks): (u16, u16)) {
+        self.due = Some(now);
+        let Some(range) = &mut self.range else { return };
+        self.stats.unrepairable += u64::from(blocks) * u64::from(BLOCK);
+        range.at = range.at.max((u32::from(first) + u32::from(blocks)) * BLOCK);
+        (range.tries, range.told) = (0, None);
+        if range.at >= range.end {
+            self.range = None;
+        }
+    }
+
+    // ---- the primaries ----
 
     /// Notes that a primary's beacon came on this link.
     pub(crate) fn heard(&mut self, from: DeviceId, link: PeerLink) {
         self.leaders.insert(from, link);
     }
 
-    /// Notes that the operation ended without a result, because its configuration ended.
-    pub(crate) fn dropped(&mut self, key: u64) {
-        if self.op == Some(key) {
-            self.op = None;
-            self.due = Some(Time::ZERO);
-        }
+    /// Returns the link to a primary.
+    fn leader(&self, primary: DeviceId) -> Option<PeerLink> {
+        self.leaders.get(&primary).copied().filter(|_| !mutant::on(Mutant::ScrubLeaders))
     }
 }
 
-impl<S: UnitStore> Mirror<S> {
-    /// Returns true for a device that is scrubbed: it survives its process, and scrubbing is not
-    /// disabled.
-    fn is_scrubbed(&self) -> bool {
-        self.store.survives() && self.limits.scrub_bytes > 0
+/// Returns whether damage in the group of this replica can be repaired now.
+fn readiness(replica: &Replica, me: DeviceId) -> Ready {
+    match &replica.role {
+        _ if replica.next.is_some() => Ready::Soon,
+        Role::Primary(primary) if primary.active => Ready::Now,
+        Role::Secondary(secondary) if secondary.is_equal() => Ready::Now,
+        Role::Primary(_) | Role::Secondary(_) => Ready::Soon,
+        Role::Out if replica.config.in_sync.contains(&me) => Ready::Soon,
+        Role::Out => Ready::Never,
     }
+}
 
+/// Returns true if this replica should be a good copy, or is to become the second one. Any other
+/// copy is of no use any more, or was just written beside two good ones.
+fn is_missed(replica: &Replica, me: DeviceId) -> bool {
+    replica.config.in_sync.contains(&me) || replica.is_only_in_sync()
+}
+
+impl<S: UnitStore> Mirror<S> {
     /// Returns what the scrubber has done; `None` for a device that is not scrubbed.
     pub fn scrub_stats(&self) -> Option<ScrubStats> {
-        self.is_scrubbed().then_some(self.scrub.stats)
+        self.scrub.stats()
     }
 
     /// Begins a pass now, over again if one is running. When it ends, everything has been read that
     /// the device holds at this moment.
     pub fn begin_scrub(&mut self, now: Time) {
-        if !self.is_scrubbed() {
-            return;
-        }
-        let held = self.store.used();
-        let scrub = &mut self.scrub;
-        // A read that still runs is of the pass before and counts for no range. This pass begins
-        // when it ends.
-        (scrub.cursor, scrub.began, scrub.range, scrub.due) = (0, now, None, Some(now));
-        scrub.unready.clear();
-        let ScrubStats { passes, ended, .. } = scrub.stats;
-        scrub.stats = ScrubStats { running: true, held, passes, ended, ..ScrubStats::default() };
+        self.scrub.begin(now, self.store.used());
     }
 
     /// Continues the pass when it is due.
@@ -151,105 +346,22 @@ impl<S: UnitStore> Mirror<S> {
         if !self.scrub.stats.running {
             return self.begin_scrub(now);
         }
-        let Some(range) = self.scrub.range.or_else(|| self.next_range(now)) else { return };
-        self.scrub.range = Some(range);
-        match self.readiness(range.group) {
-            Ready::Now => {
-                let (at, len) = (range.at, range.end - range.at);
-                let op = Op::new(range.group, range.unit, at, len, Work::Scrub);
-                let key = self.ops.insert(op);
-                self.scrub.op = Some(key);
-                let pause = u64::from(len) * 1_000_000_000 / self.limits.scrub_bytes;
-                self.scrub.due = Some(now + Duration::from_nanos(pause));
-                self.queue(key);
-            }
-            Ready::Soon if range.tries < WAITS && !self.scrub.unready.contains(&range.group) => {
-                self.scrub_later(now);
-            }
-            Ready::Soon | Ready::Never => {
-                self.scrub.unready.insert(range.group);
-                if self.is_missed(range.group) {
-                    self.scrub.stats.skipped += u64::from(range.held);
-                }
-                self.scrub.range = None;
-                self.scrub.due = Some(now);
-            }
-        }
+        let Some(group) = self.scrub.next_range(now, &self.store) else { return };
+        let replica = self.replicas.get(group);
+        let ready = replica.map_or(Ready::Never, |r| readiness(r, self.me));
+        let missed = replica.is_some_and(|r| is_missed(r, self.me));
+        let Some(op) = self.scrub.choose(now, ready, missed) else { return };
+        let key = self.ops.insert(op);
+        self.scrub.reads(key);
+        self.replicas.queue(&mut self.ops, key);
     }
-
-    /// Tries the same range again later.
-    fn scrub_later(&mut self, now: Time) {
-        if let Some(range) = &mut self.scrub.range {
-            range.tries += 1;
-        }
-        self.scrub.due = Some(now + AGAIN);
-    }
-
-    /// Returns the next range of the walk; `None` if the walk has to continue later, or is at its
-    /// end.
-    fn next_range(&mut self, now: Time) -> Option<Range> {
-        let scrub = &mut self.scrub;
-        match self.store.walk(scrub.cursor, RUN) {
-            Walk::Held { group, unit, at, len, held, next } => {
-                scrub.cursor = next;
-                Some(Range { group, unit, at, end: at + len, held, tries: 0, told: None })
-            }
-            Walk::Nothing { next } => {
-                (scrub.cursor, scrub.due) = (next, Some(now));
-                None
-            }
-            Walk::End => {
-                let stats = &mut scrub.stats;
-                (stats.running, stats.ended) = (false, Some(now));
-                stats.passes += 1;
-                scrub.due = Some((scrub.began + self.limits.scrub_every).max(now + AGAIN));
-                None
-            }
-        }
-    }
-
-    /// Returns true if this replica should be a good copy, or is to become the second one. Any
-    /// other copy is of no use any more, or was just written beside two good ones.
-    fn is_missed(&self, group: GroupId) -> bool {
-        let missed = |r: &Replica| r.config.in_sync.contains(&self.me) || r.is_only_in_sync();
-        self.replicas.get(group).is_some_and(missed)
-    }
-
-    /// Returns whether damage in this group can be repaired now.
-    fn readiness(&self, group: GroupId) -> Ready {
-        let Some(replica) = self.replicas.get(group) else { return Ready::Never };
-        match &replica.role {
-            _ if replica.next.is_some() => Ready::Soon,
-            Role::Primary(primary) if primary.active => Ready::Now,
-            Role::Secondary(secondary) if secondary.is_equal() => Ready::Now,
-            Role::Primary(_) | Role::Secondary(_) => Ready::Soon,
-            Role::Out if replica.config.in_sync.contains(&self.me) => Ready::Soon,
-            Role::Out => Ready::Never,
-        }
-    }
-
-    // ---- ends ----
 
     /// Ends the read of a range that is whole.
     pub(crate) fn scrubbed(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.end_op(key);
-        if self.scrub.op == Some(key) {
-            self.scrub.op = None;
-            if let Some(range) = self.scrub.range.take() {
-                self.scrub.stats.done += u64::from(range.held);
-                self.scrub_mended(range.group, range.told, out);
-            }
-        }
+        let bytes = self.scrub.is_whole(key);
+        self.count_repaired(op.group, bytes, out);
         self.wipe_if_idle(now, op.group);
-    }
-
-    /// Counts the blocks that were reported to the primary: they have come.
-    fn scrub_mended(&mut self, group: GroupId, told: Option<(u16, u16)>, out: &mut Effects) {
-        let Some((_, blocks)) = told else { return };
-        let bytes = u64::from(blocks) * u64::from(BLOCK);
-        self.scrub.stats.repaired += bytes;
-        self.stats.repaired += bytes;
-        out.note(Note::Repaired { group, bytes });
     }
 
     /// Handles damage. At a secondary, frees the range, so that the blocks can come, and returns
@@ -258,110 +370,32 @@ impl<S: UnitStore> Mirror<S> {
         &mut self,
         now: Time,
         key: u64,
-        first: u16,
-        blocks: u16,
+        damage: (u16, u16),
         out: &mut Effects,
     ) -> bool {
-        let op = self.ops.get(key).expect("the caller has it");
-        let (group, unit) = (op.group, op.unit);
-        let mine = self.scrub.op == Some(key);
-        let secondary = self.replicas.get_mut(group).is_some_and(|r| r.secondary().is_some());
-        let range = self.scrub.range.filter(|r| mine && r.told != Some((first, blocks)));
-        if let Some(range) = range {
-            self.scrub_mended(group, range.told, out);
-            self.scrub.stats.damaged += u64::from(blocks) * u64::from(BLOCK);
-        }
-        if !secondary {
+        let group = self.ops.get(key).expect("the caller has it").group;
+        let bytes = self.scrub.finds(key, damage);
+        self.count_repaired(group, bytes, out);
+        if self.replicas.secondary_mut(group).is_none() {
             return false;
         }
-        self.end_op(key);
-        if mine {
-            self.scrub.op = None;
-            self.tell_damage(now, (group, unit), first, blocks, out);
+        let op = self.end_op(key);
+        if self.scrub.asks(now, key, damage) {
+            self.send_damage(&op, damage, out);
         }
         self.wipe_if_idle(now, group);
         true
     }
 
-    /// Asks the primary to send the blocks, and reads them again later. Gives up after [`TRIES`].
-    fn tell_damage(
-        &mut self,
-        now: Time,
-        (group, unit): (GroupId, UnitKey),
-        first: u16,
-        blocks: u16,
-        out: &mut Effects,
-    ) {
-        let Some(range) = &mut self.scrub.range else { return };
-        if range.told != Some((first, blocks)) {
-            (range.told, range.tries) = (Some((first, blocks)), 0);
-        }
-        if range.tries < TRIES {
-            self.send_damage(group, unit, first, blocks, out);
-            self.scrub_later(now);
-        } else {
-            self.scrub_past(now, first, blocks);
-        }
-    }
-
-    /// Handles the primary's request for blocks that are damaged here as well. If they were
-    /// reported to the primary, they are read once more and given up.
-    pub(crate) fn scrub_hopeless(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
-        let op = self.ops.get(key).expect("the caller has it");
-        let here = self.scrub.range.as_mut().filter(|r| (r.group, r.unit) == (op.group, op.unit));
-        let Some(range) = here else { return };
-        let asked = first..first + blocks;
-        if range.told.is_some_and(|(told, n)| told < asked.end && asked.start < told + n) {
-            range.tries = TRIES;
-            self.scrub.due = Some(now);
-        }
-    }
-
-    /// Counts blocks that a primary got from another replica.
-    pub(crate) fn scrub_repaired(&mut self, bytes: u32) {
-        if self.scrub.range.is_some() {
-            self.scrub.stats.repaired += u64::from(bytes);
-        }
-    }
-
-    /// Gives blocks up that no in-sync replica has: the range continues behind them.
-    pub(crate) fn scrub_lost(&mut self, now: Time, key: u64, first: u16, blocks: u16) {
-        self.end_op(key);
-        if self.scrub.op == Some(key) {
-            self.scrub.op = None;
-            self.scrub_past(now, first, blocks);
-        }
-    }
-
-    /// Counts damage that is given up, and continues behind it.
-    fn scrub_past(&mut self, now: Time, first: u16, blocks: u16) {
-        self.scrub.due = Some(now);
-        let Some(range) = &mut self.scrub.range else { return };
-        self.scrub.stats.unrepairable += u64::from(blocks) * u64::from(BLOCK);
-        range.at = range.at.max((u32::from(first) + u32::from(blocks)) * BLOCK);
-        (range.tries, range.told) = (0, None);
-        if range.at >= range.end {
-            self.scrub.range = None;
-        }
-    }
-
-    // ---- from the secondary to the primary ----
-
     /// Reports damage to the group's primary.
-    fn send_damage(
-        &self,
-        group: GroupId,
-        unit: UnitKey,
-        first: u16,
-        blocks: u16,
-        out: &mut Effects,
-    ) {
-        let primary = self.replicas.get(group).and_then(|r| r.config.primary);
-        let link = primary.and_then(|p| self.scrub.leaders.get(&p));
-        let Some(link) = link.filter(|_| !mutant::on(Mutant::ScrubLeaders)) else { return };
+    fn send_damage(&self, op: &Op, (first, blocks): (u16, u16), out: &mut Effects) {
+        let config = self.replicas.get(op.group).map(|r| &r.config);
+        let primary = config.and_then(|c| Some((c.primary?, c.epoch)));
+        let Some((primary, epoch)) = primary else { return };
+        let Some(link) = self.scrub.leader(primary) else { return };
         let (at, len) = (u32::from(first) * BLOCK, u32::from(blocks) * BLOCK);
-        let (epoch, range) = (self.epoch_of(group), UnitRange { unit, at, len });
-        let damage = Damage { group, epoch, range, sender: self.sender() };
+        let range = UnitRange { unit: op.unit, at, len };
+        let damage = Damage { group: op.group, epoch, range, sender: self.known.sender() };
         out.send(link.id, link.frame(damage, &[]), Buf::EMPTY);
     }
 
@@ -386,18 +420,20 @@ impl<S: UnitStore> Mirror<S> {
         let same = |op: &Op| {
             matches!(op.work, Work::Whole { of: None }) && (op.group, op.unit) == (group, unit)
         };
-        if self.is_gone(unit.volume) || self.ops.iter().any(|(_, op)| same(op) && op.at == at) {
+        if self.known.is_gone(unit.volume) || self.ops.iter().any(|(_, op)| same(op) && op.at == at)
+        {
             return;
         }
         let sent: ReplicaSet = config.member(from);
         let op = Op::new(group, unit, at, len, Work::Whole { of: None });
         let key = self.ops.insert(Op { sent, ..op });
-        self.queue(key);
+        self.replicas.queue(&mut self.ops, key);
         self.pump(now, out);
     }
 }
 
 /// Whether a group can be scrubbed now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Ready {
     /// Now.
     Now,
@@ -405,4 +441,79 @@ enum Ready {
     Soon,
     /// Not in this configuration.
     Never,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: u64 = 7;
+    const GROUP: GroupId = GroupId(1);
+
+    fn scrub() -> Scrub {
+        let limits = Limits { scrub_bytes: 1 << 20, ..Limits::TEST_MIN };
+        let mut scrub = Scrub::new(true, &limits, Time(0));
+        scrub.begin(Time(1), 8 * u64::from(BLOCK));
+        let (unit, len) = (UnitKey::default(), 8 * BLOCK);
+        let held = Walk::Held { group: GROUP, unit, at: 0, len, held: len, next: 1 };
+        scrub.range = scrub.walk(Time(1), held);
+        scrub
+    }
+
+    fn read(scrub: &mut Scrub, now: Time) {
+        assert!(scrub.choose(now, Ready::Now, true).is_some());
+        scrub.reads(KEY);
+    }
+
+    #[test]
+    fn a_range_that_is_not_ready_is_tried_again_and_then_skipped() {
+        let mut now = Time(1);
+        let mut scrub = scrub();
+        for _ in 0..WAITS {
+            assert!(scrub.choose(now, Ready::Soon, true).is_none() && scrub.range.is_some());
+            now = scrub.wake_at().unwrap();
+        }
+        assert!(scrub.choose(now, Ready::Soon, true).is_none() && scrub.range.is_none());
+        assert_eq!(scrub.stats.skipped, 8 * u64::from(BLOCK));
+        assert!(scrub.unready.contains(&GROUP), "this pass waits for the group no more");
+    }
+
+    #[test]
+    fn a_secondary_reports_damage_and_gives_it_up_when_it_does_not_come() {
+        let (mut scrub, damage) = (scrub(), (2, 3));
+        for _ in 0..TRIES {
+            read(&mut scrub, Time(1));
+            scrub.finds(KEY, damage);
+            assert!(scrub.asks(Time(1), KEY, damage));
+        }
+        read(&mut scrub, Time(1));
+        assert!(!scrub.asks(Time(1), KEY, damage));
+        let bytes = 3 * u64::from(BLOCK);
+        assert_eq!((scrub.stats.damaged, scrub.stats.unrepairable), (bytes, bytes));
+        assert_eq!(scrub.range.map(|range| range.at), Some(5 * BLOCK), "it goes on behind");
+    }
+
+    #[test]
+    fn blocks_that_have_come_count_as_repaired() {
+        let mut scrub = scrub();
+        read(&mut scrub, Time(1));
+        assert_eq!(scrub.finds(KEY, (2, 1)), 0);
+        assert!(scrub.asks(Time(1), KEY, (2, 1)));
+        read(&mut scrub, Time(1));
+        assert_eq!(scrub.finds(KEY, (6, 2)), u64::from(BLOCK), "the next damage");
+        assert!(scrub.asks(Time(1), KEY, (6, 2)));
+        read(&mut scrub, Time(1));
+        assert_eq!(scrub.is_whole(KEY), 2 * u64::from(BLOCK));
+        assert_eq!(scrub.stats.repaired, 3 * u64::from(BLOCK));
+        assert_eq!(scrub.stats.done, 8 * u64::from(BLOCK));
+    }
+
+    #[test]
+    fn the_read_of_an_earlier_pass_counts_for_no_range() {
+        let mut scrub = scrub();
+        read(&mut scrub, Time(1));
+        scrub.begin(Time(2), 0);
+        assert_eq!((scrub.wake_at(), scrub.is_whole(KEY)), (None, 0));
+        assert_eq!((scrub.stats.done, scrub.wake_at()), (0, Some(Time(2))));
+    }
 }

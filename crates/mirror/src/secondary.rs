@@ -26,7 +26,7 @@ use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, UnitKey
 use seam::record::{Dirty, ExecutedList};
 use seam::{Buf, Change, Effect, Effects, Forgotten, Note, UnitStore};
 use wire::message::{
-    Commit, Replicate, Replicated, Seal, Sealed, SyncStart, SyncState, SyncWipe, UnitRange,
+    Commit, Replicate, Replicated, Seal, Sealed, Sender, SyncStart, SyncState, SyncWipe, UnitRange,
 };
 use wire::records::{self, Executed, UnitBlocks};
 use wire::{Body, Header, PeerLink, Status};
@@ -38,6 +38,19 @@ pub const GAP: &str = "a gap in the stream of replicated writes";
 
 /// Number of uncertain writes before the seal beyond which they are kept as dirty blocks instead.
 pub(crate) const UNCERTAIN_MAX: usize = 256;
+
+/// Where a frame belongs in the stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// Before the primary's question, so nothing is known of the stream.
+    Early,
+    /// It was taken before.
+    Again,
+    /// Next.
+    Next,
+    /// Behind frames that have not come.
+    Gap,
+}
 
 /// The state of a secondary or joiner in one epoch.
 #[derive(Debug)]
@@ -84,6 +97,11 @@ impl Secondary {
             asked: None,
             wipe: None,
         }
+    }
+
+    /// Returns true for the device that is its primary.
+    pub(crate) fn follows(&self, device: DeviceId) -> bool {
+        self.primary == device
     }
 
     /// Returns true if it is equal to the primary, except for what is in flight.
@@ -133,6 +151,30 @@ impl Secondary {
         !self.clean.is_empty()
     }
 
+    /// Returns where a frame of the stream belongs.
+    fn place(&self, m: &Replicate) -> Place {
+        let skipped = if mutant::on(Mutant::OneStream) { 0 } else { u64::from(m.skipped) };
+        let before = m.lsn.0.saturating_sub(1 + skipped);
+        match m.lsn {
+            _ if !self.started => Place::Early,
+            lsn if lsn <= self.last => Place::Again,
+            _ if before > self.last.max(m.commit).0 => Place::Gap,
+            _ => Place::Next,
+        }
+    }
+
+    /// Takes the next write of the stream, which the operation `op` does. `blocks`: what it changes,
+    /// if content is kept. Before the seal, too many uncertain writes become dirty blocks.
+    fn take(&mut self, lsn: Lsn, op: u64, blocks: Option<(UnitKey, BlockSet)>, dirty: &mut Dirty) {
+        assert!(self.started && lsn > self.last, "a write of the stream is taken once, in order");
+        self.last = lsn;
+        self.uncertain.extend(blocks.map(|(unit, blocks)| (lsn, unit, blocks)));
+        self.running.push((lsn, op));
+        if self.sealed.is_none() && self.uncertain.len() > UNCERTAIN_MAX {
+            self.fold(dirty);
+        }
+    }
+
     /// Takes the blocks that every replica has, except those that are uncertain again.
     pub(crate) fn take_clean(&mut self) -> Dirty {
         let mut clean = core::mem::take(&mut self.clean);
@@ -142,57 +184,6 @@ impl Secondary {
 }
 
 impl<S: UnitStore> Mirror<S> {
-    /// Checks that a frame comes from the primary of the present epoch. If not, returns the status
-    /// to answer.
-    pub(crate) fn check_leader(
-        &self,
-        from: DeviceId,
-        group: GroupId,
-        got: Epoch,
-    ) -> Result<(), Status> {
-        let Some(replica) = self.replicas.get(group) else {
-            return Err(Status::Behind);
-        };
-        let have = replica.next.as_ref().map_or(replica.config.epoch, |(next, _)| next.epoch);
-        match &replica.role {
-            _ if got < have => Err(Status::Stale),
-            Role::Secondary(s) if got == have && s.primary == from && replica.next.is_none() => {
-                Ok(())
-            }
-            _ => Err(Status::Behind),
-        }
-    }
-
-    /// Answers a write of the stream.
-    fn answer_replicate(&self, link: PeerLink, m: &Replicate, status: Status, out: &mut Effects) {
-        let Replicate { op, group, epoch, lsn, .. } = *m;
-        answer(link, Replicated { status, op, group, epoch, lsn, sender: self.sender() }, out);
-    }
-
-    /// Answers that this replica can't tell its state now.
-    fn refuse_question(
-        &self,
-        link: PeerLink,
-        (question, group, epoch): (u64, GroupId, Epoch),
-        status: Status,
-        out: &mut Effects,
-    ) {
-        answer(link, SyncState { status, ..self.state(question, group, epoch) }, out);
-    }
-
-    /// Returns the answer to a question, without any state.
-    fn state(&self, question: u64, group: GroupId, epoch: Epoch) -> SyncState {
-        let (status, base) = (Status::Ok, Epoch(0));
-        let (more, all, empty) = (false, false, false);
-        SyncState { status, question, group, epoch, base, sender: self.sender(), more, all, empty }
-    }
-
-    /// Answers a seal.
-    fn answer_seal(&self, link: PeerLink, seal: Seal, status: Status, out: &mut Effects) {
-        let Seal { group, epoch, lsn } = seal;
-        answer(link, Sealed { status, group, epoch, lsn, sender: self.sender() }, out);
-    }
-
     /// Takes a write of the stream.
     pub fn replicate_in(
         &mut self,
@@ -204,60 +195,34 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let (group, lsn) = (m.group, m.lsn);
-        if let Err(status) = self.check_leader(from, group, m.epoch) {
-            if mutant::on(Mutant::ReplicaEpoch) && status == Status::Stale {
-                return self.replicate_blindly(now, link, m, body, out);
-            }
-            out.note(Note::StaleEpoch { group, have: self.epoch_of(group), got: m.epoch });
-            return self.answer_replicate(link, m, status, out);
+        let old = mutant::on(Mutant::ReplicaEpoch).then_some(Status::Stale);
+        if let Err(status) = self.replicas.check_leader(from, group, m.epoch)
+            && Some(status) != old
+        {
+            out.note(Note::StaleEpoch { group, have: self.replicas.epoch_of(group), got: m.epoch });
+            return answer(link, replicated(m, status, self.known.sender()), out);
         }
         let UnitRange { unit, at, len } = m.range;
         let fits = fits::<1>(at, len) && is_whole(m, body.data.len());
-        let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary()).expect("checked");
-        if !secondary.started {
-            return self.answer_replicate(link, m, Status::Behind, out);
-        }
-        if lsn <= secondary.last {
-            return self.replicate_again(link, m, out);
-        }
-        let skipped = if mutant::on(Mutant::OneStream) { 0 } else { u64::from(m.skipped) };
-        let before = lsn.0.saturating_sub(1 + skipped);
-        if before > secondary.last.max(m.commit).0 || !fits {
-            // A gap, or a frame that can't be right. The primary sends again on the next link.
-            out.note(Note::Refused { link: link.id, why: GAP });
-            return out.push(Effect::Close { link: link.id });
-        }
-        secondary.last = lsn;
-        if secondary.commit(m.commit, self.store.survives()) {
-            self.untold.clean(group);
-        }
-        let blocks = BlockSet::touching(at, len);
-        if self.store.keeps_data() {
-            secondary.uncertain.push_back((lsn, unit, blocks));
-        }
-        let key = self.ops.insert(Op::of_stream(m, link, body));
         let replica = self.replicas.get_mut(group).expect("checked");
-        let secondary = replica.secondary().expect("checked");
-        secondary.running.push((lsn, key));
-        if secondary.sealed.is_none() && secondary.uncertain.len() > UNCERTAIN_MAX {
-            let Role::Secondary(secondary) = &mut replica.role else { unreachable!() };
-            secondary.fold(&mut replica.record.dirty);
+        match replica.secondary().map(|s| s.place(m)) {
+            Some(Place::Early) => {
+                return answer(link, replicated(m, Status::Behind, self.known.sender()), out);
+            }
+            Some(Place::Again) => return self.replicate_again(link, m, out),
+            Some(Place::Gap) => return close_at_gap(link, out),
+            Some(Place::Next) if !fits => return close_at_gap(link, out),
+            Some(Place::Next) | None => {}
         }
-        self.queue(key);
-        self.pump(now, out);
-    }
-
-    /// Executes a frame whatever its epoch, as a mutant does.
-    fn replicate_blindly(
-        &mut self,
-        now: Time,
-        link: PeerLink,
-        m: &Replicate,
-        body: Body,
-        out: &mut Effects,
-    ) {
         let key = self.ops.insert(Op::of_stream(m, link, body));
-        self.queue(key);
+        if let Role::Secondary(secondary) = &mut replica.role {
+            if secondary.commit(m.commit, self.store.survives()) {
+                self.untold.clean(group);
+            }
+            let blocks = self.store.keeps_data().then(|| BlockSet::touching(at, len));
+            secondary.take(lsn, key, blocks.map(|b| (unit, b)), &mut replica.record.dirty);
+        }
+        self.replicas.queue(&mut self.ops, key);
         self.pump(now, out);
     }
 
@@ -277,14 +242,9 @@ impl<S: UnitStore> Mirror<S> {
             }
             None => {
                 let status = refused.unwrap_or(Status::Ok);
-                self.answer_replicate(link, m, status, out);
+                answer(link, replicated(m, status, self.known.sender()), out);
             }
         }
-    }
-
-    /// A replicated write is durable here.
-    pub(crate) fn replicated_here(&mut self, now: Time, key: u64, out: &mut Effects) {
-        self.end_replicated(now, key, Status::Ok, out);
     }
 
     /// Refuses a replicated write because there is no space, or because a block that it would
@@ -292,13 +252,20 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn refuse(&mut self, now: Time, key: u64, why: Status, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (lsn, group) = (op.lsn, op.group);
-        if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
+        if let Some(secondary) = self.replicas.secondary_mut(group) {
             secondary.refused.push((lsn, why));
         }
         self.end_replicated(now, key, why, out);
     }
 
-    fn end_replicated(&mut self, now: Time, key: u64, status: Status, out: &mut Effects) {
+    /// Ends a replicated write, and answers it: it is durable here, or was refused.
+    pub(crate) fn end_replicated(
+        &mut self,
+        now: Time,
+        key: u64,
+        status: Status,
+        out: &mut Effects,
+    ) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, lsn) = (op.group, op.lsn);
         let asker = match op.work {
@@ -306,15 +273,15 @@ impl<S: UnitStore> Mirror<S> {
             _ => None,
         };
         self.discard_op(key);
-        self.unlock(group, key);
-        if let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary()) {
+        self.replicas.unlock(&mut self.ops, group, key);
+        if let Some(secondary) = self.replicas.secondary_mut(group) {
             secondary.running.retain(|(l, _)| *l != lsn);
         }
         if let Some(Asker { link, op: name }) = asker {
-            let epoch = self.epoch_of(group);
+            let epoch = self.replicas.epoch_of(group);
             answer(
                 link,
-                Replicated { status, op: name, group, epoch, lsn, sender: self.sender() },
+                Replicated { status, op: name, group, epoch, lsn, sender: self.known.sender() },
                 out,
             );
         }
@@ -325,8 +292,8 @@ impl<S: UnitStore> Mirror<S> {
     /// Takes a commit point.
     pub fn commit_in(&mut self, from: DeviceId, m: &Commit) {
         let group = m.group;
-        if self.check_leader(from, group, m.epoch).is_ok()
-            && let Some(secondary) = self.replicas.get_mut(group).and_then(|r| r.secondary())
+        if self.replicas.check_leader(from, group, m.epoch).is_ok()
+            && let Some(secondary) = self.replicas.secondary_mut(group)
             && secondary.commit(m.commit, self.store.survives())
         {
             self.untold.clean(group);
@@ -343,8 +310,12 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let group = m.group;
-        if let Err(status) = self.check_leader(from, group, m.epoch) {
-            return self.refuse_question(link, (m.question, group, m.epoch), status, out);
+        if let Err(status) = self.replicas.check_leader(from, group, m.epoch) {
+            return answer(
+                link,
+                state(m.question, group, m.epoch, status, self.known.sender()),
+                out,
+            );
         }
         let Some(list) = records::read::<Executed>(body) else { return };
         let replica = self.replicas.get_mut(group).expect("checked");
@@ -356,7 +327,7 @@ impl<S: UnitStore> Mirror<S> {
         secondary.refused.clear();
         secondary.source = from_records(list, &mut 0);
         // Copies may include writes that the primary has forgotten.
-        self.take_forgotten(group, list);
+        self.history.take_forgotten(&mut self.store, group, list);
         let replica = self.replicas.get_mut(group).expect("checked");
         replica.secondary().expect("checked").asked = Some((link, *m));
         self.answer_asked(group, out);
@@ -367,14 +338,15 @@ impl<S: UnitStore> Mirror<S> {
     /// more, and a replica whose device hangs would have to hold all of that in memory, and would
     /// hang again in the next seal, for which clients wait.
     pub(crate) fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
-        let secondary = self.replicas.get_mut(group).and_then(|r| r.secondary());
+        let secondary = self.replicas.secondary_mut(group);
         let Some(secondary) = secondary else { return };
         let Some((link, asked)) = secondary.asked else { return };
         let writes = secondary.running.iter().any(|(lsn, _)| *lsn <= asked.after)
             && !mutant::on(Mutant::AnswerAtOnce);
         if !writes && (!self.jobs.seals(group) || mutant::on(Mutant::AnswerInSeal)) {
             secondary.asked = None;
-            let state = self.state(asked.question, group, asked.epoch);
+            let sender = self.known.sender();
+            let state = state(asked.question, group, asked.epoch, Status::Ok, sender);
             self.send_state(link, state, asked.all, asked.joiner, out);
         }
     }
@@ -392,7 +364,7 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let group = state.group;
-        let record = &self.replicas[group].record;
+        let record = &self.replicas.of(group).record;
         let mut list: Vec<UnitBlocks> =
             record.dirty.iter().map(|(unit, blocks)| UnitBlocks::new(unit, blocks)).collect();
         let any = record.all_dirty || all;
@@ -428,13 +400,17 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let SyncWipe { question, group, epoch } = *m;
-        if let Err(status) = self.check_leader(from, group, epoch) {
-            return self.refuse_question(link, (question, group, epoch), status, out);
+        if let Err(status) = self.replicas.check_leader(from, group, epoch) {
+            return answer(link, state(question, group, epoch, status, self.known.sender()), out);
         }
         let replica = self.replicas.get_mut(group).expect("checked");
         // A deletion can't be undone, so an MDM has to have said that this copy is not in sync.
         if replica.config.in_sync.contains(&self.me) || self.known.is_unsure(group) {
-            return self.refuse_question(link, (question, group, epoch), Status::Behind, out);
+            return answer(
+                link,
+                state(question, group, epoch, Status::Behind, self.known.sender()),
+                out,
+            );
         }
         let secondary = replica.secondary().expect("checked");
         (secondary.started, secondary.asked) = (false, None);
@@ -460,7 +436,7 @@ impl<S: UnitStore> Mirror<S> {
         replica.record.clean();
         replica.record.executed.clear();
         replica.record.base = Epoch(0);
-        self.change_first(now, group, alloc::vec![Change::Wipe], wait);
+        self.jobs.change_first(&mut self.store, now, group, alloc::vec![Change::Wipe], wait);
     }
 
     /// The deletion is durable: answers with the empty state.
@@ -471,8 +447,9 @@ impl<S: UnitStore> Mirror<S> {
         link: PeerLink,
         out: &mut Effects,
     ) {
-        if self.replicas[group].config.epoch == epoch {
-            self.send_state(link, self.state(question, group, epoch), false, true, out);
+        if self.replicas.of(group).config.epoch == epoch {
+            let state = state(question, group, epoch, Status::Ok, self.known.sender());
+            self.send_state(link, state, false, true, out);
         }
     }
 
@@ -487,17 +464,17 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let (group, lsn) = (m.group, m.lsn);
-        let leads = self.check_leader(from, group, m.epoch);
+        let leads = self.replicas.check_leader(from, group, m.epoch);
         let (Ok(()), Some(list)) = (leads, records::read::<Executed>(body)) else {
-            return self.answer_seal(link, *m, Status::Stale, out);
+            return answer(link, confirmation(*m, Status::Stale, self.known.sender()), out);
         };
         let replica = self.replicas.get_mut(group).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         if secondary.sealed == Some(lsn) {
-            return self.answer_seal(link, *m, Status::Ok, out);
+            return answer(link, confirmation(*m, Status::Ok, self.known.sender()), out);
         }
         if !secondary.started || secondary.last != lsn {
-            return self.answer_seal(link, *m, Status::Behind, out);
+            return answer(link, confirmation(*m, Status::Behind, self.known.sender()), out);
         }
         let epoch = replica.config.epoch;
         let wait = Waiting::Seal { epoch, lsn, link };
@@ -521,9 +498,9 @@ impl<S: UnitStore> Mirror<S> {
         if self.store.survives() {
             changes.push(Change::Executed(executed.entries()));
         }
-        self.take_forgotten(group, list);
-        self.forget(group, dropped.entries(group).collect());
-        self.change_first(now, group, changes, wait);
+        self.history.take_forgotten(&mut self.store, group, list);
+        self.history.forget(&mut self.store, group, dropped.entries(group));
+        self.jobs.change_first(&mut self.store, now, group, changes, wait);
         self.pump(now, out);
     }
 
@@ -547,8 +524,34 @@ impl<S: UnitStore> Mirror<S> {
         secondary.joiner = false;
         let peer = secondary.primary;
         out.note(Note::Sealed { group, peer, lsn });
-        self.answer_seal(link, Seal { group, epoch, lsn }, Status::Ok, out);
+        let seal = Seal { group, epoch, lsn };
+        answer(link, confirmation(seal, Status::Ok, self.known.sender()), out);
     }
+}
+
+/// Returns the answer to a write of the stream.
+fn replicated(m: &Replicate, status: Status, sender: Sender) -> Replicated {
+    let Replicate { op, group, epoch, lsn, .. } = *m;
+    Replicated { status, op, group, epoch, lsn, sender }
+}
+
+/// Returns the answer to a seal.
+fn confirmation(seal: Seal, status: Status, sender: Sender) -> Sealed {
+    let Seal { group, epoch, lsn } = seal;
+    Sealed { status, group, epoch, lsn, sender }
+}
+
+/// Returns the answer to a question for this replica's state, without any state.
+fn state(question: u64, group: GroupId, epoch: Epoch, status: Status, sender: Sender) -> SyncState {
+    let (base, more, all, empty) = (Epoch(0), false, false, false);
+    SyncState { status, question, group, epoch, base, sender, more, all, empty }
+}
+
+/// Closes a link on which frames are missing, or one can't be right. The primary sends them again
+/// on the next link.
+fn close_at_gap(link: PeerLink, out: &mut Effects) {
+    out.note(Note::Refused { link: link.id, why: GAP });
+    out.push(Effect::Close { link: link.id });
 }
 
 /// Returns true if the body is what the flags and the range say. Only copies can be of blocks that

@@ -7,8 +7,10 @@
 //! wherever it had something to do.
 
 use crate::mirror::Mirror;
+use crate::ops::Ops;
 use crate::replica::{Primary, Role};
-use crate::sync::{ASK_AGAIN, Phase};
+use crate::sync::{ASK_AGAIN, Phase, Sync};
+use crate::window::Windows;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, Lsn, Mutant, Time, mutant};
@@ -19,6 +21,60 @@ const STALL_FACTOR: u32 = 5;
 /// The longest time until a joiner is asked again while it has too much to do, or has stalled in
 /// another group.
 const ASK_BEHIND: Duration = Duration::from_secs(1);
+
+impl Primary {
+    /// Returns true if its joiner stalls, and can be cut off. What this process did before `awake`
+    /// doesn't count. `within` is `suspect_after`.
+    fn stalls(
+        &mut self,
+        times @ (now, awake): (Time, Time),
+        joiner: DeviceId,
+        ops: &Ops,
+        windows: &Windows,
+        within: Duration,
+    ) -> bool {
+        let stuck = self.is_stuck(times, joiner, ops, windows, within);
+        let awaited = windows.awaited(joiner);
+        let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > within);
+        (stuck || mute) && self.sync.as_ref().is_some_and(Sync::can_be_cut)
+    }
+
+    /// Returns true if the joiner has had the same oldest unacknowledged operation
+    /// for too long, and not because of what was sent to it earlier: a window may hold more work
+    /// than the joiner can do in that time, and its device may do one thing after the other. What
+    /// waits for room here has not been sent.
+    fn is_stuck(
+        &mut self,
+        (now, awake): (Time, Time),
+        joiner: DeviceId,
+        ops: &Ops,
+        windows: &Windows,
+        within: Duration,
+    ) -> bool {
+        let Some(sync) = &mut self.sync else { return false };
+        let lacks = |key: u64| {
+            let op = ops.get(key).expect("an operation of the stream lives");
+            op.sent.intersects(sync.members) && !op.acked.intersects(sync.members)
+        };
+        let number = |key: u64| {
+            let sent = ops.get(key).filter(|op| op.in_flight.intersects(sync.members));
+            sent.map_or(u64::MAX, |op| op.number)
+        };
+        let owed = match sync.phase {
+            Phase::Seal(lsn) => Some((lsn.next(), sync.sealed_after + 1)),
+            _ => {
+                let oldest = self.stream.iter().find(|e| !e.done && lacks(e.op));
+                oldest.map(|e| (e.lsn, number(e.op)))
+            }
+        };
+        let owed = owed.filter(|(_, number)| !windows.is_before(joiner, *number, now, within));
+        let owed = owed.map(|(lsn, _)| lsn);
+        let before: Option<(Lsn, Time)> = sync.unacknowledged.filter(|(lsn, _)| owed == Some(*lsn));
+        sync.unacknowledged = owed.map(|lsn| before.unwrap_or((lsn, now)));
+        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STALL_FACTOR;
+        before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
+    }
+}
 
 impl<S: UnitStore> Mirror<S> {
     /// A joiner that was cut off has done everything that it was sent: its stream begins again with
@@ -57,10 +113,11 @@ impl<S: UnitStore> Mirror<S> {
             self.timers.joining().filter_map(join).collect();
         let mut stalled: BTreeMap<DeviceId, GroupId> = BTreeMap::new();
         for &(group, joiner, _) in &joins {
-            if !self.stalls(now, awake, group, joiner) {
+            let (after, times) = (self.limits.suspect_after, (now, awake));
+            let primary = self.replicas.primary_mut(group).expect("it has a joiner");
+            if !primary.stalls(times, joiner, &self.ops, &self.windows, after) {
                 continue;
             }
-            let after = self.limits.suspect_after;
             let answers = self.windows.answers(joiner, now, after);
             match answers || mutant::on(Mutant::StallInTurn) {
                 true => self.cut(now, group, out),
@@ -82,47 +139,5 @@ impl<S: UnitStore> Mirror<S> {
             }
             self.windows.stalls(joiner, groups.into_iter());
         }
-    }
-
-    /// Returns true if the joiner of this group stalls, and can be cut off.
-    fn stalls(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
-        let stuck = self.is_stuck(now, awake, group, joiner);
-        let awaited = self.windows.awaited(joiner);
-        let after = self.limits.suspect_after;
-        let mute = awaited.is_some_and(|since| now.since(since.max(awake)) > after);
-        (stuck || mute) && self.sync_mut(group).is_some_and(|sync| sync.can_be_cut())
-    }
-
-    /// Returns true if the joiner of this group has had the same oldest unacknowledged operation
-    /// for too long, and not because of what was sent to it earlier: a window may hold more work
-    /// than the joiner can do in that time, and its device may do one thing after the other. What
-    /// waits for room here has not been sent.
-    fn is_stuck(&mut self, now: Time, awake: Time, group: GroupId, joiner: DeviceId) -> bool {
-        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else {
-            return false;
-        };
-        let Some(sync) = &mut primary.sync else { return false };
-        let lacks = |key: u64| {
-            let op = self.ops.get(key).expect("an operation of the stream lives");
-            op.sent.intersects(sync.members) && !op.acked.intersects(sync.members)
-        };
-        let number = |key: u64| {
-            let sent = self.ops.get(key).filter(|op| op.in_flight.intersects(sync.members));
-            sent.map_or(u64::MAX, |op| op.number)
-        };
-        let owed = match sync.phase {
-            Phase::Seal(lsn) => Some((lsn.next(), sync.sealed_after + 1)),
-            _ => {
-                let oldest = primary.stream.iter().find(|e| !e.done && lacks(e.op));
-                oldest.map(|e| (e.lsn, number(e.op)))
-            }
-        };
-        let (within, windows) = (self.limits.suspect_after, &self.windows);
-        let owed = owed.filter(|(_, number)| !windows.is_before(joiner, *number, now, within));
-        let owed = owed.map(|(lsn, _)| lsn);
-        let before: Option<(Lsn, Time)> = sync.unacknowledged.filter(|(lsn, _)| owed == Some(*lsn));
-        sync.unacknowledged = owed.map(|lsn| before.unwrap_or((lsn, now)));
-        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STALL_FACTOR;
-        before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
     }
 }

@@ -17,7 +17,8 @@
 use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
 use crate::op::{Copying, Local, Op, Work};
-use crate::pace::{End, Purpose};
+use crate::ops::Ops;
+use crate::pace::End;
 use crate::replica::{Primary, Replica, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -174,12 +175,11 @@ impl Sync {
         }
     }
 
-    /// Returns true if a mutant ignores what peers report as dirty.
-    fn forgets_dirty(&self) -> bool {
-        mutant::on(match self.joiner {
-            Some(_) => Mutant::IgnoreJoinerDirty,
-            None => Mutant::IgnorePeerDirty,
-        })
+    /// The blocks that could not be read are tried once more.
+    fn read_again(&mut self) {
+        let unreadable = core::mem::take(&mut self.unreadable);
+        self.todo.extend(&unreadable);
+        self.tried.extend(&unreadable);
     }
 
     /// Returns true if new writes wait for the seal.
@@ -188,11 +188,42 @@ impl Sync {
     }
 }
 
-impl<S: UnitStore> Mirror<S> {
-    pub(crate) fn sync_mut(&mut self, group: GroupId) -> Option<&mut Sync> {
-        self.replicas.get_mut(group)?.primary()?.sync.as_mut()
+impl Replica {
+    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
+    /// sets of both sides reach back far enough to name every difference.
+    fn plan_copies(
+        &mut self,
+        group: GroupId,
+        peer: ReplicaSet,
+        reaches: bool,
+        ops: &Ops,
+        store: &impl UnitStore,
+    ) {
+        let Role::Primary(primary) = &mut self.role else { return };
+        let Some(sync) = &mut primary.sync else { return };
+        sync.phase = Phase::Copy;
+        if reaches {
+            sync.todo.extend(&self.record.dirty);
+        }
+        if sync.full {
+            for unit in store.units(group) {
+                sync.todo.insert(unit, store.valid(group, unit));
+            }
+        }
+        if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
+            sync.todo.clear();
+        }
+        // What is in flight and was not sent to the peer is in no dirty set yet.
+        for entry in primary.stream.iter().filter(|e| !e.done) {
+            let op = ops.get(entry.op).expect("an operation of the stream lives");
+            if !op.sent.intersects(peer) {
+                sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
+            }
+        }
     }
+}
 
+impl<S: UnitStore> Mirror<S> {
     /// Starts to fill a joiner, or starts it over. `idle`: the joiner has said that it has done
     /// everything that it was sent in this group.
     pub(crate) fn ask_joiner(
@@ -225,7 +256,7 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let sends = self.windows.sends();
-        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
+        let Some(primary) = self.replicas.primary_mut(group) else { return };
         primary.ask(members, None, sends);
         self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(group, out);
@@ -248,10 +279,13 @@ impl<S: UnitStore> Mirror<S> {
         };
         let body = match sync.phase {
             Phase::Wipe => Buf::EMPTY,
-            _ => out.copy(self.executed_records(group).as_bytes()),
+            _ => {
+                let list = replica.record.executed.entries();
+                out.copy(self.history.records(group, list).as_bytes())
+            }
         };
         for peer in replica.config.devices(sync.unanswered()) {
-            self.send_peer(peer, header, body.clone(), out);
+            self.windows.send_frame(peer, header, body.clone(), out);
         }
     }
 
@@ -274,14 +308,14 @@ impl<S: UnitStore> Mirror<S> {
             self.check_sent(now, key, out);
         }
         self.timers.ask_at(group, now + ASK_AGAIN);
-        self.unpark(group);
+        self.replicas.unpark(&mut self.ops, group);
     }
 
     /// Repeats the questions that were not answered in time.
     pub(crate) fn ask_again(&mut self, now: Time, out: &mut Effects) {
         for group in self.timers.to_ask(now) {
             self.timers.ask_at(group, now + ASK_AGAIN * 10);
-            let Some(sync) = self.sync_mut(group) else {
+            let Some(sync) = self.replicas.sync_mut(group) else {
                 self.timers.ask_no_more(group);
                 continue;
             };
@@ -289,7 +323,7 @@ impl<S: UnitStore> Mirror<S> {
             let patience = (sync.patience * 2).min(ASK_AT_LAST);
             let asked = sync.unanswered();
             let connected = |peer| self.windows.link(peer).is_some();
-            if !self.replicas[group].config.devices(asked).any(connected) {
+            if !self.replicas.of(group).config.devices(asked).any(connected) {
                 continue;
             }
             match phase {
@@ -305,7 +339,11 @@ impl<S: UnitStore> Mirror<S> {
                 }
                 Phase::Ask => {}
                 Phase::Wipe | Phase::Seal(_) => self.send_question(group, out),
-                Phase::Copy => self.read_again(now, group, out),
+                Phase::Copy => {
+                    self.replicas.sync_mut(group).expect("it is in this phase").read_again();
+                    self.timers.ask_no_more(group);
+                    self.advance(now, group, out);
+                }
                 Phase::Drain | Phase::Admit => self.timers.ask_no_more(group),
             }
         }
@@ -313,7 +351,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Has the question repeated after this time.
     pub(crate) fn wait_for_answer(&mut self, now: Time, group: GroupId, patience: Duration) {
-        let Some(sync) = self.sync_mut(group) else { return };
+        let Some(sync) = self.replicas.sync_mut(group) else { return };
         sync.patience = patience;
         self.timers.ask_at(group, now + patience);
     }
@@ -342,7 +380,7 @@ impl<S: UnitStore> Mirror<S> {
     ) {
         let group = m.group;
         let told = records::read::<UnitBlocks>(body).unwrap_or(&[]).iter().map(|e| e.key().volume);
-        let gone: BTreeSet<VolumeId> = told.filter(|volume| self.is_gone(*volume)).collect();
+        let gone: BTreeSet<VolumeId> = told.filter(|volume| self.known.is_gone(*volume)).collect();
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.config.epoch != m.epoch {
             return;
@@ -377,8 +415,11 @@ impl<S: UnitStore> Mirror<S> {
         let replica = self.replicas.get_mut(group).expect("looked up above");
         let Role::Primary(primary) = &mut replica.role else { return };
         let Some(sync) = &mut primary.sync else { return };
-        let forgets = sync.forgets_dirty();
-        for entry in list.iter().filter(|e| !forgets && !gone.contains(&e.key().volume)) {
+        let settles = sync.joiner.is_none();
+        let ignored = if settles { Mutant::IgnorePeerDirty } else { Mutant::IgnoreJoinerDirty };
+        for entry in
+            list.iter().filter(|e| !gone.contains(&e.key().volume)).filter(|_| !mutant::on(ignored))
+        {
             sync.todo.insert(entry.key(), entry.set());
         }
         if m.more {
@@ -394,17 +435,17 @@ impl<S: UnitStore> Mirror<S> {
         sync.told.insert(member);
         sync.full |= !reaches || all;
         out.note(Note::SyncStart { group, peer: from, bytes: sync.todo.bytes(), full: !reaches });
-        if sync.told != sync.members {
+        if sync.told != sync.members && !mutant::on(Mutant::SealEarly) {
             return; // waits for the others: what one peer may lack goes to all
         }
-        self.plan_copies(group, member, reaches);
+        replica.plan_copies(group, member, reaches, &self.ops, &self.store);
         self.timers.ask_no_more(group);
         self.advance(now, group, out);
     }
 
     /// A peer can't tell its state now: it may not know the epoch yet.
     fn state_refused(&mut self, now: Time, group: GroupId, question: u64, out: &mut Effects) {
-        let Some(sync) = self.sync_mut(group) else { return };
+        let Some(sync) = self.replicas.sync_mut(group) else { return };
         let present = sync.phase == Phase::Ask && sync.question == Some(question);
         let patience = sync.patience.min(ASK_AGAIN * 10);
         if sync.joiner.is_some() {
@@ -418,42 +459,15 @@ impl<S: UnitStore> Mirror<S> {
     /// Tells a joiner to delete what it has of the group: nobody knows what differs in it.
     fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         self.cut(now, group, out);
-        if let Some(sync) = self.sync_mut(group) {
+        if let Some(sync) = self.replicas.sync_mut(group) {
             (sync.phase, sync.question) = (Phase::Wipe, Some(WIPED));
         }
         self.send_question(group, out);
     }
 
-    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
-    /// sets of both sides reach back far enough to name every difference.
-    fn plan_copies(&mut self, group: GroupId, peer: ReplicaSet, reaches: bool) {
-        let replica = self.replicas.get_mut(group).expect("the caller has it");
-        let Role::Primary(primary) = &mut replica.role else { return };
-        let Some(sync) = &mut primary.sync else { return };
-        sync.phase = Phase::Copy;
-        if reaches {
-            sync.todo.extend(&replica.record.dirty);
-        }
-        if sync.full {
-            for unit in self.store.units(group) {
-                sync.todo.insert(unit, self.store.valid(group, unit));
-            }
-        }
-        if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
-            sync.todo.clear();
-        }
-        // What is in flight and was not sent to the peer is in no dirty set yet.
-        for entry in primary.stream.iter().filter(|e| !e.done) {
-            let op = self.ops.get(entry.op).expect("an operation of the stream lives");
-            if !op.sent.intersects(peer) {
-                sync.todo.insert(op.unit, BlockSet::touching(op.at, op.len));
-            }
-        }
-    }
-
     /// Continues the copy phase, or ends it when everything has been copied.
     pub(crate) fn advance(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
+        let Some(primary) = self.replicas.primary_mut(group) else { return };
         let drained = primary.stream.is_empty();
         let Some(sync) = &mut primary.sync else { return };
         if sync.phase != Phase::Copy {
@@ -488,7 +502,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Seals the peers: everything that was sent has been answered, so they are equal.
     pub(crate) fn seal(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let sends = self.windows.sends();
-        let Some(primary) = self.replicas.get_mut(group).and_then(|r| r.primary()) else { return };
+        let Some(primary) = self.replicas.primary_mut(group) else { return };
         let Some(sync) = &mut primary.sync else { return };
         (sync.phase, sync.sealed_after) = (Phase::Seal(sync.sent), sends);
         self.timers.ask_at(group, now + ASK_AGAIN);
@@ -521,15 +535,10 @@ impl<S: UnitStore> Mirror<S> {
         if sync.joiner.is_some() {
             sync.phase = Phase::Admit;
             self.untold.ready_to_admit();
-            self.unpark(group);
+            self.replicas.unpark(&mut self.ops, group);
             return self.pump(now, out);
         }
         primary.sync = None;
-        if mutant::on(Mutant::SealOneByOne)
-            && let Some(next) = replica.next_in_sync(Some(from), self.me)
-        {
-            return self.ask_members(now, group, next, out);
-        }
         replica.record.base = replica.config.epoch;
         replica.record.clean();
         self.change_to(group);
@@ -553,35 +562,14 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- copies ----
 
-    /// Returns the first group in turn whose copies may start, and their purpose. A group whose
-    /// stream is full waits: finished copies stay in the stream until the oldest write is done.
-    fn next_to_copy(&mut self, now: Time) -> Option<(GroupId, Purpose)> {
-        let (replicas, limits) = (&self.replicas, &self.limits);
-        self.copies.next(now, limits, |group| {
-            let replica = replicas.get(group);
-            let has_room = match replica.map(|r| &r.role) {
-                Some(Role::Primary(primary)) => primary.has_room(limits),
-                _ => true,
-            };
-            has_room.then(|| replica.map_or(Purpose::Settle, Replica::purpose))
-        })
-    }
-
-    /// Returns the purpose of the group's copies.
-    fn purpose(&self, group: GroupId) -> Purpose {
-        self.replicas.get(group).map_or(Purpose::Settle, Replica::purpose)
-    }
-
-    /// Returns true if the receiver may delay the group's copies in favour of its own clients.
-    pub(crate) fn yields(&self, group: GroupId) -> bool {
-        matches!(self.purpose(group), Purpose::Rebuild | Purpose::Move)
-    }
-
     /// Starts copies, group by group in turn, as far as the limits allow.
     pub(crate) fn start_copies(&mut self, now: Time, out: &mut Effects) {
-        while let Some((group, purpose)) = self.next_to_copy(now) {
+        loop {
+            let (replicas, limits) = (&self.replicas, &self.limits);
+            let turn = |group| replicas.turn_to_copy(group, limits);
+            let Some((group, purpose)) = self.copies.next(now, limits, turn) else { return };
             let most = (self.copies.pace.len(now, purpose, &self.limits) / BLOCK).max(1);
-            let Some(sync) = self.sync_mut(group) else { continue };
+            let Some(sync) = self.replicas.sync_mut(group) else { continue };
             sync.queued = false;
             if sync.phase != Phase::Copy {
                 continue;
@@ -599,7 +587,7 @@ impl<S: UnitStore> Mirror<S> {
             self.copies.begins(now, purpose);
             let work = Copying { since: now, read: Duration::ZERO, lost: false };
             let key = self.ops.insert(Op::new(group, unit, at, len, Work::Copy(work)));
-            self.queue(key);
+            self.replicas.queue(&mut self.ops, key);
         }
     }
 
@@ -615,11 +603,11 @@ impl<S: UnitStore> Mirror<S> {
         blocks: BlockSet,
         out: &mut Effects,
     ) {
-        let Some(sync) = self.sync_mut(group) else { return };
+        let Some(sync) = self.replicas.sync_mut(group) else { return };
         sync.todo.insert(unit, blocks);
         if sync.phase == Phase::Drain {
             sync.phase = Phase::Copy;
-            self.unpark(group);
+            self.replicas.unpark(&mut self.ops, group);
         }
         self.advance(now, group, out);
     }
@@ -629,7 +617,7 @@ impl<S: UnitStore> Mirror<S> {
     pub(crate) fn start_copy(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         let (group, unit, first) = (op.group, op.unit, op.at / BLOCK);
-        if self.is_gone(unit.volume) {
+        if self.known.is_gone(unit.volume) {
             self.drop_copy(key);
             return self.advance(now, group, out);
         }
@@ -639,7 +627,7 @@ impl<S: UnitStore> Mirror<S> {
         let data = valid.contains(first);
         let split = (first..end).find(|b| valid.contains(*b) != data).unwrap_or(end);
         op.len = (split - first) * BLOCK;
-        if let Some(sync) = self.sync_mut(group) {
+        if let Some(sync) = self.replicas.sync_mut(group) {
             sync.todo.insert(unit, BlockSet::from_range(split..end));
         }
         if data {
@@ -676,14 +664,14 @@ impl<S: UnitStore> Mirror<S> {
         }
         op.lsn = primary.enter(key, to);
         op.sent = to;
-        self.replicate(key, to, out);
+        self.send_operation(key, to, false, out);
     }
 
     /// Drops a copy and frees its range.
     pub(crate) fn drop_copy(&mut self, key: u64) {
         let op = self.end_op(key);
         self.copies.ends();
-        if let Some(sync) = self.sync_mut(op.group) {
+        if let Some(sync) = self.replicas.sync_mut(op.group) {
             sync.copying -= 1;
         }
     }
@@ -696,7 +684,7 @@ impl<S: UnitStore> Mirror<S> {
         }
         let (group, lsn, sent, moved) = (op.group, op.lsn, op.sent, op.body.len() as u64);
         if let Work::Copy(Copying { since, read, .. }) = op.work {
-            let (purpose, len) = (self.purpose(group), op.len);
+            let (purpose, len) = (self.replicas.of(group).purpose(), op.len);
             // Where the receiver sets the pace, its share of the time says nothing about this
             // device.
             let paced = self.copies.pace.is_by_latency(purpose);
@@ -704,7 +692,7 @@ impl<S: UnitStore> Mirror<S> {
             self.copies.pace.ended(now, End::Source, purpose, took, since, len);
         }
         self.drop_copy(key);
-        for peer in self.replicas[group].config.devices(sent).filter(|_| moved > 0) {
+        for peer in self.replicas.of(group).config.devices(sent).filter(|_| moved > 0) {
             self.stats.moved += moved;
             out.note(Note::Copied { group, peer, bytes: moved });
         }
@@ -720,7 +708,7 @@ impl<S: UnitStore> Mirror<S> {
         self.windows.connect(device, Some(link));
         self.leases.hurry(device);
         self.fetch_again(Some(device), out);
-        for group in self.led() {
+        for group in self.replicas.led() {
             let replica = self.replicas.get(group).expect("listed");
             let member = replica.config.member(device);
             let Role::Primary(primary) = &replica.role else { continue };
@@ -743,7 +731,7 @@ impl<S: UnitStore> Mirror<S> {
                 let op = self.ops.get_mut(key).expect("an operation of the stream lives");
                 op.in_flight.remove(member);
                 if op.sent.intersects(member) && !op.acked.intersects(member) {
-                    self.replicate(key, member, out);
+                    self.send_operation(key, member, false, out);
                 }
             }
         }
@@ -755,10 +743,10 @@ impl<S: UnitStore> Mirror<S> {
     /// in-sync replica is waited for.
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         if self.windows.connect(device, None) {
-            self.unpark_all();
+            self.replicas.unpark_all(&mut self.ops);
         }
-        for group in self.led() {
-            if self.sync_mut(group).is_some_and(|s| s.joiner == Some(device)) {
+        for group in self.replicas.led() {
+            if self.replicas.sync_mut(group).is_some_and(|s| s.joiner == Some(device)) {
                 self.cut(now, group, out);
             }
         }

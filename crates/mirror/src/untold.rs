@@ -2,9 +2,15 @@
 //! secondaries the commit points that no write has carried to them, and to the unit store which
 //! blocks are clean. It is safe to tell either late. The owner asks whether a joiner is ready.
 
+use crate::marks;
+use crate::ops::Ops;
+use crate::replicas::Replicas;
+use crate::window::Windows;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::GroupId;
+use seam::{Buf, Effects, UnitStore};
+use wire::message::Commit;
 
 /// Groups with something to tell.
 #[derive(Debug, Default)]
@@ -21,9 +27,23 @@ impl Untold {
         self.commits.push(group);
     }
 
-    /// Takes the groups whose commit points are to be told.
-    pub(crate) fn take_commits(&mut self) -> Vec<GroupId> {
-        core::mem::take(&mut self.commits)
+    /// Sends the secondaries the commit points that no write has carried to them.
+    pub(crate) fn tell_commits(
+        &mut self,
+        replicas: &mut Replicas,
+        windows: &Windows,
+        out: &mut Effects,
+    ) {
+        for group in core::mem::take(&mut self.commits) {
+            let Some(replica) = replicas.get_mut(group) else { continue };
+            let needed = replica.needed();
+            let Some(primary) = replica.primary() else { continue };
+            let Some(commit) = primary.tell_commit() else { continue };
+            let commit = Commit { group, epoch: replica.config.epoch, commit };
+            for device in replica.config.devices(needed) {
+                windows.send_frame(device, commit, Buf::EMPTY, out);
+            }
+        }
     }
 
     /// The unit store does not know all clean blocks of this group.
@@ -42,9 +62,16 @@ impl Untold {
         core::mem::take(&mut self.ready)
     }
 
-    /// Takes a group of which clean blocks are to be told.
-    #[inline]
-    pub(crate) fn next_clean(&mut self) -> Option<GroupId> {
-        self.clean.pop_first()
+    /// Tells the unit store which blocks are clean and not in flight again.
+    pub(crate) fn tell_clean(
+        &mut self,
+        replicas: &mut Replicas,
+        ops: &Ops,
+        store: &mut impl UnitStore,
+    ) {
+        while let Some(group) = self.clean.pop_first() {
+            let Some(replica) = replicas.get_mut(group) else { continue };
+            marks::tell_clean(store, group, &replica.take_clean(ops));
+        }
     }
 }

@@ -2,10 +2,9 @@
 //! that only lost MDMs knew is kept, because it is not known whether the volume was deleted.
 
 use crate::mirror::Mirror;
-use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{Mutant, Time, VolumeId, mutant};
+use base::{Time, VolumeId};
 use core::ops::Range;
 use seam::{Effects, Note, UnitStore};
 
@@ -32,30 +31,16 @@ impl Volumes {
 impl<S: UnitStore> Mirror<S> {
     /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
     pub fn set_volumes(&mut self, now: Time, volumes: Volumes, out: &mut Effects) {
-        self.known.volumes = volumes;
+        self.known.take_volumes(volumes);
         let mut stored: Vec<VolumeId> = self.store.volumes();
-        stored.retain(|volume| self.is_gone(*volume));
+        stored.retain(|volume| self.known.is_gone(*volume));
         for volume in stored {
-            self.drop_volume(volume, out);
-            self.end_repairs(now, volume, out);
-        }
-    }
-
-    /// Returns true if the volume was deleted: its units are never stored again.
-    pub(crate) fn is_gone(&self, volume: VolumeId) -> bool {
-        self.known.volumes.is_gone(volume) && !mutant::on(Mutant::NoLiveList)
-    }
-
-    fn drop_volume(&mut self, volume: VolumeId, out: &mut Effects) {
-        for replica in self.replicas.values_mut() {
-            replica.record.dirty.drop_volume(volume);
-            if let Role::Primary(Primary { sync: Some(sync), .. }) = &mut replica.role {
-                sync.todo.drop_volume(volume);
+            self.replicas.drop_volume(volume);
+            let bytes = self.store.drop_volume(volume);
+            if bytes > 0 {
+                out.note(Note::Dropped { volume, bytes });
             }
-        }
-        let bytes = self.store.drop_volume(volume);
-        if bytes > 0 {
-            out.note(Note::Dropped { volume, bytes });
+            self.end_repairs(now, volume, out);
         }
     }
 }

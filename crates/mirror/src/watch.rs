@@ -6,36 +6,12 @@ use crate::mirror::Mirror;
 use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, Epoch, GroupId, Time};
+use base::{DeviceId, Duration, GroupId, Time};
 use seam::{Effects, UnitStore};
 use wire::PeerLink;
 use wire::message::{Beacon, Grant, Sender};
 
-/// What replicas lack, as far as this device knows.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Resync {
-    /// Bytes that the syncs of this device, as the primary, still have to copy.
-    pub remaining: u64,
-    /// Groups whose content on this device was never equal to another replica's, in order.
-    pub partial: Vec<GroupId>,
-}
-
 impl<S: UnitStore> Mirror<S> {
-    /// Returns what replicas lack, as far as this device knows, in one pass over its groups.
-    pub fn resync(&self) -> Resync {
-        let mut resync = Resync::default();
-        for (group, replica) in self.replicas.iter() {
-            if replica.record.base == Epoch(0) {
-                resync.partial.push(group);
-            }
-            if let Role::Primary(Primary { sync: Some(sync), .. }) = &replica.role {
-                resync.remaining += sync.todo.bytes();
-            }
-        }
-        resync.partial.sort_unstable();
-        resync
-    }
-
     /// Returns the groups in which a new replica is being filled while another one is out of sync,
     /// with the bytes that are still to be copied and the bytes that the other one lacks.
     pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
@@ -70,12 +46,12 @@ impl<S: UnitStore> Mirror<S> {
         if due.is_empty() {
             return;
         }
-        self.tell_commits(out);
-        self.tell_clean();
+        self.untold.tell_commits(&mut self.replicas, &self.windows, out);
+        self.untold.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
         self.fetch_again(None, out);
         self.cut_standing(now, out);
-        self.drop_zeros();
-        let beacon = Beacon { sender: self.sender(), sent: now };
+        self.gaps.drop_zeros();
+        let beacon = Beacon { sender: self.known.sender(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
@@ -87,7 +63,7 @@ impl<S: UnitStore> Mirror<S> {
     pub fn map_changed(&mut self, now: Time, out: &mut Effects) {
         self.try_waiting(now, out);
         if self.leases.count_early() {
-            self.unpark_all();
+            self.replicas.unpark_all(&mut self.ops);
         }
         self.tick(now, out); // pumps
     }
@@ -125,12 +101,7 @@ impl<S: UnitStore> Mirror<S> {
         candidates: &BTreeSet<DeviceId>,
     ) {
         self.leases.need(now, &needed.union(candidates).copied().collect());
-        self.failures.others.retain(|device| needed.contains(device));
-    }
-
-    /// Returns true if the device has answered a beacon recently.
-    pub fn answers(&self, now: Time, device: DeviceId) -> bool {
-        self.leases.answers(now, device)
+        self.failures.need(needed);
     }
 
     /// Returns true once after joiners have become ready to be admitted.
@@ -148,15 +119,13 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let Sender { incarnation: life, map } = beacon.sender;
-        self.tell_clean();
+        self.untold.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
         self.scrub.heard(from, link);
         self.heard(now, from, beacon.sender, out);
         if !self.known.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
             return;
         }
-        let map = self.known.map_to_grant_by();
-        let grant =
-            Grant { sender: Sender { incarnation: self.incarnation, map }, sent: beacon.sent };
+        let grant = Grant { sender: self.known.granter(), sent: beacon.sent };
         out.send_first(link.id, link.frame(grant, &[]));
     }
 
@@ -164,14 +133,8 @@ impl<S: UnitStore> Mirror<S> {
     pub fn grant_in(&mut self, now: Time, from: DeviceId, m: &Grant, out: &mut Effects) {
         self.heard(now, from, m.sender, out);
         self.leases.granted(now, from, m.sent, m.sender.map, self.known.map());
-        self.unpark_all();
+        self.replicas.unpark_all(&mut self.ops);
         self.pump(now, out);
-    }
-
-    /// Returns what frames to other devices say of this one.
-    #[inline]
-    pub(crate) fn sender(&self) -> Sender {
-        Sender { incarnation: self.incarnation, map: self.known.map() }
     }
 
     /// Notes the map version that an incarnation of another device has named in a frame.
@@ -202,12 +165,6 @@ impl<S: UnitStore> Mirror<S> {
     /// there or here. The MDM, which sees all devices, decides about silence first; this is for
     /// what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
-        self.leases.silent(now).chain(self.failures.others.iter().copied()).collect()
-    }
-
-    /// Returns the devices that have not answered for as long, of those that groups here need or
-    /// would like to have back.
-    pub fn unreached(&self, now: Time) -> impl Iterator<Item = DeviceId> {
-        self.leases.silent(now)
+        self.leases.silent(now).chain(self.failures.accused()).collect()
     }
 }

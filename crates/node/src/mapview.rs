@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
-use mirror::{Gaps, Volumes};
+use mirror::{Gaps, REPLICAS_MAX, Volumes};
 use prost::Message;
 use wire::control::{
     DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
@@ -372,7 +372,19 @@ pub fn read_page(body: &[u8], level_max: u32) -> Result<MapPage, &'static str> {
     }
     let page = MapPage::decode(body).map_err(|_| DAMAGED)?;
     page.check().map_err(|_| UNKNOWN)?;
-    Ok(page)
+    match page.groups.iter().all(is_sound) {
+        true => Ok(page),
+        false => Err(DAMAGED),
+    }
+}
+
+/// Returns true if a group has no more replicas than it may have, and each device that serves it or
+/// is being filled is one of them: the roles rely on that. Nothing is known of a group in doubt.
+fn is_sound(group: &GroupInfo) -> bool {
+    let of_it = |device: &u32| group.replicas.contains(device);
+    let primary = Some(group.primary).filter(|id| *id != 0);
+    let mut all = group.in_sync.iter().chain(&group.joiners).chain(&primary);
+    group.replicas.len() <= REPLICAS_MAX && (group.doubt != 0 || all.all(of_it))
 }
 
 /// The note about a map of a level that this build does not know.
@@ -474,5 +486,20 @@ mod tests {
             assert!(view.page(page).is_some());
             assert_eq!(view.group_info(GroupId(1)), Some(info));
         }
+    }
+
+    #[test]
+    fn a_page_with_a_group_that_can_not_be_is_refused() {
+        let group = |replicas, in_sync, joiners, primary| {
+            let info = GroupInfo { replicas, in_sync, joiners, primary, ..GroupInfo::default() };
+            MapPage { groups: Vec::from([info]), ..MapPage::default() }
+        };
+        let is_read = |page: MapPage| read_page(&page.encode_to_vec(), 1).is_ok();
+        let eight = Vec::from_iter(1..=8);
+        assert!(is_read(group(eight.clone(), Vec::from([1]), Vec::from([8]), 1)));
+        assert!(!is_read(group(Vec::from_iter(1..=9), Vec::from([1]), Vec::new(), 1)));
+        assert!(!is_read(group(eight.clone(), Vec::from([1, 9]), Vec::new(), 1)));
+        assert!(!is_read(group(eight.clone(), Vec::from([1]), Vec::from([9]), 1)));
+        assert!(!is_read(group(eight, Vec::from([1]), Vec::new(), 9)));
     }
 }

@@ -1,6 +1,8 @@
 //! A process that runs out of file descriptors. A separate binary, because the limit is per
 //! process.
 
+#[path = "all/common.rs"]
+#[allow(dead_code)] // A part of it is used here.
 mod common;
 
 use common::{Echo, backends, connect, exchange, frame, spawn};

@@ -124,7 +124,7 @@ impl Stage {
                 let pools = self.plan.all_pools();
                 pools.for_each(|pool| self.order(Order::Policies(pool, rebuild, rebalance)));
             }
-            Action::Hang(client, c) => self.order_nbd(client, c, Nbd::Hang),
+            Action::CloseNbd(client, c) => self.order_nbd(client, c, Nbd::Close),
             Action::Deaf(client, c, ms) => self.order_nbd(client, c, deaf(ms)),
             Action::Switch => self.order(Order::SwitchMdm),
             Action::Replace(i) => {

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 27] = [
+const PLANS: [(Mutant, &str, &str); 28] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -135,6 +135,11 @@ const PLANS: [(Mutant, &str, &str); 27] = [
         Mutant::MdmVoteUnwritten,
         "vote-before-a-power-failure",
         include_str!("../plans/vote-before-a-power-failure.plan"),
+    ),
+    (
+        Mutant::TakeCopy,
+        "copy-beside-the-original",
+        include_str!("../plans/copy-beside-the-original.plan"),
     ),
 ];
 

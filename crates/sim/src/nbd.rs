@@ -39,7 +39,7 @@ pub enum Order {
         body: Vec<u8>,
     },
     /// Close the connection.
-    Hang,
+    Close,
     /// Stop reading for this long.
     Deaf(Duration),
 }
@@ -199,7 +199,7 @@ impl Host {
                 out.send(link, Head::new(&head), body);
             }
             (Order::Ask { index, .. }, _) => self.tell(i, Seen::Gone(vec![index])),
-            (Order::Hang, _) => {
+            (Order::Close, _) => {
                 if let Some(link) = link {
                     out.push(Effect::Close { link });
                     self.gone(i, now);

@@ -172,7 +172,7 @@ pub enum Action {
     /// Cancel the removal of the server of this device.
     Keep(u8),
     /// Close this NBD connection of this client: (client, connection).
-    Hang(u8, u8),
+    CloseNbd(u8, u8),
     /// Stop reading this NBD connection of this client, for this many ms.
     Deaf(u8, u8, u32),
     /// Put the server of this device into maintenance; true: protected, so its

@@ -271,6 +271,8 @@ fn become_whole(stage: &mut Stage) -> Result<(), Failure> {
         return Ok(());
     }
     stage.marks.meet("sim: the end of a quarantine was waited for");
+    // An ambush that still waits would send a device into the next quarantine.
+    stage.ambush = None;
     // A clock may be slow by a tenth.
     let late = |time: Duration| time * 11 / 10 + CALM;
     if stage.are_replaced(&stage.held_out()) {

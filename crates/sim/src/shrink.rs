@@ -227,7 +227,7 @@ fn names(action: &Action, who: Who) -> bool {
         | Action::OlderDisk(i)
         | Action::NewerDisk(i) => Who::Sds(i) == who,
         Action::Io { client: i, .. }
-        | Action::Hang(i, _)
+        | Action::CloseNbd(i, _)
         | Action::Deaf(i, ..)
         | Action::Elsewhere(i)
         | Action::Thaw(i) => Who::Sdc(i) == who,
@@ -305,7 +305,7 @@ mod tests {
         at 0.1 older-disk 2
         at 0.1 newer-disk 2
         at 0.1 write 1 0 0 8
-        at 0.1 hang 1 0
+        at 0.1 close-nbd 1 0
         at 0.1 deaf 1 0 5
         at 0.1 elsewhere 1
         at 0.1 thaw 1

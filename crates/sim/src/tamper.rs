@@ -9,7 +9,7 @@
 //! started, and so is an older copy of a device in its own place.
 //!
 //! This file does not damage other metadata. The store's own tests show how a mount handles that
-//! (`crates/store/tests/damage.rs`).
+//! (`crates/store/tests/all/damage.rs`).
 
 use crate::check::Failure;
 use crate::disk::Disk;

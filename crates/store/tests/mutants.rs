@@ -2,8 +2,9 @@
 //! (`cargo test -p gabion-store --features mutants --test mutants`).
 //!
 //! A mutant is switched on for the whole process, so a single test hunts all of them, one by one.
-#![cfg(feature = "mutants")]
 
+#[path = "all/common/mod.rs"]
+#[allow(dead_code, unused_imports)] // A part of it is used here.
 mod common;
 
 use base::Mutant;

@@ -3,11 +3,14 @@
 //! reason.
 //!
 //! A dependency that no row names is a finding, and so is a row without its dependency: an edge is
-//! a decision, and must be visible.
+//! a decision, and must be visible. A dependency that no source of the crate names is a finding,
+//! too (a textual check).
 
+use super::{File, source};
 use crate::steps::cargo;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use std::path::{Path, PathBuf};
 
 /// One crate's row.
 struct Row {
@@ -25,21 +28,17 @@ const fn row(name: &'static str, tier: u8, libraries: &'static [&'static str]) -
 const TABLE: &[Row] = &[
     row("gabion-base", 0, &["crc-fast", "foldhash", "hashbrown"]),
     row("gabion-seam", 0, &[]),
-    row("gabion-wire", 0, &["prost", "thiserror", "zerocopy"]),
+    row("gabion-wire", 0, &["prost", "zerocopy"]),
     row("gabion-placement", 1, &[]),
     row("gabion-store", 1, &["thiserror", "zerocopy"]),
     row("gabion-mirror", 1, &["zerocopy"]),
     row("gabion-mdm", 1, &["prost", "thiserror"]),
     // raft: a pure state machine. slog: raft requires a logger, and gets one that drops everything.
     row("gabion-consensus", 1, &["prost", "raft", "slog"]),
-    row("gabion-target", 1, &["thiserror", "zerocopy"]),
-    row("gabion-node", 1, &["prost", "thiserror", "zerocopy"]),
+    row("gabion-target", 1, &[]),
+    row("gabion-node", 1, &["prost", "thiserror"]),
     row("gabion-rt", 2, &["io-uring", "libc", "rustix", "socket2", "thiserror"]),
-    row(
-        "gabion-sim",
-        2,
-        &["anyhow", "clap", "prost", "serde", "serde_json", "thiserror", "toml", "zerocopy"],
-    ),
+    row("gabion-sim", 2, &["anyhow", "clap", "prost"]),
     row("gabion-gate", 2, &[]),
     row("gabion-admin", 3, &["anyhow", "humantime", "prost", "serde", "thiserror"]),
     row(
@@ -145,17 +144,20 @@ const BANS: &[(&str, &str, &str)] = &[
 #[derive(Deserialize)]
 struct Metadata {
     packages: Vec<Package>,
+    workspace_root: PathBuf,
 }
 
 #[derive(Deserialize)]
 struct Package {
     name: String,
+    manifest_path: PathBuf,
     dependencies: Vec<Dependency>,
 }
 
 #[derive(Deserialize)]
 struct Dependency {
     name: String,
+    rename: Option<String>,
     kind: Option<String>,
     path: Option<String>,
     source: Option<String>,
@@ -173,8 +175,8 @@ struct Import {
     whom: String,
 }
 
-/// Checks all crates of the workspace.
-pub(super) fn check() -> Result<Vec<String>> {
+/// Checks all crates of the workspace, of which these are the files.
+pub(super) fn check(files: &[File]) -> Result<Vec<String>> {
     let out = cargo(&["metadata", "--format-version", "1", "--no-deps"]).output()?;
     if !out.status.success() {
         bail!("cargo metadata failed: {}", String::from_utf8_lossy(&out.stderr));
@@ -182,10 +184,15 @@ pub(super) fn check() -> Result<Vec<String>> {
     let metadata: Metadata =
         serde_json::from_slice(&out.stdout).context("cargo metadata has changed its shape")?;
     let page = std::fs::read_to_string(PAGE).context("can't read ARCHITECTURE.md")?;
-    Ok(check_all(&metadata.packages, &page))
+    let mut found = check_imports(&metadata.packages, &page);
+    found.extend(metadata.packages.iter().flat_map(|package| {
+        let folder = package.manifest_path.parent().unwrap_or(Path::new(""));
+        check_use(package, folder.strip_prefix(&metadata.workspace_root).unwrap_or(folder), files)
+    }));
+    Ok(found)
 }
 
-fn check_all(packages: &[Package], page: &str) -> Vec<String> {
+fn check_imports(packages: &[Package], page: &str) -> Vec<String> {
     let (allowed, mut found) = imports(page);
     found.extend(packages.iter().flat_map(|package| check_package(package, &allowed)));
     let imported = |import: &&Import| {
@@ -247,7 +254,53 @@ fn check_package(package: &Package, allowed: &[Import]) -> Vec<String> {
         )];
     };
     let breaches = shipped(package).filter_map(|d| Some((d, breach(row, d, allowed)?)));
-    breaches.map(|(d, why)| format!("{} must not import {}: {why}", row.name, d.name)).collect()
+    let breaches =
+        breaches.map(|(d, why)| format!("{} must not import {}: {why}", row.name, d.name));
+    let gone =
+        row.libraries.iter().filter(|library| !shipped(package).any(|d| d.name == **library));
+    let gone = gone.map(|library| {
+        format!(
+            "{} does not import {library}: take it out of its row in xtask/src/tidy/crates.rs",
+            row.name
+        )
+    });
+    breaches.chain(gone).collect()
+}
+
+/// Finds the dependencies that the sources of a package in `folder` do not name: those of its tests
+/// anywhere, all others outside of tests, benchmarks and examples.
+fn check_use(package: &Package, folder: &Path, files: &[File]) -> Vec<String> {
+    let own: Vec<_> = files.iter().filter(|f| f.is("rs") && f.path.starts_with(folder)).collect();
+    let is_shipped = |file: &File| {
+        let part = file.path.strip_prefix(folder).ok().and_then(|path| path.iter().next());
+        !part.is_some_and(|part| ["tests", "benches", "examples"].iter().any(|p| part == *p))
+    };
+    let unused = package.dependencies.iter().filter(|dependency| {
+        let in_tests = dependency.kind.as_deref() == Some("dev");
+        let name = dependency.rename.as_ref().unwrap_or(&dependency.name).replace('-', "_");
+        !own.iter().any(|file| (in_tests || is_shipped(file)) && names(&file.text, &name))
+    });
+    let finding = |d: &Dependency| {
+        format!(
+            "{}: no source names {}: take it out of the manifest, or make it a dev-dependency if \
+             tests do",
+            folder.join("Cargo.toml").display(),
+            d.name
+        )
+    };
+    unused.map(finding).collect()
+}
+
+/// Returns true if code names this crate: in a path, or in `use` or `extern crate`.
+fn names(text: &str, name: &str) -> bool {
+    source::split(text).iter().any(|line| {
+        line.code.match_indices(name).any(|(at, _)| {
+            let (before, after) = (&line.code[..at], &line.code[at + name.len()..]);
+            let whole = !before.ends_with(source::is_word) && !after.starts_with(source::is_word);
+            let path = after.starts_with("::") && !before.ends_with("::");
+            whole && (path || before.ends_with("use ") || before.ends_with("extern crate "))
+        })
+    })
 }
 
 /// Returns the reason why a crate may not have a dependency, if it may not.
@@ -297,15 +350,18 @@ mod tests {
     fn importing(who: &str, whom: &str) -> Package {
         let dependency = Dependency {
             name: whom.into(),
+            rename: whom.strip_prefix("gabion-").map(Into::into),
             kind: None,
             path: whom.starts_with("gabion").then(|| format!("/x/{whom}")),
             source: None,
         };
-        Package { name: who.into(), dependencies: vec![dependency] }
+        let manifest_path = "/x/crates/a/Cargo.toml".into();
+        Package { name: who.into(), manifest_path, dependencies: vec![dependency] }
     }
 
     fn breaches(who: &str, whom: &str) -> usize {
-        check_package(&importing(who, whom), &imports(OURS).0).len()
+        let found = check_package(&importing(who, whom), &imports(OURS).0);
+        found.iter().filter(|finding| !finding.contains("does not import")).count()
     }
 
     #[test]
@@ -350,12 +406,46 @@ mod tests {
     fn a_row_without_its_import_or_its_reason_is_found() {
         let page = |rows: &str| format!("# A\n\n{HEAD}\n|---|---|---|\n{rows}\n\n| `x` |\n");
         let packages = [importing("gabion-seam", "gabion-base")];
-        let findings = |rows: &str| check_all(&packages, &page(rows)).len();
+        let findings = |rows: &str| check_imports(&packages, &page(rows)).len();
         assert_eq!(findings("| `seam` | `base` | times |"), 0);
         assert_eq!(findings("| `seam` | `base` | |"), 1);
         assert_eq!(findings("| `seam` | `base`, `base` | times |"), 1);
         assert_eq!(findings("| `seam` | `base`, `wire` | times |"), 1);
         assert_eq!(findings("| `seam` | `base` |"), 3, "no row, so no table, and no import");
-        assert_eq!(check_all(&packages, "").len(), 2);
+        assert_eq!(check_imports(&packages, "").len(), 2);
+    }
+
+    #[test]
+    fn a_library_that_a_row_names_and_a_manifest_does_not_is_found() {
+        let found = check_package(&importing("gabion-mirror", "gabion-base"), &imports(OURS).0);
+        assert!(found.len() == 1 && found[0].starts_with("gabion-mirror does not import zerocopy"));
+    }
+
+    #[test]
+    fn a_dependency_that_no_source_names_is_found() {
+        let unused = |kind: Option<&str>, whom: &str, path: &str, text: &str| {
+            let mut package = importing("gabion-a", whom);
+            package.dependencies[0].kind = kind.map(Into::into);
+            check_use(
+                &package,
+                Path::new("crates/a"),
+                &[File { path: path.into(), text: text.into() }],
+            )
+            .len()
+        };
+        let used = |whom: &str, text: &str| 1 - unused(None, whom, "crates/a/src/lib.rs", text);
+        for text in ["use base::Id;", "fn f() -> base::Id {}", "use base;", "extern crate base;"] {
+            assert_eq!(used("gabion-base", text), 1, "{text}");
+        }
+        for text in
+            ["// base::Id", "\"base::Id\"", "let base = 1;", "use a::base::B;", "my_base::C"]
+        {
+            assert_eq!(used("gabion-base", text), 0, "{text}");
+        }
+        assert_eq!(used("io-uring", "use io_uring::IoUring;"), 1);
+        let text = "use base::Id;";
+        assert_eq!(unused(None, "gabion-base", "crates/a/tests/b.rs", text), 1);
+        assert_eq!(unused(Some("dev"), "gabion-base", "crates/a/tests/b.rs", text), 0);
+        assert_eq!(unused(Some("dev"), "gabion-base", "crates/b/tests/b.rs", text), 1);
     }
 }

@@ -1,6 +1,10 @@
 //! The rule that every page and file that a text refers to exists.
+//!
+//! A link of a page has the path from the page. Code in backticks names a source file by the end of
+//! its path (`mirror/src/lease.rs`, or just `lease.rs`), so it may not leave out a folder in the
+//! middle. `*` stands for any one folder.
 
-use super::File;
+use super::{File, prose};
 use std::path::{Component, Path, PathBuf};
 
 /// Checks all files.
@@ -22,7 +26,39 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
             }
         }
     }
+    found.extend(files.iter().filter(|file| file.is("md")).flat_map(|file| sources(file, files)));
     found
+}
+
+/// Finds the source files and folders that a page names in backticks, and that are not there.
+fn sources(page: &File, files: &[File]) -> Vec<String> {
+    let named = prose(&page.text).flat_map(|(number, line)| {
+        let code = line.split('`').skip(1).step_by(2);
+        code.filter(|code| is_source(code)).map(move |code| (number, code))
+    });
+    let missing = named.filter(|(_, code)| !files.iter().any(|file| is_end_of(code, &file.path)));
+    let finding = |(number, code)| {
+        format!("{}:{number}: no source file is named `{code}`", page.path.display())
+    };
+    missing.map(finding).collect()
+}
+
+/// Returns true for the path of a Rust file, or of what lies in a crate's `src`.
+fn is_source(code: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-*".contains(c);
+    code.chars().all(plain) && (code.ends_with(".rs") || code.contains("/src/"))
+}
+
+/// Returns true if a file's path, or that of a folder around it, ends with these parts.
+fn is_end_of(named: &str, path: &Path) -> bool {
+    let named: Vec<&str> = named.split('/').filter(|part| !part.is_empty()).collect();
+    path.ancestors().any(|path| {
+        let mut parts = path.iter().rev();
+        named
+            .iter()
+            .rev()
+            .all(|name| parts.next().is_some_and(|part| *name == "*" || part == *name))
+    })
 }
 
 /// Returns the targets of `[text](target)` that are files of the project.
@@ -74,5 +110,23 @@ mod tests {
         let line =
             format!("// As `{}` and {}. say; not docs/d or x/docs/e", page("a/b.md"), page("c.md"));
         assert_eq!(mentioned(&line), [page("a/b.md"), page("c.md")].map(PathBuf::from));
+    }
+
+    #[test]
+    fn a_source_that_is_not_there_is_found() {
+        let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+        let files = ["crates/a/src/b/c.rs", "crates/a/tests/d/e.rs"].map(|path| file(path, ""));
+        let findings = |text: &str| sources(&file("a.md", text), &files).len();
+        for named in ["crates/a/src/b/c.rs", "a/src/b/c.rs", "b/c.rs", "c.rs", "a/tests/*/e.rs"] {
+            assert_eq!(findings(&format!("See `{named}`.")), 0, "{named}");
+        }
+        for folder in ["crates/a/src/b", "a/src/b/"] {
+            assert_eq!(findings(&format!("See `{folder}`.")), 0, "{folder}");
+        }
+        for gone in ["a/b/c.rs", "a/c.rs", "a/src/e", "d.rs", "c/e.rs", "a/*/c.rs"] {
+            assert_eq!(findings(&format!("See `x` and `{gone}`.")), 1, "{gone}");
+        }
+        let other = "See d.rs, `a.b.rs()`, `src`, `x/y`, [`q`](../q.rs).\n```\n`d.rs`\n```\n";
+        assert_eq!(findings(other), 0);
     }
 }

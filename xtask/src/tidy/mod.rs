@@ -6,6 +6,7 @@ mod columns;
 mod crates;
 mod links;
 mod long;
+mod mutants;
 mod rules;
 mod shape;
 mod source;
@@ -40,11 +41,12 @@ pub(crate) fn run() -> Result<bool> {
     let mut findings = text::check(&files);
     findings.extend(links::check(&files));
     findings.extend(rules::check(&files));
+    findings.extend(mutants::check(&files));
     findings.extend(columns::check(&files));
     findings.extend(long::check(&files));
     findings.extend(shape::check(&files));
     findings.extend(unused::check(&files));
-    findings.extend(crates::check()?);
+    findings.extend(crates::check(&files)?);
     findings.extend(crate::header::check()?);
     for finding in &findings {
         println!("{finding}");

@@ -35,7 +35,7 @@ pub(super) fn device_up(state: &State, c: &command::DeviceUp) -> Option<Edits> {
     });
     let known = match old {
         Some(d) => {
-            let moved = survives(kind) && survives(d.kind) && d.store == c.store && !d.up;
+            let moved = survives(kind) && survives(d.kind) && d.store == c.store && !d.is_in_use();
             ((d.sds, d.shard) == place || moved)
                 && d.incarnation.0 <= c.incarnation
                 && d.intent != Intent::Removed

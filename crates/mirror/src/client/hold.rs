@@ -39,10 +39,12 @@ const COPIED: usize = 128 << 10;
 #[derive(Debug)]
 pub(super) struct Held {
     /// Requests that write data.
-    pub(super) writes: u32,
+    writes: u32,
+    /// The most of them.
     most: u32,
     /// Operations that are held.
-    pub(super) ops: u32,
+    ops: u32,
+    /// Bytes of these operations.
     bytes: u64,
 }
 
@@ -55,6 +57,40 @@ impl Held {
     /// Returns true if there is room for a request that writes, or for one that doesn't.
     pub(super) fn admits(&self, writes: bool) -> bool {
         !writes || self.writes < self.most
+    }
+
+    /// A request that writes begins.
+    pub(super) fn begins(&mut self) {
+        self.writes += 1;
+        assert!(self.writes <= self.most, "writes leave requests to others");
+    }
+
+    /// A request that writes ends.
+    pub(super) fn ends(&mut self) {
+        self.writes -= 1;
+    }
+
+    /// Returns the number of requests that write.
+    pub(super) fn writes(&self) -> u32 {
+        self.writes
+    }
+
+    /// Returns the number of operations that are held.
+    pub(super) fn ops(&self) -> u32 {
+        self.ops
+    }
+
+    /// Holds an operation, if it is not held already.
+    fn add(&mut self, op: &mut Op) {
+        if !core::mem::replace(&mut op.held, true) {
+            self.ops += 1;
+            self.bytes += u64::from(op.cost);
+        }
+    }
+
+    /// Returns how long a held operation waits before it is sent again.
+    fn period(&self) -> Duration {
+        AGAIN * (1 + (self.bytes / BURST).min(u64::from(SLOWEST) - 1) as u32)
     }
 
     /// Removes an operation that has ended.
@@ -72,15 +108,12 @@ impl<T: Copy> Client<T> {
     pub(super) fn hold<M>(&mut self, key: u64, part: bool, turn: &mut Turn<'_, M, T>) {
         let now = turn.now;
         let op = self.ops.get_mut(key).expect("it was just answered");
-        if !core::mem::replace(&mut op.held, true) {
-            self.held.ops += 1;
-            self.held.bytes += u64::from(op.cost);
-        }
+        self.held.add(op);
         let request = op.request;
         self.tell_held(request, turn);
         let op = self.ops.get_mut(key).expect("it was just answered");
         if mutant::on(Mutant::ForgetHeld) {
-            return self.wait(key, Time::NEVER);
+            return self.ops.wait(key, Time::NEVER);
         }
         op.delays = op.delays.wrapping_add(1);
         // Neither all writes nor all clients repeat at the same moment.
@@ -88,8 +121,7 @@ impl<T: Copy> Client<T> {
         if !part {
             op.seq = 0;
         }
-        let slower = 1 + (self.held.bytes / BURST).min(u64::from(SLOWEST) - 1) as u32;
-        self.wait(key, now + AGAIN * slower + jitter);
+        self.ops.wait(key, now + self.held.period() + jitter);
     }
 
     /// Tells the owner that a request waits. It does so each time, because an owner that had no
@@ -101,5 +133,36 @@ impl<T: Copy> Client<T> {
             request.request.body = turn.pool.copy(&request.request.body);
         }
         turn.out.push(Action::Held { origin: request.origin });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::UNIT;
+    use seam::BlockKind;
+
+    #[test]
+    fn writes_leave_a_quarter_of_the_requests_to_others() {
+        let mut held = Held::new(8);
+        (0..6).for_each(|_| held.begins());
+        assert!(!held.admits(true) && held.admits(false));
+        held.ends();
+        assert!(held.admits(true));
+        assert_eq!(held.writes(), 5);
+    }
+
+    #[test]
+    fn an_operation_is_held_once_and_many_bytes_are_repeated_less_often() {
+        let mut held = Held::new(8);
+        let mut op = Op { cost: UNIT, ..Op::new(BlockKind::Write, 0, Time::ZERO) };
+        (0..2).for_each(|_| held.add(&mut op));
+        assert_eq!((held.ops(), held.period()), (1, AGAIN));
+        for _ in 1..2 * BURST / u64::from(UNIT) {
+            held.add(&mut Op { cost: UNIT, ..Op::new(BlockKind::Write, 0, Time::ZERO) });
+        }
+        assert_eq!(held.period(), AGAIN * 3);
+        held.forget(&op);
+        assert_eq!(held.period(), AGAIN * 2);
     }
 }

@@ -72,6 +72,13 @@ impl Op {
         }
     }
 
+    /// Moves it to a place on this side.
+    #[inline]
+    pub(super) fn leave_for(&mut self, place: Place) {
+        assert!(!matches!(self.place, Place::Sent(_)), "a device has it, and its credit");
+        self.place = place;
+    }
+
     /// Returns the range that the operation is about.
     pub(super) fn range(&self, request: &BlockRequest) -> UnitRange {
         let unit = UnitKey { volume: request.volume, index: self.unit };

@@ -19,7 +19,7 @@
 
 use super::op::Place;
 use super::request::Request;
-use super::{Action, Client, Hangup, Topology, Turn};
+use super::{Client, Hangup, Topology, Turn};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -81,9 +81,8 @@ impl<T: Copy> Client<T> {
             let Some(request) = self.requests.get_mut(key).filter(|r| !r.answered) else {
                 continue;
             };
-            request.answered = true;
             let error = request.error.unwrap_or(BlockError::TimedOut);
-            turn.out.push(Action::Done { origin: request.origin, result: Err(error) });
+            turn.out.push(request.answer_early(Err(error)));
         }
     }
 

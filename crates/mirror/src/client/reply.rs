@@ -1,7 +1,8 @@
 //! What each answer of a primary means for its operation.
 
 use super::op::Place;
-use super::{Client, Hangup, Hint, Leader, Topology, Turn};
+use super::routes::Hint;
+use super::{Client, Hangup, Leader, Topology, Turn};
 use base::DeviceId;
 use seam::{BlockError, Buf};
 use wire::Status;
@@ -38,7 +39,7 @@ impl<T: Copy> Client<T> {
         let (key, status) = (reply.op, reply.status);
         let Some(op) = self.ops.get_mut(key) else { return }; // Its request is over.
         if op.place != Place::Sent(device) {
-            let session = self.devices.get(device).map_or(0, |d| d.session);
+            let session = self.devices.get(device).map_or(0, |d| d.session());
             op.ghost = op.ghost.filter(|ghost| *ghost != (device, session));
             return;
         }
@@ -72,7 +73,7 @@ impl<T: Copy> Client<T> {
             Status::Media => self.finish(key, Err(BlockError::Media), turn),
             Status::Superseded => self.finish(key, Err(BlockError::Superseded), turn),
             Status::Forgotten => self.finish(key, Err(BlockError::Forgotten), turn),
-            Status::Behind | Status::Busy => self.put_off(key, turn.now),
+            Status::Behind | Status::Busy => self.ops.put_off(key, turn.now),
             // Servers say `SendWhole` only to each other.
             Status::Damaged | Status::SendWhole => self.again(key, turn),
             Status::Stale => self.stale(key, device, reply, turn),
@@ -81,7 +82,7 @@ impl<T: Copy> Client<T> {
                     Some(error) => self.finish(key, Err(error), turn),
                     None => {
                         self.need_map(reply.map, turn);
-                        self.put_off(key, turn.now);
+                        self.ops.put_off(key, turn.now);
                     }
                 }
             }
@@ -94,9 +95,9 @@ impl<T: Copy> Client<T> {
         let op = self.ops.get_mut(key).expect("it was just answered");
         if op.delays == 0 {
             op.delays = 1;
-            self.loose.push_back(key);
+            self.ops.set_loose(key);
         } else {
-            self.put_off(key, turn.now);
+            self.ops.put_off(key, turn.now);
         }
     }
 
@@ -119,14 +120,16 @@ impl<T: Copy> Client<T> {
         let (group, asked) = (op.group, op.epoch);
         let (epoch, map) = (reply.epoch, reply.map);
         if let Some(leader) = reply.leader.filter(|_| epoch > asked) {
-            self.take_hint(group, Hint { device: leader, epoch, map });
-        } else if self.hints.get(&group).is_some_and(|h| (h.device, h.epoch) == (device, asked)) {
-            self.hints.remove(&group); // it was asked, and knows better
+            self.routes.learn(group, Hint { device: leader, epoch, map });
+        } else {
+            self.routes.denies(group, device, asked);
         }
         self.need_map(map, turn);
-        match self.leader(group, turn.map) {
-            Leader::At(at, epoch) if (at, epoch) == (device, asked) => self.put_off(key, turn.now),
-            _ => self.loose.push_back(key),
+        match self.routes.leader(group, turn.map) {
+            Leader::At(at, epoch) if (at, epoch) == (device, asked) => {
+                self.ops.put_off(key, turn.now)
+            }
+            _ => self.ops.set_loose(key),
         }
     }
 }

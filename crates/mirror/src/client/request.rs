@@ -1,6 +1,7 @@
 //! One block request: its checks, its pieces, and how their answers make one.
 
-use super::{Op, Topology};
+use super::op::Op;
+use super::{Action, Topology};
 use base::{BLOCK, SECTOR, Time, UNIT, UnitKey};
 use seam::{BlockError, BlockKind, BlockRequest, Buf, BufPool};
 
@@ -31,8 +32,6 @@ pub(super) struct Request<T> {
     pub(super) gone: Option<Time>,
     /// It was answered although a part of it is still in flight.
     pub(super) answered: bool,
-    /// Bytes that were sent, for the mutant of rule R7.
-    pub(super) sent: u32,
 }
 
 /// The part of a request that lies in one unit.
@@ -71,7 +70,7 @@ pub(super) fn place(request: &BlockRequest, map: &impl Topology) -> Result<u32, 
     }
 }
 
-impl<T> Request<T> {
+impl<T: Copy> Request<T> {
     pub(super) fn new(
         origin: T,
         mut request: BlockRequest,
@@ -95,7 +94,6 @@ impl<T> Request<T> {
             since,
             gone: None,
             answered: false,
-            sent: 0,
         }
     }
 
@@ -161,6 +159,13 @@ impl<T> Request<T> {
             }
             _ => {}
         }
+    }
+
+    /// Answers the request although a part of it is in flight.
+    pub(super) fn answer_early(&mut self, result: Result<Buf, BlockError>) -> Action<T> {
+        assert!(!self.answered, "a request is answered once");
+        self.answered = true;
+        Action::Done { origin: self.origin, result }
     }
 
     /// Returns the answer to the request.

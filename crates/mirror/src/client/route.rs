@@ -5,39 +5,14 @@
 
 use super::device::Device;
 use super::op::{self, Place};
-use super::outstanding::Outstanding;
 use super::request::WINDOW;
-use super::{Action, Client, Hangup, Hint, Leader, Op, Topology, Turn};
+use super::{Action, Client, Hangup, Leader, Op, Topology, Turn};
 use base::mutant::{self, Mutant};
-use base::time::Duration;
-use base::{DeviceId, GroupId, MapVersion, Time};
+use base::{DeviceId, MapVersion, Time};
 use seam::{BlockError, BlockKind, Buf, ClientWrite};
 use wire::message::Request;
 
-/// The first delay before an operation that was put off is sent again. It doubles up to
-/// `DELAY_MAX`.
-pub(super) const DELAY_MIN: Duration = Duration::from_millis(2);
-const DELAY_MAX: Duration = Duration::from_millis(50);
-
 impl<T: Copy> Client<T> {
-    /// Returns the primary of the group, as far as this client knows.
-    pub(super) fn leader(&self, group: GroupId, map: &impl Topology) -> Leader {
-        let known = map.leader(group);
-        match (self.hints.get(&group), known) {
-            (Some(hint), Leader::At(_, epoch)) if hint.epoch <= epoch => known,
-            (Some(hint), Leader::At(..) | Leader::Nobody) => Leader::At(hint.device, hint.epoch),
-            _ => known,
-        }
-    }
-
-    /// Notes that a device has named the primary of the group in this epoch.
-    pub(super) fn take_hint(&mut self, group: GroupId, hint: Hint) {
-        let held = self.hints.entry(group).or_insert(hint);
-        if held.epoch < hint.epoch {
-            *held = hint;
-        }
-    }
-
     /// Starts as many operations of the request as may be in flight, or answers it.
     pub(super) fn proceed<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         loop {
@@ -65,8 +40,7 @@ impl<T: Copy> Client<T> {
             }
             request.next += piece.len;
             request.live += 1;
-            let op = self.ops.insert(op).expect("one per request, and the extra ones, fit");
-            self.loose.push_back(op);
+            self.ops.insert(op);
             self.look_later(turn.now);
         }
     }
@@ -80,7 +54,9 @@ impl<T: Copy> Client<T> {
 
     fn answer<M>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(request) = self.requests.remove(key) else { return };
-        self.held.writes -= u32::from(request.request.kind == BlockKind::Write);
+        if request.request.kind == BlockKind::Write {
+            self.held.ends();
+        }
         if !request.answered {
             let (origin, result) = request.result();
             turn.out.push(Action::Done { origin, result });
@@ -120,7 +96,7 @@ impl<T: Copy> Client<T> {
     /// Drops the operations of requests that are over, except those that a device works on.
     pub(super) fn drop_unsent(&mut self, over: impl Fn(u64) -> bool) {
         let unsent = |op: &Op| !matches!(op.place, Place::Sent(_)) && over(op.request);
-        for key in self.keys(unsent) {
+        for key in self.ops.keys(unsent) {
             let Some(op) = self.remove(key) else { continue };
             if let Some(request) = self.requests.get_mut(op.request) {
                 request.live -= 1;
@@ -138,7 +114,7 @@ impl<T: Copy> Client<T> {
 
     /// Finds a place for every operation that is `Loose`.
     pub(super) fn work<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
-        while let Some(key) = self.loose.pop_front() {
+        while let Some(key) = self.ops.next_loose() {
             self.route(key, turn);
         }
     }
@@ -151,12 +127,12 @@ impl<T: Copy> Client<T> {
         if let Some(error) = self.requests.get(op.request).and_then(|r| r.error) {
             return self.finish(key, Err(error), turn);
         }
-        let (device, epoch) = match self.leader(op.group, turn.map) {
+        let (device, epoch) = match self.routes.leader(op.group, turn.map) {
             Leader::At(device, epoch) => (device, epoch),
             Leader::Lost => return self.finish(key, Err(BlockError::Lost), turn),
             Leader::Nobody => {
                 self.need_map(MapVersion(turn.map.version().0 + 1), turn);
-                return self.wait(key, Time::NEVER);
+                return self.ops.wait(key, Time::NEVER);
             }
         };
         if let Some((at, session)) = op.ghost
@@ -168,16 +144,8 @@ impl<T: Copy> Client<T> {
         (op.place, op.epoch, op.doubt) = (Place::Queued(device), epoch, None);
         let seq = op.seq;
         let there = self.devices.get_or_insert_with(device, Device::default);
-        if seq == 0 {
-            there.queue.push_back(key);
-        } else {
-            // It was sent before: it doesn't wait once more behind those that were not.
-            let earlier = |key: &u64| self.ops.get(*key).is_some_and(|o| (1..seq).contains(&o.seq));
-            let place = there.queue.partition_point(earlier);
-            there.queue.insert(place, key);
-        }
-        if !there.wanted {
-            there.wanted = true;
+        there.enqueue(key, seq, &self.ops);
+        if there.wants_dial() {
             turn.out.push(Action::Dial { device });
         }
         self.pump(device, turn);
@@ -185,24 +153,10 @@ impl<T: Copy> Client<T> {
 
     /// Sends what waits for the device, as far as its credit goes.
     pub(super) fn pump<M: Topology>(&mut self, device: DeviceId, turn: &mut Turn<'_, M, T>) {
-        while let Some(key) = self.take_queued(device) {
-            self.send(key, device, turn);
-        }
-    }
-
-    /// Takes the next operation from the device's queue, if there is credit for it.
-    fn take_queued(&mut self, device: DeviceId) -> Option<u64> {
-        let there = self.devices.get_mut(device).filter(|d| d.up)?;
         loop {
-            let key = *there.queue.front()?;
-            let op = self.ops.get(key).filter(|op| op.place == Place::Queued(device));
-            if op.is_some_and(|op| !there.take(op.cost)) {
-                return None;
-            }
-            there.queue.pop_front();
-            if op.is_some() {
-                return Some(key);
-            }
+            let there = self.devices.get_mut(device);
+            let Some(key) = there.and_then(|d| d.next(device, &self.ops)) else { return };
+            self.send(key, device, turn);
         }
     }
 
@@ -213,8 +167,7 @@ impl<T: Copy> Client<T> {
             self.requests.get_mut(op.request).expect("operations end before their request");
         let first = op.seq == 0;
         if first {
-            self.seq += 1;
-            op.seq = self.seq;
+            op.seq = self.numbers.assign();
         }
         op.place = Place::Sent(device);
         let (seq, writes, group, epoch) = (op.seq, op.writes, op.group, op.epoch);
@@ -226,66 +179,18 @@ impl<T: Copy> Client<T> {
             }
             _ => Buf::EMPTY,
         };
-        if mutant::on(Mutant::AckBeforeReply) && op.writes && first {
-            request.sent += op.len;
-            if request.sent == request.request.len {
-                request.answered = true;
-                turn.out.push(Action::Done { origin: request.origin, result: Ok(Buf::EMPTY) });
-            }
+        let last = op.offset + op.len == request.request.len && !request.answered;
+        if mutant::on(Mutant::AckBeforeReply) && writes && first && last {
+            turn.out.push(request.answer_early(Ok(Buf::EMPTY)));
         }
-        let outstanding = self.outstanding.get_or_insert_with(group, Outstanding::default);
-        // A read is never retried under its number, so it does not hold the floor back.
-        if first {
-            if writes {
-                outstanding.push(self.seq, key, &self.ops);
-            }
-        } else {
-            self.retried += 1;
-        }
-        let floor = outstanding.floor(self.seq, &self.ops).min(seq);
+        self.retried += u32::from(!first);
+        let new = (first && writes).then_some(key);
+        let floor = self.numbers.floor(group, seq, new, &self.ops);
         let client = ClientWrite { sdc, incarnation, seq, floor };
         let map = turn.map.version();
         let request = Request { op: key, group, epoch, range, client, map, generation };
         let io = op::io(kind, request, !first);
         turn.out.push(Action::Send { device, io, body });
-    }
-
-    /// Puts an operation off until this time. A new map ends the wait, too.
-    pub(super) fn wait(&mut self, key: u64, until: Time) {
-        let Some(op) = self.ops.get_mut(key) else { return };
-        op.place = Place::Waiting(until);
-        self.waiting.push(key);
-        if until != Time::NEVER {
-            self.due = Time::earliest(self.due, Some(until));
-        }
-    }
-
-    /// Puts an operation off for longer each time.
-    pub(super) fn put_off(&mut self, key: u64, now: Time) {
-        let Some(op) = self.ops.get_mut(key) else { return };
-        let delay = (DELAY_MIN * (1 << op.delays.min(8))).min(DELAY_MAX);
-        op.delays = op.delays.saturating_add(1);
-        self.wait(key, now + delay);
-    }
-
-    /// Frees the operations that have waited long enough.
-    pub(super) fn release_due(&mut self, now: Time) {
-        let mut due = None;
-        let (ops, loose) = (&mut self.ops, &mut self.loose);
-        self.waiting.retain(|key| {
-            let Some(op) = ops.get_mut(*key) else { return false };
-            let Place::Waiting(until) = op.place else { return false };
-            if until <= now {
-                op.place = Place::Loose;
-                loose.push_back(*key);
-                return false;
-            }
-            if until != Time::NEVER {
-                due = Time::earliest(due, Some(until));
-            }
-            true
-        });
-        self.due = due;
     }
 
     pub(super) fn need_map<M: Topology>(&self, version: MapVersion, turn: &mut Turn<'_, M, T>) {
@@ -301,9 +206,8 @@ impl<T: Copy> Client<T> {
         turn: &mut Turn<'_, M, T>,
     ) {
         let Some(there) = self.devices.get_mut(device) else { return };
-        there.up = false;
-        let queue = core::mem::take(&mut there.queue);
-        let mut keys = self.keys(|op| op.place == Place::Sent(device));
+        let queue = there.link_down();
+        let mut keys = self.ops.keys(|op| op.place == Place::Sent(device));
         let waits =
             |key: &u64| self.ops.get(*key).is_some_and(|op| op.place == Place::Queued(device));
         keys.extend(queue.into_iter().filter(waits));
@@ -318,10 +222,7 @@ impl<T: Copy> Client<T> {
 
     fn set_free(&mut self, key: u64) {
         self.free(key);
-        if let Some(op) = self.ops.get_mut(key) {
-            op.place = Place::Loose;
-            self.loose.push_back(key);
-        }
+        self.ops.set_loose(key);
     }
 
     /// Ends the device's session from this side.
@@ -342,7 +243,7 @@ impl<T: Copy> Client<T> {
         session: u64,
         turn: &mut Turn<'_, M, T>,
     ) {
-        if self.devices.get(device).is_some_and(|d| d.up && d.session == session) {
+        if self.devices.get(device).is_some_and(|d| d.is_in(session)) {
             self.hang_up(device, Hangup::Unanswered, turn);
         }
     }
@@ -356,7 +257,7 @@ impl<T: Copy> Client<T> {
         if usable.is_none_or(|v| v.generation != request.generation) {
             return self.finish(key, Err(BlockError::NoSuchVolume), turn);
         }
-        let leader = self.leader(op.group, turn.map);
+        let leader = self.routes.leader(op.group, turn.map);
         let Place::Sent(device) = op.place else { return self.set_free(key) };
         let op = self.ops.get_mut(key).expect("just seen");
         match leader {
@@ -377,7 +278,7 @@ impl<T: Copy> Client<T> {
     /// Gives up an operation that was sent to a device that is not the primary of its group any
     /// more.
     fn abandon<M: Topology>(&mut self, key: u64, device: DeviceId, turn: &mut Turn<'_, M, T>) {
-        let session = self.devices.get(device).expect("it was sent there").session;
+        let session = self.devices.get(device).expect("it was sent there").session();
         let op = self.ops.get_mut(key).expect("just seen");
         let older = if op.writes { op.ghost.replace((device, session)) } else { None };
         self.set_free(key);
@@ -392,7 +293,7 @@ impl<T: Copy> Client<T> {
     pub(super) fn sweep<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         let old = |since: Time| turn.now.since(since) >= self.stuck_after;
         self.stuck = self.ops.iter().any(|(_, op)| old(op.since));
-        for key in self.keys(|op| op.doubt.is_some_and(old)) {
+        for key in self.ops.keys(|op| op.doubt.is_some_and(old)) {
             let Some(op) = self.ops.get(key) else { continue };
             match op.place {
                 Place::Sent(_) if !op.writes => self.set_free(key),

@@ -1,7 +1,7 @@
 //! One connection that a role needs: it is dialled, greeted with a hello, and dialled again with
 //! growing delays. A [`Dialer`] does not know what the link is for.
 
-use super::handshake::{Answer, Callee, send_hello};
+use super::handshake::{Answer, Callee, Wrong, send_hello};
 use base::{ClusterId, Dialect, Limits, LinkId, Mutant, Prng, Time, mutant};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -111,7 +111,10 @@ impl Dialer {
         frame: &Frame,
         body: &[u8],
     ) -> Option<Answer> {
-        self.callee.answer(dialect, cluster, frame, body)
+        match (self.state, frame) {
+            (State::Up(_), Frame::Welcome(_)) => Some(Answer::Wrong(Wrong::Again)),
+            _ => self.callee.answer(dialect, cluster, frame, body),
+        }
     }
 
     /// Records a welcome after which nothing else can be refused. `version` is what both sides

@@ -89,6 +89,8 @@ pub enum Wrong {
     Other,
     /// It names a protocol version that was not offered.
     Version,
+    /// It is a second welcome: what was agreed on would change while it is used.
+    Again,
 }
 
 impl Wrong {
@@ -98,6 +100,7 @@ impl Wrong {
             Wrong::Unreadable => "an answer to a hello that can't be read",
             Wrong::Other => "welcomed by somebody else than was dialled",
             Wrong::Version => NOT_OFFERED,
+            Wrong::Again => "welcomed twice",
         }
     }
 }

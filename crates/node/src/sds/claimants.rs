@@ -10,7 +10,7 @@
 //! - There is one attempt per address, and there are at most [`STRANGE`] attempts at addresses that
 //!   neither the configuration nor the map names.
 
-use super::{Sds, Who};
+use super::{PeerRole, Sds};
 use crate::link::handshake::{Answer, Callee, send_hello};
 use crate::mapview::is_of_before;
 use crate::refusals::Reason;
@@ -166,7 +166,7 @@ impl Sds {
         let dialled = self.mdm.claimants.0.iter_mut().find(|c| c.stage == Stage::Dialled(dial));
         let Some(claimant) = dialled else { return false };
         claimant.stage = Stage::Greeted(link, until);
-        self.links.insert(link, Who::Claimant);
+        self.links.insert(link, PeerRole::Claimant);
         send_hello(link, &self.own_hello(), out);
         true
     }
@@ -196,7 +196,7 @@ impl Sds {
             self.drop_link(now, old, out);
         }
         self.mdm.finder.adopt(now, to, link, out.prng());
-        self.links.insert(link, Who::Mdm);
+        self.links.insert(link, PeerRole::Mdm);
         self.mdm_lives(now, out);
         self.welcomed_by_mdm(link, &welcomed, now, out)
     }

@@ -319,7 +319,7 @@ impl Sds {
         let own = |g: &wire::control::GroupInfo| {
             let id = GroupId(g.id);
             g.replicas.contains(&self.me.0)
-                || mirror.is_some_and(|m| m.has(id))
+                || mirror.is_some_and(|m| m.replicas().has(id))
                 || self.map.group(id).is_some()
         };
         page.groups.retain(own);
@@ -374,7 +374,7 @@ impl Sds {
         // deleted.
         let groups = if first {
             let mut groups = self.map.groups_of(self.me);
-            groups.extend(mirror.groups());
+            groups.extend(mirror.replicas().groups());
             groups.sort_unstable();
             groups.dedup();
             groups
@@ -384,7 +384,7 @@ impl Sds {
         let lost = self.lost.len();
         for group in groups {
             let Some(config) = self.map.group(group) else { continue };
-            let acted = mirror.acted(group);
+            let acted = mirror.replicas().acted(group);
             // After a recovery of the MDMs, there may be groups that no device has reported yet.
             if config.epoch < acted && self.map.version.0 < mdm::recovery::JUMP {
                 let epoch = config.epoch;
@@ -403,7 +403,7 @@ impl Sds {
         if self.lost.len() != lost {
             out.note(Note::GroupsLost { groups: self.lost.len() as u32 });
         }
-        let (needed, out_of_sync) = mirror.wanted();
+        let (needed, out_of_sync) = mirror.replicas().wanted();
         let up = |d: &DeviceId| self.map.devices.get(d).is_some_and(|d| d.up);
         let candidates: BTreeSet<DeviceId> = out_of_sync.iter().copied().filter(up).collect();
         mirror.need_leases(now, &needed, &candidates);
@@ -461,7 +461,7 @@ impl Sds {
         let scrubbed = self.mirror.as_ref().and_then(|m| m.scrub_stats());
         let lately = |at: Option<Time>| at.is_some_and(|at| now.since(at) < FULL_FOR);
         let durable = self.device().and_then(Device::durable);
-        let resync = self.mirror.as_ref().map(|m| m.resync()).unwrap_or_default();
+        let resync = self.mirror.as_ref().map(|m| m.replicas().resync()).unwrap_or_default();
         let heartbeat = Heartbeat {
             settled: durable.map_or(0, Durable::records_settled),
             used: self.device().map_or(0, |d| d.used()),
@@ -514,13 +514,15 @@ impl Sds {
         let mut suspects: Vec<u32> = silent.chain(refused.iter().copied()).collect();
         suspects.sort_unstable();
         suspects.dedup();
-        let mut unreached: Vec<u32> = mirror.unreached(now).map(|d| d.0).collect();
+        let mut unreached: Vec<u32> = mirror.leases().silent(now).map(|d| d.0).collect();
         unreached.extend(&refused);
         unreached.sort_unstable();
         unreached.dedup();
         let back = |d: &DeviceId| {
             let linked = self.followers.up(*d).is_some();
-            linked && mirror.answers(now, *d) && self.map.devices.get(d).is_some_and(|d| d.up)
+            linked
+                && mirror.leases().answers(now, *d)
+                && self.map.devices.get(d).is_some_and(|d| d.up)
         };
         let admission = |(group, epoch, device): (base::GroupId, base::Epoch, DeviceId)| {
             Admission { group: group.0, epoch: epoch.0, device: device.0 }

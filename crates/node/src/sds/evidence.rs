@@ -27,7 +27,7 @@ impl Sds {
             (None, _) => return Vec::from([Report::default()]),
         };
         let mut evidence: BTreeMap<GroupId, Evidence> = match &self.mirror {
-            Some(mirror) => mirror.evidence().into_iter().collect(),
+            Some(mirror) => mirror.replicas().evidence().into_iter().collect(),
             None => device.records().iter().map(|(g, r)| (*g, Evidence::from(r))).collect(),
         };
         // A map without this incarnation proves nothing about the device's content.

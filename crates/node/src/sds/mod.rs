@@ -127,7 +127,7 @@ pub struct DurableConfig {
 
 /// The peer of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Who {
+enum PeerRole {
     /// A peer that dialled, and whose hello has not been accepted yet.
     Stranger,
     /// The MDM. We dialled it.
@@ -167,7 +167,7 @@ pub struct Sds {
     /// Maps for servers that the MDM does not reach.
     news: News,
     mdm: MdmLink,
-    links: Map<LinkId, Who>,
+    links: Map<LinkId, PeerRole>,
     sessions: Sessions,
     /// The devices that this one dials: the secondaries and joiners in groups of which it is the
     /// primary.
@@ -268,7 +268,7 @@ impl Sds {
 
     /// Returns the upper bounds of the lengths of the lists of the replicas here.
     pub fn may_grow(&self) -> ListLengths {
-        Mirror::<Device>::may_grow(&self.config.limits)
+        ListLengths::most(&self.config.limits)
     }
 
     /// True if this process must end.
@@ -279,7 +279,9 @@ impl Sds {
     /// Returns this shard's view of the groups that have a replica here.
     pub fn groups(&self) -> Vec<GroupView> {
         let mirror = self.mirror.iter();
-        mirror.flat_map(|m| m.groups().into_iter().filter_map(|g| m.view(g))).collect()
+        mirror
+            .flat_map(|m| m.replicas().groups().into_iter().filter_map(|g| m.replicas().view(g)))
+            .collect()
     }
 
     /// Returns the device, as soon as it is open.
@@ -375,7 +377,8 @@ impl Sds {
         if let Some(follower) = self.followers.change(device).filter(|_| counts) {
             follower.lost(now, out.prng());
             let refused = why == DialError::Refused;
-            let before = core::mem::replace(&mut follower.about.refused, refused);
+            let before = follower.about.refused;
+            follower.about.refused = refused || (before && mutant::on(Mutant::KeepRefusal));
             if refused && !before {
                 self.proposal_due = now;
             }
@@ -384,13 +387,13 @@ impl Sds {
 
     fn link_down(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         match self.links.remove(&link) {
-            Some(Who::Mdm) => {
+            Some(PeerRole::Mdm) => {
                 self.map.forget_pages();
                 self.news.forget_pages();
                 self.mdm.finder.lost(now, out.prng());
             }
-            Some(Who::Claimant) => drop(self.mdm.claimants.take(link)),
-            Some(Who::Follower(device)) => {
+            Some(PeerRole::Claimant) => drop(self.mdm.claimants.take(link)),
+            Some(PeerRole::Follower(device)) => {
                 let follower = self.followers.change(device).filter(|f| f.link() == Some(link));
                 if let Some(follower) = follower {
                     let was_up = follower.up().is_some();
@@ -403,10 +406,10 @@ impl Sds {
                     }
                 }
             }
-            Some(Who::Leader(device, _)) => self.sessions.leader_lost(device, link),
+            Some(PeerRole::Leader(device, _)) => self.sessions.leader_lost(device, link),
             // If it was the newest one, operations from it that have not begun are dropped: the
             // client sends again what it still needs (rule R16).
-            Some(Who::Client(sdc, _)) => {
+            Some(PeerRole::Client(sdc, _)) => {
                 if self.sessions.client_lost(sdc, link)
                     && !mutant::on(Mutant::NoSession)
                     && let Some(mirror) = &mut self.mirror
@@ -414,7 +417,7 @@ impl Sds {
                     mirror.session_over(now, sdc, out);
                 }
             }
-            Some(Who::Stranger) => self.sessions.forget(link),
+            Some(PeerRole::Stranger) => self.sessions.forget(link),
             None => {}
         }
     }

@@ -2,7 +2,7 @@
 //! dispatch of frames.
 
 use super::sessions::Waiting;
-use super::{Sds, Who};
+use super::{PeerRole, Sds};
 use crate::link::handshake::{check_hello, read_hello, send_welcome};
 use crate::link::session::Session;
 use crate::link::{Answer, PeerId, welcome};
@@ -26,17 +26,22 @@ fn unsaid(map: MapVersion) -> Sender {
     Sender { incarnation: Incarnation(0), map }
 }
 
-impl Who {
+impl PeerRole {
     /// Returns the version of the peer's link; `None` during the handshake.
     #[inline]
     fn version(self, sds: &Sds, link: LinkId) -> Option<u16> {
         let dialled = match self {
-            Who::Client(_, version) | Who::Leader(_, version) => return Some(version),
-            Who::Follower(device) => sds.followers.up(device),
-            Who::Mdm => sds.mdm.finder.dialer().up(),
-            Who::Claimant | Who::Stranger => None,
+            PeerRole::Client(_, version) | PeerRole::Leader(_, version) => return Some(version),
+            PeerRole::Follower(device) => sds.followers.up(device),
+            PeerRole::Mdm => sds.mdm.finder.dialer().up(),
+            PeerRole::Claimant | PeerRole::Stranger => None,
         };
         dialled.filter(|up| up.id == link).map(|up| up.version)
+    }
+
+    /// True if this shard has dialled the peer, whose welcome comes before all else.
+    fn is_dialled(self) -> bool {
+        matches!(self, PeerRole::Follower(_) | PeerRole::Mdm | PeerRole::Claimant)
     }
 }
 
@@ -49,17 +54,17 @@ impl Sds {
         out: &mut Effects,
     ) {
         let Some(dial) = dial else {
-            self.links.insert(link, Who::Stranger);
+            self.links.insert(link, PeerRole::Stranger);
             return;
         };
         if self.mdm.finder.dialled(dial) {
-            self.links.insert(link, Who::Mdm);
+            self.links.insert(link, PeerRole::Mdm);
             let hello = self.own_hello();
             return self.mdm.finder.dialer_mut().link_up(now, link, &hello, out);
         }
         match self.followers.dialled(dial) {
             Some((device, true)) => {
-                self.links.insert(link, Who::Follower(device));
+                self.links.insert(link, PeerRole::Follower(device));
                 let hello = Hello { to: device.0, ..self.own_hello() };
                 let follower = self.followers.change(device).expect("it was dialled");
                 follower.about.refused = false;
@@ -80,14 +85,18 @@ impl Sds {
     ) {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
-        if let Err(why) = wire::check_version(h, who.version(self, link)) {
+        let version = who.version(self, link);
+        if let Err(why) = wire::check_version(h, version) {
             return self.refuse(now, link, why, out);
+        }
+        if version.is_none() && who.is_dialled() && !h.kind().is_some_and(Kind::is_handshake) {
+            return self.refuse(now, link, "a frame before the welcome", out);
         }
         if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });
             // A client can send its data again. Every other link starts over.
             return match (who, message::Write::try_from(h)) {
-                (Who::Client(_, version), Ok(write)) => {
+                (PeerRole::Client(_, version), Ok(write)) => {
                     let link = PeerLink::new(link, version);
                     self.answer(link, &write.request, Status::Damaged, out)
                 }
@@ -95,16 +104,16 @@ impl Sds {
             };
         }
         let done = match who {
-            Who::Client(sdc, version) => {
+            PeerRole::Client(sdc, version) => {
                 self.client_frame(now, PeerLink::new(link, version), sdc, h, body, out)
             }
-            Who::Leader(device, version) => {
+            PeerRole::Leader(device, version) => {
                 self.leader_frame(now, PeerLink::new(link, version), device, h, body, out)
             }
-            Who::Follower(device) => self.follower_frame(now, link, device, h, &body, out),
-            Who::Mdm => self.mdm_frame(now, link, h, &body, out),
-            Who::Claimant => self.claimant_frame(now, link, h, &body, out),
-            Who::Stranger => {
+            PeerRole::Follower(device) => self.follower_frame(now, link, device, h, &body, out),
+            PeerRole::Mdm => self.mdm_frame(now, link, h, &body, out),
+            PeerRole::Claimant => self.claimant_frame(now, link, h, &body, out),
+            PeerRole::Stranger => {
                 self.greeted(now, link, h, &body, out);
                 Ok(())
             }
@@ -183,7 +192,9 @@ impl Sds {
             PeerId::Client(sdc, _) => {
                 // R8: this process may not have seen the newer incarnation, but its writes are
                 // listed with the data.
-                if incarnation < mirror.newest_life(sdc) && !mutant::on(Mutant::OldIncarnation) {
+                if incarnation < mirror.replicas().newest_life(sdc)
+                    && !mutant::on(Mutant::OldIncarnation)
+                {
                     let text = "a newer process has this client's name";
                     return Err(refusal(RefusalCode::Superseded, text));
                 }
@@ -192,14 +203,14 @@ impl Sds {
                 if !mutant::on(Mutant::NoSession) {
                     mirror.session_over(now, sdc, out);
                 }
-                self.links.insert(link, Who::Client(sdc, version));
+                self.links.insert(link, PeerRole::Client(sdc, version));
                 self.sessions.clients.insert(sdc, session)
             }
             _ => {
                 let device = DeviceId(hello.id);
                 let session =
                     Session::newer(self.sessions.leaders.get(&device).copied(), hello, link)?;
-                self.links.insert(link, Who::Leader(device, version));
+                self.links.insert(link, PeerRole::Leader(device, version));
                 if mutant::on(Mutant::BelieveHello) {
                     let map = MapVersion(hello.map);
                     mirror.heard(now, device, Sender { incarnation, map }, out);

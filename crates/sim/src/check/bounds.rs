@@ -72,7 +72,7 @@ fn client_rows(is: sdc::ListLengths, may: sdc::ListLengths) -> [Row; 10] {
 }
 
 /// Returns all lists of an MDM by name.
-fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 9] {
+fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
     let mdm::ListLengths {
         admins,
         inputs,
@@ -80,6 +80,7 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 9] {
         member_links,
         parts,
         all_parts,
+        contacts,
         heard_of,
         words,
         turned_away,
@@ -91,6 +92,7 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 9] {
         ("links in the name of an MDM", member_links, may.member_links),
         ("bytes of a message in parts", parts, may.parts),
         ("bytes of all messages in parts", all_parts, may.all_parts),
+        ("MDMs that it dials", contacts, may.contacts),
         ("MDMs that called", heard_of, may.heard_of),
         ("devices that have told what they know", words, may.words),
         ("servers that were turned away", turned_away, may.turned_away),
@@ -144,7 +146,6 @@ mod tests {
     use super::*;
     use crate::run;
     use crate::trace::Sink;
-    use mirror::Mirror;
     use std::collections::BTreeSet;
 
     /// Accessor of one list.
@@ -179,13 +180,14 @@ mod tests {
         (|g| &mut g.nbd.waiting_bytes, "bytes of writes that wait for space"),
     ];
     /// The same of an MDM.
-    const MDM: [(List<mdm::ListLengths>, &str); 9] = [
+    const MDM: [(List<mdm::ListLengths>, &str); 10] = [
         (|g| &mut g.admins, "links for orders"),
         (|g| &mut g.inputs, "inputs"),
         (|g| &mut g.link_inputs, "inputs of a link"),
         (|g| &mut g.member_links, "links in the name of an MDM"),
         (|g| &mut g.parts, "bytes of a message in parts"),
         (|g| &mut g.all_parts, "bytes of all messages in parts"),
+        (|g| &mut g.contacts, "MDMs that it dials"),
         (|g| &mut g.heard_of, "MDMs that called"),
         (|g| &mut g.words, "devices that have told what they know"),
         (|g| &mut g.turned_away, "servers that were turned away"),
@@ -215,7 +217,7 @@ mod tests {
 
     #[test]
     fn each_list_of_a_server_is_judged_by_its_own_bound() {
-        judge_each(Mirror::<Device>::may_grow(&base::Limits::TEST_MIN), SERVER, rows);
+        judge_each(mirror::ListLengths::most(&base::Limits::TEST_MIN), SERVER, rows);
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
         let client = r.below(u64::from(plan.clients)) as u8;
         let connection = r.below(u64::from(plan.nbd)) as u8;
         let action = match r.below(10) {
-            0..=7 => Action::Hang(client, connection),
+            0..=7 => Action::CloseNbd(client, connection),
             _ => Action::Deaf(client, connection, r.range(1, 800) as u32),
         };
         plan.steps.push(Timed { at, action });

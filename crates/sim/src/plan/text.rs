@@ -18,6 +18,21 @@ const DAMAGE: [(Damage, &str); 4] = [
     (Damage::Astray, "astray"),
 ];
 
+const FINAL_FAULTS: [(FinalFault, &str); 12] = [
+    (FinalFault::Dead, "dead"),
+    (FinalFault::Cut, "cut"),
+    (FinalFault::Unheard, "unheard"),
+    (FinalFault::Heard, "heard"),
+    (FinalFault::Dark, "dark"),
+    (FinalFault::Frozen, "frozen"),
+    (FinalFault::Mute, "mute"),
+    (FinalFault::Deaf, "deaf"),
+    (FinalFault::FailedDisk, "failed-disk"),
+    (FinalFault::SlowLinks, "slow-links"),
+    (FinalFault::SlowDisk, "slow-disk"),
+    (FinalFault::HungDisk, "hung-disk"),
+];
+
 const HEADER: &str = "gabion-plan 1";
 
 macro_rules! limits {
@@ -77,22 +92,9 @@ impl fmt::Display for Plan {
         if self.growth != 0 {
             writeln!(f, "growth {}", self.growth)?;
         }
-        if let Some((sds, outcast)) = self.outcast {
-            let how = match outcast {
-                FinalFault::Dead => "dead",
-                FinalFault::Cut => "cut",
-                FinalFault::Unheard => "unheard",
-                FinalFault::Heard => "heard",
-                FinalFault::Dark => "dark",
-                FinalFault::Frozen => "frozen",
-                FinalFault::Mute => "mute",
-                FinalFault::Deaf => "deaf",
-                FinalFault::FailedDisk => "failed-disk",
-                FinalFault::SlowLinks => "slow-links",
-                FinalFault::SlowDisk => "slow-disk",
-                FinalFault::HungDisk => "hung-disk",
-            };
-            writeln!(f, "outcast {sds} {how}")?;
+        if let Some((sds, fault)) = self.outcast {
+            let named = FINAL_FAULTS.iter().find(|(known, _)| *known == fault);
+            writeln!(f, "outcast {sds} {}", named.expect("all are there").1)?;
         }
         if self.busy {
             writeln!(f, "busy 1")?;
@@ -207,7 +209,7 @@ impl fmt::Display for Action {
             Action::Replace(i) => write!(f, "replace {i}"),
             Action::OlderDisk(i) => write!(f, "older-disk {i}"),
             Action::NewerDisk(i) => write!(f, "newer-disk {i}"),
-            Action::Hang(client, c) => write!(f, "hang {client} {c}"),
+            Action::CloseNbd(client, c) => write!(f, "close-nbd {client} {c}"),
             Action::Deaf(client, c, ms) => write!(f, "deaf {client} {c} {ms}"),
             Action::Become(who, newer) => write!(f, "become {who} {}", u8::from(*newer)),
             Action::Level => write!(f, "level"),
@@ -326,7 +328,7 @@ impl FromStr for Action {
             ["newer-disk", i] => Action::NewerDisk(i.parse()?),
             ["return", i] => Action::Return(i.parse()?),
             ["ambush", after_us, away_ms] => Action::Ambush(after_us.parse()?, away_ms.parse()?),
-            ["hang", client, c] => Action::Hang(client.parse()?, c.parse()?),
+            ["close-nbd", client, c] => Action::CloseNbd(client.parse()?, c.parse()?),
             ["deaf", client, c, ms] => Action::Deaf(client.parse()?, c.parse()?, ms.parse()?),
             ["become", who, newer] => Action::Become(who.parse()?, newer.parse::<u8>()? != 0),
             ["level"] => Action::Level,
@@ -419,28 +421,14 @@ impl Plan {
                 self.limits = if self.shipped { Limits::SHIPPED } else { Limits::TEST_MIN };
             }
             "outcast" => {
-                let (sds, how) =
-                    rest.split_once(' ').context("a server and its fate are needed")?;
-                let how = match how {
-                    "dead" => FinalFault::Dead,
-                    "cut" => FinalFault::Cut,
-                    "unheard" => FinalFault::Unheard,
-                    "heard" => FinalFault::Heard,
-                    "dark" => FinalFault::Dark,
-                    "frozen" => FinalFault::Frozen,
-                    "mute" => FinalFault::Mute,
-                    "deaf" => FinalFault::Deaf,
-                    "failed-disk" => FinalFault::FailedDisk,
-                    "slow-links" => FinalFault::SlowLinks,
-                    "slow-disk" => FinalFault::SlowDisk,
-                    "hung-disk" => FinalFault::HungDisk,
-                    _ => {
-                        bail!(
-                            "a fate is dead, cut, unheard, heard, dark, frozen, slow-links, slow-disk or hung-disk"
-                        )
-                    }
-                };
-                self.outcast = Some((sds.parse()?, how));
+                let (sds, fault) =
+                    rest.split_once(' ').context("a server and its fault are needed")?;
+                let known = FINAL_FAULTS.iter().find(|(_, name)| *name == fault);
+                let known = known.with_context(|| {
+                    let names = FINAL_FAULTS.map(|(_, name)| name).join(", ");
+                    format!("no final fault is named {fault:?}: there are {names}")
+                })?;
+                self.outcast = Some((sds.parse()?, known.0));
             }
             "newer" => self.newer = rest.parse()?,
             "busy" => self.busy = rest.parse::<u8>()? != 0,
@@ -482,5 +470,7 @@ mod tests {
     fn mistakes_name_their_line() {
         let error = "gabion-plan 1\nseed 1\nat 0.5 crash sdx".parse::<Plan>().unwrap_err();
         assert!(format!("{error:#}").contains("line 3"), "{error:#}");
+        let error = "gabion-plan 1\noutcast 1 gone".parse::<Plan>().unwrap_err();
+        assert!(format!("{error:#}").contains("deaf, failed-disk,"), "{error:#}");
     }
 }

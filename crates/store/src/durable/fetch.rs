@@ -1,6 +1,6 @@
 //! Reading blocks of a unit, and comparing them with their checksums.
 
-use super::job::{Op, Piece, Reader, Span};
+use super::job::{Op, Piece, Probe, Reader, Span};
 use super::layout::SLOT_BLOCKS;
 use super::store::Durable;
 use base::BLOCK;
@@ -31,7 +31,7 @@ impl Durable {
         let pieces = &self.jobs.get(key).expect("it has pieces").fetch.pieces[span.now()];
         let (first, last) = (&pieces[0], &pieces[pieces.len() - 1]);
         let (block, len) = match span.probe {
-            Some(probe) => (first.first + u32::from(probe), BLOCK),
+            Some(probe) => (first.first + u32::from(probe.block), BLOCK),
             None => (first.first, (last.first + last.count - first.first) * BLOCK),
         };
         let slot = first.slot + block / SLOT_BLOCKS - first.first / SLOT_BLOCKS;
@@ -41,8 +41,8 @@ impl Durable {
 
     /// Takes pieces of a job that were read. Unreadable data counts as damaged: after it is written
     /// again, it can be read again. If several pieces were read together, each one is tried alone,
-    /// and then each block: another copy may lack one that is whole here. The bad place may hold no
-    /// data, and then no block is damaged.
+    /// and then its blocks up to the end of the first unreadable run: another copy may lack a block
+    /// that is whole here. The bad place may hold no data, and then no block is damaged.
     pub(super) fn fetched(
         &mut self,
         key: u64,
@@ -54,19 +54,20 @@ impl Durable {
         match (&mut job.fetch.pieces[span.now()], result) {
             ([p], result) if span.probe.is_some() => {
                 let probe = span.probe.unwrap_or_default();
-                let (mut first, mut blocks) = (p.first as u16, p.count as u16);
-                if result.is_err() {
-                    (first, blocks) = (first + probe, 1);
-                } else if probe + 1 < blocks {
-                    return self.read_span(key, Span { probe: Some(probe + 1), ..span }, out);
+                match probe.next(result.is_ok(), p.count as u16) {
+                    Ok(next) => {
+                        return self.read_span(key, Span { probe: Some(next), ..span }, out);
+                    }
+                    Err((skip, blocks)) => {
+                        let first = p.first as u16 + skip;
+                        job.error = job.error.or(Some(DiskError::Corrupt { first, blocks }));
+                    }
                 }
-                // If each block can be read alone, it is unknown which one failed before.
-                job.error = job.error.or(Some(DiskError::Corrupt { first, blocks }));
             }
             ([piece], Ok(data)) => piece.data = data,
             (pieces, Ok(data)) => share(pieces, &data),
             ([p], Err(_)) if p.count > 1 => {
-                return self.read_span(key, Span { probe: Some(0), ..span }, out);
+                return self.read_span(key, Span { probe: Some(Probe::default()), ..span }, out);
             }
             ([p], Err(_)) => {
                 let (first, blocks) = (p.first as u16, p.count as u16);

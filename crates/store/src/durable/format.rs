@@ -1,7 +1,7 @@
 //! The bytes on the device, format 1: fixed little-endian structs, and their checksums.
 //!
 //! `docs/internals/on-disk.md` draws them. Any change here makes a new format: the golden bytes in
-//! `tests/format.rs` catch it.
+//! `tests/all/format.rs` catch it.
 
 use super::layout::GROWTHS;
 use base::UnitKey;

@@ -47,9 +47,33 @@ pub(super) struct Span {
     pub last: u16,
     /// The read of all of them failed, so the pieces are read one by one.
     pub singly: bool,
-    /// The first piece can't be read as a whole, so its blocks are read one by one: this one, from
-    /// the start of the piece.
-    pub probe: Option<u16>,
+    /// The first piece can't be read as a whole, so its blocks are read one by one.
+    pub probe: Option<Probe>,
+}
+
+/// A search for the first run of unreadable blocks of a piece. Blocks count from its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Probe {
+    /// The block that is read now.
+    pub block: u16,
+    /// Number of unreadable blocks directly in front of it.
+    run: u16,
+}
+
+impl Probe {
+    /// Takes the result of reading the block, in a piece of `blocks` blocks. Returns the next step,
+    /// or the first unreadable block and the length of the run. If each block can be read alone, it
+    /// is unknown which one failed before: then all of them count.
+    pub(super) fn next(self, readable: bool, blocks: u16) -> Result<Probe, (u16, u16)> {
+        let Probe { block, run } = self;
+        let next = Probe { block: block + 1, run: if readable { 0 } else { run + 1 } };
+        match next.run {
+            0 if run > 0 => Err((block - run, run)),
+            _ if next.block < blocks => Ok(next),
+            0 => Err((0, blocks)),
+            run => Err((next.block - run, run)),
+        }
+    }
 }
 
 impl Span {
@@ -307,4 +331,38 @@ pub(super) enum Waiter {
     Home(Vec<(u32, u32, u64)>),
     /// The checkpoint.
     Checkpoint,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Probes a piece, `#` marks its unreadable blocks, and returns the run that was found and the
+    /// number of reads.
+    fn found(piece: &str) -> ((u16, u16), usize) {
+        let blocks = piece.len() as u16;
+        let (mut probe, mut reads) = (Probe::default(), 0);
+        loop {
+            reads += 1;
+            let readable = piece.as_bytes()[usize::from(probe.block)] != b'#';
+            match probe.next(readable, blocks) {
+                Ok(next) => probe = next,
+                Err(run) => return (run, reads),
+            }
+        }
+    }
+
+    #[test]
+    fn a_probe_finds_the_first_run_of_unreadable_blocks() {
+        for (piece, run, reads) in [
+            ("#...", (0, 1), 2),
+            (".##.#", (1, 2), 4),
+            ("..##", (2, 2), 4),
+            ("...#", (3, 1), 4),
+            ("####", (0, 4), 4),
+            ("....", (0, 4), 4),
+        ] {
+            assert_eq!(found(piece), (run, reads), "{piece}");
+        }
+    }
 }

@@ -23,7 +23,6 @@ use super::reply;
 use super::request::{self, Attached, Header, Refusal, Step};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use base::mutant::{self, Mutant};
 use base::{Limits, Slab, VolumeId};
 use seam::{BlockError, BlockRequest, Buf, BufPool, Head};
 
@@ -68,8 +67,6 @@ struct InFlight {
     /// The length of the request to the volume.
     len: u32,
     cost: u32,
-    /// True if the mutant has already answered it.
-    answered: bool,
     /// True if it waits for space, and does not count as in flight.
     waits: bool,
 }
@@ -179,9 +176,7 @@ impl Session {
         let (Phase::Serving(export) | Phase::Ending(export)) = self.phase else {
             return;
         };
-        if !op.answered {
-            out.push(answer(&op, &export, result, pool));
-        }
+        out.push(answer(&op, &export, result, pool));
         let ends = self.stopping || matches!(self.phase, Phase::Ending(_));
         if ends && self.flying.is_empty() {
             self.close(None, out);
@@ -408,12 +403,7 @@ impl Session {
                 return out.push(reply::failure(export.structured, header.cookie, error, &why));
             }
         };
-        let answered =
-            mutant::on(Mutant::AckBeforeReply) && matches!(header.command, NBD_CMD_WRITE);
-        if answered {
-            out.push(reply::success(export.structured, header.cookie));
-        }
-        let op = InFlight { header, len, cost, answered, waits: false };
+        let op = InFlight { header, len, cost, waits: false };
         let tag = self.flying.insert(op).expect("a frame waits while the table is full");
         self.flying_bytes += u64::from(cost);
         let request = BlockRequest { volume: export.volume, kind, at: header.at, len, body };

@@ -17,8 +17,10 @@
 //! | `Reply` | 36 to 39, 48 to 63, 80 to 87, 92 to 103, 120 to 127 |
 //! | `Replicate` | 20 and 21 |
 //! | `Replicated` | 36 to 39, 56 to 63, 80 to 95, 120 to 127 |
+//!
+//! Flags that are free are in [`FREE_FLAGS`].
 
-use super::layout::{Mask, both, span};
+use super::layout::{Mask, both, flags, span};
 use super::{Damage, Extents, Fetch, Fetched, Read, Replicate, Replicated, Reply, Write, Zero};
 
 /// The class of service, and the generation of a snapshot.
@@ -38,10 +40,26 @@ const ROOM: [(Mask, Mask); 10] = [
     (Replicated::USED, both(CLASS_AND_SNAPSHOT, span(64, 16))),
 ];
 
+/// The flags of each kind that have no meaning yet. 64 is left out: it is `NO_BODY_CRC` where a
+/// body may have no checksum.
+const FREE_FLAGS: [(Mask, u8); 10] = [
+    (Read::USED, 1 | 2 | 8 | 16 | 32 | 128),
+    (Write::USED, 1 | 2 | 8 | 16 | 32 | 128),
+    (Zero::USED, 2 | 8 | 16 | 32 | 128),
+    (Extents::USED, 1 | 2 | 8 | 16 | 32 | 128),
+    (Fetch::USED, 1 | 2 | 4 | 8 | 16 | 32 | 128),
+    (Fetched::USED, 1 | 2 | 4 | 8 | 16 | 32 | 128),
+    (Damage::USED, 1 | 2 | 4 | 8 | 16 | 32 | 128),
+    (Replicate::USED, 4 | 32),
+    (Reply::USED, 2 | 4 | 8 | 16 | 32 | 128),
+    (Replicated::USED, 1 | 2 | 4 | 8 | 16 | 32 | 128),
+];
+
 const _: () = {
     let mut kind = 0;
     while kind < ROOM.len() {
         both(ROOM[kind].0, ROOM[kind].1); // fails to compile if a field is there
+        both(FREE_FLAGS[kind].0, flags(FREE_FLAGS[kind].1)); // or a flag
         kind += 1;
     }
 };

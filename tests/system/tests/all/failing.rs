@@ -9,13 +9,18 @@ use system::ledger::{Ledger, Writers};
 use system::{Cluster, Failing, MIB, Options, case, secs};
 
 const OPTIONS: Options =
-    Options { sds: 3, device: "file:256MiB", volumes: &["vol1:32MiB", "vol2:32MiB"], more: &[] };
-const BYTES: u64 = 32 * MIB;
+    Options { sds: 3, device: "file:256MiB", volumes: &["vol1:96MiB", "vol2:32MiB"], more: &[] };
+/// Size of the volume that is read. Repaired blocks are read from memory until 8 MiB of them wait
+/// there for their slots. The second server leads a third of the volume, which is far more.
+const READ_BYTES: u64 = 96 * MIB;
+
+/// Size of the volume that is written.
+const WRITTEN_BYTES: u64 = 32 * MIB;
 
 /// Starts a cluster with data, whose second server has a device that can fail.
 fn cluster() -> Result<(Cluster, Failing)> {
     let cluster = Cluster::start(&OPTIONS)?;
-    cluster.fill("vol1", &Random::new(5).bytes(BYTES as usize))?;
+    cluster.fill("vol1", &Random::new(5).bytes(READ_BYTES as usize))?;
     cluster.gabion(&["down"])?.ok()?;
     let disk = Failing::over(&cluster.device(2))?;
     cluster.start_again()?;
@@ -27,10 +32,10 @@ fn cluster() -> Result<(Cluster, Failing)> {
 fn what_a_device_cannot_read_comes_from_the_other_copy() {
     case(|| {
         let (cluster, disk) = cluster()?;
-        let content = Random::new(5).bytes(BYTES as usize);
+        let content = Random::new(5).bytes(READ_BYTES as usize);
         disk.set(Read, true);
         cluster.verify("vol1", &content)?;
-        // Blocks that were just rewritten can't be read either: the device is useless.
+        // Blocks that were rewritten can't be read from their slots either: the device is useless.
         cluster.wait_down("sds2")?;
         ended(&cluster, "can't read what was just written to it")?;
         disk.set(Read, false);
@@ -57,7 +62,7 @@ fn ended(cluster: &Cluster, why: &str) -> Result<()> {
 /// there, including on the device.
 fn fails(operation: Operation) -> Result<()> {
     let (cluster, disk) = cluster()?;
-    let ledgers = (0..2).map(|n| Ledger::new(n, 2, BYTES)).collect();
+    let ledgers = (0..2).map(|n| Ledger::new(n, 2, WRITTEN_BYTES)).collect();
     let mut writers = Writers::start(&cluster, "vol2", ledgers)?;
     writers.wait(100)?;
     disk.set(operation, true);

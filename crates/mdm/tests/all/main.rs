@@ -1,0 +1,16 @@
+//! Tests of the MDM from the outside: its state, its log, its controller.
+
+mod apply;
+mod balance;
+mod common;
+mod damage;
+mod golden;
+mod healer;
+mod log;
+mod losses;
+mod objects;
+mod random;
+mod recovery;
+mod reshape;
+mod scale;
+mod slowness;

@@ -1,0 +1,158 @@
+//! What devices report to an MDM that continues alone ([`mdm::recovery`] has the rules), and when
+//! the reports are evaluated.
+//!
+//! Invariant: a report counts for the device that sent it as soon as that has registered, and until
+//! it registers again without one.
+
+use super::links::Link;
+use base::{DeviceId, Duration, Time};
+use mdm::command::Command;
+use mdm::recovery::{self, Word, Words};
+use mdm::{Refused, State};
+use seam::{Effects, Note};
+use wire::control::{Ask, ObjectKind, RecoveryStatus, Report};
+
+/// Interval at which the reports are evaluated.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// The reports of devices in their current incarnations, while groups are in doubt.
+#[derive(Default)]
+pub(super) struct Reports {
+    words: Words,
+    /// When the reports are evaluated next.
+    due: Time,
+    /// Until when devices that have not reported are waited for.
+    patient_until: Time,
+    /// The state's index, and whether the recovery was patient, when the reports last led to no
+    /// command.
+    nothing_follows: Option<(u64, bool)>,
+}
+
+impl Reports {
+    /// Waits for devices: this MDM leads from now on.
+    pub(super) fn begin(&mut self, now: Time, patience: Duration) {
+        (self.due, self.patient_until) = (now, now + patience);
+        self.nothing_follows = None;
+    }
+
+    /// Forgets all reports.
+    pub(super) fn clear(&mut self) {
+        self.words.clear();
+    }
+
+    /// Returns the number of devices that have reported.
+    pub(super) fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Returns all reports.
+    pub(super) fn words(&self) -> &Words {
+        &self.words
+    }
+
+    /// Takes the report of a device that has registered.
+    pub(super) fn heed(&mut self, device: DeviceId, word: Option<Word>, state: &State) {
+        self.nothing_follows = None;
+        match word {
+            Some(word) => state.heed(&mut self.words, device, word),
+            None => drop(self.words.remove(&device)),
+        }
+    }
+
+    /// Returns when the reports are evaluated next.
+    pub(super) fn due(&self) -> Time {
+        self.due
+    }
+
+    fn is_patient(&self, now: Time) -> bool {
+        now < self.patient_until
+    }
+
+    /// Returns how far the recovery is.
+    pub(super) fn status(&self, now: Time, state: &State) -> Option<RecoveryStatus> {
+        state.recovery_status(&self.words, self.is_patient(now))
+    }
+
+    /// Returns the command that follows from the reports, if it is time to evaluate them.
+    pub(super) fn evaluate(
+        &mut self,
+        now: Time,
+        state: &State,
+        out: &mut Effects,
+    ) -> Option<Command> {
+        if self.due > now {
+            return None;
+        }
+        self.due = now + EVERY;
+        if !state.wants_reports() {
+            self.words.clear();
+            return None;
+        }
+        let (patient, at) = (self.is_patient(now), state.index);
+        if self.nothing_follows == Some((at, patient)) {
+            return None;
+        }
+        let Some(command) = recovery::plan(state, &self.words, patient) else {
+            self.nothing_follows = Some((at, patient));
+            return None;
+        };
+        if let Command::Reconcile(c) = &command {
+            out.note(match c.close {
+                true => Note::Recovered { number: state.recovery.number },
+                false => Note::Reconciled { groups: c.groups.len() as u32 },
+            });
+            if !c.close {
+                self.due = now; // there may be more commands
+            }
+        }
+        Some(command)
+    }
+
+    /// Returns the result of an order that concerns a recovery (to end it with the reports so far,
+    /// or to delete volumes that no device knows), or an error for an order that has to wait until
+    /// it ends. `None`: the recovery does not concern the order.
+    pub(super) fn order(
+        &self,
+        now: Time,
+        ask: Option<&Ask>,
+        state: &State,
+    ) -> Option<Result<Option<Command>, Refused>> {
+        let open = state.recovery.open;
+        match ask {
+            Some(Ask::RecoverMdm(m)) if !m.delete.is_empty() => {
+                Some(state.forget_command(m).map(Some))
+            }
+            Some(Ask::RecoverMdm(m)) if m.finish && open => {
+                // Reports that just arrived come first: the next evaluation takes them in.
+                let (words, patient) = (&self.words, self.is_patient(now));
+                let news = matches!(recovery::plan(state, words, patient),
+                    Some(Command::Reconcile(c)) if !c.close);
+                Some(match news {
+                    true => Err(Refused::Recovering),
+                    false => Ok(Some(recovery::close(state, words, patient))),
+                })
+            }
+            Some(Ask::RecoverMdm(m)) if m.finish => Some(Err(Refused::NotRecovering)),
+            Some(Ask::RecoverMdm(_)) => Some(Err(Refused::MajorityWorks)),
+            Some(Ask::Status(_) | Ask::Backup(_) | Ask::Damage(_)) => None,
+            // Devices that were added since then belong to such objects. Without the objects, they
+            // could not register and report.
+            Some(Ask::CreateObject(_)) => None,
+            Some(Ask::Rename(m)) if is_home(m.kind()) => None,
+            _ => open.then_some(Err(Refused::Recovering)),
+        }
+    }
+}
+
+/// Adds a part of a device's report to its link. Returns false if it names more than there can be.
+pub(super) fn add_part(link: Option<&mut Link>, part: Report, state: &State) -> bool {
+    match link.filter(|_| state.wants_reports()) {
+        Some(link) => link.word.get_or_insert_default().add(part),
+        None => true,
+    }
+}
+
+/// Returns true if servers name such an object as the place of their devices.
+fn is_home(kind: ObjectKind) -> bool {
+    matches!(kind, ObjectKind::Domain | ObjectKind::FaultSet | ObjectKind::Pool)
+}

@@ -1,0 +1,492 @@
+//! What a leader watches: which devices and clients it hears, and which devices are gone, slow, cut
+//! off, or in need of a copy.
+//!
+//! It finds things out and returns commands. It does not change the state: [`super::work`] does.
+//! Devices that are up in the map have to be heard from the moment at which this MDM begins to
+//! lead; what happened before is not known.
+//!
+//! [`healing`]: what follows for devices that are slow or cut off, and for groups.
+//!
+//! Invariants: nothing is dialled unless this MDM serves. All of it is of one leadership, and is
+//! forgotten with it.
+//!
+//! It keeps no connection of its own to an SDS: its dials only find out whether a process listens,
+//! and name the MDM's incarnation, so that a server whose link still leads to an earlier one
+//! reconnects at once.
+
+mod healing;
+
+use super::dials::Dials;
+use super::inputs::Inputs;
+use super::links::{Gone, Links};
+use super::verdicts::{self, Verdicts};
+use alloc::collections::BTreeSet;
+use base::mutant::{self, Mutant};
+use base::{DeviceId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
+use core::net::SocketAddr;
+use mdm::command::{Command, DeviceDown};
+use mdm::detector::{Detector, Verdict};
+use mdm::healer::Healer;
+use mdm::observed::Observed;
+use mdm::reach::Reach;
+use mdm::slowness::Slowness;
+use mdm::state::State;
+use seam::{DialError, DialId, Effects, Note};
+use wire::control::{BuildInfo, Heartbeat, Intent, Proposal, Register};
+
+/// What a leader watches.
+pub(super) struct Watch {
+    limits: Limits,
+    /// True while this MDM leads and the cluster is formed.
+    serves: bool,
+    detector: Detector,
+    healer: Healer,
+    slowness: Slowness,
+    reach: Reach,
+    observed: Observed,
+    /// Devices that are down in the map and sent a heartbeat.
+    revived: BTreeSet<DeviceId>,
+    /// Verdicts that wait for those on the same server's other devices.
+    verdicts: Verdicts,
+    /// True if the driver was told that rebuilds are held back, because many servers are away.
+    rebuilds_held: bool,
+    /// True if the driver was told that silent servers are not declared lost: too many are silent.
+    held_back: bool,
+}
+
+/// Returns the devices that this command declares down.
+fn downs(command: &Command) -> &[DeviceDown] {
+    match command {
+        Command::DeviceDown(c) => core::slice::from_ref(c),
+        Command::DevicesDown(c) => &c.list,
+        _ => &[],
+    }
+}
+
+impl Watch {
+    /// Creates what a leader starts with: it has heard nobody.
+    pub(super) fn new(limits: &Limits) -> Watch {
+        Watch {
+            limits: limits.clone(),
+            serves: false,
+            detector: Detector::new(limits),
+            healer: Healer::default(),
+            slowness: Slowness::default(),
+            reach: Reach::default(),
+            observed: Observed::default(),
+            revived: BTreeSet::new(),
+            verdicts: Verdicts::default(),
+            rebuilds_held: false,
+            held_back: false,
+        }
+    }
+
+    /// Begins to serve. All devices are dialled: if the host of an earlier leader lost power, a
+    /// server's link to it may seem to be up for as long as TCP retries, and the server must not be
+    /// declared lost because of that. A failed dial proves nothing here: when everything is started
+    /// at once, a server may not listen yet.
+    pub(super) fn begin(&mut self, now: Time, state: &State, dials: &mut Dials, out: &mut Effects) {
+        self.serves = true;
+        self.detector.silent(now);
+        for (id, device) in &state.devices {
+            self.watch(now, *id, state);
+            if !device.up {
+                self.detector.unwatch(*id);
+            }
+        }
+        for device in state.devices.keys() {
+            if let Some(to) = address(*device, state) {
+                dials.dial(to, out);
+            }
+        }
+    }
+
+    /// Stops to serve.
+    pub(super) fn stop(&mut self) {
+        self.serves = false;
+        self.revived.clear();
+    }
+
+    /// Returns true while this MDM leads and the cluster is formed.
+    pub(super) fn serves(&self) -> bool {
+        self.serves
+    }
+
+    fn watch(&mut self, now: Time, id: DeviceId, state: &State) {
+        let device = &state.devices[&id];
+        let unit = state.unit(device.sds);
+        self.detector.belongs(unit, state.domain_of(device.sds));
+        self.detector.watch(now, id, unit, device.incarnation);
+        self.detector.waits(id, device.intent == Intent::Waiting);
+    }
+
+    /// Does what is due.
+    pub(super) fn tick(
+        &mut self,
+        now: Time,
+        state: &State,
+        (dials, inputs): (&mut Dials, &mut Inputs),
+        out: &mut Effects,
+    ) {
+        for verdict in self.detector.silent(now) {
+            self.judge(now, verdict, state, inputs);
+        }
+        self.verdicts.release(now, inputs);
+        let held_back = self.detector.is_held_back();
+        if held_back != core::mem::replace(&mut self.held_back, held_back) {
+            out.note(Note::MassSilence { over: !held_back });
+        }
+        for device in self.detector.quiet(now) {
+            self.probe(device, state, dials, out);
+        }
+        for device in self.detector.doubtful(now) {
+            self.probe(device, state, dials, out);
+        }
+        for device in self.detector.refusing(now) {
+            out.note(Note::RefusesAlive { device });
+            self.probe(device, state, dials, out);
+        }
+    }
+
+    /// Returns when something is due. The healer is asked in any case once something may be
+    /// proposed, so it is not asked while that is not so (`may_heal`).
+    pub(super) fn wake_at(&self, may_heal: bool) -> Option<Time> {
+        let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
+        let heal = Time::earliest(heal, self.reach.wake_at()).filter(|_| may_heal);
+        Time::earliest(Time::earliest(self.detector.wake_at(), heal), self.verdicts.due())
+    }
+
+    // ---- whom it hears ----
+
+    /// Records a heartbeat of a device that the state has in this incarnation.
+    pub(super) fn device_beats(
+        &mut self,
+        now: Time,
+        (device, life): (DeviceId, Incarnation),
+        heartbeat: Heartbeat,
+        state: &State,
+    ) {
+        self.detector.heard(now, device, life);
+        if !heartbeat.slow.is_empty() {
+            self.slowness.hurry(now);
+        }
+        let seen = self.observed.devices.entry(device).or_default();
+        if let Some(entry) = state.devices.get(&device) {
+            seen.has_settled(entry.store, heartbeat.settled);
+        }
+        seen.beat(now, heartbeat);
+        if !state.is_up(device) {
+            self.revived.insert(device);
+        }
+    }
+
+    /// Records a heartbeat of a client.
+    pub(super) fn sdc_beats(&mut self, now: Time, sdc: SdcId, heartbeat: Heartbeat) {
+        self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
+    }
+
+    /// Returns what it has heard from devices and clients.
+    pub(super) fn observed(&self) -> &Observed {
+        &self.observed
+    }
+
+    /// Returns the devices that are silent and were not declared lost.
+    pub(super) fn unheard(&self, now: Time) -> BTreeSet<DeviceId> {
+        self.detector.unheard(now)
+    }
+
+    /// Returns a device that is down in the map and has sent a heartbeat, and forgets that.
+    pub(super) fn take_revived(&mut self) -> Option<DeviceId> {
+        self.revived.pop_first()
+    }
+
+    /// Returns true if no device is to be revived.
+    pub(super) fn is_idle(&self) -> bool {
+        self.revived.is_empty()
+    }
+
+    /// Records that a device has sent something.
+    pub(super) fn heard(&mut self, now: Time, device: DeviceId, life: Incarnation) {
+        self.detector.heard(now, device, life);
+    }
+
+    /// Records that a device has the map of this version.
+    pub(super) fn device_has(&mut self, device: DeviceId, map: MapVersion) {
+        let seen = self.observed.devices.entry(device).or_default();
+        seen.map = seen.map.max(map);
+    }
+
+    /// Records that a new incarnation of a device begins.
+    pub(super) fn born(&mut self, device: DeviceId) {
+        self.observed.devices.entry(device).or_default().born();
+    }
+
+    /// Records that a device has registered.
+    pub(super) fn device_came(
+        &mut self,
+        now: Time,
+        (device, life): (DeviceId, Incarnation),
+        build: Option<BuildInfo>,
+    ) {
+        self.detector.heard(now, device, life);
+        let seen = self.observed.devices.entry(device).or_default();
+        (seen.connected, seen.build) = (true, build);
+    }
+
+    /// Records that a client has registered.
+    pub(super) fn sdc_came(&mut self, sdc: SdcId, build: Option<BuildInfo>) {
+        let seen = self.observed.sdcs.entry(sdc).or_default();
+        (seen.connected, seen.build) = (true, build);
+    }
+
+    /// Drops the state of a link that is down or about to be closed. If a device had registered on
+    /// it, the reason is looked for.
+    pub(super) fn lost(
+        &mut self,
+        link: LinkId,
+        (links, state): (&mut Links, &State),
+        dials: &mut Dials,
+        out: &mut Effects,
+    ) {
+        match links.remove(link) {
+            Some(Gone::Device(device)) => {
+                self.observed.devices.entry(device).or_default().connected = false;
+                self.probe(device, state, dials, out);
+            }
+            Some(Gone::Sdc(sdc)) => {
+                self.observed.sdcs.entry(sdc).or_default().connected = false;
+            }
+            None => {}
+        }
+    }
+
+    /// Returns how many records of this device's log are known to have been durable while it had
+    /// this content.
+    pub(super) fn settled(&self, m: &Register) -> u64 {
+        let seen = self.observed.devices.get(&DeviceId(m.device));
+        seen.map_or(0, |seen| seen.settled(m.store))
+    }
+
+    // ---- who is gone ----
+
+    /// Finds out whether a process listens at the device's address, unless the device is known to
+    /// be dead.
+    pub(super) fn probe(
+        &mut self,
+        device: DeviceId,
+        state: &State,
+        dials: &mut Dials,
+        out: &mut Effects,
+    ) {
+        let Some(to) = address(device, state).filter(|_| self.serves) else { return };
+        if self.detector.probe(device, dials.next) {
+            dials.dial(to, out);
+        }
+    }
+
+    /// Records that a process listens at a device's address.
+    pub(super) fn answered(&mut self, now: Time, dial: DialId) {
+        self.detector.answered(now, dial.0);
+    }
+
+    /// Records that a dial to a device has failed.
+    pub(super) fn dial_failed(
+        &mut self,
+        now: Time,
+        (dial, why): (DialId, DialError),
+        (state, links): (&State, &Links),
+        inputs: &mut Inputs,
+    ) {
+        if why != DialError::Refused || mutant::on(Mutant::IgnoreRefusal) {
+            return self.detector.probe_over(dial.0);
+        }
+        let Some(verdict) = self.detector.refused(now, dial.0) else { return };
+        // A process that has a link is not dead; perhaps it does not listen yet. If it is dead all
+        // the same, its link breaks, and that is a reason to dial again. The same holds for a
+        // device that is down because others do not reach it: a firewall may refuse in its name
+        // while it runs on.
+        let linked = links.has_device(verdict.device);
+        let up = state.is_up(verdict.device);
+        let here = linked && (up || self.observed.cut_off.contains(&verdict.device));
+        let silent = Verdict { dead: false, ..verdict };
+        if !here || self.detector.still_silent(now, &silent) {
+            self.judge(now, verdict, state, inputs);
+        }
+    }
+
+    /// Handles a verdict: a device seems to be gone.
+    fn judge(&mut self, now: Time, verdict: Verdict, state: &State, inputs: &mut Inputs) {
+        if state.devices.contains_key(&verdict.device) {
+            self.verdicts.add(now, verdict, self.limits.heartbeat_every, state);
+            self.verdicts.release(now, inputs);
+        }
+    }
+
+    /// Returns the verdict on a device that was silent for too long, even if no other one is heard.
+    pub(super) fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
+        self.detector.overdue(now, device)
+    }
+
+    /// Returns true if the verdict is still true.
+    pub(super) fn holds(&mut self, now: Time, verdict: &Verdict) -> bool {
+        verdict.dead || self.detector.still_silent(now, verdict)
+    }
+
+    /// Removes from a proposal what does not count, or not yet: its sender repeats it with each
+    /// heartbeat. Suspicions of servers with several devices wait for verdicts, and so do those of
+    /// devices that are being dialled.
+    pub(super) fn weigh(&mut self, now: Time, m: &mut Proposal, state: &State) {
+        let (by, limits) = (DeviceId(m.device), &self.limits);
+        self.reach.told(now, by, &m.unreached, limits);
+        m.join.iter().for_each(|device| self.reach.reached(now, by, DeviceId(*device)));
+        let (reach, unreached) = (&self.reach, &m.unreached);
+        m.suspects.retain(|d| !unreached.contains(d) || reach.counts(by, DeviceId(*d), limits));
+        let due = now + limits.heartbeat_every / 8;
+        self.verdicts.defer(due, m, |device| {
+            let device = DeviceId(*device);
+            verdicts::is_one_of_several(device, state) || self.detector.probes(device)
+        });
+    }
+
+    /// Returns true when a verdict on the device waits.
+    pub(super) fn has_verdict(&self, device: DeviceId) -> bool {
+        self.verdicts.has(device)
+    }
+
+    // ---- what a command means for it ----
+
+    /// Counts how often devices leave, before the command takes effect. A device that leaves too
+    /// often is held out when it comes back. Absences during maintenance do not count.
+    pub(super) fn count_absences(
+        &mut self,
+        now: Time,
+        command: &Command,
+        state: &State,
+        out: &mut Effects,
+    ) {
+        if let Command::DeviceUp(c) = command {
+            self.count_absence(now, DeviceId(c.device), Some(c.incarnation), state, out);
+        }
+        for c in downs(command) {
+            self.count_absence(now, DeviceId(c.device), None, state, out);
+        }
+    }
+
+    fn count_absence(
+        &mut self,
+        now: Time,
+        device: DeviceId,
+        came: Option<u64>,
+        state: &State,
+        out: &mut Effects,
+    ) {
+        let first = self.limits.quarantine;
+        let Some(old) = state.devices.get(&device) else { return };
+        let record = &mut self.observed.devices.entry(device).or_default().quarantine;
+        let again = came.is_some_and(|life| life > old.incarnation.0);
+        if old.up && (came.is_none() || again) && !old.intent.maintains() {
+            record.went(now, first);
+        }
+        let held = came.filter(|_| !old.up || again).and_then(|_| record.came(now, first));
+        if let Some(long) = held {
+            out.note(Note::Quarantined { device, long });
+        }
+    }
+
+    /// Takes a command into account that has taken effect.
+    pub(super) fn changed(
+        &mut self,
+        now: Time,
+        command: &Command,
+        state: &State,
+        out: &mut Effects,
+    ) {
+        match command {
+            Command::DeviceUp(c) => {
+                let device = DeviceId(c.device);
+                self.watch(now, device, state);
+                out.note(Note::DeviceUp { device });
+            }
+            Command::DeviceDown(_) | Command::DevicesDown(_) => {
+                for c in downs(command) {
+                    let device = DeviceId(c.device);
+                    self.detector.unwatch(device);
+                    out.note(Note::DeviceDown { device, proof: c.dead });
+                }
+            }
+            Command::Intend(c) if c.intent() == Intent::Removed => {
+                c.devices.iter().for_each(|device| self.detector.forget(DeviceId(*device)));
+            }
+            Command::Intend(c) => {
+                c.devices.iter().for_each(|device| self.detector.waits(DeviceId(*device), false));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the address of a device that is not known to be dead.
+fn address(device: DeviceId, state: &State) -> Option<SocketAddr> {
+    let entry = state.devices.get(&device).filter(|d| !d.dead)?;
+    entry.address.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base::Prng;
+    use mdm::command::DeviceUp;
+    use seam::{BufPool, Effect};
+
+    fn effects() -> Effects {
+        Effects::new(BufPool::new(1 << 20), Prng::new(1), None)
+    }
+
+    fn one_device() -> State {
+        let mut state = State::new();
+        let (name, address) = ("a".into(), "10.0.0.1:7000".into());
+        let up =
+            DeviceUp { device: 1, sds: 1, incarnation: 1, name, address, ..Default::default() };
+        state.apply(1, &Command::DeviceUp(up));
+        state
+    }
+
+    fn dials(out: &mut Effects) -> usize {
+        out.drain().filter(|effect| matches!(effect, Effect::Dial { .. })).count()
+    }
+
+    #[test]
+    fn nothing_is_dialled_unless_this_mdm_serves() {
+        let (state, mut out, mut dialled) = (one_device(), effects(), Dials::default());
+        let mut watch = Watch::new(&Limits::TEST_MIN);
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 0);
+        watch.begin(Time(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 1, "it says who it is");
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 1, "one dial to a device at a time");
+        watch.stop();
+        watch.dial_failed(
+            Time(2),
+            (DialId(1), DialError::Unreachable),
+            (&state, &Links::default()),
+            &mut Inputs::default(),
+        );
+        watch.probe(DeviceId(1), &state, &mut dialled, &mut out);
+        assert_eq!(dials(&mut out), 0);
+    }
+
+    #[test]
+    fn a_device_that_is_down_and_beats_is_to_be_revived() {
+        let mut state = one_device();
+        let down = DeviceDown { device: 1, incarnation: 1, dead: false };
+        state.apply(2, &Command::DeviceDown(down));
+        let mut watch = Watch::new(&Limits::TEST_MIN);
+        let life = (DeviceId(1), Incarnation(1));
+        watch.device_beats(Time(1), life, Heartbeat::default(), &state);
+        assert!(watch.revived.contains(&DeviceId(1)));
+        watch.stop();
+        assert!(watch.revived.is_empty());
+    }
+}

@@ -1,0 +1,47 @@
+//! Removes each rule that belongs to the roles: a test of this crate must notice.
+//!
+//! A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
+//! gabion-node --features mutants --test mutants -- --exact every_mutant_is_caught`.
+
+#[path = "all/mdm/mod.rs"]
+mod mdm;
+#[path = "all/sds/mod.rs"]
+mod sds;
+
+use base::mutant::{Mutant, choose};
+use mdm::{clients, contacts};
+use sds::{malformed, refusing};
+
+#[test]
+fn every_mutant_is_caught() {
+    let tests: &[(Mutant, fn())] = &[
+        (Mutant::AnyHeader, malformed::a_malformed_header_ends_the_link_of_any_peer),
+        (
+            Mutant::NewerConfirms,
+            clients::what_a_newer_process_confirms_does_not_count_for_the_older_one,
+        ),
+        (Mutant::KeepContacts, contacts::a_removed_mdm_that_campaigns_is_refused_and_ends),
+        (
+            Mutant::KeepContacts,
+            contacts::an_empty_mdm_forgets_those_that_no_call_and_no_welcome_names,
+        ),
+        (
+            Mutant::AwaitDial,
+            contacts::an_mdm_that_is_called_by_another_id_while_it_dials_dials_again,
+        ),
+        (
+            Mutant::KeepRefusal,
+            refusing::a_server_that_no_longer_refuses_is_not_reported_as_refusing,
+        ),
+    ];
+    let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();
+    tested.dedup();
+    assert_eq!(tested, Mutant::NODE, "each has its test");
+    for (mutant, test) in tests {
+        test();
+        choose(Some(*mutant));
+        let caught = std::panic::catch_unwind(test);
+        choose(None);
+        assert!(caught.is_err(), "nobody notices {mutant:?}");
+    }
+}

@@ -1,0 +1,5 @@
+//! Tests of the simulator without mutants.
+
+mod contract;
+mod determinism;
+mod plans;

@@ -1,0 +1,13 @@
+//! What holds in simulated clusters, and that the simulator notices when a rule is missing.
+//!
+//! A mutant is switched on for the whole process. So these tests are a binary of their own, and run
+//! one at a time ([`common::alone`]).
+
+mod clocks;
+mod common;
+mod cut_off;
+mod heard;
+mod hung;
+mod rare;
+mod scale;
+mod stops;

@@ -1,0 +1,128 @@
+//! One slow operation holds back later ones: in the log, and in the memory of the next mount.
+
+use crate::common::{Fate, World};
+use base::{BLOCK, UNIT, UnitKey, VolumeId};
+
+/// Bytes that may wait in memory for their slots, in these tests.
+const OVERLAY: usize = 64 << 10;
+
+/// Size of a device with a log of 16 MiB.
+const SIZE: u64 = 512 << 20;
+
+/// Makes a device with units that are full of data.
+fn filled(size: u64, overlay: usize, units: u32) -> (World, UnitKey) {
+    let mut world = World::sized(1, false, size);
+    world.tuning.overlay_bytes = overlay;
+    world.tuning.fresh_sums = 14 << 10; // the log alone makes checkpoints due
+    world.mount(None).unwrap();
+    let unit = |index| UnitKey { volume: VolumeId(1), index };
+    for unit in (1..=units).map(unit) {
+        world.write(World::group(unit), unit, 0, UNIT, false);
+    }
+    world.settle();
+    (world, unit(1))
+}
+
+/// Overwrites old data `times` times while a write of fresh data hangs.
+fn overwrite_beside_one_that_hangs(world: &mut World, unit: UnitKey, times: u32) {
+    let fresh = UnitKey { index: 2, ..unit };
+    world.write(World::group(fresh), fresh, 0, 16 * BLOCK, false);
+    world.hold(); // its record is queued: the log is written at the next flush
+    for n in 0..times {
+        world.write(World::group(unit), unit, n % 10 * BLOCK, BLOCK, false);
+        world.flush();
+        for _ in 0..20 {
+            if world.has_open() {
+                world.step();
+            }
+        }
+    }
+}
+
+#[test]
+fn a_write_of_data_that_hangs_keeps_little_in_memory_at_the_next_mount() {
+    let (mut world, unit) = filled(SIZE, OVERLAY, 1);
+    let before = world.store.as_ref().unwrap().records_written();
+    overwrite_beside_one_that_hangs(&mut world, unit, 2000);
+    let records = world.store.as_ref().unwrap().records_written() - before;
+    assert!(records > 50, "work goes on for a while: {records}");
+    world.crash(Fate::Kept);
+    world.mount(None).unwrap();
+    let most = 8 * OVERLAY + (2 << 20); // and the data that is being read
+    assert!(world.most_used < most, "{} KiB", world.most_used >> 10);
+    world.compare();
+}
+
+#[test]
+fn what_waits_behind_a_write_that_hangs_goes_on_when_it_has_ended() {
+    let (mut world, unit) = filled(SIZE, OVERLAY, 1);
+    overwrite_beside_one_that_hangs(&mut world, unit, 2000);
+    let before = world.ended;
+    world.release();
+    world.settle();
+    assert!(world.ended - before > 2, "some waited");
+    world.compare_content();
+}
+
+/// Overwrites old data: every second block of the units from `first` on, `blocks` in all. With
+/// `hangs`, the write of the first block to its slot hangs.
+fn overwrite_every_second_block(world: &mut World, first: UnitKey, blocks: u32, hangs: bool) {
+    let place = world.store.as_ref().unwrap().place(World::group(first), first, 0).unwrap();
+    for n in 0..blocks {
+        let unit = UnitKey { index: first.index + n / 128, ..first };
+        world.write(World::group(unit), unit, n % 128 * 2 * BLOCK, BLOCK, false);
+        world.flush();
+        for _ in 0..20 {
+            if hangs {
+                world.hold_writes(place..place + 1);
+            }
+            if world.has_open() {
+                world.step();
+            }
+        }
+    }
+}
+
+/// Bytes that may wait in memory for their slots when many go there at the same time.
+const WIDE: usize = 256 << 10;
+/// Upper bound of a mount's memory then, with the data that it is reading.
+const WIDE_MOST: usize = 10 * WIDE + (2 << 20);
+
+#[test]
+fn a_write_home_that_hangs_keeps_little_in_memory_at_the_next_mount() {
+    let (mut world, unit) = filled(SIZE, WIDE, 15);
+    let before = world.store.as_ref().unwrap().records_written();
+    overwrite_every_second_block(&mut world, unit, 1900, true);
+    let records = world.store.as_ref().unwrap().records_written() - before;
+    assert!(records > 500, "work goes on for a while: {records}");
+    world.crash(Fate::Kept);
+    world.mount(None).unwrap();
+    assert!(world.most_used < WIDE_MOST, "{} KiB", world.most_used >> 10);
+    world.compare();
+}
+
+#[test]
+fn what_waits_behind_a_write_home_that_hangs_goes_on_when_it_has_ended() {
+    let (mut world, unit) = filled(SIZE, WIDE, 15);
+    overwrite_every_second_block(&mut world, unit, 1900, true);
+    let before = world.ended;
+    world.release();
+    world.settle();
+    assert!(world.ended - before > 2, "some waited");
+    world.compare_content();
+}
+
+#[test]
+fn a_block_behind_a_stream_keeps_little_in_memory_at_the_next_mount() {
+    let overlay = 1 << 20;
+    let (mut world, unit) = filled(4 << 30, overlay, 50);
+    let second = UnitKey { index: 2, ..unit };
+    overwrite_every_second_block(&mut world, second, 256, false); // the next are destaged
+    world.write(World::group(unit), unit, 0, BLOCK, false);
+    overwrite_every_second_block(&mut world, UnitKey { index: 4, ..unit }, 45 * 128, false);
+    world.crash(Fate::Kept);
+    world.mount(None).unwrap();
+    let most = 10 * overlay + (2 << 20);
+    assert!(world.most_used < most, "{} KiB", world.most_used >> 10);
+    world.compare_content(); // the list of executed writes is too short for all of them
+}
