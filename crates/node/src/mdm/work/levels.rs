@@ -16,7 +16,7 @@ pub(in crate::mdm) fn check_build(
     name: &str,
     said: Option<&BuildInfo>,
 ) -> Result<(), Refusal> {
-    match too_old(&state, name, said) {
+    match too_old(state, name, said) {
         Some(text) => Err(refusal(RefusalCode::TooOld, text)),
         None => Ok(()),
     }
@@ -103,7 +103,7 @@ impl Work<'_> {
             Some(Party::up(&state.sdcs.get(&id)?.name, seen))
         });
         let all: alloc::vec::Vec<Party> = members.chain(devices).chain(clients).collect();
-        set_level_command(&state, m, self.level_max(), &all)
+        set_level_command(state, m, self.level_max(), &all)
     }
 
     /// Adds the device's release to a `DeviceUp`. From level 2 on the state keeps the releases of

@@ -86,33 +86,33 @@ impl Work<'_> {
                 made.map(Command::RemoveMdm)
             }
             Some(Ask::CreateVolume(m)) => {
-                return controller::create_volume_command(&state, m, limits, &|d| seen.used(d))
+                return controller::create_volume_command(state, m, limits, &|d| seen.used(d))
                     .map(Some);
             }
             Some(Ask::ResizeVolume(m)) => {
                 let used = |d| seen.used(d);
-                return controller::resize_volume_command(&state, &m.name, m.size, limits, &used)
+                return controller::resize_volume_command(state, &m.name, m.size, limits, &used)
                     .map(Some);
             }
             Some(Ask::DeleteVolume(m)) => {
                 let attached = |volume| seen.attached(volume);
-                return controller::delete_volume_command(&state, &m.name, m.unmap, attached)
+                return controller::delete_volume_command(state, &m.name, m.unmap, attached)
                     .map(Some);
             }
-            Some(Ask::Map(m)) => return controller::map_command(&state, m).map(Some),
-            Some(Ask::Unmap(m)) => return controller::unmap_command(&state, m).map(Some),
-            Some(Ask::Rename(m)) => return object_orders::rename_command(&state, m).map(Some),
+            Some(Ask::Map(m)) => return controller::map_command(state, m).map(Some),
+            Some(Ask::Unmap(m)) => return controller::unmap_command(state, m).map(Some),
+            Some(Ask::Rename(m)) => return object_orders::rename_command(state, m).map(Some),
             Some(Ask::CreateObject(m)) => {
-                return object_orders::create_object_command(&state, m).map(Some);
+                return object_orders::create_object_command(state, m).map(Some);
             }
             Some(Ask::RemoveObject(m)) => {
                 let is_here = |sdc: SdcId| self.links.sdc(sdc).is_some();
-                return object_orders::remove_object_command(&state, m, is_here).map(Some);
+                return object_orders::remove_object_command(state, m, is_here).map(Some);
             }
-            Some(Ask::SetPool(m)) => return object_orders::set_pool_command(&state, m).map(Some),
-            Some(Ask::Remove(m)) => removal::removal_command(&state, m, seen, limits),
-            Some(Ask::Admit(m)) => removal::admission_command(&state, m),
-            Some(Ask::Maintain(m)) => maintenance::maintenance_command(&state, m, seen, limits),
+            Some(Ask::SetPool(m)) => return object_orders::set_pool_command(state, m).map(Some),
+            Some(Ask::Remove(m)) => removal::removal_command(state, m, seen, limits),
+            Some(Ask::Admit(m)) => removal::admission_command(state, m),
+            Some(Ask::Maintain(m)) => maintenance::maintenance_command(state, m, seen, limits),
         };
         state.change(made?).map(Some)
     }
