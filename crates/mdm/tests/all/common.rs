@@ -110,5 +110,5 @@ pub(crate) fn create(
     limits: &base::Limits,
 ) -> Result<Command, mdm::Refused> {
     let ask = wire::control::CreateVolume { name: name.into(), size, ..Default::default() };
-    controller::create_volume_command(&state, &ask, limits, &|_| 0).map(Change::into_command)
+    controller::create_volume_command(state, &ask, limits, &|_| 0).map(Change::into_command)
 }

@@ -113,7 +113,7 @@ fn history(state: &State, i: u64) -> Command {
         _ if i % 7 == 4 => common::create(state, &format!("v{i}"), 1, &limits()).unwrap(),
         _ if i % 7 == 6 => {
             let name = state.volumes.values().next().unwrap().name.clone();
-            controller::delete_volume_command(&state, &name, false, |_| Vec::new())
+            controller::delete_volume_command(state, &name, false, |_| Vec::new())
                 .unwrap()
                 .into_command()
         }

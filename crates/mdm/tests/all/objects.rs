@@ -32,21 +32,21 @@ fn make(state: &mut State, kind: ObjectKind, name: &str, domain: &str) -> Result
         domain: domain.into(),
         ..Default::default()
     };
-    let command = object_orders::create_object_command(&state, &ask)?;
+    let command = object_orders::create_object_command(state, &ask)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
 
 fn remove(state: &mut State, kind: ObjectKind, name: &str) -> Result<(), Refused> {
     let ask = control::RemoveObject { kind: kind as i32, name: name.into() };
-    let command = object_orders::remove_object_command(&state, &ask, |_| false)?;
+    let command = object_orders::remove_object_command(state, &ask, |_| false)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
 
 fn rename(state: &mut State, kind: ObjectKind, name: &str, to: &str) -> Result<(), Refused> {
     let ask = control::RenameRequest { kind: kind as i32, name: name.into(), to: to.into() };
-    let command = object_orders::rename_command(&state, &ask)?;
+    let command = object_orders::rename_command(state, &ask)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
@@ -96,7 +96,7 @@ fn client(state: &mut State, name: &str) -> SdcId {
 
 fn create_in(state: &mut State, pool: &str, m: control::CreateVolume) -> Result<VolumeId, Refused> {
     let ask = control::CreateVolume { pool: pool.into(), ..m };
-    let command = controller::create_volume_command(&state, &ask, &limits(), &|_| 0)?;
+    let command = controller::create_volume_command(state, &ask, &limits(), &|_| 0)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(state.volume_named(&ask.name).unwrap().0)
 }
@@ -283,7 +283,7 @@ fn one_rack_is_too_few_and_the_last_two_stay() {
     create_in(&mut s, "", plain("v")).unwrap();
     let go = |s: &State, server: &str| {
         let ask = control::RemoveRequest { server: server.into(), ..Default::default() };
-        removal::removal_command(&s, &ask, &Observed::default(), &limits()).map(drop)
+        removal::removal_command(s, &ask, &Observed::default(), &limits()).map(drop)
     };
     assert_eq!(go(&s, "c"), Err(Refused::LastUnit { pool: "default".into(), left: 1 }));
     assert_eq!(go(&s, "a"), Ok(()));
@@ -381,7 +381,7 @@ fn thick_volumes_reserve_their_space_and_thin_ones_do_not() {
 fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Result<(), Refused> {
     let to = to.iter().map(|(sdc, access)| MapTo { sdc: (*sdc).into(), access: *access as i32 });
     let ask = control::MapRequest { volume: volume.into(), to: to.collect(), only };
-    let command = controller::map_command(&state, &ask)?;
+    let command = controller::map_command(state, &ask)?;
     apply(state, &command);
     Ok(())
 }
@@ -389,7 +389,7 @@ fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Re
 fn unmap(state: &mut State, volume: &str, sdcs: &[&str], all: bool) -> Result<(), Refused> {
     let sdcs = sdcs.iter().map(|s| String::from(*s)).collect();
     let ask = control::UnmapRequest { volume: volume.into(), sdcs, all };
-    let command = controller::unmap_command(&state, &ask)?;
+    let command = controller::unmap_command(state, &ask)?;
     apply(state, &command);
     Ok(())
 }
@@ -561,7 +561,7 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     assert!(s.groups_of(stranger).is_empty() && !s.groups_of(old[0]).is_empty());
     assert_eq!(s.units_beside(old[0]), 3, "a stranger is no part of the domain");
     let pool = |s: &State| {
-        let all = status::object_status(&s, &limits(), |_| 0).into_iter();
+        let all = status::object_status(s, &limits(), |_| 0).into_iter();
         all.filter(|o| o.kind() == ObjectKind::Pool).map(|o| (o.capacity, o.by_order)).next()
     };
     assert_eq!(pool(&s), Some((3 << 30, true)));
