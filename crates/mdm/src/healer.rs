@@ -31,8 +31,9 @@ mod room;
 use crate::command::{self, Command};
 use crate::detector::loss_limit;
 use crate::group::Group;
+use crate::observed::Observed;
+use crate::state::groups;
 use crate::state::{Device, State, survives};
-use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -134,7 +135,7 @@ impl Healer {
         let missed = |id: &DeviceId| !state.groups_of(*id).is_empty();
         let leaves = state.devices.values().any(|d| d.intent.empties());
         // Two copies on one fault unit are separated when a device elsewhere has room.
-        let together = state.groups_together().any(|g| !state.groups[&g].lost);
+        let together = groups::groups_together(state).any(|g| !state.groups[&g].lost);
         let waits = leaves || together || self.away.keys().any(missed);
         self.quiet = (still && !waits && commands.is_empty()).then_some(state.version);
         commands
@@ -396,7 +397,7 @@ impl<'a> Round<'a> {
         }
         let leaves = |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.intent.empties());
         let mut groups = self.groups_of(|_, intent| intent.empties());
-        groups.extend(state.groups_together());
+        groups.extend(groups::groups_together(state));
         for id in groups {
             let group = &state.groups[&id];
             let together = group.pair().is_some_and(|[a, b]| state.unit_of(a) == state.unit_of(b));

@@ -44,53 +44,51 @@ impl Party {
     }
 }
 
-impl State {
-    /// Returns the command that raises the level. `all` has each process of all MDMs and servers,
-    /// and of the clients that are up; `level_max` is the highest level that this MDM knows.
-    pub fn set_level_command(
-        &self,
-        m: &SetLevelRequest,
-        level_max: u32,
-        all: &[Party],
-    ) -> Result<Command, Refused> {
-        if m.level == self.level {
-            return Err(Refused::LevelIsThere(self.level));
-        }
-        if m.level < self.level {
-            return Err(Refused::LevelFalls { level: self.level, asked: m.level });
-        }
-        if m.level > level_max {
-            return Err(Refused::LevelUnknown { asked: m.level, known: level_max });
-        }
-        for name in &m.without {
-            let mut named = all.iter().filter(|p| p.name == *name).peekable();
-            if named.peek().is_none() {
-                return Err(Refused::WithoutNobody(name.chars().take(64).collect()));
-            }
-            if named.any(|p| p.build.is_some()) {
-                return Err(Refused::WithoutUp(name.clone()));
-            }
-        }
-        let left = all.iter().filter(|p| !m.without.contains(&p.name));
-        let lack: BTreeMap<&String, String> =
-            left.filter_map(|p| Some((&p.name, p.lacks(m.level)?))).collect();
-        if !lack.is_empty() && !mutant::on(Mutant::RaiseOver) {
-            let names: Vec<String> = lack.into_values().collect();
-            return Err(Refused::LevelLacks { level: m.level, who: names.join(", ") });
-        }
-        Ok(Command::SetLevel(SetLevel { level: m.level }))
+/// Returns the command that raises the level. `all` has each process of all MDMs and servers,
+/// and of the clients that are up; `level_max` is the highest level that this MDM knows.
+pub fn set_level_command(
+    state: &State,
+    m: &SetLevelRequest,
+    level_max: u32,
+    all: &[Party],
+) -> Result<Command, Refused> {
+    if m.level == state.level {
+        return Err(Refused::LevelIsThere(state.level));
     }
+    if m.level < state.level {
+        return Err(Refused::LevelFalls { level: state.level, asked: m.level });
+    }
+    if m.level > level_max {
+        return Err(Refused::LevelUnknown { asked: m.level, known: level_max });
+    }
+    for name in &m.without {
+        let mut named = all.iter().filter(|p| p.name == *name).peekable();
+        if named.peek().is_none() {
+            return Err(Refused::WithoutNobody(name.chars().take(64).collect()));
+        }
+        if named.any(|p| p.build.is_some()) {
+            return Err(Refused::WithoutUp(name.clone()));
+        }
+    }
+    let left = all.iter().filter(|p| !m.without.contains(&p.name));
+    let lack: BTreeMap<&String, String> =
+        left.filter_map(|p| Some((&p.name, p.lacks(m.level)?))).collect();
+    if !lack.is_empty() && !mutant::on(Mutant::RaiseOver) {
+        let names: Vec<String> = lack.into_values().collect();
+        return Err(Refused::LevelLacks { level: m.level, who: names.join(", ") });
+    }
+    Ok(Command::SetLevel(SetLevel { level: m.level }))
+}
 
-    /// Returns why a process with this build can't belong to the cluster; `None`: it can.
-    pub fn too_old(&self, name: &str, build: Option<&BuildInfo>) -> Option<String> {
-        let knows = BuildInfo::level(build);
-        (knows < self.level).then(|| {
-            format!(
-                "the cluster has level {}, and `{name}` knows levels up to {knows}: update it",
-                self.level
-            )
-        })
-    }
+/// Returns why a process with this build can't belong to the cluster; `None`: it can.
+pub fn too_old(state: &State, name: &str, build: Option<&BuildInfo>) -> Option<String> {
+    let knows = BuildInfo::level(build);
+    (knows < state.level).then(|| {
+        format!(
+            "the cluster has level {}, and `{name}` knows levels up to {knows}: update it",
+            state.level
+        )
+    })
 }
 
 #[cfg(test)]
@@ -111,15 +109,15 @@ mod tests {
         let new = |name| Party::up(name, build(2));
         let all = [new("mdm1"), new("sds1"), new("sdc1")];
         let raise = Command::SetLevel(SetLevel { level: 2 });
-        assert_eq!(state.set_level_command(&order(2, &[]), 2, &all), Ok(raise.clone()));
+        assert_eq!(set_level_command(&state, &order(2, &[]), 2, &all), Ok(raise.clone()));
         let old = [&all[..], &[Party::up("sds2", build(1)), Party::up("sdc2", None)]].concat();
-        let Err(why) = state.set_level_command(&order(2, &[]), 2, &old) else { panic!() };
+        let Err(why) = set_level_command(&state, &order(2, &[]), 2, &old) else { panic!() };
         let text = alloc::string::ToString::to_string(&why);
         assert!(text.contains("`sdc2` (release unknown, up to level 1), `sds2` (release 0.1.0"));
         let down = [&all[..], &[Party::down("sds3"), Party::down("sds3")]].concat();
-        let Err(why) = state.set_level_command(&order(2, &[]), 2, &down) else { panic!() };
+        let Err(why) = set_level_command(&state, &order(2, &[]), 2, &down) else { panic!() };
         assert_eq!(why, Refused::LevelLacks { level: 2, who: "`sds3` (down)".into() });
-        assert_eq!(state.set_level_command(&order(2, &["sds3"]), 2, &down), Ok(raise));
+        assert_eq!(set_level_command(&state, &order(2, &["sds3"]), 2, &down), Ok(raise));
     }
 
     #[test]
@@ -127,9 +125,9 @@ mod tests {
         let state = State::new();
         // One process of the server is down, the other one is not.
         let all = [Party::up("sds1", build(1)), Party::down("sds1"), Party::up("mdm1", build(2))];
-        let up = state.set_level_command(&order(2, &["sds1"]), 2, &all);
+        let up = set_level_command(&state, &order(2, &["sds1"]), 2, &all);
         assert_eq!(up, Err(Refused::WithoutUp("sds1".into())));
-        let nobody = state.set_level_command(&order(2, &["sds9"]), 2, &all);
+        let nobody = set_level_command(&state, &order(2, &["sds9"]), 2, &all);
         assert_eq!(nobody, Err(Refused::WithoutNobody("sds9".into())));
     }
 
@@ -137,13 +135,16 @@ mod tests {
     fn a_level_neither_falls_nor_exceeds_what_the_leader_knows() {
         let mut state = State::new();
         state.level = 2;
-        let ask = |level| state.set_level_command(&order(level, &[]), 2, &[]);
+        let ask = |level| set_level_command(&state, &order(level, &[]), 2, &[]);
         assert_eq!(ask(2), Err(Refused::LevelIsThere(2)));
         assert_eq!(ask(1), Err(Refused::LevelFalls { level: 2, asked: 1 }));
         assert_eq!(ask(3), Err(Refused::LevelUnknown { asked: 3, known: 2 }));
-        assert!(state.too_old("a", build(1).as_ref()).is_some_and(|why| why.contains("update it")));
         assert!(
-            state.too_old("a", None).is_some() && state.too_old("a", build(2).as_ref()).is_none()
+            too_old(&state, "a", build(1).as_ref()).is_some_and(|why| why.contains("update it"))
+        );
+        assert!(
+            too_old(&state, "a", None).is_some()
+                && too_old(&state, "a", build(2).as_ref()).is_none()
         );
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! - [`command`]: what a log entry can say; [`state`]: what a command does ([`State::apply`]).
 //! - [`controller`]: turns orders, registrations and proposals into commands, or refuses them
-//!   ([`refused`]). [`healer`], [`recovery`], [`removal`], [`level`] and others of its kind make
-//!   the rest.
-//! - What the MDM observes: [`detector`] (lost devices), [`quarantine`] (devices that come and go
-//!   too often), [`slowness`] (slow devices), [`reach`] (devices that others can't reach).
-//! - Parts of the state: [`group`], [`mapping`] (the clients that may use a volume), [`objects`]
-//!   (what operators create, name and remove), [`members`] (the MDMs of the cluster), [`id_set`].
+//!   ([`refused`]). So do [`object_orders`], [`removal`], [`maintenance`] and [`level`], for orders
+//!   of their kind. [`healer`] and [`recovery`] make the rest.
+//! - What the MDM observes: [`observed`] (what processes report), [`detector`] (lost devices),
+//!   [`quarantine`] (devices that come and go too often), [`slowness`] (slow devices), [`reach`]
+//!   (devices that others can't reach).
+//! - Parts of the state: [`device`], [`client`], [`volume`], [`group`], [`mapping`] (the clients
+//!   that may use a volume), [`objects`] (domains, fault sets and pools), [`members`] (the MDMs of
+//!   the cluster), [`id_set`].
 //! - [`entry`]: commands on their way into the log. [`log`]: the log on the disk.
 //! - Views of the state: [`publish`] (map pages), [`snapshot`] (bytes), [`status`] (for people).
 //! - [`recovery`]: how one MDM continues when the others are lost.
@@ -21,19 +23,23 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod client;
 pub mod command;
 pub mod controller;
 pub mod detector;
+pub mod device;
 pub mod entry;
 pub mod group;
 pub mod healer;
 pub mod id_set;
 pub mod level;
 pub mod log;
-mod maintenance;
+pub mod maintenance;
 pub mod mapping;
 pub mod members;
+pub mod object_orders;
 pub mod objects;
+pub mod observed;
 pub mod publish;
 pub mod quarantine;
 pub mod reach;
@@ -44,6 +50,7 @@ pub mod slowness;
 pub mod snapshot;
 pub mod state;
 pub mod status;
+pub mod volume;
 
 pub use command::Command;
 pub use refused::Refused;

@@ -5,16 +5,13 @@
 //! was assigned is never used again.
 
 use crate::command::RemoveMdm;
-use crate::refused::Refused;
+use crate::refused::{MAX_MEMBERS, Refused};
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::MapVersion;
 use core::net::SocketAddr;
 use wire::control;
-
-/// The most MDMs of one cluster, including those that have no vote yet.
-pub const MAX_MEMBERS: usize = 7;
 
 /// An MDM.
 #[derive(Clone, Debug, PartialEq, Eq)]

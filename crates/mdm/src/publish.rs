@@ -38,7 +38,7 @@ impl State {
             pages.push(MapPage {
                 groups: groups.to_vec(),
                 volumes: volumes.to_vec(),
-                ..self.page()
+                ..page(self)
             });
         }
         // The rest goes into the last page, so that the common small answer is one frame.
@@ -65,13 +65,13 @@ impl State {
         let live = self.volumes.keys().map(|v| v.0).collect();
         let unknown = self.recovery.unknown.iter().map(IdRange::of);
         let unknown = unknown.filter(|_| !mutant::on(Mutant::DropUnknown)).collect();
-        MapPage { last: true, live, next_volume: self.next_volume.0, unknown, ..self.page() }
+        MapPage { last: true, live, next_volume: self.next_volume.0, unknown, ..page(self) }
     }
+}
 
-    fn page(&self) -> MapPage {
-        let (version, cluster, level) = (self.version.0, self.cluster.0, self.level);
-        MapPage { version, cluster, level, ..MapPage::default() }
-    }
+fn page(state: &State) -> MapPage {
+    let (version, cluster, level) = (state.version.0, state.cluster.0, state.level);
+    MapPage { version, cluster, level, ..MapPage::default() }
 }
 
 /// Returns a device's entry in the map.

@@ -48,34 +48,29 @@
 //! [`JUMP`]. docs/design/0005-mdm-cluster.md has the argument.
 
 mod disks;
+mod record;
 mod undecided;
 mod word;
 
-pub use disks::Contents;
+pub use record::{Contents, JUMP, Recovery};
+pub(crate) use record::{Given, IDS_END, first_generation, first_number};
 pub use word::{Word, Words};
 
-use crate::command::{Command, Forget, Reconcile};
+use crate::command::{Command, Reconcile};
 use crate::group::{Doubt, Group};
 use crate::members::Member;
 use crate::publish::group_info;
 use crate::refused::MAX_VOLUMES;
-use crate::state::{Device, IDS_END, State};
+use crate::state::reconcile;
+use crate::state::{Device, State};
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
-use core::ops::Range;
 use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
 use word::{Map, Said};
 
-/// Step by which a recovery raises epochs, incarnations and map versions. Normal operation never
-/// raises them this far.
-pub const JUMP: u64 = 1 << 32;
-/// The latest time of an order that counts, in seconds since 1970: it keeps the numbers that are
-/// computed from the time far below 2^63.
-const LATEST: u64 = 1 << 33;
 /// Step by which a recovery raises the generation of each volume: the lost MDMs may have withdrawn
 /// permissions to use it this many times, and no report tells.
 const GENERATIONS: u32 = 1 << 16;
@@ -89,104 +84,6 @@ const GROUPS: usize = 2048;
 const VOLUMES: usize = 64;
 /// A command takes no further volume once its volumes have this many bytes.
 const BYTES: usize = 256 << 10;
-
-/// The state's record of recoveries.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Recovery {
-    /// Number of recoveries so far.
-    pub number: u32,
-    /// True while the last recovery collects reports: the MDM hands out no map, and takes no orders
-    /// except those that help devices to register, and those that end the recovery.
-    pub open: bool,
-    /// Name of the person or program that ordered it.
-    pub by: String,
-    /// Time of the order: seconds since 1970, UTC.
-    pub at: u64,
-    /// This MDM's map version when the recovery began.
-    pub version: MapVersion,
-    /// The map version at which the oldest present doubt began. Later maps do not show that a
-    /// device kept its memory since.
-    pub began: MapVersion,
-    /// Versions of the maps that only lost MDMs know: above what this MDM knows to be decided, and
-    /// below this recovery.
-    pub lost: Range<MapVersion>,
-    /// Contents that such maps name and that no device had registered with at that time.
-    pub awaited: Contents,
-    /// The lost MDMs may have given away ids of devices up to this one.
-    pub device: u32,
-    /// The same for servers.
-    pub server: u32,
-    /// The same for groups.
-    pub group: u32,
-    /// The same for clients.
-    pub sdc: u32,
-    /// The last client id that this MDM itself had given away when its first recovery began.
-    pub sdc_known: u32,
-    /// Ids that lost MDMs may have given to volumes, in this recovery and earlier ones, except
-    /// those of volumes whose fate is known. Only an order that names these volumes deletes their
-    /// data.
-    pub unknown: Vec<Range<VolumeId>>,
-    /// The unknown volumes that servers had reported when the last recovery ended.
-    pub left: Vec<u32>,
-    /// The last order to delete data of such volumes.
-    pub forgot: Option<Forget>,
-}
-
-/// Returns the least index, incarnation and epoch after a recovery at this time (seconds since
-/// 1970, UTC). Each second has its own, so two recoveries from one backup do not lead to the same
-/// numbers.
-pub(crate) fn first_number(at: u64) -> u64 {
-    let at = at.min(LATEST);
-    at / 60 * JUMP + at % 60 * (JUMP / 64)
-}
-
-/// Returns the least generation of a volume after a recovery at this time (seconds since 1970,
-/// UTC). It depends on the minute, so that a second restore of the same backup leads to other
-/// generations.
-pub(crate) fn first_generation(at: u64) -> u32 {
-    (at.min(LATEST) / 60 * 16) as u32
-}
-
-impl Recovery {
-    /// Returns true if lost MDMs may have given this id to a volume whose fate is unknown.
-    pub fn is_unknown(&self, id: VolumeId) -> bool {
-        self.unknown.iter().any(|range| range.contains(&id))
-    }
-
-    /// Returns true if lost MDMs may have given this id away: it is not above `last`, the last one
-    /// that the recovery skips. While the recovery is open it may be any id: the same state may
-    /// have been recovered before, and ids were given away since.
-    pub(crate) fn may_be_given(&self, id: u32, last: u32) -> bool {
-        id != 0 && (id <= last || self.open && id < IDS_END)
-    }
-
-    /// Records that this volume is deleted: its id is no longer unknown.
-    pub(crate) fn forget(&mut self, id: VolumeId) {
-        let parts = |r: Range<VolumeId>| match r.contains(&id) {
-            true => [r.start..id, VolumeId(id.0 + 1)..r.end],
-            false => [r.clone(), r.end..r.end],
-        };
-        let all = core::mem::take(&mut self.unknown).into_iter().flat_map(parts);
-        self.unknown = all.filter(|r| !r.is_empty()).collect();
-        self.left.retain(|other| *other != id.0);
-    }
-}
-
-/// The last ids that lost MDMs may have given away, and the next id of a volume. 0: none is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Given {
-    pub device: u32,
-    pub group: u32,
-    pub sdc: u32,
-    pub next_volume: u32,
-}
-
-impl Given {
-    /// Returns the ids that a command names.
-    pub(crate) fn of(c: &Reconcile) -> Given {
-        Given { device: c.device, group: c.group, sdc: c.sdc, next_volume: c.next_volume }
-    }
-}
 
 /// The copies of a group in doubt, by the devices' reports.
 #[derive(Default)]
@@ -240,7 +137,7 @@ impl State {
     pub fn recover(&mut self, decided: &State, id: u32, me: Member, by: &str, at: u64) {
         let floors =
             (self.next_device().0, self.next_sds().0, self.next_group().0, self.next_sdc().0);
-        self.go_back_to(decided);
+        undecided::go_back_to(self, decided);
         let sdc_known = match self.recovery.number {
             0 => self.last_sdc.0,
             _ => self.recovery.sdc_known,
@@ -250,8 +147,8 @@ impl State {
         }
         let next = VolumeId(self.next_volume.0 + MANY_IDS);
         let earlier = self.wants_reports().then_some(self.recovery.began);
-        let waits_no_more = !decided.recovery.open && self.awaits_any();
-        let (lost, awaited) = self.maps_since(decided);
+        let waits_no_more = !decided.recovery.open && disks::awaits_any(self);
+        let (lost, awaited) = disks::maps_since(decided);
         let mut unknown = core::mem::take(&mut self.recovery.unknown);
         unknown.push(self.next_volume..next);
         self.recovery = Recovery {
@@ -305,168 +202,6 @@ impl State {
         self.recovery.open || self.recovery.number > 0 && doubts()
     }
 
-    fn heard(&self, words: &Words, patient: bool) -> Heard {
-        if mutant::on(Mutant::CloseUnheard) {
-            return Heard::default();
-        }
-        let contents = self.contents(words);
-        let told = self.lost_maps(words).flat_map(|m| m.configs.values());
-        let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
-        let named: BTreeSet<DeviceId> = named.chain(contents.keys().copied()).collect();
-        // A waiting device has nothing, unless it was admitted since, and a server's map names it.
-        let counts = |(id, d): (&DeviceId, &Device)| match d.intent {
-            Intent::Removed => None,
-            Intent::Waiting if !named.contains(id) => None,
-            _ => Some(*id),
-        };
-        let unknown = named.iter().copied().filter(|d| !self.devices.contains_key(d));
-        let all = self.devices.iter().filter_map(counts).chain(unknown);
-        let mut silent: BTreeSet<DeviceId> = all.filter(|d| !words.contains_key(d)).collect();
-        let older = self.older(words, &contents);
-        silent.extend(&older);
-        // A state without devices is from before all of them: it can't tell whether all have come.
-        let patient = patient || self.recovery.open && self.devices.is_empty();
-        Heard { silent, older, contents, patient }
-    }
-
-    fn judge(&self, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
-        let Some(group) = self.groups.get(&id) else { return Verdict::Stuck };
-        if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
-            return Verdict::Known(group_info(id, group));
-        }
-        let told = self.lost_maps(words).filter_map(|m| Some((m.configs.get(&id)?, m)));
-        let told = told.max_by_key(|(g, map)| (g.epoch, map.version));
-        let told = told.filter(|(g, _)| g.epoch >= group.epoch.0);
-        let newer = told.filter(|(g, _)| g.epoch > group.epoch.0);
-        let newest = newer.map_or_else(|| group_info(id, group), |(g, _)| g.clone());
-        // True if the device has the content that the newest configuration is about.
-        let same = |d: DeviceId| told.is_none_or(|(_, map)| self.is_content_of(map, d));
-        if group.doubt == Doubt::Gone {
-            return self.judge_emptied(words, id, newest, heard, &same);
-        }
-        // An earlier recovery left this doubt, and this one began with an older backup. A newer map
-        // may tell more.
-        if is_gone(&newest) {
-            return match heard.is_complete() {
-                true => Verdict::Stuck,
-                false => Verdict::WaitsFor(heard.silent.clone()),
-            };
-        }
-        let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
-        let is_here = |d: &DeviceId| words.contains_key(d) && !heard.older.contains(d) && same(*d);
-        let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !is_here(d)).collect();
-        let acted = words.values().map(|w| w.acted(id));
-        let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
-        let later = last > newest.epoch;
-        // A replica that remembers nothing of a group that others remember may have been emptied
-        // after it served alone. It was not emptied if the map with the group's newest
-        // configuration names its present content.
-        let mut maps = self.lost_maps(words);
-        let touched = words.values().any(|w| w.groups.contains_key(&id))
-            || maps.any(|m| m.configs.contains_key(&id));
-        let kept = |d: DeviceId| told.is_some_and(|(_, map)| self.has_content_of(map, d));
-        let is_blank = |d: DeviceId| {
-            words.get(&d).is_some_and(|w| w.is_blank(id, self.recovery.began)) && !kept(d)
-        };
-        let blank = touched && in_sync().any(is_blank);
-        if missing.is_empty() && !later && !blank {
-            let waits = self.recovery.open || newest.in_sync.is_empty();
-            return match waits && !heard.is_complete() {
-                true => Verdict::WaitsFor(heard.silent.clone()),
-                false => Verdict::Known(GroupInfo { epoch: newest.epoch.max(last), ..newest }),
-            };
-        }
-        if !heard.is_complete() {
-            let all = later || blank || missing.is_disjoint(&heard.silent);
-            return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
-        }
-        // The earlier content of such a device may have taken part in a later epoch.
-        let mut members = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
-        if members.any(|d| words.contains_key(&d) && !same(d)) {
-            return Verdict::Stuck;
-        }
-        let sealed = |(d, w): (&DeviceId, &Word)| {
-            let said = w.groups.get(&id)?;
-            (said.acted == last && said.base == last && !said.joiner).then_some(*d)
-        };
-        let whole: Vec<DeviceId> = words.iter().filter_map(sealed).collect();
-        match (later, whole.len()) {
-            (true, 1) if self.recovery.open => Verdict::Alone(sealed_in(&newest, last, whole)),
-            (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => {
-                Verdict::Known(sealed_in(&newest, last, whole))
-            }
-            _ => Verdict::Stuck,
-        }
-    }
-
-    /// Judges a group with a replica that is empty although the state says that it has data. It may
-    /// have been emptied long ago. That is certain if it is a witness of a newer configuration that
-    /// has a primary: the MDM that made that one was not in doubt. Then the replicas in sync there
-    /// have everything if all have reported and no device took part in a later epoch.
-    fn judge_emptied(
-        &self,
-        words: &Words,
-        id: GroupId,
-        newest: GroupInfo,
-        heard: &Heard,
-        same: &dyn Fn(DeviceId) -> bool,
-    ) -> Verdict {
-        let state = &self.groups[&id];
-        let ids = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
-        let members: BTreeSet<DeviceId> = ids.chain(state.replicas.iter().copied()).collect();
-        let is_silent = |d: &DeviceId| !words.contains_key(d) || heard.older.contains(d);
-        let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
-        let is_witness =
-            |d: &&DeviceId| same(**d) && words[*d].is_witness(id, &newest, self.recovery.began);
-        let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
-        let later = words.values().any(|w| w.acted(id) > newest.epoch);
-        let newer = newest.epoch > state.epoch.0 && newest.primary != 0;
-        let may = newer && !newest.in_sync.is_empty() && !later;
-        let waits = self.recovery.open && !heard.is_complete();
-        match may && witnesses + silent == members.len() {
-            false => Verdict::Stuck,
-            true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
-            true => Verdict::Known(newest),
-        }
-    }
-
-    /// Returns what devices have reported of a group in doubt.
-    pub(crate) fn copies(&self, words: &Words, id: GroupId) -> Copies {
-        let said = words.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
-        let said: Vec<(DeviceId, &Said)> =
-            said.filter(|(_, s)| s.acted > 0 || s.base > 0).collect();
-        let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && self.is_up(*d)).collect();
-        let in_sync = self.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
-        let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
-        // A primary that serves alone keeps its earlier base. A joiner that took part in an epoch
-        // has only what it was sealed with: less than a primary that served alone in that epoch.
-        let has = |s: &Said| if s.joiner { s.base } else { s.acted };
-        whole.sort_by_key(|(d, s)| (Reverse((has(s), !s.joiner, s.base)), order(d), *d));
-        Copies {
-            whole: whole.into_iter().map(|(d, _)| *d).collect(),
-            any: said.iter().map(|(d, _)| *d).collect(),
-            acted: said.iter().map(|(_, s)| s.acted).max().unwrap_or(0),
-        }
-    }
-
-    /// Returns true if no device has data of an unknown volume: all have reported, except devices
-    /// that are down and that the operator is removing.
-    fn knows_all_volumes(&self, words: &Words, heard: &Heard) -> bool {
-        let leaves = |d: &Device| d.intent == Intent::Remove && !d.up;
-        let may_come = |d: &DeviceId| !self.devices.get(d).is_some_and(leaves);
-        let mut held = words.values().flat_map(|w| &w.held);
-        let waits = heard.patient || heard.silent.iter().any(may_come);
-        let known = self.recovery.left.is_empty() && !held.any(|id| self.is_strange(*id));
-        !self.recovery.open && !waits && known
-    }
-
-    /// Returns true for the id of a volume that may exist and that this MDM does not know.
-    fn is_strange(&self, id: u32) -> bool {
-        let id = VolumeId(id);
-        let unknown = self.recovery.is_unknown(id) || id >= self.next_volume;
-        unknown && !self.volumes.contains_key(&id)
-    }
-
     /// Returns the progress of the last recovery, for people.
     pub fn recovery_status(&self, words: &Words, patient: bool) -> Option<RecoveryStatus> {
         let recovery = &self.recovery;
@@ -477,14 +212,14 @@ impl State {
             open: recovery.open,
             ..RecoveryStatus::default()
         };
-        let heard = self.heard(words, patient);
+        let heard = heard(self, words, patient);
         let mut waits = BTreeSet::new();
         for (id, _) in self.groups.iter().filter(|(_, g)| g.doubt != Doubt::None) {
             status.doubtful += 1;
-            match self.judge(words, *id, &heard) {
+            match judge(self, words, *id, &heard) {
                 Verdict::WaitsFor(devices) => waits.extend(devices),
                 Verdict::Alone(_) => status.alone += 1,
-                Verdict::Known(group) if self.may_settle(&group) => {}
+                Verdict::Known(group) if reconcile::may_settle(self, &group) => {}
                 Verdict::Known(_) | Verdict::Stuck => status.stuck += 1,
             }
         }
@@ -499,6 +234,167 @@ impl State {
         };
         (recovery.number > 0).then_some(status)
     }
+}
+
+fn heard(state: &State, words: &Words, patient: bool) -> Heard {
+    if mutant::on(Mutant::CloseUnheard) {
+        return Heard::default();
+    }
+    let contents = disks::contents(state, words);
+    let told = word::lost_maps(state, words).flat_map(|m| m.configs.values());
+    let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
+    let named: BTreeSet<DeviceId> = named.chain(contents.keys().copied()).collect();
+    // A waiting device has nothing, unless it was admitted since, and a server's map names it.
+    let counts = |(id, d): (&DeviceId, &Device)| match d.intent {
+        Intent::Removed => None,
+        Intent::Waiting if !named.contains(id) => None,
+        _ => Some(*id),
+    };
+    let unknown = named.iter().copied().filter(|d| !state.devices.contains_key(d));
+    let all = state.devices.iter().filter_map(counts).chain(unknown);
+    let mut silent: BTreeSet<DeviceId> = all.filter(|d| !words.contains_key(d)).collect();
+    let older = disks::older(state, words, &contents);
+    silent.extend(&older);
+    // A state without devices is from before all of them: it can't tell whether all have come.
+    let patient = patient || state.recovery.open && state.devices.is_empty();
+    Heard { silent, older, contents, patient }
+}
+
+fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
+    let Some(group) = state.groups.get(&id) else { return Verdict::Stuck };
+    if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
+        return Verdict::Known(group_info(id, group));
+    }
+    let told = word::lost_maps(state, words).filter_map(|m| Some((m.configs.get(&id)?, m)));
+    let told = told.max_by_key(|(g, map)| (g.epoch, map.version));
+    let told = told.filter(|(g, _)| g.epoch >= group.epoch.0);
+    let newer = told.filter(|(g, _)| g.epoch > group.epoch.0);
+    let newest = newer.map_or_else(|| group_info(id, group), |(g, _)| g.clone());
+    // True if the device has the content that the newest configuration is about.
+    let same = |d: DeviceId| told.is_none_or(|(_, map)| disks::is_content_of(state, map, d));
+    if group.doubt == Doubt::Gone {
+        return judge_emptied(state, words, id, newest, heard, &same);
+    }
+    // An earlier recovery left this doubt, and this one began with an older backup. A newer map
+    // may tell more.
+    if is_gone(&newest) {
+        return match heard.is_complete() {
+            true => Verdict::Stuck,
+            false => Verdict::WaitsFor(heard.silent.clone()),
+        };
+    }
+    let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
+    let is_here = |d: &DeviceId| words.contains_key(d) && !heard.older.contains(d) && same(*d);
+    let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !is_here(d)).collect();
+    let acted = words.values().map(|w| w.acted(id));
+    let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
+    let later = last > newest.epoch;
+    // A replica that remembers nothing of a group that others remember may have been emptied
+    // after it served alone. It was not emptied if the map with the group's newest
+    // configuration names its present content.
+    let mut maps = word::lost_maps(state, words);
+    let touched = words.values().any(|w| w.groups.contains_key(&id))
+        || maps.any(|m| m.configs.contains_key(&id));
+    let kept = |d: DeviceId| told.is_some_and(|(_, map)| disks::has_content_of(state, map, d));
+    let is_blank = |d: DeviceId| {
+        words.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
+    };
+    let blank = touched && in_sync().any(is_blank);
+    if missing.is_empty() && !later && !blank {
+        let waits = state.recovery.open || newest.in_sync.is_empty();
+        return match waits && !heard.is_complete() {
+            true => Verdict::WaitsFor(heard.silent.clone()),
+            false => Verdict::Known(GroupInfo { epoch: newest.epoch.max(last), ..newest }),
+        };
+    }
+    if !heard.is_complete() {
+        let all = later || blank || missing.is_disjoint(&heard.silent);
+        return Verdict::WaitsFor(if all { heard.silent.clone() } else { missing });
+    }
+    // The earlier content of such a device may have taken part in a later epoch.
+    let mut members = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
+    if members.any(|d| words.contains_key(&d) && !same(d)) {
+        return Verdict::Stuck;
+    }
+    let sealed = |(d, w): (&DeviceId, &Word)| {
+        let said = w.groups.get(&id)?;
+        (said.acted == last && said.base == last && !said.joiner).then_some(*d)
+    };
+    let whole: Vec<DeviceId> = words.iter().filter_map(sealed).collect();
+    match (later, whole.len()) {
+        (true, 1) if state.recovery.open => Verdict::Alone(sealed_in(&newest, last, whole)),
+        (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => {
+            Verdict::Known(sealed_in(&newest, last, whole))
+        }
+        _ => Verdict::Stuck,
+    }
+}
+
+/// Judges a group with a replica that is empty although the state says that it has data. It may
+/// have been emptied long ago. That is certain if it is a witness of a newer configuration that
+/// has a primary: the MDM that made that one was not in doubt. Then the replicas in sync there
+/// have everything if all have reported and no device took part in a later epoch.
+fn judge_emptied(
+    state: &State,
+    words: &Words,
+    id: GroupId,
+    newest: GroupInfo,
+    heard: &Heard,
+    same: &dyn Fn(DeviceId) -> bool,
+) -> Verdict {
+    let known = &state.groups[&id];
+    let ids = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
+    let members: BTreeSet<DeviceId> = ids.chain(known.replicas.iter().copied()).collect();
+    let is_silent = |d: &DeviceId| !words.contains_key(d) || heard.older.contains(d);
+    let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
+    let is_witness =
+        |d: &&DeviceId| same(**d) && words[*d].is_witness(id, &newest, state.recovery.began);
+    let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
+    let later = words.values().any(|w| w.acted(id) > newest.epoch);
+    let newer = newest.epoch > known.epoch.0 && newest.primary != 0;
+    let may = newer && !newest.in_sync.is_empty() && !later;
+    let waits = state.recovery.open && !heard.is_complete();
+    match may && witnesses + silent == members.len() {
+        false => Verdict::Stuck,
+        true if silent > 0 || waits => Verdict::WaitsFor(heard.silent.clone()),
+        true => Verdict::Known(newest),
+    }
+}
+
+/// Returns what devices have reported of a group in doubt.
+pub(crate) fn copies(state: &State, words: &Words, id: GroupId) -> Copies {
+    let said = words.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
+    let said: Vec<(DeviceId, &Said)> = said.filter(|(_, s)| s.acted > 0 || s.base > 0).collect();
+    let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && state.is_up(*d)).collect();
+    let in_sync = state.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
+    let order = |d: &DeviceId| in_sync.iter().position(|i| i == d).unwrap_or(usize::MAX);
+    // A primary that serves alone keeps its earlier base. A joiner that took part in an epoch
+    // has only what it was sealed with: less than a primary that served alone in that epoch.
+    let has = |s: &Said| if s.joiner { s.base } else { s.acted };
+    whole.sort_by_key(|(d, s)| (Reverse((has(s), !s.joiner, s.base)), order(d), *d));
+    Copies {
+        whole: whole.into_iter().map(|(d, _)| *d).collect(),
+        any: said.iter().map(|(d, _)| *d).collect(),
+        acted: said.iter().map(|(_, s)| s.acted).max().unwrap_or(0),
+    }
+}
+
+/// Returns true if no device has data of an unknown volume: all have reported, except devices
+/// that are down and that the operator is removing.
+fn knows_all_volumes(state: &State, words: &Words, heard: &Heard) -> bool {
+    let leaves = |d: &Device| d.intent == Intent::Remove && !d.up;
+    let may_come = |d: &DeviceId| !state.devices.get(d).is_some_and(leaves);
+    let mut held = words.values().flat_map(|w| &w.held);
+    let waits = heard.patient || heard.silent.iter().any(may_come);
+    let known = state.recovery.left.is_empty() && !held.any(|id| is_strange(state, *id));
+    !state.recovery.open && !waits && known
+}
+
+/// Returns true for the id of a volume that may exist and that this MDM does not know.
+fn is_strange(state: &State, id: u32) -> bool {
+    let id = VolumeId(id);
+    let unknown = state.recovery.is_unknown(id) || id >= state.next_volume;
+    unknown && !state.volumes.contains_key(&id)
 }
 
 /// Returns true if an MDM said of this group that a device may have had more and was emptied.
@@ -537,26 +433,26 @@ pub fn close(state: &State, words: &Words, patient: bool) -> Command {
 /// Returns the next command that follows from the reports, if any. `patient`: devices that nothing
 /// has named may still register.
 pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
-    let heard = state.heard(words, patient);
+    let heard = heard(state, words, patient);
     let open = state.recovery.open;
-    let all_known = state.knows_all_volumes(words, &heard);
+    let all_known = knows_all_volumes(state, words, &heard);
     let (mut groups, mut unused, mut waits) = (Vec::new(), Vec::new(), false);
     let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
     for (id, _) in doubtful {
         if groups.len().max(unused.len()) >= GROUPS {
             break;
         }
-        match state.judge(words, *id, &heard) {
+        match judge(state, words, *id, &heard) {
             // Whether a volume uses the group is known at the end.
             Verdict::Known(group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
-            Verdict::Known(group) if state.may_settle(&group) => groups.push(group),
+            Verdict::Known(group) if reconcile::may_settle(state, &group) => groups.push(group),
             _ if all_known && !state.is_used(*id) => unused.push(id.0),
             Verdict::WaitsFor(_) | Verdict::Alone(_) => waits = true,
             Verdict::Known(_) | Verdict::Stuck => {}
         }
     }
-    let awaited = state.newly_awaited(&heard);
+    let awaited = disks::newly_awaited(state, &heard);
     let Given { device, group, sdc, next_volume } = given_away(state, words);
     let made = made_since(state, words);
     let given = Reconcile { device, group, sdc, next_volume, ..volumes(state, words) };
@@ -580,7 +476,7 @@ fn given_away(state: &State, words: &Words) -> Given {
         let newest = told.filter(sane).max();
         newest.filter(|id| *id > last).map_or(0, |id| id + more)
     };
-    let maps = || state.lost_maps(words);
+    let maps = || word::lost_maps(state, words);
     let configs = maps().flat_map(|m| m.configs.values());
     let members = configs.flat_map(|g| g.replicas.iter().chain(&g.in_sync).chain(&g.joiners));
     let own = state.devices.keys().next_back().map(|d| d.0);
@@ -602,13 +498,13 @@ fn given_away(state: &State, words: &Words) -> Given {
 /// that volumes can use them.
 fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
     let mut new: BTreeMap<u32, &GroupInfo> = BTreeMap::new();
-    for told in state.lost_maps(words).flat_map(|m| m.configs.values()) {
+    for told in word::lost_maps(state, words).flat_map(|m| m.configs.values()) {
         let entry = new.entry(told.id).or_insert(told);
         if told.epoch > entry.epoch {
             *entry = told;
         }
     }
-    new.into_values().filter(|g| state.may_enter(g)).take(GROUPS).cloned().collect()
+    new.into_values().filter(|g| reconcile::may_enter(state, g)).take(GROUPS).cloned().collect()
 }
 
 /// Returns the volumes that this MDM does not have and does not know to be deleted. Devices hold
@@ -620,7 +516,7 @@ fn strange(state: &State, words: &Words) -> Vec<u32> {
     }
     let held = words.values().flat_map(|w| &w.held).copied();
     let named = newest_map(state, words).into_iter().flat_map(|w| w.volumes.keys()).map(|id| id.0);
-    let all: BTreeSet<u32> = held.chain(named).filter(|id| state.is_strange(*id)).collect();
+    let all: BTreeSet<u32> = held.chain(named).filter(|id| is_strange(state, *id)).collect();
     all.into_iter().collect()
 }
 
@@ -634,7 +530,7 @@ fn newest<'a>(
     words: &'a Words,
     of: impl Fn(&Map) -> MapVersion,
 ) -> Option<&'a Map> {
-    let newest = state.lost_maps(words).max_by_key(|m| of(m));
+    let newest = word::lost_maps(state, words).max_by_key(|m| of(m));
     newest.filter(|m| state.recovery.open && of(m) >= state.recovery.version)
 }
 
@@ -643,7 +539,8 @@ fn newest<'a>(
 fn volumes(state: &State, words: &Words) -> Reconcile {
     let mut change = Reconcile::default();
     let newer = newest_map(state, words);
-    let told = || state.lost_maps(words).max_by_key(|m| m.told).filter(|_| state.recovery.open);
+    let told =
+        || word::lost_maps(state, words).max_by_key(|m| m.told).filter(|_| state.recovery.open);
     let Some(map) = newer.or_else(told) else { return change };
     let known = |v: &VolumeInfo| v.slots.iter().all(|g| state.groups.contains_key(&GroupId(*g)));
     // The last entries of the log need not have been decided. A volume that they delete and that
@@ -652,8 +549,9 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
         let id = VolumeId(v.id);
         !state.volumes.contains_key(&id) && state.recovery.is_unknown(id)
     };
-    let other =
-        |v: &&VolumeInfo| (newer.is_some() || is_back(v)) && known(v) && state.adopted(v).is_some();
+    let other = |v: &&VolumeInfo| {
+        (newer.is_some() || is_back(v)) && known(v) && reconcile::adopted(state, v).is_some()
+    };
     let mut bytes = 0;
     let room = |v: &&VolumeInfo| {
         let full = bytes >= BYTES;

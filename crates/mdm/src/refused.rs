@@ -22,6 +22,10 @@ pub const MAX_WAITING: usize = 64;
 pub const MAX_NEW_GROUPS: usize = 180_000;
 /// Maximum number of known clients.
 pub const MAX_SDCS: usize = 4096;
+/// The most MDMs of one cluster, including those that have no vote yet.
+pub const MAX_MEMBERS: usize = 7;
+/// Maximum number of objects of one kind.
+pub const MAX_OBJECTS: usize = 1024;
 
 /// A refusal.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
@@ -168,10 +172,7 @@ pub enum Refused {
     )]
     MdmTaken(String, String),
     /// The list of MDMs is full.
-    #[error(
-        "there are {} MDMs, and more make nothing safer: remove one first",
-        crate::members::MAX_MEMBERS
-    )]
+    #[error("there are {} MDMs, and more make nothing safer: remove one first", MAX_MEMBERS)]
     TooManyMdms,
     /// No MDM could lead.
     #[error(
@@ -267,7 +268,7 @@ pub enum Refused {
     #[error("`{1}` is the last {what}, and there has to be one: rename it, or make another one first", what = words(*.0))]
     LastObject(ObjectKind, String),
     /// The list of objects of this kind is full.
-    #[error("there are {} {what}s, and there can't be more: remove one", crate::objects::MAX_OBJECTS, what = words(*.0))]
+    #[error("there are {} {what}s, and there can't be more: remove one", MAX_OBJECTS, what = words(*.0))]
     TooManyObjects(ObjectKind),
     /// A larger spare than a pool may have.
     #[error("{0} % of a pool can't be kept for rebuilds: use 0 to 90")]

@@ -18,8 +18,9 @@
 //! which copies make long: only a time of several `slow_for` proves that one operation hangs while
 //! others end.
 
+use crate::maintenance;
+use crate::observed::Observed;
 use crate::state::{Device, State};
-use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
@@ -161,7 +162,7 @@ fn has_copies(device: DeviceId, state: &State) -> bool {
 fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: &Observed) -> bool {
     let normal =
         |d: &DeviceId| state.devices.get(d).is_some_and(|d| d.up && d.intent == Intent::Normal);
-    if !devices.iter().all(normal) || state.only_on(devices) > 0 {
+    if !devices.iter().all(normal) || maintenance::only_on(state, devices) > 0 {
         return false;
     }
     let Some(unit) = devices.first().and_then(|d| state.unit_of(*d)) else { return false };

@@ -10,7 +10,8 @@ use crate::members::Member;
 use crate::objects::{Domain, FaultSet, Objects, Pool};
 use crate::publish::{device_info, gaps, group_info, volume_info};
 use crate::recovery::{JUMP, Recovery};
-use crate::state::{Device, Sdc, Server, State, Volume};
+use crate::state::naming;
+use crate::state::{Device, GroupIndex, Sdc, Server, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -293,7 +294,7 @@ impl State {
             ..State::new()
         };
         state.servers.extend(s.servers.into_iter().map(server));
-        state.name_units();
+        naming::name_units(&mut state);
         state.objects = s.objects.map_or_else(Objects::default, objects);
         state.devices.extend(s.devices.into_iter().map(|r| (DeviceId(r.info.id), device(r))));
         state.groups.extend(s.groups.into_iter().map(|r| (GroupId(r.info.id), group(r))));
@@ -308,7 +309,7 @@ impl State {
         state.members.list.extend(s.members.into_iter().map(member));
         state.members.last_id = s.last_member;
         state.members.changed_at = MapVersion(s.members_changed_at);
-        state.index_all();
+        state.group_index = GroupIndex::of(&state.groups, state.volumes.values());
         state.check()?;
         Ok(state)
     }

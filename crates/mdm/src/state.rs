@@ -13,37 +13,43 @@
 //! counters; names are unique; slots name groups; a lost group that no volume uses has no replica
 //! that is up (it would have been formed again).
 //!
-//! The effects of each command are in one file per noun, under `state/`.
+//! [`State`] is data with lookups. The files under `state/` have the rest: functions over a state
+//! that return the edits of a command, one file per noun; `apply`, the one place where edits are
+//! made; and `check`.
 
+mod apply;
 mod check;
 mod clients;
 mod damage;
 mod devices;
-mod groups;
-mod naming;
-mod reconcile;
-mod volumes;
+mod edits;
+mod group_index;
+pub(crate) mod groups;
+pub(crate) mod naming;
+pub(crate) mod reconcile;
+pub(crate) mod volumes;
 
-use crate::command::{self, Command};
+pub use crate::client::Sdc;
+pub use crate::device::{Device, Server, survives};
+pub use crate::volume::Volume;
+pub use apply::Outcome;
+pub use edits::{Change, Edits};
+
 use crate::group::Group;
 use crate::id_set::IdSet;
-use crate::mapping::Mapping;
-use crate::members::{Member, Members};
+use crate::members::Members;
 use crate::objects::Objects;
-use crate::recovery::{Given, Recovery};
-use crate::refused::{MAX_WAITING, Refused};
+use crate::recovery::Recovery;
+use crate::refused::MAX_WAITING;
 use alloc::collections::{BTreeMap, BTreeSet};
-use alloc::string::String;
 use alloc::vec::Vec;
 use base::level;
 use base::mutant::{self, Mutant};
 use base::{
-    ClusterId, DeviceId, DomainId, FaultSetId, GroupId, Incarnation, MapVersion, PoolId, SdcId,
-    SdsId, VolumeId,
+    ClusterId, DeviceId, DomainId, GroupId, Incarnation, MapVersion, PoolId, SdcId, SdsId, VolumeId,
 };
-use groups::{forget_volume, index_volume};
-pub(crate) use volumes::check_size;
-use wire::control::{AcceptedLoss, DeviceKind, Intent, Register};
+pub(crate) use group_index::GroupIndex;
+use wire::control::{Intent, Register};
 
 /// Number of earlier nonces of a device or client that are kept, to tell a left-over process from a
 /// new one.
@@ -51,132 +57,6 @@ const PAST: usize = 8;
 
 /// Incarnations are below this number, so that counting on never overflows.
 const LIVES: u64 = 1 << 63;
-
-/// Returns true for a device that keeps its content when its process ends.
-pub fn survives(kind: DeviceKind) -> bool {
-    kind == DeviceKind::Durable
-}
-
-/// A device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
-    /// Its server.
-    pub sds: SdsId,
-    /// Number of its shard in the server: with the server it is the device's place.
-    pub shard: u32,
-    /// Address where its process listens.
-    pub address: String,
-    /// The incarnation of its process.
-    pub incarnation: Incarnation,
-    /// The number that the process drew at its start.
-    pub nonce: u64,
-    /// Nonces of earlier processes, the latest last.
-    pub past: Vec<u64>,
-    /// The number drawn at random when its store was made (RAM: when the process started). It
-    /// identifies the content.
-    pub store: u64,
-    /// Its kind.
-    pub kind: DeviceKind,
-    /// Bytes for data.
-    pub capacity: u64,
-    /// The process id, for people.
-    pub pid: u32,
-    /// The release of the process; empty in a cluster of level 1.
-    pub release: String,
-    /// It counts as alive.
-    pub up: bool,
-    /// It is down, and known to be dead.
-    pub dead: bool,
-    /// Number of scrubs that were ordered.
-    pub scrub: u32,
-    /// Whether it may hold replicas, and whether it is to leave.
-    pub intent: Intent,
-    /// Its storage pool. It never changes.
-    pub pool: PoolId,
-    /// The map version that changed it last.
-    pub changed_at: MapVersion,
-}
-
-impl Device {
-    /// Returns true while the device counts as alive in its place: what claims to be it in another
-    /// place is a copy.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.up && !mutant::on(Mutant::TakeCopy)
-    }
-}
-
-/// A server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Server {
-    /// The name that its processes give. It never changes.
-    pub own: String,
-    /// Its name, for people.
-    pub name: String,
-    /// Its protection domain. It never changes.
-    pub domain: DomainId,
-    /// Its fault set. It never changes.
-    pub fault_set: Option<FaultSetId>,
-    /// Its fault unit: the first server of its fault set, or itself.
-    pub unit: SdsId,
-}
-
-/// A client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sdc {
-    /// The name that its processes give. It never changes.
-    pub own: String,
-    /// Its name, for people.
-    pub name: String,
-    /// The incarnation of its process.
-    pub incarnation: Incarnation,
-    /// The number that the process drew at its start.
-    pub nonce: u64,
-    /// Nonces of earlier processes, the latest last.
-    pub past: Vec<u64>,
-    /// The process id, for people.
-    pub pid: u32,
-    /// NBD addresses, for people.
-    pub nbd: Vec<String>,
-    /// The map version that changed it last.
-    pub changed_at: MapVersion,
-}
-
-/// A volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Volume {
-    /// Its name.
-    pub name: String,
-    /// Bytes, a multiple of 1 MiB.
-    pub size: u64,
-    /// Rises when a client's permission to use the volume ends: for fencing.
-    pub generation: u32,
-    /// The clients that may use it.
-    pub mapping: Mapping,
-    /// Its storage pool. It never changes.
-    pub pool: PoolId,
-    /// Space for all of it is reserved.
-    pub thick: bool,
-    /// The groups of its units.
-    pub slots: Vec<GroupId>,
-    /// The latest losses that operators have accepted.
-    pub losses: Vec<AcceptedLoss>,
-    /// Groups whose part of the volume was lost, with the number of units that the volume had then:
-    /// their blocks are errors to read until they are written.
-    pub gaps: BTreeMap<GroupId, u32>,
-    /// The map version that changed it last.
-    pub changed_at: MapVersion,
-}
-
-/// The effect of a command.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Outcome {
-    /// None: the state is as the command wants it already, or the command is outdated.
-    Unchanged,
-    /// The command changed the state.
-    Changed,
-    /// None, for this reason, which is for the requester.
-    Refused(Refused),
-}
 
 /// The replicated state of the MDMs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -216,99 +96,8 @@ pub struct State {
     pub next_incarnation: Incarnation,
     /// The record of recoveries.
     pub recovery: Recovery,
-    /// The groups of each device. Follows from `groups`.
-    pub(crate) by_device: BTreeMap<DeviceId, Vec<GroupId>>,
-    /// The groups of each two devices, the smaller id first. Follows from `groups`.
-    pub(crate) by_pair: BTreeMap<(DeviceId, DeviceId), Vec<GroupId>>,
-    /// The volumes of each group. Follows from `volumes`.
-    pub(crate) users: BTreeMap<GroupId, Users>,
-}
-
-/// How volumes use a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Users {
-    /// Number of volumes.
-    pub volumes: u32,
-    /// Units of theirs that the group may come to hold, as a volume's units spread evenly over its
-    /// groups.
-    pub units: u64,
-}
-
-/// Ids that reports name count only below this one, so that there is room for new ones.
-pub(crate) const IDS_END: u32 = 1 << 31;
-
-/// The changes of a command. Epochs are final; `commit` sets `changed_at`.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Edits {
-    cluster: Option<ClusterId>,
-    level: Option<u32>,
-    devices: Vec<(DeviceId, Device)>,
-    server: Option<(SdsId, Server)>,
-    objects: Option<Objects>,
-    sdc: Option<(SdcId, Option<Sdc>)>,
-    groups: Vec<(GroupId, Group)>,
-    volume: Option<(VolumeId, Option<Volume>)>,
-    member: Option<(u32, Option<Member>)>,
-    /// From a [`command::Reconcile`] or [`command::AcceptLoss`].
-    volumes: Vec<(VolumeId, Option<Volume>)>,
-    given: Option<Given>,
-    forget: Option<command::Forget>,
-    awaited: Vec<command::Awaited>,
-    /// The recovery ends, and these volumes stay unknown.
-    recovered: Option<Vec<u32>>,
-}
-
-impl Edits {
-    /// Returns true if the command changes nothing, so that it need not be logged.
-    pub fn is_empty(&self) -> bool {
-        !self.is_map()
-    }
-
-    fn is_map(&self) -> bool {
-        self.cluster.is_some()
-            || self.level.is_some()
-            || !self.devices.is_empty()
-            || self.server.is_some()
-            || self.sdc.is_some()
-            || self.objects.is_some()
-            || self.volume.is_some()
-            || self.member.is_some()
-            || !self.groups.is_empty()
-            || !self.volumes.is_empty()
-            || self.given.is_some()
-            || self.forget.is_some()
-            || !self.awaited.is_empty()
-            || self.recovered.is_some()
-    }
-}
-
-/// A command, and what it changes in the state that it was made for.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Change {
-    command: Command,
-    edits: Edits,
-    /// The index of that state.
-    at: u64,
-}
-
-impl Change {
-    /// Returns true if the command changes nothing, so that it need not be logged.
-    pub fn is_nothing(&self) -> bool {
-        self.edits.is_empty()
-    }
-
-    /// Returns the command alone.
-    pub fn into_command(self) -> Command {
-        self.command
-    }
-}
-
-impl core::ops::Deref for Change {
-    type Target = Command;
-
-    fn deref(&self) -> &Command {
-        &self.command
-    }
+    /// Lists to find groups by. Follows from `groups` and `volumes`.
+    pub(crate) group_index: GroupIndex,
 }
 
 impl State {
@@ -316,156 +105,6 @@ impl State {
     pub fn new() -> State {
         let (next_volume, next_incarnation) = (VolumeId(1), Incarnation(1));
         State { level: level::FIRST, next_volume, next_incarnation, ..State::default() }
-    }
-
-    /// Applies the log entry with this index, which must be the next one.
-    pub fn apply(&mut self, index: u64, command: &Command) -> Outcome {
-        assert_eq!(index, self.index + 1, "log entries are applied in order");
-        let edits = self.edits(command);
-        self.index = index;
-        match edits {
-            Err(why) => Outcome::Refused(why),
-            Ok(edits) if edits.is_empty() => Outcome::Unchanged,
-            Ok(edits) => {
-                self.commit(edits);
-                Outcome::Changed
-            }
-        }
-    }
-
-    /// Makes a change that was computed for this very state, and returns its command. Panics if the
-    /// change was computed for another state.
-    pub fn make(&mut self, change: Change) -> Command {
-        assert_eq!(change.at, self.index, "a change belongs to one state");
-        self.index += 1;
-        if !change.is_nothing() {
-            self.commit(change.edits);
-        }
-        change.command
-    }
-
-    /// Returns the command with what it changes, or the reason why it is refused.
-    pub fn change(&self, command: Command) -> Result<Change, Refused> {
-        let edits = self.edits(&command)?;
-        Ok(Change { command, edits, at: self.index })
-    }
-
-    /// Returns what the command would change now.
-    pub fn edits(&self, command: &Command) -> Result<Edits, Refused> {
-        match command {
-            Command::FormCluster(c) => Ok(self.form(c)),
-            Command::DeviceUp(c) => Ok(self.device_up(c).unwrap_or_default()),
-            Command::DeviceDown(c) => Ok(self.devices_down(core::slice::from_ref(c))),
-            Command::DevicesDown(c) => Ok(self.devices_down(&c.list)),
-            Command::Suspect(c) => Ok(self.suspect(c)),
-            Command::Join(c) => Ok(self.join(c)),
-            Command::Admit(c) => Ok(self.admit(c)),
-            Command::RegisterSdc(c) => Ok(self.sdc_up(c).unwrap_or_default()),
-            Command::CreateVolume(c) => self.create_volume(c),
-            Command::ResizeVolume(c) => self.resize_volume(c),
-            Command::DeleteVolume(c) => self.delete_volume(c),
-            Command::Scrub(c) => Ok(self.scrub(c).unwrap_or_default()),
-            Command::Reshape(c) => Ok(self.reshape(c)),
-            Command::Intend(c) => Ok(self.intend(c)),
-            Command::AddMdm(c) => Ok(Edits { member: self.members.added(c), ..Edits::default() }),
-            Command::RemoveMdm(c) => {
-                Ok(Edits { member: self.members.removed(c), ..Edits::default() })
-            }
-            Command::MapVolume(c) => self.map_volume(c),
-            Command::Rename(c) => self.rename(c),
-            Command::PutObject(c) => self.put_object(c),
-            Command::DropObject(c) => self.drop_object(c),
-            Command::Reconcile(c) => Ok(self.reconcile(c)),
-            Command::AcceptLoss(c) => Ok(self.accept_loss(c)),
-            Command::SetLevel(c) => Ok(self.set_level(c)),
-        }
-    }
-
-    fn form(&self, c: &command::FormCluster) -> Edits {
-        let first = self.cluster.0 == 0 && c.cluster != 0;
-        Edits { cluster: first.then_some(ClusterId(c.cluster)), ..Edits::default() }
-    }
-
-    /// A level never falls.
-    fn set_level(&self, c: &command::SetLevel) -> Edits {
-        let level = Some(c.level).filter(|level| *level > self.level);
-        Edits { level, ..Edits::default() }
-    }
-
-    // Long: one kind of change after the other; the end of a recovery is last, as it touches all.
-    fn commit(&mut self, edits: Edits) {
-        if edits.is_map() {
-            self.version = MapVersion(self.index);
-        }
-        let changed_at = self.version;
-        if let Some(cluster) = edits.cluster {
-            self.cluster = cluster;
-        }
-        self.level = edits.level.unwrap_or(self.level);
-        if let Some((id, server)) = edits.server {
-            self.servers.insert(id, server);
-        }
-        if let Some(objects) = edits.objects {
-            self.objects = Objects { changed_at, ..objects };
-        }
-        for (id, device) in edits.devices {
-            self.next_incarnation =
-                self.next_incarnation.max(Incarnation(device.incarnation.0 + 1));
-            self.devices.insert(id, Device { changed_at, ..device });
-        }
-        match edits.sdc {
-            Some((id, Some(sdc))) => {
-                let next = Incarnation(sdc.incarnation.0 + 1);
-                self.next_incarnation = self.next_incarnation.max(next);
-                self.last_sdc = self.last_sdc.max(id);
-                self.sdcs.insert(id, Sdc { changed_at, ..sdc });
-            }
-            Some((id, None)) => {
-                self.sdcs.remove(&id);
-                if (self.recovery.sdc_known + 1..=self.recovery.sdc).contains(&id.0) {
-                    self.removed_sdcs.insert(id.0..id.0 + 1);
-                }
-                self.sdcs_gone_at = changed_at;
-            }
-            None => {}
-        }
-        if let Some((id, member)) = edits.member {
-            self.members.set(id, member, changed_at);
-        }
-        for (id, group) in edits.groups {
-            let old = self.groups.get(&id).map(|g| g.replicas.clone());
-            if old.as_ref() != Some(&group.replicas) {
-                self.forget_group(id, old.as_deref().unwrap_or_default());
-                self.index_group(id, &group);
-            }
-            self.groups.insert(id, Group { changed_at, ..group });
-        }
-        for (id, volume) in edits.volumes.into_iter().chain(edits.volume) {
-            self.next_volume = self.next_volume.max(VolumeId(id.0 + 1));
-            let old = match volume {
-                Some(volume) => {
-                    index_volume(&mut self.users, &volume);
-                    self.volumes.insert(id, Volume { changed_at, ..volume })
-                }
-                None => {
-                    self.recovery.forget(id);
-                    self.volumes.remove(&id)
-                }
-            };
-            old.iter().for_each(|v| forget_volume(&mut self.users, v));
-        }
-        if let Some(given) = edits.given {
-            self.give_away(given);
-        }
-        if let Some(forget) = edits.forget {
-            forget.volumes.iter().for_each(|id| self.recovery.forget(VolumeId(*id)));
-            self.recovery.forgot = Some(forget);
-        }
-        let awaited = edits.awaited.iter().map(|a| a.entry());
-        self.recovery.awaited.extend(awaited);
-        if let Some(left) = edits.recovered {
-            self.close_recovery(left);
-        }
     }
 
     /// Returns true if the device counts as alive.
@@ -495,17 +134,17 @@ impl State {
 
     /// Returns the groups that a device belongs to.
     pub fn groups_of(&self, device: DeviceId) -> &[GroupId] {
-        self.by_device.get(&device).map_or(&[], |g| g)
+        self.group_index.of_device(device)
     }
 
     /// Returns true if a volume uses this group.
     pub fn is_used(&self, group: GroupId) -> bool {
-        self.users.contains_key(&group)
+        self.group_index.users(group).is_some()
     }
 
     /// Returns the units that a group may come to hold; 0: no volume uses it.
     pub fn units_of(&self, group: GroupId) -> u64 {
-        self.users.get(&group).map_or(0, |u| u.units)
+        self.group_index.users(group).map_or(0, |u| u.units)
     }
 
     /// Returns the known device that this registration is about: the one with the id that is
@@ -590,6 +229,26 @@ impl State {
     /// Returns the volume with this name.
     pub fn volume_named(&self, name: &str) -> Option<(VolumeId, &Volume)> {
         self.volumes.iter().find(|(_, v)| v.name == name).map(|(id, v)| (*id, v))
+    }
+
+    /// Returns true for a client, and for an id that only lost MDMs may have given away: that
+    /// client may still register.
+    pub(crate) fn may_be_client(&self, id: SdcId) -> bool {
+        self.sdcs.contains_key(&id) || self.may_be_lost(id)
+    }
+
+    /// Returns true for an id that MDMs lost in a recovery may have assigned, and that was not
+    /// removed since.
+    pub(crate) fn may_be_lost(&self, id: SdcId) -> bool {
+        let recovery = &self.recovery;
+        let may = id.0 > recovery.sdc_known && recovery.may_be_given(id.0, recovery.sdc);
+        may && !self.removed_sdcs.contains(id.0)
+    }
+
+    /// Returns the bytes that thick volumes of this pool have reserved, in all copies.
+    pub fn reserved(&self, pool: PoolId) -> u64 {
+        let thick = self.volumes.values().filter(|v| v.thick && v.pool == pool);
+        thick.map(|v| v.size.saturating_mul(2)).fold(0, u64::saturating_add)
     }
 
     // Entries of devices, servers and groups are never removed, so the next id follows from the

@@ -10,158 +10,19 @@
 
 use crate::group::Group;
 use crate::mapping::Grant;
+use crate::observed::{Observed, Seen};
 use crate::publish::device_info;
-use crate::quarantine::Quarantine;
 use crate::slowness::delays;
-use crate::state::{State, Volume};
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use crate::state::{Device, State, Volume};
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::{DeviceId, GroupId, Limits, MapVersion, SdcId, Time, VolumeId};
+use base::{DeviceId, DomainId, FaultSetId, GroupId, Limits, PoolId, SdcId, SdsId, Time, VolumeId};
 use core::time::Duration;
 use wire::control::{
-    BuildInfo, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, SdcStatus,
-    StatusInfo, VolumeStatus,
+    DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, ObjectKind, ObjectStatus,
+    SdcStatus, StatusInfo, VolumeStatus,
 };
-
-/// Time over which the resync rate is measured.
-const WINDOW: Duration = Duration::from_secs(3);
-
-/// What this MDM has heard of one process since its own start.
-#[derive(Clone, Debug, Default)]
-pub struct Seen {
-    /// It has a session.
-    pub connected: bool,
-    /// Its last heartbeat.
-    pub heartbeat: Option<Heartbeat>,
-    /// The build of its process.
-    pub build: Option<BuildInfo>,
-    /// How often it has come and gone.
-    pub quarantine: Quarantine,
-    /// The newest map that this incarnation has reported to have taken over.
-    pub map: MapVersion,
-    /// Groups of which this device has nothing that was ever whole, as this incarnation has
-    /// reported.
-    partial: Option<BTreeSet<GroupId>>,
-    /// The content that it had, and how many records of its log were durable then.
-    settled: (u64, u64),
-    /// Bytes copied, as reported, in the last seconds.
-    moved: VecDeque<(Time, u64)>,
-}
-
-impl Seen {
-    /// Takes in a heartbeat.
-    pub fn beat(&mut self, now: Time, heartbeat: Heartbeat) {
-        self.partial = Some(heartbeat.partial.iter().map(|group| GroupId(*group)).collect());
-        let moved = heartbeat.resync_moved;
-        if self.moved.back().is_some_and(|(_, before)| *before > moved) {
-            self.moved.clear(); // the process was restarted
-        }
-        self.moved.push_back((now, moved));
-        while self.moved.len() > 2
-            && (now.since(self.moved[1].0) >= WINDOW || self.moved.len() > 64)
-        {
-            self.moved.pop_front();
-        }
-        self.heartbeat = Some(heartbeat);
-    }
-
-    /// Records that this many first records of the device's log are durable. `store` names its
-    /// content.
-    pub fn has_settled(&mut self, store: u64, records: u64) {
-        let before = if self.settled.0 == store { self.settled.1 } else { 0 };
-        self.settled = (store, before.max(records));
-    }
-
-    /// Returns how many records of its log are known to have been durable while it had this
-    /// content.
-    pub fn settled(&self, store: u64) -> u64 {
-        if self.settled.0 == store { self.settled.1 } else { 0 }
-    }
-
-    /// Begins a new incarnation: earlier reports do not tell its counters, nor which map it has.
-    pub fn born(&mut self) {
-        self.map = MapVersion(0);
-        self.partial = None;
-        if let Some(beat) = &mut self.heartbeat {
-            *beat = Heartbeat { used: beat.used, ..Heartbeat::default() };
-        }
-    }
-
-    /// Returns the bytes per second copied lately.
-    fn rate(&self, now: Time) -> u64 {
-        let (Some((from, before)), Some((_, after))) = (self.moved.front(), self.moved.back())
-        else {
-            return 0;
-        };
-        let millis = now.since(*from).as_millis().max(1000) as u64;
-        if now.since(*from) > WINDOW * 2 {
-            0
-        } else {
-            (after - before).saturating_mul(1000) / millis
-        }
-    }
-}
-
-/// What this MDM has heard of all devices and clients.
-#[derive(Clone, Debug, Default)]
-pub struct Observed {
-    /// By device.
-    pub devices: BTreeMap<DeviceId, Seen>,
-    /// By client.
-    pub sdcs: BTreeMap<SdcId, Seen>,
-    /// Devices that the other servers do not reach.
-    pub cut_off: BTreeSet<DeviceId>,
-    /// Pairs of a device and another one that it has not reached for
-    /// [`base::Limits::rebuild_after`], although the MDM hears both.
-    pub parted: BTreeSet<(DeviceId, DeviceId)>,
-}
-
-impl Observed {
-    /// Returns true if the primary `leader` can't bring this device up to date: the device is cut
-    /// off from all, or the path between them is broken.
-    pub fn is_out_of_reach(&self, leader: Option<DeviceId>, device: DeviceId) -> bool {
-        self.cut_off.contains(&device) || self.is_parted(leader, device)
-    }
-
-    /// Returns true if the path between the primary `leader` and this device is broken.
-    pub fn is_parted(&self, leader: Option<DeviceId>, device: DeviceId) -> bool {
-        leader.is_some_and(|leader| self.parted.contains(&(leader, device)))
-    }
-
-    /// Returns how long this device is still held out because it came and went too often.
-    pub fn quarantine(&self, device: DeviceId, now: Time) -> Duration {
-        self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))
-    }
-
-    /// Returns true if this device gets nothing now: it is held out, or the other servers do not
-    /// reach it.
-    pub fn is_out(&self, device: DeviceId, now: Time) -> bool {
-        self.cut_off.contains(&device) || self.quarantine(device, now) > Duration::ZERO
-    }
-
-    /// Returns true if the present incarnation of this device has reported that its copy of this
-    /// group was whole once.
-    pub fn was_whole(&self, device: DeviceId, group: GroupId) -> bool {
-        let partial = self.devices.get(&device).and_then(|seen| seen.partial.as_ref());
-        partial.is_some_and(|partial| !partial.contains(&group))
-    }
-
-    /// Returns the bytes that a device had in use when it was last heard.
-    pub fn used(&self, device: DeviceId) -> u64 {
-        let beat = self.devices.get(&device).and_then(|s| s.heartbeat.as_ref());
-        beat.map_or(0, |beat| beat.used)
-    }
-
-    /// Returns the connected clients that have the volume attached.
-    pub fn attached(&self, volume: VolumeId) -> Vec<SdcId> {
-        let has = |s: &Seen| {
-            let beat = s.heartbeat.as_ref().filter(|_| s.connected);
-            beat.is_some_and(|beat| beat.attached.contains(&volume.0))
-        };
-        self.sdcs.iter().filter(|(_, seen)| has(seen)).map(|(sdc, _)| *sdc).collect()
-    }
-}
 
 /// Number of groups that are whole, degraded and failed.
 #[derive(Clone, Copy, Default)]
@@ -210,7 +71,7 @@ pub fn status(
         devices: there.map(|(id, _)| device(state, seen, unheard, now, *id, &delays)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
         sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
-        objects: state.object_status(limits, |d| seen.used(d)),
+        objects: object_status(state, limits, |d| seen.used(d)),
         name: state.objects.system.clone(),
         level: state.level,
         ..StatusInfo::default()
@@ -366,4 +227,65 @@ fn sdc(state: &State, seen: &Observed, id: SdcId) -> SdcStatus {
             .map_or_else(Vec::new, |h| h.refused_by.clone()),
         build: seen.and_then(|s| s.build.clone()),
     }
+}
+
+/// Returns all objects, for people; `used` returns the bytes in use on a device.
+pub fn object_status(
+    state: &State,
+    limits: &Limits,
+    used: impl Fn(DeviceId) -> u64,
+) -> Vec<ObjectStatus> {
+    let status = |kind: ObjectKind, id: u32, name: &str, domain: Option<DomainId>| {
+        let is = |device: &Device| {
+            let server = state.servers.get(&device.sds);
+            match kind {
+                ObjectKind::Domain => server.is_some_and(|s| s.domain.0 == id),
+                ObjectKind::FaultSet => server.is_some_and(|s| s.fault_set == Some(FaultSetId(id))),
+                _ => device.pool == PoolId(id),
+            }
+        };
+        let there = || state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed && is(d));
+        let servers: BTreeSet<SdsId> = there().map(|(_, d)| d.sds).collect();
+        let in_pool = |pool: PoolId| match kind {
+            ObjectKind::Pool => pool == PoolId(id),
+            ObjectKind::Domain => state.objects.pools.get(&pool).is_some_and(|p| p.domain.0 == id),
+            _ => false,
+        };
+        ObjectStatus {
+            kind: kind as i32,
+            id,
+            name: name.into(),
+            domain: domain
+                .and_then(|d| state.objects.domains.get(&d))
+                .map_or_else(String::new, |d| d.name.clone()),
+            servers: servers.len() as u32,
+            devices: there().count() as u32,
+            volumes: state.volumes.values().filter(|v| in_pool(v.pool)).count() as u32,
+            capacity: there()
+                .filter(|(_, d)| d.up && d.intent != Intent::Waiting)
+                .map(|(_, d)| d.capacity)
+                .sum(),
+            used: there().map(|(id, _)| used(*id)).sum(),
+            ..ObjectStatus::default()
+        }
+    };
+    let objects = &state.objects;
+    let domains = objects.domains.iter();
+    let mut all: Vec<ObjectStatus> =
+        domains.map(|(id, d)| status(ObjectKind::Domain, id.0, &d.name, None)).collect();
+    for (id, f) in &objects.fault_sets {
+        all.push(status(ObjectKind::FaultSet, id.0, &f.name, Some(f.domain)));
+    }
+    for (id, p) in &objects.pools {
+        all.push(ObjectStatus {
+            media: p.media as i32,
+            spare: objects.spare(*id, limits) as u32,
+            rebuild: Some(p.rebuild.unwrap_or(limits.rebuild).into()),
+            rebalance: Some(p.rebalance.unwrap_or(limits.rebalance).into()),
+            reserved: state.reserved(*id),
+            by_order: p.by_order,
+            ..status(ObjectKind::Pool, id.0, &p.name, Some(p.domain))
+        });
+    }
+    all
 }

@@ -9,8 +9,8 @@
 //! serves without a lease from the successor, which was in sync. (A replica that got in sync later
 //! was admitted by a successor that had waited.)
 
+use crate::observed::Observed;
 use crate::state::State;
-use crate::status::Observed;
 use alloc::collections::BTreeMap;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, GroupId, Limits, MapVersion, Time};

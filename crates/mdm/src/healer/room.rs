@@ -1,8 +1,9 @@
 //! Which devices can take another group: their room, and how many copies each has under way.
 
+use crate::controller;
 use crate::group::Group;
+use crate::observed::Observed;
 use crate::state::State;
-use crate::status::Observed;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{
@@ -134,7 +135,7 @@ impl Loads {
     /// Computes what fraction each device that can take something should hold.
     fn part(&mut self, state: &State) {
         for pool in state.objects.pools.keys() {
-            let mut devices = state.placement(*pool);
+            let mut devices = controller::placement(state, *pool);
             devices.retain(|d| self.rooms.get(&d.id).is_some_and(|room| room.open));
             // With too few devices there are no fractions, and none are needed.
             let parts = placement::parts(&devices).unwrap_or_default();
@@ -281,7 +282,7 @@ impl Loads {
 
 /// Returns the devices that may take a pool's groups.
 fn devices_of(state: &State, pool: PoolId) -> Vec<placement::Device> {
-    state.placement_of(|of| of == pool || mutant::on(Mutant::HealAnywhere))
+    controller::placement_of(state, |of| of == pool || mutant::on(Mutant::HealAnywhere))
 }
 
 /// Returns the groups of a pool, weighted by the units that they may hold. What volumes have really

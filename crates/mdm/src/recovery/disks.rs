@@ -7,20 +7,18 @@
 //! The state stores contents that a map names and that no device has registered with
 //! ([`super::Recovery::awaited`]), because every process that knows of them may restart.
 
-use super::Heard;
 use super::word::{Map, Word, Words};
+use super::{Contents, Heard};
 use crate::command::Awaited;
 use crate::group::Doubt;
+use crate::recovery::word;
 use crate::refused::MAX_DEVICES;
 use crate::state::State;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, Mutant, mutant};
 use core::ops::Range;
 use wire::control::Intent;
-
-/// For each device the content that a map names, with the version of that map.
-pub type Contents = BTreeMap<DeviceId, (MapVersion, u64)>;
 
 impl Awaited {
     /// Returns it as an entry of [`Contents`].
@@ -34,81 +32,79 @@ impl Awaited {
     }
 }
 
-impl State {
-    /// Returns the first values of `Recovery::lost` and `Recovery::awaited`. They are those of an
-    /// earlier recovery that is still open: no MDM has sent a map since it began.
-    pub(super) fn maps_since(&self, decided: &State) -> (Range<MapVersion>, Contents) {
-        let earlier = &decided.recovery;
-        let (first, awaited) = match earlier.open {
-            true => (earlier.lost.start, earlier.awaited.clone()),
-            false => (MapVersion(decided.version.0 + 1), Contents::new()),
-        };
-        (first..first, awaited)
-    }
+/// Returns the first values of `Recovery::lost` and `Recovery::awaited`. They are those of an
+/// earlier recovery that is still open: no MDM has sent a map since it began.
+pub(super) fn maps_since(decided: &State) -> (Range<MapVersion>, Contents) {
+    let earlier = &decided.recovery;
+    let (first, awaited) = match earlier.open {
+        true => (earlier.lost.start, earlier.awaited.clone()),
+        false => (MapVersion(decided.version.0 + 1), Contents::new()),
+    };
+    (first..first, awaited)
+}
 
-    /// Returns what the newest maps name: those in `words`, and earlier ones.
-    pub(super) fn contents(&self, words: &Words) -> Contents {
-        let mut newest = self.recovery.awaited.clone();
-        let maps = self.lost_maps(words).filter(|m| self.is_news(m.version));
-        for (map, (device, store)) in maps.flat_map(|m| m.stores.iter().map(move |s| (m, s))) {
-            let entry = newest.entry(*device).or_default();
-            *entry = (*entry).max((map.version, *store));
-        }
-        newest
+/// Returns what the newest maps name: those in `words`, and earlier ones.
+pub(super) fn contents(state: &State, words: &Words) -> Contents {
+    let mut newest = state.recovery.awaited.clone();
+    let maps = word::lost_maps(state, words).filter(|m| is_news(state, m.version));
+    for (map, (device, store)) in maps.flat_map(|m| m.stores.iter().map(move |s| (m, s))) {
+        let entry = newest.entry(*device).or_default();
+        *entry = (*entry).max((map.version, *store));
     }
+    newest
+}
 
-    /// True if only lost MDMs know the map of this version.
-    fn is_news(&self, version: MapVersion) -> bool {
-        let began = self.recovery.began;
-        let hidden = mutant::on(Mutant::DoubtHidesDisks) && version >= began;
-        self.recovery.lost.contains(&version) && !hidden
-    }
+/// True if only lost MDMs know the map of this version.
+fn is_news(state: &State, version: MapVersion) -> bool {
+    let began = state.recovery.began;
+    let hidden = mutant::on(Mutant::DoubtHidesDisks) && version >= began;
+    state.recovery.lost.contains(&version) && !hidden
+}
 
-    /// True if this content of a device has not registered.
-    fn awaits(&self, device: DeviceId, store: u64) -> bool {
-        self.devices.get(&device).is_none_or(|d| d.store != store)
-    }
+/// True if this content of a device has not registered.
+fn awaits(state: &State, device: DeviceId, store: u64) -> bool {
+    state.devices.get(&device).is_none_or(|d| d.store != store)
+}
 
-    /// True if a stored content has not registered yet.
-    pub(super) fn awaits_any(&self) -> bool {
-        self.recovery.awaited.iter().any(|(device, (_, store))| self.awaits(*device, *store))
-    }
+/// True if a stored content has not registered yet.
+pub(super) fn awaits_any(state: &State) -> bool {
+    state.recovery.awaited.iter().any(|(device, (_, store))| awaits(state, *device, *store))
+}
 
-    /// Returns devices that are back with an older content than the maps name. Such a content took
-    /// part in a group in doubt. Other contents are newer than the maps: a group in doubt has no
-    /// primary.
-    pub(super) fn older(&self, words: &Words, contents: &Contents) -> BTreeSet<DeviceId> {
-        let in_doubt = |id: GroupId| self.groups.get(&id).is_none_or(|g| g.doubt != Doubt::None);
-        let counts = |w: &Word| w.took_part().any(|(id, acted)| acted > 0 && in_doubt(id));
-        let is_old = |(d, (_, store)): &(&DeviceId, &(MapVersion, u64))| {
-            let here = self.devices.get(d).is_some_and(|here| here.intent != Intent::Removed);
-            here && self.awaits(**d, *store) && words.get(d).is_some_and(counts)
-        };
-        let old = contents.iter().filter(|_| !mutant::on(Mutant::OldDisk));
-        old.filter(is_old).map(|(d, _)| *d).collect()
-    }
+/// Returns devices that are back with an older content than the maps name. Such a content took
+/// part in a group in doubt. Other contents are newer than the maps: a group in doubt has no
+/// primary.
+pub(super) fn older(state: &State, words: &Words, contents: &Contents) -> BTreeSet<DeviceId> {
+    let in_doubt = |id: GroupId| state.groups.get(&id).is_none_or(|g| g.doubt != Doubt::None);
+    let counts = |w: &Word| w.took_part().any(|(id, acted)| acted > 0 && in_doubt(id));
+    let is_old = |(d, (_, store)): &(&DeviceId, &(MapVersion, u64))| {
+        let here = state.devices.get(d).is_some_and(|here| here.intent != Intent::Removed);
+        here && awaits(state, **d, *store) && words.get(d).is_some_and(counts)
+    };
+    let old = contents.iter().filter(|_| !mutant::on(Mutant::OldDisk));
+    old.filter(is_old).map(|(d, _)| *d).collect()
+}
 
-    /// Returns what the state must store: contents of silent devices, and news of stored ones.
-    pub(super) fn newly_awaited(&self, heard: &Heard) -> Vec<Awaited> {
-        let known = &self.recovery.awaited;
-        let is_new = |(device, named): &(&DeviceId, &(MapVersion, u64))| match known.get(device) {
-            Some(old) => old != *named,
-            None => heard.silent.contains(device) && self.awaits(**device, named.1),
-        };
-        let room = MAX_DEVICES.saturating_sub(known.len());
-        let new = heard.contents.iter().filter(is_new).take(room);
-        new.filter(|_| !mutant::on(Mutant::ForgetDisks)).map(Awaited::of).collect()
-    }
+/// Returns what the state must store: contents of silent devices, and news of stored ones.
+pub(super) fn newly_awaited(state: &State, heard: &Heard) -> Vec<Awaited> {
+    let known = &state.recovery.awaited;
+    let is_new = |(device, named): &(&DeviceId, &(MapVersion, u64))| match known.get(device) {
+        Some(old) => old != *named,
+        None => heard.silent.contains(device) && awaits(state, **device, named.1),
+    };
+    let room = MAX_DEVICES.saturating_sub(known.len());
+    let new = heard.contents.iter().filter(is_new).take(room);
+    new.filter(|_| !mutant::on(Mutant::ForgetDisks)).map(Awaited::of).collect()
+}
 
-    /// True unless this map names another content for a device than the one that registered.
-    pub(super) fn is_content_of(&self, map: &Map, device: DeviceId) -> bool {
-        let known = map.stores.get(&device).filter(|_| !mutant::on(Mutant::OldDisk));
-        known.is_none_or(|store| !self.awaits(device, *store))
-    }
+/// True unless this map names another content for a device than the one that registered.
+pub(super) fn is_content_of(state: &State, map: &Map, device: DeviceId) -> bool {
+    let known = map.stores.get(&device).filter(|_| !mutant::on(Mutant::OldDisk));
+    known.is_none_or(|store| !awaits(state, device, *store))
+}
 
-    /// True if this map of lost MDMs names the content that registered for a device.
-    pub(super) fn has_content_of(&self, map: &Map, device: DeviceId) -> bool {
-        let named = map.stores.get(&device).filter(|_| map.is_before(self.recovery.lost.end));
-        named.is_some_and(|store| !self.awaits(device, *store))
-    }
+/// True if this map of lost MDMs names the content that registered for a device.
+pub(super) fn has_content_of(state: &State, map: &Map, device: DeviceId) -> bool {
+    let named = map.stores.get(&device).filter(|_| map.is_before(state.recovery.lost.end));
+    named.is_some_and(|store| !awaits(state, device, *store))
 }

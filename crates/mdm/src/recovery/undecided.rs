@@ -7,58 +7,56 @@
 
 use crate::group::Doubt;
 use crate::mapping::Mapping;
-use crate::state::{State, Volume};
+use crate::state::{GroupIndex, State, Volume};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, VolumeId};
 
-impl State {
-    /// Goes back to the decided state in everything that servers and clients report themselves.
-    pub(super) fn go_back_to(&mut self, decided: &State) {
-        let emptied = self.emptied_since(decided);
-        self.devices.clone_from(&decided.devices);
-        self.servers.clone_from(&decided.servers);
-        self.sdcs.clone_from(&decided.sdcs);
-        self.last_sdc = decided.last_sdc;
-        self.removed_sdcs.clone_from(&decided.removed_sdcs);
-        self.objects.keep(&decided.objects);
-        self.groups_of_decided(decided, &emptied);
-        self.volumes_of_decided(decided);
-        self.index_all();
-    }
+/// Goes back to the decided state in everything that servers and clients report themselves.
+pub(super) fn go_back_to(state: &mut State, decided: &State) {
+    let emptied = emptied_since(state, decided);
+    state.devices.clone_from(&decided.devices);
+    state.servers.clone_from(&decided.servers);
+    state.sdcs.clone_from(&decided.sdcs);
+    state.last_sdc = decided.last_sdc;
+    state.removed_sdcs.clone_from(&decided.removed_sdcs);
+    state.objects.keep(&decided.objects);
+    groups_of_decided(state, decided, &emptied);
+    volumes_of_decided(state, decided);
+    state.group_index = GroupIndex::of(&state.groups, state.volumes.values());
+}
 
-    /// Returns the decided devices whose content has changed since.
-    fn emptied_since(&self, decided: &State) -> BTreeSet<DeviceId> {
-        let store = |state: &State, d: &DeviceId| state.devices.get(d).map(|d| d.store);
-        let emptied = |d: &DeviceId| store(self, d) != store(decided, d);
-        decided.devices.keys().copied().filter(emptied).collect()
-    }
+/// Returns the decided devices whose content has changed since.
+fn emptied_since(state: &State, decided: &State) -> BTreeSet<DeviceId> {
+    let store = |state: &State, d: &DeviceId| state.devices.get(d).map(|d| d.store);
+    let emptied = |d: &DeviceId| store(state, d) != store(decided, d);
+    decided.devices.keys().copied().filter(emptied).collect()
+}
 
-    /// Goes back to the decided groups. What a device had that may be empty now is unknown.
-    fn groups_of_decided(&mut self, decided: &State, emptied: &BTreeSet<DeviceId>) {
-        self.groups.retain(|_, g| g.replicas.iter().all(|d| decided.devices.contains_key(d)));
-        for (id, group) in &decided.groups {
-            let mut group = group.clone();
-            if group.in_sync.iter().any(|d| emptied.contains(d)) {
-                group.in_sync.retain(|d| !emptied.contains(d));
-                group.doubt = Doubt::Gone;
-            }
-            self.groups.insert(*id, group);
+/// Goes back to the decided groups. What a device had that may be empty now is unknown.
+fn groups_of_decided(state: &mut State, decided: &State, emptied: &BTreeSet<DeviceId>) {
+    state.groups.retain(|_, g| g.replicas.iter().all(|d| decided.devices.contains_key(d)));
+    for (id, group) in &decided.groups {
+        let mut group = group.clone();
+        if group.in_sync.iter().any(|d| emptied.contains(d)) {
+            group.in_sync.retain(|d| !emptied.contains(d));
+            group.doubt = Doubt::Gone;
         }
+        state.groups.insert(*id, group);
     }
+}
 
-    /// Drops volumes whose groups are gone, and the grants of clients that are gone. These volumes
-    /// are unknown from now on, and so are volumes that an undecided entry deleted.
-    fn volumes_of_decided(&mut self, decided: &State) {
-        let had: BTreeSet<VolumeId> =
-            self.volumes.keys().chain(decided.volumes.keys()).copied().collect();
-        let groups = &self.groups;
-        self.volumes.retain(|_, v| v.slots.iter().all(|g| groups.contains_key(g)));
-        self.volumes.values_mut().for_each(|v| only_for_clients_of(decided, v));
-        let gone = had.into_iter().filter(|id| !self.volumes.contains_key(id));
-        let gone: Vec<_> = gone.map(|id| id..VolumeId(id.0 + 1)).collect();
-        self.recovery.unknown.extend(gone);
-    }
+/// Drops volumes whose groups are gone, and the grants of clients that are gone. These volumes
+/// are unknown from now on, and so are volumes that an undecided entry deleted.
+fn volumes_of_decided(state: &mut State, decided: &State) {
+    let had: BTreeSet<VolumeId> =
+        state.volumes.keys().chain(decided.volumes.keys()).copied().collect();
+    let groups = &state.groups;
+    state.volumes.retain(|_, v| v.slots.iter().all(|g| groups.contains_key(g)));
+    state.volumes.values_mut().for_each(|v| only_for_clients_of(decided, v));
+    let gone = had.into_iter().filter(|id| !state.volumes.contains_key(id));
+    let gone: Vec<_> = gone.map(|id| id..VolumeId(id.0 + 1)).collect();
+    state.recovery.unknown.extend(gone);
 }
 
 fn only_for_clients_of(decided: &State, volume: &mut Volume) {

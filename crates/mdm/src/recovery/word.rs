@@ -146,9 +146,9 @@ impl State {
         }
         words.insert(device, word);
     }
+}
 
-    /// Returns the reported maps that lost MDMs made.
-    pub(super) fn lost_maps<'a>(&'a self, words: &'a Words) -> impl Iterator<Item = &'a Map> {
-        words.values().flat_map(Word::maps).filter(|m| m.version < self.recovery.lost.end)
-    }
+/// Returns the reported maps that lost MDMs made.
+pub(super) fn lost_maps<'a>(state: &'a State, words: &'a Words) -> impl Iterator<Item = &'a Map> {
+    words.values().flat_map(Word::maps).filter(|m| m.version < state.recovery.lost.end)
 }

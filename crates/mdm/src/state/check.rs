@@ -1,8 +1,9 @@
 //! The invariants of a state.
 
-use super::{Device, State, Volume, check_size};
+use super::{Device, GroupIndex, State, Volume};
 use crate::group::Doubt;
-use alloc::collections::{BTreeMap, BTreeSet};
+use crate::volume::check_size;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use base::DeviceId;
@@ -34,7 +35,7 @@ impl State {
             return Err(format!("a life is numbered {:?} or more", self.next_incarnation));
         }
         let removed = |id: &DeviceId, d: &Device| {
-            d.intent == Intent::Removed && (d.up || self.by_device.contains_key(id))
+            d.intent == Intent::Removed && (d.up || !self.groups_of(*id).is_empty())
         };
         if let Some((id, _)) = self.devices.iter().find(|(id, d)| removed(id, d)) {
             return Err(format!("{id} is removed, and is up or has groups"));
@@ -56,45 +57,43 @@ impl State {
         if !self.volumes.values().all(generations) {
             return Err(String::from("a volume is mapped to nobody known, or ahead of its time"));
         }
-        self.check_objects()?;
+        check_objects(self)?;
         let names: BTreeSet<&str> = self.volumes.values().map(|v| &*v.name).collect();
-        let mut again =
-            State { by_device: BTreeMap::new(), by_pair: BTreeMap::new(), ..self.clone() };
-        again.index_all();
-        if names.len() != self.volumes.len() || again != *self {
+        let again = GroupIndex::of(&self.groups, self.volumes.values());
+        if names.len() != self.volumes.len() || again != self.group_index {
             return Err(String::from("two volumes have one name, or an index is wrong"));
         }
         Ok(())
     }
+}
 
-    fn check_objects(&self) -> Result<(), String> {
-        let objects = &self.objects;
-        let pools = objects.pools.values().all(|p| objects.domains.contains_key(&p.domain));
-        let sets = objects.fault_sets.values().all(|f| objects.domains.contains_key(&f.domain));
-        if !pools || !sets || objects.pools.is_empty() || objects.domains.is_empty() {
-            return Err(String::from("a pool or fault set has no domain, or there is no pool"));
-        }
-        let there = |d: &&Device| d.intent != Intent::Removed;
-        let at_home = |d: &Device| {
-            let server = self.servers.get(&d.sds);
-            let pool = objects.pools.get(&d.pool);
-            server.zip(pool).is_some_and(|(s, p)| s.domain == p.domain)
-        };
-        if !self.devices.values().filter(there).all(at_home) {
-            return Err(String::from("a device's pool is not of its server's domain"));
-        }
-        for (id, group) in &self.groups {
-            let pool = self.pool_of(group);
-            let here = |d: &DeviceId| self.devices.get(d).map(|d| d.pool) == pool;
-            if !group.replicas.iter().all(here) {
-                return Err(format!("{id} lies in two pools: {group:?}"));
-            }
-        }
-        let in_pool =
-            |v: &Volume| v.slots.iter().all(|g| self.pool_of(&self.groups[g]) == Some(v.pool));
-        if !self.volumes.values().all(in_pool) {
-            return Err(String::from("a volume has a group of another pool"));
-        }
-        Ok(())
+fn check_objects(state: &State) -> Result<(), String> {
+    let objects = &state.objects;
+    let pools = objects.pools.values().all(|p| objects.domains.contains_key(&p.domain));
+    let sets = objects.fault_sets.values().all(|f| objects.domains.contains_key(&f.domain));
+    if !pools || !sets || objects.pools.is_empty() || objects.domains.is_empty() {
+        return Err(String::from("a pool or fault set has no domain, or there is no pool"));
     }
+    let there = |d: &&Device| d.intent != Intent::Removed;
+    let at_home = |d: &Device| {
+        let server = state.servers.get(&d.sds);
+        let pool = objects.pools.get(&d.pool);
+        server.zip(pool).is_some_and(|(s, p)| s.domain == p.domain)
+    };
+    if !state.devices.values().filter(there).all(at_home) {
+        return Err(String::from("a device's pool is not of its server's domain"));
+    }
+    for (id, group) in &state.groups {
+        let pool = state.pool_of(group);
+        let here = |d: &DeviceId| state.devices.get(d).map(|d| d.pool) == pool;
+        if !group.replicas.iter().all(here) {
+            return Err(format!("{id} lies in two pools: {group:?}"));
+        }
+    }
+    let in_pool =
+        |v: &Volume| v.slots.iter().all(|g| state.pool_of(&state.groups[g]) == Some(v.pool));
+    if !state.volumes.values().all(in_pool) {
+        return Err(String::from("a volume has a group of another pool"));
+    }
+    Ok(())
 }

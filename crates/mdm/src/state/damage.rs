@@ -4,10 +4,11 @@
 use super::{Device, Edits, State, Volume};
 use crate::command::{self, Command, Shape};
 use crate::group::{Doubt, Group};
+use crate::observed::Observed;
 use crate::publish::gap_infos;
+use crate::recovery;
 use crate::recovery::{Copies, JUMP, Words};
 use crate::refused::Refused;
-use crate::status::Observed;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -33,60 +34,16 @@ impl State {
         Ok(VolumeDamage {
             size: volume.size,
             slots: volume.slots.iter().map(|g| g.0).collect(),
-            groups: groups.into_iter().filter_map(|id| self.unserved(id, seen, words)).collect(),
+            groups: groups.into_iter().filter_map(|id| unserved(self, id, seen, words)).collect(),
             accepted: volume.losses.clone(),
             gaps: gap_infos(&volume.gaps),
         })
     }
 
-    /// Returns why this group is not served; `None` if it is.
-    fn unserved(&self, id: GroupId, seen: &Observed, words: &Words) -> Option<UnservedGroup> {
-        let group = self.groups.get(&id).filter(|g| g.is_failed())?;
-        let stale = self.stale((id, group), &self.told(id, group, words), seen);
-        let why = match (group.lost, group.doubt) {
-            (true, Doubt::None) => Unserved::Lost,
-            (true, _) if stale.is_empty() => Unserved::Lost,
-            (_, Doubt::None) => Unserved::Away,
-            _ => Unserved::Doubt,
-        };
-        Some(UnservedGroup {
-            group: id.0,
-            why: why as i32,
-            waits_for: group.in_sync.iter().map(|d| d.0).collect(),
-            stale: stale.iter().map(|d| d.0).collect(),
-        })
-    }
-
-    /// Returns what devices have reported of a group in doubt.
-    fn told(&self, id: GroupId, group: &Group, words: &Words) -> Copies {
-        match group.doubt {
-            Doubt::None => Copies::default(),
-            _ => self.copies(words, id),
-        }
-    }
-
-    /// Returns the devices that are up and have an older copy, the best first. A device that never
-    /// had all of the group is not among them, nor is one whose copy was deleted since: only the
-    /// device itself knows that.
-    fn stale(
-        &self,
-        (id, group): (GroupId, &Group),
-        told: &Copies,
-        seen: &Observed,
-    ) -> Vec<DeviceId> {
-        if group.doubt != Doubt::None {
-            return told.whole.clone();
-        }
-        let old = |d: &DeviceId| {
-            let old = !group.lost && !group.in_sync.contains(d);
-            old && group.was_whole(*d) && seen.was_whole(*d, id) && self.is_up(*d)
-        };
-        group.replicas.iter().copied().filter(old).collect()
-    }
-
     /// Returns how many groups in use are lost, and how many wait for a device.
     pub fn count_unserved(&self) -> (u32, u32) {
-        let used = self.users.keys().filter_map(|id| self.groups.get(id)).filter(|g| g.is_failed());
+        let used =
+            self.group_index.used().filter_map(|id| self.groups.get(id)).filter(|g| g.is_failed());
         used.fold((0, 0), |(lost, away), g| match g.lost {
             true => (lost + 1, away),
             false => (lost, away + 1),
@@ -108,7 +65,7 @@ impl State {
             volumes.insert(id);
             slots.extend(&volume.slots);
         }
-        let meant = |id: &GroupId| match self.unserved(*id, seen, words) {
+        let meant = |id: &GroupId| match unserved(self, *id, seen, words) {
             Some(u) if m.stale => u.why() != Unserved::Lost && !u.stale.is_empty(),
             Some(u) => u.why() == Unserved::Lost,
             None => false,
@@ -127,10 +84,10 @@ impl State {
         }
         let begin = |id: &GroupId| {
             let group = self.groups.get(id)?;
-            let told = self.told(*id, group, words);
+            let told = told(self, *id, group, words);
             let [first, second] = match m.stale {
-                true => self.with_stale((*id, group), &told, seen)?,
-                false => self.with_nothing(group, &told, seen)?,
+                true => with_stale(self, (*id, group), &told, seen)?,
+                false => with_nothing(self, group, &told, seen)?,
             };
             let replicas = Vec::from([first.0, second.0]);
             let epoch = group.epoch.0;
@@ -149,101 +106,151 @@ impl State {
         let groups = begun.ok_or(Refused::NobodyEmpty)?;
         Ok(Command::AcceptLoss(command::AcceptLoss { volumes, loss, groups }))
     }
+}
 
-    /// Returns the two replicas of a group that starts again with the best older copy that is
-    /// there. The second one is a device that has nothing of the group. A device that comes back
-    /// has to delete its content first, and one that has just come has not reported what it knows:
-    /// comparing what both replicas remember would not find what such a device wrote alone.
-    fn with_stale(
-        &self,
-        (id, group): (GroupId, &Group),
-        told: &Copies,
-        seen: &Observed,
-    ) -> Option<[DeviceId; 2]> {
-        let first = *self.stale((id, group), told, seen).first()?;
-        let fit = self.fit(group);
-        let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
-        let blank = |d: &&DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
-        let new = fit.iter().filter(|d| blank(d) && knows(d, group, seen)).filter(apart);
-        let second = *new.min_by_key(|d| (self.groups_of(**d).len(), **d))?;
-        Some([first, second])
+/// Returns why this group is not served; `None` if it is.
+fn unserved(state: &State, id: GroupId, seen: &Observed, words: &Words) -> Option<UnservedGroup> {
+    let group = state.groups.get(&id).filter(|g| g.is_failed())?;
+    let stale = stale(state, (id, group), &told(state, id, group, words), seen);
+    let why = match (group.lost, group.doubt) {
+        (true, Doubt::None) => Unserved::Lost,
+        (true, _) if stale.is_empty() => Unserved::Lost,
+        (_, Doubt::None) => Unserved::Away,
+        _ => Unserved::Doubt,
+    };
+    Some(UnservedGroup {
+        group: id.0,
+        why: why as i32,
+        waits_for: group.in_sync.iter().map(|d| d.0).collect(),
+        stale: stale.iter().map(|d| d.0).collect(),
+    })
+}
+
+/// Returns what devices have reported of a group in doubt.
+fn told(state: &State, id: GroupId, group: &Group, words: &Words) -> Copies {
+    match group.doubt {
+        Doubt::None => Copies::default(),
+        _ => recovery::copies(state, words, id),
     }
+}
 
-    /// Returns the devices that may take this group.
-    fn fit(&self, group: &Group) -> Vec<DeviceId> {
-        let pool = self.pool_of(group);
-        let fit = |d: &Device| d.up && d.intent == Intent::Normal && Some(d.pool) == pool;
-        self.devices.iter().filter(|(_, d)| fit(d)).map(|(id, _)| *id).collect()
+/// Returns the devices that are up and have an older copy, the best first. A device that never
+/// had all of the group is not among them, nor is one whose copy was deleted since: only the
+/// device itself knows that.
+fn stale(
+    state: &State,
+    (id, group): (GroupId, &Group),
+    told: &Copies,
+    seen: &Observed,
+) -> Vec<DeviceId> {
+    if group.doubt != Doubt::None {
+        return told.whole.clone();
     }
+    let old = |d: &DeviceId| {
+        let old = !group.lost && !group.in_sync.contains(d);
+        old && group.was_whole(*d) && seen.was_whole(*d, id) && state.is_up(*d)
+    };
+    group.replicas.iter().copied().filter(old).collect()
+}
 
-    /// Returns the two replicas of a group that starts again, empty. The first one must hold
-    /// nothing of the group: it is a device that does not belong to it and has reported that it
-    /// knows that. The second one gets a copy, which replaces what it may have.
-    fn with_nothing(&self, group: &Group, told: &Copies, seen: &Observed) -> Option<[DeviceId; 2]> {
-        let load = |d: &DeviceId| (self.groups_of(*d).len(), *d);
-        let fit = self.fit(group);
-        let blank = |d: &DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
-        let empty = fit.iter().filter(|d| blank(d) && knows(d, group, seen));
-        let first = *empty.min_by_key(|d| load(d))?;
-        let apart = |d: &&DeviceId| self.unit_of(**d) != self.unit_of(first);
-        let may = |d: &&DeviceId| apart(d) && knows(d, group, seen);
-        let second = *fit.iter().filter(may).min_by_key(|d| load(d))?;
-        Some([first, second])
-    }
+/// Returns the two replicas of a group that starts again with the best older copy that is
+/// there. The second one is a device that has nothing of the group. A device that comes back
+/// has to delete its content first, and one that has just come has not reported what it knows:
+/// comparing what both replicas remember would not find what such a device wrote alone.
+fn with_stale(
+    state: &State,
+    (id, group): (GroupId, &Group),
+    told: &Copies,
+    seen: &Observed,
+) -> Option<[DeviceId; 2]> {
+    let first = *stale(state, (id, group), told, seen).first()?;
+    let fit = fit(state, group);
+    let apart = |d: &&DeviceId| state.unit_of(**d) != state.unit_of(first);
+    let blank = |d: &&DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
+    let new = fit.iter().filter(|d| blank(d) && knows(d, group, seen)).filter(apart);
+    let second = *new.min_by_key(|d| (state.groups_of(**d).len(), **d))?;
+    Some([first, second])
+}
 
-    pub(super) fn accept_loss(&self, c: &command::AcceptLoss) -> Edits {
-        let up = |d: DeviceId| self.is_up(d);
-        let mut groups = Vec::new();
-        for shape in &c.groups {
-            let id = GroupId(shape.group);
-            let old = self.groups.get(&id).filter(|g| g.epoch.0 == shape.epoch && g.is_failed());
-            let (Some(old), [first, ..]) = (old, &shape.replicas[..]) else { continue };
-            let first = DeviceId(*first);
-            // In a group in doubt, replicas may have acted in later epochs.
-            let epoch = match old.doubt {
-                Doubt::None => old.epoch.next(),
-                _ => Epoch(old.epoch.0.max(shape.acted) + JUMP),
-            };
-            let replicas: Vec<DeviceId> = shape.replicas.iter().map(|d| DeviceId(*d)).collect();
-            let group = Group {
-                epoch,
-                primary: Some(first),
-                filling: replicas.iter().copied().filter(|d| *d != first).collect(),
-                replicas,
-                in_sync: Vec::from([first]),
-                changed_at: old.changed_at,
-                ..Group::default()
-            };
-            let pool = |d: &DeviceId| self.devices.get(d).map(|d| d.pool);
-            let home = pool(&first);
-            let one_pool = home.is_some() && group.replicas.iter().all(|d| pool(d) == home);
-            if one_pool && group.check(&up).is_ok() {
-                groups.push((id, group));
-            }
+/// Returns the devices that may take this group.
+fn fit(state: &State, group: &Group) -> Vec<DeviceId> {
+    let pool = state.pool_of(group);
+    let fit = |d: &Device| d.up && d.intent == Intent::Normal && Some(d.pool) == pool;
+    state.devices.iter().filter(|(_, d)| fit(d)).map(|(id, _)| *id).collect()
+}
+
+/// Returns the two replicas of a group that starts again, empty. The first one must hold
+/// nothing of the group: it is a device that does not belong to it and has reported that it
+/// knows that. The second one gets a copy, which replaces what it may have.
+fn with_nothing(
+    state: &State,
+    group: &Group,
+    told: &Copies,
+    seen: &Observed,
+) -> Option<[DeviceId; 2]> {
+    let load = |d: &DeviceId| (state.groups_of(*d).len(), *d);
+    let fit = fit(state, group);
+    let blank = |d: &DeviceId| !group.replicas.contains(d) && !told.any.contains(d);
+    let empty = fit.iter().filter(|d| blank(d) && knows(d, group, seen));
+    let first = *empty.min_by_key(|d| load(d))?;
+    let apart = |d: &&DeviceId| state.unit_of(**d) != state.unit_of(first);
+    let may = |d: &&DeviceId| apart(d) && knows(d, group, seen);
+    let second = *fit.iter().filter(may).min_by_key(|d| load(d))?;
+    Some([first, second])
+}
+
+pub(super) fn accept_loss(state: &State, c: &command::AcceptLoss) -> Edits {
+    let up = |d: DeviceId| state.is_up(d);
+    let mut groups = Vec::new();
+    for shape in &c.groups {
+        let id = GroupId(shape.group);
+        let old = state.groups.get(&id).filter(|g| g.epoch.0 == shape.epoch && g.is_failed());
+        let (Some(old), [first, ..]) = (old, &shape.replicas[..]) else { continue };
+        let first = DeviceId(*first);
+        // In a group in doubt, replicas may have acted in later epochs.
+        let epoch = match old.doubt {
+            Doubt::None => old.epoch.next(),
+            _ => Epoch(old.epoch.0.max(shape.acted) + JUMP),
+        };
+        let replicas: Vec<DeviceId> = shape.replicas.iter().map(|d| DeviceId(*d)).collect();
+        let group = Group {
+            epoch,
+            primary: Some(first),
+            filling: replicas.iter().copied().filter(|d| *d != first).collect(),
+            replicas,
+            in_sync: Vec::from([first]),
+            changed_at: old.changed_at,
+            ..Group::default()
+        };
+        let pool = |d: &DeviceId| state.devices.get(d).map(|d| d.pool);
+        let home = pool(&first);
+        let one_pool = home.is_some() && group.replicas.iter().all(|d| pool(d) == home);
+        if one_pool && group.check(&up).is_ok() {
+            groups.push((id, group));
         }
-        let mut volumes = Vec::new();
-        for id in c.volumes.iter().map(|id| VolumeId(*id)) {
-            let Some(mut volume) = self.volumes.get(&id).cloned() else { continue };
-            let begun = groups.iter().map(|(id, _)| *id).filter(|id| volume.slots.contains(id));
-            match (c.loss.errors, c.loss.stale) {
-                (true, _) => {
-                    let units = volume.size.div_ceil(UNIT.into()) as u32;
-                    volume.gaps.extend(begun.map(|id| (id, units)));
-                }
-                // What was an error until now reads as zeros, too.
-                (false, false) => volume.gaps.clear(),
-                // The content of the older copy counts, whatever it is.
-                (false, true) => begun.for_each(|id| _ = volume.gaps.remove(&id)),
-            }
-            if groups.is_empty() && self.volumes[&id].gaps == volume.gaps {
-                continue;
-            }
-            volume.losses.push(c.loss.clone());
-            volume.losses.drain(..volume.losses.len().saturating_sub(LOSSES));
-            volumes.push((id, Some(volume)));
-        }
-        Edits { groups, volumes, ..Edits::default() }
     }
+    let mut volumes = Vec::new();
+    for id in c.volumes.iter().map(|id| VolumeId(*id)) {
+        let Some(mut volume) = state.volumes.get(&id).cloned() else { continue };
+        let begun = groups.iter().map(|(id, _)| *id).filter(|id| volume.slots.contains(id));
+        match (c.loss.errors, c.loss.stale) {
+            (true, _) => {
+                let units = volume.size.div_ceil(UNIT.into()) as u32;
+                volume.gaps.extend(begun.map(|id| (id, units)));
+            }
+            // What was an error until now reads as zeros, too.
+            (false, false) => volume.gaps.clear(),
+            // The content of the older copy counts, whatever it is.
+            (false, true) => begun.for_each(|id| _ = volume.gaps.remove(&id)),
+        }
+        if groups.is_empty() && state.volumes[&id].gaps == volume.gaps {
+            continue;
+        }
+        volume.losses.push(c.loss.clone());
+        volume.losses.drain(..volume.losses.len().saturating_sub(LOSSES));
+        volumes.push((id, Some(volume)));
+    }
+    Edits { groups, volumes, ..Edits::default() }
 }
 
 /// Returns true if the device has reported, in this incarnation, that it knows the group's

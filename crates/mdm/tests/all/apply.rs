@@ -3,6 +3,7 @@
 use crate::common::{self, *};
 use base::{DeviceId, MapVersion, VolumeId};
 use mdm::command::*;
+use mdm::controller;
 use mdm::controller::Registration;
 use mdm::{Command, Outcome, Refused, State};
 use wire::control::DeviceKind::{Durable, Ram};
@@ -357,7 +358,7 @@ fn repeated_proposals_change_nothing() {
     let mut state = pair(Durable);
     let m =
         control::Proposal { device: 1, incarnation: 1, suspects: vec![2, 2], ..Default::default() };
-    let commands = State::proposed(&m);
+    let commands = controller::proposed(&m);
     assert_eq!(commands.len(), 1);
     assert!(state.would_change(&commands[0]));
     apply(&mut state, &commands[0]);
@@ -390,15 +391,15 @@ fn volumes_come_grow_and_go() {
     assert_eq!(state.groups.len(), 4, "the second volume uses the first one's groups");
 
     assert_eq!(
-        state.resize_volume_command("c", 1, &limits(), &|_| 0),
+        controller::resize_volume_command(&state, "c", 1, &limits(), &|_| 0),
         Err(Refused::NotFound("c".into()))
     );
-    let shrink = state.resize_volume_command("b", 1, &limits(), &|_| 0);
+    let shrink = controller::resize_volume_command(&state, "b", 1, &limits(), &|_| 0);
     assert!(matches!(shrink, Err(Refused::Shrink { .. })));
-    let grow = state.resize_volume_command("a", 3 << 20, &limits(), &|_| 0).unwrap();
+    let grow = controller::resize_volume_command(&state, "a", 3 << 20, &limits(), &|_| 0).unwrap();
     assert_eq!(apply(&mut state, &grow), Outcome::Changed);
     assert_eq!(apply(&mut state, &grow), Outcome::Unchanged);
-    let delete = state.delete_volume_command("a", false, |_| Vec::new()).unwrap();
+    let delete = controller::delete_volume_command(&state, "a", false, |_| Vec::new()).unwrap();
     assert_eq!(apply(&mut state, &delete), Outcome::Changed);
     assert!(matches!(apply(&mut state, &delete), Outcome::Refused(Refused::NotFound(_))));
     assert_eq!(create(&mut state, "a", 1), Ok(()));
@@ -419,12 +420,12 @@ fn lost_groups_are_formed_anew_when_no_volume_uses_them() {
     apply(&mut state, &command);
     assert!(state.volumes[&VolumeId(2)].slots.iter().all(|g| g.0 > 2));
     let before = short(&state, 1).0;
-    let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
+    let delete = controller::delete_volume_command(&state, "v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);
     assert_eq!(short(&state, 1), (before + 1, 1, vec![1, 2], vec![], false));
     // If they are lost while unused, they are formed again as soon as a replica is there.
     let mut state = pair(Ram);
-    let delete = state.delete_volume_command("v", false, |_| Vec::new()).unwrap();
+    let delete = controller::delete_volume_command(&state, "v", false, |_| Vec::new()).unwrap();
     apply(&mut state, &delete);
     apply(&mut state, &down(2, 2, true));
     apply(&mut state, &down(1, 1, true));

@@ -9,7 +9,7 @@ use crate::common;
 use base::{DeviceId, GroupId, Limits, Prng, SdsId, Time};
 use mdm::command::*;
 use mdm::healer::Healer;
-use mdm::status::Observed;
+use mdm::observed::Observed;
 use mdm::{Command, State};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{DeviceKind, Heartbeat, Intent, ObjectKind};

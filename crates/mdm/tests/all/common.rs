@@ -2,6 +2,7 @@
 
 use base::{DeviceId, GroupId, Limits};
 use mdm::command::*;
+use mdm::controller;
 use mdm::group::Group;
 use mdm::state::Change;
 use mdm::{Command, Outcome, State};
@@ -109,5 +110,5 @@ pub(crate) fn create(
     limits: &base::Limits,
 ) -> Result<Command, mdm::Refused> {
     let ask = wire::control::CreateVolume { name: name.into(), size, ..Default::default() };
-    state.create_volume_command(&ask, limits, &|_| 0).map(Change::into_command)
+    controller::create_volume_command(state, &ask, limits, &|_| 0).map(Change::into_command)
 }

@@ -3,8 +3,8 @@
 use crate::common::*;
 use base::{DeviceId, GroupId, Time};
 use mdm::members::Member;
+use mdm::observed::Observed;
 use mdm::recovery::{JUMP, Word, Words, plan};
-use mdm::status::Observed;
 use mdm::{Command, Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{AcceptLoss, GroupReport, Heartbeat, Report};

@@ -4,7 +4,9 @@ use crate::common::{self, *};
 use base::{DeviceId, Duration, GroupId, Limits, SdsId, Time};
 use mdm::command::*;
 use mdm::healer::Healer;
-use mdm::status::{Observed, Seen};
+use mdm::maintenance;
+use mdm::observed::{Observed, Seen};
+use mdm::removal;
 use mdm::{Command, Refused, State};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::{DeviceKind, Heartbeat, Intent, MaintainRequest, MoveStatus, RemoveRequest};
@@ -560,7 +562,7 @@ fn two_on_one_server(devices: u32) -> Rig {
 fn a_removal_that_would_break_what_was_promised_is_refused() {
     let ask = |rig: &Rig, device: u32, server: &str| {
         let ask = RemoveRequest { device, server: server.into(), keep: false };
-        rig.state.removal_command(&ask, &rig.seen, &rig.limits)
+        removal::removal_command(&rig.state, &ask, &rig.seen, &rig.limits)
     };
     let mut rig = Rig::new(3);
     assert_eq!(ask(&rig, 9, ""), Err(Refused::NoDevice(9)));
@@ -640,7 +642,7 @@ fn protected_maintenance_leaves_nothing_there_and_brings_its_share_back() {
 fn a_maintenance_that_would_stop_service_is_refused() {
     let ask = |rig: &Rig, server: &str, protected: bool, end: bool| {
         let ask = MaintainRequest { server: server.into(), protected, end };
-        rig.state.maintenance_command(&ask, &rig.seen, &rig.limits)
+        maintenance::maintenance_command(&rig.state, &ask, &rig.seen, &rig.limits)
     };
     let mut rig = Rig::new(3);
     assert_eq!(ask(&rig, "who", false, false), Err(Refused::NoServer("who".into())));
@@ -662,7 +664,7 @@ fn a_maintenance_that_would_stop_service_is_refused() {
     // Withdrawing a removal does not end a maintenance.
     rig.intend(1, Intent::Maintain);
     let keep = RemoveRequest { device: 0, server: "sds1".into(), keep: true };
-    let keep = rig.state.removal_command(&keep, &rig.seen, &rig.limits).unwrap();
+    let keep = removal::removal_command(&rig.state, &keep, &rig.seen, &rig.limits).unwrap();
     assert!(!rig.state.would_change(&keep));
 }
 

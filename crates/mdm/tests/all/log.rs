@@ -5,6 +5,7 @@ use crate::common::{self, *};
 use base::Prng;
 use mdm::State;
 use mdm::command::{Command, FormCluster};
+use mdm::controller;
 use mdm::log::{AREAS, BLOCK, Batch, Io, Log, LogError, Progress};
 use seam::DiskError;
 use std::collections::BTreeMap;
@@ -112,7 +113,9 @@ fn history(state: &State, i: u64) -> Command {
         _ if i % 7 == 4 => common::create(state, &format!("v{i}"), 1, &limits()).unwrap(),
         _ if i % 7 == 6 => {
             let name = state.volumes.values().next().unwrap().name.clone();
-            state.delete_volume_command(&name, false, |_| Vec::new()).unwrap().into_command()
+            controller::delete_volume_command(state, &name, false, |_| Vec::new())
+                .unwrap()
+                .into_command()
         }
         _ => up(1 + (i % 2) as u32, state.next_incarnation.0, 11 + i % 2, Durable),
     }

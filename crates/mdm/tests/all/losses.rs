@@ -3,8 +3,8 @@
 use crate::common::*;
 use base::{DeviceId, VolumeId};
 use mdm::command::{CreateVolume, NewGroup};
+use mdm::observed::Observed;
 use mdm::recovery::Words;
-use mdm::status::Observed;
 use mdm::{Command, Outcome, State};
 use wire::control::AcceptLoss;
 use wire::control::DeviceKind::Ram;

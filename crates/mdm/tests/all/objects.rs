@@ -6,10 +6,15 @@ use base::{
     DeviceId, Duration, GroupId, Limits, MapVersion, Policy, PoolId, SdcId, SdsId, Time, VolumeId,
 };
 use mdm::command::*;
+use mdm::controller;
 use mdm::controller::Registration;
 use mdm::healer::Healer;
+use mdm::maintenance;
 use mdm::mapping::Mapping;
-use mdm::status::{Observed, Seen};
+use mdm::object_orders;
+use mdm::observed::{Observed, Seen};
+use mdm::removal;
+use mdm::status;
 use mdm::{Command, Outcome, Refused, State};
 use std::collections::BTreeSet;
 use wire::control::{self, Access, DeviceKind, Heartbeat, Intent, MapTo, ObjectKind};
@@ -27,21 +32,21 @@ fn make(state: &mut State, kind: ObjectKind, name: &str, domain: &str) -> Result
         domain: domain.into(),
         ..Default::default()
     };
-    let command = state.create_object_command(&ask)?;
+    let command = object_orders::create_object_command(state, &ask)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
 
 fn remove(state: &mut State, kind: ObjectKind, name: &str) -> Result<(), Refused> {
     let ask = control::RemoveObject { kind: kind as i32, name: name.into() };
-    let command = state.remove_object_command(&ask, |_| false)?;
+    let command = object_orders::remove_object_command(state, &ask, |_| false)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
 
 fn rename(state: &mut State, kind: ObjectKind, name: &str, to: &str) -> Result<(), Refused> {
     let ask = control::RenameRequest { kind: kind as i32, name: name.into(), to: to.into() };
-    let command = state.rename_command(&ask)?;
+    let command = object_orders::rename_command(state, &ask)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(())
 }
@@ -91,7 +96,7 @@ fn client(state: &mut State, name: &str) -> SdcId {
 
 fn create_in(state: &mut State, pool: &str, m: control::CreateVolume) -> Result<VolumeId, Refused> {
     let ask = control::CreateVolume { pool: pool.into(), ..m };
-    let command = state.create_volume_command(&ask, &limits(), &|_| 0)?;
+    let command = controller::create_volume_command(state, &ask, &limits(), &|_| 0)?;
     assert_eq!(apply(state, &command), Outcome::Changed);
     Ok(state.volume_named(&ask.name).unwrap().0)
 }
@@ -146,9 +151,9 @@ fn objects_come_and_go_and_every_refusal_says_why() {
     assert_eq!(s.objects.system, "lab");
     remove(&mut s, Pool, "bulk").unwrap();
     let spare = control::SetPool { pool: "fast".into(), spare: Some(95), ..Default::default() };
-    assert_eq!(s.set_pool_command(&spare), Err(Refused::Spare(95)));
+    assert_eq!(object_orders::set_pool_command(&s, &spare), Err(Refused::Spare(95)));
     let spare = control::SetPool { spare: Some(34), ..spare };
-    let command = s.set_pool_command(&spare).unwrap();
+    let command = object_orders::set_pool_command(&s, &spare).unwrap();
     apply(&mut s, &command);
     assert_eq!(s.objects.spare(PoolId(2), &limits()), 34);
     s.check().unwrap();
@@ -163,7 +168,7 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
     let before = s.version;
     let rebuild = Some(Policy::latency_percent(150, 1 << 20).into());
     let ask = control::SetPool { rebuild, ..Default::default() };
-    let command = s.set_pool_command(&ask).unwrap();
+    let command = object_orders::set_pool_command(&s, &ask).unwrap();
     assert_eq!(apply(&mut s, &command), Outcome::Changed);
     let info = control::PoolInfo { id: 1, rebuild, rebalance: None, spare: None };
     assert_eq!(told(&s, before), Some(vec![info]));
@@ -172,7 +177,7 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
     // The map tells the spare, too: the devices' servers need it.
     let spare = Some(34);
     let kept = control::SetPool { spare, ..Default::default() };
-    let command = s.set_pool_command(&kept).unwrap();
+    let command = object_orders::set_pool_command(&s, &kept).unwrap();
     apply(&mut s, &command);
     let info = control::PoolInfo { id: 1, rebuild, rebalance: None, spare };
     assert_eq!(told(&s, before), Some(vec![info]));
@@ -180,12 +185,12 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
     // Settings that are not named stay; the rest of the map does not repeat them.
     let rebalance = Some(Policy::UNLIMITED.into());
     let both = control::SetPool { rebalance, ..Default::default() };
-    let command = s.set_pool_command(&both).unwrap();
+    let command = object_orders::set_pool_command(&s, &both).unwrap();
     apply(&mut s, &command);
     let info = control::PoolInfo { id: 1, rebuild, rebalance, spare };
     assert_eq!(told(&s, before), Some(vec![info]));
     let after = s.version;
-    let status = s.object_status(&limits(), |_| 0);
+    let status = status::object_status(&s, &limits(), |_| 0);
     let shown = status.iter().find(|o| o.kind() == ObjectKind::Pool).unwrap();
     assert_eq!((shown.rebuild, shown.rebalance), (rebuild, rebalance));
     register(&mut s, "a", 0, ("", "", "")).unwrap();
@@ -194,7 +199,7 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
 
     let endless = Policy::favour(1, 0).into();
     let ask = control::SetPool { rebuild: Some(endless), ..Default::default() };
-    let refused = s.set_pool_command(&ask).unwrap_err();
+    let refused = object_orders::set_pool_command(&s, &ask).unwrap_err();
     assert!(refused.to_string().contains("favour:TIMES:FLOOR"), "{refused}");
     let ask = control::CreateObject {
         kind: ObjectKind::Pool as i32,
@@ -202,7 +207,7 @@ fn a_pools_policies_are_kept_told_once_and_refused_if_they_are_none() {
         rebalance: Some(endless),
         ..Default::default()
     };
-    assert!(matches!(s.create_object_command(&ask), Err(Refused::Policy(_))));
+    assert!(matches!(object_orders::create_object_command(&s, &ask), Err(Refused::Policy(_))));
 }
 
 #[test]
@@ -278,7 +283,7 @@ fn one_rack_is_too_few_and_the_last_two_stay() {
     create_in(&mut s, "", plain("v")).unwrap();
     let go = |s: &State, server: &str| {
         let ask = control::RemoveRequest { server: server.into(), ..Default::default() };
-        s.removal_command(&ask, &Observed::default(), &limits()).map(drop)
+        removal::removal_command(s, &ask, &Observed::default(), &limits()).map(drop)
     };
     assert_eq!(go(&s, "c"), Err(Refused::LastUnit { pool: "default".into(), left: 1 }));
     assert_eq!(go(&s, "a"), Ok(()));
@@ -362,21 +367,21 @@ fn thick_volumes_reserve_their_space_and_thin_ones_do_not() {
     assert!(matches!(refused, Refused::NoSpace { needed: 2_147_483_648, .. }), "{refused}");
     create_in(&mut s, "fast", thick("b", 512)).unwrap();
     assert_eq!(s.reserved(PoolId(2)), 2 * 2560 * base::MIB);
-    let grow = s.resize_volume_command("b", 1024 << 20, &limits(), &|_| 0);
+    let grow = controller::resize_volume_command(&s, "b", 1024 << 20, &limits(), &|_| 0);
     assert!(matches!(grow, Err(Refused::NoSpace { .. })), "{grow:?}");
     create_in(&mut s, "default", thick("c", 1024)).unwrap();
-    let delete = s.delete_volume_command("a", false, |_| Vec::new()).unwrap();
+    let delete = controller::delete_volume_command(&s, "a", false, |_| Vec::new()).unwrap();
     apply(&mut s, &delete);
     create_in(&mut s, "fast", thick("d", 1024)).unwrap();
     let used = |_: DeviceId| 900 << 20;
-    let refused = s.create_volume_command(&thick("e", 64), &limits(), &used);
+    let refused = controller::create_volume_command(&s, &thick("e", 64), &limits(), &used);
     assert!(refused.is_err(), "what is written counts");
 }
 
 fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Result<(), Refused> {
     let to = to.iter().map(|(sdc, access)| MapTo { sdc: (*sdc).into(), access: *access as i32 });
     let ask = control::MapRequest { volume: volume.into(), to: to.collect(), only };
-    let command = state.map_command(&ask)?;
+    let command = controller::map_command(state, &ask)?;
     apply(state, &command);
     Ok(())
 }
@@ -384,7 +389,7 @@ fn map(state: &mut State, volume: &str, to: &[(&str, Access)], only: bool) -> Re
 fn unmap(state: &mut State, volume: &str, sdcs: &[&str], all: bool) -> Result<(), Refused> {
     let sdcs = sdcs.iter().map(|s| String::from(*s)).collect();
     let ask = control::UnmapRequest { volume: volume.into(), sdcs, all };
-    let command = state.unmap_command(&ask)?;
+    let command = controller::unmap_command(state, &ask)?;
     apply(state, &command);
     Ok(())
 }
@@ -405,7 +410,7 @@ fn volumes_are_mapped_to_all_or_to_those_who_are_named() {
     assert_eq!((access(&s, a), access(&s, b)), (Some(ReadWrite), Some(ReadOnly)));
     let none = Err(Refused::NoObject(ObjectKind::Sdc, "x".into()));
     assert_eq!(map(&mut s, "v", &[("x", ReadOnly)], false), none);
-    let mapped = s.delete_volume_command("v", false, |_| Vec::new()).unwrap_err();
+    let mapped = controller::delete_volume_command(&s, "v", false, |_| Vec::new()).unwrap_err();
     assert!(mapped.to_string().contains("is mapped to a, b: unmap it first"), "{mapped}");
     unmap(&mut s, "v", &["a"], false).unwrap();
     let not = Refused::NotMapped { volume: "v".into(), sdc: "a".into() };
@@ -413,11 +418,11 @@ fn volumes_are_mapped_to_all_or_to_those_who_are_named() {
     assert_eq!(access(&s, a), None);
     unmap(&mut s, "v", &[], true).unwrap();
     assert_eq!(s.volumes[&v].mapping, Mapping::nobody());
-    assert!(s.delete_volume_command("v", false, |_| Vec::new()).is_ok());
+    assert!(controller::delete_volume_command(&s, "v", false, |_| Vec::new()).is_ok());
     map(&mut s, "v", &[("", ReadWrite)], false).unwrap();
-    let in_use = s.delete_volume_command("v", false, |_| vec![b]).unwrap_err();
+    let in_use = controller::delete_volume_command(&s, "v", false, |_| vec![b]).unwrap_err();
     assert!(in_use.to_string().contains("in use by b"), "{in_use}");
-    assert!(s.delete_volume_command("v", true, |_| vec![b]).is_ok());
+    assert!(controller::delete_volume_command(&s, "v", true, |_| vec![b]).is_ok());
     let to = vec![MapTo { sdc: "b".into(), access: ReadOnly as i32 }];
     let w = create_in(&mut s, "fast", control::CreateVolume { to, ..plain("w") }).unwrap();
     assert_eq!(s.volumes[&w].mapping.grant(a), None);
@@ -461,7 +466,7 @@ fn a_client_that_is_gone_is_removed_and_its_id_never_comes_back() {
     let mut s = racks();
     let (a, b) = (client(&mut s, "a"), client(&mut s, "b"));
     let ask = control::RemoveObject { kind: ObjectKind::Sdc as i32, name: "b".into() };
-    let here = s.remove_object_command(&ask, |sdc| sdc == b).unwrap_err();
+    let here = object_orders::remove_object_command(&s, &ask, |sdc| sdc == b).unwrap_err();
     assert_eq!(here, Refused::SdcHere("b".into()));
     create_in(&mut s, "fast", plain("v")).unwrap();
     map(&mut s, "v", &[("b", Access::ReadWrite)], true).unwrap();
@@ -546,7 +551,7 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
         (1..=3).map(|i| register(&mut s, &format!("sds{i}"), 0, ("", "", "")).unwrap()).collect();
     let ask =
         control::SetPool { pool: "default".into(), by_order: Some(true), ..Default::default() };
-    let set = s.set_pool_command(&ask).unwrap();
+    let set = object_orders::set_pool_command(&s, &ask).unwrap();
     assert_eq!(apply(&mut s, &set), Outcome::Changed);
     assert!(old.iter().all(|d| s.devices[d].intent == Intent::Normal), "who is there stays");
 
@@ -556,14 +561,14 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     assert!(s.groups_of(stranger).is_empty() && !s.groups_of(old[0]).is_empty());
     assert_eq!(s.units_beside(old[0]), 3, "a stranger is no part of the domain");
     let pool = |s: &State| {
-        let all = s.object_status(&limits(), |_| 0).into_iter();
+        let all = status::object_status(s, &limits(), |_| 0).into_iter();
         all.filter(|o| o.kind() == ObjectKind::Pool).map(|o| (o.capacity, o.by_order)).next()
     };
     assert_eq!(pool(&s), Some((3 << 30, true)));
     // It waits after a restart of the MDM, and maintenance of its server admits nothing.
     s = State::from_bytes(&s.to_bytes()).unwrap();
     let maintain = control::MaintainRequest { server: "stranger".into(), ..Default::default() };
-    let refused = s.maintenance_command(&maintain, &Observed::default(), &limits());
+    let refused = maintenance::maintenance_command(&s, &maintain, &Observed::default(), &limits());
     assert_eq!(refused, Err(Refused::NoServer("stranger".into())));
 
     // Strangers leave room for other devices, and a known device needs none.
@@ -583,19 +588,19 @@ fn a_new_device_of_a_pool_by_order_gets_nothing_before_it_is_admitted() {
     assert!(matches!(&full, Registration::Full(why) if why.contains("device admit")), "{full:?}");
 
     let admit = |server: &str| control::AdmitRequest { device: 0, server: server.into() };
-    let command = s.admission_command(&admit("stranger")).unwrap();
+    let command = removal::admission_command(&s, &admit("stranger")).unwrap();
     assert_eq!(apply(&mut s, &command), Outcome::Changed);
     assert_eq!(s.devices[&stranger].intent, Intent::Normal);
     assert_eq!(pool(&s), Some((4 << 30, true)));
-    assert_eq!(s.admission_command(&admit("stranger")), Err(Refused::NotWaiting));
+    assert_eq!(removal::admission_command(&s, &admit("stranger")), Err(Refused::NotWaiting));
     assert!(matches!(s.register(&one_more, false, None), Registration::New(..)));
 
     // A device that was never admitted is removed at once: it holds nothing.
     let ask = control::RemoveRequest { server: "more1".into(), ..Default::default() };
-    let go = s.removal_command(&ask, &Observed::default(), &limits()).unwrap();
+    let go = removal::removal_command(&s, &ask, &Observed::default(), &limits()).unwrap();
     assert_eq!(apply(&mut s, &go), Outcome::Changed);
     let back = control::RemoveRequest { server: "more1".into(), keep: true, ..Default::default() };
-    assert!(s.removal_command(&back, &Observed::default(), &limits()).is_ok());
+    assert!(removal::removal_command(&s, &back, &Observed::default(), &limits()).is_ok());
 }
 
 /// Removes every field with a number above `most` from a message, and from the messages in its

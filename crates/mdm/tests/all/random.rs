@@ -3,7 +3,9 @@
 use crate::common::{self, *};
 use base::{DeviceId, MapVersion};
 use mdm::command::*;
-use mdm::status::{Observed, status};
+use mdm::controller;
+use mdm::observed::Observed;
+use mdm::status::status;
 use mdm::{Command, State};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -122,11 +124,15 @@ fn command(state: &State, step: &Step) -> Option<Command> {
         }
         Step::Resize { name, size } => {
             let name = format!("v{name}");
-            state.resize_volume_command(&name, *size, &limits(), &|_| 0).ok()?.into_command()
+            controller::resize_volume_command(state, &name, *size, &limits(), &|_| 0)
+                .ok()?
+                .into_command()
         }
         Step::Delete { name } => {
             let name = format!("v{name}");
-            state.delete_volume_command(&name, false, |_| Vec::new()).ok()?.into_command()
+            controller::delete_volume_command(state, &name, false, |_| Vec::new())
+                .ok()?
+                .into_command()
         }
         Step::Sdc { name } => {
             let name = format!("c{name}");

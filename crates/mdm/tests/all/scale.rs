@@ -6,7 +6,7 @@ use crate::common;
 use base::{DeviceId, Duration, GroupId, Limits, Time};
 use mdm::command::*;
 use mdm::healer::Healer;
-use mdm::status::Observed;
+use mdm::observed::Observed;
 use mdm::{Command, State};
 use prost::Message;
 use std::collections::BTreeSet;

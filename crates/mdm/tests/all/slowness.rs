@@ -4,8 +4,8 @@
 use crate::common::{self, *};
 use base::{DeviceId, Duration, Limits, Time};
 use mdm::command::*;
+use mdm::observed::{Observed, Seen};
 use mdm::slowness::{Slowness, delays};
-use mdm::status::{Observed, Seen};
 use mdm::{Command, State};
 use wire::control::{DeviceKind, Heartbeat, Intent, SlowDevice};
 

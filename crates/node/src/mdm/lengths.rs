@@ -6,7 +6,7 @@ use super::links::{ADMINS, INPUTS_PER_LINK, Peer};
 use super::peers::{MESSAGE_MAX, UNPROVEN};
 use super::{Mdm, turned_away};
 use alloc::collections::BTreeMap;
-use mdm::members::MAX_MEMBERS;
+use mdm::refused::MAX_MEMBERS;
 
 /// The most MDMs that called before the state named them. Removed members are kept until they no
 /// longer count.

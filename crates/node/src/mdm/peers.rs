@@ -31,7 +31,7 @@ use base::{ClusterId, LinkId, MapVersion, Mutant, Time, mutant};
 use consensus::{Message, Wrong};
 use core::net::SocketAddr;
 use mdm::log::IMAGE_MAX;
-use mdm::members::MAX_MEMBERS;
+use mdm::refused::MAX_MEMBERS;
 use prost::Message as _;
 use seam::{DialId, Effect, Effects, Note};
 use wire::control::{BuildInfo, MdmInfo, Refusal, Role, Welcome};

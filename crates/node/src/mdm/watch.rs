@@ -27,10 +27,10 @@ use core::net::SocketAddr;
 use mdm::command::{Command, DeviceDown};
 use mdm::detector::{Detector, Verdict};
 use mdm::healer::Healer;
+use mdm::observed::Observed;
 use mdm::reach::Reach;
 use mdm::slowness::Slowness;
 use mdm::state::State;
-use mdm::status::Observed;
 use seam::{DialError, DialId, Effects, Note};
 use wire::control::{BuildInfo, Heartbeat, Intent, Proposal, Register};
 

@@ -26,6 +26,7 @@ use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Incarnation, LinkId, Time};
 use mdm::command::{self, Command, DeviceDown};
+use mdm::controller;
 use mdm::detector::{Verdict, loss_limit};
 use mdm::entry::{Commands, ENTRY_MAX};
 use mdm::state::{Change, State};
@@ -179,7 +180,7 @@ impl Work<'_> {
             Command::Join(c) => !held(DeviceId(c.device)),
             _ => true,
         };
-        let commands: Vec<_> = State::proposed(m).into_iter().filter(may).collect();
+        let commands: Vec<_> = controller::proposed(m).into_iter().filter(may).collect();
         for command in commands {
             self.execute(command);
         }

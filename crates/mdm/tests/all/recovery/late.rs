@@ -3,7 +3,7 @@
 
 use super::*;
 use mdm::controller::Registration::{self, New, WrongDevice};
-use mdm::status::Observed;
+use mdm::observed::Observed;
 
 /// dev1 did not come until an operator ended the recovery, so its groups are in doubt.
 fn ended() -> State {

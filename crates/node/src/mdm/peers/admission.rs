@@ -9,7 +9,7 @@ use crate::mdm::journal::Journal;
 use crate::refusals::refusal;
 use alloc::format;
 use core::net::SocketAddr;
-use mdm::members::MAX_MEMBERS;
+use mdm::refused::MAX_MEMBERS;
 use wire::control::{Hello, Refusal, RefusalCode};
 
 impl Peers {

@@ -4,7 +4,7 @@ use super::Work;
 use crate::refusals::refusal;
 use base::{Mutant, level, mutant};
 use mdm::command::{Command, SetLevel};
-use mdm::level::Party;
+use mdm::level::{Party, set_level_command, too_old};
 use mdm::{Refused, State};
 use wire::control::{
     BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelRequest, known,
@@ -16,7 +16,7 @@ pub(in crate::mdm) fn check_build(
     name: &str,
     said: Option<&BuildInfo>,
 ) -> Result<(), Refusal> {
-    match state.too_old(name, said) {
+    match too_old(state, name, said) {
         Some(text) => Err(refusal(RefusalCode::TooOld, text)),
         None => Ok(()),
     }
@@ -103,7 +103,7 @@ impl Work<'_> {
             Some(Party::up(&state.sdcs.get(&id)?.name, seen))
         });
         let all: alloc::vec::Vec<Party> = members.chain(devices).chain(clients).collect();
-        state.set_level_command(m, self.level_max(), &all)
+        set_level_command(state, m, self.level_max(), &all)
     }
 
     /// Adds the device's release to a `DeviceUp`. From level 2 on the state keeps the releases of

@@ -6,6 +6,10 @@ use crate::mdm::fence::Fence;
 use alloc::string::ToString;
 use base::{LinkId, SdcId, VolumeId};
 use mdm::command::Command;
+use mdm::controller;
+use mdm::maintenance;
+use mdm::object_orders;
+use mdm::removal;
 use mdm::state::Change;
 use mdm::{Refused, status};
 use wire::control::{AdminReply, Ask, BuildInfo, StatusInfo};
@@ -82,28 +86,33 @@ impl Work<'_> {
                 made.map(Command::RemoveMdm)
             }
             Some(Ask::CreateVolume(m)) => {
-                return state.create_volume_command(m, limits, &|d| seen.used(d)).map(Some);
+                return controller::create_volume_command(state, m, limits, &|d| seen.used(d))
+                    .map(Some);
             }
             Some(Ask::ResizeVolume(m)) => {
                 let used = |d| seen.used(d);
-                return state.resize_volume_command(&m.name, m.size, limits, &used).map(Some);
+                return controller::resize_volume_command(state, &m.name, m.size, limits, &used)
+                    .map(Some);
             }
             Some(Ask::DeleteVolume(m)) => {
                 let attached = |volume| seen.attached(volume);
-                return state.delete_volume_command(&m.name, m.unmap, attached).map(Some);
+                return controller::delete_volume_command(state, &m.name, m.unmap, attached)
+                    .map(Some);
             }
-            Some(Ask::Map(m)) => return state.map_command(m).map(Some),
-            Some(Ask::Unmap(m)) => return state.unmap_command(m).map(Some),
-            Some(Ask::Rename(m)) => return state.rename_command(m).map(Some),
-            Some(Ask::CreateObject(m)) => return state.create_object_command(m).map(Some),
+            Some(Ask::Map(m)) => return controller::map_command(state, m).map(Some),
+            Some(Ask::Unmap(m)) => return controller::unmap_command(state, m).map(Some),
+            Some(Ask::Rename(m)) => return object_orders::rename_command(state, m).map(Some),
+            Some(Ask::CreateObject(m)) => {
+                return object_orders::create_object_command(state, m).map(Some);
+            }
             Some(Ask::RemoveObject(m)) => {
                 let is_here = |sdc: SdcId| self.links.sdc(sdc).is_some();
-                return state.remove_object_command(m, is_here).map(Some);
+                return object_orders::remove_object_command(state, m, is_here).map(Some);
             }
-            Some(Ask::SetPool(m)) => return state.set_pool_command(m).map(Some),
-            Some(Ask::Remove(m)) => state.removal_command(m, seen, limits),
-            Some(Ask::Admit(m)) => state.admission_command(m),
-            Some(Ask::Maintain(m)) => state.maintenance_command(m, seen, limits),
+            Some(Ask::SetPool(m)) => return object_orders::set_pool_command(state, m).map(Some),
+            Some(Ask::Remove(m)) => removal::removal_command(state, m, seen, limits),
+            Some(Ask::Admit(m)) => removal::admission_command(state, m),
+            Some(Ask::Maintain(m)) => maintenance::maintenance_command(state, m, seen, limits),
         };
         state.change(made?).map(Some)
     }
@@ -142,7 +151,7 @@ impl Work<'_> {
     /// Has a device, or all of them, scrubbed.
     fn obey_scrub(&mut self, link: LinkId, op: u64, device: u32) {
         let (mut reply, mut changed) = (AdminReply::default(), false);
-        match self.state().scrub_commands(device) {
+        match controller::scrub_commands(self.state(), device) {
             Err(why) => (reply.error, reply.text) = (why.code() as i32, why.to_string()),
             Ok(commands) => {
                 for command in commands {

@@ -5,6 +5,7 @@ use consensus::{Base, Entry, HardState, Image, Membership};
 use mdm::command::{self, Command};
 use mdm::entry::{Commands, to_bytes};
 use mdm::log::{Io, Log, Progress};
+use mdm::object_orders;
 use wire::message::Raft;
 
 pub(crate) const AWAY: &str = "10.0.0.2:7000";
@@ -288,7 +289,9 @@ fn an_mdm_that_does_not_understand_an_entry_stops_there() {
     let domain =
         CreateObject { kind: ObjectKind::Domain as i32, name: "d".into(), ..Default::default() };
     let mut commands = Commands::default();
-    assert!(commands.push(&b.mdm.state().create_object_command(&domain).unwrap(), 1));
+    assert!(
+        commands.push(&object_orders::create_object_command(b.mdm.state(), &domain).unwrap(), 1)
+    );
     let next = Entry { index: 10, data: commands.into_data(), ..strange.clone() };
     let membership = Membership { voters: vec![1, 2], ..Membership::default() };
     let image = Image {

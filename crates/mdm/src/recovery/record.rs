@@ -1,0 +1,118 @@
+//! The state's record of recoveries, and the numbers that follow from the time of one.
+
+use crate::command::{Forget, Reconcile};
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::{DeviceId, MapVersion, VolumeId};
+use core::ops::Range;
+
+/// Step by which a recovery raises epochs, incarnations and map versions. Normal operation never
+/// raises them this far.
+pub const JUMP: u64 = 1 << 32;
+/// The latest time of an order that counts, in seconds since 1970: it keeps the numbers that are
+/// computed from the time far below 2^63.
+const LATEST: u64 = 1 << 33;
+/// Ids that reports name count only below this one, so that there is room for new ones.
+pub(crate) const IDS_END: u32 = 1 << 31;
+
+/// For each device the content that a map names, with the version of that map.
+pub type Contents = BTreeMap<DeviceId, (MapVersion, u64)>;
+
+/// The state's record of recoveries.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Recovery {
+    /// Number of recoveries so far.
+    pub number: u32,
+    /// True while the last recovery collects reports: the MDM hands out no map, and takes no orders
+    /// except those that help devices to register, and those that end the recovery.
+    pub open: bool,
+    /// Name of the person or program that ordered it.
+    pub by: String,
+    /// Time of the order: seconds since 1970, UTC.
+    pub at: u64,
+    /// This MDM's map version when the recovery began.
+    pub version: MapVersion,
+    /// The map version at which the oldest present doubt began. Later maps do not show that a
+    /// device kept its memory since.
+    pub began: MapVersion,
+    /// Versions of the maps that only lost MDMs know: above what this MDM knows to be decided, and
+    /// below this recovery.
+    pub lost: Range<MapVersion>,
+    /// Contents that such maps name and that no device had registered with at that time.
+    pub awaited: Contents,
+    /// The lost MDMs may have given away ids of devices up to this one.
+    pub device: u32,
+    /// The same for servers.
+    pub server: u32,
+    /// The same for groups.
+    pub group: u32,
+    /// The same for clients.
+    pub sdc: u32,
+    /// The last client id that this MDM itself had given away when its first recovery began.
+    pub sdc_known: u32,
+    /// Ids that lost MDMs may have given to volumes, in this recovery and earlier ones, except
+    /// those of volumes whose fate is known. Only an order that names these volumes deletes their
+    /// data.
+    pub unknown: Vec<Range<VolumeId>>,
+    /// The unknown volumes that servers had reported when the last recovery ended.
+    pub left: Vec<u32>,
+    /// The last order to delete data of such volumes.
+    pub forgot: Option<Forget>,
+}
+
+/// Returns the least index, incarnation and epoch after a recovery at this time (seconds since
+/// 1970, UTC). Each second has its own, so two recoveries from one backup do not lead to the same
+/// numbers.
+pub(crate) fn first_number(at: u64) -> u64 {
+    let at = at.min(LATEST);
+    at / 60 * JUMP + at % 60 * (JUMP / 64)
+}
+
+/// Returns the least generation of a volume after a recovery at this time (seconds since 1970,
+/// UTC). It depends on the minute, so that a second restore of the same backup leads to other
+/// generations.
+pub(crate) fn first_generation(at: u64) -> u32 {
+    (at.min(LATEST) / 60 * 16) as u32
+}
+
+impl Recovery {
+    /// Returns true if lost MDMs may have given this id to a volume whose fate is unknown.
+    pub fn is_unknown(&self, id: VolumeId) -> bool {
+        self.unknown.iter().any(|range| range.contains(&id))
+    }
+
+    /// Returns true if lost MDMs may have given this id away: it is not above `last`, the last one
+    /// that the recovery skips. While the recovery is open it may be any id: the same state may
+    /// have been recovered before, and ids were given away since.
+    pub(crate) fn may_be_given(&self, id: u32, last: u32) -> bool {
+        id != 0 && (id <= last || self.open && id < IDS_END)
+    }
+
+    /// Records that this volume is deleted: its id is no longer unknown.
+    pub(crate) fn forget(&mut self, id: VolumeId) {
+        let parts = |r: Range<VolumeId>| match r.contains(&id) {
+            true => [r.start..id, VolumeId(id.0 + 1)..r.end],
+            false => [r.clone(), r.end..r.end],
+        };
+        let all = core::mem::take(&mut self.unknown).into_iter().flat_map(parts);
+        self.unknown = all.filter(|r| !r.is_empty()).collect();
+        self.left.retain(|other| *other != id.0);
+    }
+}
+
+/// The last ids that lost MDMs may have given away, and the next id of a volume. 0: none is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Given {
+    pub device: u32,
+    pub group: u32,
+    pub sdc: u32,
+    pub next_volume: u32,
+}
+
+impl Given {
+    /// Returns the ids that a command names.
+    pub(crate) fn of(c: &Reconcile) -> Given {
+        Given { device: c.device, group: c.group, sdc: c.sdc, next_volume: c.next_volume }
+    }
+}

@@ -1,0 +1,84 @@
+//! What a command changes, before it is changed.
+
+use super::{Device, Sdc, Server, Volume};
+use crate::command::{self, Command};
+use crate::group::Group;
+use crate::members::Member;
+use crate::objects::Objects;
+use crate::recovery::Given;
+use alloc::vec::Vec;
+use base::{ClusterId, DeviceId, GroupId, SdcId, SdsId, VolumeId};
+
+/// The changes of a command. Epochs are final; `commit` sets `changed_at`.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Edits {
+    pub(super) cluster: Option<ClusterId>,
+    pub(super) level: Option<u32>,
+    pub(super) devices: Vec<(DeviceId, Device)>,
+    pub(super) server: Option<(SdsId, Server)>,
+    pub(super) objects: Option<Objects>,
+    pub(super) sdc: Option<(SdcId, Option<Sdc>)>,
+    pub(super) groups: Vec<(GroupId, Group)>,
+    pub(super) volume: Option<(VolumeId, Option<Volume>)>,
+    pub(super) member: Option<(u32, Option<Member>)>,
+    /// From a [`command::Reconcile`] or [`command::AcceptLoss`].
+    pub(super) volumes: Vec<(VolumeId, Option<Volume>)>,
+    pub(super) given: Option<Given>,
+    pub(super) forget: Option<command::Forget>,
+    pub(super) awaited: Vec<command::Awaited>,
+    /// The recovery ends, and these volumes stay unknown.
+    pub(super) recovered: Option<Vec<u32>>,
+}
+
+impl Edits {
+    /// Returns true if the command changes nothing, so that it need not be logged.
+    pub fn is_empty(&self) -> bool {
+        !self.is_map()
+    }
+
+    pub(super) fn is_map(&self) -> bool {
+        self.cluster.is_some()
+            || self.level.is_some()
+            || !self.devices.is_empty()
+            || self.server.is_some()
+            || self.sdc.is_some()
+            || self.objects.is_some()
+            || self.volume.is_some()
+            || self.member.is_some()
+            || !self.groups.is_empty()
+            || !self.volumes.is_empty()
+            || self.given.is_some()
+            || self.forget.is_some()
+            || !self.awaited.is_empty()
+            || self.recovered.is_some()
+    }
+}
+
+/// A command, and what it changes in the state that it was made for.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Change {
+    pub(super) command: Command,
+    pub(super) edits: Edits,
+    /// The index of that state.
+    pub(super) at: u64,
+}
+
+impl Change {
+    /// Returns true if the command changes nothing, so that it need not be logged.
+    pub fn is_nothing(&self) -> bool {
+        self.edits.is_empty()
+    }
+
+    /// Returns the command alone.
+    pub fn into_command(self) -> Command {
+        self.command
+    }
+}
+
+impl core::ops::Deref for Change {
+    type Target = Command;
+
+    fn deref(&self) -> &Command {
+        &self.command
+    }
+}
