@@ -192,7 +192,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Does what can be done now. Each call from outside ends with this loop, and nothing else
     /// continues an operation that had to wait: so no step begins within another one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
         // As a rule an answer leaves nothing to do.
         if self.has_work() || !self.copies.none_wait() || self.windows.have_room() {

@@ -384,16 +384,19 @@ impl<S: UnitStore> Mirror<S> {
             Progress::Starts => return self.start_job(now, key, out),
             Progress::Is { answered, over } => (answered, over),
         };
-        let (lsn, unit, blocks) = (op.lsn, op.unit, op.blocks());
+        let (lsn, unit, at, len) = (op.lsn, op.unit, op.at, op.len);
         if answers {
             self.copies.pace.answered(now, since);
             self.answer_write(key, out);
         }
         if ends {
             self.discard_op(key);
-            let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
-            if self.store.survives() && replica.on_all(unit, blocks) {
-                self.untold.clean(group);
+            if self.store.survives() {
+                let replica =
+                    self.replicas.get_mut(group).expect("the operation's replica is here");
+                if replica.on_all(unit, BlockSet::touching(at, len)) {
+                    self.untold.clean(group);
+                }
             }
             self.leave_stream(now, group, lsn, out);
         }
