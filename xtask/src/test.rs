@@ -212,7 +212,7 @@ fn build_system(steps: &mut Steps) -> Result<Option<PathBuf>> {
     let told = cargo(&tests).args(["--quiet", "--message-format", "json"]).output()?;
     let told = String::from_utf8(told.stdout)?;
     let messages = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let binary = messages.filter_map(|m| Some(m["executable"].as_str()?.into())).last();
+    let binary = messages.filter_map(|m| Some(m["executable"].as_str()?.into())).next_back();
     Ok(Some(binary.context("cargo names no binary of the system tests")?))
 }
 
