@@ -308,7 +308,7 @@ fn an_answer_to_what_was_not_sent_counts_for_nothing() {
     assert_eq!(pair.mirrors[0].in_flight(), 2, "the write, and the read of its whole block");
     let (group, epoch, lsn) = (GROUP, Epoch(pair.epoch), base::Lsn(0));
     let sender = Sender { incarnation: Incarnation(7), map: MapVersion(pair.epoch) };
-    for op in (0..64 * 64).map(|n| (n / 64) << 32 | n % 64) {
+    for op in (0..64 * 64).map(|n| ((n / 64) << 32) | (n % 64)) {
         for status in [Status::SendWhole, Status::Full, Status::Ok] {
             let answer = Replicated { status, op, group, epoch, lsn, sender };
             let (mirror, out) = (&mut pair.mirrors[0], &mut pair.outs[0]);
