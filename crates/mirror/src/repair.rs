@@ -523,7 +523,7 @@ impl<S: UnitStore> Mirror<S> {
         let op = self.ops.get_mut(key).expect("the caller has it");
         let done = op.acked.intersects(member);
         match &mut op.work {
-            Work::Write(write) if write.whole.sent.intersects(member) => return,
+            Work::Write(write) if done || write.whole.sent.intersects(member) => return,
             Work::Write(write) if self.replicas.of(op.group).needed().intersects(member) => {
                 write.whole.add(member);
                 return self.check_write(now, key, out);

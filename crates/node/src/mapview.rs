@@ -378,13 +378,13 @@ pub fn read_page(body: &[u8], level_max: u32) -> Result<MapPage, &'static str> {
     }
 }
 
-/// Returns true if a group has no more replicas than it may have, and each device that serves it or
-/// is being filled is one of them: the roles rely on that. Nothing is known of a group in doubt.
+/// Returns true if a group has no more replicas than it may have, each replica that is in sync or
+/// is being filled is one of them, and one that is in sync leads: the roles rely on that.
 fn is_sound(group: &GroupInfo) -> bool {
     let of_it = |device: &u32| group.replicas.contains(device);
-    let primary = Some(group.primary).filter(|id| *id != 0);
-    let mut all = group.in_sync.iter().chain(&group.joiners).chain(&primary);
-    group.replicas.len() <= REPLICAS_MAX && (group.doubt != 0 || all.all(of_it))
+    let led = group.primary == 0 || group.in_sync.contains(&group.primary);
+    let mut others = group.in_sync.iter().chain(&group.joiners);
+    group.replicas.len() <= REPLICAS_MAX && led && others.all(of_it)
 }
 
 /// The note about a map of a level that this build does not know.
@@ -500,6 +500,7 @@ mod tests {
         assert!(!is_read(group(Vec::from_iter(1..=9), Vec::from([1]), Vec::new(), 1)));
         assert!(!is_read(group(eight.clone(), Vec::from([1, 9]), Vec::new(), 1)));
         assert!(!is_read(group(eight.clone(), Vec::from([1]), Vec::from([9]), 1)));
-        assert!(!is_read(group(eight, Vec::from([1]), Vec::new(), 9)));
+        assert!(!is_read(group(eight.clone(), Vec::from([1]), Vec::new(), 9)));
+        assert!(!is_read(group(eight, Vec::from([1]), Vec::new(), 2)), "it is not in sync");
     }
 }

@@ -155,7 +155,7 @@ impl Answers {
         (state, links, grace): (&State, &Links, Duration),
         counts: impl Fn(u64) -> bool,
     ) -> Vec<Answer> {
-        if let Some(map) = self.older.awaited()
+        if let Some(map) = self.older.awaited(now)
             && is_everywhere(map, state, links)
         {
             self.older.known_to_all(now);

@@ -9,20 +9,31 @@ use base::{Duration, MapVersion, Time};
 pub(super) struct OlderProcesses {
     /// The map version that names the newest process of each device.
     named: MapVersion,
-    /// Since when each device has that map, and so grants no lease to an older process.
+    /// Since when each device has that map. A lease that it grants from then on is useless to an
+    /// older process, whose map is older.
     refused: Option<Time>,
+    /// When it is worth while to look again whether each device has that map.
+    look_at: Time,
 }
+
+/// Time between two looks. A look takes as long as there are devices, and a device that is down may
+/// keep the others waiting for hours.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl OlderProcesses {
     /// A process may have replaced an older one. The map of this version names it.
     pub(super) fn replaced(&mut self, map: MapVersion) {
-        (self.named, self.refused) = (map, None);
+        (self.named, self.refused, self.look_at) = (map, None, Time::ZERO);
     }
 
-    /// Returns the version of the map from which on devices refuse all older processes, until
-    /// every device is known to have it.
-    pub(super) fn awaited(&self) -> Option<MapVersion> {
-        self.refused.is_none().then_some(self.named)
+    /// Returns the version of the map from which on devices refuse all older processes, if it is
+    /// time to look whether every device has it.
+    pub(super) fn awaited(&mut self, now: Time) -> Option<MapVersion> {
+        if self.refused.is_some() || now < self.look_at {
+            return None;
+        }
+        self.look_at = now + LOOK_EVERY;
+        Some(self.named)
     }
 
     /// Every device has the map that [`OlderProcesses::awaited`] returned.

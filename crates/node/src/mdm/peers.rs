@@ -265,10 +265,21 @@ impl Peers {
         (config, cluster): (&Config, ClusterId),
     ) -> Result<(), Unwelcome> {
         let Some(member) = self.links.get(&link).copied() else { return Ok(()) };
-        let contact = self.contacts.get(member).and_then(|c| c.dialer());
-        let answer =
-            contact.zip(frame).and_then(|(c, f)| c.answer(&config.dialect, cluster, &f, body));
+        let dialer = self.contacts.get(member).and_then(|c| c.dialer());
+        let up = dialer.and_then(|d| d.up()).filter(|_| matches!(frame, Some(Frame::Welcome(_))));
+        let answer = dialer.zip(frame).and_then(|(dialer, frame)| match up {
+            // A member sends its welcome again when the list of members has changed.
+            Some(_) => Callee::Mdm.answer(&config.dialect, cluster, &frame, body),
+            None => dialer.answer(&config.dialect, cluster, &frame, body),
+        });
         match answer {
+            Some(Answer::Welcome(welcomed)) if up.is_some() => {
+                if up.is_some_and(|up| up.version != welcomed.version) {
+                    return Err(Unwelcome::Wrong(handshake::Wrong::Again));
+                }
+                self.note_named(member, &welcomed.message);
+                Ok(())
+            }
             Some(Answer::Welcome(welcomed)) => {
                 self.note_named(member, &welcomed.message);
                 let contact = self.contacts.change(member).expect("it has answered");

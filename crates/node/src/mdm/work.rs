@@ -24,7 +24,7 @@ use alloc::collections::BTreeSet;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, Incarnation, LinkId, Time};
+use base::{DeviceId, LinkId, Time};
 use mdm::command::{self, Command, DeviceDown};
 use mdm::controller;
 use mdm::detector::{Verdict, loss_limit};
@@ -152,11 +152,16 @@ impl Work<'_> {
             return false;
         }
         self.watch.count_absences(self.now, &change, self.journal.state(), self.out);
+        let known = |device| self.journal.state().devices.get(&DeviceId(device));
+        let replaces = match &*change {
+            Command::DeviceUp(c) => {
+                known(c.device).is_some_and(|d| d.incarnation.0 < c.incarnation)
+            }
+            _ => false,
+        };
         let command = self.journal.make(change, &mut self.batch);
         let state = self.journal.state();
-        if let Command::DeviceUp(c) = &command
-            && state.devices[&DeviceId(c.device)].incarnation > Incarnation(1)
-        {
+        if replaces {
             self.answers.replaced(state.version);
         }
         self.watch.changed(self.now, &command, state, self.out);

@@ -167,9 +167,11 @@ fn copies_are_kept_apart_by_fault_sets_and_pools_have_devices_of_their_own() {
             ensure!(fast["zero_padding"] == true && fast["spare_percent"] == 20, "{fast:#}");
             Ok((fast["devices"] == 4).then_some(()))
         })?;
-        let log = fs::read_to_string(cluster.folder.join("f5.log"))?;
-        let said = log.contains("compare `domain`, `fault_set` and `pool`");
-        ensure!(said && log.lines().count() < 30, "{log}");
+        let log = || fs::read_to_string(cluster.folder.join("f5.log"));
+        wait("the fifth one says why it is refused", secs(20), || {
+            Ok(log()?.contains("compare `domain`, `fault_set` and `pool`").then_some(()))
+        })?;
+        ensure!(log()?.lines().count() < 30, "{}", log()?);
         drop(lost);
         say("volume create v 64MiB --pool fast")?.ok()?;
         let by_name = groups(&cluster, &["f1", "f2", "f3", "f4"])?;

@@ -553,3 +553,24 @@ fn damaged_blocks_are_requested_again_once_in_a_beacon_period() {
         assert!((5..=11).contains(&requests), "{requests} requests in four seconds");
     }
 }
+
+/// No honest replica asks for what it has acknowledged.
+#[test]
+fn a_replica_that_has_done_a_write_needs_no_whole_blocks_for_it() {
+    let mut trio = Trio::in_limbo();
+    trio.stalled.insert((0, 2));
+    trio.write_part(0, 0);
+    trio.run(usize::MAX);
+    let replicate = |sent: &Sent| wire::message::Replicate::try_from(&sent.header).ok();
+    let m = trio.wire.iter().find_map(replicate).expect("the third one is still sent the write");
+    let sender = Sender { incarnation: Incarnation(7), map: MapVersion(trio.epoch) };
+    let (op, group, epoch, lsn) = (m.op, m.group, m.epoch, m.lsn);
+    let answer = Replicated { status: Status::SendWhole, op, group, epoch, lsn, sender };
+    let before = trio.mirrors[0].as_ref().unwrap().in_flight();
+    let mirror = trio.mirrors[0].as_mut().unwrap();
+    mirror.replicated(trio.now, DeviceId(2), &answer, &mut trio.outs[0]);
+    assert_eq!(trio.mirrors[0].as_ref().unwrap().in_flight(), before);
+    trio.stalled.clear();
+    trio.run(usize::MAX);
+    assert_eq!(trio.mirrors[0].as_ref().unwrap().in_flight(), 0);
+}
