@@ -1,12 +1,12 @@
-//! What the unit store is told (rule R5): the metadata of each write, changes of a group's record,
-//! and what waits until such a change is durable.
+//! Metadata for the unit store (rule R5): that of each write, changes of a group's record, and the
+//! continuation when such a change is durable.
 //!
-//! The dirty set here and the one in the unit store are not the same. The one here is exact, and
-//! counts while this process runs. The one in the unit store is what a crash would leave: it
-//! includes what is in flight, and learns late what is clean. A device that does not survive its
-//! process has only the first one.
+//! The dirty set in memory and the one in the unit store differ. The one in memory is exact, and
+//! counts while this process runs. The one in the unit store is for the time after a crash: it
+//! includes what is in flight, and blocks leave it late. A device that does not survive its process
+//! has only the first one.
 //!
-//! Invariant: the unit store's dirty set of a group includes the one here.
+//! Invariant: the unit store's dirty set of a group includes the one in memory.
 
 use crate::history::History;
 use crate::jobs::{Jobs, Waiting};
@@ -131,8 +131,8 @@ pub(crate) fn set_dirty(store: &mut impl UnitStore, group: GroupId, dirty: &Dirt
         let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(list)];
         return change(store, group, changes);
     }
-    // Too many for one step, and a crash between two steps would leave too small a set. So
-    // everything in the unit store's set stays dirty until the next seal, which is safe.
+    // There are too many for one step, and a crash between two steps would leave too small a set.
+    // So everything in the unit store's set stays dirty until the next seal, which is safe.
     for part in list.chunks(UNITS) {
         change(store, group, alloc::vec![Change::Dirty(part.to_vec())]);
     }
@@ -158,7 +158,7 @@ impl<S: UnitStore> Mirror<S> {
         any
     }
 
-    /// Ends a batch of calls: what was requested goes to the device.
+    /// Ends a batch of calls: hands the requested operations to the device.
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
         debug_assert!(!self.has_work(), "each call from outside ends with the loop");
         loop {
@@ -181,8 +181,7 @@ impl<S: UnitStore> Mirror<S> {
         match waiting {
             Waiting::Entry { epoch, joins } => {
                 let Some(replica) = self.replicas.get_mut(group) else { return };
-                // Another configuration may be the next one by now. What is durable counts all the
-                // same.
+                // Another configuration may be the next one by now, but what is durable counts.
                 if replica.record.acted < epoch {
                     (replica.record.acted, replica.record.joiner) = (epoch, joins);
                 }
@@ -235,7 +234,7 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Replaces the unit store's dirty set by the one here and what is in flight.
+    /// Replaces the unit store's dirty set by the one in memory and what is in flight.
     pub(crate) fn change_to(&mut self, group: GroupId) {
         let Some(replica) = self.replicas.get(group) else { return };
         if self.store.survives() {

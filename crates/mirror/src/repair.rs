@@ -1,16 +1,17 @@
-//! Repairs damaged blocks: what the unit store calls corrupt is read from another replica and
-//! rewritten (rule R13).
+//! Repairs damaged blocks: blocks that the unit store reports as corrupt are read from another
+//! replica and rewritten (rule R13).
 //!
 //! The primary asks one replica after the other for the blocks until one can read them. It rewrites
 //! them whole and repeats the operation that met the damage. A secondary that can't complete a
-//! partial write says so and gets the blocks whole, as another write of the stream in the name of
-//! the same client write.
+//! partial write says so. It gets the blocks whole, as another write of the stream under the name
+//! of the same client write.
 //!
-//! Both happen while the operation has its range exclusively (a read that met damage waits for
-//! that, and reads again), so nothing that overlaps is in flight. Therefore any in-sync replica has
-//! what the blocks should hold, or what they held before this very write, which is then done again.
-//! In a settle either copy's content will do, together with its list of executed writes. For a
-//! joiner that no acknowledgement needs, no range is held: the sync copies the blocks to it.
+//! Both happen while the operation has its range exclusively, so nothing that overlaps is in
+//! flight. (A read that met damage waits for the exclusive range, and reads again.) Therefore any
+//! in-sync replica has what the blocks should hold, or what they held before this very write, which
+//! is then done again. In a settle either copy's content will do, together with its list of
+//! executed writes. For a joiner that no acknowledgement needs, no range is held: the sync copies
+//! the blocks to it.
 //!
 //! If no in-sync replica has the blocks, the read or write ends with a media error, and the write
 //! has changed nothing. A sync copies damage like content, for two reasons: damage must not keep a
@@ -36,7 +37,7 @@ use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
 
-/// How long until a copy of unreadable blocks is tried once more.
+/// How long to wait before a copy of unreadable blocks is tried once more.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
 impl<S: UnitStore> Mirror<S> {
@@ -83,8 +84,8 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Repeats a read that shares its range and has met damage, when it has the range exclusively.
-    /// Other reads may have met the same damage, and no two may write the blocks at once.
+    /// Makes a read that has met damage wait for its range exclusively, and then repeats it. Other
+    /// reads may have met the same damage, and no two may write the blocks at once.
     fn read_alone(&mut self, key: u64) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.alone = true;
@@ -373,8 +374,8 @@ impl<S: UnitStore> Mirror<S> {
                 let bad = BlockSet::from_range(first.into()..(first + blocks).into());
                 self.skip_copy(now, key, bad, out);
             }
-            // A replica may have done the write, and others can't: it has to leave the in-sync set
-            // before this is answered.
+            // A replica may have done the write although others can't. It has to leave the in-sync
+            // set before this write is answered.
             Work::Write(Write { whole, .. })
                 if !whole.sent.is_empty() || !whole.needed.contains_all(needed) =>
             {
@@ -542,9 +543,9 @@ impl<S: UnitStore> Mirror<S> {
         self.check_sent(now, key, out);
     }
 
-    /// Has the whole blocks read and sent once more, to all replicas that have not answered: they
-    /// have changed in a replica's memory and were not written. A secondary whose scrubber has
-    /// asked for them asks again.
+    /// Reads and sends the whole blocks once more, to all replicas that have not answered: the
+    /// blocks have changed in a replica's memory and were not written. A secondary whose scrubber
+    /// has asked for them asks again.
     fn send_whole_again(&mut self, now: Time, key: u64, of: Option<u64>, out: &mut Effects) {
         let op = self.end_op(key);
         let left = op.sent.without(op.acked);
@@ -608,8 +609,8 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Ends the sending of whole blocks when all replicas have them, and continues the write of
-    /// which they are a part: the replicas have it now, too.
+    /// Ends the sending of whole blocks when all replicas have them, and continues the write that
+    /// they belong to: the replicas have that now, too.
     pub(crate) fn check_whole(&mut self, now: Time, key: u64, of: Option<u64>, out: &mut Effects) {
         let op = self.ops.get(key).expect("the caller has it");
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {

@@ -1,4 +1,4 @@
-//! Requests whose asker is gone, for example because an NBD connection broke. A program that
+//! Requests whose sender is gone, for example because an NBD connection broke. A program that
 //! connects later may repeat them or write something else, and nothing of the old ones may appear
 //! after that (rule R16).
 //!
@@ -33,8 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const READS_PATIENCE: Duration = Duration::from_secs(10);
 
 impl<T: Copy> Client<T> {
-    /// The MDM says that a newer process has this client's name: sends nothing any more, and ends
-    /// all requests.
+    /// Ends all requests, and sends nothing any more: the MDM says that a newer process has this
+    /// client's name.
     pub fn superseded<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         self.superseded = true;
         for request in self.requests.values_mut() {
@@ -98,7 +98,7 @@ impl<T: Copy> Client<T> {
             request.request.body = Buf::EMPTY; // a frame in flight has its own reference to it
             request.data = Buf::EMPTY;
         }
-        // Only of these: an operation of an earlier one may be about to end.
+        // Only operations of these requests: one of an earlier request may be about to end.
         let over: BTreeSet<u64> = over.iter().copied().collect();
         self.drop_unsent(|key| over.contains(&key));
         for key in &over {

@@ -1,7 +1,8 @@
 //! Where operations are sent, and when they are sent again.
 //!
-//! Code that frees an operation makes it `Loose` and puts it into a list, and `work` finds a place
-//! for each. So nothing here recurses, however many operations one lost link or one new map frees.
+//! Code that frees an operation makes it `Loose` and puts it into a list. `work` then finds a place
+//! for each operation in the list. So nothing here recurses, however many operations one lost link
+//! or one new map frees.
 
 use super::device::Device;
 use super::op::{self, Place};
@@ -45,7 +46,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ensures that there will be a `sweep`.
+    /// Schedules a `sweep`.
     pub(super) fn look_later(&mut self, now: Time) {
         if self.sweep_at.is_none() {
             self.sweep_at = Some(now + self.stuck_after);
@@ -63,7 +64,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ends an operation, and with its last one the request.
+    /// Ends an operation, and also the request if this was its last one.
     pub(super) fn finish<M: Topology>(
         &mut self,
         key: u64,
@@ -252,7 +253,7 @@ impl<T: Copy> Client<T> {
     pub(super) fn review<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(op) = self.ops.get(key) else { return };
         let Some(request) = self.requests.get(op.request) else { return };
-        // What was asked for under an ended permission is not asked under a later one (R8).
+        // A request under an ended permission is not sent under a later one (R8).
         let usable = turn.map.volume(request.request.volume);
         if usable.is_none_or(|v| v.generation != request.generation) {
             return self.finish(key, Err(BlockError::NoSuchVolume), turn);
@@ -264,13 +265,13 @@ impl<T: Copy> Client<T> {
             Leader::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Leader::At(at, epoch) if at == device => {
                 if Some(epoch.0) == op.epoch.0.checked_add(1) {
-                    op.epoch = epoch; // it stayed the primary, and works on
+                    op.epoch = epoch; // the device stayed the primary, and continues
                 } else if epoch > op.epoch && op.doubt.is_none() {
                     op.doubt = Some(turn.now);
                 }
             }
             Leader::At(..) => self.abandon(key, device, turn),
-            // The primary answers it if it comes back.
+            // The primary will answer it if it comes back.
             Leader::Nobody => self.need_map(MapVersion(turn.map.version().0 + 1), turn),
         }
     }

@@ -156,7 +156,7 @@ impl Links {
     }
 
     /// Returns the version of a link. It is `None` during the handshake, and on a link that this
-    /// MDM dialled: an answer to a hello names its version itself.
+    /// MDM dialled, where the peer sends no frames but those of the handshake.
     pub(super) fn version_on(&self, link: LinkId) -> Option<u16> {
         let greeted = |l: &&Link| !matches!(l.peer, Peer::Stranger);
         self.get(link).filter(greeted).map(|l| l.version)
