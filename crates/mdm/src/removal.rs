@@ -1,4 +1,4 @@
-//! Graceful removal: which devices may go, and what is refused because it would break a promise.
+//! Graceful removal: finds out which devices may go, and refuses orders that would break a promise.
 //!
 //! An order is stored in the state as an intent ([`Intent`]). The healer carries it out, group by
 //! group, while both copies stay, and marks the device as removed when it is empty. Until then the
