@@ -21,7 +21,7 @@ use wire::{Body, Frame, Header, Kind, PeerLink, Status};
 const UNHEARD_OF: &str =
     "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
 
-/// Returns the sender of a frame about maps, which says no incarnation.
+/// Returns the sender of a frame about maps, which names no incarnation.
 fn unsaid(map: MapVersion) -> Sender {
     Sender { incarnation: Incarnation(0), map }
 }
