@@ -290,8 +290,8 @@ fn was_lost(state: &State, device: u32) -> bool {
     free && state.recovery.may_be_given(device, state.recovery.device)
 }
 
-/// Returns the domain, fault set and pool of a registration. Known servers and devices keep
-/// theirs, whatever the registration says.
+/// Returns the domain, fault set and pool of a registration. Known servers and devices keep theirs,
+/// and the registration can't change that.
 fn home(
     state: &State,
     m: &control::Register,
@@ -336,8 +336,9 @@ fn home(
     }
 }
 
-/// Checks that a device may be what it says, in its place. A copy must not be taken for the
-/// original, a replaced device for its successor, or an empty device for one that has data.
+/// Checks that a device may have the identity that it claims, in its place. A copy must not be
+/// taken for the original, a replaced device for its successor, or an empty device for one that has
+/// data.
 // Long: one check after the other, each with the text of its refusal.
 fn check_device(state: &State, m: &control::Register, told: Option<&Word>) -> Result<(), String> {
     let Some((id, d)) = state.reporter(m) else {

@@ -277,7 +277,7 @@ impl Detector {
     /// is really lost. If a large part of many servers is silent, the servers or the network are
     /// overloaded: taking them out would only make more work for the rest.
     pub fn silent(&mut self, now: Time) -> Vec<Verdict> {
-        // This process stalled: what it missed says nothing about the devices.
+        // This process stalled: the heartbeats that it missed prove nothing about the devices.
         if now.since(self.awake) > self.silence / 2 {
             self.watched.values_mut().for_each(|w| w.heard = now);
         }
@@ -312,7 +312,7 @@ impl Detector {
     /// The caller has heard from another process that asks for the device's place or claims to be
     /// it: so this MDM is not cut off, and the silence of others does not matter.
     pub fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
-        // As in `silent`: what this process missed during a stall says nothing.
+        // As in `silent`: heartbeats that this process missed during a stall prove nothing.
         let awake = now.since(self.awake) <= self.silence / 2;
         let watch = self.watched.get_mut(&device).filter(|_| awake)?;
         watch.give_up(now, device, self.silence, self.beat)
@@ -358,7 +358,7 @@ impl Detector {
         doubtful.collect()
     }
 
-    /// Returns the devices that are silent and were not declared lost, for whatever reason.
+    /// Returns the devices that are silent and were not declared lost, for any reason.
     pub fn unheard(&self, now: Time) -> BTreeSet<DeviceId> {
         let silent = |w: &Watch| !w.lost && now.since(w.heard) >= self.silence;
         self.watched.iter().filter(|(_, w)| silent(w)).map(|(d, _)| *d).collect()

@@ -1,8 +1,8 @@
 //! The configuration of one group, and the ways in which it may change.
 //!
-//! Each function takes the group as it is and what is known of devices, and changes its replicas.
-//! None of them touches the epoch: `State::apply` raises it by one for every group that has
-//! changed.
+//! Each function takes the present group and the known state of devices, and changes the group's
+//! replicas. None of them touches the epoch: `State::apply` raises it by one for every group that
+//! has changed.
 //!
 //! Invariants (checked by [`Group::check`]):
 //! - In-sync devices and joiners are replicas, and no device is both.

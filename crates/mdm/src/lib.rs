@@ -1,6 +1,6 @@
 //! The metadata manager: the cluster's state, and what changes it.
 //!
-//! - [`command`]: what a log entry can say; [`state`]: what a command does ([`State::apply`]).
+//! - [`command`]: the commands of log entries; [`state`]: their effects ([`State::apply`]).
 //! - [`controller`]: turns orders, registrations and proposals into commands, or refuses them
 //!   ([`refused`]). So do [`object_orders`], [`removal`], [`maintenance`] and [`level`], for orders
 //!   of their kind. [`healer`] and [`recovery`] make the other commands.

@@ -105,11 +105,11 @@ pub enum Progress {
     Durable,
     /// The image is durable, and the old area is free.
     Switched,
-    /// The log cannot go on; see [`Log::failed`].
+    /// The log cannot continue; see [`Log::failed`].
     Failed,
 }
 
-/// Why the log cannot go on.
+/// The reason why the log cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LogError {
     /// The disk failed.
@@ -285,7 +285,7 @@ impl Log {
         matches!(self.mode, Mode::Recovering(_))
     }
 
-    /// Returns why the log cannot go on, if so.
+    /// Returns the reason why the log cannot continue, if there is one.
     pub fn failed(&self) -> Option<&LogError> {
         match &self.mode {
             Mode::Failed(why) => Some(why),

@@ -96,7 +96,7 @@ pub(crate) struct Copies {
     pub acted: u64,
 }
 
-/// What the reports tell about a group in doubt.
+/// The result of the reports for a group in doubt.
 #[derive(Clone, PartialEq, Debug)]
 enum Verdict {
     /// The replicas in sync have every acknowledged write.

@@ -98,8 +98,8 @@ pub(crate) fn check_can_remove(
     };
     for pool in pools {
         let of_pool = |d: &Device| d.pool == pool;
-        // A device whose copies were rebuilt while it was away has nothing left to move,
-        // whatever it used.
+        // A device whose copies were rebuilt while it was away has nothing left to move, even if it
+        // used space.
         let holds = |id: &DeviceId| !state.groups_of(*id).is_empty();
         let goes = there().filter(|(id, d)| of_pool(d) && goes(id, d) && holds(id));
         let needed: u64 = goes.map(|(id, _)| used(id)).sum();

@@ -103,8 +103,8 @@ pub fn status(
     info
 }
 
-/// Returns the moves under way, and what waits to move. Bytes are an estimate, as for the states of
-/// data.
+/// Returns the moves under way, and those that have to wait. Bytes are an estimate, as for the
+/// states of data.
 fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
     let mut moves = MovesStatus::default();
     let beat = |d: DeviceId| seen.devices.get(&d).and_then(|s| s.heartbeat.as_ref());

@@ -137,7 +137,7 @@ pub struct Client<T> {
     /// A newer process has this client's name.
     superseded: bool,
     transfer: u32,
-    /// Most payload bytes outstanding at one device, whatever credit the device grants: this
+    /// Most payload bytes outstanding at one device, even if the device grants more credit: this
     /// process's own link queue takes them all at once when they are sent again.
     burst: u32,
     extra: usize,
@@ -188,7 +188,7 @@ impl<T: Copy> Client<T> {
     }
 
     /// Sets the identity that the MDM has given this client. Call it before the first `link_up`,
-    /// and never with another identity: what is outstanding would be another client's.
+    /// and never with another identity: outstanding operations would count as another client's.
     pub fn named(&mut self, sdc: SdcId, incarnation: Incarnation) {
         assert!(self.me.is_none_or(|me| me == (sdc, incarnation)), "a client has one identity");
         self.me = Some((sdc, incarnation));

@@ -207,7 +207,8 @@ impl<S: UnitStore> Mirror<S> {
         let (acts, joins) = (Replica::acts_in(next, me), !next.in_sync.contains(&me));
         let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
         if acts && unknown {
-            // This replica doesn't know what others have: its dirty set covers no earlier epoch.
+            // This replica doesn't know the content of others: its dirty set covers no earlier
+            // epoch.
             replica.record.base = epoch;
             marks::change(&mut self.store, group, alloc::vec![Change::Base(epoch)]);
         }

@@ -1,8 +1,8 @@
 //! Devices that have failed and can't continue as they are: this device, or others that have to
 //! leave in-sync sets because an operation failed there or here (R12).
 //!
-//! Invariant: a device that has failed stays failed for as long as its process runs, because nobody
-//! knows what it holds. Another device is accused only while a group here needs it.
+//! Invariant: a device that has failed stays failed for as long as its process runs, because its
+//! content is unknown. Another device is accused only while a group here needs it.
 
 use alloc::collections::BTreeSet;
 use base::DeviceId;

@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(leases.wake_at(), None);
     }
 
-    /// Two processes of one server: the older one stood still, and goes on with its lease.
+    /// Two processes of one server: the older one was paused, and continues with its lease.
     #[test]
     fn what_a_newer_life_knows_ends_no_lease_of_an_older_one() {
         let ms = |n: u64| Time(n * 1_000_000);
@@ -364,7 +364,7 @@ mod tests {
         assert!(!over(&leases, 10_002) && !over(&leases, 10_000 + grace - 1));
         assert_eq!(leases.promised(peer), ms(10_001 + grace));
         assert!(over(&leases, 10_000 + grace));
-        // The older one gets no lease any more, and what it knows says nothing about the newer one.
+        // The older one gets no lease any more, and its map says nothing about the newer one.
         assert!(!leases.grant(ms(10_003), peer, Incarnation(1), MapVersion(9)));
         assert!(!leases.heard(ms(10_003), peer, Incarnation(1), map));
         // A process whose death is proven has no lease.

@@ -59,8 +59,8 @@ impl ListLengths {
     /// Returns the largest values that [`Mirror::grown`] may return.
     pub fn most(limits: &base::Limits) -> ListLengths {
         let group = limits.executed_group as usize;
-        // The bound, what was admitted before it was reached, the whole blocks that a replica needs
-        // of each of these, and copies.
+        // The bound, operations that were admitted before it was reached, the whole blocks that a
+        // replica needs of each of these, and copies.
         let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
         ListLengths {
             executed: limits.executed_device as usize + History::count_every(limits) as usize,
@@ -78,7 +78,7 @@ impl ListLengths {
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
             in_flight: crate::window::Windows::most(limits) as usize,
-            // What was in flight when the volume was deleted.
+            // The operations that were in flight when the volume was deleted.
             gone: stream,
             client_ops: limits.shard_ops as usize,
             // The limit, and the last operation that was admitted below it.
@@ -140,7 +140,7 @@ pub(crate) fn set_dirty(store: &mut impl UnitStore, group: GroupId, dirty: &Dirt
 }
 
 impl<S: UnitStore> Mirror<S> {
-    /// Takes the results of what the unit store has finished; false if there were none.
+    /// Takes the results of finished work of the unit store. Returns false if there were none.
     pub(crate) fn reap(&mut self, now: Time, out: &mut Effects) -> bool {
         let mut any = false;
         while let Some(Finished { token, result, crc }) = self.store.finished() {

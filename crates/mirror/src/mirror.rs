@@ -161,7 +161,7 @@ impl<S: UnitStore> Mirror<S> {
         self.ops.len()
     }
 
-    /// Removes an operation, and what it takes of the limits and windows.
+    /// Removes an operation, and frees its part of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.remove(key)?;
         if !op.in_flight.is_empty() {

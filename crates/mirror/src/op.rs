@@ -42,7 +42,7 @@ impl Caller {
     }
 }
 
-/// What an operation does, and for whom.
+/// The work of an operation, and its asker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// Reads for a client, whose request came at this time.
@@ -76,7 +76,7 @@ pub(crate) struct Write {
     pub zero: bool,
     /// Its number may have arrived somewhere before.
     pub retry: bool,
-    /// A part of it is in the content already. The operation does what is missing.
+    /// A part of it is in the content already. The operation does only a missing part.
     pub in_part: bool,
     /// More of it is missing than the operation covers.
     pub more: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Write {
     pub whole: WholeBlocks,
 }
 
-/// What a write has to send to replicas that have damaged blocks in its range.
+/// The sending of whole blocks to replicas that have damaged blocks in a write's range.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WholeBlocks {
     /// Replicas that need the blocks whole and were not sent them.
@@ -368,7 +368,7 @@ impl Op {
             }
             Work::Stream(Streamed { lost: true, .. }) => Job::MarkLost { at, len },
             Work::Write(_) | Work::Stream(_) => {
-                // A retry in parts, and what a primary has read, have a checksum as well.
+                // A retry in parts, and blocks that a primary has read, have a checksum as well.
                 Job::Write { at, body: self.body.clone(), crc: self.body_crc }
             }
             _ => Job::Read { at, len },

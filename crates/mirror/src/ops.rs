@@ -46,7 +46,7 @@ impl Ops {
         Some(op)
     }
 
-    /// Removes an operation of which nothing is needed any more.
+    /// Removes an operation whose data is not needed any more.
     #[inline]
     pub(crate) fn discard(&mut self, key: u64) {
         if let Some(op) = self.slab.get_mut(key) {

@@ -100,7 +100,7 @@ impl Tail {
     }
 }
 
-/// What was copied recently, and what latency clients get.
+/// Recent copies, and the latency that clients get.
 #[derive(Debug)]
 pub(crate) struct Pace {
     rebuild: Policy,
@@ -494,7 +494,7 @@ mod tests {
         assert!(settled(Policy::latency_micros(20_000, floor), takes) < ms(1), "they are short");
         let both = limits(Policy::latency_micros(50, floor), Policy::latency_percent(200, floor));
         assert_eq!(settled_for(Purpose::Move, both, takes), twice, "each has its own bound");
-        // Requests take too long whatever copies do: the floor holds.
+        // Requests take too long with and without copies: the floor holds.
         let never = settled(Policy::latency_percent(200, floor), |_| ms(10));
         assert_eq!(never, Duration::from_micros(61_500));
     }

@@ -8,8 +8,8 @@
 //!
 //! Both happen while the operation has its range exclusively, so nothing that overlaps is in
 //! flight. (A read that met damage waits for the exclusive range, and reads again.) Therefore any
-//! in-sync replica has what the blocks should hold, or what they held before this very write, which
-//! is then done again. In a settle either copy's content will do, together with its list of
+//! in-sync replica has the right content of the blocks, or the content before this very write,
+//! which is then done again. In a settle either copy's content will do, together with its list of
 //! executed writes. For a joiner that no acknowledgement needs, no range is held: the sync copies
 //! the blocks to it.
 //!
@@ -17,8 +17,8 @@
 //! has changed nothing. A sync copies damage like content, for two reasons: damage must not keep a
 //! joiner out for ever, and two copies must not differ once both can be read again.
 //!
-//! A device that can't read what was just rewritten has failed. This process ends, and the other
-//! copy serves.
+//! A device that can't read blocks that were just rewritten has failed. This process ends, and the
+//! other copy serves.
 
 use crate::executed::from_records;
 use crate::members::ReplicaSet;
@@ -47,7 +47,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.bad_body(now, key, out);
         }
         let DiskError::Corrupt { first, blocks } = error else {
-            // The content of the device is unknown now: this process must not go on.
+            // The content of the device is unknown now: this process must not continue.
             self.failures.fail();
             return;
         };
@@ -96,7 +96,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Handles a write whose body has changed in memory since it came. If no other replica may have
     /// done the write, its sender has to send it again. Otherwise it is unknown what else has
-    /// changed in this memory, and this process must not go on.
+    /// changed in this memory, and this process must not continue.
     fn bad_body(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
@@ -290,7 +290,7 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Handles a write whose blocks can't be read back here, and which another replica needs whole.
-    /// The write has caused the damage: its blocks are repaired with what they held before, and it
+    /// The write has caused the damage: its blocks are repaired with their earlier content, and it
     /// is done again.
     fn write_over(
         &mut self,
@@ -462,8 +462,8 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Reads the requested blocks, which have their range lock. What a deleted volume held is gone
-    /// here, so zeros would be a wrong answer.
+    /// Reads the requested blocks, which have their range lock. The data of a deleted volume is
+    /// gone here, so zeros would be a wrong answer.
     pub(crate) fn start_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if let Work::Fetch(asker) = op.work

@@ -327,7 +327,7 @@ mod tests {
         let next = enter(4, &[second, joiner]);
         assert_eq!((primary.skipped(next, second), primary.skipped(next, joiner)), (2, 0));
         assert_eq!(primary.skipped(copies[1], joiner), 0);
-        // All replicas have what has left the stream: the commit point covers it.
+        // All replicas have the operations that have left the stream: the commit point covers them.
         [write, copies[0], copies[1]].into_iter().for_each(|lsn| primary.leave(lsn));
         assert_eq!((primary.commit, primary.skipped(next, second)), (copies[1], 0));
     }

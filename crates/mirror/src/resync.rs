@@ -44,7 +44,7 @@ impl Replica {
         if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
             sync.todo.clear();
         }
-        // What is in flight and was not sent to the peer is in no dirty set yet.
+        // Writes that are in flight and were not sent to the peer are in no dirty set yet.
         for entry in primary.stream.iter().filter(|e| !e.done) {
             let op = ops.get(entry.op).expect("an operation of the stream lives");
             if !op.sent.intersects(peer) {
@@ -65,7 +65,7 @@ impl<S: UnitStore> Mirror<S> {
         idle: bool,
         out: &mut Effects,
     ) {
-        // Until it has read and done what it was sent earlier, the joiner only answers, and its
+        // Until the joiner has read and done all earlier operations, it only answers, and its
         // stream begins with the next question.
         let streaming = idle && self.windows.is_clear(joiner, group);
         let sends = self.windows.sends();

@@ -33,8 +33,8 @@ const RUN: u32 = 256 << 10;
 const AGAIN: Duration = Duration::from_millis(100);
 /// Number of such tries before damage is given up.
 const TRIES: u32 = 100;
-/// Operations for the reports of one device, at most. Its scrubber reports one range at a time,
-/// but goes on when it has given a range up.
+/// Operations for the reports of one device, at most. Its scrubber reports one range at a time, but
+/// continues when it has given a range up.
 const REPORTS: usize = 8;
 /// Number of such tries before a group is skipped.
 const WAITS: u32 = 30;
@@ -89,7 +89,7 @@ pub(crate) struct Scrub {
     range: Option<Range>,
     /// The operation that reads the range.
     op: Option<u64>,
-    /// Groups for which this pass has waited in vain.
+    /// Groups that this pass skips, because they were not ready in time.
     unready: BTreeSet<GroupId>,
     /// When there is something to do.
     due: Option<Time>,
@@ -160,7 +160,7 @@ impl Scrub {
         }
     }
 
-    /// Decides what is done with the range. Returns the operation that reads it now. Otherwise the
+    /// Decides what to do with the range. Returns the operation that reads it now. Otherwise the
     /// range is tried again later, or skipped. `missed`: its bytes should have been read.
     fn choose(&mut self, now: Time, ready: Ready, missed: bool) -> Option<Op> {
         assert!(self.op.is_none(), "one read of a scrub runs");

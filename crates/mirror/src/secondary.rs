@@ -138,8 +138,8 @@ impl Secondary {
 
     /// Advances the commit point: writes up to `commit` are on every replica that they were sent
     /// to. Before the seal they stay uncertain, because a replica may lack what another one has.
-    /// With `tidy` the unit store is to be told what is clean. Returns true if there is something
-    /// to tell.
+    /// With `tidy` the unit store has to learn which blocks are clean. Returns true if there are
+    /// such blocks.
     pub(crate) fn commit(&mut self, commit: Lsn, tidy: bool) -> bool {
         // The primary doesn't send these again.
         self.refused.retain(|(lsn, _)| *lsn > commit);

@@ -24,8 +24,8 @@ const STALL_FACTOR: u32 = 5;
 const ASK_BEHIND: Duration = Duration::from_secs(1);
 
 impl Primary {
-    /// Returns true if its joiner stalls, and can be cut off. What this process did before `awake`
-    /// doesn't count. `within` is `suspect_after`.
+    /// Returns true if its joiner stalls, and can be cut off. Only the time since `awake` counts.
+    /// `within` is `suspect_after`.
     fn stalls(
         &mut self,
         times @ (now, awake): (Time, Time),
@@ -40,10 +40,10 @@ impl Primary {
         (stuck || mute) && self.sync.as_ref().is_some_and(Sync::can_be_cut)
     }
 
-    /// Returns true if the joiner has had the same oldest unacknowledged operation
-    /// for too long, and not because of what was sent to it earlier: a window may hold more work
-    /// than the joiner can do in that time, and its device may do one thing after the other. What
-    /// waits for room here has not been sent.
+    /// Returns true if the joiner has had the same oldest unacknowledged operation for too long,
+    /// and not because of earlier operations: a window may hold more work than the joiner can do in
+    /// that time, and its device may do one thing after the other. Operations that wait for room
+    /// here have not been sent.
     fn is_stuck(
         &mut self,
         (now, awake): (Time, Time),

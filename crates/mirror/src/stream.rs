@@ -19,8 +19,8 @@ use wire::records::{self, Executed, UnitBlocks};
 use wire::{Body, Header, PeerLink, Status};
 use zerocopy::IntoBytes;
 
-/// The reason for closing a link whose stream has a gap. The primary then sends again what was not
-/// answered.
+/// The reason for closing a link whose stream has a gap. The primary then sends all unanswered
+/// frames again.
 pub const GAP: &str = "a gap in the stream of replicated writes";
 
 impl<S: UnitStore> Mirror<S> {

@@ -193,8 +193,8 @@ impl Sync {
 
     // ---- questions ----
 
-    /// Returns the frame that asks for what the present phase waits for, and whether the list of
-    /// executed writes comes with it. `all`: the primary knows nothing of what may differ.
+    /// Returns the question of the present phase, and whether the list of executed writes comes
+    /// with it. `all`: the primary knows nothing of what may differ.
     pub(crate) fn question(
         &self,
         group: GroupId,

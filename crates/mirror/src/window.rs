@@ -33,7 +33,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, IdMap, Limits, Mutant, Time, UNIT, mutant};
 use wire::PeerLink;
 
-/// A device that this one has dialled as a primary, and what is in flight to it.
+/// A device that this one has dialled as a primary, with the operations in flight to it.
 #[derive(Debug, Default)]
 struct Peer {
     /// `None` while no dialled link is welcomed there; then nothing is in flight.

@@ -241,7 +241,7 @@ pub(super) fn accept_loss(state: &State, c: &command::AcceptLoss) -> Edits {
             }
             // Blocks that were errors until now read as zeros, too.
             (false, false) => volume.gaps.clear(),
-            // The content of the older copy counts, whatever it is.
+            // The content of the older copy counts as it is.
             (false, true) => begun.for_each(|id| _ = volume.gaps.remove(&id)),
         }
         if groups.is_empty() && state.volumes[&id].gaps == volume.gaps {
@@ -255,7 +255,7 @@ pub(super) fn accept_loss(state: &State, c: &command::AcceptLoss) -> Edits {
 }
 
 /// Returns true if the device has reported, in this incarnation, that it knows the group's
-/// replicas: a device that is none of them deletes what it has of it.
+/// replicas: a device that is none of them deletes its content of the group.
 fn knows(device: &DeviceId, group: &Group, seen: &Observed) -> bool {
     seen.devices.get(device).is_some_and(|s| s.map >= group.changed_at)
 }

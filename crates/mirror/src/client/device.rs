@@ -45,7 +45,7 @@ impl Device {
         self.session
     }
 
-    /// Returns true if this session still goes on.
+    /// Returns true if this session has not ended.
     pub(super) fn is_in(&self, session: u64) -> bool {
         self.up && self.session == session
     }

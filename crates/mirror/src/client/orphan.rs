@@ -8,10 +8,11 @@
 //!   nothing of it is done.
 //! - **An orphan is never sent again.** It ends with any answer, with the end of its session, or
 //!   when another device becomes the primary.
-//! - So only one frame is left of it, and what is asked later takes effect after that frame. In the
-//!   same session, the order of arrival at the primary's range lock ensures that. In a later
-//!   session, the hello ends what was not begun before it. At another primary, the frame names an
-//!   epoch that is over, and the new primary has settled what was begun in it (rules R2, R6, R8).
+//! - So only one frame is left of it, and later requests take effect after that frame. In the same
+//!   session, the order of arrival at the primary's range lock ensures that. In a later session,
+//!   the hello ends operations that were not begun before it. At another primary, the frame names
+//!   an epoch that is over, and the new primary has settled the operations that were begun in that
+//!   epoch (rules R2, R6, R8).
 //! - A primary that doesn't answer an orphaned write for [`PATIENCE`] loses the session. A client
 //!   that is cut off also ends the session in this way, long before its path heals. An orphaned
 //!   read has no effect later, but it takes room here and at the server: it may take
@@ -60,9 +61,9 @@ impl<T: Copy> Client<T> {
         self.orphan(&over, BlockError::Busy, turn);
     }
 
-    /// Answers the requests that have exceeded the user's time limit. What a primary has of them is
-    /// an orphan from then on: its effect is unknown, and comes before that of anything that is
-    /// asked later, or never.
+    /// Answers the requests that have exceeded the user's time limit. Operations of them that a
+    /// primary has are orphans from then on. Their effect is unknown, and comes before the effect
+    /// of any later request, or never.
     pub(super) fn end_late<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         if self.answer_within.is_zero() {
             return;

@@ -152,7 +152,7 @@ impl<T: Copy> Client<T> {
         self.pump(device, turn);
     }
 
-    /// Sends what waits for the device, as far as its credit goes.
+    /// Sends operations that wait for the device, as far as its credit allows.
     pub(super) fn pump<M: Topology>(&mut self, device: DeviceId, turn: &mut Turn<'_, M, T>) {
         loop {
             let there = self.devices.get_mut(device);
@@ -200,7 +200,8 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ends the device's session: frees what was sent in it, then what has waited for it.
+    /// Ends the device's session: frees the operations that were sent in it, then those that waited
+    /// for it.
     pub(super) fn session_over<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -237,7 +238,7 @@ impl<T: Copy> Client<T> {
         self.session_over(device, turn);
     }
 
-    /// Ends that session if it still goes on.
+    /// Ends that session if it has not ended.
     fn end_ghost<M: Topology>(
         &mut self,
         device: DeviceId,

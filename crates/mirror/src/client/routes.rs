@@ -33,7 +33,7 @@ impl Routes {
         }
     }
 
-    /// Notes that a server has named the primary of the group, if nothing newer is known.
+    /// Records that a server has named the primary of the group, if nothing newer is known.
     pub(super) fn learn(&mut self, group: GroupId, hint: Hint) {
         let held = self.hints.entry(group).or_insert(hint);
         if held.epoch < hint.epoch {

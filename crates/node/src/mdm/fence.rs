@@ -14,7 +14,7 @@ use wire::control::Intent;
 /// has the last copy.
 const CONFIRM: Duration = Duration::from_secs(5);
 
-/// What the answer to a mapping order waits for.
+/// The condition that the answer to a mapping order waits for.
 pub(super) struct Fence {
     volume: VolumeId,
     /// The map version with the change.

@@ -170,8 +170,7 @@ impl Journal {
 
     // ---- the consensus ----
 
-    /// Returns what the consensus asks for, if it asks for anything. A sole voter elects itself
-    /// first.
+    /// Returns the output of the consensus, if there is one. A sole voter elects itself first.
     pub(super) fn turn(&mut self) -> Option<Output> {
         let turn = self.consensus.as_mut()?.turn();
         let idle = turn.committed.is_empty() && turn.send.is_empty() && turn.confirmed.is_empty();
@@ -283,7 +282,7 @@ impl Journal {
         self.consensus = None;
     }
 
-    /// Takes back what is proposed and not committed: resets the state to what is committed.
+    /// Takes back uncommitted proposals: resets the state to the committed one.
     fn take_back(&mut self) {
         let proposed = self.leadership.as_mut().and_then(|l| l.proposed.take());
         if proposed.is_none() || mutant::on(Mutant::MdmStaleState) {

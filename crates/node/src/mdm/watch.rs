@@ -1,11 +1,11 @@
-//! What a leader watches: which devices and clients it hears, and which devices are gone, slow, cut
-//! off, or in need of a copy.
+//! The leader's watch over devices and clients: which ones it hears, and which devices are lost,
+//! slow or cut off. It also asks the healer which groups need other replicas.
 //!
 //! It finds things out and returns commands. It does not change the state: [`super::work`] does. A
 //! device that is up in the map counts as heard when this MDM begins to lead, because what happened
 //! before is not known.
 //!
-//! [`healing`]: what follows for devices that are slow or cut off, and for groups.
+//! [`healing`]: the commands that follow for devices that are slow or cut off, and for groups.
 //!
 //! Invariants: nothing is dialled unless this MDM serves. All of this state belongs to one
 //! leadership, and is forgotten with it.
@@ -34,7 +34,7 @@ use mdm::state::State;
 use seam::{DialError, DialId, Effects, Note};
 use wire::control::{BuildInfo, Heartbeat, Intent, Proposal, Register};
 
-/// What a leader watches.
+/// The leader's knowledge of devices and clients.
 pub(super) struct Watch {
     limits: Limits,
     /// True while this MDM leads and the cluster is formed.
@@ -64,7 +64,7 @@ fn downs(command: &Command) -> &[DeviceDown] {
 }
 
 impl Watch {
-    /// Creates what a leader starts with: it has heard nobody.
+    /// Creates the watch of a new leader, which has heard no process.
     pub(super) fn new(limits: &Limits) -> Watch {
         Watch {
             limits: limits.clone(),

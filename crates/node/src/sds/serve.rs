@@ -401,7 +401,7 @@ impl Sds {
     ) -> Result<(), Reason> {
         const STALE: &str = "welcomed on a link that is no longer needed";
         // An earlier process may still run where the device was. It has promised nothing, and its
-        // grants bind nobody.
+        // grants bind no process.
         const EARLIER: &str = "welcomed by an earlier process than the map has";
         let follower = self.followers.change(from).filter(|f| f.link() == Some(link));
         let follower = follower.ok_or(STALE)?;

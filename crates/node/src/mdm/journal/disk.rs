@@ -87,8 +87,8 @@ impl Journal {
         Ok((image, scratch))
     }
 
-    /// Returns true if what was read is certainly on the disk. If it may have come from the page
-    /// cache only, it is written again.
+    /// Returns true if the data that was read is certainly on the disk. If it may have come from
+    /// the page cache only, it is written again.
     pub(in crate::mdm) fn is_safe(&self) -> bool {
         !self.log.wants_switch()
     }

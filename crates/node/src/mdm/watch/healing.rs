@@ -1,5 +1,5 @@
-//! What follows from what a leader watches: devices that are slow or cut off go down, and groups
-//! get other replicas.
+//! Commands that follow from the watch: devices that are slow or cut off go down, and groups get
+//! other replicas.
 
 use super::Watch;
 use alloc::collections::BTreeSet;
@@ -12,10 +12,10 @@ use seam::{Effects, Note};
 
 impl Watch {
     /// Returns the command that takes devices which are cut off out of the groups that others can
-    /// serve (rule R12; `mdm::reach` finds these devices). Such a device goes down, so that the
-    /// others lead what it led. Its next heartbeat brings it back, without those groups. From then
-    /// on it leads only groups in which it alone is in sync, and joins the others again when their
-    /// primaries reach it.
+    /// serve (rule R12; `mdm::reach` finds these devices). Such a device goes down, so that other
+    /// devices lead the groups that it led. Its next heartbeat brings it back, without those
+    /// groups. From then on it leads only groups in which it alone is in sync, and joins the others
+    /// again when their primaries reach it.
     pub(in crate::mdm) fn cut_off(
         &mut self,
         now: Time,
