@@ -1,13 +1,13 @@
 //! The MDM as a node: an event comes in, a part decides, and effects go out.
 //!
-//! How a request takes effect: [`frames`] turns a frame into an input, and [`watch`] a verdict.
-//! `flush` turns [`inputs`] into commands against the newest state ([`work`]), and proposes them as
-//! one entry ([`journal`]). Once the entry is committed, the MDM sends what depended on it:
-//! [`answers`], map pages ([`maps`]), and welcomes ([`hellos`]).
+//! How a request takes effect: [`frames`] turns a frame into an input. [`watch`] turns a verdict
+//! into one. `flush` turns [`inputs`] into commands against the newest state ([`work`]), and
+//! proposes them as one entry ([`journal`]). Once the entry is committed, the MDM sends what
+//! depended on it: [`answers`], map pages ([`maps`]), and welcomes ([`hellos`]).
 //!
 //! One of the cluster's MDMs leads ([`leading`]), and only the leader works on requests. The others
 //! apply committed entries, and tell peers where the leader is. [`peers`]: how MDMs talk to each
-//! other. [`links`]: the links of all other peers. [`startup`]: from reading the log to joining the
+//! other. [`links`]: the links that peers dialled. [`startup`]: from reading the log to joining the
 //! consensus. [`moved`]: the question that a sole MDM asks first if its log names another address.
 //! [`recovery`], [`reports`]: how one MDM continues when the others are lost.
 //!
@@ -18,8 +18,8 @@
 //!   clients.
 //! - After its log has failed, an MDM changes nothing any more. If it is the only voter, it answers
 //!   orders with the error and refuses new servers and clients; connected ones continue with the
-//!   map that they have. If other MDMs vote, too, it also closes the links of connected servers and
-//!   clients.
+//!   map that they have. If other MDMs vote, too, it closes the links of connected ones as well,
+//!   and refuses every hello.
 
 mod answers;
 mod config;
