@@ -1,8 +1,8 @@
 //! Entries and hard states that have to be written, and the messages that wait for that.
 //!
-//! Invariant: a message that promises something leaves only when everything that was queued for
-//! writing before it is durable. One write is under way at a time. What is queued meanwhile goes
-//! with the next one.
+//! Invariant: a message that promises something is sent only when everything that was queued for
+//! writing before it is durable. One write is under way at a time. Entries that are queued
+//! meanwhile go into the next one.
 
 use crate::records::{HardState, Message, Record};
 use base::mutant::{self, Mutant};

@@ -1,4 +1,4 @@
-//! Clients, as the state has them.
+//! Clients in the state.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -87,7 +87,7 @@ pub enum Command {
     /// After a recovery of the MDMs: what servers have reported becomes part of the state.
     #[prost(message, tag = "80")]
     Reconcile(Reconcile),
-    /// Groups without a primary start again, without what is lost.
+    /// Groups without a primary start again, without the lost data.
     #[prost(message, tag = "81")]
     AcceptLoss(AcceptLoss),
     /// Raises the cluster's level.

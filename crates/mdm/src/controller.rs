@@ -1,8 +1,8 @@
-//! Orders, registrations and proposals become commands.
+//! Turns orders, registrations and proposals into commands.
 //!
-//! Every command is computed against the state right after the last command, so it changes the
-//! state that its maker saw. Nothing here changes the state. A command that would change nothing
-//! isn't made: repeated proposals and registrations never grow the log.
+//! Every command is computed against the state right after the last command, so it is applied to
+//! the very state that it was computed for. Nothing here changes the state. A command that would
+//! change nothing isn't made: repeated proposals and registrations never grow the log.
 
 use crate::command::{self, Command};
 use crate::group::{Doubt, Group};
@@ -25,8 +25,8 @@ use core::net::SocketAddr;
 use placement::Choice;
 use wire::control::{self, Intent, ObjectKind};
 
-/// The error for a new device or client during a recovery: an id that it got now might be another
-/// one's.
+/// The error for a new device or client during a recovery: an id that it got now might belong to
+/// another one.
 const NEW_WAITS: &str = "it is new, and MDMs are recovered: servers have not told yet which ids were given away. It is \
                          taken in when the recovery is over; `gabion status` shows what that waits for";
 
@@ -42,7 +42,7 @@ pub enum Registration<Id> {
     Superseded(String),
     /// It can't be registered, at least not now; the text says what to do.
     Bad(String),
-    /// There are as many as a cluster takes; the text says what to do.
+    /// The cluster takes no more of them; the text says what to do.
     Full(String),
     /// Its domain, fault set or pool can't be found; the text says what to do.
     WrongPlace(String),
@@ -51,9 +51,9 @@ pub enum Registration<Id> {
 }
 
 impl State {
-    /// Returns the result of a device's registration. `older`: its connection was there before the
+    /// Returns the result of a device's registration. `older`: its connection was opened before the
     /// one on which the present incarnation registered, so it can't be the newer process. `told` is
-    /// its device's report, if a recovering MDM has asked for one.
+    /// the device's report, if a recovering MDM has asked for one.
     // Long: one match over the cases, each with its refusal, and the command.
     pub fn register(
         &self,
@@ -165,7 +165,7 @@ impl State {
                      `gabion sdc remove` takes out those that are gone for good"
                 ));
             }
-            // Under a new id, what it asked for under the old one would be another client's.
+            // Under a new id, its requests under the old id would count as another client's.
             None if was_removed(self, SdcId(m.id)) => {
                 return Registration::Superseded(format!(
                     "the client `{:.64}` was removed from this cluster: start it again if it is to come back",
@@ -222,8 +222,8 @@ fn life_of(state: &State, told: u64, known: Incarnation) -> Incarnation {
     }
 }
 
-/// Returns the incarnation of a process that this MDM knows. After a recovery, this MDM's entry
-/// may come from a decision that was never made, and the lost MDMs made another one.
+/// Returns the incarnation of a process that this MDM knows. After a recovery, this MDM's entry may
+/// come from a log entry that was never decided, while the lost MDMs decided another one.
 fn same_life(state: &State, told: u64, known: Incarnation) -> Incarnation {
     match is_lost_life(state, told, known) {
         true => Incarnation(told),
@@ -249,13 +249,13 @@ fn is_lost_life(state: &State, told: u64, known: Incarnation) -> bool {
 /// Returns true if the lost MDMs may have accepted this content of a device in place of the one
 /// that this MDM knows. While the recovery is open, that is so if no group in doubt is on the
 /// device, or:
-/// - Its process has a later incarnation: they have accepted it. (An empty device helps, too:
-///   its map tells when it was emptied.)
+/// - Its process has a later incarnation, so they have accepted it. (An empty device is accepted,
+///   too: its map tells when it was emptied.)
 /// - It remembers as much of at least one group in doubt as the state does, or it has taken
 ///   part in a group that was made since. Older content can't: the epoch of each of its groups
 ///   rose when it was replaced.
 ///
-/// After an operator has ended the recovery, such a device may still come if nothing relies on
+/// After an operator has ended the recovery, such a device is still accepted if nothing relies on
 /// the content that this MDM knows.
 fn may_have_replaced(
     state: &State,
@@ -290,8 +290,8 @@ fn was_lost(state: &State, device: u32) -> bool {
     free && state.recovery.may_be_given(device, state.recovery.device)
 }
 
-/// Returns the domain, fault set and pool of a registration. Known servers and devices keep
-/// theirs, whatever the registration says.
+/// Returns the domain, fault set and pool of a registration. Known servers and devices keep theirs,
+/// and the registration can't change that.
 fn home(
     state: &State,
     m: &control::Register,
@@ -336,8 +336,9 @@ fn home(
     }
 }
 
-/// Checks that a device may be what it says, in its place. A copy must not be taken for the
-/// original, a replaced device for its successor, or an empty device for one that has data.
+/// Checks that a device may have the identity that it claims, in its place. A copy must not be
+/// taken for the original, a replaced device for its successor, or an empty device for one that has
+/// data.
 // Long: one check after the other, each with the text of its refusal.
 fn check_device(state: &State, m: &control::Register, told: Option<&Word>) -> Result<(), String> {
     let Some((id, d)) = state.reporter(m) else {
@@ -357,7 +358,7 @@ fn check_device(state: &State, m: &control::Register, told: Option<&Word>) -> Re
     let elsewhere = state.server_of(&m.sds) != Some(d.sds) || d.shard != m.shard;
     if m.device == 0 {
         let has_data = survives(d.kind) && !state.groups_of(id).is_empty();
-        // The process was interrupted between its registration and writing its id.
+        // The process was interrupted after its registration, before it wrote its id.
         let same_life = (d.nonce, d.store) == (m.nonce, m.store);
         return match has_data && !m.replace && !same_life {
             true => Err(format!(
@@ -431,8 +432,8 @@ fn is_free(state: &State, id: SdcId) -> bool {
     !state.sdcs.contains_key(&id) && state.may_be_lost(id)
 }
 
-/// Returns the commands for what a primary proposes, one per proposal. The caller leaves out
-/// those that change nothing, one after the other ([`State::would_change`]).
+/// Returns the commands for a primary's proposals, one for each. The caller tests one after the
+/// other, and leaves out those that change nothing ([`State::would_change`]).
 pub fn proposed(m: &control::Proposal) -> Vec<Command> {
     let (by, incarnation) = (m.device, m.incarnation);
     let suspect = |d: &u32| Command::Suspect(command::Suspect { by, incarnation, device: *d });
@@ -526,7 +527,8 @@ pub(crate) fn placement_of(
     devices.filter_map(device).collect()
 }
 
-/// Returns the error for too few fault units. It counts servers where there is nothing else.
+/// Returns the error for too few fault units. It counts servers if there are no fault sets and no
+/// other pools.
 fn too_few(state: &State, pool: PoolId, up: usize) -> Refused {
     let plain = state.objects.fault_sets.is_empty() && state.objects.pools.len() == 1;
     match plain {
@@ -538,8 +540,8 @@ fn too_few(state: &State, pool: PoolId, up: usize) -> Refused {
     }
 }
 
-/// Checks that a pool can reserve `size` bytes more for a thick volume, in two copies. What
-/// thin volumes have written counts; what they may still write does not.
+/// Checks that a pool can reserve `size` bytes more for a thick volume, in two copies. Data that
+/// thin volumes have written counts; data that they may still write does not.
 fn has_space(
     state: &State,
     pool: PoolId,

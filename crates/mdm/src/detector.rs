@@ -7,8 +7,8 @@
 //! - After a start of the MDM, and after a stall of its own process, all clocks start over.
 //! - If so many servers fall silent within a short time that an overload or a broken network is
 //!   more likely than their death, none of them is declared lost (rule R12). An MDM that hears no
-//!   device at all suspects itself. Neither holds for a device whose place another process asks
-//!   for.
+//!   device at all suspects itself. Neither holds for a device if another process asks for its
+//!   place.
 //!
 //! The detector does not know why a device matters, and it decides nothing by itself: a verdict
 //! becomes a command only if the state still agrees.
@@ -34,8 +34,8 @@ pub struct Verdict {
 /// others.
 const WINDOW: Duration = Duration::from_secs(10);
 /// From this number of servers on, at most a fifth of them is declared lost for silence within one
-/// `WINDOW`. In smaller clusters the count cannot tell a common cause from chance; there, one
-/// server that is still heard is enough to believe that the others died.
+/// `WINDOW`. In smaller clusters the number cannot tell a common cause from chance. There, the
+/// others are believed dead as long as one server is still heard.
 const MANY: usize = 10;
 
 /// Returns how many out of `servers` may be taken for lost, by silence or suspicion, at about the
@@ -50,13 +50,13 @@ pub fn loss_limit(servers: usize) -> usize {
 
 #[derive(Debug)]
 struct Watch {
-    /// Its fault unit: one accident may take all of it.
+    /// Its fault unit, which one accident may take as a whole.
     server: SdsId,
     incarnation: Incarnation,
     heard: Time,
     /// It was declared lost, and has not been watched again since.
     lost: bool,
-    /// When it was declared lost for silence.
+    /// The time at which it was declared lost for silence.
     silent_since: Option<Time>,
     /// When [`Detector::doubtful`] returned it last.
     doubted: Time,
@@ -141,8 +141,7 @@ impl Detector {
         self.domains.get(&watch.server).copied().unwrap_or_default()
     }
 
-    /// Starts to watch this incarnation of the device, which is, or is thought to be, alive since
-    /// `now`.
+    /// Starts to watch this incarnation of the device. It counts as alive at `now`.
     pub fn watch(&mut self, now: Time, device: DeviceId, server: SdsId, incarnation: Incarnation) {
         let probe = self.watched.get(&device).and_then(|w| w.probe);
         let (lost, silent_since) = (false, None);
@@ -257,9 +256,9 @@ impl Detector {
         self.watched.iter().filter(|(_, w)| due(w)).map(|(id, _)| *id).collect()
     }
 
-    /// Returns devices that have been silent for half of `suspect_after`, to be dialled: it matters
-    /// whether their hosts answer. Each is returned once per silence. Call it after
-    /// [`Detector::silent`].
+    /// Returns devices that have been silent for half of `suspect_after`. The caller dials them,
+    /// because it matters whether their hosts answer. Each is returned once per silence. Call it
+    /// after [`Detector::silent`].
     pub fn quiet(&mut self, now: Time) -> Vec<DeviceId> {
         let half = self.silence / 2;
         let quiet = |w: &mut Watch| {
@@ -278,7 +277,7 @@ impl Detector {
     /// is really lost. If a large part of many servers is silent, the servers or the network are
     /// overloaded: taking them out would only make more work for the rest.
     pub fn silent(&mut self, now: Time) -> Vec<Verdict> {
-        // This process stalled: what it missed says nothing about the devices.
+        // This process stalled: the heartbeats that it missed prove nothing about the devices.
         if now.since(self.awake) > self.silence / 2 {
             self.watched.values_mut().for_each(|w| w.heard = now);
         }
@@ -313,14 +312,14 @@ impl Detector {
     /// The caller has heard from another process that asks for the device's place or claims to be
     /// it: so this MDM is not cut off, and the silence of others does not matter.
     pub fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
-        // As in `silent`: what this process missed during a stall says nothing.
+        // As in `silent`: heartbeats that this process missed during a stall prove nothing.
         let awake = now.since(self.awake) <= self.silence / 2;
         let watch = self.watched.get_mut(&device).filter(|_| awake)?;
         watch.give_up(now, device, self.silence, self.beat)
     }
 
-    /// Returns the domains in which more servers than believable are silent, or were declared lost
-    /// for silence within the last `WINDOW`.
+    /// Returns the domains in which too many servers are silent, or were declared lost for silence
+    /// within the last `WINDOW`.
     fn too_many(&self, now: Time) -> BTreeSet<DomainId> {
         let mut all: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
         let mut silent: BTreeMap<DomainId, BTreeSet<SdsId>> = BTreeMap::new();
@@ -359,7 +358,7 @@ impl Detector {
         doubtful.collect()
     }
 
-    /// Returns the devices that are silent and were not declared lost, for whatever reason.
+    /// Returns the devices that are silent and were not declared lost, for any reason.
     pub fn unheard(&self, now: Time) -> BTreeSet<DeviceId> {
         let silent = |w: &Watch| !w.lost && now.since(w.heard) >= self.silence;
         self.watched.iter().filter(|(_, w)| silent(w)).map(|(d, _)| *d).collect()

@@ -1,4 +1,4 @@
-//! Devices and their servers, as the state has them.
+//! Devices and their servers in the state.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -52,8 +52,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Returns true while the device counts as alive in its place: what claims to be it in another
-    /// place is a copy.
+    /// Returns true while the device counts as alive in its place: a process that claims to be it
+    /// in another place has a copy.
     pub(crate) fn is_in_use(&self) -> bool {
         self.up && !mutant::on(Mutant::TakeCopy)
     }

@@ -1,8 +1,8 @@
 //! Log entries: the commands that the MDMs agree on together, and the state between entries.
 //!
-//! The commands of an entry are applied in a row. No entry leads to another state than on the MDM
-//! that made it: that one has applied the same commands before. Protocol Buffers: never reuse a
-//! tag.
+//! The commands of an entry are applied in a row. On every MDM, an entry leads to the same state as
+//! on the MDM that made it, which has applied the same commands before. Protocol Buffers: never
+//! reuse a tag.
 
 use crate::command::Command;
 use crate::state::State;
@@ -90,7 +90,7 @@ impl Decided {
         to_bytes(&self.state, self.chain)
     }
 
-    /// Reads such bytes as a build does that knows levels up to `level_max`. An error says why they
+    /// Reads such bytes, as in a build that knows levels up to `level_max`. An error says why they
     /// are not a state.
     pub fn from_bytes(bytes: &[u8], level_max: u32) -> Result<Decided, String> {
         let base = Base::decode(bytes).map_err(|e| e.to_string())?;
@@ -105,15 +105,15 @@ impl Decided {
         }
     }
 
-    /// Applies an entry's commands. An error says what this build does not know in it.
+    /// Applies an entry's commands. An error says which part of it this build does not know.
     pub fn apply(&mut self, data: &[u8], level_max: u32) -> Result<(), String> {
         self.chain = chain(self.chain, data);
         apply(&mut self.state, data, level_max)
     }
 }
 
-/// Applies an entry's commands as a build does that knows levels up to `level_max`. An error says
-/// what the build does not know in it; then nothing is changed.
+/// Applies an entry's commands, as in a build that knows levels up to `level_max`. An error says
+/// which part of it the build does not know; then nothing is changed.
 pub fn apply(state: &mut State, data: &[u8], level_max: u32) -> Result<(), String> {
     let commands = commands(data).ok_or("a command")?;
     for command in &commands {

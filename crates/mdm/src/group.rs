@@ -1,8 +1,8 @@
 //! The configuration of one group, and the ways in which it may change.
 //!
-//! Each function takes the group as it is and what is known of devices, and changes its replicas.
-//! None of them touches the epoch: `State::apply` raises it by one for every group that has
-//! changed.
+//! Each function takes the present group and the known state of devices, and changes the group's
+//! replicas. None of them touches the epoch: `State::apply` raises it by one for every group that
+//! has changed.
 //!
 //! Invariants (checked by [`Group::check`]):
 //! - In-sync devices and joiners are replicas, and no device is both.
@@ -33,7 +33,7 @@ pub struct Group {
     pub leaving: Option<DeviceId>,
     /// Every copy is gone (rule R10).
     pub lost: bool,
-    /// Whether it is known which replica has every acknowledged write.
+    /// Tells whether it is known which replica has every acknowledged write.
     pub doubt: Doubt,
     /// Replicas that never had all of the group: they came in the place of another one, or with an
     /// empty store, and have not been in sync since.
@@ -42,9 +42,9 @@ pub struct Group {
     pub changed_at: MapVersion,
 }
 
-/// Whether it is known which replica of a group has every acknowledged write. Groups are in doubt
-/// after a recovery of the MDMs ([`crate::recovery`]): they have no primary, and nothing changes
-/// them but the end of the doubt.
+/// Tells whether it is known which replica of a group has every acknowledged write. Groups are in
+/// doubt after a recovery of the MDMs ([`crate::recovery`]): they have no primary, and only the end
+/// of the doubt changes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Doubt {
     /// It is known: the in-sync replicas.
@@ -53,8 +53,8 @@ pub enum Doubt {
     /// The in-sync replicas have every write, unless a decision that was lost says otherwise:
     /// devices have to report.
     Reports,
-    /// A device that may have had more than the others was emptied since. Reports settle the
-    /// question only if a server's map has a newer configuration; otherwise an operator decides.
+    /// A device that may have had more writes than the others was emptied since. Reports end this
+    /// doubt only if a server's map has a newer configuration; otherwise an operator decides.
     Gone,
 }
 
@@ -95,7 +95,7 @@ impl Group {
         self.primary.is_none() || self.doubt != Doubt::None
     }
 
-    /// Returns the two replicas that the group has for good, or will have when its move ends.
+    /// Returns the two replicas that the group has, or will have when its move ends.
     pub fn pair(&self) -> Option<[DeviceId; 2]> {
         let mut staying = self.staying();
         Some([staying.next()?, staying.next()?])

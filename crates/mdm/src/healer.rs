@@ -2,9 +2,9 @@
 //!
 //! In each round it turns the operator's intents (devices that are to be removed), the map and the
 //! heartbeats into one command with all changes that are due, group by group, each compared with
-//! the group's epoch (rule R4). Between rounds it remembers only since when devices are away, which
-//! dropped replicas may still serve, how many groups were moving when it last planned to level, and
-//! when to look again. So a new leader continues from the replicated state.
+//! the group's epoch (rule R4). Between rounds it remembers only since when devices have been away,
+//! which dropped replicas may still serve, how many groups were moving after its last plan to
+//! level, and when to look again. So a new leader continues from the replicated state.
 //!
 //! In order of importance, it:
 //! 1. ends moves that are complete or have become pointless;
@@ -45,22 +45,22 @@ use wire::control::{Intent, MoveStatus};
 /// The healer's memory between two rounds.
 #[derive(Debug, Default)]
 pub struct Healer {
-    /// Since when devices are down, as far as this MDM has seen since its start.
+    /// The time since which each device has been down, as far as this MDM has seen since its start.
     away: BTreeMap<DeviceId, Time>,
     due: Time,
     /// The map version at which there was nothing to do and nothing to wait for.
     quiet: Option<MapVersion>,
     /// Replicas that are to be dropped and may still serve by an older map.
     partings: Departures,
-    /// Domains of which so many servers are away that nothing is rebuilt there.
+    /// Domains in which nothing is rebuilt, because too many of their servers are away.
     held_back: BTreeSet<DomainId>,
     /// The map version at which there was nothing to level.
     level: MapVersion,
     /// No new plan to level is made before this time, after a plan could not be carried out.
     level_at: Time,
     /// Number of groups that were moving after the last plan to level. The next plan is made when a
-    /// quarter of them is done: the devices should not idle until the last one is, and each plan
-    /// weighs all groups.
+    /// quarter of them is done. A later plan would leave devices idle, and an earlier one costs
+    /// more, because each plan weighs all groups.
     wave: usize,
 }
 
@@ -88,13 +88,13 @@ impl Healer {
         !self.held_back.is_empty()
     }
 
-    /// Schedules a round soon, as a change may end a move. Several changes share one round.
+    /// Schedules a round soon, because a change may end a move. Several changes share one round.
     pub fn hurry(&mut self, now: Time, limits: &Limits) {
         self.due = self.due.min(now + limits.heartbeat_every / 8);
     }
 
-    /// Returns what is to be done now: at most one command for groups, one for devices that were
-    /// admitted, and one for devices that are empty at last.
+    /// Returns the commands that are due now: at most one for groups, one for devices that were
+    /// admitted, and one for devices that have become empty.
     pub fn work(
         &mut self,
         now: Time,
@@ -183,7 +183,8 @@ struct Round<'a> {
     shapes: BTreeMap<GroupId, command::Shape>,
     /// Devices that have been away for too long.
     lost: &'a BTreeSet<DeviceId>,
-    /// Where replicas should go that cannot stay. Computed on first use, as it weighs all groups.
+    /// The destinations of replicas that cannot stay. Computed on first use, as it weighs all
+    /// groups.
     homes: Option<Destinations>,
 }
 
@@ -221,8 +222,8 @@ impl<'a> Round<'a> {
         if !list.is_empty() {
             commands.push(Command::Reshape(command::Reshape { list }));
         }
-        // A waiting device that has copies was admitted: a recovery began with a state from before
-        // that.
+        // A waiting device that has copies was admitted after the state was made that a recovery
+        // began with.
         let waits = self.state.devices.iter().filter(|(_, d)| d.intent == Intent::Waiting);
         let admitted = waits.filter(|(id, _)| !self.state.groups_of(**id).is_empty());
         let devices: Vec<u32> = admitted.map(|(id, _)| id.0).collect();
@@ -295,11 +296,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Returns true if a copy should not go on. Either the newcomer is gone, with what it had of
-    /// the copy, or it has been out for too long, or has no room for the rest. Or the device whose
-    /// place it takes has come back and lacks less than the newcomer: then that device is brought
-    /// up to date instead. The primary reports how much each of them lacks; before it has begun the
-    /// copy, going back certainly costs less.
+    /// Returns true if a copy should not continue. Either the newcomer is lost together with its
+    /// part of the copy, or it has been out for too long, or it has no room for the rest. Or the
+    /// device whose place it takes has come back and lacks less than the newcomer: then that device
+    /// is brought up to date instead. The primary reports how much each of them lacks. Before the
+    /// primary has begun the copy, to go back certainly costs less.
     fn is_pointless(
         &self,
         id: GroupId,
@@ -334,8 +335,8 @@ impl<'a> Round<'a> {
         beat.moves.iter().find(|m| m.group == id.0)
     }
 
-    /// Returns the groups of these devices, in order. A round must not look at all groups for the
-    /// sake of a few.
+    /// Returns the groups of these devices, in order. A round must not look at all groups to find a
+    /// few.
     fn groups_of(&self, which: impl Fn(DeviceId, Intent) -> bool) -> BTreeSet<GroupId> {
         let devices = self.state.devices.iter().filter(|(id, d)| which(**id, d.intent));
         devices.flat_map(|(id, _)| self.state.groups_of(*id)).copied().collect()
@@ -369,7 +370,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Makes another server the primary of what a server in maintenance leads, before it goes.
+    /// Makes other servers the primaries of the groups that a server in maintenance leads, before
+    /// it goes.
     fn hand_over(&mut self) {
         let state = self.state;
         let is = |d: &DeviceId, wanted: Intent| {
@@ -447,8 +449,8 @@ impl<'a> Round<'a> {
         true
     }
 
-    /// Levels the devices, if nothing else is to be done but moves that level. A copy under way
-    /// counts at its destination.
+    /// Levels the devices, if only moves that level are left to do. A copy under way counts at its
+    /// destination.
     fn level(&mut self) -> Level {
         let state = self.state;
         let busy = |(id, g): (&GroupId, &Group)| !g.is_whole() && (!g.lost || state.is_used(*id));

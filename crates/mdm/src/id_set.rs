@@ -1,5 +1,4 @@
-//! A set of numbers that takes memory by the number of its gaps, whatever the number of its
-//! elements.
+//! A set of numbers whose memory grows with the number of its gaps, and not of its elements.
 
 use alloc::collections::BTreeMap;
 use core::ops::Range;

@@ -44,8 +44,8 @@ impl Party {
     }
 }
 
-/// Returns the command that raises the level. `all` has each process of all MDMs and servers,
-/// and of the clients that are up; `level_max` is the highest level that this MDM knows.
+/// Returns the command that raises the level. `all` lists each process of all MDMs and servers, and
+/// of the clients that are up. `level_max` is the highest level that this MDM knows.
 pub fn set_level_command(
     state: &State,
     m: &SetLevelRequest,

@@ -1,9 +1,9 @@
 //! The metadata manager: the cluster's state, and what changes it.
 //!
-//! - [`command`]: what a log entry can say; [`state`]: what a command does ([`State::apply`]).
+//! - [`command`]: the commands of log entries; [`state`]: their effects ([`State::apply`]).
 //! - [`controller`]: turns orders, registrations and proposals into commands, or refuses them
 //!   ([`refused`]). So do [`object_orders`], [`removal`], [`maintenance`] and [`level`], for orders
-//!   of their kind. [`healer`] and [`recovery`] make the rest.
+//!   of their kind. [`healer`] and [`recovery`] make the other commands.
 //! - What the MDM observes: [`observed`] (what processes report), [`detector`] (lost devices),
 //!   [`quarantine`] (devices that come and go too often), [`slowness`] (slow devices), [`reach`]
 //!   (devices that others can't reach).
@@ -15,8 +15,8 @@
 //! - [`recovery`]: how one MDM continues when the others are lost.
 //!
 //! **Architecture invariant:** `apply` decides everything, by the state and the command alone, so
-//! the log leads to the same state in every build. Choices that may improve one day (placement, the
-//! groups of a volume) are therefore made by the controller and written into the command.
+//! the log leads to the same state in every build. So the controller makes the choices that may
+//! improve one day (placement, the groups of a volume), and writes them into the command.
 //!
 //! Nothing here knows links, frames or their time-outs: `node::mdm` combines this crate with them.
 #![no_std]

@@ -1,4 +1,4 @@
-//! The log of an MDM: what it knows survives on one disk, in two areas that take turns.
+//! The log of an MDM, on one disk, in two areas that take turns.
 //!
 //! ```text
 //! area 0 at 0, area 1 at 1 GiB (a sparse file has room for both; until format 3 it was at 1 TiB)
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The owner defines what images and records mean (`consensus::Image`, `consensus::Record`). This
-//! file knows only that an image holds everything, and a record what came after it. Records are
-//! numbered from 1 in each area.
+//! file knows only that an image holds everything up to some point, and that records follow it.
+//! Records are numbered from 1 in each area.
 //!
 //! **Batches.** Records are written and flushed in batches, one batch at a time. A batch is durable
 //! once [`Log::done`] returns [`Progress::Durable`]. A batch never shares a 4 KiB block with
@@ -21,11 +21,11 @@
 //!
 //! **Switching areas.** When the batches exceed the limit, an image goes into the other area: (1)
 //! body, flush; (2) first header, flush; (3) second header, flush. After that, batches follow
-//! there. So a valid header vouches for its body, and the newest generation with a valid header
+//! there. So the body of a valid header is whole, and the newest generation with a valid header
 //! counts. Recovery rewrites a missing header before it does anything else. So while a first header
 //! is being written, the second one is whole (an older one, or zeros). If neither can be read and
-//! the second is not zeros, both were damaged, and the MDM refuses to start. (An area that holds
-//! something in its first 4 KiB only is taken for one that was being begun, and is begun again.)
+//! the second is not zeros, both were damaged, and the MDM refuses to start. (An area that has data
+//! only in its first 4 KiB counts as one that was being started, and is started again.)
 //!
 //! **A torn tail and damage.** The first invalid batch ends the log if nothing valid follows it in
 //! this area: it was being written when the process died, and it was never acknowledged. If a later
@@ -85,7 +85,7 @@ pub enum Io {
     Flush,
 }
 
-/// What a log held.
+/// The content of a log.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Found {
     /// The image; `None` if the disk is empty.
@@ -105,11 +105,11 @@ pub enum Progress {
     Durable,
     /// The image is durable, and the old area is free.
     Switched,
-    /// The log cannot go on; see [`Log::failed`].
+    /// The log cannot continue; see [`Log::failed`].
     Failed,
 }
 
-/// Why the log cannot go on.
+/// The reason why the log cannot continue.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum LogError {
     /// The disk failed.
@@ -189,7 +189,7 @@ pub struct Log {
     chain: u32,
     /// The number of the next record.
     next_number: u64,
-    /// What was read may be in the page cache only, so a switch is due.
+    /// True if what was read may be in the page cache only, so that a switch is due.
     unsure: bool,
 }
 
@@ -285,7 +285,7 @@ impl Log {
         matches!(self.mode, Mode::Recovering(_))
     }
 
-    /// Returns why the log cannot go on, if so.
+    /// Returns the reason why the log cannot continue, if there is one.
     pub fn failed(&self) -> Option<&LogError> {
         match &self.mode {
             Mode::Failed(why) => Some(why),

@@ -1,9 +1,9 @@
-//! Maintenance: a server is about to be off for a while, and will come back with its data.
+//! Maintenance: a server will be off for a while, and will come back with its data.
 //!
-//! *Instant*: other servers take over the groups that it leads, and that is all. It gets what it
-//! misses when it is back; until then its groups have one copy. *Protected*: its copies move away
-//! first, as in a removal, so that there are two copies all the time; afterwards it gets its share
-//! again, copied afresh (docs/design/0006 says why).
+//! *Instant*: other servers take over the groups that it leads, and nothing else happens. When the
+//! server is back, it gets what it missed; until then its groups have one copy. *Protected*: its
+//! copies move away first, as in a removal, so that there are two copies all the time; afterwards
+//! it gets its share again, copied afresh (docs/design/0006 says why).
 //!
 //! An order is stored in the state as an intent ([`Intent`]) of each device; the healer carries it
 //! out.
@@ -55,7 +55,7 @@ pub fn maintenance_command(
     Ok(intend(&all, Intent::Maintain))
 }
 
-/// Checks that everything is served without these devices, which are all of one server. Other
+/// Checks that all groups are served without these devices, which are those of one server. Other
 /// servers of its fault unit may be off, too: no group has both copies there.
 fn check_can_stop(state: &State, all: &BTreeSet<DeviceId>, server: SdsId) -> Result<(), Refused> {
     let mates = || {

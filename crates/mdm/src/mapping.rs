@@ -13,7 +13,7 @@ use base::SdcId;
 use base::mutant::{self, Mutant};
 use wire::control::{Access, GrantInfo, MappingInfo};
 
-/// What a client may do, and since which generation.
+/// A client's access, and the generation since which it has that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Grant {
     /// The kind of access.
@@ -138,7 +138,7 @@ impl Mapping {
     }
 }
 
-/// What the mutant lets through: no generation fences it.
+/// The grant that the mutant gives: no generation fences it.
 const UNFENCED: Grant = Grant { access: Access::ReadWrite, generation: 0 };
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub struct Member {
     pub tie_breaker: bool,
 }
 
-/// What the leader knows of an MDM that has a vote.
+/// The leader's knowledge of an MDM that has a vote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Voter {
     /// It was heard lately: it works.
@@ -77,8 +77,8 @@ impl Members {
     }
 
     /// Returns the command that removes an MDM, if the rest keeps a majority that works. `vote`
-    /// returns what is known of an MDM with a vote. Members without a vote, as they were never
-    /// there, are ignored.
+    /// returns the leader's knowledge of an MDM with a vote. Members without a vote are ignored,
+    /// because they have never taken part.
     pub fn remove_command(
         &self,
         name: &str,
@@ -94,8 +94,8 @@ impl Members {
             return Err(Refused::LastManager(gone.name.clone()));
         }
         let tied = rest.len() == managers && managers.is_multiple_of(2);
-        // One that is down breaks no tie: without it the cluster survives as many losses, and a new
-        // one can come.
+        // An MDM that is down breaks no tie: without it the cluster survives as many losses, and a
+        // new one can be added.
         match voter {
             Voter::Heard if gone.tie_breaker && tied => {
                 return Err(Refused::LastTieBreaker(gone.name.clone()));

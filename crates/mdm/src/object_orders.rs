@@ -1,5 +1,5 @@
-//! Orders on objects become commands: protection domains, fault sets and storage pools are created,
-//! changed and removed; everything with a name is renamed; clients are removed.
+//! Turns orders on objects into commands. They create, change and remove protection domains, fault
+//! sets and storage pools, rename everything that has a name, and remove clients.
 
 use crate::command::{self, Command};
 use crate::refused::Refused;

@@ -2,8 +2,8 @@
 //!
 //! A server is in one domain, and in at most one fault set of it. A device is in one pool of its
 //! server's domain. A volume is in one pool, and so are its groups. Two copies never share a
-//! **fault unit**: a fault set, or a server that is in none. None of this ever changes, but objects
-//! can be renamed. Names are unique per kind.
+//! **fault unit**: a fault set, or a server that is in none. These assignments never change, but
+//! objects can be renamed. Names are unique per kind.
 //!
 //! Invariants: there is always at least one domain and one pool; the first ones are called
 //! `default`. Ids are never used again.
@@ -68,7 +68,7 @@ impl Pool {
         }
     }
 
-    /// Returns the pool with the settings of this command instead of its own.
+    /// Returns this pool with the settings of a command.
     pub(crate) fn said(self, c: &command::PutObject) -> Pool {
         let policy = |said: Option<PolicyInfo>| said.map(Policy::from);
         Pool {
@@ -81,7 +81,7 @@ impl Pool {
         }
     }
 
-    /// Returns the command that makes the pool as it is.
+    /// Returns the command with the pool's present settings.
     pub(crate) fn put(&self, id: PoolId) -> command::PutObject {
         command::PutObject {
             kind: ObjectKind::Pool as i32,

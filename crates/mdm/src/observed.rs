@@ -1,5 +1,5 @@
-//! What an MDM hears of devices and clients. It is no part of the state: every MDM has its own, and
-//! begins with none.
+//! Reports that an MDM has heard from devices and clients. They are not part of the state: every
+//! MDM has its own, and begins with none.
 
 use crate::quarantine::Quarantine;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,18 +14,17 @@ const WINDOW: Duration = Duration::from_secs(3);
 /// What this MDM has heard of one process since its own start.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// It has a session.
+    /// True while it has a session.
     pub connected: bool,
     /// Its last heartbeat.
     pub heartbeat: Option<Heartbeat>,
     /// The build of its process.
     pub build: Option<BuildInfo>,
-    /// How often it has come and gone.
+    /// Its record of departures and returns.
     pub quarantine: Quarantine,
     /// The newest map that this incarnation has reported to have taken over.
     pub map: MapVersion,
-    /// Groups of which this device has nothing that was ever whole, as this incarnation has
-    /// reported.
+    /// Groups of which this device never had a whole copy, by the report of this incarnation.
     partial: Option<BTreeSet<GroupId>>,
     /// The content that it had, and how many records of its log were durable then.
     settled: (u64, u64),
@@ -50,8 +49,8 @@ impl Seen {
         self.heartbeat = Some(heartbeat);
     }
 
-    /// Records that this many first records of the device's log are durable. `store` names its
-    /// content.
+    /// Records that the first `records` records of the device's log are durable. `store` identifies
+    /// its content.
     pub fn has_settled(&mut self, store: u64, records: u64) {
         let before = if self.settled.0 == store { self.settled.1 } else { 0 };
         self.settled = (store, before.max(records));
@@ -63,7 +62,7 @@ impl Seen {
         if self.settled.0 == store { self.settled.1 } else { 0 }
     }
 
-    /// Begins a new incarnation: earlier reports do not tell its counters, nor which map it has.
+    /// Begins a new incarnation: earlier reports tell neither its counters nor its map.
     pub fn born(&mut self) {
         self.map = MapVersion(0);
         self.partial = None;
@@ -118,8 +117,8 @@ impl Observed {
         self.devices.get(&device).map_or(Duration::ZERO, |seen| seen.quarantine.left(now))
     }
 
-    /// Returns true if this device gets nothing now: it is held out, or the other servers do not
-    /// reach it.
+    /// Returns true if this device takes part in nothing now: it is held out, or the other servers
+    /// do not reach it.
     pub fn is_out(&self, device: DeviceId, now: Time) -> bool {
         self.cut_off.contains(&device) || self.quarantine(device, now) > Duration::ZERO
     }

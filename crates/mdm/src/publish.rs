@@ -41,7 +41,7 @@ impl State {
                 ..page(self)
             });
         }
-        // The rest goes into the last page, so that the common small answer is one frame.
+        // The other lists go into the last page, so that the common small answer is one frame.
         let part = pages.pop().unwrap_or_default();
         let devices = devices.map(|(id, d)| device_info(*id, d)).collect();
         let (groups, volumes) = (part.groups, part.volumes);

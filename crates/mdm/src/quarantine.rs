@@ -2,9 +2,9 @@
 //! filled again (rule R12). Each return costs new epochs and a resync, and is a chance to lose the
 //! copy that is left.
 //!
-//! The first few times are forgiven, as a restart or an update looks like that. From then on, each
-//! time doubles the quarantine. A device that stays for long enough starts over. The leading MDM
-//! keeps this in memory: a new leader does not know earlier absences.
+//! The first few times have no consequence, because a restart or an update looks the same. From
+//! then on, each time doubles the quarantine. A device that stays for long enough starts over. The
+//! leading MDM keeps this in memory: a new leader does not know earlier absences.
 
 use base::{Duration, Time};
 

@@ -1,15 +1,15 @@
 //! Finds servers that the other servers cannot reach, although the MDM hears them (rule R12).
 //!
 //! Primaries report which devices they cannot reach. A broken path is broken for both of its ends.
-//! So each report is a line between two devices, and between their servers, whichever end sent it.
-//! If one server is cut off, all lines meet there: it has lines to several servers, and each of
-//! those has fewer. Then *its* devices that have lines are taken out, and not the devices that they
-//! report.
+//! So each report is a line between two devices, and between their servers, no matter which end
+//! sent it. If one server is cut off, all lines meet there: it has lines to several servers, and
+//! each of those has fewer. Then *its* devices that have lines are taken out, and not the devices
+//! that they report.
 //!
-//! Nothing is decided before a line has been reported for as long as all others need to report
-//! theirs. A server is not called cut off if it has a line to one other server only, or to servers
-//! that have as many lines: there, one report stands against the other, and the suspicion of the
-//! group's primary counts. This is always so in a cluster of two servers.
+//! Nothing is decided about a line before all other devices have had time to report theirs. A
+//! server is not called cut off if it has a line to one other server only, or to servers that have
+//! as many lines: there, one report stands against the other, and the suspicion of the group's
+//! primary counts. This is always so in a cluster of two servers.
 
 use crate::detector::loss_limit;
 use crate::state::State;
@@ -83,8 +83,8 @@ impl Reach {
         }
     }
 
-    /// Returns true if it counts that `by` cannot reach the device: at the last look, it had
-    /// reported so for long enough, and it was not cut off itself, unless the device was, too.
+    /// Returns true if the report that `by` cannot reach the device counts: at the last look, it
+    /// had been repeated for long enough, and `by` was not cut off, unless the device was, too.
     pub fn counts(&self, by: DeviceId, device: DeviceId, limits: &Limits) -> bool {
         if mutant::on(Mutant::BelieveAccuser) {
             return true;

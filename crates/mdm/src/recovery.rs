@@ -7,8 +7,8 @@
 //!   have given away: ids of volumes, devices, groups and clients, incarnations, map versions.
 //!   Every group is in [`Doubt`] and has no primary.
 //! - Devices report what they know ([`Word`]), and [`plan`] turns the reports into [`Reconcile`]
-//!   commands. Until the last of them the MDM hands out no map, so servers and clients continue
-//!   with the maps that they have, as they do without an MDM.
+//!   commands. Until the last of these commands, the MDM hands out no map. So servers and clients
+//!   continue with the maps that they have, as they do without an MDM.
 //!
 //! **Which replicas have every acknowledged write of a group?** Take the newest configuration that
 //! the state or the map of any server has. The primary of a later configuration was in sync in this
@@ -28,21 +28,21 @@
 //! A device that is empty may have had more before ([`Doubt::Gone`]; maps carry this doubt, also
 //! when an older backup is restored). Then rule 1 holds only for a configuration that is newer than
 //! the state's, and only if each device that may have been emptied was emptied before that
-//! configuration was made ([`Word::is_witness`]). Rule 2 never holds then.
+//! configuration was made ([`Word::is_witness`]). Rule 2 never applies then.
 //!
-//! Limit: nothing shows a device that was admitted after the state was made, served alone, and was
-//! then emptied. Its store looks like that of a new device. docs/design/0005-mdm-cluster.md
-//! describes the consequences.
+//! Limit: a recovery can't recognise a device that was admitted after the state was made, served
+//! alone, and was then emptied. Its store looks like that of a new device.
+//! docs/design/0005-mdm-cluster.md describes the consequences.
 //!
 //! A device that was replaced since the state was made may come back with its older disk. Maps of
 //! lost MDMs name the content of devices, so the newest map tells which disk is the right one
 //! ([`disks`]). An older disk is no evidence. The recovery waits for the newer disk; if an operator
-//! ends the recovery, the groups that need the newer disk still wait for it. Conversely, a device
-//! whose content a map names was not emptied since.
+//! ends the recovery, the groups that need the newer disk still wait for it. Conversely, if a map
+//! names the content that a device has, the device was not emptied since.
 //!
 //! All participants are known when all devices have reported: those of the state, and those that a
-//! server's map names ([`Heard`]). Devices that neither names get some time to register. Only an
-//! operator can end the recovery while one is silent.
+//! server's map names ([`Heard`]). Devices that are named by neither get some time to register.
+//! Only an operator can end the recovery while one is silent.
 //!
 //! The new epoch of a group is above all epochs that a device can have seen: a recovery adds
 //! [`JUMP`]. docs/design/0005-mdm-cluster.md has the argument.
@@ -96,7 +96,7 @@ pub(crate) struct Copies {
     pub acted: u64,
 }
 
-/// What the reports tell about a group in doubt.
+/// The result of the reports for a group in doubt.
 #[derive(Clone, PartialEq, Debug)]
 enum Verdict {
     /// The replicas in sync have every acknowledged write.
@@ -132,8 +132,8 @@ impl Heard {
 }
 
 impl State {
-    /// Makes this MDM, `me`, the only one. The lost MDMs may have decided more than it knows; of
-    /// its own state, `decided` is the part that certainly was decided.
+    /// Makes this MDM, `me`, the only one. The lost MDMs may have decided more than it knows.
+    /// `decided` is the state after the entries that certainly were decided.
     pub fn recover(&mut self, decided: &State, id: u32, me: Member, by: &str, at: u64) {
         let floors =
             (self.next_device().0, self.next_sds().0, self.next_group().0, self.next_sdc().0);
@@ -169,7 +169,8 @@ impl State {
             left: Vec::new(),
             forgot: self.recovery.forgot.take(),
         };
-        // The time is part of the numbers, so that two restores of one backup lead to other ones.
+        // The time is part of the numbers, so that two restores of one backup lead to different
+        // ones.
         let least = first_number(at);
         self.index = least.max(self.index + JUMP);
         self.recovery.lost.end = MapVersion(self.index);
@@ -185,8 +186,9 @@ impl State {
             volume.generation = generation.max(volume.generation.saturating_add(GENERATIONS));
         }
         for group in self.groups.values_mut() {
-            // What an earlier recovery lost stays lost. So do groups that it left in doubt while it
-            // waited for a disk: this recovery does not know of that disk.
+            // The doubt `Gone` of an earlier recovery stays. Groups that the earlier one left in
+            // doubt while it waited for a disk get it, too: this recovery does not know of that
+            // disk.
             let waited = waits_no_more && group.doubt == Doubt::Reports;
             let lost = waited || group.doubt == Doubt::Gone;
             group.doubt = if lost { Doubt::Gone } else { Doubt::Reports };
@@ -255,7 +257,7 @@ fn heard(state: &State, words: &Words, patient: bool) -> Heard {
     let mut silent: BTreeSet<DeviceId> = all.filter(|d| !words.contains_key(d)).collect();
     let older = disks::older(state, words, &contents);
     silent.extend(&older);
-    // A state without devices is from before all of them: it can't tell whether all have come.
+    // A state without devices is older than all of them: it can't tell whether all have reported.
     let patient = patient || state.recovery.open && state.devices.is_empty();
     Heard { silent, older, contents, patient }
 }
@@ -275,8 +277,8 @@ fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
     if group.doubt == Doubt::Gone {
         return judge_emptied(state, words, id, newest, heard, &same);
     }
-    // An earlier recovery left this doubt, and this one began with an older backup. A newer map
-    // may tell more.
+    // An earlier recovery left this doubt, and this one began with an older backup. A newer map may
+    // end the doubt.
     if is_gone(&newest) {
         return match heard.is_complete() {
             true => Verdict::Stuck,
@@ -330,10 +332,10 @@ fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
     }
 }
 
-/// Judges a group with a replica that is empty although the state says that it has data. It may
-/// have been emptied long ago. That is certain if it is a witness of a newer configuration that
-/// has a primary: the MDM that made that one was not in doubt. Then the replicas in sync there
-/// have everything if all have reported and no device took part in a later epoch.
+/// Judges a group with a replica that is empty although the state says that it has data. The
+/// replica may have been emptied long ago. That is certain if it is a witness of a newer
+/// configuration that has a primary: the MDM that made that one was not in doubt. Then the replicas
+/// in sync there have everything if all have reported and no device took part in a later epoch.
 fn judge_emptied(
     state: &State,
     words: &Words,
@@ -534,8 +536,8 @@ fn newest<'a>(
     newest.filter(|m| state.recovery.open && of(m) >= state.recovery.version)
 }
 
-/// Returns the changes of volumes by the newest map of a server, if that map is at least as new as
-/// the state was. An older map only brings back volumes whose deletion was perhaps not decided.
+/// Returns the changes of volumes that the newest map of a server shows, if that map is at least as
+/// new as the state was. An older map only restores volumes whose deletion was perhaps not decided.
 fn volumes(state: &State, words: &Words) -> Reconcile {
     let mut change = Reconcile::default();
     let newer = newest_map(state, words);
@@ -560,7 +562,7 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
     };
     let other = map.volumes.values().filter(other).take(VOLUMES);
     change.volumes = other.take_while(room).cloned().collect();
-    // Servers pass on only volumes that exist. Which ones are deleted is known from MDMs alone.
+    // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
     if let Some(map) = newest(state, words, |m| m.told) {
         let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);
         change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();

@@ -14,9 +14,9 @@
 //!
 //! Copies are no excuse for a device that stands still, which is one that reports that none of its
 //! operations has ended for `slow_for`: it makes no progress with the copy, and its groups wait in
-//! vain. The time per operation shows a stall later, as it includes the queue before the operation,
-//! which copies make long: only a time of several `slow_for` proves that one operation hangs while
-//! others end.
+//! vain. The time per operation shows a stall later. It includes the queue in front of the
+//! operation, which copies make long. So only a time of several `slow_for` proves that one
+//! operation hangs while others end.
 
 use crate::maintenance;
 use crate::observed::Observed;
@@ -35,10 +35,11 @@ const HANGS: u32 = 3;
 /// A judgement lasts for this many heartbeats without news.
 const LASTS: u32 = 10;
 
-/// The devices that are slow, and since when.
+/// The devices that are slow.
 #[derive(Debug, Default)]
 pub struct Slowness {
-    /// Since when devices are slow, and when they were last seen to be.
+    /// For each slow device, the time since which it has been slow, and the last time at which it
+    /// was seen to be.
     slow: BTreeMap<DeviceId, (Time, Time)>,
     due: Option<Time>,
 }
@@ -74,7 +75,7 @@ fn stands(device: DeviceId, seen: &Observed, long: Duration) -> bool {
 }
 
 impl Slowness {
-    /// Schedules a look, as a heartbeat reported a slow device.
+    /// Schedules a look, because a heartbeat has reported a slow device.
     pub fn hurry(&mut self, now: Time) {
         self.due = Some(self.due.map_or(now, |due| due.min(now)));
     }
@@ -84,7 +85,8 @@ impl Slowness {
         self.due
     }
 
-    /// Returns the devices of one fault unit that are to be ejected now, and how long they take.
+    /// Returns the devices of one fault unit that are to be ejected now, each with the time that it
+    /// takes.
     pub fn look(
         &mut self,
         now: Time,
@@ -157,7 +159,7 @@ fn has_copies(device: DeviceId, state: &State) -> bool {
     state.groups_of(device).iter().any(|g| of(&state.groups[g]))
 }
 
-/// Returns true if everything is served without these devices, and not too many units are out
+/// Returns true if all groups are served without these devices, and not too many units are out
 /// already.
 fn can_do_without(devices: &BTreeSet<DeviceId>, now: Time, state: &State, seen: &Observed) -> bool {
     let normal =

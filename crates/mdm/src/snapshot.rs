@@ -1,7 +1,7 @@
 //! The whole state as bytes, for the log's snapshots.
 //!
-//! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. What follows from
-//! the rest (next ids, indexes) is computed when a snapshot is read.
+//! Protocol Buffers, as everywhere: tags are part of the format, never reuse one. Derived values
+//! (next ids, indexes) are computed when a snapshot is read.
 
 use crate::command::{self, Awaited, Forget};
 use crate::group::{Doubt, Group};
@@ -260,7 +260,7 @@ impl State {
         State::read(bytes, level::LEVEL)
     }
 
-    /// Reads such bytes as a build does that knows levels up to `level_max`. An error says why they
+    /// Reads such bytes, as in a build that knows levels up to `level_max`. An error says why they
     /// are not a state. A higher level is refused before anything else is read.
     pub fn read(bytes: &[u8], level_max: u32) -> Result<State, String> {
         let level = level_of(bytes).map_err(|e| format!("{e}"))?;

@@ -1,9 +1,9 @@
-//! The cluster's state, and what commands do to it.
+//! The cluster's state, and the effects of commands on it.
 //!
 //! `apply` is a pure function of state and command. It works in two steps: [`State::edits`] returns
-//! what would change, and `commit` changes it. So a command that changes nothing is known before it
-//! is logged, and a group's epoch rises by exactly one whatever the command did to it (recoveries
-//! and accepted losses of groups in doubt raise it by more).
+//! the changes, and `commit` makes them. So a command that changes nothing is known before it is
+//! logged. And a group's epoch rises by exactly one for any change (recoveries and accepted losses
+//! of groups in doubt raise it by more).
 //!
 //! The edits of one command may touch every group. The MDM that makes a command computes them once
 //! ([`State::change`], [`State::make`]). The others get the command, and compute the same edits
@@ -13,9 +13,9 @@
 //! counters; names are unique; slots name groups; a lost group that no volume uses has no replica
 //! that is up (it would have been formed again).
 //!
-//! [`State`] is data with lookups. The files under `state/` have the rest: functions over a state
-//! that return the edits of a command, one file per noun; `apply`, the one place where edits are
-//! made; and `check`.
+//! [`State`] is data with lookups. The files under `state/` have the functions that return the
+//! edits of a command, one file per noun; `apply`, the only place where edits are made; and
+//! `check`.
 
 mod apply;
 mod check;
@@ -55,7 +55,7 @@ use wire::control::{Intent, Register};
 /// new one.
 const PAST: usize = 8;
 
-/// Incarnations are below this number, so that counting on never overflows.
+/// Incarnations are below this number, so that the counter never overflows.
 const LIVES: u64 = 1 << 63;
 
 /// The replicated state of the MDMs.
@@ -79,8 +79,8 @@ pub struct State {
     pub sdcs: BTreeMap<SdcId, Sdc>,
     /// The last client id that was given away, even if that client was removed.
     pub last_sdc: SdcId,
-    /// Of the client ids that lost MDMs may have given away, those that no client may claim any
-    /// more: the client was removed, or this MDM itself gave the id away between two recoveries.
+    /// Client ids that lost MDMs may have given away and that no client may claim any more: the
+    /// client was removed, or this MDM itself gave the id away between two recoveries.
     pub removed_sdcs: IdSet,
     /// The map version that removed a client last.
     pub sdcs_gone_at: MapVersion,
@@ -148,7 +148,7 @@ impl State {
     }
 
     /// Returns the known device that this registration is about: the one with the id that is
-    /// written on it, or the one in its place.
+    /// written on the disk, or the one in its place.
     pub fn reporter(&self, m: &Register) -> Option<(DeviceId, &Device)> {
         if m.device != 0 && !mutant::on(Mutant::StrangeDevice) {
             let id = DeviceId(m.device);

@@ -1,6 +1,6 @@
 //! The state for people: what `gabion status` shows.
 //!
-//! **Bytes are an estimate.** Devices report how much they use, not what for. A device's used bytes
+//! **Bytes are an estimate.** Devices report how much they use, not by group. A device's used bytes
 //! are split by the share of its groups (those that a volume uses) in each condition: whole,
 //! degraded, or failed. Units of one volume spread evenly over its groups, so this is close as soon
 //! as some hundred units are written. A device that is down counts with the last report that this
@@ -88,7 +88,7 @@ pub fn status(
             |of: u64| (u128::from(beat.used) * u128::from(of) / u128::from(tally.all())) as u64;
         info.bytes_degraded = info.bytes_degraded.saturating_add(part(tally.degraded));
         info.bytes_failed = info.bytes_failed.saturating_add(part(tally.failed));
-        // The rest, so that the three add up to the bytes in use.
+        // The remainder, so that the three numbers add up to the bytes in use.
         info.bytes_protected = info
             .bytes_protected
             .saturating_add(beat.used - part(tally.degraded) - part(tally.failed));
@@ -103,8 +103,8 @@ pub fn status(
     info
 }
 
-/// Returns the moves under way, and what waits to move. Bytes are an estimate, as for the states of
-/// data.
+/// Returns the moves under way, and those that have to wait. Bytes are an estimate, as for the
+/// states of data.
 fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
     let mut moves = MovesStatus::default();
     let beat = |d: DeviceId| seen.devices.get(&d).and_then(|s| s.heartbeat.as_ref());
@@ -125,8 +125,8 @@ fn moves(state: &State, seen: &Observed) -> Option<MovesStatus> {
     (moves != MovesStatus::default()).then_some(moves)
 }
 
-/// Returns the devices without space, and what waits for space. Only connected devices count: the
-/// last report of a process that is gone is outdated.
+/// Returns the devices without space, and the writes that wait for space. Only connected devices
+/// count: the last report of a process that is gone is outdated.
 fn full(state: &State, seen: &Observed) -> Option<FullStatus> {
     let beat: fn(&Seen) -> Option<&Heartbeat> = |s| s.heartbeat.as_ref().filter(|_| s.connected);
     let those = |is: fn(&Heartbeat) -> bool| -> Vec<u32> {

@@ -1,4 +1,4 @@
-//! Volumes, as the state has them.
+//! Volumes in the state.
 
 use crate::mapping::Mapping;
 use crate::refused::Refused;
@@ -15,7 +15,7 @@ pub struct Volume {
     pub name: String,
     /// Bytes, a multiple of 1 MiB.
     pub size: u64,
-    /// Rises when a client's permission to use the volume ends: for fencing.
+    /// Rises when a client's permission to use the volume ends, to fence that client.
     pub generation: u32,
     /// The clients that may use it.
     pub mapping: Mapping,

@@ -54,12 +54,12 @@ pub(crate) fn yields(streamed: &Streamed) -> bool {
 }
 
 impl Copies {
-    /// A copy has its range lock here.
+    /// Records that a copy has its range lock here.
     pub(crate) fn arrive(&mut self, now: Time, key: u64) {
         self.arrivals.waiting.push_back((key, now));
     }
 
-    /// Takes the next copy whose turn it is: it begins.
+    /// Starts the next copy whose turn it is, and returns it.
     #[cold]
     pub(crate) fn next_arrival(
         &mut self,
@@ -71,7 +71,7 @@ impl Copies {
         let purpose = |key: u64| ops.get(key).map(|op| purpose_here(op, replicas));
         let waiting = &mut self.arrivals.waiting;
         self.arrivals.at = None;
-        // Operations whose configuration ended are gone.
+        // Operations whose configuration has ended no longer exist.
         while waiting.front().is_some_and(|(key, _)| ops.get(*key).is_none()) {
             waiting.pop_front();
         }
@@ -107,7 +107,7 @@ impl Copies {
         None
     }
 
-    /// A copy was written, or could not be.
+    /// Records that a copy was written, or that writing it failed.
     pub(crate) fn arrived(&mut self, now: Time, key: u64, len: u32) {
         if let Some((purpose, since)) = self.arrivals.running.remove(&key) {
             self.pace.ended(now, End::Target, purpose, now.since(since), since, len);

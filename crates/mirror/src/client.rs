@@ -18,8 +18,8 @@
 //!   the tables have grown, a request needs no allocation. Writes leave a quarter of the requests
 //!   to others.
 //! - A write that finds no space is held, for as long as it takes (rule R15).
-//! - A request whose asker is gone is never sent again (rule R16). The same is true of one that was
-//!   answered as too late.
+//! - A request is never sent again once its sender is gone (rule R16), or once it was answered
+//!   because it was too late.
 //!
 //! Overlapping requests are not ordered here: the primary does that.
 //!
@@ -137,7 +137,7 @@ pub struct Client<T> {
     /// A newer process has this client's name.
     superseded: bool,
     transfer: u32,
-    /// Most payload bytes outstanding at one device, whatever credit the device grants: this
+    /// Most payload bytes outstanding at one device, even if the device grants more credit: this
     /// process's own link queue takes them all at once when they are sent again.
     burst: u32,
     extra: usize,
@@ -147,8 +147,8 @@ pub struct Client<T> {
     requests: Slab<Request<T>>,
     ops: Ops,
     /// Requests that came before the first map. They get the permission of that map, so no fence
-    /// holds them back. Only simulated programs ask that early: `libgabion`, NBD sessions and loads
-    /// find a volume by its name in a map first.
+    /// stops them. Only simulated programs send requests that early: `libgabion`, NBD sessions and
+    /// loads first look up a volume's name in a map.
     early: Vec<u64>,
     devices: IdMap<DeviceId, Device>,
     routes: Routes,
@@ -188,7 +188,7 @@ impl<T: Copy> Client<T> {
     }
 
     /// Sets the identity that the MDM has given this client. Call it before the first `link_up`,
-    /// and never with another identity: what is outstanding would be another client's.
+    /// and never with another identity: outstanding operations would count as another client's.
     pub fn named(&mut self, sdc: SdcId, incarnation: Incarnation) {
         assert!(self.me.is_none_or(|me| me == (sdc, incarnation)), "a client has one identity");
         self.me = Some((sdc, incarnation));
@@ -256,7 +256,7 @@ impl<T: Copy> Client<T> {
         self.held.admits(writes) && !self.requests.is_full()
     }
 
-    /// A device has welcomed this client in a new session, with this credit.
+    /// Handles a device's welcome to a new session, with this credit.
     pub fn link_up<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -271,8 +271,8 @@ impl<T: Copy> Client<T> {
         self.work(turn);
     }
 
-    /// There is no link to the device (any more), or a dial failed. What was outstanding there is
-    /// sent again when it is back, or elsewhere when a map says so.
+    /// Handles a link that is down, or a dial that failed. Operations that were outstanding there
+    /// are sent again when the device is back, or to another device when a map says so.
     pub fn link_down<M: Topology>(&mut self, device: DeviceId, turn: &mut Turn<'_, M, T>) {
         self.session_over(device, turn);
         self.work(turn);

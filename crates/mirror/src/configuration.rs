@@ -1,8 +1,8 @@
 //! The change of a group from one configuration to the next (rules R2, R4 and R6).
 //!
-//! A replica stops first: what is in flight is folded into the dirty set, and operations end with
-//! `Stale`. It enters the next configuration when no job of the group runs and its record says
-//! durably that it acts in that epoch.
+//! A replica stops first: it adds what is in flight to the dirty set, and ends operations with
+//! `Stale`. It enters the next configuration when no job of the group runs any more and its record
+//! says durably that it acts in that epoch.
 //!
 //! Invariant: from the moment a newer configuration is known, nothing is answered under the old
 //! one.
@@ -20,20 +20,20 @@ use alloc::vec::Vec;
 use base::{DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
 use seam::{Change, Effects, Note, UnitStore};
 
-/// What a configuration means to a replica.
+/// How a configuration compares with the newest one that a replica knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum News {
-    /// Nothing.
+    /// It is not newer.
     None,
     /// It confirms what only another server had said.
     Confirmed,
-    /// It is newer, or that of the other server was wrong and this one replaces it.
+    /// It is newer, or it replaces one from another server that was wrong.
     New,
 }
 
 impl Replica {
-    /// Returns what a configuration means. `sure`: an MDM says it, and only another server has said
-    /// the newest one.
+    /// Compares a configuration with the newest known one. `sure`: this one comes from an MDM, and
+    /// the newest one came only from another server.
     fn judge(&self, config: &GroupConfig, sure: bool) -> News {
         let known = self.newest();
         let confirms = sure && config.epoch == known.epoch;
@@ -47,8 +47,8 @@ impl Replica {
         }
     }
 
-    /// Notes which other devices may still serve reads by leases of this one, before `next` takes
-    /// effect: replicas that leave, and, if this device becomes the primary, all others.
+    /// Records, before `next` takes effect, which other devices may still serve reads by leases of
+    /// this one: replicas that leave, and all others if this device becomes the primary.
     fn remember_promises(&mut self, next: &GroupConfig, me: DeviceId, now: Time, leases: &Leases) {
         let before = self.newest();
         let led = before.primary;
@@ -72,8 +72,8 @@ impl<S: UnitStore> Mirror<S> {
         self.known.named_at(map);
     }
 
-    /// Takes over the version of a newer map and the fates of devices in it. Call it once per map,
-    /// before `configure`.
+    /// Takes over the version of a newer map, and what it says about other devices. Call it once
+    /// per map, before `configure`.
     pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
         self.leases.know(map, &fates);
         self.known.take_map(map, fates);
@@ -132,7 +132,7 @@ impl<S: UnitStore> Mirror<S> {
         self.pump(now, out);
     }
 
-    /// Ends the present configuration: from now on nothing is answered under it.
+    /// Ends the present configuration. From now on no operation is answered under it.
     fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let admitted = replica.fold_admitted(next, self.me);
@@ -170,7 +170,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(op) = self.ops.get_mut(key) else { return };
         let (group, unit) = (op.group, op.unit);
         if op.is_orphan() {
-            return; // the configuration changes once more while the job runs
+            return; // the configuration has changed once before while the job runs
         }
         let work = op.orphan();
         let in_flight = core::mem::take(&mut op.in_flight);
@@ -207,7 +207,8 @@ impl<S: UnitStore> Mirror<S> {
         let (acts, joins) = (Replica::acts_in(next, me), !next.in_sync.contains(&me));
         let unknown = replica.record.base == Epoch(0) && next.in_sync == [me];
         if acts && unknown {
-            // This replica doesn't know what others have: its dirty set covers no earlier epoch.
+            // This replica doesn't know the content of others: its dirty set covers no earlier
+            // epoch.
             replica.record.base = epoch;
             marks::change(&mut self.store, group, alloc::vec![Change::Base(epoch)]);
         }

@@ -1,4 +1,4 @@
-//! Copies of syncs, at both ends: whose turn it is, and how many run.
+//! Copies of syncs, at both ends: the order of the groups, and the number of running copies.
 //!
 //! Groups with blocks to copy take turns, as far as the pace of each purpose allows. Copies that
 //! arrive at a joiner are in [`crate::arrival`].
@@ -6,8 +6,9 @@
 //! Invariant: at most [`Pace::most`] copies run.
 //!
 //! Each sync is in the queue at most once. Its group may be there more often, because a sync that
-//! ended leaves its place behind; then a turn finds less to do. While the group's stream is full
-//! no place is taken, so each question that is asked meanwhile may add one, of 4 bytes.
+//! ended leaves its entry behind. The turn of such an entry then finds less to do. While the
+//! group's stream is full, its entries stay, so each question that is asked meanwhile may add one,
+//! of 4 bytes.
 
 use crate::arrival::Arrivals;
 use crate::pace::{End, Pace, Purpose, Turn};
@@ -34,12 +35,12 @@ impl Copies {
         Copies { pace, arrivals, queue, running: 0, at: None }
     }
 
-    /// The group has blocks to copy, and its sync is not in the queue.
+    /// Queues a group that has blocks to copy and whose sync is not in the queue.
     pub(crate) fn queue(&mut self, group: GroupId) {
         self.queue.push_back(group);
     }
 
-    /// Returns true if no copy waits at either end. Then there is no time to wait for.
+    /// Returns true if no copy waits at either end, so no time has to be waited for.
     #[inline]
     pub(crate) fn none_wait(&mut self) -> bool {
         let none = self.queue.is_empty() && self.arrivals.is_empty();
@@ -73,13 +74,13 @@ impl Copies {
         Some((self.queue.remove(place)?, purpose))
     }
 
-    /// A copy begins.
+    /// Records that a copy begins.
     pub(crate) fn begins(&mut self, now: Time, purpose: Purpose) {
         self.running += 1;
         self.pace.begun(now, purpose);
     }
 
-    /// A copy ends, whatever came of it.
+    /// Records that a copy has ended, with any result.
     pub(crate) fn ends(&mut self) {
         self.running -= 1;
     }

@@ -15,8 +15,8 @@ use base::{Epoch, GroupId, Mutant, Time, mutant};
 use seam::{Change, Effects, Note, UnitStore};
 
 impl<S: UnitStore> Mirror<S> {
-    /// Deletes the content of a group to which this device does not belong. Until that is durable
-    /// nothing else begins in the group, because it counts as a job.
+    /// Deletes the content of a group to which this device does not belong. The deletion counts as
+    /// a job, so nothing else begins in the group until it is durable.
     pub(crate) fn discard(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         let record = &replica.record;
@@ -33,15 +33,15 @@ impl<S: UnitStore> Mirror<S> {
         self.jobs.change_first(&mut self.store, now, group, vec![Change::Wipe], Waiting::Discard);
     }
 
-    /// The deletion is durable.
+    /// Continues after the deletion is durable.
     pub(crate) fn discarded(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         replica.local -= 1;
         self.enter(now, group, out);
     }
 
-    /// An MDM has confirmed what only another server had said of this group: content may be deleted
-    /// now.
+    /// Enters a configuration again after an MDM has confirmed what only another server had said:
+    /// now content may be deleted.
     pub(crate) fn enter_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         let Some(replica) = self.replicas.get_mut(group) else { return };
         if replica.next.is_none() && !replica.config.replicas.contains(&self.me) {

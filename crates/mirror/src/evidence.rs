@@ -1,5 +1,5 @@
-//! What a device remembers that shows which replica has every acknowledged write. MDMs that lost
-//! their logs decide by it during a recovery.
+//! What devices remember of their groups. It shows which replica has every acknowledged write, and
+//! the MDM decides by it during a recovery.
 
 use base::Epoch;
 use seam::ReplicaRecord;
@@ -12,7 +12,7 @@ pub struct Evidence {
     /// It was a joiner in that epoch. It may have been sealed and then have missed writes that the
     /// primary acknowledged without it.
     pub joiner: bool,
-    /// The last epoch at whose seal it was equal to others.
+    /// The last epoch in which it was equal to other replicas, by a seal.
     pub base: Epoch,
 }
 

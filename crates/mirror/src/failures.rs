@@ -1,8 +1,8 @@
-//! What has failed in such a way that it can't go on as it is: this device, or others that have to
+//! Devices that have failed and can't continue as they are: this device, or others that have to
 //! leave in-sync sets because an operation failed there or here (R12).
 //!
-//! Invariant: a device that has failed stays failed for as long as its process runs, because nobody
-//! knows what it holds. Another device is accused only while a group here needs it.
+//! Invariant: a device that has failed stays failed for as long as its process runs, because its
+//! content is unknown. Another device is accused only while a group here needs it.
 
 use alloc::collections::BTreeSet;
 use base::DeviceId;
@@ -10,14 +10,14 @@ use base::DeviceId;
 /// The failures that this device has noticed.
 #[derive(Debug, Default)]
 pub(crate) struct Failures {
-    /// This device has failed: its process must stop.
+    /// True if this device has failed: its process must stop.
     here: bool,
     /// These devices have to leave the in-sync sets of the groups that this one leads.
     others: BTreeSet<DeviceId>,
 }
 
 impl Failures {
-    /// This device has failed.
+    /// Records that this device has failed.
     pub(crate) fn fail(&mut self) {
         self.here = true;
     }
@@ -27,12 +27,12 @@ impl Failures {
         self.here
     }
 
-    /// These devices have to leave in-sync sets.
+    /// Records that these devices have to leave in-sync sets.
     pub(crate) fn accuse(&mut self, devices: impl IntoIterator<Item = DeviceId>) {
         self.others.extend(devices);
     }
 
-    /// Only these devices are needed from now on.
+    /// Drops accusations of devices that are no longer needed.
     pub(crate) fn need(&mut self, needed: &BTreeSet<DeviceId>) {
         self.others.retain(|device| needed.contains(device));
     }

@@ -1,5 +1,5 @@
-//! How operations of streams go out: each to the replicas that need it, as far as their windows
-//! have room. What finds none goes when there is some.
+//! Sends the operations of streams: each to the replicas that need it, as far as their windows have
+//! room. An operation that finds no room is sent when there is some.
 
 use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
@@ -45,8 +45,8 @@ impl Windows {
             op.number = number;
         }
         let bytes = self.bytes(op);
-        // Only if exactly one other replica has to have it: of two, one may have done it when the
-        // other refuses.
+        // Only if exactly one other replica needs it: of two, one may have done the write when the
+        // other refuses it.
         let undone = op.reserved && op.local == Local::NotStarted;
         let fresh = undone.then(|| replica.needed()).filter(|n| n.is_one()).unwrap_or_default();
         // As a rule all replicas get the same frame.
@@ -88,8 +88,8 @@ impl Windows {
         crowded
     }
 
-    /// An operation ends here. Replicas that have not answered it may not have read it yet, and
-    /// their answers don't count any more.
+    /// Handles the end of an operation at the primary. Replicas that have not answered it may not
+    /// have read it yet, and their answers don't count any more.
     #[cold]
     pub(crate) fn give_room(
         &mut self,
@@ -166,7 +166,7 @@ impl<S: UnitStore> Mirror<S> {
         self.windows.send_operation((key, op), replica, to, has_turn, out);
     }
 
-    /// Sends what waits for room that there is now, and lets clients go on.
+    /// Sends waiting operations that have room by now, and lets clients continue.
     pub(crate) fn use_room(&mut self, out: &mut Effects) {
         while let Some(device) = self.windows.next_with_room() {
             self.send_backlog(device, out);

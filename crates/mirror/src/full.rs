@@ -20,7 +20,7 @@ use seam::{Effects, Note, UnitStore};
 use wire::Status;
 use wire::message::Reply;
 
-/// How long a joiner without space is left alone.
+/// How long a joiner without space is not asked again.
 const FULL_AGAIN: Duration = Duration::from_secs(1);
 
 /// How much of the device may be used, and by which volumes.
@@ -51,8 +51,8 @@ impl<S: UnitStore> Mirror<S> {
         taken && !self.usable.thick.contains(&volume) && !mutant::on(Mutant::SpendSpare)
     }
 
-    /// Reserves space for a client's write. Notes it and returns false if there is none, or only
-    /// the spare.
+    /// Reserves space for a client's write. Returns false, and records that, if there is none or
+    /// only the spare.
     pub(crate) fn reserve(
         &mut self,
         now: Time,
@@ -90,7 +90,8 @@ impl<S: UnitStore> Mirror<S> {
         self.start_job(now, key, out);
     }
 
-    /// A job without a reservation found no space. This happens only at a secondary or joiner.
+    /// Handles a job without a reservation that found no space. This happens only at a secondary or
+    /// joiner.
     pub(crate) fn job_full(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("the operation lives");
         op.local = Local::NotStarted;
@@ -102,7 +103,7 @@ impl<S: UnitStore> Mirror<S> {
         self.end_replicated(now, key, Status::Full, out);
     }
 
-    /// A replica has no space for the operation.
+    /// Handles a replica that has no space for the operation.
     pub(crate) fn refused(
         &mut self,
         now: Time,

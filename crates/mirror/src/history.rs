@@ -2,7 +2,7 @@
 //! because the lists are bounded (rule R8). The lists themselves are in the groups' records.
 //!
 //! Invariants:
-//! - What a list no longer contains is among the forgotten writes before anything else happens.
+//! - A write that leaves a list is among the forgotten writes before anything else happens.
 //! - Entries are numbered in the order in which they were listed, over all groups, so the oldest
 //!   ones are forgotten first.
 
@@ -21,7 +21,7 @@ use wire::records::Executed;
 /// that a cluster admits one number of the group, and one of all groups.
 const MARKERS: usize = 2 * (Forgotten::MOST + 1);
 
-/// What the shard knows of executed writes beside the lists.
+/// The shard's knowledge of executed writes, apart from the lists.
 #[derive(Debug)]
 pub(crate) struct History {
     /// Executed writes that no list contains any more.
@@ -114,7 +114,7 @@ impl History {
         list.bound(self.most, group, &mut self.forgotten);
     }
 
-    /// Returns true if all lists are to be counted now; then not again for a while.
+    /// Returns true if all lists are to be counted now. After that it returns false for a while.
     fn counts(&mut self, limits: &Limits) -> bool {
         let due = self.noted >= self.count_at;
         if due {
@@ -135,8 +135,8 @@ impl History {
         self.forget(store, group, entries);
     }
 
-    /// Forgets these entries in this group, because only this group's content comes from where they
-    /// were told. The unit store hears of it before it hears of what comes afterwards.
+    /// Forgets these entries in this group only, because only this group's content comes from the
+    /// replica that sent them. The unit store hears of it before it hears of later changes.
     pub(crate) fn forget(
         &mut self,
         store: &mut impl UnitStore,

@@ -1,7 +1,7 @@
-//! Work of the unit store that has not ended: changes of groups' records and what continues when
-//! they are durable, and how long jobs take.
+//! Unfinished work of the unit store: changes of groups' records and their continuations, and the
+//! duration of jobs.
 //!
-//! Invariant: each change has a token of its own, which no operation has.
+//! Invariant: each change has a token of its own, which is no operation's key.
 
 use crate::stopwatch::Stopwatch;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ pub(crate) enum Waiting {
     Discard,
 }
 
-/// Something that ended in the call that began it, without the device.
+/// Work that ended in the call that began it, without the device.
 #[derive(Debug)]
 pub(crate) enum Ended {
     /// The media job of an operation, with its result.
@@ -35,26 +35,26 @@ pub(crate) enum Ended {
     Change(GroupId, Waiting),
 }
 
-/// Changes and jobs of a shard that have not ended, and what has ended and was not continued yet.
+/// Changes and jobs of a shard that have not ended, and ended ones that were not continued yet.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     /// By token: changes that are not durable yet.
     changes: BTreeMap<u64, (GroupId, Waiting)>,
     /// Number of changes so far.
     count: u64,
-    /// It goes on before other operations start.
+    /// Work that ended at once. It is continued before other operations start.
     ended: VecDeque<Ended>,
     stopwatch: Stopwatch,
 }
 
 impl Jobs {
-    /// The media job of an operation begins.
+    /// Records that the media job of an operation begins.
     #[inline]
     pub(crate) fn begins(&mut self, now: Time, key: u64) {
         self.stopwatch.begins(now, key);
     }
 
-    /// A change begins, for which something waits. Returns its token.
+    /// Records that a change begins, and what waits for it. Returns the change's token.
     fn change(&mut self, now: Time, group: GroupId, waiting: Waiting) -> u64 {
         self.count += 1;
         let token = self.count << 32 | CHANGE;
@@ -86,7 +86,7 @@ impl Jobs {
         token & CHANGE == CHANGE
     }
 
-    /// What has this token has ended.
+    /// Records that the job or change with this token has ended.
     #[inline]
     pub(crate) fn ends(&mut self, now: Time, token: u64) {
         self.stopwatch.ends(now, token);
@@ -97,19 +97,19 @@ impl Jobs {
         self.changes.remove(&token)
     }
 
-    /// Something ended in the call that began it.
+    /// Records work that ended in the call that began it.
     #[inline]
     pub(crate) fn ended_at_once(&mut self, ended: Ended) {
         self.ended.push_back(ended);
     }
 
-    /// Takes the first of what ended at once.
+    /// Takes the first work that ended at once.
     #[inline]
     pub(crate) fn next_ended(&mut self) -> Option<Ended> {
         self.ended.pop_front()
     }
 
-    /// Returns true if nothing that ended at once is left to be continued.
+    /// Returns true if no work that ended at once is left to be continued.
     #[inline]
     pub(crate) fn none_ended(&self) -> bool {
         self.ended.is_empty()
@@ -122,8 +122,8 @@ impl Jobs {
         self.changes.values().any(seals)
     }
 
-    /// Returns true if the last change in progress for the group is the same: it will be answered
-    /// to the newest question. A primary repeats its question until it is answered, and a device
+    /// Returns true if the last change in progress for the group is the same. Its answer will then
+    /// go to the newest question. A primary repeats its question until it is answered, and a device
     /// that hangs would get a change for each.
     pub(crate) fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
         let last = self.changes.values_mut().rev().find(|known| known.0 == group);

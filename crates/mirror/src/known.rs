@@ -1,5 +1,5 @@
 //! What this device knows of the cluster: the newest map that it has taken over, the volumes and
-//! the other devices in it, and which configurations only another server has told it.
+//! the other devices in it, and which configurations came only from another server.
 
 use crate::lease::PeerState;
 use crate::op::Caller;
@@ -32,7 +32,7 @@ impl Known {
     }
 
     /// Returns the answer that a client's epoch is old, with the epoch that is known here and its
-    /// primary. So the client can go on without an MDM.
+    /// primary. So the client can continue without an MDM.
     pub(crate) fn stale(&self, to: Caller, epoch: Epoch, leader: Option<DeviceId>) -> Reply {
         let reply = Reply::new(to.op, to.group, Status::Stale, self.map);
         Reply { epoch, leader, ..reply }
@@ -44,20 +44,20 @@ impl Known {
         self.map
     }
 
-    /// Returns what frames to other devices say of this one.
+    /// Returns the description of this device for frames to other devices.
     #[inline]
     pub(crate) fn sender(&self) -> Sender {
         Sender { incarnation: self.incarnation, map: self.map }
     }
 
-    /// Returns what a grant says of this device. Before the first map it names the version in which
-    /// this incarnation was named: the other device may not know that an earlier one was the
-    /// primary of its groups.
+    /// Returns the description of this device for a grant. Before the first map it names the
+    /// version in which this incarnation was named: the other device may not know that an earlier
+    /// one was the primary of its groups.
     pub(crate) fn granter(&self) -> Sender {
         Sender { incarnation: self.incarnation, map: self.map.max(self.named_at) }
     }
 
-    /// The MDM named this incarnation in this map.
+    /// Records that the MDM named this incarnation in this map.
     pub(crate) fn named_at(&mut self, map: MapVersion) {
         self.named_at = map;
     }
@@ -67,7 +67,7 @@ impl Known {
         (self.map, self.fates) = (map, fates);
     }
 
-    /// Takes over which volumes exist.
+    /// Takes over the list of volumes that exist.
     pub(crate) fn take_volumes(&mut self, volumes: Volumes) {
         self.volumes = volumes;
     }
@@ -88,7 +88,8 @@ impl Known {
         self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
     }
 
-    /// The group's newest configuration comes from an MDM, or else only from another server.
+    /// Records whether the group's newest configuration comes from an MDM, or only from another
+    /// server.
     pub(crate) fn heard_of(&mut self, group: GroupId, told_by_mdm: bool) {
         match told_by_mdm {
             true => self.unsure.remove(&group),

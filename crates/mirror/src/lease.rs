@@ -36,12 +36,12 @@ struct Held {
 #[derive(Clone, Copy, Debug)]
 struct Granted {
     until: Time,
-    /// The newest incarnation that was heard.
+    /// The newest incarnation that this device has heard from.
     incarnation: Incarnation,
     /// Until when earlier incarnations may serve reads by a grant of this device. One of them may
     /// still run beside the newest one, and know no newer map.
     former: Time,
-    /// The newest map that it has said to know, among those that this device knows.
+    /// The newest map that it has said it knows, among those that this device knows.
     map: MapVersion,
     /// The map that it named last, if this device doesn't know that one yet. It may be made up, so
     /// it counts only when this device knows it, too.
@@ -139,7 +139,7 @@ impl Leases {
         self.next_beacon
     }
 
-    /// Makes a beacon to this device due now, because it would get through.
+    /// Makes a beacon to this device due now, because it would arrive.
     pub fn hurry(&mut self, device: DeviceId) {
         if let Some(held) = self.held.get_mut(device) {
             held.beacon_due = Time::ZERO;
@@ -147,9 +147,9 @@ impl Leases {
         }
     }
 
-    /// Takes a grant for a beacon that left at `sent`. It counts only if this device's map is at
-    /// least as new as the granter's (rule R4: in a newer map the granter may be the primary of one
-    /// of this device's groups).
+    /// Takes a grant for a beacon that was sent at `sent`. It counts only if this device's map is
+    /// at least as new as the granter's (rule R4: in a newer map the granter may be the primary of
+    /// one of this device's groups).
     pub fn granted(
         &mut self,
         now: Time,
@@ -175,8 +175,8 @@ impl Leases {
         mutant::on(Mutant::NoLease) || self.held.get(of).is_some_and(|h| now < h.until)
     }
 
-    /// Returns since when this device has run without a long stop. While it was stopped it sent no
-    /// beacons, and answers that had arrived before were not read.
+    /// Returns the time since which this device has run without a long stop. While it was stopped
+    /// it sent no beacons, and answers that had arrived before were not read.
     pub(crate) fn awake(&self, now: Time) -> Time {
         let stood = now.since(self.ran) > self.unreached_after / 2;
         if stood && !mutant::on(Mutant::ForgetPause) { now } else { self.awake }
@@ -253,8 +253,8 @@ impl Leases {
         }
     }
 
-    /// Notes the map version that an incarnation of a device has named in a frame. Returns true if
-    /// that is news. A version that this device doesn't know waits until it does, and the next
+    /// Records the map version that an incarnation of a device has named in a frame. Returns true
+    /// if it is new. A version that this device doesn't know waits until it does, and the next
     /// frame replaces it: a version that was made up must not last.
     pub fn heard(&mut self, now: Time, from: DeviceId, life: Incarnation, map: MapVersion) -> bool {
         let unknown = |until: Time, former: Time| Granted {
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(leases.wake_at(), None);
     }
 
-    /// Two processes of one server: the older one stood still, and goes on with its lease.
+    /// Two processes of one server: the older one was paused, and continues with its lease.
     #[test]
     fn what_a_newer_life_knows_ends_no_lease_of_an_older_one() {
         let ms = |n: u64| Time(n * 1_000_000);
@@ -364,7 +364,7 @@ mod tests {
         assert!(!over(&leases, 10_002) && !over(&leases, 10_000 + grace - 1));
         assert_eq!(leases.promised(peer), ms(10_001 + grace));
         assert!(over(&leases, 10_000 + grace));
-        // The older one gets no lease any more, and what it knows says nothing about the newer one.
+        // The older one gets no lease any more, and its map says nothing about the newer one.
         assert!(!leases.grant(ms(10_003), peer, Incarnation(1), MapVersion(9)));
         assert!(!leases.heard(ms(10_003), peer, Incarnation(1), map));
         // A process whose death is proven has no lease.

@@ -12,7 +12,7 @@
 //! 4. When a configuration ends, each replica adds to its **dirty set** D the blocks in which other
 //!    replicas may differ. The next primary settles: it makes the in-sync replicas equal in the
 //!    blocks of all their dirty sets, and only then serves (R6).
-//! 5. A replica that is not in sync joins in the same way, while clients go on writing (R11).
+//! 5. A replica that is not in sync joins in the same way, while clients continue to write (R11).
 //!
 //! `docs/internals/protocol.md` describes the protocol and why it is safe, and
 //! `docs/internals/rules.md` the rules R1 to R16. The state machines here know neither connections
@@ -32,10 +32,10 @@
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
 //! | `watch`, `timers` | beacons, grants, and what groups wait for; suspects | R3, R4, R12 |
 //! | `executed`, `history` | executed writes in frames, and what was forgotten of them | R8 |
-//! | `marks`, `jobs`, `untold` | what the unit store is told, and what it has not ended | R5 |
+//! | `marks`, `jobs`, `untold` | metadata for the unit store, and its unfinished work | R5 |
 //! | `op`, `ops` | one operation, and all of them | |
 //! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
-//! | `window`, `flow` | flow control: what is in flight to each replica, and what waits | R11 |
+//! | `window`, `flow` | flow control: what is in flight to a replica, and what waits | R11 |
 //! | `stall` | joiners that stall | R11 |
 //! | `copies`, `arrival`, `pace` | copies at both ends, and their speed | |
 //! | `stopwatch` | how long jobs take | |

@@ -2,7 +2,7 @@
 //!
 //! Only these operations count. Copies have a limit of their own; otherwise a shard full of
 //! operations that wait for a settle would never settle. Operations from other primaries are always
-//! accepted, because two shards could otherwise wait for room at each other; the limits of those
+//! accepted, because two shards could otherwise wait for each other's room; the limits of those
 //! primaries bound them. Writes that are answered and still on their way to a joiner are bounded by
 //! that joiner's window.
 

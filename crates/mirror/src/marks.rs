@@ -1,12 +1,12 @@
-//! What the unit store is told (rule R5): the metadata of each write, changes of a group's record,
-//! and what waits until such a change is durable.
+//! Metadata for the unit store (rule R5): that of each write, changes of a group's record, and the
+//! continuation when such a change is durable.
 //!
-//! The dirty set here and the one in the unit store are not the same. The one here is exact, and
-//! counts while this process runs. The one in the unit store is what a crash would leave: it
-//! includes what is in flight, and learns late what is clean. A device that does not survive its
-//! process has only the first one.
+//! The dirty set in memory and the one in the unit store differ. The one in memory is exact, and
+//! counts while this process runs. The one in the unit store is for the time after a crash: it
+//! includes what is in flight, and blocks leave it late. A device that does not survive its process
+//! has only the first one.
 //!
-//! Invariant: the unit store's dirty set of a group includes the one here.
+//! Invariant: the unit store's dirty set of a group includes the one in memory.
 
 use crate::history::History;
 use crate::jobs::{Jobs, Waiting};
@@ -59,8 +59,8 @@ impl ListLengths {
     /// Returns the largest values that [`Mirror::grown`] may return.
     pub fn most(limits: &base::Limits) -> ListLengths {
         let group = limits.executed_group as usize;
-        // The bound, what was admitted before it was reached, the whole blocks that a replica needs
-        // of each of these, and copies.
+        // The bound, operations that were admitted before it was reached, the whole blocks that a
+        // replica needs of each of these, and copies.
         let stream = (limits.stream + 2 * limits.shard_ops + 2 * limits.copies) as usize;
         ListLengths {
             executed: limits.executed_device as usize + History::count_every(limits) as usize,
@@ -78,7 +78,7 @@ impl ListLengths {
             uncertain_in_sync: stream.max(crate::secondary::UNCERTAIN_MAX),
             stream,
             in_flight: crate::window::Windows::most(limits) as usize,
-            // What was in flight when the volume was deleted.
+            // The operations that were in flight when the volume was deleted.
             gone: stream,
             client_ops: limits.shard_ops as usize,
             // The limit, and the last operation that was admitted below it.
@@ -131,8 +131,8 @@ pub(crate) fn set_dirty(store: &mut impl UnitStore, group: GroupId, dirty: &Dirt
         let changes = alloc::vec![Change::CleanAll, Change::Base(base), Change::Dirty(list)];
         return change(store, group, changes);
     }
-    // Too many for one step, and a crash between two steps would leave too small a set. So
-    // everything in the unit store's set stays dirty until the next seal, which is safe.
+    // There are too many for one step, and a crash between two steps would leave too small a set.
+    // So everything in the unit store's set stays dirty until the next seal, which is safe.
     for part in list.chunks(UNITS) {
         change(store, group, alloc::vec![Change::Dirty(part.to_vec())]);
     }
@@ -140,7 +140,7 @@ pub(crate) fn set_dirty(store: &mut impl UnitStore, group: GroupId, dirty: &Dirt
 }
 
 impl<S: UnitStore> Mirror<S> {
-    /// Takes the results of what the unit store has finished; false if there were none.
+    /// Takes the results of finished work of the unit store. Returns false if there were none.
     pub(crate) fn reap(&mut self, now: Time, out: &mut Effects) -> bool {
         let mut any = false;
         while let Some(Finished { token, result, crc }) = self.store.finished() {
@@ -158,7 +158,7 @@ impl<S: UnitStore> Mirror<S> {
         any
     }
 
-    /// Ends a batch of calls: what was requested goes to the device.
+    /// Ends a batch of calls: hands the requested operations to the device.
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
         debug_assert!(!self.has_work(), "each call from outside ends with the loop");
         loop {
@@ -181,8 +181,7 @@ impl<S: UnitStore> Mirror<S> {
         match waiting {
             Waiting::Entry { epoch, joins } => {
                 let Some(replica) = self.replicas.get_mut(group) else { return };
-                // Another configuration may be the next one by now. What is durable counts all the
-                // same.
+                // Another configuration may be the next one by now, but what is durable counts.
                 if replica.record.acted < epoch {
                     (replica.record.acted, replica.record.joiner) = (epoch, joins);
                 }
@@ -235,7 +234,7 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Replaces the unit store's dirty set by the one here and what is in flight.
+    /// Replaces the unit store's dirty set by the one in memory and what is in flight.
     pub(crate) fn change_to(&mut self, group: GroupId) {
         let Some(replica) = self.replicas.get(group) else { return };
         if self.store.survives() {

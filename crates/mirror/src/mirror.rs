@@ -161,7 +161,7 @@ impl<S: UnitStore> Mirror<S> {
         self.ops.len()
     }
 
-    /// Removes an operation, and what it takes of the limits and windows.
+    /// Removes an operation, and frees its part of the limits and windows.
     pub(crate) fn remove_op(&mut self, key: u64) -> Option<Op> {
         let op = self.ops.remove(key)?;
         if !op.in_flight.is_empty() {
@@ -171,7 +171,7 @@ impl<S: UnitStore> Mirror<S> {
         Some(op)
     }
 
-    /// Like `remove_op`, for an operation of which nothing is needed any more.
+    /// Like `remove_op`, for an operation whose data is not needed any more.
     #[inline]
     pub(crate) fn discard_op(&mut self, key: u64) {
         let Some(op) = self.ops.get(key) else { return };
@@ -190,8 +190,8 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- operations ----
 
-    /// Does what can be done now. Each call from outside ends with this loop, and nothing else
-    /// continues an operation that had to wait: so no step begins within another one.
+    /// Does all work that can be done now. Each call from outside ends with this loop, and nothing
+    /// else continues an operation that had to wait. So no step begins within another one.
     #[inline(always)]
     pub(crate) fn pump(&mut self, now: Time, out: &mut Effects) {
         // As a rule an answer leaves nothing to do.
@@ -203,7 +203,7 @@ impl<S: UnitStore> Mirror<S> {
     fn pump_all(&mut self, now: Time, out: &mut Effects) {
         loop {
             loop {
-                // What has ended goes on before other operations start.
+                // Ended work is continued before other operations start.
                 match self.jobs.next_ended() {
                     Some(Ended::Job(key, result)) => self.job_done(now, key, result, None, out),
                     Some(Ended::Change(group, what)) => self.changed(now, group, what, out),

@@ -1,4 +1,4 @@
-//! One operation in flight at a shard: what it does, for whom, and how far it has come.
+//! One operation in flight at a shard: its work, its asker, and its progress.
 
 use crate::members::ReplicaSet;
 use alloc::rc::Rc;
@@ -42,12 +42,12 @@ impl Caller {
     }
 }
 
-/// What an operation does, and for whom.
+/// The work of an operation, and its asker.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
-    /// Reads for a client, which asked at this time.
+    /// Reads for a client, whose request came at this time.
     Read(Asker, Time),
-    /// Tells a client, which asked at this time, which blocks hold data.
+    /// Tells a client, whose request came at this time, which blocks hold data.
     Extents(Asker, Time),
     /// Writes for a client.
     Write(Write),
@@ -62,7 +62,7 @@ pub(crate) enum Work {
     Whole { of: Option<u64> },
     /// Reads for the scrubber.
     Scrub,
-    /// Nothing any more: the configuration ended, and only the media job is left.
+    /// None any more: the configuration has ended, and only the media job is left.
     Orphan { changes: bool, reads: bool },
 }
 
@@ -76,7 +76,7 @@ pub(crate) struct Write {
     pub zero: bool,
     /// Its number may have arrived somewhere before.
     pub retry: bool,
-    /// A part of it is in the content already. The operation does what is missing.
+    /// A part of it is in the content already. The operation does only a missing part.
     pub in_part: bool,
     /// More of it is missing than the operation covers.
     pub more: bool,
@@ -85,12 +85,12 @@ pub(crate) struct Write {
     pub whole: WholeBlocks,
 }
 
-/// What a write has to send to replicas that have damaged blocks in its range.
+/// The sending of whole blocks to replicas that have damaged blocks in a write's range.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WholeBlocks {
     /// Replicas that need the blocks whole and were not sent them.
     pub needed: ReplicaSet,
-    /// Replicas to which they were sent, or are being sent.
+    /// Replicas that they were sent to, or are being sent to.
     pub sent: ReplicaSet,
     /// An operation sends them. Others wait until it has ended, because it may find the blocks
     /// damaged here as well, and repair them.
@@ -98,12 +98,12 @@ pub(crate) struct WholeBlocks {
 }
 
 impl WholeBlocks {
-    /// These replicas need the blocks whole.
+    /// Records that these replicas need the blocks whole.
     pub(crate) fn add(&mut self, members: ReplicaSet) {
         self.needed.insert(members);
     }
 
-    /// An operation begins to send them. Returns the replicas to which it does.
+    /// Records that an operation begins to send them. Returns the replicas that it sends them to.
     pub(crate) fn begin(&mut self) -> ReplicaSet {
         assert!(!self.running, "two operations would use the same blocks at once");
         let to = core::mem::take(&mut self.needed);
@@ -112,7 +112,7 @@ impl WholeBlocks {
         to
     }
 
-    /// The operation has ended, and these replicas have to be sent the blocks once more.
+    /// Records that the operation has ended. These replicas have to be sent the blocks once more.
     pub(crate) fn end(&mut self, left: ReplicaSet) {
         self.running = false;
         self.sent.remove(left);
@@ -156,13 +156,13 @@ pub(crate) struct Op {
     pub at: u32,
     pub len: u32,
     pub work: Work,
-    /// The client's name for the write that the blocks get by it; the default if there is none.
+    /// The client's name for the write that changes the blocks; the default if there is none.
     pub client: ClientWrite,
     pub body: Buf,
     /// The checksum of the body, if it has one.
     pub body_crc: Option<u32>,
-    /// What comes with the content that the media job writes: the entries of another replica's
-    /// list of executed writes.
+    /// Entries of another replica's list of executed writes that come with the content which the
+    /// media job writes.
     pub list: Option<Rc<[ExecutedBlocks]>>,
     /// Its place in the group's stream; 0 before it has one.
     pub lsn: Lsn,
@@ -175,7 +175,7 @@ pub(crate) struct Op {
     pub sent: ReplicaSet,
     /// Replicas that have done it, or don't need it any more.
     pub acked: ReplicaSet,
-    /// Replicas that it was sent to on their present link and that have not answered: it takes room
+    /// Replicas that it was sent to on their present link and that have not answered. It takes room
     /// in their windows.
     pub in_flight: ReplicaSet,
     /// Its number: what [`crate::window::Windows::sends`] was, including this sending, when it was
@@ -199,7 +199,7 @@ pub(crate) enum Local {
 }
 
 impl Work {
-    /// Returns the work for an operation of a client, which came at `since`.
+    /// Returns the work for an operation of a client that came at `since`.
     pub(crate) fn of_client(io: &Io, link: PeerLink, since: Time) -> Work {
         let asker = Asker { link, op: io.request().op };
         let zero = match io {
@@ -226,7 +226,7 @@ impl Work {
         matches!(self, Work::Write(_) | Work::Stream(_) | Work::Orphan { changes: true, .. })
     }
 
-    /// Returns true if it only reads, and gives the data to nobody who changes another replica.
+    /// Returns true if it only reads, and the data goes to no other replica.
     #[inline]
     pub(crate) fn reads(&self) -> bool {
         matches!(
@@ -368,14 +368,14 @@ impl Op {
             }
             Work::Stream(Streamed { lost: true, .. }) => Job::MarkLost { at, len },
             Work::Write(_) | Work::Stream(_) => {
-                // A retry in parts, and what a primary has read, have a checksum as well.
+                // A retry in parts, and blocks that a primary has read, have a checksum as well.
                 Job::Write { at, body: self.body.clone(), crc: self.body_crc }
             }
             _ => Job::Read { at, len },
         }
     }
 
-    /// Takes its work away: the configuration ended. Returns what it was.
+    /// Takes its work away, because the configuration has ended. Returns that work.
     pub(crate) fn orphan(&mut self) -> Work {
         let (changes, reads) = (self.work.changes_data(), self.work.reads());
         core::mem::replace(&mut self.work, Work::Orphan { changes, reads })

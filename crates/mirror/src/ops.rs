@@ -46,7 +46,7 @@ impl Ops {
         Some(op)
     }
 
-    /// Removes an operation of which nothing is needed any more.
+    /// Removes an operation whose data is not needed any more.
     #[inline]
     pub(crate) fn discard(&mut self, key: u64) {
         if let Some(op) = self.slab.get_mut(key) {
@@ -55,7 +55,7 @@ impl Ops {
         }
     }
 
-    /// The client has its answer: the operation doesn't count any more.
+    /// Records that the client has its answer, so the operation doesn't count any more.
     #[inline]
     pub(crate) fn answered(&mut self, key: u64) -> Option<&mut Op> {
         let op = self.slab.get_mut(key)?;
@@ -89,7 +89,7 @@ impl Ops {
 
     // ---- order ----
 
-    /// The operation has its range lock: it starts when those before it have started.
+    /// Queues an operation that has its range lock: it starts when those before it have started.
     #[inline]
     pub(crate) fn can_start(&mut self, key: u64) {
         self.ready.push_back(key);
@@ -107,7 +107,7 @@ impl Ops {
         self.ready.is_empty()
     }
 
-    /// Notes that operations of this group wait, or that none does.
+    /// Records that operations of this group wait, or that none does.
     pub(crate) fn note_parked(&mut self, group: GroupId, parked: bool) {
         if parked {
             self.parked.insert(group);
@@ -126,7 +126,7 @@ impl Ops {
         self.ready.len()
     }
 
-    /// Sorts those that can start, except the first ones, by their arrival.
+    /// Sorts the operations that can start, except the `first` ones, by their arrival.
     pub(crate) fn sort_ready(&mut self, first: usize) {
         let slab = &self.slab;
         let ready = &mut self.ready.make_contiguous()[first..];

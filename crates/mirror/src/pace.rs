@@ -20,34 +20,34 @@ use base::{Duration, Limits, Mutant, Policy, Time, mutant};
 /// Clients count as active for this long after their last operation.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// A copy that took longer has met something else than a busy device, and counts as this long; an
-/// operation of a client that took longer doesn't count. No rest is longer, either: the lowest
-/// floor is one gentle copy per second.
+/// A copy that took longer was delayed by more than a busy device, and counts as this long. A
+/// client's operation that took longer doesn't count. No rest is longer, either: the lowest floor
+/// is one gentle copy per second.
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// Bytes of a copy that is followed by a rest. A request that arrives just behind it waits for this
-/// much.
+/// Bytes of a copy that is followed by a rest. A request that arrives just after it waits for these
+/// bytes.
 const GENTLE: u32 = 64 << 10;
 
-/// Copies at a time for a returning replica, where the policy allows fewer and has them rest.
+/// Copies at a time for a returning replica, if the policy allows fewer and delays them.
 const RETURNS: u32 = 4;
 
 /// For a returning replica, the floor is this many times that of the policy.
 const URGENT: u64 = 8;
 
-/// Operations show the latency without copies when there was no copy for this long.
+/// An operation shows the latency without copies if no copy has run for this long.
 const ALONE: Duration = Duration::from_secs(1);
 
 /// The purpose of a copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Purpose {
-    /// To serve again: a settle.
+    /// For a settle, to serve again.
     Settle,
-    /// To have two copies again: what a returning replica has missed.
+    /// For a returning replica, to have two copies again: only what it has missed.
     Return,
-    /// To have two copies again: everything.
+    /// For a new replica, to have two copies again: everything.
     Rebuild,
-    /// To have one of the copies elsewhere.
+    /// To move one of the copies to another device.
     Move,
 }
 
@@ -100,7 +100,7 @@ impl Tail {
     }
 }
 
-/// What was copied recently, and what latency clients get.
+/// Recent copies, and the latency that clients get.
 #[derive(Debug)]
 pub(crate) struct Pace {
     rebuild: Policy,
@@ -118,7 +118,7 @@ pub(crate) struct Pace {
     copied: Option<Time>,
     /// The purpose of the copy that began last.
     latest: Purpose,
-    /// What clients' operations take without copies.
+    /// The latency of clients' operations without copies.
     alone: Tail,
     /// For policies by latency: the rest that keeps clients' operations short beside copies.
     yields: Duration,
@@ -158,12 +158,12 @@ impl Pace {
 
     // ---- clients ----
 
-    /// Notes that an operation of a client came.
+    /// Records that an operation of a client came.
     pub(crate) fn client(&mut self, now: Time) {
         self.client = Some(now);
     }
 
-    /// Notes that a client's operation is answered, which came at `since`.
+    /// Records the answer to a client's operation that came at `since`.
     pub(crate) fn answered(&mut self, now: Time, since: Time) {
         const LONGEST_NS: u64 = LONGEST.as_nanos() as u64;
         const ALONE_NS: u64 = ALONE.as_nanos() as u64;
@@ -179,7 +179,7 @@ impl Pace {
         }
     }
 
-    /// Adapts the rest to what an operation took beside copies. If that was too long, the rest
+    /// Adapts the rest to the latency of an operation beside copies. If that was too long, the rest
     /// grows by 99 parts, otherwise it shrinks by one part. So it settles where one operation in a
     /// hundred takes too long.
     fn give(&mut self, took: Duration) {
@@ -196,8 +196,8 @@ impl Pace {
         }
     }
 
-    /// Returns the duration that one operation in a hundred may exceed. `None` while it is unknown
-    /// what they take without copies.
+    /// Returns the duration that one operation in a hundred may exceed. `None` while their latency
+    /// without copies is unknown.
     fn bound_of(&self, policy: &Policy) -> Option<Duration> {
         let ns = match policy.micros {
             0 => self.alone.ns / 100 * u64::from(policy.percent),
@@ -250,7 +250,7 @@ impl Pace {
             return 0;
         }
         let (owed, len) = (self.owed(end, purpose), u64::from(self.size(end, purpose, limits)));
-        let rests = u64::from(owed > len); // in place of one that rests
+        let rests = u64::from(owed > len); // in place of one that is delayed
         (owed.div_ceil(len) + rests).min(limits.copies.into()) as u32
     }
 
@@ -303,7 +303,7 @@ impl Pace {
         self.policy(purpose).is_by_latency()
     }
 
-    /// Notes that a copy begins.
+    /// Records that a copy begins.
     pub(crate) fn begun(&mut self, now: Time, purpose: Purpose) {
         if self.copied.is_none_or(|at| now.since(at) > ALONE) {
             (self.yields, self.begins) = (LONGEST, true);
@@ -317,8 +317,8 @@ impl Pace {
         (self.copied, self.latest) = (Some(now), purpose);
     }
 
-    /// Notes that a copy of this many bytes has ended. It `took` that long at this device, and was
-    /// in flight since `since`.
+    /// Records that a copy of this many bytes has ended. It `took` that long at this device, and
+    /// was in flight since `since`.
     pub(crate) fn ended(
         &mut self,
         now: Time,
@@ -343,9 +343,9 @@ impl Pace {
             _ if !policy.is_by_latency() => self.took[end] * policy.rest,
             None => self.took[end],
             Some(_) => {
-                // Slow operations come in bunches. If the rest could not grow beyond what the floor
-                // allows, it would be short again before as many others were served as the bunch is
-                // worth. Until the first slow operation it need not grow.
+                // Slow operations come in bunches. So the rest may grow beyond what the floor
+                // allows. Otherwise it would be short again too early: each slow operation has to
+                // be weighed against 99 others. Until the first slow operation it need not grow.
                 if self.begins {
                     self.yields = self.yields.min(whole * 4);
                 }
@@ -494,7 +494,7 @@ mod tests {
         assert!(settled(Policy::latency_micros(20_000, floor), takes) < ms(1), "they are short");
         let both = limits(Policy::latency_micros(50, floor), Policy::latency_percent(200, floor));
         assert_eq!(settled_for(Purpose::Move, both, takes), twice, "each has its own bound");
-        // Requests take too long whatever copies do: the floor holds.
+        // Requests take too long with and without copies: the floor holds.
         let never = settled(Policy::latency_percent(200, floor), |_| ms(10));
         assert_eq!(never, Duration::from_micros(61_500));
     }

@@ -32,21 +32,21 @@ use seam::{Buf, Effects, Note, Started, UnitStore};
 use wire::message::{Io, Replicated};
 use wire::{Body, PeerLink, Status};
 
-/// How far a write of a client has come.
+/// The progress of a client's write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Progress {
     /// It waits, and changes nothing yet.
     Waits,
-    /// Other replicas need its blocks whole, and it is written here.
+    /// It is written here, and other replicas need its blocks whole.
     NeedsWhole,
-    /// It can be written here: every replica that counts has space for it.
+    /// It can be written here: every needed replica has space for it.
     Starts,
-    /// The client has to be answered now, or not. It is over, or goes on.
+    /// `answered`: the client has to be answered now. `over`: nothing is left to do.
     Is { answered: bool, over: bool },
 }
 
 impl Op {
-    /// Returns how far a write of a client has come. `needed`: the replicas whose answers an
+    /// Returns the progress of a client's write. `needed`: the replicas whose answers an
     /// acknowledgement needs; `met`: all of them have answered (R1).
     #[inline]
     fn progress(&self, needed: ReplicaSet, met: bool) -> Progress {
@@ -103,8 +103,8 @@ impl Replica {
         if !fits::<SECTOR>(at, len) {
             return Err(Status::OutOfRange);
         }
-        // A forgotten write is described by the number after its own, and there is none after this
-        // (R8).
+        // A forgotten write is described by the number after its own, and no number comes after
+        // this one (R8).
         if request.client.seq == u64::MAX {
             return Err(Status::OutOfRange);
         }
@@ -323,7 +323,7 @@ impl<S: UnitStore> Mirror<S> {
         self.heard(now, from, m.sender, out);
         let Replicated { op: key, group, status, .. } = *m;
         let Some(op) = self.ops.get_mut(key) else { return };
-        // What has no place in the stream yet was sent to nobody.
+        // An operation without a place in the stream was sent to no replica.
         if op.group != group || op.lsn != m.lsn || m.lsn == Lsn(0) || op.is_orphan() {
             return;
         }
@@ -342,7 +342,7 @@ impl<S: UnitStore> Mirror<S> {
             self.windows.answered(now, from, bytes, number);
         }
         match status {
-            _ if !counts => {} // a joiner that was cut off, which only gives room back
+            _ if !counts => {} // a joiner that was cut off: its answer only frees room
             Status::Ok => self.check_sent(now, key, out),
             Status::Full => self.refused(now, key, from, member, out),
             Status::SendWhole => self.damaged_there(now, key, member, out),
@@ -405,7 +405,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Acknowledges a write: R1 is met. If no other replica is in sync, the written blocks become
     /// dirty, even if a joiner has them already, because it may come back without them.
     fn answer_write(&mut self, key: u64, out: &mut Effects) {
-        // What other replicas still have to do doesn't count as an operation of a client any more.
+        // From here on, the work of other replicas doesn't count as an operation of a client.
         let op = self.ops.answered(key).expect("the operation lives");
         let (unit, at, len) = (op.unit, op.at, op.len);
         let (group, bytes) = (op.group, op.body.len() as u64);
@@ -423,7 +423,7 @@ impl<S: UnitStore> Mirror<S> {
         self.reply(Caller::new(asker, group), status, out);
     }
 
-    /// Ends a client's operation of which nothing, or nothing more, has to be done.
+    /// Ends a client's operation, for which nothing is left to do.
     pub(crate) fn finish_client(&mut self, key: u64, status: Status, out: &mut Effects) {
         let op = self.end_op(key);
         if let Some(client) = op.work.client() {

@@ -1,23 +1,24 @@
-//! Repairs damaged blocks: what the unit store calls corrupt is read from another replica and
-//! rewritten (rule R13).
+//! Repairs damaged blocks: blocks that the unit store reports as corrupt are read from another
+//! replica and rewritten (rule R13).
 //!
 //! The primary asks one replica after the other for the blocks until one can read them. It rewrites
 //! them whole and repeats the operation that met the damage. A secondary that can't complete a
-//! partial write says so and gets the blocks whole, as another write of the stream in the name of
-//! the same client write.
+//! partial write says so. It gets the blocks whole, as another write of the stream under the name
+//! of the same client write.
 //!
-//! Both happen while the operation has its range exclusively (a read that met damage waits for
-//! that, and reads again), so nothing that overlaps is in flight. Therefore any in-sync replica has
-//! what the blocks should hold, or what they held before this very write, which is then done again.
-//! In a settle either copy's content will do, together with its list of executed writes. For a
-//! joiner that no acknowledgement needs, no range is held: the sync copies the blocks to it.
+//! Both happen while the operation has its range exclusively, so nothing that overlaps is in
+//! flight. (A read that met damage waits for the exclusive range, and reads again.) Therefore any
+//! in-sync replica has the right content of the blocks, or the content before this very write,
+//! which is then done again. In a settle either copy's content will do, together with its list of
+//! executed writes. For a joiner that no acknowledgement needs, no range is held: the sync copies
+//! the blocks to it.
 //!
 //! If no in-sync replica has the blocks, the read or write ends with a media error, and the write
 //! has changed nothing. A sync copies damage like content, for two reasons: damage must not keep a
 //! joiner out for ever, and two copies must not differ once both can be read again.
 //!
-//! A device that can't read what was just rewritten has failed. This process ends, and the other
-//! copy serves.
+//! A device that can't read blocks that were just rewritten has failed. This process ends, and the
+//! other copy serves.
 
 use crate::executed::from_records;
 use crate::members::ReplicaSet;
@@ -36,7 +37,7 @@ use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
 
-/// How long until a copy of unreadable blocks is tried once more.
+/// How long to wait before a copy of unreadable blocks is tried once more.
 const READ_AGAIN: Duration = Duration::from_secs(1);
 
 impl<S: UnitStore> Mirror<S> {
@@ -46,7 +47,7 @@ impl<S: UnitStore> Mirror<S> {
             return self.bad_body(now, key, out);
         }
         let DiskError::Corrupt { first, blocks } = error else {
-            // The content of the device is unknown now: this process must not go on.
+            // The content of the device is unknown now: this process must not continue.
             self.failures.fail();
             return;
         };
@@ -83,8 +84,8 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Repeats a read that shares its range and has met damage, when it has the range exclusively.
-    /// Other reads may have met the same damage, and no two may write the blocks at once.
+    /// Makes a read that has met damage wait for its range exclusively, and then repeats it. Other
+    /// reads may have met the same damage, and no two may write the blocks at once.
     fn read_alone(&mut self, key: u64) {
         let op = self.ops.get_mut(key).expect("the caller has it");
         op.alone = true;
@@ -95,7 +96,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Handles a write whose body has changed in memory since it came. If no other replica may have
     /// done the write, its sender has to send it again. Otherwise it is unknown what else has
-    /// changed in this memory, and this process must not go on.
+    /// changed in this memory, and this process must not continue.
     fn bad_body(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get_mut(key).expect("an operation lives while its job runs");
         op.local = Local::NotStarted;
@@ -289,7 +290,7 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Handles a write whose blocks can't be read back here, and which another replica needs whole.
-    /// The write has caused the damage: its blocks are repaired with what they held before, and it
+    /// The write has caused the damage: its blocks are repaired with their earlier content, and it
     /// is done again.
     fn write_over(
         &mut self,
@@ -373,8 +374,8 @@ impl<S: UnitStore> Mirror<S> {
                 let bad = BlockSet::from_range(first.into()..(first + blocks).into());
                 self.skip_copy(now, key, bad, out);
             }
-            // A replica may have done the write, and others can't: it has to leave the in-sync set
-            // before this is answered.
+            // A replica may have done the write although others can't. It has to leave the in-sync
+            // set before this write is answered.
             Work::Write(Write { whole, .. })
                 if !whole.sent.is_empty() || !whole.needed.contains_all(needed) =>
             {
@@ -461,8 +462,8 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Reads the requested blocks, which have their range lock. What a deleted volume held is gone
-    /// here, so zeros would be a wrong answer.
+    /// Reads the requested blocks, which have their range lock. The data of a deleted volume is
+    /// gone here, so zeros would be a wrong answer.
     pub(crate) fn start_fetch(&mut self, now: Time, key: u64, out: &mut Effects) {
         let op = self.ops.get(key).expect("the operation lives");
         if let Work::Fetch(asker) = op.work
@@ -542,9 +543,9 @@ impl<S: UnitStore> Mirror<S> {
         self.check_sent(now, key, out);
     }
 
-    /// Has the whole blocks read and sent once more, to all replicas that have not answered: they
-    /// have changed in a replica's memory and were not written. A secondary whose scrubber has
-    /// asked for them asks again.
+    /// Reads and sends the whole blocks once more, to all replicas that have not answered: the
+    /// blocks have changed in a replica's memory and were not written. A secondary whose scrubber
+    /// has asked for them asks again.
     fn send_whole_again(&mut self, now: Time, key: u64, of: Option<u64>, out: &mut Effects) {
         let op = self.end_op(key);
         let left = op.sent.without(op.acked);
@@ -608,8 +609,8 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Ends the sending of whole blocks when all replicas have them, and continues the write of
-    /// which they are a part: the replicas have it now, too.
+    /// Ends the sending of whole blocks when all replicas have them, and continues the write that
+    /// they belong to: the replicas have that now, too.
     pub(crate) fn check_whole(&mut self, now: Time, key: u64, of: Option<u64>, out: &mut Effects) {
         let op = self.ops.get(key).expect("the caller has it");
         if op.lsn.0 == 0 || !op.acked.contains_all(op.sent) {

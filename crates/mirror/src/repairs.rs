@@ -61,15 +61,15 @@ impl Repairs {
         self.by_op.get(&key).copied()
     }
 
-    /// Returns true if a repair of the operation has rewritten one of these blocks: the device has
-    /// not kept it.
+    /// Returns true if a repair of the operation has rewritten one of these blocks before: the
+    /// device has not kept that repair.
     pub(crate) fn was_in_vain(&self, key: u64, (first, blocks): (u16, u16)) -> bool {
         let bad = BlockSet::from_range(first.into()..(first + blocks).into());
         let mended = self.by_op.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
         !mended.and(bad).is_empty()
     }
 
-    /// The operation waits for these blocks, and `from` is asked for them.
+    /// Starts a repair: the operation waits for these blocks, and `from` is asked for them.
     pub(crate) fn begin(&mut self, key: u64, from: DeviceId, damage: (u16, u16)) {
         assert!(!self.was_in_vain(key, damage), "each repair is of other blocks");
         let (asked, damaged, (first, blocks)) = (Time::ZERO, ReplicaSet::default(), damage);
@@ -77,15 +77,15 @@ impl Repairs {
         self.by_op.insert(key, Repair { from, asked, damaged, first, blocks, before });
     }
 
-    /// The replica is asked now, perhaps once more. Returns the repair.
+    /// Records that the replica is asked now, perhaps once more. Returns the repair.
     pub(crate) fn ask(&mut self, now: Time, key: u64) -> Option<Repair> {
         let repair = self.by_op.get_mut(&key)?;
         repair.asked = now;
         Some(*repair)
     }
 
-    /// The replica that was asked can't read the blocks. Returns the next one to be asked, out of
-    /// the `needed` ones; `None` if none is left.
+    /// Records that the asked replica can't read the blocks. Returns the next one to be asked, out
+    /// of the `needed` ones; `None` if none is left.
     pub(crate) fn ask_next(
         &mut self,
         key: u64,
@@ -99,7 +99,7 @@ impl Repairs {
         Some(next)
     }
 
-    /// The operation waits for no blocks any more.
+    /// Ends the repair that the operation waits for.
     pub(crate) fn end(&mut self, key: u64) {
         self.by_op.remove(&key);
     }

@@ -19,7 +19,7 @@ use seam::record::{Dirty, ReplicaRecord};
 /// The role of a replica in its present epoch.
 #[derive(Debug)]
 pub(crate) enum Role {
-    /// None: the replica is not in sync, the group is down, or the configuration is about to
+    /// No role: the replica is not in sync, the group is down, or the configuration is about to
     /// change.
     Out,
     Primary(Primary),
@@ -29,13 +29,14 @@ pub(crate) enum Role {
 /// The state of a primary in one epoch.
 #[derive(Debug, Default)]
 pub(crate) struct Primary {
-    /// It serves. Before that it settles, or waits until leases of a former primary have run out.
+    /// True while it serves. Before that it settles, or waits until leases of a former primary have
+    /// run out.
     pub active: bool,
     /// The last lsn that was assigned.
     pub last: Lsn,
     /// The number of the last question for a peer's state; 0 before the first.
     pub questions: u64,
-    /// Operations with an lsn, from the oldest that is not finished on; lsns are consecutive.
+    /// Operations with an lsn, beginning with the oldest unfinished one; lsns are consecutive.
     pub stream: VecDeque<StreamEntry>,
     /// Operations that wait for `active`, in order of arrival, without locks.
     pub held: VecDeque<u64>,
@@ -86,7 +87,7 @@ impl Primary {
         self.last
     }
 
-    /// Returns the operations of the stream that are not finished, from the oldest on.
+    /// Returns the unfinished operations of the stream, the oldest first.
     pub(crate) fn in_flight<'a>(&'a self, ops: &'a Ops) -> impl Iterator<Item = &'a Op> {
         let pending = self.stream.iter().filter(|e| !e.done);
         pending.map(|e| ops.get(e.op).expect("an operation of the stream lives"))
@@ -111,7 +112,8 @@ impl Primary {
         others.count() as u32
     }
 
-    /// Returns the commit point, if no frame has carried it to the secondaries. It counts as told.
+    /// Returns the commit point, if no frame has carried it to the secondaries. It counts as sent
+    /// from then on.
     pub(crate) fn tell_commit(&mut self) -> Option<Lsn> {
         self.untold = false;
         let before = core::mem::replace(&mut self.told, self.commit);
@@ -213,7 +215,7 @@ impl Replica {
         self.config.in_sync.len() < self.config.replicas.len().min(2)
     }
 
-    /// Notes that every replica has these blocks. Returns true if the unit store is to be told.
+    /// Records that every replica has these blocks. Returns true if the unit store is to be told.
     #[inline]
     pub(crate) fn on_all(&mut self, unit: UnitKey, blocks: BlockSet) -> bool {
         let whole = !self.is_only_in_sync();
@@ -246,7 +248,7 @@ impl Replica {
         dirty
     }
 
-    /// The configuration ends: what is in flight is uncertain, and becomes dirty.
+    /// Makes everything in flight dirty: it is uncertain when the configuration ends.
     pub(crate) fn fold_uncertain(&mut self, ops: &Ops) {
         let dirty = &mut self.record.dirty;
         match &mut self.role {
@@ -325,7 +327,7 @@ mod tests {
         let next = enter(4, &[second, joiner]);
         assert_eq!((primary.skipped(next, second), primary.skipped(next, joiner)), (2, 0));
         assert_eq!(primary.skipped(copies[1], joiner), 0);
-        // All replicas have what has left the stream: the commit point covers it.
+        // All replicas have the operations that have left the stream: the commit point covers them.
         [write, copies[0], copies[1]].into_iter().for_each(|lsn| primary.leave(lsn));
         assert_eq!((primary.commit, primary.skipped(next, second)), (copies[1], 0));
     }

@@ -1,5 +1,5 @@
-//! All replicas of one shard, and what they say of themselves: to the owner, to an MDM, and to the
-//! judges of the simulator.
+//! All replicas of one shard, and reports about them: to the owner, to an MDM, and to the judges of
+//! the simulator.
 //!
 //! Invariant: a group has one replica here, or none. One that has left its group stays, because it
 //! knows in which epoch it acted (R2).
@@ -135,7 +135,7 @@ impl Replicas {
         }
     }
 
-    /// Returns true if the configuration in which an operation began has ended.
+    /// Returns true if the configuration in which this operation began has ended.
     pub(crate) fn are_past(&self, op: Option<&Op>) -> bool {
         let op = op.expect("the caller has it");
         let changing = self.get(op.group).is_none_or(|r| r.next.is_some());
@@ -227,7 +227,7 @@ impl Replicas {
         ops.sort_ready(before);
     }
 
-    // ---- what they say ----
+    // ---- reports ----
 
     /// Returns every group that has a replica here, in order.
     pub fn groups(&self) -> Vec<GroupId> {
@@ -293,7 +293,7 @@ impl Replicas {
         lives.max().unwrap_or_default()
     }
 
-    /// Forgets what is to be copied or settled of a deleted volume.
+    /// Forgets the blocks of a deleted volume that are to be copied or settled.
     pub(crate) fn drop_volume(&mut self, volume: VolumeId) {
         for replica in self.by_group.values_mut() {
             replica.record.dirty.drop_volume(volume);

@@ -1,6 +1,6 @@
 //! How a shard carries out syncs (rules R6 and R11): the questions to peers and their answers, the
-//! copies, the seals, and what a link that breaks or comes back means. [`crate::sync`] says how a
-//! sync goes on.
+//! copies, the seals, and links that break or come back. [`crate::sync`] decides the next step of a
+//! sync.
 
 use crate::members::ReplicaSet;
 use crate::mirror::Mirror;
@@ -21,8 +21,8 @@ use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
 
 impl Replica {
-    /// All peers have told their state: adds to Todo what this side knows. `reaches`: the dirty
-    /// sets of both sides reach back far enough to name every difference.
+    /// Adds the blocks that this side knows to `todo`, after all peers have told their state.
+    /// `reaches`: the dirty sets of both sides reach back far enough to name every difference.
     fn plan_copies(
         &mut self,
         group: GroupId,
@@ -44,7 +44,7 @@ impl Replica {
         if mutant::on(Mutant::NoSettle) && sync.joiner.is_none() {
             sync.todo.clear();
         }
-        // What is in flight and was not sent to the peer is in no dirty set yet.
+        // Writes that are in flight and were not sent to the peer are in no dirty set yet.
         for entry in primary.stream.iter().filter(|e| !e.done) {
             let op = ops.get(entry.op).expect("an operation of the stream lives");
             if !op.sent.intersects(peer) {
@@ -65,7 +65,7 @@ impl<S: UnitStore> Mirror<S> {
         idle: bool,
         out: &mut Effects,
     ) {
-        // Until it has read and done what it was sent earlier, the joiner only answers, and its
+        // Until the joiner has read and done all earlier operations, it only answers, and its
         // stream begins with the next question.
         let streaming = idle && self.windows.is_clear(joiner, group);
         let sends = self.windows.sends();
@@ -257,7 +257,7 @@ impl<S: UnitStore> Mirror<S> {
         self.advance(now, group, out);
     }
 
-    /// A peer can't tell its state now: it may not know the epoch yet.
+    /// Handles a peer that can't tell its state now: it may not know the epoch yet.
     fn state_refused(&mut self, now: Time, group: GroupId, question: u64, out: &mut Effects) {
         let Some(sync) = self.replicas.sync_mut(group) else { return };
         let patience = sync.refused(question);
@@ -269,7 +269,7 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Tells a joiner to delete what it has of the group: nobody knows what differs in it.
+    /// Tells a joiner to delete what it has of the group, because it is unknown what differs in it.
     fn wipe_joiner(&mut self, now: Time, group: GroupId, out: &mut Effects) {
         self.cut(now, group, out);
         let Some(primary) = self.replicas.primary_mut(group) else { return };
@@ -489,8 +489,8 @@ impl<S: UnitStore> Mirror<S> {
 
     // ---- peers ----
 
-    /// A link that this device dialled to a replica is welcomed: sends again, in order, what the
-    /// replica may lack, as far as there is room.
+    /// Handles the welcome on a link that this device dialled to a replica. Sends again, in order,
+    /// what the replica may lack, as far as there is room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
         if self.windows.connect(device, Some(link)) {
             self.replicas.unpark_all(&mut self.ops);
@@ -528,8 +528,8 @@ impl<S: UnitStore> Mirror<S> {
         self.pump(now, out);
     }
 
-    /// The link to a device is gone. A joiner is cut off, so that clients don't wait for it. An
-    /// in-sync replica is waited for.
+    /// Handles the loss of the link to a device. Cuts a joiner off, so that clients don't wait for
+    /// it. Waits for an in-sync replica.
     pub fn peer_down(&mut self, now: Time, device: DeviceId, out: &mut Effects) {
         if self.windows.connect(device, None) {
             self.replicas.unpark_all(&mut self.ops);

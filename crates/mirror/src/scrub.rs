@@ -28,12 +28,13 @@ use wire::message::{Damage, UnitRange};
 
 /// Bytes of one read at most: long enough for a disk, short enough for a client that waits for it.
 const RUN: u32 = 256 << 10;
-/// How long until a range is tried again if its group is not ready, or if it is being repaired.
+/// How long to wait before a range is tried again if its group is not ready, or if it is being
+/// repaired.
 const AGAIN: Duration = Duration::from_millis(100);
 /// Number of such tries before damage is given up.
 const TRIES: u32 = 100;
-/// Operations for the reports of one device, at most. Its scrubber reports one range at a time,
-/// but goes on when it has given a range up.
+/// Operations for the reports of one device, at most. Its scrubber reports one range at a time, but
+/// continues when it has given a range up.
 const REPORTS: usize = 8;
 /// Number of such tries before a group is skipped.
 const WAITS: u32 = 30;
@@ -88,7 +89,7 @@ pub(crate) struct Scrub {
     range: Option<Range>,
     /// The operation that reads the range.
     op: Option<u64>,
-    /// Groups for which this pass has waited in vain.
+    /// Groups that this pass skips, because they were not ready in time.
     unready: BTreeSet<GroupId>,
     /// When there is something to do.
     due: Option<Time>,
@@ -118,7 +119,7 @@ impl Scrub {
 
     // ---- the pass ----
 
-    /// Begins a pass, over again if one is running. The device holds this many bytes.
+    /// Begins a pass, and restarts one that is running. The device holds this many bytes.
     fn begin(&mut self, now: Time, held: u64) {
         if self.speed == 0 {
             return;
@@ -159,7 +160,7 @@ impl Scrub {
         }
     }
 
-    /// Decides what is done with the range. Returns the operation that reads it now. Otherwise the
+    /// Decides what to do with the range. Returns the operation that reads it now. Otherwise the
     /// range is tried again later, or skipped. `missed`: its bytes should have been read.
     fn choose(&mut self, now: Time, ready: Ready, missed: bool) -> Option<Op> {
         assert!(self.op.is_none(), "one read of a scrub runs");
@@ -185,7 +186,7 @@ impl Scrub {
         None
     }
 
-    /// This operation reads the range.
+    /// Records that this operation reads the range.
     fn reads(&mut self, key: u64) {
         self.op = Some(key);
     }
@@ -198,8 +199,8 @@ impl Scrub {
         self.due = Some(now + AGAIN);
     }
 
-    /// The operation reads no more. Returns true if it has read the range of this pass, or would
-    /// have.
+    /// Records that the operation has ended. Returns true if it is the one that reads the range of
+    /// this pass.
     fn ends(&mut self, key: u64) -> bool {
         let mine = self.op == Some(key);
         if mine {
@@ -208,7 +209,7 @@ impl Scrub {
         mine
     }
 
-    /// The operation ended without a result, because its configuration ended.
+    /// Handles an operation that ended without a result, because its configuration ended.
     pub(crate) fn dropped(&mut self, key: u64) {
         if self.ends(key) {
             self.due = Some(Time::ZERO);
@@ -217,8 +218,8 @@ impl Scrub {
 
     // ---- damage ----
 
-    /// The operation has read its range, which is whole. Returns the bytes that were reported to
-    /// the primary: they have come.
+    /// Handles an operation that has read its whole range without damage. Returns the bytes of
+    /// damage that was reported to the primary: their repair has arrived.
     fn is_whole(&mut self, key: u64) -> u64 {
         let range = if self.ends(key) { self.range.take() } else { None };
         let Some(range) = range else { return 0 };
@@ -232,8 +233,8 @@ impl Scrub {
         bytes
     }
 
-    /// The operation has met damage. Counts it if it is new, and returns the bytes of earlier
-    /// damage that were reported to the primary: they have come.
+    /// Handles an operation that has met damage. Counts the damage if it is new, and returns the
+    /// bytes of earlier damage that was reported to the primary: their repair has arrived.
     fn finds(&mut self, key: u64, damage: (u16, u16)) -> u64 {
         let range = self.range.filter(|r| self.op == Some(key) && r.told != Some(damage));
         let Some(range) = range else { return 0 };
@@ -241,8 +242,8 @@ impl Scrub {
         self.count_mended(range.told)
     }
 
-    /// The operation of a secondary has met damage, and ends. Returns true if the primary is to be
-    /// asked for the blocks, which are read again later. Gives up after [`TRIES`].
+    /// Handles the end of a secondary's operation that has met damage. Returns true if the primary
+    /// is to be asked for the blocks, which are read again later. Gives up after [`TRIES`].
     fn asks(&mut self, now: Time, key: u64, damage: (u16, u16)) -> bool {
         if !self.ends(key) {
             return false;
@@ -259,8 +260,8 @@ impl Scrub {
         true
     }
 
-    /// The primary asks for blocks that are damaged here as well. If they were reported to it, they
-    /// are read once more and given up.
+    /// Handles the primary's request for blocks that are damaged here as well. If they were
+    /// reported to it, they are read once more and given up.
     pub(crate) fn is_hopeless(&mut self, now: Time, op: &Op, (first, blocks): (u16, u16)) {
         let here = self.range.as_mut().filter(|r| (r.group, r.unit) == (op.group, op.unit));
         let Some(range) = here else { return };
@@ -278,15 +279,15 @@ impl Scrub {
         }
     }
 
-    /// The operation ends because no in-sync replica has the blocks: the range continues behind
-    /// them.
+    /// Handles an operation that ends because no in-sync replica has the blocks. The range
+    /// continues after them.
     pub(crate) fn gives_up(&mut self, now: Time, key: u64, damage: (u16, u16)) {
         if self.ends(key) {
             self.pass_over(now, damage);
         }
     }
 
-    /// Counts damage that is given up, and continues behind it.
+    /// Counts damage that is given up, and continues after it.
     fn pass_over(&mut self, now: Time, (first, blocks): (u16, u16)) {
         self.due = Some(now);
         let Some(range) = &mut self.range else { return };
@@ -300,7 +301,7 @@ impl Scrub {
 
     // ---- the primaries ----
 
-    /// Notes that a primary's beacon came on this link.
+    /// Records that a primary's beacon came on this link.
     pub(crate) fn heard(&mut self, from: DeviceId, link: PeerLink) {
         self.leaders.insert(from, link);
     }
@@ -324,7 +325,7 @@ fn readiness(replica: &Replica, me: DeviceId) -> Ready {
 }
 
 /// Returns true if this replica should be a good copy, or is to become the second one. Any other
-/// copy is of no use any more, or was just written beside two good ones.
+/// copy is no longer needed, or was just written while there are two good ones.
 fn is_missed(replica: &Replica, me: DeviceId) -> bool {
     replica.config.in_sync.contains(&me) || replica.is_only_in_sync()
 }
@@ -335,8 +336,8 @@ impl<S: UnitStore> Mirror<S> {
         self.scrub.stats()
     }
 
-    /// Begins a pass now, over again if one is running. When it ends, everything has been read that
-    /// the device holds at this moment.
+    /// Begins a pass now, and restarts one that is running. When it ends, everything that the
+    /// device holds at this moment has been read.
     pub fn begin_scrub(&mut self, now: Time) {
         self.scrub.begin(now, self.store.used());
     }

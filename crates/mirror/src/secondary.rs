@@ -1,6 +1,6 @@
-//! The secondary and the joiner of a group, in one epoch: how much of the primary's stream has
-//! arrived, and which of its blocks may differ from other replicas. [`crate::stream`] takes the
-//! frames and executes them.
+//! The secondary or joiner of a group, in one epoch: how much of the primary's stream has arrived,
+//! and which blocks may differ from other replicas. [`crate::stream`] takes the frames and executes
+//! them.
 //!
 //! A write is *uncertain* while it is above the commit point, because another replica may lack it.
 //! When a configuration ends, uncertain writes go to the dirty set.
@@ -22,7 +22,7 @@ use seam::record::{Dirty, ExecutedList};
 use wire::message::{Replicate, SyncStart};
 use wire::{PeerLink, Status};
 
-/// Number of uncertain writes before the seal beyond which they are kept as dirty blocks instead.
+/// The most uncertain writes before the seal. One more turns all of them into dirty blocks.
 pub(crate) const UNCERTAIN_MAX: usize = 256;
 
 /// Where a frame belongs in the stream.
@@ -38,7 +38,7 @@ pub(crate) enum Place {
     Gap,
 }
 
-/// What has become of a write that arrives a second time.
+/// The result of a write that arrives a second time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Taken {
     /// This operation does it.
@@ -47,14 +47,14 @@ pub(crate) enum Taken {
     Over(Status),
 }
 
-/// What a seal means to a secondary.
+/// What a secondary has to do for a seal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Sealing {
     /// It is durable already.
     Done,
     /// Not everything has come, or the stream has begun again.
     Behind,
-    /// It has to be made durable.
+    /// It has to be made durable now.
     Begin,
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct Secondary {
     /// The list of executed writes of the primary, as of the start of the sync; empty after the
     /// seal.
     source: ExecutedList,
-    /// The primary's question for this replica's state. It is answered when everything is done that
-    /// came before it.
+    /// The primary's question for this replica's state. It is answered when everything that came
+    /// before it is done.
     asked: Option<(PeerLink, SyncStart)>,
     /// The link on which the primary has asked to delete everything. That waits until no job runs.
     wipe: Option<(PeerLink, u64)>,
@@ -126,7 +126,7 @@ impl Secondary {
         self.uncertain.iter().map(|(_, unit, blocks)| (*unit, *blocks))
     }
 
-    /// Returns the list of executed writes that copies from the primary bring with them.
+    /// Returns the list of executed writes that comes with copies from the primary.
     pub(crate) fn source(&self) -> &ExecutedList {
         &self.source
     }
@@ -138,8 +138,8 @@ impl Secondary {
 
     /// Advances the commit point: writes up to `commit` are on every replica that they were sent
     /// to. Before the seal they stay uncertain, because a replica may lack what another one has.
-    /// With `tidy` the unit store is to be told what is clean. Returns true if there is something
-    /// to tell.
+    /// With `tidy` the unit store has to learn which blocks are clean. Returns true if there are
+    /// such blocks.
     pub(crate) fn commit(&mut self, commit: Lsn, tidy: bool) -> bool {
         // The primary doesn't send these again.
         self.refused.retain(|(lsn, _)| *lsn > commit);
@@ -188,7 +188,7 @@ impl Secondary {
         }
     }
 
-    /// Returns what has become of a write that was taken before.
+    /// Returns the result of a write that was taken before.
     pub(crate) fn taken(&self, lsn: Lsn) -> Taken {
         let running = self.running.iter().find(|(l, _)| *l == lsn);
         let refused = self.refused.iter().find(|(l, _)| *l == lsn);
@@ -198,7 +198,7 @@ impl Secondary {
         }
     }
 
-    /// A write ends: it is durable, or was refused.
+    /// Records that a write has ended: it is durable, or was refused.
     pub(crate) fn end(&mut self, lsn: Lsn, status: Status) {
         self.running.retain(|(l, _)| *l != lsn);
         if status != Status::Ok {
@@ -208,8 +208,8 @@ impl Secondary {
 
     // ---- the sync ----
 
-    /// The primary asks for this replica's state: its stream begins again, and copies come with
-    /// `source`. What was uncertain becomes dirty.
+    /// Handles the primary's question for this replica's state. Its stream begins again, and copies
+    /// come with `source`. Uncertain writes become dirty.
     pub(crate) fn ask(
         &mut self,
         link: PeerLink,
@@ -233,8 +233,8 @@ impl Secondary {
 
     /// Takes the primary's question if everything is done that came before it: writes, and the seal
     /// of an earlier stream, which is not durable yet if it `seals`. The answer lets the primary
-    /// send more, and a replica whose device hangs would have to hold all of that in memory, and
-    /// would hang again in the next seal, for which clients wait.
+    /// send more. If the replica's device hangs, it would have to hold all of that in memory, and
+    /// would hang again in the next seal, which makes clients wait.
     pub(crate) fn take_question(&mut self, seals: bool) -> Option<(PeerLink, SyncStart)> {
         let (_, asked) = self.asked.as_ref()?;
         let writes = self.running.iter().any(|(lsn, _)| *lsn <= asked.after)
@@ -243,18 +243,18 @@ impl Secondary {
         self.asked.take_if(|_| done)
     }
 
-    /// The primary orders to delete everything. Its stream ends.
+    /// Handles the primary's order to delete everything. Its stream ends.
     pub(crate) fn order_wipe(&mut self, link: PeerLink, question: u64) {
         (self.started, self.asked) = (false, None);
         self.wipe = Some((link, question));
     }
 
-    /// Takes that order, because no job runs.
+    /// Takes that order, once no job runs.
     pub(crate) fn take_wipe(&mut self) -> Option<(PeerLink, u64)> {
         self.wipe.take()
     }
 
-    /// Returns what a seal of this lsn means.
+    /// Returns what has to be done for a seal of this lsn.
     pub(crate) fn sealing(&self, lsn: Lsn) -> Sealing {
         match self.started && self.last == lsn {
             _ if self.sealed == Some(lsn) => Sealing::Done,
@@ -263,13 +263,14 @@ impl Secondary {
         }
     }
 
-    /// It is equal to the primary, or has nothing any more: nothing is uncertain.
+    /// Drops all uncertain writes: the replica is equal to the primary, or has nothing any more.
     pub(crate) fn clear_uncertain(&mut self) {
         self.uncertain.clear();
     }
 
-    /// A seal is durable. Returns the primary if this replica counts as equal from now on, and
-    /// `None` if the primary has asked for its state since: then another seal ends the stream.
+    /// Handles a seal that is durable now. Returns the primary if this replica counts as equal from
+    /// now on, and `None` if the primary has asked for its state since: then another seal ends the
+    /// stream.
     pub(crate) fn seal(&mut self, lsn: Lsn) -> Option<DeviceId> {
         if self.last != lsn || self.asked.is_some() {
             return None;

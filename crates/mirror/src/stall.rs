@@ -1,10 +1,11 @@
-//! Joiners that stall. A joiner that no acknowledgement needs is waited for as long as it answers,
-//! and cut off when it **stalls**: clients wait for room and nothing is answered for
-//! `suspect_after`, or the same operation of a group is the oldest unacknowledged one for
-//! [`STALL_FACTOR`] times as long, because copies and the seal hold clients back, too.
+//! Joiners that stall. A primary waits for a joiner that no acknowledgement needs for as long as it
+//! answers. It cuts the joiner off when it **stalls**: either clients wait for room and nothing is
+//! answered for `suspect_after`, or the same operation of a group is the oldest unacknowledged one
+//! for [`STALL_FACTOR`] times as long. The latter matters because copies and the seal hold clients
+//! back, too.
 //!
-//! Invariant: a joiner that has answered nothing at all gets no stream before it has told its state
-//! wherever it had something to do.
+//! Invariant: a joiner that was cut off because it answered nothing at all gets no stream before it
+//! has told its state in every group in which it had something to do.
 
 use crate::mirror::Mirror;
 use crate::ops::Ops;
@@ -23,8 +24,8 @@ const STALL_FACTOR: u32 = 5;
 const ASK_BEHIND: Duration = Duration::from_secs(1);
 
 impl Primary {
-    /// Returns true if its joiner stalls, and can be cut off. What this process did before `awake`
-    /// doesn't count. `within` is `suspect_after`.
+    /// Returns true if its joiner stalls, and can be cut off. Only the time since `awake` counts.
+    /// `within` is `suspect_after`.
     fn stalls(
         &mut self,
         times @ (now, awake): (Time, Time),
@@ -39,10 +40,10 @@ impl Primary {
         (stuck || mute) && self.sync.as_ref().is_some_and(Sync::can_be_cut)
     }
 
-    /// Returns true if the joiner has had the same oldest unacknowledged operation
-    /// for too long, and not because of what was sent to it earlier: a window may hold more work
-    /// than the joiner can do in that time, and its device may do one thing after the other. What
-    /// waits for room here has not been sent.
+    /// Returns true if the joiner has had the same oldest unacknowledged operation for too long,
+    /// and not because of earlier operations: a window may hold more work than the joiner can do in
+    /// that time, and its device may do one thing after the other. Operations that wait for room
+    /// here have not been sent.
     fn is_stuck(
         &mut self,
         (now, awake): (Time, Time),
@@ -77,8 +78,9 @@ impl Primary {
 }
 
 impl<S: UnitStore> Mirror<S> {
-    /// A joiner that was cut off has done everything that it was sent: its stream begins again with
-    /// the next question. No copy of this side runs; while one does, `ask_again` asks later.
+    /// Starts the stream of a cut-off joiner again, with the next question: the joiner has done
+    /// everything that it was sent. No copy of this primary runs; while one does, `ask_again` asks
+    /// later.
     pub(crate) fn restart_stream(
         &mut self,
         now: Time,
@@ -88,7 +90,7 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         if self.windows.is_behind(joiner) {
-            // Its stream would find no room, or a device that hangs.
+            // Its stream would find no room, or its device hangs.
             let patience = patience.clamp(ASK_AGAIN * 10, ASK_BEHIND);
             return self.wait_for_answer(now, group, patience);
         }
@@ -97,10 +99,10 @@ impl<S: UnitStore> Mirror<S> {
         self.wait_for_answer(now, group, patience);
     }
 
-    /// Cuts off joiners that stall. One that answers nothing at all is cut off in all its groups:
-    /// each group would hold its clients back for as long as the first one. One that answers other
-    /// operations goes on in the other groups. Time in which this process itself stood still
-    /// doesn't count.
+    /// Cuts off joiners that stall. One that answers nothing at all is cut off in all its groups,
+    /// because each group would hold its clients back for as long as the first one. One that
+    /// answers other operations stays in the other groups. Time in which this process itself stood
+    /// still doesn't count.
     pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
         let awake = self.leases.awake(now);
         let join = |group: GroupId| match &self.replicas.get(group)?.role {
@@ -128,7 +130,8 @@ impl<S: UnitStore> Mirror<S> {
             self.cut(now, *group, out);
         }
         for (joiner, first) in stalled {
-            // Only where it joins is it asked. A joiner that seals has no operations to do.
+            // It is asked only in groups that it joins. A joiner that seals has no operations to
+            // do.
             let unacknowledged = |(group, of, seals): &(GroupId, DeviceId, bool)| {
                 let unacknowledged = *seals || self.windows.has_undone(joiner, *group);
                 (*of == joiner && unacknowledged).then_some(*group)

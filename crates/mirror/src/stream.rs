@@ -1,5 +1,5 @@
-//! The primary's stream at a secondary or joiner: the frames in, and the answers out. Their meaning
-//! is in [`crate::secondary`].
+//! The primary's stream at a secondary or joiner: takes the frames, and sends the answers.
+//! [`crate::secondary`] keeps the state.
 //!
 //! Invariant: frames count only if they come from the primary of the present epoch (R2).
 
@@ -19,8 +19,8 @@ use wire::records::{self, Executed, UnitBlocks};
 use wire::{Body, Header, PeerLink, Status};
 use zerocopy::IntoBytes;
 
-/// The reason for closing a link whose stream has a gap. The primary then sends again what was not
-/// answered.
+/// The reason for closing a link whose stream has a gap. The primary then sends all unanswered
+/// frames again.
 pub const GAP: &str = "a gap in the stream of replicated writes";
 
 impl<S: UnitStore> Mirror<S> {
@@ -82,9 +82,9 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Ends a replicated write, and answers it: it is durable here, or it was refused. That is so
-    /// when there is no space, or when a block that it would overwrite in part is damaged, and then
-    /// nothing was changed.
+    /// Ends a replicated write, and answers it: it is durable here, or it was refused. A write is
+    /// refused, and changes nothing, when there is no space, or when a block that it would
+    /// overwrite in part is damaged.
     pub(crate) fn end_replicated(
         &mut self,
         now: Time,
@@ -152,7 +152,8 @@ impl<S: UnitStore> Mirror<S> {
         self.answer_asked(group, out);
     }
 
-    /// Sends this replica's state, if the primary has asked and everything before is done.
+    /// Sends this replica's state, if the primary has asked for it and everything before the
+    /// question is done.
     pub(crate) fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
         let Some(secondary) = self.replicas.secondary_mut(group) else { return };
         if !secondary.is_asked() {
@@ -252,7 +253,7 @@ impl<S: UnitStore> Mirror<S> {
         self.jobs.change_first(&mut self.store, now, group, alloc::vec![Change::Wipe], wait);
     }
 
-    /// The deletion is durable: answers with the empty state.
+    /// Answers with the empty state, because the deletion is durable.
     pub(crate) fn wiped(
         &mut self,
         group: GroupId,
@@ -305,8 +306,8 @@ impl<S: UnitStore> Mirror<S> {
         replica.record.base = base;
         let executed = &mut replica.record.executed;
         *executed = from_records(list, self.history.noted());
-        // The list is as long as at the primary. What has no room here is forgotten before the rest
-        // is listed.
+        // The list is as long as at the primary. Entries that have no room here are forgotten
+        // before the rest is listed.
         let mut dropped = Forgotten::new(Forgotten::MOST);
         executed.bound(self.limits.executed_group as usize, group, &mut dropped);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
@@ -320,8 +321,8 @@ impl<S: UnitStore> Mirror<S> {
         self.pump(now, out);
     }
 
-    /// The seal is durable: from now on this replica counts as equal, unless the primary has asked
-    /// for its state since. Then the stream begins again, and another seal ends it.
+    /// Handles a seal that is durable. From now on this replica counts as equal, unless the primary
+    /// has asked for its state since. Then the stream begins again, and another seal ends it.
     pub(crate) fn sealed(
         &mut self,
         group: GroupId,
@@ -360,8 +361,8 @@ fn state(question: u64, group: GroupId, epoch: Epoch, status: Status, sender: Se
     SyncState { status, question, group, epoch, base, sender, more, all, empty }
 }
 
-/// Closes a link on which frames are missing, or one can't be right. The primary sends them again
-/// on the next link.
+/// Closes a link on which frames are missing, or a frame is wrong. The primary sends them again on
+/// the next link.
 fn close_at_gap(link: PeerLink, out: &mut Effects) {
     out.note(Note::Refused { link: link.id, why: GAP });
     out.push(Effect::Close { link: link.id });

@@ -1,5 +1,5 @@
 //! Settle and join: one machine that makes peers equal to the primary (rules R6 and R11). It keeps
-//! the state of one sync and says how it goes on; [`crate::resync`] carries that out.
+//! the state of one sync and decides the next step; [`crate::resync`] carries that out.
 //!
 //! The primary asks its peers which blocks may differ, copies these blocks to all of them as writes
 //! of its own stream, and seals the peers. A *settle* does this with all other in-sync replicas
@@ -13,7 +13,7 @@
 //! for it until a new configuration removes it.
 //!
 //! Invariant: of any two in-sync replicas that differ in a block, one has the block in its dirty
-//! set. So no peer is sealed, which clears its dirty set, before every peer has everything.
+//! set. A seal clears the peer's dirty set, so no peer is sealed before every peer has everything.
 
 use crate::members::ReplicaSet;
 use base::{BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, UnitKey, mutant};
@@ -22,7 +22,7 @@ use seam::record::Dirty;
 use wire::Header;
 use wire::message::{Seal, SyncStart, SyncWipe};
 
-/// How long until an unanswered or refused question is repeated the first time.
+/// How long to wait before an unanswered or refused question is repeated the first time.
 pub(crate) const ASK_AGAIN: Duration = Duration::from_millis(10);
 /// The longest such time, after it has doubled with each repetition. Each question restarts the
 /// peer's stream, and only the answer to the last question counts. So questions must not be faster
@@ -47,10 +47,10 @@ pub(crate) enum Phase {
     Admit,
 }
 
-/// What an answer to a question means.
+/// The meaning of an answer to a question.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// Nothing: the question was another one.
+    /// None: the question was another one.
     Old,
     /// The joiner has deleted everything.
     Wiped,
@@ -58,12 +58,12 @@ pub(crate) enum Answer {
     State,
 }
 
-/// How a sync goes on.
+/// The next step of a sync.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     /// It waits.
     Wait,
-    /// Its group takes turns with others to copy.
+    /// It queues its group, which takes turns with others to copy.
     Queue,
     /// It asks the peers again.
     Ask,
@@ -174,12 +174,12 @@ impl Sync {
         if self.streaming { ReplicaSet::default() } else { self.members }
     }
 
-    /// Returns true if it is known what is to be copied.
+    /// Returns true if the blocks to be copied are known.
     pub(crate) fn has_begun(&self) -> bool {
         !matches!(self.phase, Phase::Ask | Phase::Wipe)
     }
 
-    /// Notes that an operation of the stream goes to these replicas.
+    /// Records that an operation of the stream goes to these replicas.
     pub(crate) fn enters(&mut self, lsn: Lsn, to: ReplicaSet) {
         if to.intersects(self.members) {
             self.sent = lsn;
@@ -193,8 +193,8 @@ impl Sync {
 
     // ---- questions ----
 
-    /// Returns the frame that asks for what the present phase waits for, and whether the list of
-    /// executed writes comes with it. `all`: the primary knows nothing of what may differ.
+    /// Returns the question of the present phase, and whether the list of executed writes comes
+    /// with it. `all`: the primary knows nothing of what may differ.
     pub(crate) fn question(
         &self,
         group: GroupId,
@@ -227,8 +227,8 @@ impl Sync {
         }
     }
 
-    /// A peer can't tell its state now. Returns how long to wait if the question of this number is
-    /// the present one.
+    /// Handles a peer that can't tell its state now. Returns how long to wait, if the question of
+    /// this number is the present one.
     pub(crate) fn refused(&self, question: u64) -> Option<Duration> {
         let present = self.phase == Phase::Ask && self.question == Some(question);
         present.then(|| self.patience.min(ASK_AGAIN * 10))
@@ -239,19 +239,19 @@ impl Sync {
         self.asked_after
     }
 
-    /// Returns how long the present question was waited for.
+    /// Returns how long the primary waits for the answer.
     pub(crate) fn patience(&self) -> Duration {
         self.patience
     }
 
-    /// Sets how long the question is waited for.
+    /// Sets how long the primary waits for the answer.
     pub(crate) fn be_patient(&mut self, patience: Duration) {
         self.patience = patience;
     }
 
-    /// A peer has told all of its state. `reaches`: the dirty sets of both sides reach back far
-    /// enough to name every difference; `all`: one of them names no blocks. Returns true if copies
-    /// begin: what one peer may lack goes to all, so all have to have told.
+    /// Records that a peer has told all of its state. `reaches`: the dirty sets of both sides reach
+    /// back far enough to name every difference; `all`: one of them names no blocks. Returns true
+    /// if copies begin: what one peer may lack goes to all, so copies begin when all have told.
     pub(crate) fn tells(&mut self, peer: ReplicaSet, reaches: bool, all: bool) -> bool {
         assert!(self.phase == Phase::Ask && self.streaming, "only an asked peer tells its state");
         self.told.insert(peer);
@@ -263,15 +263,15 @@ impl Sync {
         told
     }
 
-    /// The joiner is cut off: it gets nothing any more, and its stream begins with a new question.
+    /// Cuts the joiner off: it gets nothing any more, and its stream begins with a new question.
     pub(crate) fn cut_off(&mut self) {
         assert!(self.can_be_cut(), "an acknowledgement may need the peer");
         (self.streaming, self.phase, self.question) = (false, Phase::Ask, None);
         (self.told, self.sealed) = (ReplicaSet::default(), ReplicaSet::default());
     }
 
-    /// The joiner, which gets no stream, is told to delete what it has. The order has a number of
-    /// its own, so no answer to an earlier one counts.
+    /// Enters the phase in which the joiner, which gets no stream, has to delete what it has. The
+    /// order has a number of its own, so no answer to an earlier one counts.
     pub(crate) fn wipe(&mut self, question: u64) {
         assert!(self.joiner.is_some(), "no in-sync replica is ever wiped");
         (self.phase, self.question) = (Phase::Wipe, Some(question));
@@ -284,7 +284,7 @@ impl Sync {
         self.copying == 0
     }
 
-    /// Decides how it goes on while blocks are copied. `drained`: nothing is in flight in the
+    /// Decides the next step while blocks are copied. `drained`: nothing is in flight in the
     /// stream.
     pub(crate) fn next(&mut self, drained: bool) -> Next {
         if self.phase != Phase::Copy {
@@ -295,7 +295,7 @@ impl Sync {
             return if queued { Next::Wait } else { Next::Queue };
         }
         if !self.unreadable.is_empty() {
-            return Next::Wait; // for the time when they are tried once more
+            return Next::Wait; // until they are tried once more
         }
         if mutant::on(Mutant::NoDrain) && self.joiner.is_some() {
             self.phase = Phase::Admit;
@@ -311,7 +311,7 @@ impl Sync {
         if drained { Next::Seal } else { Next::Wait }
     }
 
-    /// Its group's turn to copy has come. Returns false if it copies nothing now.
+    /// Takes the group's turn to copy. Returns false if it copies nothing now.
     pub(crate) fn takes_turn(&mut self) -> bool {
         self.queued = false;
         self.phase == Phase::Copy
@@ -326,12 +326,12 @@ impl Sync {
         Some((unit, run, self.queued))
     }
 
-    /// A copy ends, whatever came of it.
+    /// Records that a copy has ended, with any result.
     pub(crate) fn end_copy(&mut self) {
         self.copying -= 1;
     }
 
-    /// These blocks are to be copied, too. Returns true if writes waited for the seal and go on.
+    /// Adds blocks to be copied. Returns true if writes that waited for the seal can continue.
     pub(crate) fn add(&mut self, unit: UnitKey, blocks: BlockSet) -> bool {
         self.todo.insert(unit, blocks);
         let drained = self.phase == Phase::Drain;
@@ -341,8 +341,9 @@ impl Sync {
         drained
     }
 
-    /// No in-sync replica can read the blocks `bad`, which a copy was to contain beside the `rest`.
-    /// Returns true if they were tried twice, and are lost. Otherwise they are tried once more.
+    /// Handles a copy of which no in-sync replica can read the blocks `bad`; the `rest` is copied.
+    /// Returns true if the blocks were tried twice, and are lost. Otherwise they are tried once
+    /// more.
     pub(crate) fn skip(&mut self, unit: UnitKey, bad: BlockSet, rest: BlockSet) -> bool {
         self.todo.insert(unit, rest);
         let lost = self.tried.contains(unit, bad);
@@ -352,13 +353,13 @@ impl Sync {
         lost
     }
 
-    /// The primary's list of executed writes has changed since the peers were told: they are asked
-    /// again when everything is copied.
+    /// Makes the primary ask the peers again when everything is copied, because its list of
+    /// executed writes has changed since they got it.
     pub(crate) fn ask_anew(&mut self) {
         self.anew = true;
     }
 
-    /// The blocks that could not be read are tried once more.
+    /// Adds the blocks that could not be read to those to be copied, for a second try.
     pub(crate) fn read_again(&mut self) {
         let unreadable = core::mem::take(&mut self.unreadable);
         self.todo.extend(&unreadable);
@@ -367,16 +368,16 @@ impl Sync {
 
     // ---- the seal ----
 
-    /// Everything that was sent has been answered, so the peers are equal: they are to record it.
-    /// `sends` is the present [`crate::window::Windows::sends`].
+    /// Enters the seal: everything that was sent has been answered, so the peers are equal and have
+    /// to record it. `sends` is the present [`crate::window::Windows::sends`].
     pub(crate) fn seal(&mut self, sends: u64) {
         let copied = self.todo.is_empty() && self.unreadable.is_empty() && self.copying == 0;
         assert!(copied, "no peer is sealed before every peer has everything");
         (self.phase, self.sealed_after) = (Phase::Seal(self.sent), sends);
     }
 
-    /// A peer has recorded that it is equal up to this lsn. Returns whether all have; `None` if
-    /// that was not asked for.
+    /// Handles a peer that has recorded that it is equal up to this lsn. Returns whether all have;
+    /// `None` if it was not asked to.
     pub(crate) fn confirms(&mut self, peer: ReplicaSet, lsn: Lsn) -> Option<bool> {
         if self.phase != Phase::Seal(lsn) || !self.unanswered().intersects(peer) {
             return None;
@@ -385,7 +386,7 @@ impl Sync {
         Some(self.sealed == self.members)
     }
 
-    /// The joiner is sealed: its admission is requested.
+    /// Enters limbo: the joiner is sealed, and its admission is requested.
     pub(crate) fn admit(&mut self) {
         assert!(
             self.sealed == self.members && self.joiner.is_some(),

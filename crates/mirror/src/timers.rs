@@ -1,7 +1,7 @@
-//! What the shard's groups wait for by the clock, and the groups in which joiners are filled.
+//! The times that the shard's groups wait for, and the groups in which joiners are filled.
 //!
-//! Invariant: a group whose configuration ends is in none of the sets. [`Timers::stop`] takes it
-//! out.
+//! Invariant: a group whose configuration has ended is in none of the sets. [`Timers::stop`]
+//! removes it.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -12,14 +12,14 @@ use base::{GroupId, Time};
 pub(crate) struct Timers {
     /// Groups whose sync will repeat its question, and when.
     asking: BTreeMap<GroupId, Time>,
-    /// Groups that wait until leases that this device has granted have run out, and until when.
+    /// Groups that wait for the end of leases that this device has granted, each with that time.
     grace: BTreeMap<GroupId, Time>,
     /// Groups in which this device fills a joiner.
     joining: BTreeSet<GroupId>,
 }
 
 impl Timers {
-    /// The configuration of this group ends.
+    /// Drops everything about a group whose configuration ends.
     pub(crate) fn stop(&mut self, group: GroupId) {
         self.asking.remove(&group);
         self.grace.remove(&group);
@@ -37,12 +37,12 @@ impl Timers {
 
     // ---- questions ----
 
-    /// The group's sync repeats its question at this time.
+    /// Makes the group's sync repeat its question at this time.
     pub(crate) fn ask_at(&mut self, group: GroupId, at: Time) {
         self.asking.insert(group, at);
     }
 
-    /// The group's question is answered.
+    /// Records that the group's question is answered.
     pub(crate) fn ask_no_more(&mut self, group: GroupId) {
         self.asking.remove(&group);
     }
@@ -54,12 +54,12 @@ impl Timers {
 
     // ---- leases that were granted ----
 
-    /// The group waits until this time. Returns true if it did not wait before.
+    /// Makes the group wait until this time. Returns true if it did not wait before.
     pub(crate) fn wait_grace(&mut self, group: GroupId, until: Time) -> bool {
         self.grace.insert(group, until).is_none()
     }
 
-    /// The group waits for no lease any more.
+    /// Ends the group's wait for leases.
     pub(crate) fn end_grace(&mut self, group: GroupId) {
         self.grace.remove(&group);
     }
@@ -76,7 +76,7 @@ impl Timers {
 
     // ---- joiners ----
 
-    /// This device fills a joiner in the group.
+    /// Records that this device fills a joiner in the group.
     pub(crate) fn join(&mut self, group: GroupId) {
         self.joining.insert(group);
     }

@@ -1,6 +1,6 @@
-//! What this shard knows and has not told yet, because it is told with the next beacons: to the
-//! secondaries the commit points that no write has carried to them, and to the unit store which
-//! blocks are clean. It is safe to tell either late. The owner asks whether a joiner is ready.
+//! News that this shard passes on with its next beacons. The secondaries get the commit points that
+//! no write has carried to them. The unit store learns which blocks are clean. Both may safely come
+//! late. The owner asks whether a joiner is ready to be admitted.
 
 use crate::marks;
 use crate::ops::Ops;
@@ -22,7 +22,7 @@ pub(crate) struct Untold {
 }
 
 impl Untold {
-    /// The secondaries may not know this group's commit point.
+    /// Records that the secondaries may not know this group's commit point.
     pub(crate) fn commit(&mut self, group: GroupId) {
         self.commits.push(group);
     }
@@ -46,7 +46,7 @@ impl Untold {
         }
     }
 
-    /// The unit store does not know all clean blocks of this group.
+    /// Records that the unit store does not know all clean blocks of this group.
     #[inline]
     pub(crate) fn clean(&mut self, group: GroupId) {
         self.clean.insert(group);

@@ -1,6 +1,6 @@
-//! What happens by the clock: beacons and leases (R3), leases that run out (R4), repeated
-//! questions, and the devices that this one suspects (R12). The owner proposes the latter to the
-//! MDM.
+//! Everything that depends on the clock: beacons and leases (R3), leases that run out (R4),
+//! repeated questions, and the devices that this one suspects (R12). The owner proposes to the MDM
+//! to remove those.
 
 use crate::mirror::Mirror;
 use crate::replica::{Primary, Role};
@@ -59,7 +59,7 @@ impl<S: UnitStore> Mirror<S> {
         links.for_each(|link| out.send_first(link.id, link.frame(beacon, &[])));
     }
 
-    /// Acts on a new map that was taken over: groups may not have to wait for leases any more.
+    /// Acts on a new map, after it was taken over: groups may not have to wait for leases any more.
     pub fn map_changed(&mut self, now: Time, out: &mut Effects) {
         self.try_waiting(now, out);
         if self.leases.count_early() {
@@ -137,7 +137,7 @@ impl<S: UnitStore> Mirror<S> {
         self.pump(now, out);
     }
 
-    /// Notes the map version that an incarnation of another device has named in a frame.
+    /// Records the map version that an incarnation of another device has named in a frame.
     pub fn heard(&mut self, now: Time, from: DeviceId, sender: Sender, out: &mut Effects) {
         let Sender { incarnation: life, map } = sender;
         if self.known.knows_life(from, life) && self.leases.heard(now, from, life, map) {
@@ -162,8 +162,8 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Returns the devices that this one suspects: those that have not answered for twice the MDM's
     /// `suspect_after`, and those that have to leave the in-sync set because an operation failed
-    /// there or here. The MDM, which sees all devices, decides about silence first; this is for
-    /// what it can't see.
+    /// there or here. The MDM sees all devices and decides about silence first; these suspicions
+    /// are for what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
         self.leases.silent(now).chain(self.failures.accused()).collect()
     }

@@ -1,30 +1,31 @@
-//! The windows: what is in flight to each replica's device, and what waits for room there.
+//! Windows: the operations in flight to each replica's device, and the operations that wait for
+//! room there.
 //!
 //! A link whose queue is too long is closed. If everything that a replica has not answered were
-//! sent at once when its link is back, the queue could be too long again, for ever. So what a
-//! replica has not answered takes room in its **window**, half of what the queue takes, and what
-//! finds no room waits, in order, until answers make some. While it waits, clients' writes that
-//! would go there wait, too. So a replica that is slower than the clients slows them down, and does
-//! not lose its link. Later writes wait behind those that wait already, in whatever group.
-//! Otherwise a busy group with a low number would leave no room to other groups.
+//! sent at once when its link is back, the queue could be too long again, for ever. So every
+//! operation that a replica has not answered takes room in its **window**, which is half as large
+//! as the queue. An operation that finds no room waits, in order, until answers make some. While it
+//! waits, clients' writes that would go there wait, too. So a replica that is slower than the
+//! clients slows them down, and does not lose its link. Later writes of any group wait behind those
+//! that wait already. Otherwise a busy group with a low number would leave no room to other groups.
 //!
 //! An operation may end here before a replica has answered it, because the configuration ended or a
 //! joiner was cut off. Its bytes may still wait in the link's queue. They take room until the
 //! replica answers something that was sent later, because a link keeps its order. Furthermore the
 //! replica's device may hang. If the replica will be asked for its state in that group, the bytes
-//! take room until it has answered that question, which it does when it has done the operations.
-//! Otherwise a joiner would get a window of each group in turn. A joiner that hangs in its seal has
-//! no operations to do in that group, and answers the question when the seal is durable.
+//! take room until it has answered that question. It answers when it has done the operations.
+//! Otherwise a joiner would get a full window from each group in turn. A joiner that hangs in its
+//! seal has no operations to do in that group, and answers the question when the seal is durable.
 //!
 //! Each operation takes at least as much room as if `shard_ops` of them filled the window. Small
 //! writes that only a joiner lacks are answered already, and count against no other limit.
 //!
 //! Invariants:
-//! - Bytes take room in one of three ways, and then in none: in flight, ended and perhaps not read,
-//!   ended and perhaps not done.
-//! - What takes room to all devices together is the sum of what takes room to each. So while one
-//!   window has room for all of that, every window has, and nothing has to be looked up.
-//! - What waits at a device is sent in the order in which it came.
+//! - Bytes that take room are in exactly one of three states: in flight; ended and perhaps not
+//!   read; ended and perhaps not done.
+//! - The bytes that take room in all windows are the sum over the devices. So while one window
+//!   would have room for all of them, every window has, and none has to be looked up.
+//! - Operations that wait at a device are sent in the order in which they came.
 
 use crate::op::Op;
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -32,7 +33,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, Duration, GroupId, IdMap, Limits, Mutant, Time, UNIT, mutant};
 use wire::PeerLink;
 
-/// A device that this one has dialled as a primary, and what is in flight to it.
+/// A device that this one has dialled as a primary, with the operations in flight to it.
 #[derive(Debug, Default)]
 struct Peer {
     /// `None` while no dialled link is welcomed there; then nothing is in flight.
@@ -51,12 +52,12 @@ struct Peer {
     left: u64,
     /// Operations of streams that wait for room, in order.
     backlog: VecDeque<u64>,
-    /// Clients wait for room, since this time or since the last answer after it.
+    /// The time since which clients wait for room, or that of the last answer after it.
     awaited: Option<Time>,
     /// The number of the operation that it answered last, and when.
     answered: Option<(u64, Time)>,
     /// Groups in which it stalled with operations or a seal to do, and has not told its state
-    /// since. It is asked for it in each of them.
+    /// since. It is asked for its state in each of them.
     stalled_in: BTreeSet<GroupId>,
 }
 
@@ -69,7 +70,7 @@ struct Undone {
 }
 
 impl Peer {
-    /// An operation of this many bytes ends without an answer.
+    /// Records that an operation of this many bytes ends without an answer.
     fn sink(&mut self, bytes: u64, sends: u64) {
         let bytes = bytes.min(self.in_flight);
         self.in_flight -= bytes;
@@ -86,8 +87,8 @@ impl Peer {
         *undone = Undone { bytes: undone.bytes + bytes, last: undone.last.max(number) };
     }
 
-    /// The device has told its state in this group, or will not be asked for it any more. Returns
-    /// the bytes that it still had to do.
+    /// Forgets the undone operations of this group: the device has told its state there, or will
+    /// not be asked for it. Returns their bytes.
     fn forget(&mut self, group: GroupId) -> Option<u64> {
         self.stalled_in.remove(&group);
         let undone = self.undone.remove(&group)?;
@@ -95,8 +96,8 @@ impl Peer {
         Some(undone.bytes)
     }
 
-    /// The device has answered what was sent with this number, so it has read everything that was
-    /// sent before. Returns the bytes that take no room any more.
+    /// Records that the device has answered the operation with this number, so it has read
+    /// everything that was sent before. Returns the bytes that take no room any more.
     fn has_read(&mut self, number: u64) -> u64 {
         if number > self.fence { core::mem::take(&mut self.abandoned) } else { 0 }
     }
@@ -179,8 +180,8 @@ impl Windows {
         self.peers.get(device)?.link
     }
 
-    /// Sets the new link to a device, or that there is none: nothing is in flight on it. Returns
-    /// true if clients waited for room there.
+    /// Sets the new link to a device, on which nothing is in flight, or `None`. Returns true if
+    /// clients waited for room there.
     pub(crate) fn connect(&mut self, device: DeviceId, link: Option<PeerLink>) -> bool {
         let peer = self.peers.get_or_insert_with(device, Peer::default);
         let before = core::mem::replace(peer, Peer { link, ..Peer::default() });
@@ -203,8 +204,8 @@ impl Windows {
         self.sends
     }
 
-    /// An operation is to be sent to this device. Returns the link if it may go now. Otherwise it
-    /// waits for room, unless it `has_turn`, or for the link.
+    /// Takes an operation for this device. Returns the link if the operation may be sent now.
+    /// Otherwise it waits for room, unless it `has_turn`, or for the link.
     #[inline]
     pub(crate) fn send(
         &mut self,
@@ -248,8 +249,8 @@ impl Windows {
         true
     }
 
-    /// A device has answered an operation of this many bytes, which was sent with this number: that
-    /// makes room.
+    /// Frees the room of an operation of this many bytes, sent with this number, which the device
+    /// has answered.
     #[inline]
     pub(crate) fn answered(&mut self, now: Time, from: DeviceId, bytes: u64, number: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
@@ -263,8 +264,8 @@ impl Windows {
         }
     }
 
-    /// A device has told its state in this group: it has read the first `sends` operations that
-    /// were sent, and done those of the group.
+    /// Records that a device has told its state in this group: it has read the first `sends`
+    /// operations that were sent, and done those of the group.
     #[cold]
     pub(crate) fn told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
@@ -277,9 +278,9 @@ impl Windows {
         }
     }
 
-    /// An operation of this many bytes ends here, which was sent to this device with this number.
-    /// The device has not answered it, may not have read it yet, and its answer doesn't count any
-    /// more. `asked`: the device will be asked for its state in the group.
+    /// Records that an operation of this many bytes, sent to this device with this number, ends
+    /// here. The device has not answered it, may not have read it yet, and its answer doesn't count
+    /// any more. `asked`: the device will be asked for its state in the group.
     #[cold]
     pub(crate) fn ends(
         &mut self,
@@ -299,8 +300,8 @@ impl Windows {
         }
     }
 
-    /// A configuration of this group ends, and `asks` says which devices are asked for their states
-    /// in the next one. The others will not tell what they have done.
+    /// Handles the end of a configuration of this group. `asks` returns true for devices that are
+    /// asked for their states in the next one. The others will not tell what they have done.
     #[cold]
     pub(crate) fn ask_no_more(&mut self, group: GroupId, asks: impl Fn(DeviceId) -> bool) {
         for (device, peer) in self.peers.iter_mut() {
@@ -314,7 +315,7 @@ impl Windows {
         }
     }
 
-    // ---- what waits ----
+    // ---- operations that wait ----
 
     fn note_room(&mut self, device: DeviceId) {
         if !self.with_room.contains(&device) {
@@ -322,7 +323,7 @@ impl Windows {
         }
     }
 
-    /// Returns true if there is room somewhere for something that waits.
+    /// Returns true if some device has room for an operation that waits.
     #[inline]
     pub(crate) fn have_room(&self) -> bool {
         !self.with_room.is_empty()
@@ -343,14 +344,15 @@ impl Windows {
         self.peers.get(device).is_some_and(|peer| peer.has_room(bytes, self.window))
     }
 
-    /// The operation that has waited longest waits no more.
+    /// Removes the operation that has waited longest.
     pub(crate) fn end_wait(&mut self, device: DeviceId) {
         let first = self.peers.get_mut(device).and_then(|peer| peer.backlog.pop_front());
         self.waiting -= u64::from(first.is_some());
     }
 
-    /// Nothing is left that waits at this device. Returns true if clients go on that waited for
-    /// room there. They do not after every answer, because that retries everything that waits.
+    /// Returns true if clients that waited for room at this device may continue. Call it when no
+    /// operation waits there any more. Clients do not continue after every answer, because each
+    /// time everything that waits is retried.
     pub(crate) fn lets_clients_go_on(&mut self, device: DeviceId) -> bool {
         let Some(peer) = self.peers.get_mut(device) else { return false };
         let with_room = peer.in_flight == 0 || peer.taken() <= self.window / 4 * 3;
@@ -408,8 +410,8 @@ impl Windows {
         self.peers.get(device).is_some_and(|peer| peer.undone.contains_key(&group))
     }
 
-    /// The device stalled. It gets no stream until it has told its state in these groups, in which
-    /// it is asked.
+    /// Records that the device stalled. It gets no stream until it has told its state in these
+    /// groups, in which it is asked.
     pub(crate) fn stalls(&mut self, device: DeviceId, groups: impl Iterator<Item = GroupId>) {
         if let Some(peer) = self.peers.get_mut(device) {
             peer.stalled_in.extend(groups);

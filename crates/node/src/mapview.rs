@@ -350,7 +350,7 @@ impl MapView {
             && !self.unknown.iter().any(|range| range.contains(&volume))
     }
 
-    /// Returns the volumes that exist, and the ids of which nothing is known.
+    /// Returns the volumes that exist, and the ids of volumes that may exist.
     pub fn volumes_there(&self) -> Volumes {
         let live = self.volumes.keys().copied().collect();
         Volumes { live, next: self.next_volume, unknown: self.unknown.clone() }

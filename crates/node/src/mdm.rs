@@ -1,23 +1,25 @@
 //! The MDM as a node: an event comes in, a part decides, and effects go out.
 //!
-//! How a request takes effect: [`frames`] turns a frame into an input, and [`watch`] a verdict.
-//! `flush` turns [`inputs`] into commands against the newest state ([`work`]), and proposes them as
-//! one entry ([`journal`]). When the entry is committed, what depended on it leaves: [`answers`],
-//! map pages ([`maps`]), and welcomes ([`hellos`]).
+//! How a request takes effect: [`frames`] turns a frame into an input. [`watch`] turns a verdict
+//! into one. `flush` turns [`inputs`] into commands against the newest state ([`work`]), and
+//! proposes them as one entry ([`journal`]). Once the entry is committed, the MDM sends what
+//! depended on it: [`answers`], map pages ([`maps`]), and welcomes ([`hellos`]).
 //!
 //! One of the cluster's MDMs leads ([`leading`]), and only the leader works on requests. The others
-//! apply what was committed, and tell peers where the leader is. [`peers`]: how MDMs talk to each
-//! other. [`links`]: the links of everybody else. [`startup`]: from the log to the consensus.
-//! [`moved`]: what a sole MDM asks first if its log names another address. [`recovery`],
-//! [`reports`]: how one MDM continues when the others are lost.
+//! apply committed entries, and tell peers where the leader is. [`peers`]: how MDMs talk to each
+//! other. [`links`]: the links that peers dialled. [`startup`]: from reading the log to joining the
+//! consensus. [`moved`]: the question that a sole MDM asks first if its log names another address.
+//! [`recovery`], [`reports`]: how one MDM continues when the others are lost.
 //!
-//! The parts do not know of each other's flow: a part gets what it needs, and returns values or
-//! effects. Each has its own invariants. Those of all together:
+//! No part controls another: a part gets what it needs as arguments, and returns values or effects.
+//! Each part has invariants of its own. The MDM as a whole has these:
 //! - Nothing uncommitted leaves: between proposal and commit no answer and no page is sent.
-//! - A leader that loses its leadership forgets what it had proposed, and all that it had heard.
-//! - After the log failed, nothing changes any more. The only voter answers orders with the error,
-//!   and turns new servers and clients away; those that are connected continue with the map that
-//!   they have. If others vote, too, an MDM closes those links, and refuses every hello.
+//! - An MDM that stops leading forgets its proposals, and all that it has heard from devices and
+//!   clients.
+//! - After its log has failed, an MDM changes nothing any more. If it is the only voter, it answers
+//!   orders with the error and refuses new servers and clients; connected ones continue with the
+//!   map that they have. If other MDMs vote, too, it closes the links of connected ones as well,
+//!   and refuses every hello.
 
 mod answers;
 mod config;
@@ -72,7 +74,7 @@ use watch::Watch;
 #[derive(Debug)]
 struct Stop {
     why: String,
-    /// It was the only one that votes, so no other one leads now.
+    /// It was the only voter, so no other MDM can lead.
     alone: bool,
 }
 
@@ -81,7 +83,7 @@ pub struct Mdm {
     config: Config,
     journal: Journal,
     peers: Peers,
-    /// The question whether another MDM has its log, while it is open.
+    /// The question whether another MDM runs with the same log; `None` unless it is open.
     moved: Option<Moved>,
     links: Links,
     inputs: Inputs,
@@ -93,7 +95,7 @@ pub struct Mdm {
     dials: Dials,
     /// This MDM's incarnation, drawn at random when it begins to serve.
     life: Incarnation,
-    /// True if it was open at the last flush whether this MDM leads.
+    /// True if it was unknown at the last flush whether this MDM would lead.
     undecided: bool,
     failed: Option<Stop>,
 }
@@ -121,7 +123,7 @@ impl Mdm {
         }
     }
 
-    /// Returns what it has heard from devices and clients.
+    /// Returns what this MDM has heard from devices and clients.
     pub fn observed(&self) -> &Observed {
         self.watch.observed()
     }
@@ -190,7 +192,7 @@ impl Mdm {
             }
             Some((_, false)) => out.push(Effect::Close { link }),
             None => {
-                // A process listens. That was the question.
+                // The dial has shown that a process listens there. No more was asked.
                 self.watch.answered(now, dial);
                 let config = &self.config;
                 let mut hello =
@@ -233,7 +235,7 @@ impl Mdm {
         }
     }
 
-    /// Keeps the links to the members, ticks the consensus if that is due, and looks after devices.
+    /// Keeps the links to the members, ticks the consensus if that is due, and watches devices.
     fn tick(&mut self, now: Time, out: &mut Effects) {
         let serves = self.watch.serves();
         if self.journal.consensus().is_some() {
@@ -286,7 +288,7 @@ impl Node for Mdm {
             self.propose(now, out);
             self.advance(out);
         }
-        // Hellos that came while it was open whether this MDM leads are answered now.
+        // Answers the hellos that had to wait until it was known whether this MDM leads.
         let undecided = self.is_undecided();
         if core::mem::replace(&mut self.undecided, undecided) && !undecided {
             self.settle_hellos(out);

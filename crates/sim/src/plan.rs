@@ -1,8 +1,8 @@
 //! Plans: everything that defines a run before it starts, which is the shape of the cluster, its
 //! limits, the weather, and a list of timed actions.
 //!
-//! Everything that shrinking may want to remove is an explicit action, faults and workload alike.
-//! All other random choices at run time (delays, ties, batches) come from the plan's seed.
+//! Everything that shrinking may remove is an explicit action, faults and workload alike. All other
+//! random choices at run time (delays, ties, batches) come from the plan's seed.
 
 mod addresses;
 pub mod clocks;

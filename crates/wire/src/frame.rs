@@ -44,13 +44,13 @@ impl Header {
         self.flags & NO_BODY_CRC == 0
     }
 
-    /// Returns the 8 bytes at this place, whatever they mean. For tests, fuzzing and simulated
-    /// strangers: all others read messages ([`crate::message`]).
+    /// Returns the 8 bytes at this place, without regard to their meaning. For tests, fuzzing and
+    /// simulated strangers: all other code reads messages ([`crate::message`]).
     pub fn raw(&self, at: usize) -> u64 {
         u64::from_le_bytes(self.bytes()[at..at + 8].try_into().expect("8 bytes"))
     }
 
-    /// Overwrites bytes from this place on, whatever they mean. For the same.
+    /// Overwrites bytes from this place on, without regard to their meaning. For the same purposes.
     pub fn forge(&mut self, at: usize, bytes: &[u8]) {
         self.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -66,7 +66,7 @@ impl Header {
     }
 }
 
-/// Seals a header as it is, whatever it says of its body. For tests and simulated strangers.
+/// Seals a header as it is, even if it does not match its body. For tests and simulated strangers.
 pub fn seal(mut header: Header) -> Head {
     finish(&mut header)
 }

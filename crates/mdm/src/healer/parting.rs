@@ -1,13 +1,13 @@
-//! Replicas that are to be dropped from a group, and may have led it until a moment ago (rule R4).
+//! Replicas that are to be dropped from a group, and may have led it a moment ago (rule R4).
 //!
 //! An earlier primary that is cut off from everything but a client serves reads until the last
-//! lease that it was granted is over. Its successor waits for that as long as it knows of it; but a
-//! new incarnation of the successor knows only the devices among the group's replicas. So a replica
-//! that is not in sync stays a replica until one of three things is true: it knows that it no
-//! longer leads; it is dead; or a grace has passed since its successor knew the map. What the
-//! successor grants once it knows the map is not taken for a lease, and the earlier primary never
-//! serves without a lease from the successor, which was in sync. (A replica that got in sync later
-//! was admitted by a successor that had waited.)
+//! lease that it was granted is over. Its successor waits for the end of that lease if it knows of
+//! it. But a new incarnation of the successor knows only the devices among the group's replicas. So
+//! a replica that is not in sync stays a replica until one of three things is true: it knows that
+//! it no longer leads; it is dead; or a grace has passed since its successor knew the map. Once the
+//! successor knows the map, its grants do not count as leases at the earlier primary. And the
+//! earlier primary never serves without a lease from the successor, which was in sync. (A replica
+//! that got in sync later was admitted by a successor that had waited.)
 
 use crate::observed::Observed;
 use crate::state::State;

@@ -1,4 +1,5 @@
-//! Which devices can take another group: their room, and how many copies each has under way.
+//! Finds the devices that can take another group, by their room and by the copies that each has
+//! under way.
 
 use crate::controller;
 use crate::group::Group;
@@ -27,7 +28,7 @@ impl Copies {
     }
 }
 
-/// What the healer knows of one device's room and load.
+/// The room and load of one device.
 #[derive(Debug)]
 struct Room {
     /// Its fault unit.
@@ -200,9 +201,9 @@ impl Loads {
         }
     }
 
-    /// Returns the best device for a replica of the group, in the place of the one on `from`: in
-    /// another fault unit of the pool than the other replica's, and there the device with the least
-    /// load for its fraction. The groups of one device spread over many.
+    /// Returns the best device for a replica of the group, in place of the one on `from`. It is in
+    /// the pool, not in the fault unit of the other replica, and has the least load for its
+    /// fraction. The groups of one device spread over many devices.
     pub(super) fn best(
         &self,
         state: &State,
@@ -285,8 +286,8 @@ fn devices_of(state: &State, pool: PoolId) -> Vec<placement::Device> {
     controller::placement_of(state, |of| of == pool || mutant::on(Mutant::HealAnywhere))
 }
 
-/// Returns the groups of a pool, weighted by the units that they may hold. What volumes have really
-/// written changes all day, and moves that followed it would never end.
+/// Returns the groups of a pool, weighted by the units that they may hold. The units that volumes
+/// have written change all day, and moves that followed them would never end.
 fn held(state: &State, pool: PoolId) -> Vec<PlacedGroup> {
     let here = |g: &Group| !g.lost && state.pool_of(g) == Some(pool);
     let units = |id: GroupId| match mutant::on(Mutant::LevelByNumber) {

@@ -46,7 +46,7 @@ pub(super) struct Header {
     pub limit: u64,
 }
 
-/// What a header block is.
+/// The content of a header block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Found {
     Header(Header),
@@ -165,7 +165,7 @@ pub(super) fn write_batch(batch: Batch, chain: u32, generation: u64, first: u64)
     (data, crc)
 }
 
-/// What is at a place where a batch may be.
+/// The content of a place where a batch may be.
 pub(super) enum Place<'a> {
     /// More bytes are needed to decide.
     Need,

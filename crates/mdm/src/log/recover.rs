@@ -1,4 +1,4 @@
-//! Reads the log: headers, the image of the newest area, its batches, and what is behind them.
+//! Reads the log: headers, the image of the newest area, its batches, and the blocks after them.
 
 use super::area::{
     self, AREAS, BATCH_MAX, BLOCK, Found, Header, Place, batch_len, read_batch, records,

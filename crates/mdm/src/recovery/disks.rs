@@ -1,8 +1,8 @@
-//! Which content each device should have, by the maps of lost MDMs.
+//! The content that each device should have, by the maps of lost MDMs.
 //!
 //! A server's map names the content of the devices that share groups with its own. For each device
 //! the newest of these maps counts, within one window of versions ([`super::Recovery::lost`]).
-//! Older maps tell less than the state, and newer ones tell what this MDM believes itself.
+//! Older maps tell less than the state, and newer ones repeat what this MDM has published.
 //!
 //! The state stores contents that a map names and that no device has registered with
 //! ([`super::Recovery::awaited`]), because every process that knows of them may restart.
@@ -21,7 +21,7 @@ use core::ops::Range;
 use wire::control::Intent;
 
 impl Awaited {
-    /// Returns it as an entry of [`Contents`].
+    /// Returns this message as an entry of [`Contents`].
     pub(crate) fn entry(&self) -> (DeviceId, (MapVersion, u64)) {
         (DeviceId(self.device), (MapVersion(self.version), self.store))
     }
@@ -43,7 +43,7 @@ pub(super) fn maps_since(decided: &State) -> (Range<MapVersion>, Contents) {
     (first..first, awaited)
 }
 
-/// Returns what the newest maps name: those in `words`, and earlier ones.
+/// Returns the contents that the newest maps name: those in `words`, and those stored in the state.
 pub(super) fn contents(state: &State, words: &Words) -> Contents {
     let mut newest = state.recovery.awaited.clone();
     let maps = word::lost_maps(state, words).filter(|m| is_news(state, m.version));
@@ -54,26 +54,26 @@ pub(super) fn contents(state: &State, words: &Words) -> Contents {
     newest
 }
 
-/// True if only lost MDMs know the map of this version.
+/// Returns true if only lost MDMs know the map of this version.
 fn is_news(state: &State, version: MapVersion) -> bool {
     let began = state.recovery.began;
     let hidden = mutant::on(Mutant::DoubtHidesDisks) && version >= began;
     state.recovery.lost.contains(&version) && !hidden
 }
 
-/// True if this content of a device has not registered.
+/// Returns true unless the device is registered with this content.
 fn awaits(state: &State, device: DeviceId, store: u64) -> bool {
     state.devices.get(&device).is_none_or(|d| d.store != store)
 }
 
-/// True if a stored content has not registered yet.
+/// Returns true if the state stores a content that its device is not registered with.
 pub(super) fn awaits_any(state: &State) -> bool {
     state.recovery.awaited.iter().any(|(device, (_, store))| awaits(state, *device, *store))
 }
 
-/// Returns devices that are back with an older content than the maps name. Such a content took
-/// part in a group in doubt. Other contents are newer than the maps: a group in doubt has no
-/// primary.
+/// Returns devices that are back with an older content than the one that the maps name. Such a
+/// content took part in a group in doubt. Any other content is newer than the maps, because a group
+/// in doubt has no primary.
 pub(super) fn older(state: &State, words: &Words, contents: &Contents) -> BTreeSet<DeviceId> {
     let in_doubt = |id: GroupId| state.groups.get(&id).is_none_or(|g| g.doubt != Doubt::None);
     let counts = |w: &Word| w.took_part().any(|(id, acted)| acted > 0 && in_doubt(id));
@@ -85,7 +85,8 @@ pub(super) fn older(state: &State, words: &Words, contents: &Contents) -> BTreeS
     old.filter(is_old).map(|(d, _)| *d).collect()
 }
 
-/// Returns what the state must store: contents of silent devices, and news of stored ones.
+/// Returns the contents that the state must store: those of silent devices, and newer ones in place
+/// of stored ones.
 pub(super) fn newly_awaited(state: &State, heard: &Heard) -> Vec<Awaited> {
     let known = &state.recovery.awaited;
     let is_new = |(device, named): &(&DeviceId, &(MapVersion, u64))| match known.get(device) {
@@ -97,13 +98,13 @@ pub(super) fn newly_awaited(state: &State, heard: &Heard) -> Vec<Awaited> {
     new.filter(|_| !mutant::on(Mutant::ForgetDisks)).map(Awaited::of).collect()
 }
 
-/// True unless this map names another content for a device than the one that registered.
+/// Returns false if this map names another content for a device than the one that registered.
 pub(super) fn is_content_of(state: &State, map: &Map, device: DeviceId) -> bool {
     let known = map.stores.get(&device).filter(|_| !mutant::on(Mutant::OldDisk));
     known.is_none_or(|store| !awaits(state, device, *store))
 }
 
-/// True if this map of lost MDMs names the content that registered for a device.
+/// Returns true if this map of lost MDMs names the content that registered for a device.
 pub(super) fn has_content_of(state: &State, map: &Map, device: DeviceId) -> bool {
     let named = map.stores.get(&device).filter(|_| map.is_before(state.recovery.lost.end));
     named.is_some_and(|store| !awaits(state, device, *store))

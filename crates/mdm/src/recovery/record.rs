@@ -1,4 +1,4 @@
-//! The state's record of recoveries, and the numbers that follow from the time of one.
+//! The state's record of recoveries, and the numbers that follow from the time of a recovery.
 
 use crate::command::{Forget, Reconcile};
 use alloc::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub struct Recovery {
     /// Versions of the maps that only lost MDMs know: above what this MDM knows to be decided, and
     /// below this recovery.
     pub lost: Range<MapVersion>,
-    /// Contents that such maps name and that no device had registered with at that time.
+    /// Contents that such maps name, if no process had registered with them at that time.
     pub awaited: Contents,
     /// The lost MDMs may have given away ids of devices up to this one.
     pub device: u32,

@@ -12,7 +12,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::{DeviceId, VolumeId};
 
-/// Goes back to the decided state in everything that servers and clients report themselves.
+/// Restores from the decided state everything that servers and clients report themselves.
 pub(super) fn go_back_to(state: &mut State, decided: &State) {
     let emptied = emptied_since(state, decided);
     state.devices.clone_from(&decided.devices);
@@ -33,7 +33,7 @@ fn emptied_since(state: &State, decided: &State) -> BTreeSet<DeviceId> {
     decided.devices.keys().copied().filter(emptied).collect()
 }
 
-/// Goes back to the decided groups. What a device had that may be empty now is unknown.
+/// Restores the groups of the decided state. It is unknown what a device had that may be empty now.
 fn groups_of_decided(state: &mut State, decided: &State, emptied: &BTreeSet<DeviceId>) {
     state.groups.retain(|_, g| g.replicas.iter().all(|d| decided.devices.contains_key(d)));
     for (id, group) in &decided.groups {

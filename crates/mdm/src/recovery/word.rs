@@ -11,9 +11,9 @@ use base::{DeviceId, GroupId, MapVersion, Mutant, VolumeId, mutant};
 use core::ops::Range;
 use wire::control::{GroupInfo, Report, VolumeInfo};
 
-/// Groups that one device may tell of.
+/// The most groups in the report of one device.
 const TOLD_GROUPS: usize = 1 << 17;
-/// Volumes of which one device may say that it holds data.
+/// The most volumes of which one device may report data.
 const TOLD_HELD: usize = 1 << 17;
 /// No group ever comes to this epoch: recoveries add [`super::JUMP`] each.
 const EPOCHS: u64 = 1 << 62;
@@ -38,7 +38,7 @@ pub(super) struct Said {
     pub base: u64,
 }
 
-/// What a server's map says.
+/// A server's map, as far as it matters for a recovery.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Map {
     /// 0: the process has no map, or its map does not name its incarnation.
@@ -53,7 +53,7 @@ pub(super) struct Map {
 }
 
 impl Word {
-    /// Takes in a part of a report; false, if no honest device can have so much to tell.
+    /// Adds a part of a report. Returns false if no honest device can have this much to report.
     #[must_use]
     pub fn add(&mut self, part: Report) -> bool {
         let map = &mut self.map;
@@ -78,7 +78,7 @@ impl Word {
         part.volumes.into_iter().all(|v| map.add_volume(v))
     }
 
-    /// Groups with the newest epochs in which the device took part.
+    /// Returns groups with the newest epochs in which the device took part.
     pub(crate) fn took_part(&self) -> impl Iterator<Item = (GroupId, u64)> + '_ {
         self.groups.iter().map(|(group, said)| (*group, said.acted))
     }
@@ -92,14 +92,14 @@ impl Word {
         core::iter::once(&self.map).chain(&self.earlier)
     }
 
-    /// True if the device remembers no epoch of this group, and its process has no map of before
-    /// the doubt. Later maps do not tell whether it was in sync before.
+    /// Returns true if the device remembers no epoch of this group, and its process has no map from
+    /// before the doubt. Later maps do not tell whether it was in sync before.
     pub(super) fn is_blank(&self, group: GroupId, began: MapVersion) -> bool {
         !self.map.is_before(began) && self.acted(group) == 0
     }
 
-    /// True if this device was not emptied after this configuration of a group was made: it has
-    /// taken part since, or its map names its present incarnation and this configuration.
+    /// Returns true if this device was not emptied after this configuration of a group was made: it
+    /// has taken part since, or its map names its present incarnation and this configuration.
     pub(super) fn is_witness(&self, group: GroupId, newest: &GroupInfo, began: MapVersion) -> bool {
         let knows = || self.map.configs.get(&group).is_some_and(|c| c.epoch == newest.epoch);
         self.acted(group) > 0 || self.map.is_before(began) && knows()
@@ -117,7 +117,8 @@ impl Word {
 }
 
 impl Map {
-    /// A volume that is mapped to many clients comes in several parts.
+    /// Adds a volume, or more clients to its mapping: a mapping to many clients comes in several
+    /// parts.
     fn add_volume(&mut self, told: VolumeInfo) -> bool {
         let Some(known) = self.volumes.get_mut(&VolumeId(told.id)) else {
             self.volumes.insert(VolumeId(told.id), told);
@@ -129,7 +130,7 @@ impl Map {
         sdcs.len() <= MAX_SDCS
     }
 
-    /// True if the process has a map, of before this version.
+    /// Returns true if the process has a map, and that map is older than this version.
     pub(super) fn is_before(&self, version: MapVersion) -> bool {
         self.version.0 > 0 && self.version < version
     }
@@ -139,7 +140,7 @@ impl Map {
 pub type Words = BTreeMap<DeviceId, Word>;
 
 impl State {
-    /// Takes a report in place of the device's former one. Maps of lost MDMs stay.
+    /// Replaces the device's former report by this one. Maps of lost MDMs are kept.
     pub fn heed(&self, words: &mut Words, device: DeviceId, mut word: Word) {
         if let Some(former) = words.remove(&device) {
             word.keep_map_of(former, &self.recovery.lost);

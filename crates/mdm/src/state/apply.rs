@@ -1,4 +1,4 @@
-//! How commands change the state: the one place of edits.
+//! Applies commands to the state: the only place where edits are made.
 
 use super::{
     Change, Device, Edits, Sdc, State, Volume, clients, damage, devices, groups, naming, reconcile,
@@ -13,7 +13,7 @@ use base::{ClusterId, Incarnation, MapVersion, VolumeId};
 /// The effect of a command.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// None: the state is as the command wants it already, or the command is outdated.
+    /// None: the state already is as the command wants it, or the command is outdated.
     Unchanged,
     /// The command changed the state.
     Changed,
@@ -54,7 +54,7 @@ impl State {
         Ok(Change { command, edits, at: self.index })
     }
 
-    /// Returns what the command would change now.
+    /// Returns the changes that the command would make now.
     pub fn edits(&self, command: &Command) -> Result<Edits, Refused> {
         match command {
             Command::FormCluster(c) => Ok(form(self, c)),

@@ -1,5 +1,5 @@
-//! Data that no replica serves: which data that is, and how its groups start again when an operator
-//! accepts the loss.
+//! Data that no replica serves: lists it, and starts its groups again when an operator accepts the
+//! loss.
 
 use super::{Device, Edits, State, Volume};
 use crate::command::{self, Command, Shape};
@@ -21,8 +21,8 @@ const LOSSES: usize = 16;
 const GROUPS: usize = 8192;
 
 impl State {
-    /// Returns what of a volume cannot be served. `seen` tells which devices have older copies,
-    /// `words` what devices have of groups in doubt.
+    /// Returns the parts of a volume that cannot be served. `seen` tells which devices have older
+    /// copies, and `words` tells which copies of groups in doubt there are.
     pub fn damage(
         &self,
         name: &str,
@@ -50,8 +50,9 @@ impl State {
         })
     }
 
-    /// Returns the command that serves volumes again without what is lost. `seen` tells which
-    /// devices know their present groups, `words` what devices have of groups in doubt.
+    /// Returns the command that serves volumes again without the lost data. `seen` tells which
+    /// devices know their present groups, and `words` tells which copies of groups in doubt there
+    /// are.
     pub fn accept_loss_command(
         &self,
         m: &control::AcceptLoss,
@@ -153,10 +154,10 @@ fn stale(
     group.replicas.iter().copied().filter(old).collect()
 }
 
-/// Returns the two replicas of a group that starts again with the best older copy that is
-/// there. The second one is a device that has nothing of the group. A device that comes back
-/// has to delete its content first, and one that has just come has not reported what it knows:
-/// comparing what both replicas remember would not find what such a device wrote alone.
+/// Returns the two replicas of a group that starts again with the best available older copy. The
+/// second one is a device that has nothing of the group. A device that comes back has to delete its
+/// content first, and one that has just come has not reported what it knows. Otherwise the resync,
+/// which compares the memories of both replicas, would not find what such a device wrote alone.
 fn with_stale(
     state: &State,
     (id, group): (GroupId, &Group),
@@ -179,9 +180,9 @@ fn fit(state: &State, group: &Group) -> Vec<DeviceId> {
     state.devices.iter().filter(|(_, d)| fit(d)).map(|(id, _)| *id).collect()
 }
 
-/// Returns the two replicas of a group that starts again, empty. The first one must hold
-/// nothing of the group: it is a device that does not belong to it and has reported that it
-/// knows that. The second one gets a copy, which replaces what it may have.
+/// Returns the two replicas of a group that starts again, empty. The first one must hold nothing of
+/// the group: it is a device that does not belong to the group, and has reported that it knows so.
+/// The second one gets a copy, which replaces what it may have.
 fn with_nothing(
     state: &State,
     group: &Group,
@@ -238,9 +239,9 @@ pub(super) fn accept_loss(state: &State, c: &command::AcceptLoss) -> Edits {
                 let units = volume.size.div_ceil(UNIT.into()) as u32;
                 volume.gaps.extend(begun.map(|id| (id, units)));
             }
-            // What was an error until now reads as zeros, too.
+            // Blocks that were errors until now read as zeros, too.
             (false, false) => volume.gaps.clear(),
-            // The content of the older copy counts, whatever it is.
+            // The content of the older copy counts as it is.
             (false, true) => begun.for_each(|id| _ = volume.gaps.remove(&id)),
         }
         if groups.is_empty() && state.volumes[&id].gaps == volume.gaps {
@@ -254,7 +255,7 @@ pub(super) fn accept_loss(state: &State, c: &command::AcceptLoss) -> Edits {
 }
 
 /// Returns true if the device has reported, in this incarnation, that it knows the group's
-/// replicas: a device that is none of them deletes what it has of it.
+/// replicas: a device that is none of them deletes its content of the group.
 fn knows(device: &DeviceId, group: &Group, seen: &Observed) -> bool {
     seen.devices.get(device).is_some_and(|s| s.map >= group.changed_at)
 }

@@ -28,7 +28,7 @@ pub(super) fn device_up(state: &State, c: &command::DeviceUp) -> Option<Edits> {
     }
     let kind = DeviceKind::try_from(c.kind).unwrap_or(DeviceKind::Unknown);
     let place = (sds, c.shard);
-    // Several devices that keep their content may have been at one place, one after the other.
+    // One place may have had several devices that keep their content, one after the other.
     let taken = state.devices.iter().any(|(d, v)| {
         let alone = v.up || !(survives(v.kind) || survives(kind));
         *d != id && (v.sds, v.shard) == place && alone && v.intent != Intent::Removed
@@ -92,8 +92,7 @@ fn first_intent(state: &State, pool: PoolId) -> Intent {
     if state.has_to_wait(pool) { Intent::Waiting } else { Intent::Normal }
 }
 
-/// Returns the groups in doubt of which this device, which is empty now, may have had more than
-/// others.
+/// Returns the groups in doubt of which this device, now empty, may have had more than others.
 fn without_evidence(state: &State, id: DeviceId) -> Vec<(GroupId, Group)> {
     let mine = state.groups_of(id).iter().map(|g| (*g, &state.groups[g]));
     let mine = mine.filter(|(_, g)| g.doubt != Doubt::None);

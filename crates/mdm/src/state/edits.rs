@@ -1,4 +1,4 @@
-//! What a command changes, before it is changed.
+//! The changes of a command, before they are made.
 
 use super::{Device, Sdc, Server, Volume};
 use crate::command::{self, Command};
@@ -54,7 +54,7 @@ impl Edits {
     }
 }
 
-/// A command, and what it changes in the state that it was made for.
+/// A command, with its changes of the state that it was made for.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Change {
     pub(super) command: Command,

@@ -1,4 +1,4 @@
-//! The groups of each device, of each two devices and of each volume's use.
+//! Indexes of groups: by device, by pair of devices, and by their use by volumes.
 
 use super::Volume;
 use crate::group::Group;
@@ -11,8 +11,7 @@ use base::{DeviceId, GroupId, UNIT};
 pub(crate) struct Users {
     /// Number of volumes.
     pub volumes: u32,
-    /// Units of theirs that the group may come to hold, as a volume's units spread evenly over its
-    /// groups.
+    /// Their units that the group may come to hold. A volume's units spread evenly over its groups.
     pub units: u64,
 }
 
@@ -23,7 +22,7 @@ pub(crate) struct Users {
 pub(crate) struct GroupIndex {
     /// The groups of each device.
     by_device: BTreeMap<DeviceId, Vec<GroupId>>,
-    /// The groups of each two devices, the smaller id first.
+    /// The groups of each pair of devices, the smaller id first.
     by_pair: BTreeMap<(DeviceId, DeviceId), Vec<GroupId>>,
     /// How volumes use each group.
     users: BTreeMap<GroupId, Users>,
@@ -51,7 +50,7 @@ impl GroupIndex {
         self.by_pair.get(&(a.min(b), a.max(b))).map_or(&[], |g| g)
     }
 
-    /// Returns each two devices that share groups, with these groups.
+    /// Returns each pair of devices that share groups, with these groups.
     pub(crate) fn pairs(&self) -> impl Iterator<Item = (&(DeviceId, DeviceId), &Vec<GroupId>)> {
         self.by_pair.iter()
     }

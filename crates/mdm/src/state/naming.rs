@@ -1,5 +1,5 @@
-//! Protection domains, fault sets and storage pools: how operators make and remove them. And new
-//! names for all kinds of objects.
+//! Creates and removes protection domains, fault sets and storage pools, and renames objects of all
+//! kinds.
 
 use super::{Device, Edits, Sdc, Server, State, Volume};
 use crate::command;

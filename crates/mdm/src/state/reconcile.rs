@@ -1,4 +1,4 @@
-//! The commands of a recovery of the MDMs: the reports of devices become part of the state.
+//! The commands of a recovery of the MDMs, which add the reports of devices to the state.
 
 use super::{Edits, State, Volume};
 use crate::command::{self, Awaited, Command, Forget};
@@ -78,7 +78,7 @@ fn emptied_unused(state: &State, id: GroupId) -> Option<(GroupId, Group)> {
     Some((id, group))
 }
 
-/// True for news of a map that lost MDMs made.
+/// Returns true if this content comes from a map of lost MDMs, and is news.
 fn may_await(state: &State, a: &Awaited) -> bool {
     let known = state.recovery.awaited.get(&DeviceId(a.device));
     let named = (MapVersion(a.version), a.store);
@@ -144,7 +144,7 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo) -> Option<Volume> {
     (may && old != Some(&volume)).then_some(volume)
 }
 
-/// Skips ids that lost MDMs have given away.
+/// Skips the ids that lost MDMs have given away.
 pub(super) fn give_away(state: &mut State, given: Given) {
     let (recovery, next_volume) = (&mut state.recovery, VolumeId(given.next_volume));
     recovery.device = recovery.device.max(given.device);

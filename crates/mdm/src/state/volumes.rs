@@ -1,4 +1,4 @@
-//! Volumes: how they are created, grown, mapped and deleted.
+//! Creates, grows, maps and deletes volumes.
 
 use super::{Device, Edits, State, Volume};
 use crate::command;
@@ -91,7 +91,7 @@ fn are_known(state: &State, mapping: &Mapping) -> bool {
 pub(super) fn delete_volume(state: &State, c: &command::DeleteVolume) -> Result<Edits, Refused> {
     let id = VolumeId(c.volume);
     let old = state.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
-    // Lost groups that no other volume uses are formed again, empty.
+    // Lost groups that no other volume uses start again, empty.
     let slots: BTreeSet<GroupId> = old.slots.iter().copied().collect();
     let up = |d: DeviceId| state.is_up(d);
     let mut groups = Vec::new();

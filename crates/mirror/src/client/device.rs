@@ -11,9 +11,9 @@ use base::DeviceId;
 /// A device that operations go to.
 #[derive(Debug, Default)]
 pub(super) struct Device {
-    /// The owner was asked to dial it.
+    /// True once the owner was asked to dial it.
     wanted: bool,
-    /// It has welcomed this client.
+    /// True while it has welcomed this client on a link that is up.
     up: bool,
     /// The number of the session: how often it has welcomed this client.
     session: u64,
@@ -34,7 +34,7 @@ impl Device {
         (self.used_ops, self.used_bytes) = (0, 0);
     }
 
-    /// The session is over. Returns the operations that have waited.
+    /// Ends the session. Returns the operations that waited.
     pub(super) fn link_down(&mut self) -> VecDeque<u64> {
         self.up = false;
         core::mem::take(&mut self.queue)
@@ -45,20 +45,20 @@ impl Device {
         self.session
     }
 
-    /// Returns true if this session still goes on.
+    /// Returns true if this session has not ended.
     pub(super) fn is_in(&self, session: u64) -> bool {
         self.up && self.session == session
     }
 
-    /// Returns true once: the owner has to dial it.
+    /// Returns true the first time: the owner has to dial it.
     pub(super) fn wants_dial(&mut self) -> bool {
         !core::mem::replace(&mut self.wanted, true)
     }
 
     // ---- the queue ----
 
-    /// An operation waits for the link or for credit. If it was sent before, under the number
-    /// `seq`, it doesn't wait once more behind those that were not.
+    /// Queues an operation until there is a link and credit. One that was sent before, under the
+    /// number `seq`, goes in front of those that were not.
     pub(super) fn enqueue(&mut self, key: u64, seq: u64, ops: &Ops) {
         if seq == 0 {
             return self.queue.push_back(key);
@@ -68,7 +68,7 @@ impl Device {
         self.queue.insert(place, key);
     }
 
-    /// Nothing waits any more: a new map has come, and the caller routes all operations anew.
+    /// Empties the queue: a new map has come, and the caller routes all operations anew.
     pub(super) fn clear_queue(&mut self) {
         self.queue.clear();
     }

@@ -4,12 +4,12 @@
 //! A full pool is no reason for an I/O error: an operator may delete a volume or add a device, and
 //! programs may discard. A file system that has seen an error on a write is broken.
 //!
-//! - **A held write gives its number back.** A primary that answers `Full` has checked whether a
-//!   part of the write is in the content, and says so (`Reply::part_done`). As a rule there is
-//!   none, and never will be: older copies of the write belong to older sessions or epochs, and
-//!   nothing of these is begun any more. So it is sent again as a new write. If it kept its number,
-//!   the floor would stand still while it is held, perhaps for days, and the list of executed
-//!   writes would grow with everything else that is written.
+//! - **A held write gives up its number.** A primary that answers `Full` has checked whether a part
+//!   of the write is in the content, and says so (`Reply::part_done`). As a rule there is none, and
+//!   never will be: older copies of the write belong to older sessions or epochs, and nothing of
+//!   these is begun any more. So it is sent again as a new write. If it kept its number, the floor
+//!   would stand still while it is held, perhaps for days, and the list of executed writes would
+//!   grow with everything else that is written.
 //! - **Writes leave a quarter of the requests to others.** Any write may turn out to be one that is
 //!   held, so at worst all of them are. Reads, and what makes space (zeros, discards), must be
 //!   admitted nevertheless. So the limit counts all writes and not only held ones, and applies when
@@ -35,7 +35,7 @@ const SLOWEST: u32 = 12;
 /// Data of a held write up to this length is copied into a buffer of its own.
 const COPIED: usize = 128 << 10;
 
-/// The numbers of writes, and of those that are held.
+/// How many writes there are, and how many of them are held.
 #[derive(Debug)]
 pub(super) struct Held {
     /// Requests that write data.
@@ -59,13 +59,13 @@ impl Held {
         !writes || self.writes < self.most
     }
 
-    /// A request that writes begins.
+    /// Counts a request that writes.
     pub(super) fn begins(&mut self) {
         self.writes += 1;
         assert!(self.writes <= self.most, "writes leave requests to others");
     }
 
-    /// A request that writes ends.
+    /// Counts a request that writes as ended.
     pub(super) fn ends(&mut self) {
         self.writes -= 1;
     }
@@ -124,9 +124,9 @@ impl<T: Copy> Client<T> {
         self.ops.wait(key, now + self.held.period() + jitter);
     }
 
-    /// Tells the owner that a request waits. It does so each time, because an owner that had no
-    /// room for waiting requests may have some later. The request's data may be a view of a much
-    /// larger buffer, which must not wait with it.
+    /// Tells the owner that a request waits, each time it is tried: an owner that had no room for
+    /// waiting requests may have some later. The request's data may be a view of a much larger
+    /// buffer, which must not be kept for as long.
     fn tell_held<M>(&mut self, request: u64, turn: &mut Turn<'_, M, T>) {
         let Some(request) = self.requests.get_mut(request) else { return };
         if !core::mem::replace(&mut request.held, true) && request.request.body.len() <= COPIED {

@@ -1,4 +1,4 @@
-//! One operation: what the client asks one primary about one unit.
+//! One operation: a request of the client to one primary about one unit.
 
 use base::{DeviceId, Epoch, GroupId, Time, UnitKey};
 use seam::{BlockKind, BlockRequest};

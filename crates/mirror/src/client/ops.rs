@@ -3,7 +3,7 @@
 //! Invariants:
 //! - An operation that is `Loose` between two steps of a call is in the list of those to be routed.
 //!   The list is empty between calls.
-//! - An operation that becomes `Loose` or `Waiting` is in no device's hands: its credit was given
+//! - No device holds credit for an operation that is `Loose` or `Waiting`: the credit was given
 //!   back before.
 
 use super::op::{Op, Place};
@@ -81,7 +81,7 @@ impl Ops {
 
     // ---- operations to be routed ----
 
-    /// An operation has to be routed.
+    /// Adds an operation to the list of those to be routed.
     pub(super) fn set_loose(&mut self, key: u64) {
         let Some(op) = self.slab.get_mut(key) else { return };
         op.leave_for(Place::Loose);
@@ -106,7 +106,7 @@ impl Ops {
         }
     }
 
-    /// Puts an operation off for longer each time.
+    /// Puts an operation off, for longer each time.
     pub(super) fn put_off(&mut self, key: u64, now: Time) {
         let Some(op) = self.slab.get_mut(key) else { return };
         let delay = (DELAY_MIN * (1 << op.delays.min(8))).min(DELAY_MAX);
@@ -140,7 +140,7 @@ impl Ops {
         self.due = due;
     }
 
-    /// Nothing waits any more: a new map has come, and the caller reviews all operations.
+    /// Ends all waits: a new map has come, and the caller reviews all operations.
     pub(super) fn end_waits(&mut self) {
         self.waiting.clear();
         self.due = None;

@@ -1,4 +1,4 @@
-//! Requests whose asker is gone, for example because an NBD connection broke. A program that
+//! Requests whose sender is gone, for example because an NBD connection broke. A program that
 //! connects later may repeat them or write something else, and nothing of the old ones may appear
 //! after that (rule R16).
 //!
@@ -8,10 +8,11 @@
 //!   nothing of it is done.
 //! - **An orphan is never sent again.** It ends with any answer, with the end of its session, or
 //!   when another device becomes the primary.
-//! - So only one frame is left of it, and what is asked later takes effect after that frame. In the
-//!   same session, the order of arrival at the primary's range lock ensures that. In a later
-//!   session, the hello ends what was not begun before it. At another primary, the frame names an
-//!   epoch that is over, and the new primary has settled what was begun in it (rules R2, R6, R8).
+//! - So only one frame is left of it, and later requests take effect after that frame. In the same
+//!   session, the order of arrival at the primary's range lock ensures that. In a later session,
+//!   the hello ends operations that were not begun before it. At another primary, the frame names
+//!   an epoch that is over, and the new primary has settled the operations that were begun in that
+//!   epoch (rules R2, R6, R8).
 //! - A primary that doesn't answer an orphaned write for [`PATIENCE`] loses the session. A client
 //!   that is cut off also ends the session in this way, long before its path heals. An orphaned
 //!   read has no effect later, but it takes room here and at the server: it may take
@@ -33,8 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const READS_PATIENCE: Duration = Duration::from_secs(10);
 
 impl<T: Copy> Client<T> {
-    /// The MDM says that a newer process has this client's name: sends nothing any more, and ends
-    /// all requests.
+    /// Ends all requests, and sends nothing any more: the MDM says that a newer process has this
+    /// client's name.
     pub fn superseded<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         self.superseded = true;
         for request in self.requests.values_mut() {
@@ -60,9 +61,9 @@ impl<T: Copy> Client<T> {
         self.orphan(&over, BlockError::Busy, turn);
     }
 
-    /// Answers the requests that have exceeded the user's time limit. What a primary has of them is
-    /// an orphan from then on: its effect is unknown, and comes before that of anything that is
-    /// asked later, or never.
+    /// Answers the requests that have exceeded the user's time limit. Operations of them that a
+    /// primary has are orphans from then on. Their effect is unknown, and comes before the effect
+    /// of any later request, or never.
     pub(super) fn end_late<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
         if self.answer_within.is_zero() {
             return;
@@ -98,7 +99,7 @@ impl<T: Copy> Client<T> {
             request.request.body = Buf::EMPTY; // a frame in flight has its own reference to it
             request.data = Buf::EMPTY;
         }
-        // Only of these: an operation of an earlier one may be about to end.
+        // Only operations of these requests: one of an earlier request may be about to end.
         let over: BTreeSet<u64> = over.iter().copied().collect();
         self.drop_unsent(|key| over.contains(&key));
         for key in &over {

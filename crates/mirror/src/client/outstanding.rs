@@ -1,9 +1,10 @@
-//! The numbers of operations, and of each group's outstanding writes: they give the floor (rule
-//! R8). Reads are not outstanding in this sense, because a read is never retried under its number.
+//! The numbers of operations, and of each group's outstanding writes, which determine the floor
+//! (rule R8). Reads are not outstanding in this sense, because a read is never retried under its
+//! number.
 //!
-//! A group's numbers are in a ring, in order. Numbers that are done are noticed when they come to
-//! the front, and the ring is tidied when most of it is done. So it stays within twice the number
-//! of operations, even while the oldest one waits for a group that is down.
+//! A group's numbers are in a ring, in order. A finished number is removed when it comes to the
+//! front, and all of them are removed when they are most of the ring. So it stays within twice the
+//! number of operations, even while the oldest one waits for a group that is down.
 //!
 //! Invariant: no number is assigned twice, and the numbers in a ring rise.
 
@@ -11,7 +12,7 @@ use super::ops::Ops;
 use alloc::collections::VecDeque;
 use base::{GroupId, IdMap};
 
-/// Number of entries that the ring may have before tidying it is worthwhile.
+/// Number of entries below which it is not worthwhile to clean up the ring.
 const SLACK: usize = 16;
 
 /// The numbers of a client.
@@ -101,7 +102,7 @@ mod tests {
             ops.remove(key);
         }
         assert!(out.ring.len() <= SLACK + 4, "{}", out.ring.len());
-        ops.get_mut(old).unwrap().seq = 0; // like one that is held: it will get another number
+        ops.get_mut(old).unwrap().seq = 0; // as for a held write: it will get another number
         assert_eq!(out.floor(1000, &ops), 1000);
         assert!(out.ring.is_empty());
     }

@@ -1,4 +1,4 @@
-//! What each answer of a primary means for its operation.
+//! Handles the answers of primaries.
 
 use super::op::Place;
 use super::routes::Hint;
@@ -22,7 +22,7 @@ impl<T: Copy> Client<T> {
         self.pump(device, turn);
     }
 
-    /// An answer came damaged on the device's present link.
+    /// Handles an answer that arrived damaged on the device's present link.
     pub fn bad_reply<M: Topology>(&mut self, device: DeviceId, turn: &mut Turn<'_, M, T>) {
         self.hang_up(device, Hangup::BadBody, turn);
         self.work(turn);

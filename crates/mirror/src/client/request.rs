@@ -1,4 +1,4 @@
-//! One block request: its checks, its pieces, and how their answers make one.
+//! One block request: its checks, its pieces, and the assembly of their answers.
 
 use super::Action;
 use super::op::Op;
@@ -29,9 +29,9 @@ pub(super) struct Request<T> {
     pub(super) held: bool,
     /// When the owner got it.
     pub(super) since: Time,
-    /// Since when its answer is not wanted any more: nothing of it is sent again.
+    /// When its answer ceased to be wanted. From then on nothing of it is sent again.
     pub(super) gone: Option<Time>,
-    /// It was answered although a part of it is still in flight.
+    /// True if it was answered while a part of it was still in flight.
     pub(super) answered: bool,
 }
 

@@ -1,7 +1,8 @@
 //! Where operations are sent, and when they are sent again.
 //!
-//! Code that frees an operation makes it `Loose` and puts it into a list, and `work` finds a place
-//! for each. So nothing here recurses, however many operations one lost link or one new map frees.
+//! Code that frees an operation makes it `Loose` and puts it into a list. `work` then finds a place
+//! for each operation in the list. So nothing here recurses, however many operations one lost link
+//! or one new map frees.
 
 use super::device::Device;
 use super::op::{self, Place};
@@ -45,7 +46,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ensures that there will be a `sweep`.
+    /// Schedules a `sweep`.
     pub(super) fn look_later(&mut self, now: Time) {
         if self.sweep_at.is_none() {
             self.sweep_at = Some(now + self.stuck_after);
@@ -63,7 +64,7 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ends an operation, and with its last one the request.
+    /// Ends an operation, and also the request if this was its last one.
     pub(super) fn finish<M: Topology>(
         &mut self,
         key: u64,
@@ -151,7 +152,7 @@ impl<T: Copy> Client<T> {
         self.pump(device, turn);
     }
 
-    /// Sends what waits for the device, as far as its credit goes.
+    /// Sends operations that wait for the device, as far as its credit allows.
     pub(super) fn pump<M: Topology>(&mut self, device: DeviceId, turn: &mut Turn<'_, M, T>) {
         loop {
             let there = self.devices.get_mut(device);
@@ -199,7 +200,8 @@ impl<T: Copy> Client<T> {
         }
     }
 
-    /// Ends the device's session: frees what was sent in it, then what has waited for it.
+    /// Ends the device's session: frees the operations that were sent in it, then those that waited
+    /// for it.
     pub(super) fn session_over<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -236,7 +238,7 @@ impl<T: Copy> Client<T> {
         self.session_over(device, turn);
     }
 
-    /// Ends that session if it still goes on.
+    /// Ends that session if it has not ended.
     fn end_ghost<M: Topology>(
         &mut self,
         device: DeviceId,
@@ -252,7 +254,7 @@ impl<T: Copy> Client<T> {
     pub(super) fn review<M: Topology>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(op) = self.ops.get(key) else { return };
         let Some(request) = self.requests.get(op.request) else { return };
-        // What was asked for under an ended permission is not asked under a later one (R8).
+        // A request under an ended permission is not sent under a later one (R8).
         let usable = turn.map.volume(request.request.volume);
         if usable.is_none_or(|v| v.generation != request.generation) {
             return self.finish(key, Err(BlockError::NoSuchVolume), turn);
@@ -264,13 +266,13 @@ impl<T: Copy> Client<T> {
             Leader::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Leader::At(at, epoch) if at == device => {
                 if Some(epoch.0) == op.epoch.0.checked_add(1) {
-                    op.epoch = epoch; // it stayed the primary, and works on
+                    op.epoch = epoch; // the device stayed the primary, and continues
                 } else if epoch > op.epoch && op.doubt.is_none() {
                     op.doubt = Some(turn.now);
                 }
             }
             Leader::At(..) => self.abandon(key, device, turn),
-            // The primary answers it if it comes back.
+            // The primary will answer it if it comes back.
             Leader::Nobody => self.need_map(MapVersion(turn.map.version().0 + 1), turn),
         }
     }

@@ -1,8 +1,8 @@
 //! Which device is the primary of each group, as far as this client knows: the map says so, or a
 //! server that knows a newer configuration has named it.
 //!
-//! Invariant: what a server says counts only while the map does not name a primary in the same
-//! epoch or a newer one. A map that is as new as the server's ends it in any case.
+//! Invariant: a server's word counts only until the map names a primary in the same epoch or a
+//! newer one, and at most until the map is as new as the server's.
 
 use super::topology::{Leader, Topology};
 use base::{DeviceId, Epoch, GroupId, Map, MapVersion};
@@ -33,7 +33,7 @@ impl Routes {
         }
     }
 
-    /// Notes that a server has named the primary of the group, if nothing newer is known.
+    /// Records that a server has named the primary of the group, if nothing newer is known.
     pub(super) fn learn(&mut self, group: GroupId, hint: Hint) {
         let held = self.hints.entry(group).or_insert(hint);
         if held.epoch < hint.epoch {
@@ -41,14 +41,14 @@ impl Routes {
         }
     }
 
-    /// This device was asked as the primary in this epoch, and says that it is not.
+    /// Records that this device was asked as the primary in this epoch, and says that it is not.
     pub(super) fn denies(&mut self, group: GroupId, device: DeviceId, epoch: Epoch) {
         if self.hints.get(&group).is_some_and(|h| (h.device, h.epoch) == (device, epoch)) {
             self.hints.remove(&group);
         }
     }
 
-    /// Drops what a newer map settles.
+    /// Drops the named primaries that a newer map makes obsolete.
     pub(super) fn take_map(&mut self, map: &impl Topology) {
         self.hints.retain(|group, hint| {
             let newer = matches!(map.leader(*group), Leader::At(_, epoch) if epoch >= hint.epoch);

@@ -1,10 +1,10 @@
 //! The handshake on a link, of both sides.
 //!
-//! The side that dialled sends a hello: who it is, whom it means, and the versions that it speaks.
-//! The other side answers with a welcome or a refusal, at once or when it can decide. A handshake
-//! may have more rounds: whatever frames of a handshake arrive ([`wire::Kind::is_handshake`]), the
-//! dialling side gives them to [`Callee::answer`] until that returns an outcome, and the answering
-//! side gives each to [`read_hello`], and keeps the hello until it can answer.
+//! The side that dialled sends a hello. It names the sender, the process that the sender means, and
+//! the versions that the sender speaks. The other side answers with a welcome or a refusal, at once
+//! or when it can decide. A handshake may have more rounds. The dialling side gives each frame of a
+//! handshake ([`wire::Kind::is_handshake`]) to [`Callee::answer`] until that returns an outcome.
+//! The answering side gives each one to [`read_hello`], and keeps the hello until it can answer.
 //!
 //! The command line and the simulator's administrator use the same functions: nothing here needs a
 //! driver, except the functions that send.
@@ -61,7 +61,7 @@ pub enum Callee {
 /// The outcome of a handshake for the side that dialled.
 #[derive(Clone, Debug)]
 pub enum Answer {
-    /// The process that was meant has let us in.
+    /// The process that was meant has welcomed us.
     Welcome(Welcomed),
     /// It has refused us.
     Refusal(Refusal),
@@ -80,7 +80,7 @@ pub struct Welcomed {
     pub message: Welcome,
 }
 
-/// What is wrong with an answer.
+/// The fault of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     /// It can't be read.
@@ -89,7 +89,7 @@ pub enum Wrong {
     Other,
     /// It names a protocol version that was not offered.
     Version,
-    /// It is a second welcome: what was agreed on would change while it is used.
+    /// It is a second welcome: it would change the version of a link that is in use.
     Again,
 }
 

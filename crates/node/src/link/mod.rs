@@ -1,4 +1,4 @@
-//! Links between the processes of a cluster: who is dialled, and the handshake.
+//! Links between the processes of a cluster: the processes that are dialled, and the handshake.
 //!
 //! A [`Dialer`] keeps one connection. A [`Directory`] has one for each peer that a role needs, and
 //! a [`MdmFinder`] has the one to the leading MDM. [`handshake`] is the same for all roles, the

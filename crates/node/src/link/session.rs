@@ -78,8 +78,8 @@ mod tests {
         panic!("it never gets in, and says {own}");
     }
 
-    /// The rightful process is soon accepted again, whatever session numbers a stranger has used in
-    /// its name, and also after a restart of the server.
+    /// The rightful process is soon accepted again, no matter which session numbers a stranger has
+    /// used in its name, and also after a restart of the server.
     #[test]
     fn a_wild_session_keeps_the_true_process_out_of_nothing() {
         let (mut a, mut b) = (None, None);

@@ -1,10 +1,10 @@
-//! Answers that wait to be sent: to orders, registrations and peers that are refused.
+//! Answers that wait to be sent: answers to orders and registrations, and refusals.
 //!
 //! Invariants:
-//! - No answer leaves while what it rests on is not committed.
-//! - An answer to an order that changed nothing leaves after a majority has confirmed that this MDM
-//!   still leads. The consensus is asked, and each question has a higher number than the one
-//!   before.
+//! - No answer is sent before the state that it depends on is committed.
+//! - An answer to an order that changed nothing is sent after a majority has confirmed that this
+//!   MDM still leads. The consensus is asked for that, and each question has a higher number than
+//!   the one before.
 
 use super::fence::{Fence, is_everywhere};
 use super::links::Links;
@@ -23,24 +23,26 @@ pub(super) struct Answer {
     /// The refusal that ends the link, sent in place of the frame.
     pub refusal: Option<Refusal>,
     pub link: LinkId,
-    /// The order that it answers, if there is one.
+    /// The order that it answers, if it answers one.
     pub order: Option<u64>,
-    /// How far that order's change is.
+    /// The progress of that order's change.
     pub progress: Progress,
-    /// It leaves when this question to the consensus is answered.
+    /// The question to the consensus that must be answered before this is sent.
     question: u64,
-    /// It leaves when this removed MDM no longer counts: until then the others may need it.
+    /// The removed MDM that must no longer count before this is sent: until then the others may
+    /// need it.
     pub gone: Option<u64>,
-    /// It leaves when no device can serve any more what was forbidden.
+    /// The fence that must be over before this is sent: then no device still serves what is
+    /// forbidden.
     pub fence: Option<Fence>,
     pub head: Head,
     pub body: Buf,
 }
 
-/// How far the change is that an order makes.
+/// The progress of the change that an order makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
-    /// It makes none: it is a question, or everything was as it wants it already.
+    /// There is no change: the order asks for information, or the state already was as ordered.
     None,
     /// The change is proposed.
     Proposed,
@@ -49,7 +51,7 @@ pub(super) enum Progress {
 }
 
 impl Answer {
-    /// Returns a frame that only waits until everything before it is committed.
+    /// Returns an answer that waits only until everything before it is committed.
     pub(super) fn frame(link: LinkId, head: Head, body: Buf) -> Answer {
         Answer {
             refusal: None,
@@ -70,8 +72,8 @@ impl Answer {
         Answer { order: Some(op), progress, question: NEW, ..frame }
     }
 
-    /// Lets the answer leave without a confirmation: soon this MDM does not lead any more, and
-    /// can't ask.
+    /// Returns the answer so that it needs no confirmation: soon this MDM will not lead, and could
+    /// not ask.
     pub(super) fn unasked(self) -> Answer {
         Answer { question: 0, ..self }
     }
@@ -85,9 +87,9 @@ pub(super) struct Answers {
     asked: u64,
     /// The number of the last question that was answered.
     known: u64,
-    /// When an answer that waits for a fence may leave, or has to.
+    /// When the next answer that waits for a fence is sent.
     due: Option<Time>,
-    /// When processes that were replaced can't serve any more.
+    /// Tells when replaced processes can't serve any more.
     older: OlderProcesses,
 }
 
@@ -96,8 +98,8 @@ impl Answers {
         self.list.push(answer);
     }
 
-    /// Adds a refusal that ends a link when the state that it rests on is committed, and if this
-    /// MDM still leads then.
+    /// Adds a refusal, which ends a link. It is sent when the state that it depends on is
+    /// committed, if this MDM still leads then.
     pub(super) fn refuse(&mut self, link: LinkId, why: Refusal) {
         if !self.list.iter().any(|a| a.link == link && a.refusal.is_some()) {
             let nothing = Answer::frame(link, Head::EMPTY, Buf::EMPTY);
@@ -105,7 +107,8 @@ impl Answers {
         }
     }
 
-    /// Records that everything that the answers rest on is committed, so this MDM still led then.
+    /// Records that everything that the answers depend on is committed, which proves that this MDM
+    /// led then.
     pub(super) fn committed(&mut self) {
         for answer in &mut self.list {
             answer.question = 0;
@@ -137,18 +140,18 @@ impl Answers {
         self.older.replaced(map);
     }
 
-    /// Returns when an answer that waits for a fence may leave, or has to.
+    /// Returns when the next answer that waits for a fence is sent.
     pub(super) fn wake_at(&self) -> Option<Time> {
         self.due
     }
 
-    /// Waits for no time: nothing may leave now.
+    /// Clears the time to wake at, because no answer may be sent now.
     pub(super) fn rest(&mut self) {
         self.due = None;
     }
 
-    /// Removes and returns the answers that may leave. `counts` says of a removed MDM whether it
-    /// may still be needed.
+    /// Removes and returns the answers that may be sent. `counts` returns true for a removed MDM
+    /// that may still be needed.
     pub(super) fn take_due(
         &mut self,
         now: Time,

@@ -11,7 +11,8 @@ pub struct Config {
     pub name: String,
     /// The address at which it listens.
     pub address: SocketAddr,
-    /// With an empty log: true to wait for a cluster that adds this MDM, false to start a cluster.
+    /// What to do with an empty log: wait until a cluster adds this MDM (true), or start a cluster
+    /// (false).
     pub join: bool,
     /// The id of the cluster that its log must belong to, or that a new log gets. `None`: any log
     /// is accepted, and the id of a new cluster is drawn at random.

@@ -1,4 +1,5 @@
-//! The numbers of dials, which are the same for all purposes: each dial has another one.
+//! Numbers the dials of an MDM. All purposes share one sequence, so no two dials have the same
+//! number.
 
 use core::net::SocketAddr;
 use seam::{DialId, Effect, Effects, Port};
@@ -10,7 +11,7 @@ pub(super) struct Dials {
 }
 
 impl Dials {
-    /// Dials.
+    /// Dials this address, and returns the dial's number.
     pub(super) fn dial(&mut self, to: SocketAddr, out: &mut Effects) -> DialId {
         let dial = DialId(self.next);
         self.next += 1;

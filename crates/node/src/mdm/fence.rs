@@ -1,6 +1,7 @@
-//! Clients of a volume have fewer rights from now on. Every device that serves the volume has to
-//! know before the order is answered. A former primary that may not know that it is replaced may
-//! hold leases from them, which have to run out first (rule R3).
+//! A fence follows an order that takes rights to a volume from clients. Every device that serves
+//! the volume has to know of the change before the order is answered. A former primary may not know
+//! that it was replaced, and may hold leases from these devices. Those leases have to run out first
+//! (rule R3).
 
 use super::links::Links;
 use base::{DeviceId, Duration, MapVersion, Mutant, Time, VolumeId, mutant};
@@ -9,38 +10,39 @@ use mdm::state::{Device, State};
 use wire::control::Intent;
 
 /// How long the answer to a mapping order waits for the devices that serve the volume. A silent
-/// device is declared down within this time, and then others confirm, unless it has the last copy.
+/// device is declared down within this time, and then other devices confirm in its place, unless it
+/// has the last copy.
 const CONFIRM: Duration = Duration::from_secs(5);
 
-/// What the answer to a mapping order waits for.
+/// The condition that the answer to a mapping order waits for.
 pub(super) struct Fence {
     volume: VolumeId,
     /// The map version with the change.
     map: MapVersion,
     /// After this time the answer names a device that has not confirmed.
     until: Time,
-    /// Since when all devices that grant leases know.
+    /// When it was first seen that all devices which may serve or grant leases have that map.
     known: Option<Time>,
 }
 
 impl Fence {
-    /// Creates the fence of a change that this version of the map has.
+    /// Creates the fence of a change that is in the map from this version on.
     pub(super) fn new(now: Time, volume: VolumeId, map: MapVersion) -> Fence {
         let hasty = mutant::on(Mutant::ConfirmNothing);
         let confirm = if hasty { Duration::ZERO } else { CONFIRM };
         Fence { volume, map, until: now + confirm, known: None }
     }
 
-    /// Records whether all devices know by now.
+    /// Records the time if all devices that matter have the map by now.
     pub(super) fn look(&mut self, now: Time, state: &State, links: &Links) {
         if self.known.is_none() && self.holder(state, links).is_none() {
             self.known = Some(now);
         }
     }
 
-    /// Returns when no process of a device serves by an older map any more, or when the answer says
-    /// that one may. Leases end within `grace`; the last one of a process that was replaced has
-    /// ended at `older`, if that is known.
+    /// Returns the time at which no process of a device serves by an older map any more, or at
+    /// which the answer says that one may. Leases end within `grace`; the last one of a process
+    /// that was replaced has ended at `older`, if that is known.
     pub(super) fn over_at(
         &self,
         (state, links): (&State, &Links),
@@ -61,7 +63,7 @@ impl Fence {
         older.map_or(latest, |at| at.clamp(known, latest))
     }
 
-    /// Returns the device that the answer names, if it leaves without being confirmed.
+    /// Returns the device that has not confirmed, for the answer to name it; `None` if all have.
     pub(super) fn unconfirmed(&self, state: &State, links: &Links) -> Option<DeviceId> {
         self.holder(state, links).filter(|_| self.known.is_none())
     }
@@ -105,7 +107,7 @@ mod tests {
     use base::{Incarnation, LinkId};
     use mdm::command::{Command, DeviceUp};
 
-    /// Nobody serves the volume, so what is left is what processes that were replaced may do.
+    /// No device serves the volume, so only replaced processes may still do so.
     #[test]
     fn a_fence_waits_for_each_device_and_for_the_leases_of_older_processes() {
         let (mut state, mut links) = (State::new(), Links::default());

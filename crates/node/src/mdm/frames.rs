@@ -44,7 +44,7 @@ impl From<Refusal> for End {
 }
 
 impl Mdm {
-    /// Handles a frame, and closes its link if there is a reason.
+    /// Handles a frame, and closes its link if the handler returns a reason.
     pub(super) fn frame(
         &mut self,
         now: Time,
@@ -87,8 +87,8 @@ impl Mdm {
                     false => self.forget(link, out),
                 }
             }
-            // Such a refusal makes the server's process end. It leaves only if this MDM still
-            // leads, and when the state that it rests on is committed.
+            // Such a refusal makes the server's process end. It is sent only when the state that it
+            // depends on is committed, and if this MDM still leads then.
             End::Refused(why, _)
                 if why.code() == RefusalCode::WrongDevice
                     && !mutant::on(Mutant::MdmAnswerEarly) =>
@@ -115,8 +115,8 @@ impl Mdm {
         }
     }
 
-    /// Returns true if this MDM has to stop because another one refuses it. It ends with the
-    /// reason, which an operator then reads.
+    /// Returns true if this MDM has to stop because another one refuses it. Its process ends with
+    /// the reason, for an operator to read.
     fn must_stop(&self, why: RefusalCode) -> bool {
         match why {
             // An MDM with an empty log may have been called by an id that is out of use by now. It
@@ -247,7 +247,7 @@ impl Mdm {
             return Err(refusal(RefusalCode::WrongDevice, text));
         }
         if entry.incarnation.0 < life {
-            // Another MDM leads, and has given this incarnation.
+            // Another MDM leads by now, and has given this incarnation.
             return Err(unexpected(format!("this MDM does not know that life of {device}")));
         }
         if entry.incarnation.0 != life {

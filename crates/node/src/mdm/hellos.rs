@@ -15,7 +15,7 @@ use seam::{Effect, Effects, Note};
 use wire::control::{Hello, Refusal, RefusalCode, Role};
 
 impl Mdm {
-    /// Handles the first hello on a link. If it is refused, some reasons are kept for the status.
+    /// Handles the first hello on a link. The status shows some of the reasons for a refusal.
     pub(super) fn first_hello(
         &mut self,
         now: Time,
@@ -36,7 +36,7 @@ impl Mdm {
         })
     }
 
-    /// Answers the hellos that wait, if there is an answer by now.
+    /// Answers the waiting hellos that can be answered by now.
     pub(super) fn settle_hellos(&mut self, out: &mut Effects) {
         let waiting = self.links.iter_mut().filter_map(|(link, l)| Some((link, l.hello.take()?)));
         for (link, hello) in waiting.collect::<alloc::vec::Vec<_>>() {
@@ -72,8 +72,8 @@ impl Mdm {
         self.greet(link, &hello, out)
     }
 
-    /// Returns true while hellos have to wait a moment: it will be known soon whether this MDM
-    /// leads.
+    /// Returns true while hellos have to wait a moment, because it will soon be known whether this
+    /// MDM leads.
     pub(super) fn is_undecided(&self) -> bool {
         self.journal.is_undecided(self.watch.serves()) || self.moved.is_some()
     }

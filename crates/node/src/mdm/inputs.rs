@@ -1,10 +1,10 @@
-//! What may change the state, and waits until it can be worked on: while an entry is in flight, or
-//! the log is being written.
+//! Inputs: requests and findings that may change the state. They wait while an entry is in flight
+//! or the log is being written.
 //!
-//! Invariants: of the inputs of links at most [`INPUTS`] wait, and of each link no more than it may
-//! have ([`Links::queue`]). If an input does not fit, its sender repeats it (proposals, heartbeats,
-//! registrations) or is told to try again (orders). There are few inputs of this MDM itself, and
-//! they are never dropped.
+//! Invariants: at most [`INPUTS`] inputs of links wait, and no more of each link than it may have
+//! ([`Links::queue`]). If an input does not fit, its sender repeats it (proposals, heartbeats,
+//! registrations) or is told to try again (orders). This MDM's own inputs are few, and are never
+//! dropped.
 
 use super::links::Links;
 use alloc::collections::VecDeque;
@@ -13,7 +13,7 @@ use base::{ClusterId, LinkId};
 use mdm::detector::Verdict;
 use wire::control::{Ask, Proposal, Register, RegisterSdc};
 
-/// The most inputs that wait for the disk.
+/// The most inputs of links that may wait.
 pub(super) const INPUTS: usize = 4096;
 
 /// Something that may change the state.

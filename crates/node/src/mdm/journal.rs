@@ -1,13 +1,13 @@
-//! The decisions of the MDMs as this one has them: the log on its disk, the consensus with the
-//! others, and the state that follows from the entries.
+//! The MDM's replicated state machine: the log on its disk, the consensus with the other MDMs, and
+//! the state that follows from the entries.
 //!
 //! One MDM leads, and only it proposes entries. It changes the state first, and proposes the
 //! commands as one entry.
 //!
 //! Invariants:
 //! - At most one entry of commands is in flight. While there is none, the whole state is committed.
-//! - A leader that loses its leadership takes back what it had proposed.
-//! - After the log failed, nothing changes any more.
+//! - An MDM that loses its leadership takes back what it had proposed.
+//! - After the log has failed, nothing changes any more.
 //!
 //! [`disk`]: what is written, and when. [`membership`]: which MDMs take part in the consensus.
 //! [`alone`]: how one MDM continues when the others are lost.
@@ -39,12 +39,12 @@ struct Leadership {
     proposed: Option<u64>,
 }
 
-/// What a committed entry was.
+/// The kind of a committed entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Applied {
     /// The first one of this MDM's leadership.
     Begun,
-    /// The one that this MDM had in flight: the state has it already.
+    /// The one that this MDM had in flight. The state includes it already.
     Own,
     /// Any other.
     Other,
@@ -57,7 +57,7 @@ pub(super) struct Journal {
     ops: u64,
     /// `None` until the log was read and this MDM belongs to a cluster, and after the log failed.
     consensus: Option<Consensus>,
-    /// The image that it starts with as soon as that is durable.
+    /// The image that the consensus starts with as soon as the image is durable.
     beginning: Option<Image>,
     /// The state after the last applied entry, or after the proposed one.
     state: State,
@@ -78,7 +78,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Creates a journal whose log has this length, and was not read yet.
+    /// Creates a journal whose log has this length and has not been read.
     pub(super) fn new(log: u64, every: Duration, level_max: u32) -> Journal {
         Journal {
             log: Log::new(log),
@@ -136,8 +136,8 @@ impl Journal {
         self.log.is_idle() && self.is_decided() && written
     }
 
-    /// Returns true while it will be known soon whether this MDM leads. `serves` says whether it
-    /// serves as leader already.
+    /// Returns true if it is not known yet, but will be soon, whether this MDM leads. `serves`
+    /// tells whether it already serves as leader.
     pub(super) fn is_undecided(&self, serves: bool) -> bool {
         let Some(consensus) = &self.consensus else {
             return self.log.is_recovering() || self.beginning.is_some();
@@ -170,8 +170,7 @@ impl Journal {
 
     // ---- the consensus ----
 
-    /// Returns what the consensus asks for, if it asks for anything. A sole voter elects itself
-    /// first.
+    /// Returns the output of the consensus, if there is one. A sole voter elects itself first.
     pub(super) fn turn(&mut self) -> Option<Output> {
         let turn = self.consensus.as_mut()?.turn();
         let idle = turn.committed.is_empty() && turn.send.is_empty() && turn.confirmed.is_empty();
@@ -193,15 +192,15 @@ impl Journal {
         false
     }
 
-    /// Takes the state that another MDM has sent. An error says what this build does not know in
-    /// it.
+    /// Replaces the state by one that another MDM has sent. An error says which part of it this
+    /// build does not know.
     pub(super) fn restore(&mut self, data: &[u8]) -> Result<(), String> {
         let decided = Decided::from_bytes(data, self.level_max)?;
         (self.state, self.chain) = (decided.state, decided.chain);
         Ok(())
     }
 
-    /// Applies a committed entry. An error says what this build does not know in it.
+    /// Applies a committed entry. An error says which part of it this build does not know.
     pub(super) fn apply(&mut self, committed: Committed) -> Result<Applied, String> {
         let Committed { index, term, meaning } = committed;
         match (meaning, &mut self.leadership) {
@@ -271,8 +270,8 @@ impl Journal {
         (self.leadership, self.successor) = (None, None);
     }
 
-    /// Stops: nothing changes any more. Returns true if no other MDM can lead. One that was only
-    /// added to the list, and does not vote, can't.
+    /// Stops: nothing changes any more. Returns true if no other MDM can lead: an MDM that is in
+    /// the list but has no vote can't.
     pub(super) fn stop(&mut self) -> bool {
         self.take_back();
         self.consensus.as_ref().is_none_or(|c| c.is_only_voter())
@@ -283,7 +282,7 @@ impl Journal {
         self.consensus = None;
     }
 
-    /// Takes back what is proposed and not committed: resets the state to what is committed.
+    /// Takes back uncommitted proposals: resets the state to the committed one.
     fn take_back(&mut self) {
         let proposed = self.leadership.as_mut().and_then(|l| l.proposed.take());
         if proposed.is_none() || mutant::on(Mutant::MdmStaleState) {

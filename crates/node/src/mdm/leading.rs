@@ -1,5 +1,5 @@
-//! What it means that this MDM leads. Its leadership begins when the first entry of its term is
-//! committed, and ends when the consensus says so, whatever is in flight then. And how it stops.
+//! How this MDM begins to lead, leads, and stops. Its leadership begins when the first entry of its
+//! term is committed. It ends when the consensus says so, whatever is in flight then.
 
 use super::answers::{Answer, Progress};
 use super::journal::Applied;
@@ -24,8 +24,8 @@ impl Mdm {
             self.follow_role(out);
             let Some(turn) = self.journal.turn() else { return };
             if let Err(what) = self.take_turn(turn, out) {
-                // It stops before the rest of what was decided is applied, and before anything is
-                // sent: it does not have the state that the others have now.
+                // The MDM stops before it applies later entries and before it sends anything: its
+                // state differs from that of the others.
                 let why = format!(
                     "the leading MDM has sent something that this build doesn't know ({what}): update this MDM"
                 );
@@ -34,7 +34,8 @@ impl Mdm {
         }
     }
 
-    /// An error says what this build does not know in an entry.
+    /// Applies and sends what the consensus hands out. An error says which part of an entry this
+    /// build does not know.
     fn take_turn(&mut self, turn: Output, out: &mut Effects) -> Result<(), String> {
         if let Some(data) = turn.restored {
             self.journal.restore(&data)?;
@@ -74,7 +75,7 @@ impl Mdm {
         self.watch.begin(now, self.journal.state(), &mut self.dials, out);
     }
 
-    /// Ends the leadership: forgets what was in flight and all that this MDM has heard, and sends
+    /// Ends the leadership: forgets what was in flight and all that this MDM has heard, and directs
     /// all peers to the new leader.
     fn resign(&mut self, out: &mut Effects) {
         if !self.journal.leads() {
@@ -94,7 +95,7 @@ impl Mdm {
         guests.into_iter().for_each(|link| self.refuse(link, &why, out));
     }
 
-    /// Works on inputs that wait, and proposes the result.
+    /// Works on the waiting inputs, and proposes the result.
     pub(super) fn propose(&mut self, now: Time, out: &mut Effects) {
         let work = Work {
             now,
@@ -118,7 +119,7 @@ impl Mdm {
         }
     }
 
-    /// Sends what waited for commitment, if everything is committed.
+    /// Sends what waited for commitment, if no entry is in flight.
     pub(super) fn let_out(&mut self, now: Time, out: &mut Effects) {
         self.answers.rest();
         if self.failed.is_some() || !self.journal.may_let_out() {
@@ -202,12 +203,12 @@ impl Mdm {
     }
 
     /// Answers the orders whose change is proposed or committed. If no other MDM can lead, it also
-    /// answers all others with the reason why this one stops; otherwise these are left to the
-    /// refusal, which sends their peers to the new leader.
+    /// answers all other orders with the reason why this one stops. Otherwise a refusal directs the
+    /// senders of those to the new leader.
     fn answer_orders(&mut self, why: &str, alone: bool, out: &mut Effects) {
         let unsure = match alone {
             true => format!("{why}. After that it may have done this: look before you repeat it"),
-            // They may have the order already.
+            // The other MDMs may have the entry with the order.
             false => format!(
                 "{why}. If another MDM leads now, it may have done this: look before you repeat it"
             ),

@@ -1,5 +1,5 @@
-//! Lengths of the lists that peers, clients and strangers make grow, for judges; and their bounds,
-//! which `docs/internals/limits.md` explains.
+//! Lengths of the lists that peers, clients and strangers can make longer, for judges, and the
+//! bounds of these lengths. `docs/internals/limits.md` explains the bounds.
 
 use super::inputs::INPUTS;
 use super::links::{ADMINS, INPUTS_PER_LINK, Peer};
@@ -12,8 +12,8 @@ use mdm::refused::MAX_MEMBERS;
 /// longer count.
 const HEARD_OF: usize = 2 * MAX_MEMBERS;
 
-/// Returns the most MDMs that one dials: those that the state names, those that called, those that
-/// any of these names, and removed members until they no longer count.
+/// Returns the most MDMs that one MDM dials: those that the state names, those that called, those
+/// that any of these names, and removed members until they no longer count.
 const fn contacts_max() -> usize {
     let known = MAX_MEMBERS + HEARD_OF;
     known + known * MAX_MEMBERS + MAX_MEMBERS
@@ -45,7 +45,7 @@ pub struct ListLengths {
 }
 
 impl Mdm {
-    /// Returns how long the lists are.
+    /// Returns the lengths of the lists.
     pub fn grown(&self) -> ListLengths {
         let mut members: BTreeMap<u32, usize> = BTreeMap::new();
         for (_, link) in self.links.iter() {
@@ -68,13 +68,13 @@ impl Mdm {
         }
     }
 
-    /// Returns how long they may be.
+    /// Returns the bounds of the lengths.
     pub fn may_grow(&self) -> ListLengths {
         ListLengths {
             admins: ADMINS,
             inputs: INPUTS,
             link_inputs: INPUTS_PER_LINK as usize,
-            // One more is proven.
+            // The proven link is one more.
             member_links: UNPROVEN + 1,
             parts: MESSAGE_MAX,
             all_parts: MAX_MEMBERS * MESSAGE_MAX,

@@ -1,10 +1,10 @@
-//! The links that peers dialled: the peer of each, and what it waits for. And the sessions of
-//! devices and clients: the link on which the current incarnation of each has registered.
+//! The links that peers dialled: the peer of each link, and what it waits for. Also the sessions of
+//! devices and clients: a session is the link on which the current incarnation has registered.
 //!
 //! Invariants:
-//! - A session lasts until its link is removed, or its process registers on another one.
-//! - The links for orders are open, and at most [`ADMINS`]. Any peer may give orders, so when there
-//!   are too many, the oldest is closed.
+//! - A session lasts until its link is removed, or until its process registers on another link.
+//! - At most [`ADMINS`] links for orders are open. Any peer may give orders, so when there are too
+//!   many, the oldest link is closed.
 //! - At most [`INPUTS_PER_LINK`] inputs of a link wait.
 
 use alloc::collections::{BTreeMap, VecDeque};
@@ -14,8 +14,8 @@ use mdm::recovery::Word;
 use wire::control::{BuildInfo, Hello, Role};
 use wire::{HANDSHAKE_VERSION, PeerLink};
 
-/// The most links of members that the MDM keeps open. Each device and each client has one. Further
-/// ones belong to incarnations that are over.
+/// From this number of links on, each new one closes a link of an incarnation that is over. All
+/// devices and clients together need fewer.
 const LINKS: usize = 8192;
 /// The most links for orders that it keeps open.
 pub(super) const ADMINS: usize = 512;
@@ -68,7 +68,7 @@ pub(super) struct Link {
     pub version: u16,
     /// The build that another MDM has reported.
     pub build: Option<BuildInfo>,
-    /// Kept until it can be answered.
+    /// The hello of the peer, kept until it can be answered.
     pub hello: Option<Hello>,
     pub parked: Option<Pull>,
     /// The newest map that the peer said it has.
@@ -87,8 +87,9 @@ pub(super) struct Link {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session {
     pub link: LinkId,
-    /// The `opened` of the link on which its incarnation first registered. 0 if it registered with
-    /// an earlier leader: then nothing is known about which of two processes came first.
+    /// The `opened` of the link on which its incarnation first registered. It is 0 if the
+    /// incarnation registered with an earlier leader: then it is unknown which of two processes
+    /// came first.
     pub began: u64,
 }
 
@@ -128,7 +129,7 @@ impl Links {
         self.get(link).expect("the link is open")
     }
 
-    /// Returns a link that is known to be open, to change it.
+    /// Returns a link that is known to be open, for changes.
     pub(super) fn open_mut(&mut self, link: LinkId) -> &mut Link {
         self.get_mut(link).expect("the link is open")
     }
@@ -138,7 +139,7 @@ impl Links {
         self.all.iter().map(|(id, link)| (*id, link))
     }
 
-    /// Iterates over all links, to change them.
+    /// Iterates over all links, for changes.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (LinkId, &mut Link)> {
         self.all.iter_mut().map(|(id, link)| (*id, link))
     }
@@ -154,8 +155,8 @@ impl Links {
         PeerLink::new(link, version)
     }
 
-    /// Returns the version of a link; `None` during its handshake, and on one that another MDM has
-    /// to answer, which never says more than that.
+    /// Returns the version of a link. It is `None` during the handshake, and on a link that this
+    /// MDM dialled, where the peer sends no frames but those of the handshake.
     pub(super) fn version_on(&self, link: LinkId) -> Option<u16> {
         let greeted = |l: &&Link| !matches!(l.peer, Peer::Stranger);
         self.get(link).filter(greeted).map(|l| l.version)
@@ -245,9 +246,9 @@ impl Links {
         self.sdcs.keys().copied()
     }
 
-    /// Makes the link the one of this incarnation of a device or client. Returns the link of the
-    /// same incarnation's former session, which is to be closed. The link of an earlier incarnation
-    /// stays until its process sends something and is refused.
+    /// Starts a session of this incarnation of a device or client on the link. Returns the link of
+    /// the incarnation's former session, which is to be closed. The link of an earlier incarnation
+    /// stays open until its process sends something and is refused.
     pub(super) fn register(&mut self, link: LinkId, peer: Peer, began: u64) -> Option<LinkId> {
         let session = Session { link, began };
         let before = match peer {
@@ -269,13 +270,13 @@ impl Links {
 
     // ---- inputs that wait ----
 
-    /// Counts one more input of this link that waits. Returns false if there is no room.
+    /// Counts one more waiting input of this link. Returns false if there is no room.
     pub(super) fn queue(&mut self, link: LinkId) -> bool {
         let from = self.get_mut(link).filter(|l| l.queued < INPUTS_PER_LINK);
         from.map(|l| l.queued += 1).is_some()
     }
 
-    /// Counts an input of this link that waits no more. Returns false if the link is gone.
+    /// Counts one waiting input of this link less. Returns false if the link is gone.
     pub(super) fn unqueue(&mut self, link: LinkId) -> bool {
         self.get_mut(link).map(|l| l.queued -= 1).is_some()
     }

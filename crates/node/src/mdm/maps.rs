@@ -1,7 +1,7 @@
-//! Hands out maps: answers requests for changes, and tells clients of new volumes. It pushes no map
-//! to peers that did not ask, except new volumes to clients.
+//! Hands out maps: answers requests for changes, and tells clients of new volumes. Only new volumes
+//! are pushed to clients; no other part of a map is sent without a request.
 //!
-//! Invariant: what is handed out is committed. The caller makes sure of that.
+//! Invariant: only committed state is handed out. The caller ensures that.
 
 use super::links::{Link, Links, Peer, Pull};
 use crate::link::send_answer;
@@ -19,9 +19,10 @@ pub(super) struct Maps {
     have: MapVersion,
     version: MapVersion,
     bodies: Vec<Buf>,
-    /// The version that the driver was told last.
+    /// The version that was last reported to the driver.
     noted: MapVersion,
-    /// Groups of volumes that are lost, and groups that wait for a device, as last noted.
+    /// As last reported: the number of lost groups that volumes use, and of groups that wait for a
+    /// device.
     unserved: (u32, u32),
 }
 

@@ -1,8 +1,8 @@
 //! A sole MDM at another address than its log names. Either it was moved, or this is a copy of a
 //! log whose owner still runs. Two MDMs that each decide alone would both lead, and a server would
-//! follow now one, now the other. So before this MDM leads, it asks at the address in the log, in
-//! its own name. An MDM of the same log there recognizes the copy, and refuses it. Any other
-//! outcome means that this MDM has moved.
+//! follow sometimes one, sometimes the other. So before this MDM leads, it sends a hello in its own
+//! name to the address in the log. An MDM of the same log there recognizes the copy, and refuses
+//! it. Any other outcome means that this MDM has moved.
 //!
 //! If a process accepts the link and stays silent, this MDM waits: it may be that MDM in a stall.
 //! An original that cannot be reached goes unnoticed; only other voters could prevent that
@@ -20,9 +20,9 @@ use seam::{DialId, Effects};
 use wire::Frame;
 use wire::control::{Hello, RefusalCode, Role};
 
-/// The question to the address that the log names.
+/// The question that goes to the address in the log.
 pub(super) struct Moved {
-    /// What this MDM starts with afterwards.
+    /// The image that this MDM starts with afterwards.
     pub image: Image,
     cluster: ClusterId,
     dial: DialId,
@@ -48,7 +48,7 @@ impl Moved {
         self.link == Some(link)
     }
 
-    /// Sends the question: a process listens there.
+    /// Sends the question, now that a process has accepted the link.
     pub(super) fn ask(&mut self, link: LinkId, config: &Config, out: &mut Effects) {
         self.link = Some(link);
         let mut hello = hello(&config.dialect, self.cluster, Role::Mdm, &config.name);
@@ -71,7 +71,7 @@ pub(super) fn former_address(me: u32, here: SocketAddr, state: &State) -> Option
     former.address.parse().ok().filter(|at| *at != here)
 }
 
-/// Returns the words of the MDM of the same log that listens there, if the answer is from one.
+/// Returns the refusal text of an MDM with the same log, if the answer comes from one.
 pub(super) fn original(config: &Config, frame: Option<Frame>, body: &[u8]) -> Option<String> {
     match Callee::Mdm.answer(&config.dialect, ClusterId(0), &frame?, body)? {
         Answer::Refusal(why) if why.code() == RefusalCode::WrongMember => Some(why.text),

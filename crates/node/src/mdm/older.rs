@@ -1,6 +1,6 @@
-//! Older processes of devices. A process that was replaced may still run, for instance on a host
-//! that was only paused, and it may hold leases that others granted it before they heard of the
-//! newer process (rule R4). What the newer process confirms says nothing about the older one.
+//! Older processes of devices. A replaced process may still run, for instance on a host that was
+//! only paused. It may hold leases that other devices granted before they heard of the newer
+//! process (rule R4). What the newer process confirms says nothing about the older one.
 
 use base::{Duration, MapVersion, Time};
 
@@ -9,8 +9,8 @@ use base::{Duration, MapVersion, Time};
 pub(super) struct OlderProcesses {
     /// The map version that names the newest process of each device.
     named: MapVersion,
-    /// Since when each device has that map. A lease that it grants from then on is useless to an
-    /// older process, whose map is older.
+    /// When every device was known to have that map. A lease that a device grants from then on is
+    /// useless to an older process, whose map is older.
     refused: Option<Time>,
     /// When it is worth while to look again whether each device has that map.
     look_at: Time,
@@ -21,7 +21,8 @@ pub(super) struct OlderProcesses {
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 impl OlderProcesses {
-    /// A process may have replaced an older one. The map of this version names it.
+    /// Records that a process may have replaced an older one. The map of this version names the new
+    /// one.
     pub(super) fn replaced(&mut self, map: MapVersion) {
         (self.named, self.refused, self.look_at) = (map, None, Time::ZERO);
     }
@@ -36,13 +37,13 @@ impl OlderProcesses {
         Some(self.named)
     }
 
-    /// Every device has the map that [`OlderProcesses::awaited`] returned.
+    /// Records that every device has the map that [`OlderProcesses::awaited`] returned.
     pub(super) fn known_to_all(&mut self, now: Time) {
         self.refused = Some(now);
     }
 
     /// Returns when the last lease of an older process has ended, if leases end within `grace`.
-    /// `None`: others may still grant them.
+    /// `None`: devices may still grant such leases.
     pub(super) fn ended_at(&self, grace: Duration) -> Option<Time> {
         self.refused.map(|at| at + grace)
     }

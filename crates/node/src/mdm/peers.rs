@@ -1,18 +1,18 @@
 //! Links among MDMs. Each MDM dials all others, and sends on the links that it dialled. It receives
 //! on links that others dialled.
 //!
-//! [`admission`]: which MDMs are let in.
+//! [`admission`]: which MDMs are accepted as members.
 //!
 //! Invariants:
-//! - Members are: those that the state names, at the addresses in the state; those that one of them
-//!   names; and, for an MDM with an empty log, any MDM that calls it. No other process is dialled,
-//!   and messages of no other are accepted.
+//! - Members are: the MDMs that the state names, at the addresses in the state; the MDMs that one
+//!   of these names; and, for an MDM with an empty log, any MDM that calls it. This MDM dials no
+//!   other process, and accepts messages of no other.
 //! - A message counts only with the secret that was sent to the member's address: a process that
-//!   listens elsewhere does not know it. A link with that proof is replaced by one without it only
-//!   if the member itself, at its address, refuses what it is sent. While no link has proof, the
-//!   newest [`UNPROVEN`] are kept: any of them may be the member's.
+//!   listens elsewhere does not know it. A link without that proof replaces one that has it only if
+//!   the process at the member's address refuses what it is sent. While no link has proof, the
+//!   newest [`UNPROVEN`] links are kept: any of them may be the member's.
 //! - A message is sent whole, in parts that fit into frames, or not at all. The consensus is told
-//!   when one may be lost.
+//!   if a message may be lost.
 
 mod admission;
 
@@ -153,7 +153,7 @@ impl Peers {
                 self.links.remove(&link);
                 out.push(Effect::Close { link });
             }
-            // With it goes its secret: no message in its name is accepted any more.
+            // Its secret is dropped, too, so no message in its name is accepted any more.
             match mutant::on(Mutant::KeepContacts) {
                 true => self.contacts.locate(id, Callee::Mdm, None, &config.limits),
                 false => self.contacts.forget(id),
@@ -317,7 +317,7 @@ impl Peers {
 
     // ---- sending ----
 
-    /// Tells the other members the list of members, if that has changed.
+    /// Sends the list of members to the other members, if it has changed.
     pub(super) fn announce(&mut self, journal: &Journal, links: &Links, out: &mut Effects) {
         let now = journal.state().members.changed_at;
         if core::mem::replace(&mut self.announced, now) == now {
@@ -352,7 +352,7 @@ impl Peers {
 
     // ---- receiving ----
 
-    /// Makes the link one of the member's. There may be several until one of them is proven.
+    /// Adds the link to those of the member. There may be several until one is proven.
     pub(super) fn seat(
         &mut self,
         link: LinkId,
@@ -375,11 +375,10 @@ impl Peers {
         unproven[..more].iter().for_each(|link| close(*link, links, out));
     }
 
-    /// Handles a refusal by the member of what was sent to its address: the secret is not the one
-    /// that it expects. The member may have restarted while the link of its earlier process still
-    /// seems to be up, or another process has said hello in its name. This MDM does not know which
-    /// link is the true one, so it chooses at random: no process can stay in front of the member
-    /// for long.
+    /// Handles a refusal of what was sent to the member's address: the member expects another
+    /// secret. Either it has restarted while the link of its earlier process still seems to be up,
+    /// or another process has said hello in its name. This MDM does not know which link is the
+    /// member's, so it chooses one at random: no process can keep the member's place for long.
     fn doubt(&mut self, member: u32, links: &Links, out: &mut Effects) {
         let Some(told) = self.told.get_mut(&member) else { return };
         told.proven = false;
@@ -392,8 +391,8 @@ impl Peers {
         }
     }
 
-    /// Records that a message on this link contained this MDM's secret: the link is the member's,
-    /// and all others that claim to be are closed.
+    /// Records that a message on this link contained this MDM's secret. So the link is the
+    /// member's, and all others in its name are closed.
     fn prove(&mut self, link: LinkId, member: u32, links: &mut Links, out: &mut Effects) {
         if self.told.get(&member).is_some_and(|t| t.proven && t.link == link) {
             return;

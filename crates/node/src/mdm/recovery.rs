@@ -1,10 +1,10 @@
 //! How one MDM continues, by an operator's order, when most of the others are lost for good
 //! ([`mdm::recovery`] has the rules).
 //!
-//! The order goes to an MDM that does not lead, on a link whose hello says so
-//! ([`wire::control::Hello::direct`]). It is refused while a majority could answer. Then this MDM
-//! starts as the only one ([`Journal::go_on_alone`]). The others no longer belong to it: any of
-//! them that comes back is refused, and ends.
+//! The order goes to an MDM that does not lead, on a link whose hello asks for this very MDM
+//! ([`wire::control::Hello::direct`]). It is refused while a majority could answer. Otherwise this
+//! MDM starts as the only one ([`Journal::go_on_alone`]). The others no longer belong to its
+//! cluster: any that comes back is refused, and its process ends.
 //!
 //! [`Journal::go_on_alone`]: super::journal::Journal::go_on_alone
 

@@ -1,8 +1,8 @@
-//! What devices report to an MDM that continues alone ([`mdm::recovery`] has the rules), and when
-//! the reports are evaluated.
+//! Reports of devices to an MDM that continues alone ([`mdm::recovery`] has the rules), and the
+//! times at which they are evaluated.
 //!
-//! Invariant: a report counts for the device that sent it as soon as that has registered, and until
-//! it registers again without one.
+//! Invariant: a report counts from the registration of the device that sent it, until that device
+//! registers again without a report.
 
 use super::links::Link;
 use base::{DeviceId, Duration, Time};
@@ -21,7 +21,7 @@ pub(super) struct Reports {
     words: Words,
     /// When the reports are evaluated next.
     due: Time,
-    /// Until when devices that have not reported are waited for.
+    /// The time until which the recovery waits for devices that have not reported.
     patient_until: Time,
     /// The state's index, and whether the recovery was patient, when the reports last led to no
     /// command.
@@ -29,7 +29,7 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Waits for devices: this MDM leads from now on.
+    /// Starts to wait for devices, as this MDM begins to lead.
     pub(super) fn begin(&mut self, now: Time, patience: Duration) {
         (self.due, self.patient_until) = (now, now + patience);
         self.nothing_follows = None;
@@ -68,7 +68,7 @@ impl Reports {
         now < self.patient_until
     }
 
-    /// Returns how far the recovery is.
+    /// Returns the progress of the recovery.
     pub(super) fn status(&self, now: Time, state: &State) -> Option<RecoveryStatus> {
         state.recovery_status(&self.words, self.is_patient(now))
     }
@@ -144,7 +144,8 @@ impl Reports {
     }
 }
 
-/// Adds a part of a device's report to its link. Returns false if it names more than there can be.
+/// Adds a part of a device's report to its link. Returns false if the report names more than a
+/// cluster can have.
 pub(super) fn add_part(link: Option<&mut Link>, part: Report, state: &State) -> bool {
     match link.filter(|_| state.wants_reports()) {
         Some(link) => link.word.get_or_insert_default().add(part),
@@ -152,7 +153,7 @@ pub(super) fn add_part(link: Option<&mut Link>, part: Report, state: &State) -> 
     }
 }
 
-/// Returns true if servers name such an object as the place of their devices.
+/// Returns true for a kind of object that servers name as the place of their devices.
 fn is_home(kind: ObjectKind) -> bool {
     matches!(kind, ObjectKind::Domain | ObjectKind::FaultSet | ObjectKind::Pool)
 }

@@ -1,5 +1,4 @@
-//! How an MDM starts: what it does with the log that it has read, and until it takes part in the
-//! consensus.
+//! How an MDM starts: from the log that it has read to its part in the consensus.
 
 use super::Mdm;
 use super::inputs::Input;
@@ -115,7 +114,7 @@ impl Mdm {
         }
     }
 
-    /// Starts, as no other MDM of this log serves at the former address.
+    /// Starts, because no other MDM with this log serves at the former address.
     pub(super) fn go_on(&mut self, now: Time, out: &mut Effects) {
         if let Some(image) = self.leave_question(out) {
             self.resume(now, image, out);

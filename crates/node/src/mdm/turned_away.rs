@@ -1,5 +1,5 @@
-//! Servers, and MDMs that are too old, that were turned away lately, for the status: no other list
-//! has the reason.
+//! Servers, and MDMs that are too old, that this leader has refused lately. The status shows them,
+//! because no other list has the reason.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;

@@ -1,8 +1,8 @@
-//! Verdicts on a server's devices wait a moment for each other: a server that dies with all its
-//! devices takes one log entry and one map, instead of one for each device. Suspicions of its peers
-//! wait, too: the verdict says more, and makes them superfluous. Verdicts on a server with one
-//! device do not wait. Suspicions of such a device wait only while it is being dialled: either
-//! answer may arrive first, and the second one would cost another entry and map.
+//! Verdicts on a server's devices wait a moment for each other: the death of a server with all its
+//! devices then takes one log entry and one map, instead of one for each device. Suspicions of
+//! peers wait, too: a verdict says more, and makes them superfluous. Verdicts on a server with one
+//! device do not wait. Suspicions of such a device wait only while it is being dialled: the
+//! suspicion may arrive before the result of the dial, and would cost another entry and map.
 //!
 //! Invariants: a device has at most one verdict that waits, the newest. Suspicions wait in the
 //! order in which they came, and at most [`DOUBTS`] proposals of them.
@@ -21,9 +21,9 @@ const DOUBTS: usize = 4096;
 /// Verdicts and suspicions that wait.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// By server: until when its verdicts wait, and the verdicts so far.
+    /// By server: the time until which its verdicts wait, and the verdicts so far.
     list: BTreeMap<SdsId, (Time, Vec<Verdict>)>,
-    /// Suspicions of peers, and until when each waits.
+    /// Suspicions of peers, each with the time until which it waits.
     doubts: VecDeque<(Time, Proposal)>,
 }
 
@@ -35,7 +35,7 @@ impl Verdicts {
     }
 
     /// Adds a verdict: a device seems to be gone. A death shows on all links at once. Silence shows
-    /// for one device after the other, as each has its own heartbeat (every `beat`).
+    /// on one device after the other, as each sends its own heartbeat (every `beat`).
     pub(super) fn add(&mut self, now: Time, verdict: Verdict, beat: Duration, state: &State) {
         let Some(sds) = state.devices.get(&verdict.device).map(|d| d.sds) else { return };
         // A device that was silent may turn out to be dead later.
@@ -51,7 +51,7 @@ impl Verdicts {
         }
     }
 
-    /// Passes on what has waited for long enough.
+    /// Turns verdicts and suspicions that have waited for long enough into inputs.
     pub(super) fn release(&mut self, now: Time, inputs: &mut Inputs) {
         let due = self.list.extract_if(.., |_, (at, _)| *at <= now);
         due.for_each(|(_, (_, list))| inputs.push(Input::Verdicts(list)));

@@ -1,14 +1,14 @@
-//! What a leader watches: which devices and clients it hears, and which devices are gone, slow, cut
-//! off, or in need of a copy.
+//! The leader's watch over devices and clients: which ones it hears, and which devices are lost,
+//! slow or cut off. It also asks the healer which groups need other replicas.
 //!
-//! It finds things out and returns commands. It does not change the state: [`super::work`] does.
-//! Devices that are up in the map have to be heard from the moment at which this MDM begins to
-//! lead; what happened before is not known.
+//! It finds things out and returns commands. It does not change the state: [`super::work`] does. A
+//! device that is up in the map counts as heard when this MDM begins to lead, because what happened
+//! before is not known.
 //!
-//! [`healing`]: what follows for devices that are slow or cut off, and for groups.
+//! [`healing`]: the commands that follow for devices that are slow or cut off, and for groups.
 //!
-//! Invariants: nothing is dialled unless this MDM serves. All of it is of one leadership, and is
-//! forgotten with it.
+//! Invariants: nothing is dialled unless this MDM serves. All of this state belongs to one
+//! leadership, and is forgotten with it.
 //!
 //! It keeps no connection of its own to an SDS: its dials only find out whether a process listens,
 //! and name the MDM's incarnation, so that a server whose link still leads to an earlier one
@@ -34,7 +34,7 @@ use mdm::state::State;
 use seam::{DialError, DialId, Effects, Note};
 use wire::control::{BuildInfo, Heartbeat, Intent, Proposal, Register};
 
-/// What a leader watches.
+/// The leader's knowledge of devices and clients.
 pub(super) struct Watch {
     limits: Limits,
     /// True while this MDM leads and the cluster is formed.
@@ -64,7 +64,7 @@ fn downs(command: &Command) -> &[DeviceDown] {
 }
 
 impl Watch {
-    /// Creates what a leader starts with: it has heard nobody.
+    /// Creates the watch of a new leader, which has heard no process.
     pub(super) fn new(limits: &Limits) -> Watch {
         Watch {
             limits: limits.clone(),
@@ -101,7 +101,7 @@ impl Watch {
         }
     }
 
-    /// Stops to serve.
+    /// Stops serving.
     pub(super) fn stop(&mut self) {
         self.serves = false;
         self.revived.clear();
@@ -148,17 +148,17 @@ impl Watch {
         }
     }
 
-    /// Returns when something is due. The healer is asked in any case once something may be
-    /// proposed, so it is not asked while that is not so (`may_heal`).
+    /// Returns when something is due. The healer's time counts only if something may be proposed
+    /// (`may_heal`): the healer is asked anyway as soon as that is so.
     pub(super) fn wake_at(&self, may_heal: bool) -> Option<Time> {
         let heal = Time::earliest(self.healer.wake_at(), self.slowness.wake_at());
         let heal = Time::earliest(heal, self.reach.wake_at()).filter(|_| may_heal);
         Time::earliest(Time::earliest(self.detector.wake_at(), heal), self.verdicts.due())
     }
 
-    // ---- whom it hears ----
+    // ---- signs of life ----
 
-    /// Records a heartbeat of a device that the state has in this incarnation.
+    /// Records a heartbeat of a device, from the incarnation that the state has.
     pub(super) fn device_beats(
         &mut self,
         now: Time,
@@ -185,7 +185,7 @@ impl Watch {
         self.observed.sdcs.entry(sdc).or_default().beat(now, heartbeat);
     }
 
-    /// Returns what it has heard from devices and clients.
+    /// Returns what this MDM has heard from devices and clients.
     pub(super) fn observed(&self) -> &Observed {
         &self.observed
     }
@@ -240,7 +240,7 @@ impl Watch {
     }
 
     /// Drops the state of a link that is down or about to be closed. If a device had registered on
-    /// it, the reason is looked for.
+    /// it, the device is dialled to find the reason.
     pub(super) fn lost(
         &mut self,
         link: LinkId,
@@ -267,7 +267,7 @@ impl Watch {
         seen.map_or(0, |seen| seen.settled(m.store))
     }
 
-    // ---- who is gone ----
+    // ---- lost devices ----
 
     /// Finds out whether a process listens at the device's address, unless the device is known to
     /// be dead.
@@ -301,10 +301,10 @@ impl Watch {
             return self.detector.probe_over(dial.0);
         }
         let Some(verdict) = self.detector.refused(now, dial.0) else { return };
-        // A process that has a link is not dead; perhaps it does not listen yet. If it is dead all
-        // the same, its link breaks, and that is a reason to dial again. The same holds for a
-        // device that is down because others do not reach it: a firewall may refuse in its name
-        // while it runs on.
+        // A process that has a link is not dead; perhaps it does not listen yet. If it is dead
+        // after all, its link breaks, which leads to another dial. The same holds for a device that
+        // is down because others do not reach it: a firewall may refuse in its name while it runs
+        // on.
         let linked = links.has_device(verdict.device);
         let up = state.is_up(verdict.device);
         let here = linked && (up || self.observed.cut_off.contains(&verdict.device));
@@ -322,7 +322,8 @@ impl Watch {
         }
     }
 
-    /// Returns the verdict on a device that was silent for too long, even if no other one is heard.
+    /// Returns the verdict on a device that was silent for too long, even if no other device is
+    /// heard.
     pub(super) fn overdue(&mut self, now: Time, device: DeviceId) -> Option<Verdict> {
         self.detector.overdue(now, device)
     }
@@ -332,9 +333,9 @@ impl Watch {
         verdict.dead || self.detector.still_silent(now, verdict)
     }
 
-    /// Removes from a proposal what does not count, or not yet: its sender repeats it with each
-    /// heartbeat. Suspicions of servers with several devices wait for verdicts, and so do those of
-    /// devices that are being dialled.
+    /// Removes the parts of a proposal that do not count, or do not count yet: their sender repeats
+    /// them with each heartbeat. Suspicions of servers with several devices wait for verdicts, and
+    /// so do those of devices that are being dialled.
     pub(super) fn weigh(&mut self, now: Time, m: &mut Proposal, state: &State) {
         let (by, limits) = (DeviceId(m.device), &self.limits);
         self.reach.told(now, by, &m.unreached, limits);
@@ -353,7 +354,7 @@ impl Watch {
         self.verdicts.has(device)
     }
 
-    // ---- what a command means for it ----
+    // ---- effects of commands ----
 
     /// Counts how often devices leave, before the command takes effect. A device that leaves too
     /// often is held out when it comes back. Absences during maintenance do not count.
@@ -393,7 +394,7 @@ impl Watch {
         }
     }
 
-    /// Takes a command into account that has taken effect.
+    /// Updates what is watched after a command has taken effect.
     pub(super) fn changed(
         &mut self,
         now: Time,

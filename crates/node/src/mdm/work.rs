@@ -33,7 +33,7 @@ use mdm::state::{Change, State};
 use seam::{Effects, Note};
 use wire::control::{MdmInfo, Proposal, Refusal};
 
-/// The work on inputs that makes one entry, and the parts of the MDM that it changes.
+/// The work on the inputs for one entry, and the parts of the MDM that it changes.
 pub(super) struct Work<'a> {
     pub now: Time,
     pub config: &'a Config,
@@ -50,7 +50,7 @@ pub(super) struct Work<'a> {
 }
 
 impl Work<'_> {
-    /// Works on the inputs that wait, as many as fit into one entry. Returns their commands.
+    /// Works on the waiting inputs, as many as fit into one entry. Returns their commands.
     pub(super) fn run(mut self) -> Commands {
         while let Some(device) = self.watch.take_revived() {
             if let Some(command) = self.state().revive(device) {
@@ -122,8 +122,9 @@ impl Work<'_> {
         }
     }
 
-    /// Returns the command that makes the state name this MDM as it is. There is one if this MDM is
-    /// the first of its cluster, or if its address has changed; a leader may report that itself.
+    /// Returns the command that gives the state this MDM's present address. The command changes
+    /// something if this MDM is the first of its cluster, or if its address has changed; a leader
+    /// may report that itself.
     fn here(&self) -> Option<Command> {
         let me = self.journal.consensus()?.id() as u32;
         let list = &self.state().members.list;
@@ -139,14 +140,14 @@ impl Work<'_> {
         }))
     }
 
-    /// Executes a command, if it changes anything. Returns true if so.
+    /// Executes a command if it changes anything. Returns true if it does.
     fn execute(&mut self, command: Command) -> bool {
         let change = self.state().change(command);
         change.is_ok_and(|change| self.make(change))
     }
 
     /// Makes a change and puts its command into the batch, if it changes anything. Returns true if
-    /// so.
+    /// it does.
     fn make(&mut self, change: Change) -> bool {
         if change.is_nothing() {
             return false;
@@ -168,7 +169,7 @@ impl Work<'_> {
         true
     }
 
-    /// Executes what a primary proposes.
+    /// Executes the proposals of a primary.
     fn propose_all(&mut self, m: &Proposal) {
         // A device that suspects so many others is itself cut off or overloaded (rule R12).
         let unit = |d: &u32| self.state().unit_of(DeviceId(*d));

@@ -1,11 +1,11 @@
 //! *Claimants*: MDMs that say that they lead, and dial this server to see whether it is alive.
-//! Anyone can say that, so a hello alone changes nothing. The claimant is dialled beside the MDM
-//! that is followed, and replaces it only with a welcome.
+//! Anyone can say that, so a hello alone changes nothing. This server dials the claimant, keeps its
+//! link to the followed MDM, and changes over only after a welcome.
 //!
 //! Invariants:
-//! - The link to the MDM that is followed stays until another MDM has welcomed this server.
-//! - An address that neither the configuration nor the map names is dialled only if the MDM that is
-//!   followed was asked for a sign of life, and has sent nothing for `suspect_after`. As soon as it
+//! - The link to the followed MDM stays until another MDM has welcomed this server.
+//! - An address that neither the configuration nor the map names is dialled only if the followed
+//!   MDM was asked for a sign of life, and has sent nothing for `suspect_after`. As soon as it
 //!   sends something, such a claimant is dropped.
 //! - There is one attempt per address, and there are at most [`STRANGE`] attempts at addresses that
 //!   neither the configuration nor the map names.

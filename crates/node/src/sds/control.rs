@@ -1,4 +1,4 @@
-//! A shard's side of the protocol with the MDM: registration, heartbeats, the map, proposals.
+//! A shard's side of the protocol with the MDM: registration, heartbeats, the map, and proposals.
 
 use super::opening::Known;
 use super::{Device, Follower, Sds, Trouble};
@@ -96,9 +96,9 @@ impl Sds {
     }
 
     /// Waits while the MDM finds out whether the device in this one's place is silent or dead. As
-    /// long as this process listens, nobody can see that an earlier process at its address is dead.
-    /// So this process ends if that takes too long: then dials are refused until its next start,
-    /// which is the proof.
+    /// long as this process listens, no other process can see that an earlier one at its address is
+    /// dead. So this process ends if that takes too long: then dials are refused until its next
+    /// start, which is the proof.
     fn wait_for_place(&mut self, now: Time, text: String, out: &mut Effects) {
         let since = *self.mdm.occupied.get_or_insert(now);
         if now.since(since) > self.config.limits.suspect_after * 3 {

@@ -204,8 +204,8 @@ struct MdmLink {
     heard: Option<Time>,
     /// Other MDMs that say that they lead.
     claimants: Claimants,
-    /// Since when the MDM refuses this shard because a device in its place counts as up, and the
-    /// MDM has not heard that device.
+    /// The time since which the MDM has refused this shard because a device in its place counts as
+    /// up, and the MDM has not heard that device.
     occupied: Option<Time>,
     /// How often the MDM was asked for its map.
     pulls: u64,

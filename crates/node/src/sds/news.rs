@@ -39,8 +39,8 @@ pub(super) struct News {
     coming: Vec<Vec<u8>>,
     /// Some pages of that answer were not kept, so none is.
     torn: bool,
-    /// Since when another server has had a newer map than this one, and the newest version that is
-    /// known. Servers with a map as old as this one's do not reset it.
+    /// The time since which another server has had a newer map than this one, and the newest known
+    /// version. Servers with a map as old as this one's do not reset it.
     behind: Option<(Time, MapVersion)>,
     asked: Option<Asked>,
     /// Number of questions so far.

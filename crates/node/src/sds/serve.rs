@@ -21,7 +21,7 @@ use wire::{Body, Frame, Header, Kind, PeerLink, Status};
 const UNHEARD_OF: &str =
     "this server has not heard of that life of yours: it may be cut off from the MDM. Try again";
 
-/// Returns the sender of a frame about maps, which says no incarnation.
+/// Returns the sender of a frame about maps, which names no incarnation.
 fn unsaid(map: MapVersion) -> Sender {
     Sender { incarnation: Incarnation(0), map }
 }
@@ -401,7 +401,7 @@ impl Sds {
     ) -> Result<(), Reason> {
         const STALE: &str = "welcomed on a link that is no longer needed";
         // An earlier process may still run where the device was. It has promised nothing, and its
-        // grants bind nobody.
+        // grants bind no process.
         const EARLIER: &str = "welcomed by an earlier process than the map has";
         let follower = self.followers.change(from).filter(|f| f.link() == Some(link));
         let follower = follower.ok_or(STALE)?;

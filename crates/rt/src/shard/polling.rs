@@ -1,8 +1,8 @@
 //! When to poll for completions instead of sleeping.
 //!
-//! Polling has a credit: each success adds `EARNS`, each failure takes 1. So polling goes on while
-//! at least one in three succeeds: a success saves more (a wake-up on both sides) than a failure
-//! costs.
+//! Polling has a credit: each success adds `EARNS`, each failure takes 1. So polling continues
+//! while at least one in three succeeds: a success saves more (a wake-up on both sides) than a
+//! failure costs.
 
 use base::Time;
 use std::time::Duration;

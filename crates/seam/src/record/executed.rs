@@ -110,7 +110,7 @@ pub enum NotAdmitted {
 
 /// Executed writes by client, of the newest incarnation of each client.
 ///
-/// Lists are equal if they list the same, whatever the order in which it was noted.
+/// Lists are equal if they have the same entries, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct ExecutedList {
     clients: Vec<Client>,
@@ -124,7 +124,7 @@ impl PartialEq for ExecutedList {
 }
 
 impl ExecutedList {
-    /// Notes that these blocks include a write. `noted` counts the entries of the device.
+    /// Records that these blocks include a write. `noted` counts the entries of the device.
     pub fn record(&mut self, write: ClientWrite, unit: UnitKey, blocks: BlockSet, noted: &mut u64) {
         if blocks.is_empty() {
             return;
@@ -169,8 +169,8 @@ impl ExecutedList {
         })
     }
 
-    /// Notes that these blocks have the content of another replica now, whose list is `theirs`:
-    /// what that list doesn't include is gone from these blocks.
+    /// Records that these blocks have the content of another replica now, whose list is `theirs`.
+    /// Writes that are not in that list are gone from these blocks.
     pub fn overwrite(
         &mut self,
         unit: UnitKey,
@@ -218,7 +218,7 @@ impl ExecutedList {
         self.len = self.clients.iter().map(|c| c.entries.len()).sum();
     }
 
-    // ---- what it says ----
+    // ---- queries ----
 
     /// Returns the number of entries.
     pub fn len(&self) -> usize {
@@ -241,8 +241,8 @@ impl ExecutedList {
     }
 
     /// Returns the blocks that are known to include this write. These are all blocks if its number
-    /// is below the floor: the client has the answer, and another copy of its request, which was
-    /// under way for longer, must not be executed over what came in between.
+    /// is below the floor: the client has the answer. A delayed copy of its request must not be
+    /// executed over later writes.
     pub fn blocks(&self, write: ClientWrite) -> BlockSet {
         let mut blocks = BlockSet::EMPTY;
         let same = |c: &&Client| c.sdc == write.sdc && c.incarnation == write.incarnation;
@@ -257,7 +257,7 @@ impl ExecutedList {
         blocks
     }
 
-    /// Returns what is known about these blocks.
+    /// Returns the entries about these blocks.
     pub fn of(&self, unit: UnitKey, blocks: BlockSet) -> Vec<ExecutedBlocks> {
         let common = |(_, e): (u64, ExecutedBlocks)| {
             let blocks = e.blocks.and(blocks);

@@ -152,7 +152,8 @@ impl ReplicaRecord {
         }
     }
 
-    /// Notes that blocks may differ. If that names more than `most` units, any block may differ.
+    /// Records that blocks may differ. If the dirty set would name more than `most` units, any
+    /// block may differ.
     pub fn differs(&mut self, unit: UnitKey, blocks: BlockSet, most: usize) {
         if self.all_dirty || blocks.is_empty() {
             return;
@@ -164,7 +165,7 @@ impl ReplicaRecord {
         }
     }
 
-    /// Notes that any block may differ.
+    /// Records that any block may differ.
     pub fn all_differs(&mut self) {
         self.dirty.clear();
         self.all_dirty = true;

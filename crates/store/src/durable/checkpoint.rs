@@ -14,7 +14,7 @@
 //! long as it takes. It runs at full speed when a caller waits for it, when the log exceeds that
 //! size by half, or when half as many checksums as make a checkpoint due have changed again.
 //!
-//! A checkpoint is fuzzy: jobs go on, and pages may be ahead of the log's new start. Replay
+//! A checkpoint is fuzzy: jobs continue, and pages may be ahead of the log's new start. Replay
 //! tolerates that. Pages must not be behind it, so no checkpoint begins while a sweep still has to
 //! free slots that an older record gave back. The checkpoint waits for the steps of the sweep until
 //! the log exceeds the size that makes a checkpoint due by a quarter; then the sweep is completed
@@ -53,11 +53,11 @@ enum Step {
 #[derive(Debug)]
 pub(super) struct Checkpoints {
     running: Option<Checkpoint>,
-    /// One is due, whatever the log says, and a caller waits for it.
+    /// A checkpoint is due even if the log does not need one, and a caller waits for it.
     due: bool,
 }
 
-/// What sets the pace of a checkpoint.
+/// The numbers that set the pace of a checkpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Progress {
     /// Bytes of the log that a mount would read.
@@ -130,7 +130,7 @@ impl Checkpoints {
         }
     }
 
-    /// True when the checkpoint can't go on before blocks are in their slots. `oldest` is the
+    /// True when the checkpoint can't continue before blocks are in their slots. `oldest` is the
     /// oldest record with such a block.
     pub(super) fn want_home(&self, oldest: Option<u64>) -> bool {
         let Some(c) = &self.running else { return false };
@@ -180,7 +180,7 @@ impl Checkpoints {
         self.running.as_mut().expect("a checkpoint runs while its writes do")
     }
 
-    /// Notes that a write of the checkpoint completed. Returns true for the last one.
+    /// Records that a write of the checkpoint has completed. Returns true for the last one.
     pub(super) fn wrote(&mut self) -> bool {
         let c = self.running();
         c.busy -= 1;
@@ -274,7 +274,7 @@ impl Durable {
 
     /// True when a checkpoint is due and the map has freed the slots that a wipe or drop before the
     /// log's start gave back. Replay won't see that wipe or drop, so the pages must. Usually the
-    /// sweep goes on in its steps; it is completed at once when a checkpoint can't wait for that.
+    /// sweep continues step by step. It is completed at once when a checkpoint can't wait for that.
     fn may_begin(&mut self) -> bool {
         let (now, asked) = (self.progress(), self.checkpoints.due);
         if !asked && now.used <= now.due_at && now.fresh <= now.most_fresh {

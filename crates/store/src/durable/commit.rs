@@ -208,7 +208,7 @@ impl Durable {
         self.commit.write(position, body, &self.log, &mut self.ops, out);
     }
 
-    /// Notes that a write of the batch completed.
+    /// Records that a write of the batch has completed.
     pub(super) fn log_written(&mut self, out: &mut Effects) {
         self.commit.writing -= 1;
         if self.commit.writing > 0 {

@@ -33,7 +33,7 @@ impl Destage {
         self.busy > 0
     }
 
-    /// Notes that a run was written.
+    /// Records that a run was written.
     pub(super) fn wrote(&mut self) {
         self.busy -= 1;
     }

@@ -40,9 +40,9 @@ impl Durable {
     }
 
     /// Takes pieces of a job that were read. Unreadable data counts as damaged: after it is written
-    /// again, it can be read again. If several pieces were read together, each one is tried alone,
-    /// and then its blocks up to the end of the first unreadable run: another copy may lack a block
-    /// that is whole here. The bad place may hold no data, and then no block is damaged.
+    /// again, it can be read again. If several pieces were read together, each one is tried alone.
+    /// Then its blocks are tried up to the end of the first unreadable run, because another copy
+    /// may lack a block that is whole here. If the bad place holds no data, no block is damaged.
     pub(super) fn fetched(
         &mut self,
         key: u64,
@@ -85,7 +85,8 @@ impl Durable {
         self.arrived(key, None, out);
     }
 
-    /// Takes the copies of a page of checksums that were read, for all that waited for them.
+    /// Takes the copies of a page of checksums that were read, for every job and checkpoint that
+    /// waits for them.
     pub(super) fn page_read(
         &mut self,
         read: (u32, u32, u32),

@@ -105,8 +105,8 @@ impl Fetch {
         Fetch { unit, pieces, sums: vec![None; blocks] }
     }
 
-    /// Returns the pieces from `first` on that one operation reads: all pieces in a slot, whatever
-    /// lies between them.
+    /// Returns the pieces from `first` on that one operation reads: all pieces in a slot, including
+    /// any gaps between them.
     pub(super) fn span(&self, first: usize) -> Span {
         let mut last = first;
         for (i, piece) in self.pieces.iter().enumerate().skip(first + 1) {
@@ -143,7 +143,7 @@ impl Fetch {
 
     /// Returns the CRC-32C of the blocks that a read touches, derived from their checksums. Blocks
     /// that wait in memory for their slots are compared with their checksums first. `None`: a
-    /// checksum is not at hand.
+    /// checksum is not in memory.
     pub(super) fn answer_crc(
         &self,
         at: u32,
@@ -254,8 +254,8 @@ pub(super) struct Job {
 }
 
 impl Job {
-    /// Returns what one operation reads of its pieces from `from` on. A read may have a hundred
-    /// pieces. A write has two blocks to complete at most, and nothing between them is read.
+    /// Returns the pieces from `from` on that one operation reads. A read may have a hundred
+    /// pieces. A write has at most two blocks to complete, and nothing between them is read.
     pub(super) fn next_span(&self, from: usize) -> Option<Span> {
         let first = from + self.fetch.pieces.get(from..)?.iter().position(|p| !p.ready)?;
         Some(match self.kind {

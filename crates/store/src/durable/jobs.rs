@@ -51,7 +51,8 @@ impl Jobs {
         self.table.get_mut(key).expect("a job lives until it ends")
     }
 
-    /// Notes that one thing that a job waited for has arrived. Returns the job after the last one.
+    /// Records that an operation or record that a job waits for is complete. Returns the job if it
+    /// was the last one.
     pub(super) fn arrived(&mut self, key: u64, error: Option<DiskError>) -> Option<&Job> {
         let job = self.table.get_mut(key)?;
         job.left -= 1;

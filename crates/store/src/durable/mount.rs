@@ -11,8 +11,8 @@
 //! what that one names.
 //!
 //! There is one operation at a time until the checkpoint. Apart from copies of the superblock,
-//! nothing is written before the log was read to its end. What is written then destroys nothing
-//! that a second mount would need, so a crash while mounting leads to the same state.
+//! nothing is written before the log was read to its end. Later writes destroy nothing that a
+//! second mount would need, so a crash while mounting leads to the same state.
 
 use super::bits::Bits;
 use super::error::MountError;

@@ -1,13 +1,14 @@
 //! Blocks whose newest data is in the log and not yet in their slots.
 //!
 //! A small overwrite is acknowledged when it is in the log. Its data stays here, where reads find
-//! it, and goes to its slot later, many blocks at a time. It leaves when it is durable in its slot.
+//! it, and is written to its slot later, together with many other blocks. It is dropped here when
+//! it is durable in its slot.
 //!
 //! Invariants: a block is never written to its slot twice at the same time, because the older data
-//! could land last; data leaves only after exactly this data was written and flushed.
+//! could land last; data is dropped only after exactly this data was written and flushed.
 //!
-//! A mount loads all payload from the oldest record on that has a block here. So this module counts
-//! what was destaged since that record came.
+//! A mount loads all payload, beginning with the oldest record that has a block here. So this
+//! module counts the payload that was destaged after that record came.
 
 use super::layout::SLOT_BLOCKS;
 use alloc::collections::BTreeMap;
@@ -179,7 +180,7 @@ impl Overlay {
         run
     }
 
-    /// Notes that a block of a run is in its slot, with the data of `record`.
+    /// Records that a block of a run is in its slot, with the data of `record`.
     pub(super) fn wrote(&mut self, slot: u32, block: u32, record: u64) {
         let entry = self.entries.get_mut(&(slot, block)).expect("what is on its way is known");
         entry.writing = None;
@@ -191,7 +192,7 @@ impl Overlay {
         }
     }
 
-    /// Notes that a block is durable in its slot, with the data of `record`.
+    /// Records that a block is durable in its slot, with the data of `record`.
     pub(super) fn flushed(&mut self, slot: u32, block: u32, record: u64) {
         let entry = self.entries.get(&(slot, block));
         if entry.is_some_and(|e| e.written && e.record == record) {

@@ -197,7 +197,7 @@ impl Pages {
         if self.copies.get(index) { both } else { both + PAGE }
     }
 
-    /// Notes that a page was written to its other copy.
+    /// Records that a page was written to its other copy.
     pub(super) fn saved(&mut self, index: u32, sum: u32) {
         self.root[index as usize] = sum;
         let other = !self.copies.get(index);

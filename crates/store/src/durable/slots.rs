@@ -68,9 +68,9 @@ impl Slots {
 
     // ---- pins ----
 
-    /// Pins the slots of a range, and takes those that are missing. `None`: there are too few, and
-    /// nothing has changed. A sweep goes on over `sweep` slots if that may help. It may free more
-    /// later.
+    /// Pins the slots of a range, and allocates missing ones. Returns `None`, and changes nothing,
+    /// if there are too few free slots. Then a sweep continues over `sweep` slots if that may help.
+    /// It may free more later.
     pub(super) fn pin_range(
         &mut self,
         (group, unit, at, len): Range,
@@ -200,13 +200,13 @@ impl Slots {
         Some((run, pin))
     }
 
-    /// Notes that a run was written to its slot: per block, the slot, the block and the record.
+    /// Records that a run was written to its slot: per block, the slot, the block and the record.
     pub(super) fn wrote(&mut self, pin: Pin, blocks: &[(u32, u32, u64)]) {
         blocks.iter().for_each(|(slot, block, record)| self.overlay.wrote(*slot, *block, *record));
         self.map.unpin(pin);
     }
 
-    /// Notes that a run is durable in its slot.
+    /// Records that a run is durable in its slot.
     pub(super) fn flushed(&mut self, blocks: &[(u32, u32, u64)]) {
         for (slot, block, record) in blocks {
             self.overlay.flushed(*slot, *block, *record);

@@ -36,7 +36,7 @@ use seam::{
 /// A mounted device.
 #[derive(Debug)]
 pub struct Durable {
-    /// What the superblocks say. The level may be higher: the next checkpoint writes it.
+    /// The content of the superblocks. The level may be higher: the next checkpoint writes it.
     pub(super) content: Content,
     pub(super) tuning: Tuning,
     pub(super) slots: Slots,
@@ -125,8 +125,8 @@ impl Durable {
         self.used() + u64::from(self.slots.map().free()) * super::layout::SLOT
     }
 
-    /// Returns why the device can't go on, if it can't: a write or a flush failed, so its content
-    /// is unknown. Jobs get this error. The device has to be mounted again.
+    /// Returns the error that stopped the device, if one did: a write or a flush failed, so its
+    /// content is unknown. Jobs get this error. The device has to be mounted again.
     pub fn failed(&self) -> Option<DiskError> {
         self.failed
     }
@@ -211,7 +211,8 @@ impl Durable {
 
     // ---- operations and completions ----
 
-    /// Notes that one thing that a job waited for has arrived. After the last one, the job goes on.
+    /// Records that an operation or record that a job waits for is complete. Continues the job if
+    /// it was the last one.
     pub(super) fn arrived(&mut self, key: u64, error: Option<DiskError>, out: &mut Effects) {
         let Some(job) = self.jobs.arrived(key, error) else { return };
         match (&job.kind, job.error) {

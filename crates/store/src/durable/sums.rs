@@ -134,7 +134,7 @@ impl Sums {
         }
     }
 
-    /// Notes that a page was saved, and that the device has this content now.
+    /// Records that a page was saved, and that the device has this content now.
     pub(super) fn saved(&mut self, page: u32, sums: SumPage) {
         let first = page * SUM_ENTRIES;
         for slot in first..first + SUM_ENTRIES {

@@ -90,7 +90,7 @@ pub struct Session {
     flying_bytes: u64,
     /// Limit on `flying_bytes` before the last request is added.
     share: u64,
-    /// Limit on the same by what all other connections have in flight.
+    /// Limit on the same, by the bytes that all other connections have in flight.
     left: u64,
     /// Number of requests that wait for space, and their bytes.
     waiting: usize,
@@ -208,9 +208,9 @@ impl Session {
         self.share = bytes;
     }
 
-    /// Limits the bytes of requests in flight, as all connections together may add only this many.
-    /// A connection with nothing in flight may always add one request, so nobody waits for another
-    /// connection.
+    /// Limits the bytes of requests in flight, because all connections together may add only this
+    /// many. A connection with nothing in flight may always add one request, so no connection waits
+    /// for another one.
     pub fn leave(&mut self, bytes: u64) {
         self.left = self.flying_bytes.saturating_add(bytes);
     }

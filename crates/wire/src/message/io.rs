@@ -7,7 +7,7 @@ use base::{DeviceId, Epoch, GroupId, MapVersion};
 use seam::ClientWrite;
 
 part! {
-    /// What every operation of a client says.
+    /// The fields of every operation of a client.
     Request {
         /// The client's id for the operation. The answer carries the same.
         op: u64, @ 24;

@@ -1,4 +1,4 @@
-//! What frames say: one struct for each kind.
+//! The content of frames: one struct for each kind.
 //!
 //! A table for each kind lists its fields, with their places in the [`Header`], and its flags. A
 //! receiver reads a frame once, with `try_from`, and works with the struct; a sender makes the
@@ -76,7 +76,7 @@ pub struct Malformed {
     pub code: u8,
     /// The first byte that is wrong.
     pub at: u8,
-    /// What is wrong with it.
+    /// The fault.
     pub fault: Fault,
 }
 

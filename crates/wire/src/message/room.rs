@@ -1,5 +1,5 @@
-//! Room for what is not built yet. A later protocol version gives these bytes their meaning; until
-//! then they are unused, so they are zero and receivers check that.
+//! Room for features that are not built yet. A later protocol version gives these bytes their
+//! meaning. Until then they are unused: they are zero, and receivers check that.
 //!
 //! | what | bytes | in |
 //! |---|---|---|
@@ -26,7 +26,7 @@ use super::{Damage, Extents, Fetch, Fetched, Read, Replicate, Replicated, Reply,
 /// The class of service, and the generation of a snapshot.
 const CLASS_AND_SNAPSHOT: Mask = both(span(22, 1), span(112, 8));
 
-/// What each kind has to have room for.
+/// The bytes that each kind has to keep free.
 const ROOM: [(Mask, Mask); 10] = [
     (Read::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
     (Write::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),

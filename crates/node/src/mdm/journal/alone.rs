@@ -1,5 +1,5 @@
-//! How an MDM continues alone when most of the others are lost for good: with an image of which it
-//! is the only member and which records the order ([`mdm::recovery`] has the rules).
+//! How an MDM continues alone when most of the others are lost for good. It starts with an image in
+//! which it is the only member, and which records the order ([`mdm::recovery`] has the rules).
 
 use super::Journal;
 use alloc::format;
@@ -12,9 +12,9 @@ use mdm::members::Member;
 use wire::control::RecoverMdm;
 
 impl Journal {
-    /// Starts as the only MDM, as soon as that is durable. `own` is what the state says about this
-    /// MDM if it did not know it before. `is_up` says whether a member is linked. An error is for
-    /// the operator.
+    /// Starts as the only MDM, as soon as that is durable. `own` is this MDM as configured; its
+    /// name counts only if the state has none for it. `is_up` returns true for a member with a
+    /// link. An error is for the operator.
     pub(in crate::mdm) fn go_on_alone(
         &mut self,
         order: &RecoverMdm,
@@ -65,8 +65,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Returns the state with all entries of this MDM's log, including those that are not known to
-    /// be decided: they may have been.
+    /// Returns the state after all entries of this MDM's log, including those that are not known to
+    /// be decided: they may have been decided.
     fn with_undecided(&self, entries: Vec<Vec<u8>>) -> Result<State, String> {
         let mut state = self.state.clone();
         for data in entries {

@@ -1,6 +1,6 @@
-//! What an MDM remembers: reads the log at the start, and writes what the consensus asks for.
+//! Reads the MDM's log at the start, and writes what the consensus asks for.
 //!
-//! Invariants: one operation is in flight at a time. A message that promises durability leaves
+//! Invariants: one operation is in flight at a time. A message that promises durability is sent
 //! after the write that it depends on ([`consensus::Consensus`] says which). After a failed write
 //! nothing more is sent.
 
@@ -16,7 +16,7 @@ use mdm::log::{BATCH_MAX, Batch, Found, Io, LogError, Progress, Why};
 use prost::Message as _;
 use seam::{Buf, DiskError, DiskId, DiskOp, Effect, Effects};
 
-/// Bytes of records in one write, about. The rest of a batch is for what surrounds them.
+/// The bytes of records in one write, about. The rest of a batch is for their envelopes.
 const RECORDS: usize = BATCH_MAX - (4 << 10);
 
 impl Journal {
@@ -33,7 +33,7 @@ impl Journal {
         }
     }
 
-    /// Returns true until the first operation of the disk.
+    /// Returns true until the first disk operation begins.
     pub(in crate::mdm) fn is_unread(&self) -> bool {
         self.ops == 0
     }
@@ -78,7 +78,8 @@ impl Journal {
         if let Some(e) = image.entries.iter().find(|e| !e.is_known()) {
             return Err(format!("entry {}: its kind is {}", e.index, e.kind));
         }
-        // All entries are tried now, so that one of a newer build is noticed before it matters.
+        // All entries are applied to a scratch state now, so that one of a newer build is noticed
+        // early.
         for e in image.entries.iter().filter(|e| e.kind == 0 && !e.data.is_empty()) {
             let tried = scratch.apply(&e.data, level_max);
             tried.map_err(|what| format!("entry {}: {what}", e.index))?;
@@ -86,8 +87,8 @@ impl Journal {
         Ok((image, scratch))
     }
 
-    /// Returns true if what was read is certainly on the disk. It may also have come from the page
-    /// cache: then it is written again.
+    /// Returns true if the data that was read is certainly on the disk. If it may have come from
+    /// the page cache only, it is written again.
     pub(in crate::mdm) fn is_safe(&self) -> bool {
         !self.log.wants_switch()
     }
@@ -98,7 +99,7 @@ impl Journal {
         self.beginning = Some(image);
     }
 
-    /// Begins anew with an empty log, as the member with this id, as soon as that is durable.
+    /// Starts with an empty log, as the member with this id, as soon as that is durable.
     pub(in crate::mdm) fn begin_as(&mut self, id: u64) {
         assert!(self.is_empty(), "what it has promised stays");
         self.consensus = None;

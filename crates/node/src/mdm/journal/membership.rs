@@ -4,10 +4,10 @@
 //!
 //! - An MDM in the list that is not in the consensus becomes a learner: it gets every entry, and
 //!   does not vote.
-//! - Learners that have everything become voters so that the number of voters stays odd: two at
-//!   once if it is odd already (by a joint configuration), one if it is even. So a second MDM does
-//!   not endanger a cluster of one: it waits for a third.
-//! - An MDM that is no longer in the list leaves the consensus; a leader hands over first.
+//! - Learners that have everything become voters, and the number of voters stays odd: if it is odd,
+//!   two become voters at once (by a joint configuration); if it is even, one does. So a second MDM
+//!   does not endanger a cluster of one: it waits for a third.
+//! - An MDM that is no longer in the list leaves the consensus. If it leads, it hands over first.
 //! - A tie-breaker that leads hands over to a manager that has everything.
 
 use super::Journal;
@@ -34,7 +34,7 @@ impl Journal {
     /// Returns when to tick the consensus. `serves` says whether this MDM serves as leader.
     pub(in crate::mdm) fn tick_due(&self, serves: bool) -> Option<Time> {
         let consensus = self.consensus.as_ref()?;
-        // An MDM that is alone and leads has no other to watch.
+        // An MDM that leads alone has no other MDM to watch.
         let alone = consensus.is_alone() && serves && self.state.members.list.len() <= 1;
         (!alone).then_some(self.tick_at)
     }
@@ -44,7 +44,7 @@ impl Journal {
         if self.tick_at > now {
             return;
         }
-        // One tick, however late: a stall of this process does not count as waiting for others.
+        // One tick, however late: a stall of this process does not count as silence of the others.
         self.tick_at = now + self.every;
         if let Some(consensus) = &mut self.consensus {
             consensus.tick();
@@ -97,7 +97,7 @@ impl Journal {
         self.state.members.list.iter().map(one).collect()
     }
 
-    /// Returns true while an MDM that was removed still counts.
+    /// Returns true while a removed MDM still counts.
     pub(in crate::mdm) fn is_one_leaving(&self) -> bool {
         let Some(consensus) = &self.consensus else { return false };
         let now = consensus.membership();
@@ -116,7 +116,7 @@ impl Journal {
         })
     }
 
-    /// Hands over, if an order says so and nothing is in flight.
+    /// Hands over the leadership, if an order asks for that and nothing is in flight.
     pub(in crate::mdm) fn hand_over(&mut self) {
         if !self.is_decided() {
             return;
@@ -180,7 +180,7 @@ fn next(me: u64, members: &Members, now: &Membership, peers: &[Peer], last: u64)
     let change = |change| Some(Step::Change(change));
     if let Some(gone) = now.all().into_iter().find(|id| !listed(id)) {
         if gone == me {
-            // A tie-breaker will do, until it has removed this one.
+            // A tie-breaker will do: it only has to remove this MDM.
             let any = fit(me, members, peers, last);
             return hand_over().or_else(|| any.first().map(|(p, _)| Step::HandOver(p.id)));
         }

@@ -1,8 +1,9 @@
-//! Checks the hellos of other MDMs: which one is a member, and which one has to stop.
+//! Checks the hellos of other MDMs: decides which MDM is a member, and which one has to stop.
 //!
-//! A member states its id, its address, the id of the member that it means, and the end of its log.
-//! One that was set back, was removed, or takes another one's place, is refused and ends. Only a
-//! leader whose term is not older than the member's may find that it was set back.
+//! A member states its id, its address, the id of the member that it calls, and the end of its log.
+//! A member that was set back to an older log, was removed, or takes another one's place, is
+//! refused, and its process ends. Only a leader whose term is not older than the member's may find
+//! that it was set back.
 
 use super::{Peers, set_back};
 use crate::mdm::journal::Journal;
@@ -13,7 +14,8 @@ use mdm::refused::MAX_MEMBERS;
 use wire::control::{Hello, Refusal, RefusalCode};
 
 impl Peers {
-    /// Checks the hello of another MDM. Returns true if it is welcome, and false if it has to wait.
+    /// Checks the hello of another MDM. Returns true if it is welcome, and false if its hello has
+    /// to wait.
     // Long: one check after the other, each with the text of its refusal.
     pub(in crate::mdm) fn hello(
         &mut self,
@@ -44,8 +46,8 @@ impl Peers {
             journal.begin_as(u64::from(hello.to));
             return Ok(false);
         };
-        // An MDM with an empty log has promised nothing. The id that it was called by may be out of
-        // use by now.
+        // An MDM with an empty log has promised nothing. The id by which it was called may be out
+        // of use by now.
         if journal.is_empty() && hello.newcomer && hello.to > me && journal.is_idle() {
             journal.begin_as(u64::from(hello.to));
             return Ok(false);
@@ -80,7 +82,8 @@ impl Peers {
                  add it anew"
             ));
         }
-        // A member with a newer term may have replaced, for that leader, entries of this one.
+        // A member with a newer term may have replaced entries of this leader by entries of a newer
+        // one.
         let judges = hello.term <= consensus.role().term;
         let peers = consensus.peers().into_iter();
         let matched = peers.filter(|_| judges).find(|p| p.id == u64::from(id));

@@ -1,5 +1,5 @@
-//! What follows from what a leader watches: devices that are slow or cut off go down, and groups
-//! get other replicas.
+//! Commands that follow from the watch: devices that are slow or cut off go down, and groups get
+//! other replicas.
 
 use super::Watch;
 use alloc::collections::BTreeSet;
@@ -12,10 +12,10 @@ use seam::{Effects, Note};
 
 impl Watch {
     /// Returns the command that takes devices which are cut off out of the groups that others can
-    /// serve (rule R12; `mdm::reach` finds these devices). Such a device goes down, so that the
-    /// others lead what it led. Its next heartbeat brings it back, without those groups. From then
-    /// on it leads only groups in which it alone is in sync, and joins the others again when their
-    /// primaries reach it.
+    /// serve (rule R12; `mdm::reach` finds these devices). Such a device goes down, so that other
+    /// devices lead the groups that it led. Its next heartbeat brings it back, without those
+    /// groups. From then on it leads only groups in which it alone is in sync, and joins the others
+    /// again when their primaries reach it.
     pub(in crate::mdm) fn cut_off(
         &mut self,
         now: Time,
@@ -45,8 +45,8 @@ impl Watch {
         (!list.is_empty()).then_some(Command::DevicesDown(DevicesDown { list }))
     }
 
-    /// Returns the devices that are to be ejected because they are slow, and how long an operation
-    /// took there. An ejected device counts as lost, and is held out when it registers.
+    /// Returns the devices that are to be ejected because they are slow, each with the time that an
+    /// operation took there. An ejected device counts as lost, and is held out when it registers.
     pub(in crate::mdm) fn slow(&mut self, now: Time, state: &State) -> Vec<(DeviceId, Duration)> {
         let limits = &self.limits;
         let never = limits.slow.is_zero() || limits.quarantine.is_zero();
@@ -60,7 +60,7 @@ impl Watch {
         self.observed.devices.entry(device).or_default().quarantine.sent_away();
     }
 
-    /// Lets the healer look soon: a replica may be up to date.
+    /// Schedules a round of the healer soon, because a replica may be up to date by now.
     pub(in crate::mdm) fn hurry(&mut self, now: Time) {
         self.healer.hurry(now, &self.limits);
     }
@@ -70,7 +70,7 @@ impl Watch {
         self.healer.work(now, state, &self.observed, &self.limits)
     }
 
-    /// Tells the driver if rebuilds are held back from now on, or no longer.
+    /// Tells the driver when rebuilds begin or cease to be held back.
     pub(in crate::mdm) fn note_rebuilds(&mut self, out: &mut Effects) {
         let held_back = self.healer.is_held_back();
         if held_back != core::mem::replace(&mut self.rebuilds_held, held_back) {
@@ -84,8 +84,8 @@ impl Watch {
     }
 }
 
-/// Returns true when the device shares its place in a group's in-sync set with another one that is
-/// up and not cut off.
+/// Returns true if the device is up, and in some group is in sync together with another device that
+/// is up and not cut off.
 fn shares(state: &State, device: DeviceId, cut_off: &BTreeSet<DeviceId>) -> bool {
     let there = |d: &DeviceId| *d != device && state.is_up(*d) && !cut_off.contains(d);
     let with_others = |g: &GroupId| {

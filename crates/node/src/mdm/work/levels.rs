@@ -1,4 +1,4 @@
-//! The cluster's level at the leading MDM: which builds are present, and which are too old to stay.
+//! The cluster's level at the leading MDM: which builds are present, and which are too old.
 
 use super::Work;
 use crate::refusals::refusal;
@@ -58,8 +58,8 @@ impl Work<'_> {
         })
     }
 
-    /// Returns the command for a level that lost MDMs had raised, if a server reports it after a
-    /// recovery: that level is in force.
+    /// Returns the command that restores a level which lost MDMs had raised, if a server reports it
+    /// after a recovery: that level is in force.
     pub(super) fn level_of_before(&self, m: &Register) -> Option<Command> {
         let state = self.state();
         let raised = state.recovery.number > 0 && m.level > state.level;

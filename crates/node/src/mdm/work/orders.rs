@@ -16,7 +16,7 @@ use wire::control::{AdminReply, Ask, BuildInfo, StatusInfo};
 use wire::message;
 
 impl Work<'_> {
-    /// Carries out an order, whose sender has numbered it `op`.
+    /// Carries out an order. `op` is its sender's number for it.
     pub(super) fn obey(&mut self, link: LinkId, op: u64, ask: Option<Ask>) {
         if let Some(Ask::Scrub(m)) = &ask {
             return self.obey_scrub(link, op, m.device);
@@ -35,7 +35,8 @@ impl Work<'_> {
                     _ => None,
                 };
                 changed = self.make(change);
-                // Even if it changed nothing: the answer to an earlier order may be lost.
+                // The answer gets a fence even if the order changed nothing: the answer to an
+                // earlier one may be lost.
                 fence = mapped.map(|volume| Fence::new(self.now, volume, self.state().version));
                 let name = match &ask {
                     Some(Ask::Map(m)) => &m.volume,
@@ -148,7 +149,7 @@ impl Work<'_> {
         info
     }
 
-    /// Has a device, or all of them, scrubbed.
+    /// Orders a scrub of one device or of all.
     fn obey_scrub(&mut self, link: LinkId, op: u64, device: u32) {
         let (mut reply, mut changed) = (AdminReply::default(), false);
         match controller::scrub_commands(self.state(), device) {

@@ -108,7 +108,7 @@ impl Work<'_> {
         self.registered(link, sdc.0, incarnation.0, 0);
     }
 
-    /// Makes the link the one of this incarnation. The same incarnation's earlier link is closed.
+    /// Starts a session of this incarnation on the link. The incarnation's earlier link is closed.
     fn seat(&mut self, link: LinkId, peer: Peer, began: u64) {
         let old = self.links.register(link, peer, began);
         self.out.push(Effect::Welcome { link });
@@ -140,8 +140,8 @@ impl Work<'_> {
         self.turned_away.put(self.now, &m.sds, m.shard, &m.address, why);
     }
 
-    /// Ends a link with a refusal that also makes the server's process end. It leaves only if this
-    /// MDM still leads, and when the state that it rests on is committed.
+    /// Ends a link with a refusal that also makes the server's process end. It is sent only when
+    /// the state that it depends on is committed, and if this MDM still leads then.
     fn expel(&mut self, link: LinkId, why: Refusal) {
         match mutant::on(Mutant::MdmAnswerEarly) {
             true => self.refuse(link, &why),
@@ -155,7 +155,7 @@ impl Work<'_> {
         m.device != 0 && settled > m.records && !mutant::on(Mutant::BelieveSetBack)
     }
 
-    /// Returns a text about an older copy of a device.
+    /// Returns the text that refuses an older copy of a device.
     fn set_back(&self, m: &Register) -> String {
         alloc::format!(
             "it is dev{} as it was before: its log ends with record {}, and it had {}. An older copy of \
@@ -167,10 +167,11 @@ impl Work<'_> {
         )
     }
 
-    /// Probes the devices in this one's way that have no link. Returns false if there are none.
-    /// They may have died unnoticed, as another process may have listened at their address at once.
-    /// A device that was silent for too long is declared down, even if no other device is heard:
-    /// the process that asks for its place is heard, so this MDM is not the one that is cut off.
+    /// Probes the devices without a link that hold this one's place. Returns false if there are
+    /// none. They may have died unnoticed, because another process may have begun at once to listen
+    /// at their address. A device that was silent for too long is declared down, even if no other
+    /// device is heard: this MDM hears the process that asks for its place, so this MDM is not cut
+    /// off.
     fn ask_after(&mut self, m: &Register) -> bool {
         let mut silent = self.state().in_the_way(m);
         silent.retain(|device| !self.links.has_device(*device));

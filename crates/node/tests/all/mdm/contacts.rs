@@ -34,7 +34,7 @@ impl Bench {
     }
 }
 
-/// The removed MDM hears nothing of its removal, so it goes on as a member.
+/// The removed MDM hears nothing of its removal, so it continues as a member.
 #[test]
 pub(crate) fn a_removed_mdm_that_campaigns_is_refused_and_ends() {
     let (mut b, members) = Bench::of_three();

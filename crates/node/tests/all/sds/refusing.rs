@@ -1,4 +1,4 @@
-//! What a primary reports about a secondary whose address refuses its dials.
+//! A primary's reports about a secondary whose address refuses its dials.
 
 use super::*;
 use seam::DialError;
