@@ -382,10 +382,9 @@ fn what_two_of_three_cannot_read_comes_from_the_third() {
     assert_eq!(trio.read(0, 1), Some(Status::Media), "nobody has it now");
 }
 
-/// Two replicas need the blocks of a write whole, and the primary can't read what it has just
-/// written: every copy is damaged.
-#[test]
-fn a_write_that_damages_every_copy_ends_no_process() {
+/// Of three replicas in sync, two need the blocks of a write whole, and the primary can't read what
+/// it has just written. Its device is still late.
+fn damaged_by_a_write() -> Trio {
     let mut trio = Trio::in_limbo();
     trio.configure(1, &[1, 2, 3], &[]);
     trio.pass(200);
@@ -400,6 +399,13 @@ fn a_write_that_damages_every_copy_ends_no_process() {
     trio.mirrors[0].as_mut().unwrap().store_mut().late = true;
     damage(&mut trio, 0);
     trio.run(usize::MAX);
+    trio
+}
+
+/// Every copy is damaged.
+#[test]
+fn a_write_that_damages_every_copy_ends_no_process() {
+    let mut trio = damaged_by_a_write();
     trio.mirrors[0].as_mut().unwrap().store_mut().late = false;
     trio.pass(1000);
     let primary = trio.mirrors[0].as_ref().unwrap();
@@ -411,20 +417,7 @@ fn a_write_that_damages_every_copy_ends_no_process() {
 /// The same while one other copy is whole: all three get the write.
 #[test]
 fn a_write_that_damages_two_of_three_copies_is_repaired_by_the_third() {
-    let mut trio = Trio::in_limbo();
-    trio.configure(1, &[1, 2, 3], &[]);
-    trio.pass(200);
-    let damage = |trio: &mut Trio, i: usize| {
-        let mirror = trio.mirrors[i].as_mut().unwrap();
-        mirror.store_mut().bad.insert(BlockSet::from_range(1..2));
-    };
-    [1, 2].into_iter().for_each(|i| damage(&mut trio, i));
-    trio.replies.clear();
-    trio.write_part(0, 1);
-    trio.collect();
-    trio.mirrors[0].as_mut().unwrap().store_mut().late = true;
-    damage(&mut trio, 0);
-    trio.run(usize::MAX);
+    let mut trio = damaged_by_a_write();
     // The error of one of them passes.
     trio.mirrors[2].as_mut().unwrap().store_mut().bad = BlockSet::EMPTY;
     trio.mirrors[0].as_mut().unwrap().store_mut().late = false;
