@@ -107,9 +107,8 @@ impl<S: UnitStore> Mirror<S> {
         if !member && self.replicas.get(group).is_none() {
             return;
         }
-        // No MDM names such a primary, so the other server is wrong.
-        if !told && config.primary.is_some_and(|primary| !config.in_sync.contains(&primary)) {
-            return;
+        if !told && !config.is_sound() {
+            return; // the other server is wrong
         }
         let replica = self.replicas.get_or_new(group);
         match replica.judge(config, told && self.known.is_unsure(group)) {

@@ -97,7 +97,7 @@ pub use gap::Gaps;
 pub use lease::{Leases, PeerState};
 pub use lock::{Locks, Range};
 pub use marks::ListLengths;
-pub use members::{GroupConfig, REPLICAS_MAX};
+pub use members::GroupConfig;
 pub use mirror::{Mirror, Stats};
 pub use replicas::{GroupView, Replicas, Resync};
 pub use scrub::ScrubStats;

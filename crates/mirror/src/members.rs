@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 use base::{DeviceId, Epoch};
 
 /// The most replicas of a group.
-pub const REPLICAS_MAX: usize = 8;
+const REPLICAS_MAX: usize = 8;
 
 /// A group's configuration, as the map has it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -13,7 +13,7 @@ pub struct GroupConfig {
     pub epoch: Epoch,
     /// The replica that serves; `None` when no in-sync replica is up.
     pub primary: Option<DeviceId>,
-    /// All replicas, the preferred primary first; at most [`REPLICAS_MAX`].
+    /// All replicas, the preferred primary first; at most 8.
     pub replicas: Vec<DeviceId>,
     /// Replicas that hold every acknowledged write.
     pub in_sync: Vec<DeviceId>,
@@ -58,6 +58,15 @@ impl ReplicaSet {
 }
 
 impl GroupConfig {
+    /// Returns true if the group has no more replicas than it may have, each replica that is in
+    /// sync or is being filled is one of them, and one that is in sync leads. An MDM names no other
+    /// configuration.
+    pub fn is_sound(&self) -> bool {
+        let led = self.primary.is_none_or(|primary| self.in_sync.contains(&primary));
+        let mut others = self.in_sync.iter().chain(&self.joiners);
+        self.replicas.len() <= REPLICAS_MAX && led && others.all(|d| self.replicas.contains(d))
+    }
+
     /// Returns the replica's bit; the empty set for a device that is no replica.
     pub(crate) fn member(&self, device: DeviceId) -> ReplicaSet {
         ReplicaSet(self.replicas.iter().position(|r| *r == device).map_or(0, |i| 1 << i))

@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
-use mirror::{Gaps, REPLICAS_MAX, Volumes};
+use mirror::{Gaps, Volumes};
 use prost::Message;
 use wire::control::{
     DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
@@ -265,7 +265,7 @@ impl MapView {
             0 => self.doubts.remove(&id),
             doubt => self.doubts.insert(id, doubt),
         };
-        self.groups.insert(id, group(info));
+        self.groups.insert(id, group(&info));
     }
 
     /// Returns the settings of the device's storage pool.
@@ -372,19 +372,10 @@ pub fn read_page(body: &[u8], level_max: u32) -> Result<MapPage, &'static str> {
     }
     let page = MapPage::decode(body).map_err(|_| DAMAGED)?;
     page.check().map_err(|_| UNKNOWN)?;
-    match page.groups.iter().all(is_sound) {
+    match page.groups.iter().all(|info| group(info).is_sound()) {
         true => Ok(page),
         false => Err(DAMAGED),
     }
-}
-
-/// Returns true if a group has no more replicas than it may have, each replica that is in sync or
-/// is being filled is one of them, and one that is in sync leads: the roles rely on that.
-fn is_sound(group: &GroupInfo) -> bool {
-    let of_it = |device: &u32| group.replicas.contains(device);
-    let led = group.primary == 0 || group.in_sync.contains(&group.primary);
-    let mut others = group.in_sync.iter().chain(&group.joiners);
-    group.replicas.len() <= REPLICAS_MAX && led && others.all(of_it)
 }
 
 /// The note about a map of a level that this build does not know.
@@ -411,8 +402,8 @@ pub fn knows_less(theirs: u64, ours: MapVersion) -> bool {
 pub const OF_BEFORE: &str =
     "an MDM that does not know the newest map: another one leads, or its log was set back";
 
-fn ids(of: Vec<u32>) -> Vec<DeviceId> {
-    of.into_iter().map(DeviceId).collect()
+fn ids(of: &[u32]) -> Vec<DeviceId> {
+    of.iter().copied().map(DeviceId).collect()
 }
 
 fn device(info: DeviceInfo) -> Device {
@@ -437,13 +428,13 @@ fn pool(info: &PoolInfo) -> (PoolId, Pool) {
     (PoolId(info.id), pool)
 }
 
-fn group(info: GroupInfo) -> Group {
+fn group(info: &GroupInfo) -> Group {
     Group {
         epoch: Epoch(info.epoch),
         primary: Some(DeviceId(info.primary)).filter(|p| p.0 != 0),
-        replicas: ids(info.replicas),
-        in_sync: ids(info.in_sync),
-        joiners: ids(info.joiners),
+        replicas: ids(&info.replicas),
+        in_sync: ids(&info.in_sync),
+        joiners: ids(&info.joiners),
         lost: info.lost,
     }
 }
