@@ -1,9 +1,19 @@
 //! Sans-I/O sessions of the standard block protocols that clients of a volume use with an SDC.
 //!
 //! A session is a state machine for one link. It takes frames and completions, and returns actions.
-//! It does not know about links, clusters or the data of volumes. At present there is [`nbd`].
+//! It does not know about links, clusters or the data of volumes.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`nbd`] | the session of NBD |
+//! | [`scsi`] | the SCSI command set, without a transport |
+//! | [`reserve`] | persistent reservations of one volume |
+//! | [`ident`] | the identifiers by which hosts know volumes |
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+pub mod ident;
 pub mod nbd;
+pub mod reserve;
+pub mod scsi;

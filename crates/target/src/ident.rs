@@ -1,0 +1,144 @@
+//! The identifiers by which hosts know volumes: functions of the cluster's and the volume's id, and
+//! of nothing else. Names change, and ids never come back, so every gateway gives the same
+//! identifiers for ever.
+//!
+//! Invariant: an identifier that can be read back gives the ids from which it was made, and nothing
+//! that was not made here is read back.
+
+use alloc::format;
+use alloc::string::String;
+use base::{ClusterId, VolumeId};
+use core::fmt::Write;
+
+/// The naming authority of iSCSI names, unless the configuration has another one.
+pub const AUTHORITY: &str = "iqn.2026-11.io.github.gabion";
+
+/// The start of the NVMe names that are made of a UUID (NVMe base 1.4, 7.9).
+const NQN_UUID: &str = "nqn.2014-08.org.nvmexpress:uuid:";
+
+/// The part of an NGUID where an OUI would be: locally administered, `GB`.
+const LOCAL: [u8; 3] = [0x02, 0x47, 0x42];
+
+/// The longest iSCSI name in bytes (RFC 7143 4.2.7.1).
+pub const ISCSI_NAME_MAX: usize = 223;
+
+/// Returns the UUID of a volume; with volume 0, that of the cluster. Version 8 (RFC 9562 5.8): the
+/// cluster in custom_a, custom_b and the high four bits of custom_c, the volume in the last 32 bits.
+pub fn uuid(cluster: ClusterId, volume: VolumeId) -> [u8; 16] {
+    let c = cluster.0;
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&c.to_be_bytes()[..6]);
+    bytes[6] = 0x80 | (c >> 12 & 0x0f) as u8;
+    bytes[7] = (c >> 4) as u8;
+    bytes[8] = 0x80 | ((c & 0x0f) as u8) << 2;
+    bytes[12..].copy_from_slice(&volume.0.to_be_bytes());
+    bytes
+}
+
+/// Returns the ids from which a UUID was made.
+pub fn ids_of_uuid(bytes: &[u8; 16]) -> Option<(ClusterId, VolumeId)> {
+    let [a, b, c, d, e, f, g, h, i, ..] = *bytes;
+    let high = u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+    let middle = u64::from(g & 0x0f) << 8 | u64::from(h);
+    let cluster = ClusterId(high << 16 | middle << 4 | u64::from(i >> 2 & 0x0f));
+    let volume = VolumeId(u32::from_be_bytes(last(bytes)));
+    (uuid(cluster, volume) == *bytes).then_some((cluster, volume))
+}
+
+/// Returns a UUID in its text form.
+pub fn uuid_text(bytes: &[u8; 16]) -> String {
+    let mut text = String::with_capacity(36);
+    for (i, byte) in bytes.iter().enumerate() {
+        let dash = if matches!(i, 4 | 6 | 8 | 10) { "-" } else { "" };
+        let _ = write!(text, "{dash}{byte:02x}");
+    }
+    text
+}
+
+/// Returns the NGUID of a namespace (NVMe base 1.4, 7.11).
+pub fn nguid(cluster: ClusterId, volume: VolumeId) -> [u8; 16] {
+    let c = cluster.0.to_be_bytes();
+    let mut bytes = [0; 16];
+    bytes[..4].copy_from_slice(&volume.0.to_be_bytes());
+    bytes[4..8].copy_from_slice(&c[..4]);
+    bytes[8..11].copy_from_slice(&LOCAL);
+    bytes[11..].copy_from_slice(&c[3..]);
+    bytes
+}
+
+/// Returns the ids from which an NGUID was made.
+pub fn ids_of_nguid(bytes: &[u8; 16]) -> Option<(ClusterId, VolumeId)> {
+    let [a, b, c, d, e, f, g, h, ..] = *bytes;
+    let volume = VolumeId(u32::from_be_bytes([a, b, c, d]));
+    let high = u64::from(u32::from_be_bytes([e, f, g, h]));
+    let cluster = ClusterId(high << 32 | u64::from(u32::from_be_bytes(last(bytes))));
+    (nguid(cluster, volume) == *bytes).then_some((cluster, volume))
+}
+
+/// Returns the NAA identifier of a logical unit, locally assigned (SPC-4 7.8.6.6.4): 28 bits of the
+/// cluster, and the volume.
+pub fn naa(cluster: ClusterId, volume: VolumeId) -> [u8; 8] {
+    let cluster = cluster.0 & 0x0fff_ffff;
+    (0x3 << 60 | cluster << 32 | u64::from(volume.0)).to_be_bytes()
+}
+
+/// Returns what follows the vendor in the T10 vendor identifier of a logical unit.
+pub fn t10(cluster: ClusterId, volume: VolumeId) -> String {
+    format!("{:016x}-{:08x}", cluster.0, volume.0)
+}
+
+/// Returns the serial number of a logical unit.
+pub fn serial(cluster: ClusterId, volume: VolumeId) -> String {
+    format!("{:08x}{:08x}", cluster.0 as u32, volume.0)
+}
+
+/// Returns the serial number of the NVMe subsystem.
+pub fn nvme_serial(cluster: ClusterId) -> String {
+    format!("{:016x}", cluster.0)
+}
+
+/// Returns the name of the NVMe subsystem, which has all volumes of the cluster.
+pub fn nqn(cluster: ClusterId) -> String {
+    format!("{NQN_UUID}{}", uuid_text(&uuid(cluster, VolumeId(0))))
+}
+
+/// Returns the name of the iSCSI target of a volume.
+pub fn iqn(authority: &str, cluster: ClusterId, volume: VolumeId) -> String {
+    format!("{authority}:{:016x}.{}", cluster.0, volume.0)
+}
+
+/// Returns the ids from which the name of an iSCSI target was made.
+pub fn ids_of_iqn(authority: &str, name: &str) -> Option<(ClusterId, VolumeId)> {
+    let (cluster, volume) = name.strip_prefix(authority)?.strip_prefix(':')?.split_once('.')?;
+    let cluster = ClusterId(u64::from_str_radix(cluster, 16).ok()?);
+    let volume = VolumeId(volume.parse().ok()?);
+    (iqn(authority, cluster, volume) == name).then_some((cluster, volume))
+}
+
+/// Returns the SCSI name of an iSCSI target port (RFC 7143 4.4.2): the target, and its portal group.
+pub fn target_port(target: &str, group: u16) -> String {
+    format!("{target},t,0x{group:04x}")
+}
+
+/// Returns the SCSI name of an iSCSI initiator port (RFC 7143 4.4.2): the initiator, and its session
+/// id.
+pub fn initiator_port(name: &str, isid: [u8; 6]) -> String {
+    let [a, b, c, d, e, f] = isid;
+    format!("{name},i,0x{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x}")
+}
+
+/// Returns the SCSI name of the only logical unit of a target.
+pub fn unit_name(target: &str) -> String {
+    format!("{target},L,0x0000000000000000")
+}
+
+/// Returns the group of ports, the relative port and the portal group of a gateway.
+pub fn port(gateway: u8) -> u16 {
+    u16::from(gateway) + 1
+}
+
+/// Returns the last four bytes.
+fn last(bytes: &[u8; 16]) -> [u8; 4] {
+    let [.., a, b, c, d] = *bytes;
+    [a, b, c, d]
+}

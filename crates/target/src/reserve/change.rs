@@ -1,0 +1,208 @@
+//! The service actions that change a table (SPC-4 5.13.7 to 5.13.11, 6.14).
+//!
+//! Invariants: a change that is refused leaves the table as it was. The result depends on nothing
+//! but the arguments. PRgeneration rises with each successful change of registrations, and with
+//! nothing else.
+
+use super::table::{Identity, Kind, Registrant, Table};
+
+/// A change that one host asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// REGISTER, and REGISTER AND IGNORE EXISTING KEY.
+    Register {
+        /// The key under which the host is registered; 0 if it is not.
+        key: u64,
+        /// Its key from now on; 0 removes the registration.
+        new: u64,
+        /// True if `key` does not matter.
+        ignore: bool,
+        /// True if this counts at all ports of the target.
+        all_ports: bool,
+    },
+    /// RESERVE.
+    Reserve {
+        /// The host's key.
+        key: u64,
+        /// The type.
+        kind: Kind,
+    },
+    /// RELEASE.
+    Release {
+        /// The host's key.
+        key: u64,
+        /// The type of the reservation.
+        kind: Kind,
+    },
+    /// CLEAR: removes the reservation and all registrations.
+    Clear {
+        /// The host's key.
+        key: u64,
+    },
+    /// PREEMPT, and PREEMPT AND ABORT. Both are the same here: after the fence nothing of a
+    /// preempted host appears any more.
+    Preempt {
+        /// The host's key.
+        key: u64,
+        /// The key of those who lose their registrations.
+        victim: u64,
+        /// The type of the reservation, if the host takes it over.
+        kind: Kind,
+    },
+}
+
+/// The reason why a change is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The key is wrong, or another host's reservation is in the way.
+    Conflict,
+    /// A key of 0 where none is allowed.
+    NoVictim,
+    /// RELEASE with another type than that of the reservation.
+    WrongKind,
+    /// There are as many registrants as a volume may have.
+    Full,
+}
+
+/// Applies a change of `who` to the table, which has room for `most` registrants.
+pub fn step(
+    table: &mut Table,
+    who: &Identity,
+    change: &Change,
+    most: usize,
+) -> Result<(), Refusal> {
+    match *change {
+        Change::Register { key, new, ignore, all_ports } => {
+            register(table, who, (!ignore).then_some(key), new, all_ports, most)
+        }
+        Change::Reserve { key, kind } => reserve(table, who, key, kind),
+        Change::Release { key, kind } => release(table, who, key, kind),
+        Change::Clear { key } => {
+            registered(table, who, key)?;
+            table.registrants.clear();
+            table.reserved = None;
+            count(table)
+        }
+        Change::Preempt { key, victim, kind } => {
+            let own = registered(table, who, key)?;
+            preempt(table, own, victim, kind)
+        }
+    }
+}
+
+/// Returns the index of `who`, if it is registered under this key.
+fn registered(table: &Table, who: &Identity, key: u64) -> Result<usize, Refusal> {
+    let index = table.find(who).ok_or(Refusal::Conflict)?;
+    if table.registrants[index].key == key { Ok(index) } else { Err(Refusal::Conflict) }
+}
+
+/// Ends a successful change of registrations.
+fn count(table: &mut Table) -> Result<(), Refusal> {
+    table.generation = table.generation.wrapping_add(1);
+    Ok(())
+}
+
+/// Drops the reservation if nobody holds it any more.
+fn settle(table: &mut Table) {
+    let held = match table.reserved {
+        Some(kind) if kind.is_held_by_all() => !table.registrants.is_empty(),
+        _ => table.registrants.iter().any(|r| r.holds),
+    };
+    if !held {
+        table.reserved = None;
+    }
+}
+
+fn register(
+    table: &mut Table,
+    who: &Identity,
+    key: Option<u64>,
+    new: u64,
+    all_ports: bool,
+    most: usize,
+) -> Result<(), Refusal> {
+    let index = table.find(who);
+    let present = index.map_or(0, |i| table.registrants[i].key);
+    if key.is_some_and(|key| key != present) {
+        return Err(Refusal::Conflict);
+    }
+    match index {
+        None if new == 0 => {}
+        Some(index) if new == 0 => {
+            table.registrants.remove(index);
+            settle(table);
+        }
+        _ => {
+            let who = match index {
+                _ if all_ports => who.at_all_ports(),
+                Some(index) => table.registrants[index].who.clone(),
+                None => who.clone(),
+            };
+            // A registration at all ports replaces those at single ports of the same initiator.
+            let replaced = |r: &Registrant| who.covers(&r.who);
+            let holds = table.registrants.iter().any(|r| r.holds && replaced(r));
+            let rest = table.registrants.iter().filter(|r| !replaced(r)).count();
+            if rest >= most {
+                return Err(Refusal::Full);
+            }
+            table.registrants.retain(|r| !replaced(r));
+            table.registrants.push(Registrant { key: new, who, holds });
+        }
+    }
+    count(table)
+}
+
+fn reserve(table: &mut Table, who: &Identity, key: u64, kind: Kind) -> Result<(), Refusal> {
+    let index = registered(table, who, key)?;
+    if let Some(present) = table.reserved {
+        let same = present == kind && table.holds(index);
+        return if same { Ok(()) } else { Err(Refusal::Conflict) };
+    }
+    table.reserved = Some(kind);
+    table.registrants[index].holds = !kind.is_held_by_all();
+    Ok(())
+}
+
+fn release(table: &mut Table, who: &Identity, key: u64, kind: Kind) -> Result<(), Refusal> {
+    let index = registered(table, who, key)?;
+    let Some(present) = table.reserved else { return Ok(()) };
+    if !table.holds(index) {
+        return Ok(());
+    }
+    if present != kind {
+        return Err(Refusal::WrongKind);
+    }
+    table.reserved = None;
+    table.registrants[index].holds = false;
+    Ok(())
+}
+
+/// SPC-4 5.13.11.4. A host whose own key is the victim's keeps its registration if it takes the
+/// reservation over, and loses it otherwise.
+fn preempt(table: &mut Table, own: usize, victim: u64, kind: Kind) -> Result<(), Refusal> {
+    let takes_over = match table.reserved {
+        Some(present) if present.is_held_by_all() => victim == 0,
+        Some(_) => table.registrants.iter().any(|r| r.holds && r.key == victim),
+        None => false,
+    };
+    if takes_over {
+        let mut index = 0;
+        table.registrants.retain_mut(|r| {
+            let (own, lost) = (index == own, victim == 0 || r.key == victim);
+            index += 1;
+            r.holds = own && !kind.is_held_by_all();
+            own || !lost
+        });
+        table.reserved = Some(kind);
+        return count(table);
+    }
+    if victim == 0 {
+        return Err(Refusal::NoVictim);
+    }
+    if table.registrants.iter().all(|r| r.key != victim) {
+        return Err(Refusal::Conflict);
+    }
+    table.registrants.retain(|r| r.key != victim);
+    settle(table);
+    count(table)
+}

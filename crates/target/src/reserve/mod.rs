@@ -1,0 +1,19 @@
+//! The persistent reservations of one volume: one table for SCSI (SPC-4 5.13) and NVMe.
+//!
+//! | file | content |
+//! |---|---|
+//! | `table` | who is registered, who holds the reservation, and what each may do |
+//! | `change` | the service actions that change a table |
+//! | `effect` | what a change means for others: a fence, and notices |
+//!
+//! Everything here is a function of its arguments, so that all replicas of the MDM agree. The MDM
+//! keeps the table, and applies changes in the order of its log. Sessions check [`Access`], and
+//! turn a [`Notice`] into the words of their protocol.
+
+mod change;
+mod effect;
+mod table;
+
+pub use change::{Change, Refusal, step};
+pub use effect::{Notice, fences, notice};
+pub use table::{Access, Identity, Kind, Registrant, Table};

@@ -1,0 +1,192 @@
+//! Who is registered with a volume, who holds its reservation, and what each host may do.
+//!
+//! Invariants: no two registrants cover the same host. A reservation for one registrant has exactly
+//! one holder. A reservation for all registrants has at least one registrant, and none of them is
+//! marked. Without a reservation nobody is marked.
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// The type of a reservation (SPC-4 6.14.3.4). NVMe has the same six under other numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Kind {
+    /// Only the holder writes.
+    WriteExclusive,
+    /// Only the holder reads and writes.
+    ExclusiveAccess,
+    /// Only registrants write.
+    WriteExclusiveRegistrants,
+    /// Only registrants read and write.
+    ExclusiveAccessRegistrants,
+    /// Only registrants write, and all of them hold the reservation.
+    WriteExclusiveAll,
+    /// Only registrants read and write, and all of them hold the reservation.
+    ExclusiveAccessAll,
+}
+
+impl Kind {
+    /// All types, in the order of their numbers.
+    pub const ALL: [Kind; 6] = [
+        Kind::WriteExclusive,
+        Kind::ExclusiveAccess,
+        Kind::WriteExclusiveRegistrants,
+        Kind::ExclusiveAccessRegistrants,
+        Kind::WriteExclusiveAll,
+        Kind::ExclusiveAccessAll,
+    ];
+
+    /// Returns the number that SCSI gives it.
+    pub fn scsi(self) -> u8 {
+        match self {
+            Kind::WriteExclusive => 1,
+            Kind::ExclusiveAccess => 3,
+            Kind::WriteExclusiveRegistrants => 5,
+            Kind::ExclusiveAccessRegistrants => 6,
+            Kind::WriteExclusiveAll => 7,
+            Kind::ExclusiveAccessAll => 8,
+        }
+    }
+
+    /// Returns the type with this number of SCSI.
+    pub fn from_scsi(number: u8) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.scsi() == number)
+    }
+
+    /// Returns the number that NVMe gives it.
+    pub fn nvme(self) -> u8 {
+        1 + Kind::ALL.iter().position(|kind| *kind == self).expect("all types are listed") as u8
+    }
+
+    /// Returns the type with this number of NVMe.
+    pub fn from_nvme(number: u8) -> Option<Kind> {
+        Kind::ALL.get(usize::from(number).checked_sub(1)?).copied()
+    }
+
+    /// Returns true if all registrants hold the reservation.
+    pub fn is_held_by_all(self) -> bool {
+        matches!(self, Kind::WriteExclusiveAll | Kind::ExclusiveAccessAll)
+    }
+
+    /// Returns true if registrants have the access of the holder.
+    pub fn admits_registrants(self) -> bool {
+        !matches!(self, Kind::WriteExclusive | Kind::ExclusiveAccess)
+    }
+
+    /// Returns true if others may read.
+    pub fn admits_readers(self) -> bool {
+        use Kind::*;
+        matches!(self, WriteExclusive | WriteExclusiveRegistrants | WriteExclusiveAll)
+    }
+}
+
+/// Who registers: the I_T nexus of SCSI, the host of NVMe.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Identity {
+    /// An iSCSI initiator port, and the port of the target that it uses.
+    Scsi {
+        /// The initiator's name.
+        name: String,
+        /// Its session id, which makes it a port.
+        isid: [u8; 6],
+        /// The group of target ports; 0 stands for all of them (ALL_TG_PT).
+        port: u16,
+    },
+    /// An NVMe host identifier.
+    Nvme {
+        /// The identifier.
+        host: [u8; 16],
+    },
+}
+
+impl Identity {
+    /// Returns true if a registration of this identity is one of `other`, too.
+    pub fn covers(&self, other: &Identity) -> bool {
+        let (Identity::Scsi { name, isid, port: 0 }, Identity::Scsi { name: n, isid: i, .. }) =
+            (self, other)
+        else {
+            return self == other;
+        };
+        name == n && isid == i
+    }
+
+    /// Returns the same initiator at all ports of the target.
+    pub(super) fn at_all_ports(&self) -> Identity {
+        match self {
+            Identity::Scsi { name, isid, .. } => {
+                Identity::Scsi { name: name.clone(), isid: *isid, port: 0 }
+            }
+            Identity::Nvme { .. } => self.clone(),
+        }
+    }
+}
+
+/// One registration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Registrant {
+    /// Its key.
+    pub key: u64,
+    /// Who it is.
+    pub who: Identity,
+    /// True if it is the only holder of the reservation.
+    pub holds: bool,
+}
+
+/// What a host may do with the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Access {
+    /// It may read.
+    pub read: bool,
+    /// It may write.
+    pub write: bool,
+}
+
+impl Access {
+    /// Reading and writing.
+    pub const FULL: Access = Access { read: true, write: true };
+
+    /// Returns true if `other` allows everything that this does.
+    pub fn is_within(self, other: Access) -> bool {
+        self.read <= other.read && self.write <= other.write
+    }
+}
+
+/// The registrations and the reservation of one volume. Empty for nearly all volumes.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Table {
+    /// PRgeneration: the number of changes to registrations.
+    pub generation: u32,
+    /// The type of the reservation; `None` if there is none.
+    pub reserved: Option<Kind>,
+    /// The registrants; the one that registered last is the last.
+    pub registrants: Vec<Registrant>,
+}
+
+impl Table {
+    /// Returns the index of the registrant that covers `who`.
+    pub fn find(&self, who: &Identity) -> Option<usize> {
+        self.registrants.iter().position(|r| r.who.covers(who))
+    }
+
+    /// Returns true if the registrant with this index holds the reservation.
+    pub fn holds(&self, index: usize) -> bool {
+        let all = self.reserved.is_some_and(Kind::is_held_by_all);
+        all || self.registrants[index].holds
+    }
+
+    /// Returns what a host without a registration may do: clients of NBD, for example.
+    pub fn access_of_strangers(&self) -> Access {
+        match self.reserved {
+            None => Access::FULL,
+            Some(kind) => Access { read: kind.admits_readers(), write: false },
+        }
+    }
+
+    /// Returns what `who` may do.
+    pub fn access(&self, who: &Identity) -> Access {
+        let Some(kind) = self.reserved else { return Access::FULL };
+        match self.find(who) {
+            Some(index) if kind.admits_registrants() || self.holds(index) => Access::FULL,
+            _ => self.access_of_strangers(),
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Unit attentions (SAM-5 5.14): what a host has to be told before its next command.
+//!
+//! Invariant: each kind waits at most once, and the oldest is told first.
+
+use super::sense::Sense;
+
+/// One kind of unit attention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Attention {
+    /// This nexus is new: power on, reset, or bus device reset occurred.
+    NewNexus,
+    /// A logical unit reset, for every nexus.
+    Reset,
+    /// The former nexus of this initiator port was lost.
+    NexusLoss,
+    /// Mode parameters changed: the volume is writable now, or not any more.
+    Mode,
+    /// Another host has cleared all reservations.
+    ReservationsPreempted,
+    /// A reservation that this host shared is released.
+    ReservationsReleased,
+    /// Another host has removed this host's registration.
+    RegistrationsPreempted,
+    /// The access state of a path changed.
+    Path,
+    /// The volume has another size.
+    Capacity,
+    /// Another host has cleared the commands of this one.
+    Cleared,
+    /// INQUIRY data changed.
+    Inquiry,
+}
+
+/// The number of kinds.
+const KINDS: usize = Attention::Inquiry as usize + 1;
+
+impl Attention {
+    /// Returns its sense data.
+    pub fn sense(self) -> Sense {
+        let (asc, ascq) = match self {
+            Attention::NewNexus => (0x29, 0x00),
+            Attention::Reset => (0x29, 0x03),
+            Attention::NexusLoss => (0x29, 0x07),
+            Attention::Mode => (0x2a, 0x01),
+            Attention::ReservationsPreempted => (0x2a, 0x03),
+            Attention::ReservationsReleased => (0x2a, 0x04),
+            Attention::RegistrationsPreempted => (0x2a, 0x05),
+            Attention::Path => (0x2a, 0x06),
+            Attention::Capacity => (0x2a, 0x09),
+            Attention::Cleared => (0x2f, 0x00),
+            Attention::Inquiry => (0x3f, 0x03),
+        };
+        Sense::new(6, asc, ascq)
+    }
+}
+
+impl From<crate::reserve::Notice> for Attention {
+    fn from(notice: crate::reserve::Notice) -> Attention {
+        match notice {
+            crate::reserve::Notice::ReservationsPreempted => Attention::ReservationsPreempted,
+            crate::reserve::Notice::ReservationsReleased => Attention::ReservationsReleased,
+            crate::reserve::Notice::RegistrationsPreempted => Attention::RegistrationsPreempted,
+        }
+    }
+}
+
+/// The unit attentions of one nexus that wait.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Attentions {
+    waiting: [Option<Attention>; KINDS],
+    len: usize,
+}
+
+impl Attentions {
+    /// Adds one, unless its kind waits already.
+    pub(super) fn add(&mut self, attention: Attention) {
+        if !self.waiting[..self.len].contains(&Some(attention)) {
+            self.waiting[self.len] = Some(attention);
+            self.len += 1;
+        }
+    }
+
+    /// Removes and returns the oldest.
+    pub(super) fn take(&mut self) -> Option<Attention> {
+        let oldest = self.waiting[0].take()?;
+        self.waiting.rotate_left(1);
+        self.len -= 1;
+        Some(oldest)
+    }
+}

@@ -1,0 +1,46 @@
+//! The SCSI command set of one logical unit: a CDB comes in, a [`Step`] comes out.
+//!
+//! The specifications are SAM-5, SPC-4 and SBC-3 of T10. Everything of a transport (sequence
+//! numbers, R2T, digests, task management) is in its session, which drives a [`Device`] like this:
+//!
+//! 1. [`Device::start`] checks a [`Command`] and returns its first [`Step`].
+//! 2. The session does what the step says. Each step names the call that follows it.
+//! 3. In the end there is an [`Answer`]: status, sense data, data, and the residual.
+//!
+//! | file | content |
+//! |---|---|
+//! | `command` | a command as a transport delivers it, and residuals |
+//! | `step` | what a session does for a command: `Step`, `Answer`, `Transfer`, `Gather` |
+//! | `plan` | block requests that one command needs one after another |
+//! | `sense` | sense data, its two formats, and the table of outcomes |
+//! | `unit` | what a host is told of a volume |
+//!
+//! The calls of a device:
+//!
+//! | call | when |
+//! |---|---|
+//! | `start(&mut self, &Command, &BufPool) -> Step` | a command came |
+//! | `gathered(&mut self, Gather, Buf, &BufPool) -> Step` | the data of [`Step::Gather`] is whole |
+//! | `reserved(&self, Result<(), reserve::Refusal>) -> Answer` | the MDM answered [`Step::Reserve`] |
+//! | `report(&self, Report, &reserve::Table, &BufPool) -> Answer` | the table for [`Step::Report`] |
+//!
+//! The device does no I/O, and keeps nothing of a command: what has to be remembered until the
+//! next call is in the step. Reads and writes allocate nothing.
+
+mod attention;
+mod command;
+mod device;
+mod persist;
+mod plan;
+mod sense;
+mod step;
+mod unit;
+
+pub use attention::Attention;
+pub use command::{Attribute, Command, Residual};
+pub use device::Device;
+pub use persist::Report;
+pub use plan::{Op, Plan, Request};
+pub use sense::{Failure, Sense};
+pub use step::{Answer, Gather, Status, Step, Transfer};
+pub use unit::{Format, Path, Unit};

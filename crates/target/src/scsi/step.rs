@@ -1,0 +1,152 @@
+//! What a session does for a command.
+
+use super::command::Residual;
+use super::persist::Report;
+use super::plan::Plan;
+use super::sense::{Failure, Sense};
+use crate::reserve::Change;
+use seam::Buf;
+
+/// A status code (SAM-5 5.3).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Status {
+    /// The command is done.
+    Good = 0x00,
+    /// The command failed; sense data says why.
+    CheckCondition = 0x02,
+    /// Not now; the host repeats the command.
+    Busy = 0x08,
+    /// A reservation of another host does not allow the command.
+    ReservationConflict = 0x18,
+    /// There is no room for another command; the host repeats it.
+    TaskSetFull = 0x28,
+}
+
+/// The end of a command. A session sends it and forgets the command.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: Status,
+    /// Sense data: with `CheckCondition` only, and always.
+    pub sense: Option<Sense>,
+    /// Data for the host: no more than it has room for.
+    pub data: Buf,
+    /// The residual of the command.
+    pub residual: Residual,
+}
+
+impl Answer {
+    /// Creates a `Good` answer without data.
+    pub fn good() -> Answer {
+        Answer::bare(Status::Good)
+    }
+
+    /// Creates an answer that is only a status. Not for `CheckCondition`.
+    pub fn bare(status: Status) -> Answer {
+        debug_assert!(status != Status::CheckCondition, "needs sense data");
+        Answer { status, sense: None, data: Buf::EMPTY, residual: Residual::None }
+    }
+
+    /// Creates an answer for a command that failed.
+    pub fn check(sense: Sense) -> Answer {
+        let (status, sense) = (Status::CheckCondition, Some(sense));
+        Answer { status, sense, data: Buf::EMPTY, residual: Residual::None }
+    }
+
+    /// Creates a `Good` answer with `data`, cut to what the host has room for.
+    pub fn data(data: Buf, room: u32) -> Answer {
+        let residual = Residual::of(room, data.len() as u64);
+        let data = data.slice(0..data.len().min(room as usize));
+        Answer { status: Status::Good, sense: None, data, residual }
+    }
+
+    /// Returns the same answer with this residual.
+    pub fn with(self, residual: Residual) -> Answer {
+        Answer { residual, ..self }
+    }
+}
+
+impl From<Sense> for Answer {
+    fn from(sense: Sense) -> Answer {
+        Answer::check(sense)
+    }
+}
+
+/// A range of the volume that moves between host and volume in pieces.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Transfer {
+    /// Start of the range in the volume, in bytes. A multiple of 512.
+    pub at: u64,
+    /// Length of the range in bytes. A multiple of 512. Never 0.
+    pub len: u32,
+    /// Bytes that move on the wire. Equal to `len`, except for a read of a host with less room
+    /// than whole sectors.
+    pub moves: u32,
+    /// The residual of the answer, whatever its status.
+    pub residual: Residual,
+    /// Bytes of a logical block.
+    pub block: u32,
+    /// True if the volume is written.
+    pub writes: bool,
+}
+
+impl Transfer {
+    /// Returns the answer when all pieces are done.
+    pub fn done(&self) -> Answer {
+        Answer::good().with(self.residual)
+    }
+
+    /// Returns the answer when the piece at `offset` of the transfer has failed.
+    pub fn failed(&self, failure: Failure, offset: u32) -> Answer {
+        let block = (self.at + u64::from(offset)) / u64::from(self.block);
+        failure.answer(self.writes, block).with(self.residual)
+    }
+
+    /// Compares a piece at `offset` that the host has `sent` with what the volume has there, for
+    /// [`Step::Verify`]. Returns the answer of the whole command if they differ.
+    pub fn compare(&self, offset: u32, sent: &[u8], stored: &[u8]) -> Option<Answer> {
+        let at = sent.iter().zip(stored).position(|(a, b)| a != b)?;
+        Some(self.failed(Failure::Miscompare(offset + at as u32), offset))
+    }
+}
+
+/// Data of the host that a command needs in whole before it begins: a parameter list, the block of
+/// WRITE SAME, both halves of COMPARE AND WRITE.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gather {
+    /// How many bytes: 1 to 8192.
+    pub len: u32,
+    pub(super) then: Then,
+}
+
+/// The command that the data belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Then {}
+
+/// What the session does next for a command.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// Send this; the command is over. If the host sends data for it nevertheless, drop the data.
+    Answer(Answer),
+    /// Read the range, send its first `moves` bytes, then answer with [`Transfer::done`], or at
+    /// the first failure with [`Transfer::failed`]. Pieces may be read in any order, but are sent
+    /// in the order of the range.
+    Read(Transfer),
+    /// Receive `moves` bytes, write them piece by piece as they come, then answer with
+    /// [`Transfer::done`], or with [`Transfer::failed`]. Further data of the host is dropped.
+    Write(Transfer),
+    /// Receive `moves` bytes. Read the range of each piece, and [`Transfer::compare`] the two. Then
+    /// answer with [`Transfer::done`], or with [`Transfer::failed`].
+    Verify(Transfer),
+    /// Receive this many bytes, then call `Device::gathered`.
+    Gather(Gather),
+    /// Execute [`Plan::request`], pass its result to [`Plan::done`], and so on until there is an
+    /// answer.
+    Run(Plan),
+    /// Ask the MDM to apply this to the volume's reservations, for the nexus of this session. Then
+    /// call `Device::reserved` with its answer.
+    Reserve(Change),
+    /// Get the volume's present reservations from the MDM, then call `Device::report`.
+    Report(Report),
+}

@@ -1,0 +1,82 @@
+//! What a host is told of a volume. The owner of a session derives it from the cluster map.
+
+use alloc::string::String;
+use base::{ClusterId, VolumeId};
+
+/// The sizes of logical and physical blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Format {
+    /// 512 bytes, and no word about the 4 KiB blocks below: what the oldest hosts expect.
+    Native512,
+    /// 512 bytes, eight to a physical block of 4 KiB.
+    #[default]
+    Emulated512,
+    /// 4 KiB.
+    Native4k,
+}
+
+impl Format {
+    /// Returns the bytes of a logical block.
+    pub fn block(self) -> u32 {
+        match self {
+            Format::Native512 | Format::Emulated512 => 512,
+            Format::Native4k => 4096,
+        }
+    }
+
+    /// Returns the exponent of "logical blocks per physical block".
+    pub(super) fn exponent(self) -> u8 {
+        if self == Format::Emulated512 { 3 } else { 0 }
+    }
+
+    /// Returns the logical blocks in a block of the store.
+    pub(super) fn per_block(self) -> u32 {
+        base::BLOCK / self.block()
+    }
+}
+
+/// The asymmetric access state of the way that a session uses (SPC-4 5.15.2).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Path {
+    /// Active/optimized: this gateway serves the host.
+    #[default]
+    Optimized,
+    /// Standby: another gateway serves the host.
+    Standby,
+    /// The seat of the host moves, to this gateway or away from it.
+    Transition,
+}
+
+/// A logical unit, as one host sees it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Unit {
+    /// The cluster.
+    pub cluster: ClusterId,
+    /// The volume.
+    pub volume: VolumeId,
+    /// Size of the volume in bytes. A last part that does not fill a block is not exported.
+    pub size: u64,
+    /// True if the host may only read.
+    pub read_only: bool,
+    /// The block sizes.
+    pub format: Format,
+    /// The most bytes of one read or write.
+    pub transfer: u32,
+    /// The iSCSI name of the target.
+    pub target: String,
+    /// Target portal group, relative port and port group: the gateway's number + 1.
+    pub port: u16,
+    /// The state of this way.
+    pub path: Path,
+    /// True if the owner can do [`super::Op::CompareWrite`].
+    pub compare_write: bool,
+    /// True if the owner can do [`super::Step::Reserve`] and [`super::Step::Report`].
+    pub reservations: bool,
+}
+
+impl Unit {
+    /// Returns the number of logical blocks.
+    pub fn blocks(&self) -> u64 {
+        self.size / u64::from(self.format.block())
+    }
+}
