@@ -11,7 +11,8 @@
 use base::{Limits, VolumeId};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer, Framing};
-use target::nbd::{Action, Export, Exports, NbdFramer, Session};
+use target::Action;
+use target::nbd::{Export, Exports, NbdFramer, Session};
 
 struct Volumes(u8);
 
@@ -65,6 +66,11 @@ impl Owner {
                 }
                 Action::Pause => assert!(!std::mem::replace(&mut self.paused, true)),
                 Action::Resume => assert!(std::mem::replace(&mut self.paused, false)),
+                Action::Withdraw { .. }
+                | Action::Ask { .. }
+                | Action::Reframe { .. }
+                | Action::Reinstate { .. }
+                | Action::Clear { .. } => panic!("NBD has nothing like that"),
                 Action::Close { .. } => self.closed = true,
             }
         }

@@ -113,6 +113,23 @@ pub struct Limits {
     pub nbd_flying: u64,
     /// Bytes of the NBD writes of one client that may wait for space besides these.
     pub nbd_waiting: u64,
+    /// Commands of one iSCSI session that are not answered. It says how many more may come.
+    pub iscsi_window: u32,
+    /// Longest data segment of an iSCSI PDU that is accepted, in bytes.
+    pub iscsi_segment: u32,
+    /// Most bytes of an iSCSI command's data that come without being asked for.
+    pub iscsi_first_burst: u32,
+    /// Most bytes that an iSCSI session asks for at a time. A multiple of 512.
+    pub iscsi_max_burst: u32,
+    /// Bytes that one iSCSI session has asked for and whose writes are not done. At least
+    /// `iscsi_max_burst`.
+    pub iscsi_solicited: u32,
+    /// Most bytes of one SCSI read or write.
+    pub scsi_transfer: u32,
+    /// Time within which a host has to log in.
+    pub login_time: Duration,
+    /// Most bytes of text of one negotiation. At least 8 KiB.
+    pub login_text: u32,
 }
 
 impl Limits {
@@ -170,6 +187,14 @@ impl Limits {
         nbd_requests: 256,
         nbd_flying: 1 << 30,
         nbd_waiting: 1 << 30,
+        iscsi_window: 128,
+        iscsi_segment: 256 << 10,
+        iscsi_first_burst: 64 << 10,
+        iscsi_max_burst: 1 << 20,
+        iscsi_solicited: 4 << 20,
+        scsi_transfer: 4 << 20,
+        login_time: Duration::from_secs(15),
+        login_text: 64 << 10,
     };
 
     /// Values as small as the protocol allows, so that a short run reaches every bound.
@@ -200,6 +225,13 @@ impl Limits {
         nbd_requests: 4,
         nbd_flying: 4 << 20,
         nbd_waiting: 2 << 20,
+        iscsi_window: 4,
+        iscsi_segment: 8 << 10,
+        iscsi_first_burst: 8 << 10,
+        iscsi_max_burst: 16 << 10,
+        iscsi_solicited: 32 << 10,
+        scsi_transfer: 64 << 10,
+        login_text: 8 << 10,
         ..Limits::SHIPPED
     };
 }

@@ -5,7 +5,9 @@
 //!
 //! | module | content |
 //! |---|---|
+//! | `action` | what a session asks its owner to do |
 //! | [`nbd`] | the session of NBD |
+//! | [`iscsi`] | the session of iSCSI |
 //! | [`scsi`] | the SCSI command set, without a transport |
 //! | [`reserve`] | persistent reservations of one volume |
 //! | [`ident`] | the identifiers by which hosts know volumes |
@@ -13,7 +15,11 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod action;
 pub mod ident;
+pub mod iscsi;
 pub mod nbd;
 pub mod reserve;
 pub mod scsi;
+
+pub use action::{Action, Cleared, Question};

@@ -14,7 +14,8 @@ use base::time::Duration;
 use base::{Limits, LinkId, Map, Time, VolumeId};
 use mdm::mapping::Grant;
 use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, UnsentLimits};
-use target::nbd::{Action, Session};
+use target::Action;
+use target::nbd::Session;
 
 /// A negotiation waits this long for a fresh map, and then shows the volumes that are known.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -417,6 +418,11 @@ impl Sdc {
                 }
                 Action::Pause => out.push(Effect::Pause { link }),
                 Action::Resume => out.push(Effect::Resume { link }),
+                Action::Withdraw { .. }
+                | Action::Ask { .. }
+                | Action::Reframe { .. }
+                | Action::Reinstate { .. }
+                | Action::Clear { .. } => unreachable!("NBD has nothing like that"),
                 Action::Close { why } => {
                     if let Some(why) = why {
                         out.note(Note::Refused { link, why });

@@ -9,18 +9,16 @@
 //! | `request` | validates requests, and translates them for the volume |
 //! | `extents` | converts a bitmap of blocks to runs |
 //! | `reply` | replies of the transmission phase |
-//! | `action` | what a session asks its owner to do |
 //! | `session` | the phases, requests in flight, flow control |
 //! | `negotiate` | option haggling of the session |
 //!
 //! The owner of a link creates an [`NbdFramer`] and a [`Session`], calls [`Session::greet`], then
-//! feeds frames and completions and executes the [`Action`]s in order.
+//! feeds frames and completions and executes the [`Action`](crate::Action)s in order.
 //!
 //! Not supported: TLS, the experimental extended headers and resize extensions (all refused), and
 //! the oldstyle handshake, which the spec has retired.
 //! the oldstyle handshake, which the spec has retired.
 
-mod action;
 mod export;
 mod extents;
 mod framer;
@@ -31,7 +29,6 @@ mod reply;
 mod request;
 mod session;
 
-pub use action::Action;
 pub use export::{Export, Exports};
 pub use framer::{NbdFramer, OPTION_MAX};
 pub use session::{Session, WAITING};

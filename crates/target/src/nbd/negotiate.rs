@@ -6,7 +6,7 @@
 //! `NBD_OPT_EXPORT_NAME` lead to transmission. The encoding is in `options`. There is no
 //! authentication: any client that can reach the port may attach.
 
-use super::action::Action;
+use crate::Action;
 use super::export::{Export, Exports, resolve};
 use super::options::{Answer, InfoQuery, MetaQuery, exported_size, transmission_flags};
 use super::proto::*;

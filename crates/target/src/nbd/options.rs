@@ -6,7 +6,7 @@
 //! `export`; `session` makes the changes of its state. This code may allocate memory: negotiation
 //! is not on the data path.
 
-use super::action::Action;
+use crate::Action;
 use super::export::Export;
 use super::proto::*;
 use alloc::vec::Vec;

@@ -5,7 +5,7 @@
 //! structured replies are negotiated, exactly one chunk, marked as the last. Only a status reply
 //! allocates memory, from the pool; errors and their texts fit into the head.
 
-use super::action::Action;
+use crate::Action;
 use super::extents::Runs;
 use super::proto::*;
 use core::fmt::{self, Display, Write};

@@ -14,7 +14,7 @@
 //! Option haggling is in `negotiate`. The session does not retry, order or cache anything, and does
 //! not wait for durability: a completion means durable (rule R7), so flush and FUA are trivial.
 
-use super::action::Action;
+use crate::Action;
 use super::export::Exports;
 use super::extents::Runs;
 use super::negotiate::refuse_shutdown;

@@ -3,8 +3,9 @@
 
 use base::{Limits, VolumeId};
 use seam::{BlockError, BlockRequest, Buf, BufPool, FrameError, Framer, Framing};
+use target::Action;
 use target::nbd::proto::*;
-use target::nbd::{Action, Export, Exports, NbdFramer, Session};
+use target::nbd::{Export, Exports, NbdFramer, Session};
 
 /// Volumes: id, size, read-only, name, description.
 #[derive(Clone)]
@@ -198,6 +199,11 @@ impl Rig {
                 }
                 Action::Pause => self.told.push(Told::Pause),
                 Action::Resume => self.told.push(Told::Resume),
+                Action::Withdraw { .. }
+                | Action::Ask { .. }
+                | Action::Reframe { .. }
+                | Action::Reinstate { .. }
+                | Action::Clear { .. } => panic!("NBD has nothing like {action:?}"),
                 Action::Close { why } => self.told.push(Told::Close(why)),
             }
         }

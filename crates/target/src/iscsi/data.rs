@@ -1,0 +1,258 @@
+//! Data of commands: that of writes on its way in, and that of reads on its way out.
+//!
+//! Invariants:
+//! - Data comes in order, within what was agreed or asked for, and a sequence ends where it has to
+//!   (RFC 7143 11.7). Anything else ends the connection, except data of commands that ended early.
+//! - Whole sectors of a write go to the volume as they come, without a copy. Only a sector that is
+//!   split between two PDUs is put together, and what a command gathers, in 8 KiB at most.
+//! - What was asked for and is not done is at most `Limits::iscsi_solicited`. What is read at once
+//!   is at most twice `Limits::scsi_transfer`, or one read.
+
+use super::full::Full;
+use super::pdu::{Common, DataOut};
+use super::proto::NO_TAG;
+use super::reply::Reply;
+use super::tasks::{Flow, Work, tag};
+use super::wire::Turn;
+use crate::Action;
+use crate::scsi::Answer;
+use base::{Limits, SECTOR};
+use seam::{BlockKind, BlockRequest, Buf};
+
+/// What a session may ask for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Credit {
+    asked: u64,
+    most_asked: u64,
+    read: u64,
+    most_read: u64,
+}
+
+impl Credit {
+    /// Creates the credit of a session.
+    pub(crate) fn new(limits: &Limits) -> Credit {
+        Credit {
+            asked: 0,
+            most_asked: limits.iscsi_solicited.into(),
+            read: 0,
+            most_read: u64::from(limits.scsi_transfer) * 2,
+        }
+    }
+
+    /// Takes credit to ask for `len` bytes, if there is enough.
+    fn ask(&mut self, len: u32) -> bool {
+        let fits = self.asked == 0 || self.asked + u64::from(len) <= self.most_asked;
+        if fits {
+            self.asked += u64::from(len);
+        }
+        fits
+    }
+
+    /// Gives it back.
+    pub(crate) fn give_back(&mut self, len: u32) {
+        self.asked -= u64::from(len);
+    }
+
+    /// Takes credit to read `len` bytes, if there is enough.
+    pub(crate) fn read(&mut self, len: u32) -> bool {
+        let fits = self.read == 0 || self.read + u64::from(len) <= self.most_read;
+        if fits {
+            self.read += u64::from(len);
+        }
+        fits
+    }
+
+    /// Gives it back.
+    pub(crate) fn read_done(&mut self, len: u32) {
+        self.read -= u64::from(len);
+    }
+
+    /// Returns the bytes that were asked for and are not done, and those that are being read.
+    pub(crate) fn used(&self) -> (u64, u64) {
+        (self.asked, self.read)
+    }
+}
+
+impl Full {
+    /// Handles data of a write.
+    pub(crate) fn data_out(
+        &mut self,
+        common: &Common,
+        out: &DataOut,
+        data: Buf,
+        turn: &mut Turn<'_>,
+    ) {
+        let unasked = out.ttt == NO_TAG;
+        let found = if unasked { self.tasks.find(common.itt) } else { Some(out.ttt) };
+        let task = found.and_then(|handle| Some((handle, self.tasks.get(handle)?)));
+        let (handle, end) = match task {
+            Some((handle, task)) if task.itt == common.itt => match task.flow {
+                Flow::Unsolicited(end) if unasked => (handle, end),
+                Flow::Burst(end) if !unasked => (handle, end),
+                _ => return turn.close(Some("sent data that nobody has asked for")),
+            },
+            _ if self.strays => return,
+            _ => return turn.close(Some("sent data of a command that does not exist")),
+        };
+        let Some(task) = self.tasks.get(handle) else { return };
+        let to = u64::from(out.offset) + data.len() as u64;
+        if out.data_sn != task.data_sn || out.offset != task.came || to > u64::from(end) {
+            return turn.close(Some("sent data in another order than it was asked for"));
+        }
+        // A burst ends exactly where it was asked to end.
+        if !unasked && common.last != (to == u64::from(end)) {
+            return turn.close(Some("ended a sequence of data in another place than agreed"));
+        }
+        task.data_sn = task.data_sn.wrapping_add(1);
+        if task.aborted {
+            task.came += data.len() as u32;
+            return;
+        }
+        self.arrive(handle, data, turn);
+        if common.last {
+            if unasked {
+                self.end_unsolicited(handle);
+            } else if let Some(task) = self.tasks.get(handle) {
+                task.flow = Flow::Idle;
+            }
+            self.advance(handle, turn);
+        }
+    }
+
+    /// Records that no more data comes without being asked for.
+    pub(crate) fn end_unsolicited(&mut self, handle: u32) {
+        if let Some(task) = self.tasks.get(handle) {
+            (task.flow, task.unasked) = (Flow::Idle, task.came);
+        }
+    }
+
+    /// Takes data of a command, as far as the command wants it.
+    pub(crate) fn arrive(&mut self, handle: u32, data: Buf, turn: &mut Turn<'_>) {
+        let Some(task) = self.tasks.get(handle) else { return };
+        let start = task.came;
+        task.came += data.len() as u32;
+        let wants = task.wants().saturating_sub(start).min(data.len() as u32);
+        if wants == 0 || task.failed.is_some() {
+            return;
+        }
+        let data = data.slice(0..wants as usize);
+        match &mut task.work {
+            Work::Gather(gather, buffer) => {
+                if wants == gather.len {
+                    *buffer = data;
+                } else {
+                    if buffer.is_empty() {
+                        *buffer = turn.pool.alloc(gather.len as usize);
+                    }
+                    buffer.as_mut()[start as usize..][..data.len()].copy_from_slice(&data);
+                }
+            }
+            Work::Write(_) | Work::Verify(_) => self.pieces(handle, start, data, turn),
+            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => {}
+        }
+    }
+
+    /// Sends data to the volume that begins at `start` of the command's data.
+    fn pieces(&mut self, handle: u32, mut start: u32, mut data: Buf, turn: &mut Turn<'_>) {
+        const WHOLE: usize = SECTOR as usize;
+        let Some(task) = self.tasks.get(handle) else { return };
+        if task.odd_len > 0 {
+            // The rest of a sector whose start has come.
+            let at = task.odd_len as usize;
+            let rest = data.len().min(WHOLE - at);
+            task.odd.as_mut()[at..at + rest].copy_from_slice(&data[..rest]);
+            task.odd_len += rest as u32;
+            if task.odd_len < SECTOR {
+                return;
+            }
+            task.odd_len = 0;
+            let sector = core::mem::take(&mut task.odd);
+            let from = start - at as u32;
+            data = data.slice(rest..data.len());
+            start += rest as u32;
+            self.piece(handle, from, sector, turn);
+        }
+        let whole = data.len() / WHOLE * WHOLE;
+        if whole > 0 {
+            self.piece(handle, start, data.slice(0..whole), turn);
+        }
+        if whole < data.len()
+            && let Some(task) = self.tasks.get(handle)
+        {
+            let rest = data.len() - whole;
+            let mut odd = turn.pool.alloc(WHOLE);
+            odd.as_mut()[..rest].copy_from_slice(&data[whole..]);
+            (task.odd, task.odd_len) = (odd, rest as u32);
+        }
+    }
+
+    /// Sends whole sectors to the volume, or asks it for the sectors that they are compared with.
+    fn piece(&mut self, handle: u32, offset: u32, data: Buf, turn: &mut Turn<'_>) {
+        let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
+        let len = data.len() as u32;
+        let tag = tag(handle, offset, len);
+        let (transfer, kind) = match &task.work {
+            Work::Write(transfer) => (transfer, BlockKind::Write),
+            Work::Verify(transfer) => (transfer, BlockKind::Read),
+            _ => return,
+        };
+        let at = transfer.at + u64::from(offset);
+        task.pieces += 1;
+        let body = if kind == BlockKind::Write {
+            data
+        } else {
+            self.comparing.push((tag, data));
+            Buf::EMPTY
+        };
+        let volume = device.unit().volume;
+        let request = BlockRequest { volume, kind, at, len, body };
+        turn.ask(Action::Request { tag, request });
+    }
+
+    /// Returns the data of the initiator that waits for the result of this request.
+    pub(crate) fn compared(&mut self, tag: u64) -> Option<Buf> {
+        let at = self.comparing.iter().position(|(of, _)| *of == tag)?;
+        Some(self.comparing.swap_remove(at).1)
+    }
+
+    /// Asks the initiator for data, in the order of the commands that need some, as far as the
+    /// credit goes.
+    pub(crate) fn ask_more(&mut self, turn: &mut Turn<'_>) {
+        while let Some(&handle) = self.asking.front() {
+            let Some(task) = self.tasks.get(handle).filter(|task| task.flow == Flow::Queued) else {
+                self.asking.pop_front();
+                continue;
+            };
+            let len = (task.wants() - task.came).min(self.params.max_burst);
+            if !self.credit.ask(len) {
+                return;
+            }
+            self.asking.pop_front();
+            task.flow = Flow::Burst(task.came + len);
+            (task.data_sn, task.owed) = (0, task.owed + len);
+            let reply = Reply::r2t(task, handle, len);
+            task.r2t_sn += 1;
+            turn.send(reply, &[]);
+        }
+    }
+
+    /// Sends the data of a command, and its status with the last part. A part ends where the
+    /// initiator's segment ends, a sequence where a burst ends.
+    pub(crate) fn data_in(&self, itt: u32, answer: Answer, turn: &mut Turn<'_>) {
+        let Answer { status, data, residual, .. } = answer;
+        let (len, burst) = (data.len(), self.params.max_burst as usize);
+        let (mut offset, mut data_sn) = (0, 0);
+        while offset < len {
+            let burst_end = (offset / burst + 1) * burst;
+            let end = (offset + self.params.segment as usize).min(burst_end).min(len);
+            let at = offset as u32;
+            let reply = if end == len {
+                Reply::data_in_status(itt, data_sn, at, status, residual)
+            } else {
+                Reply::data_in(itt, data_sn, at, end == burst_end)
+            };
+            turn.send_data(reply, data.slice(offset..end));
+            (offset, data_sn) = (end, data_sn + 1);
+        }
+    }
+}

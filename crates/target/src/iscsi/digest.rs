@@ -1,0 +1,129 @@
+//! Digests: the CRC-32C of a head, and that of a data segment with its padding.
+//!
+//! A data segment of whole words has the digest that `base::crc` computes for its bytes, so a sum
+//! that is known already can be used here, and the other way round.
+
+use super::framer::Mode;
+use super::proto::*;
+use base::crc::crc32c;
+use seam::Head;
+
+/// Returns the CRC-32C of some data plus `more`, given that of the data. For a few bytes.
+fn append(crc: u32, more: &[u8]) -> u32 {
+    let mut state = !crc;
+    for byte in more {
+        state ^= u32::from(*byte);
+        for _ in 0..8 {
+            state = if state & 1 == 1 { state >> 1 ^ 0x82f6_3b78 } else { state >> 1 };
+        }
+    }
+    !state
+}
+
+/// Returns true if `trailer` has the right digest of `data`, which arrived before it.
+pub(crate) fn is_right(mode: Mode, data: &[u8], trailer: &[u8]) -> bool {
+    let (padding, digest) = trailer.split_at(padding(data.len()));
+    !mode.data_digest || append(crc32c(data), padding).to_le_bytes() == digest
+}
+
+/// Returns true if the head's digest at the start of `behind` is right.
+pub(crate) fn is_right_head(bhs: &[u8], behind: &[u8]) -> bool {
+    let segments = usize::from(bhs[4]) * 4;
+    let (more, rest) = behind.split_at(segments);
+    append(crc32c(bhs), more).to_le_bytes() == rest[..DIGEST]
+}
+
+/// The bytes of a PDU that go into one head: all of them if there is little data.
+pub(crate) struct Bytes {
+    len: usize,
+    bytes: [u8; Head::MAX],
+}
+
+impl Bytes {
+    /// Creates a head of a PDU, with its digest.
+    #[inline]
+    pub(crate) fn new(mode: Mode, bhs: &[u8; BHS]) -> Bytes {
+        let mut head = Bytes { len: 0, bytes: [0; Head::MAX] };
+        head.put(bhs);
+        if mode.header_digest {
+            head.put(&crc32c(bhs).to_le_bytes());
+        }
+        head
+    }
+
+    /// Creates the trailer of this data; empty if there is none.
+    pub(crate) fn trailer(mode: Mode, data: &[u8]) -> Bytes {
+        let mut trailer = Bytes { len: 0, bytes: [0; Head::MAX] };
+        trailer.end(mode, data);
+        trailer
+    }
+
+    /// Returns true if the head has room for this much data, its padding and its digest.
+    pub(crate) fn fits(&self, data: usize) -> bool {
+        self.len + data + 3 + DIGEST <= Head::MAX
+    }
+
+    /// Adds the data of a PDU, with padding and digest.
+    pub(crate) fn data(&mut self, mode: Mode, data: &[u8]) {
+        self.put(data);
+        self.end(mode, data);
+    }
+
+    fn end(&mut self, mode: Mode, data: &[u8]) {
+        if data.is_empty() {
+            return;
+        }
+        let zeros = &[0; 3][..padding(data.len())];
+        self.put(zeros);
+        if mode.data_digest {
+            self.put(&append(crc32c(data), zeros).to_le_bytes());
+        }
+    }
+
+    fn put(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    /// Returns true if there is nothing.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the head.
+    #[inline]
+    pub(crate) fn head(&self) -> Head {
+        Head::new(&self.bytes[..self.len])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    const BOTH: Mode = Mode { full: true, header_digest: true, data_digest: true };
+
+    #[test]
+    fn a_digest_covers_data_and_padding() {
+        let data: Vec<u8> = (0..70).collect();
+        for len in 0..70 {
+            let all = [&data[..len], &[9, 9, 9][..padding(len)]].concat();
+            assert_eq!(append(crc32c(&data[..len]), &all[len..]), crc32c(&all));
+            let trailer = Bytes::trailer(BOTH, &data[..len]);
+            assert_eq!(trailer.is_empty(), len == 0);
+            if len > 0 {
+                let mut bytes = trailer.head().as_slice().to_vec();
+                assert!(is_right(BOTH, &data[..len], &bytes));
+                *bytes.last_mut().unwrap() ^= 1;
+                assert!(!is_right(BOTH, &data[..len], &bytes));
+            }
+        }
+    }
+
+    #[test]
+    fn the_digest_of_zeros_is_that_of_the_rfc() {
+        let trailer = Bytes::trailer(BOTH, &[0; 32]);
+        assert_eq!(trailer.head().as_slice(), [0xaa, 0x36, 0x91, 0x8a]);
+    }
+}

@@ -1,0 +1,332 @@
+//! SCSI commands of a session, from the first step to the answer.
+//!
+//! Invariants:
+//! - A command has exactly one answer, unless it was aborted: then it has none.
+//! - It is answered when nothing of it is under way any more, and when the initiator has sent
+//!   everything that it may send for it: its tag is free then.
+//! - The first failure decides the answer. After it no more data is asked for.
+//!
+//! Reads begin in their order, while the bytes that are read at once are within the session's
+//! credit. Others begin at once.
+
+use super::full::Full;
+use super::pdu;
+use super::reply::Reply;
+use super::session::Asked;
+use super::tasks::{Flow, Task, Work, piece, tag};
+use super::wire::Turn;
+use crate::scsi::{Answer, Command, Failure, Op, Request, Sense, Status, Step, Transfer};
+use crate::{Action, Question};
+use seam::{BlockError, BlockKind, BlockRequest, Buf};
+
+impl Full {
+    /// Handles a command, with the data that came with it.
+    pub(crate) fn command(
+        &mut self,
+        common: &pdu::Common,
+        command: &pdu::Command,
+        data: Buf,
+        turn: &mut Turn<'_>,
+    ) {
+        let unsolicited = self.params.unsolicited().min(command.expected);
+        let immediate = data.len() as u32;
+        if (immediate > 0 && !self.params.immediate_data)
+            || immediate > unsolicited
+            || (!common.last && self.params.initial_r2t)
+        {
+            return turn.close(Some("sent more data with a command than was agreed"));
+        }
+        let announced = |announces: bool| if announces { command.expected } else { 0 };
+        let asked = Command {
+            lun: common.lun,
+            cdb: &command.cdb,
+            attribute: command.attribute,
+            reads: announced(command.reads),
+            sends: announced(command.writes),
+        };
+        let Some(device) = &mut self.device else { return };
+        let step = if self.leaving {
+            Step::Answer(Answer::bare(Status::Busy))
+        } else {
+            device.start(&asked, turn.pool)
+        };
+        let work = Work::Answer(Answer::good());
+        let mut task =
+            Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
+        task.flow = Flow::Unsolicited(unsolicited);
+        if !common.immediate {
+            turn.wire.opened();
+        }
+        let handle = self.tasks.insert(task);
+        self.step(handle, step, turn);
+        self.arrive(handle, data, turn);
+        if common.last {
+            self.end_unsolicited(handle);
+        }
+        self.advance(handle, turn);
+    }
+
+    /// Does what the step says. [`Full::advance`] follows.
+    fn step(&mut self, handle: u32, step: Step, turn: &mut Turn<'_>) {
+        let Some(task) = self.tasks.get(handle) else { return };
+        let tag = tag(handle, 0, 0);
+        match step {
+            Step::Answer(answer) => task.work = Work::Answer(answer),
+            Step::Read(transfer) => {
+                self.credit.give_back(core::mem::take(&mut task.owed));
+                task.work = Work::Read(transfer);
+                task.pieces = 1;
+                self.reading.push_back(handle);
+                self.read_more(turn);
+            }
+            Step::Write(transfer) => task.work = Work::Write(transfer),
+            Step::Verify(transfer) => task.work = Work::Verify(transfer),
+            Step::Gather(gather) => task.work = Work::Gather(gather, Buf::EMPTY),
+            Step::Run(plan) => {
+                let request = plan.request();
+                task.work = Work::Run(plan);
+                task.pieces = 1;
+                self.ask_volume(handle, request, turn);
+            }
+            Step::Reserve(change) => {
+                task.work = Work::Ask(None);
+                task.pieces = 1;
+                turn.ask(Action::Ask { tag, question: Question::Reserve(change) });
+            }
+            Step::Report(report) => {
+                task.work = Work::Ask(Some(report));
+                task.pieces = 1;
+                turn.ask(Action::Ask { tag, question: Question::Report });
+            }
+        }
+    }
+
+    /// Continues a command after data has come or a request is done: asks for more data, goes to
+    /// the next step, or answers.
+    pub(crate) fn advance(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        let Some(task) = self.tasks.get(handle) else { return };
+        if task.flow != Flow::Idle || task.aborted {
+            return;
+        }
+        let failed = task.failed.is_some();
+        if task.came < task.wants() && !failed {
+            task.flow = Flow::Queued;
+            self.asking.push_back(handle);
+            return self.ask_more(turn);
+        }
+        if task.pieces > 0 {
+            return;
+        }
+        if let Some(answer) = task.failed.take() {
+            return self.answer(handle, answer, turn);
+        }
+        match &mut task.work {
+            Work::Answer(answer) => {
+                let answer = core::mem::replace(answer, Answer::good());
+                self.answer(handle, answer, turn);
+            }
+            Work::Write(transfer) | Work::Verify(transfer) => {
+                let answer = transfer.done();
+                self.answer(handle, answer, turn);
+            }
+            Work::Gather(gather, data) => {
+                let (gather, data) = (*gather, core::mem::take(data));
+                let Some(device) = &mut self.device else { return };
+                let step = device.gathered(gather, data, turn.pool);
+                self.step(handle, step, turn);
+                self.advance(handle, turn);
+            }
+            Work::Read(_) | Work::Run(_) | Work::Ask(_) => {} // the answer comes with the result
+        }
+    }
+
+    /// Handles an answer of the MDM.
+    pub(crate) fn asked(&mut self, tag: u64, asked: Asked<'_>, turn: &mut Turn<'_>) {
+        let handle = tag as u32;
+        let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
+        let Work::Ask(report) = &task.work else { return };
+        let answer = match (report, asked) {
+            (None, Asked::Reserved(result)) => device.reserved(result),
+            (Some(report), Asked::Table(table)) => device.report(*report, table, turn.pool),
+            (None, Asked::Nobody) => Answer::check(Sense::NO_PRIMARY),
+            (Some(_), Asked::Nobody) => Answer::bare(Status::Busy),
+            _ => return,
+        };
+        (task.work, task.pieces) = (Work::Answer(answer), 0);
+        self.advance(handle, turn);
+    }
+
+    /// Sends a request of a command to the volume.
+    fn ask_volume(&mut self, handle: u32, request: Request, turn: &mut Turn<'_>) {
+        let Some(device) = &self.device else { return };
+        let Op::Block(kind) = request.op else {
+            unreachable!("the owner says in `Unit::compare_write` that it can't do this");
+        };
+        let request = BlockRequest {
+            volume: device.unit().volume,
+            kind,
+            at: request.at,
+            len: request.len,
+            body: request.body,
+        };
+        turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+    }
+
+    /// Begins reads that wait, as far as the credit goes.
+    pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
+        while let Some(&handle) = self.reading.front() {
+            let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else {
+                self.reading.pop_front();
+                continue;
+            };
+            let Work::Read(transfer) = &task.work else {
+                unreachable!("only reads are in this list");
+            };
+            if !self.credit.read(transfer.len) {
+                return;
+            }
+            let request = BlockRequest {
+                volume: device.unit().volume,
+                kind: BlockKind::Read,
+                at: transfer.at,
+                len: transfer.len,
+                body: Buf::EMPTY,
+            };
+            task.owed = transfer.len;
+            self.reading.pop_front();
+            turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+        }
+    }
+
+    /// Handles the result of a request.
+    pub(crate) fn done(
+        &mut self,
+        tag: u64,
+        result: Result<Buf, BlockError>,
+        turn: &mut Turn<'_>,
+    ) {
+        let handle = tag as u32;
+        let Some(task) = self.tasks.get(handle) else { return };
+        if task.pieces == 0 {
+            return; // not a request of this command
+        }
+        let gone = matches!(result, Err(BlockError::NoSuchVolume));
+        match &mut task.work {
+            Work::Read(transfer) => {
+                let transfer = *transfer;
+                task.pieces -= 1;
+                self.read_done(handle, &transfer, result, turn);
+            }
+            Work::Write(transfer) | Work::Verify(transfer) => {
+                let transfer = *transfer;
+                task.pieces -= 1;
+                self.piece_done(tag, &transfer, result, turn);
+                self.advance(handle, turn);
+            }
+            Work::Run(plan) => {
+                if task.aborted {
+                    task.pieces = 0;
+                } else if let Some(answer) = plan.done(result.map_err(Failure::from), turn.pool) {
+                    task.pieces = 0;
+                    task.work = Work::Answer(answer);
+                } else {
+                    let request = plan.request();
+                    self.ask_volume(handle, request, turn);
+                }
+                self.advance(handle, turn);
+            }
+            Work::Answer(_) | Work::Gather(..) | Work::Ask(_) => return,
+        }
+        self.settle(turn);
+        if gone {
+            self.leave(turn);
+        }
+    }
+
+    fn read_done(
+        &mut self,
+        handle: u32,
+        transfer: &Transfer,
+        result: Result<Buf, BlockError>,
+        turn: &mut Turn<'_>,
+    ) {
+        let Some(task) = self.tasks.get(handle) else { return };
+        self.credit.read_done(core::mem::take(&mut task.owed));
+        if !task.aborted {
+            let answer = match result {
+                Ok(data) if data.len() == transfer.len as usize => {
+                    let mut answer = transfer.done();
+                    answer.data = data.slice(0..transfer.moves as usize);
+                    answer
+                }
+                Ok(_) => transfer.failed(Failure::Block(BlockError::Media), 0),
+                Err(error) => transfer.failed(Failure::from(error), 0),
+            };
+            task.work = Work::Answer(answer);
+            self.advance(handle, turn);
+        }
+        self.read_more(turn);
+    }
+
+    fn piece_done(
+        &mut self,
+        tag: u64,
+        transfer: &Transfer,
+        result: Result<Buf, BlockError>,
+        turn: &mut Turn<'_>,
+    ) {
+        let (offset, len) = piece(tag);
+        let sent = self.compared(tag);
+        let Some(task) = self.tasks.get(tag as u32) else { return };
+        let asked = task.asked(offset, len).min(task.owed);
+        task.owed -= asked;
+        let failed = match (result, sent) {
+            (Ok(stored), Some(sent)) if stored.len() == sent.len() => {
+                transfer.compare(offset, &sent, &stored)
+            }
+            (Ok(_), Some(_)) => Some(transfer.failed(Failure::Block(BlockError::Media), offset)),
+            (Ok(_), None) => None,
+            (Err(error), _) => Some(transfer.failed(Failure::from(error), offset)),
+        };
+        if task.failed.is_none() {
+            task.failed = failed;
+        }
+        self.credit.give_back(asked);
+        self.ask_more(turn);
+    }
+
+    /// Answers a command, and forgets it.
+    pub(crate) fn answer(&mut self, handle: u32, answer: Answer, turn: &mut Turn<'_>) {
+        let Some(task) = self.forget(handle, turn) else { return };
+        if answer.data.is_empty() {
+            let Answer { status, sense, residual, .. } = answer;
+            let reply = Reply::scsi(task.itt, status, residual, 0);
+            match sense {
+                None => turn.send(reply, &[]),
+                Some(sense) => {
+                    let fixed = sense.fixed();
+                    let mut data = [0; 2 + crate::scsi::Sense::FIXED];
+                    data[1] = fixed.len() as u8;
+                    data[2..].copy_from_slice(&fixed);
+                    turn.send(reply, &data);
+                }
+            }
+        } else {
+            self.data_in(task.itt, answer, turn);
+        }
+        self.settle(turn);
+    }
+
+    /// Removes a command, with everything that it holds.
+    pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<Task> {
+        let task = self.tasks.remove(handle)?;
+        if !task.immediate {
+            turn.wire.ended();
+        }
+        match task.work {
+            Work::Read(_) => self.credit.read_done(task.owed),
+            _ => self.credit.give_back(task.owed),
+        }
+        Some(task)
+    }
+}

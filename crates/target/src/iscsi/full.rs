@@ -1,0 +1,312 @@
+//! The full feature phase of a session: its requests, except SCSI commands and what belongs to
+//! them.
+//!
+//! Invariants:
+//! - Frames take effect in the order in which they came, and reading never stops: the command
+//!   window bounds commands, the R2Ts bound data, and [`IMMEDIATE`] bounds what comes beside them.
+//! - A discovery session has no logical unit: it answers only text, NOP-Out and Logout.
+//! - A request that is rejected leaves everything else as it was. What breaks the order of numbers
+//!   or of data ends the connection, as error recovery level 0 says.
+//!
+//! Commands are in `execute`, data in `data`, task management and logout in `manage`.
+
+use super::data::Credit;
+use super::keys::Params;
+use super::login::Entry;
+use super::manage::Managed;
+use super::pdu::{Body, Common, Pdu};
+use super::proto::*;
+use super::reply::Reply;
+use super::targets::{Nexus, Targets};
+use super::tasks::Tasks;
+use super::text::{Incoming, Outgoing, pairs};
+use super::wire::{Turn, Turned};
+use crate::Action;
+use crate::scsi::{Attention, Device};
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::Time;
+use seam::Buf;
+
+/// Commands and requests of task management that may be open beside the command window.
+pub(crate) const IMMEDIATE: usize = 8;
+/// Silence after which the initiator is asked for a sign of life, and has to give it.
+const SILENCE: Duration = Duration::from_secs(30);
+/// Time that an initiator has to log out after it was asked.
+pub(crate) const LEAVE: Duration = Duration::from_secs(5);
+/// The tag of a text that goes on, and of a question for a sign of life.
+const OUR_TAG: u32 = 1;
+/// Most bytes of the answer to one text.
+const TEXT_MAX: usize = 1 << 20;
+
+/// The state of a session in full feature phase.
+#[derive(Debug)]
+pub(crate) struct Full {
+    /// Who logged in.
+    pub(crate) nexus: Nexus,
+    /// The logical unit; `None` in a discovery session.
+    pub(crate) device: Option<Device>,
+    /// What was negotiated.
+    pub(crate) params: Params,
+    /// The commands that are not answered.
+    pub(crate) tasks: Tasks,
+    /// What the session may ask the initiator and the volume for.
+    pub(crate) credit: Credit,
+    /// Commands that wait to ask the initiator for data.
+    pub(crate) asking: VecDeque<u32>,
+    /// Reads that wait to be executed.
+    pub(crate) reading: VecDeque<u32>,
+    /// Pieces of data that wait for the data of the volume, to be compared with it.
+    pub(crate) comparing: Vec<(u64, Buf)>,
+    /// Task management that is not answered.
+    pub(crate) managed: Managed,
+    /// Data of commands that ended early, or were dropped, may still come.
+    pub(crate) strays: bool,
+    /// The initiator was asked to log out, and gets no command done any more.
+    pub(crate) leaving: bool,
+    text: Text,
+    /// The initiator has sent something since the last tick.
+    heard: bool,
+    /// When it was heard last, or was asked for a sign of life.
+    since: Option<Time>,
+    asked: bool,
+}
+
+/// Requests in text.
+#[derive(Debug)]
+struct Text {
+    most: usize,
+    came: Incoming,
+    answer: Outgoing,
+    /// The request that waits for the present volumes: its tag, and whether it was the last PDU.
+    waiting: Option<(u32, bool)>,
+}
+
+impl Full {
+    /// Creates the state after a login.
+    pub(crate) fn new(entry: Entry, credit: Credit, most: usize) -> Full {
+        let first = match entry.reinstates {
+            Some(_) => Attention::NexusLoss,
+            None => Attention::NewNexus,
+        };
+        Full {
+            nexus: entry.nexus,
+            device: entry.target.map(|target| Device::new(target.unit, first)),
+            params: entry.params,
+            tasks: Tasks::new(),
+            credit,
+            asking: VecDeque::new(),
+            reading: VecDeque::new(),
+            comparing: Vec::new(),
+            managed: Managed::default(),
+            strays: false,
+            leaving: false,
+            text: Text {
+                most,
+                came: Incoming::new(most),
+                answer: Outgoing::default(),
+                waiting: None,
+            },
+            heard: true,
+            since: None,
+            asked: false,
+        }
+    }
+
+    /// Handles a PDU. `head` has at least the bytes of a basic header segment.
+    pub(crate) fn pdu(
+        &mut self,
+        head: &[u8],
+        data: Buf,
+        targets: &dyn Targets,
+        turn: &mut Turn<'_>,
+    ) {
+        self.heard = true;
+        let Ok(Pdu { common, body }) = Pdu::decode(head, data.len()) else {
+            return self.malformed(head, turn);
+        };
+        match body {
+            Body::DataOut(out) if self.device.is_some() => {
+                return self.data_out(&common, &out, data, turn);
+            }
+            Body::Snack => return reject(REJECT_SNACK, head, turn),
+            Body::DataOut(_) => return reject(REJECT_PROTOCOL, head, turn),
+            _ => {}
+        }
+        if !common.immediate {
+            match turn.wire.take(common.cmd_sn) {
+                Turned::Take => {}
+                Turned::Drop => {
+                    self.strays |= matches!(body, Body::Command(command) if command.writes);
+                    return;
+                }
+                Turned::Gap => return turn.close(Some("left out a command's number")),
+            }
+        }
+        match body {
+            Body::Command(command) if self.device.is_some() => {
+                if common.immediate && self.tasks.immediate() >= IMMEDIATE {
+                    self.strays |= command.writes;
+                    return reject(REJECT_IMMEDIATE, head, turn);
+                }
+                self.command(&common, &command, data, turn);
+            }
+            Body::Management(request) if self.device.is_some() => {
+                self.manage(&common, &request, turn);
+            }
+            Body::NopOut { .. } => self.nop_out(&common, data, turn),
+            Body::Text { more, ttt } => {
+                let data = &data[..];
+                self.text(&common, more, ttt, (head, data), targets, turn);
+            }
+            Body::Logout { reason, cid } => self.logout(&common, reason, cid, turn),
+            Body::Unknown => reject(REJECT_UNSUPPORTED, head, turn),
+            _ => reject(REJECT_PROTOCOL, head, turn),
+        }
+    }
+
+    /// Rejects a PDU that contradicts itself. A number of a command counts nevertheless.
+    pub(crate) fn malformed(&mut self, head: &[u8], turn: &mut Turn<'_>) {
+        let opcode = head[0] & OPCODE;
+        let numbered = head[0] & IMMEDIATE_BIT == 0 && opcode != DATA_OUT && opcode != SNACK;
+        if numbered && turn.wire.take(be32(head, 24)) == Turned::Gap {
+            return turn.close(Some("left out a command's number"));
+        }
+        self.strays |= opcode == SCSI_COMMAND;
+        reject(REJECT_FIELD, head, turn);
+    }
+
+    fn nop_out(&mut self, common: &Common, data: Buf, turn: &mut Turn<'_>) {
+        if common.itt == NO_TAG {
+            return; // an answer to ours, or a sign of life that asks for none
+        }
+        let most = data.len().min(self.params.segment as usize);
+        turn.send_data(Reply::nop(common), data.slice(0..most));
+    }
+
+    // Text
+
+    fn text(
+        &mut self,
+        common: &Common,
+        more: bool,
+        ttt: u32,
+        (head, data): (&[u8], &[u8]),
+        targets: &dyn Targets,
+        turn: &mut Turn<'_>,
+    ) {
+        let text = &mut self.text;
+        if text.waiting.is_some() || (ttt != NO_TAG && ttt != OUR_TAG) {
+            return reject(REJECT_PROTOCOL, head, turn);
+        }
+        if ttt == NO_TAG {
+            text.came.reset(text.most);
+            text.answer.clear();
+        }
+        if text.came.add(data).is_err() {
+            text.came.reset(text.most);
+            return reject(REJECT_FIELD, head, turn);
+        }
+        if more {
+            return turn.send(Reply::text(common.itt, Some(OUR_TAG)), &[]);
+        }
+        if !text.answer.is_sent() || (ttt == OUR_TAG && text.came.is_empty()) {
+            return self.text_part(common.itt, common.last, turn);
+        }
+        text.waiting = Some((common.itt, common.last));
+        if self.device.is_none() {
+            return turn.ask(Action::Refresh);
+        }
+        self.refreshed(targets, turn);
+    }
+
+    /// Answers the text that waits, from the volumes that exist now.
+    pub(crate) fn refreshed(&mut self, targets: &dyn Targets, turn: &mut Turn<'_>) {
+        let Some((itt, last)) = self.text.waiting.take() else { return };
+        let asked = self.text.came.take();
+        let Ok(pairs) = pairs(&asked) else {
+            return turn.close(Some("sent a text that can't be read"));
+        };
+        for (key, value) in pairs {
+            if key == "SendTargets" {
+                self.send_targets(value, targets);
+            } else {
+                self.text.answer.pair(key, "NotUnderstood");
+            }
+        }
+        self.text_part(itt, last, turn);
+    }
+
+    /// Lists targets: in a discovery session those that the initiator may use, otherwise only the
+    /// one that the session has. So nobody learns of others' volumes.
+    fn send_targets(&mut self, which: &str, targets: &dyn Targets) {
+        let answer = &mut self.text.answer;
+        let mut list = |name: &str| {
+            if answer.len() < TEXT_MAX {
+                answer.pair("TargetName", name);
+                targets.portals(name, &mut |portal| {
+                    answer.pair("TargetAddress", &format!("{},{}", portal.address, portal.group));
+                });
+            }
+        };
+        match &self.device {
+            Some(device) => {
+                let own = &device.unit().target;
+                if which == "All" || which.is_empty() || which == own {
+                    list(own);
+                }
+            }
+            None => {
+                let mut names: Vec<String> = Vec::new();
+                targets.each(&self.nexus.initiator, &mut |name| {
+                    if which == "All" || which == name {
+                        names.push(name.into());
+                    }
+                });
+                names.iter().for_each(|name| list(name));
+            }
+        }
+    }
+
+    /// Sends the next part of a text: as much as the initiator takes, as some take no second one.
+    fn text_part(&mut self, itt: u32, last: bool, turn: &mut Turn<'_>) {
+        let (part, more) = self.text.answer.part(self.params.segment as usize);
+        let ttt = (more || !last).then_some(OUR_TAG);
+        turn.send(Reply::text(itt, ttt), part);
+        if !more {
+            self.text.answer.clear();
+        }
+    }
+
+    // Time
+
+    /// Asks a silent initiator for a sign of life, and ends the connection if there is none.
+    pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
+        if core::mem::take(&mut self.heard) {
+            (self.since, self.asked) = (Some(now), false);
+        }
+        let since = *self.since.get_or_insert(now);
+        if self.leaving && self.managed.leave_by(now) {
+            return turn.close(None);
+        }
+        if now.since(since) < SILENCE {
+            return;
+        }
+        if self.asked {
+            return turn.close(Some("gave no sign of life in 30 s"));
+        }
+        (self.since, self.asked) = (Some(now), true);
+        turn.send(Reply::ping(OUR_TAG), &[]);
+    }
+}
+
+/// The bit of an immediate request. The name differs from that of the limit above.
+const IMMEDIATE_BIT: u8 = super::proto::IMMEDIATE;
+
+/// Rejects a PDU.
+pub(crate) fn reject(reason: u8, head: &[u8], turn: &mut Turn<'_>) {
+    turn.send(Reply::reject(reason), &head[..BHS]);
+}

@@ -1,0 +1,224 @@
+//! Task management (RFC 7143 11.5), and the ways in which a session ends.
+//!
+//! Invariants:
+//! - A command that was answered is not aborted, and a command that is aborted is not answered.
+//! - An answer of task management comes when nothing of the commands that it ended can take effect
+//!   any more: their requests are withdrawn, here and in the other sessions that it concerns.
+//! - Answers come in the order of the requests.
+//!
+//! What a withdrawn request can still do is the owner's matter (rule R16).
+
+use super::full::{Full, IMMEDIATE, LEAVE};
+use super::pdu::{Common, Management};
+use super::proto::*;
+use super::reply::Reply;
+use super::tasks::{Task, tag};
+use super::wire::Turn;
+use crate::scsi::Attention;
+use crate::{Action, Cleared};
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use base::Time;
+
+/// An answer that waits for the end of commands.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    itt: u32,
+    response: u8,
+    /// Commands of other sessions have to end, too.
+    others: bool,
+    /// The connection is closed after it.
+    closes: bool,
+}
+
+/// Task management that is not answered, and the end of the session.
+#[derive(Default, Debug)]
+pub(crate) struct Managed {
+    waiting: VecDeque<Waiting>,
+    /// Commands whose requests are being withdrawn.
+    withdrawing: usize,
+    /// The answer to a logout, and its tag.
+    logout: Option<(u32, u8)>,
+    /// When the initiator was asked to leave.
+    left: Option<Time>,
+}
+
+impl Managed {
+    /// Returns true if the initiator had its time to leave.
+    pub(crate) fn leave_by(&mut self, now: Time) -> bool {
+        let since = *self.left.get_or_insert(now);
+        now.since(since) >= LEAVE
+    }
+
+    /// Returns true while requests of commands that ended are being withdrawn.
+    pub(crate) fn is_withdrawing(&self) -> bool {
+        self.withdrawing > 0
+    }
+}
+
+/// Returns true if this is the number of the only logical unit, in either form.
+fn is_unit(lun: u64) -> bool {
+    lun == 0 || lun == 0x4000 << 48
+}
+
+impl Full {
+    /// Handles a request of task management.
+    pub(crate) fn manage(&mut self, common: &Common, request: &Management, turn: &mut Turn<'_>) {
+        let unit = is_unit(common.lun);
+        let mut clears = None;
+        let response = if self.managed.waiting.len() >= IMMEDIATE {
+            FUNCTION_REJECTED
+        } else {
+            match request.function {
+                CLEAR_ACA => FUNCTION_NOT_SUPPORTED,
+                TASK_REASSIGN => REASSIGN_NOT_SUPPORTED,
+                ABORT_TASK | ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET if !unit => {
+                    LUN_DOES_NOT_EXIST
+                }
+                ABORT_TASK => self.abort_task(common, request, turn),
+                ABORT_TASK_SET => {
+                    self.abort_all(turn);
+                    FUNCTION_COMPLETE
+                }
+                CLEAR_TASK_SET | LOGICAL_UNIT_RESET | TARGET_WARM_RESET | TARGET_COLD_RESET => {
+                    clears = Some(match request.function {
+                        CLEAR_TASK_SET => Cleared::Tasks,
+                        TARGET_COLD_RESET => Cleared::Target,
+                        _ => Cleared::Unit,
+                    });
+                    FUNCTION_COMPLETE
+                }
+                _ => FUNCTION_NOT_SUPPORTED,
+            }
+        };
+        if let Some(what) = clears {
+            self.abort_all(turn);
+            turn.ask(Action::Clear { what });
+            if what >= Cleared::Unit
+                && let Some(device) = &mut self.device
+            {
+                device.attention(Attention::Reset);
+            }
+        }
+        let closes = clears == Some(Cleared::Target);
+        let waiting = Waiting { itt: common.itt, response, others: clears.is_some(), closes };
+        self.managed.waiting.push_back(waiting);
+        self.settle(turn);
+    }
+
+    fn abort_task(&mut self, common: &Common, request: &Management, turn: &mut Turn<'_>) -> u8 {
+        if let Some(handle) = self.tasks.find(request.task) {
+            let sn = self.tasks.get(handle).map(|task| task.cmd_sn);
+            if sn != Some(request.task_sn) {
+                return FUNCTION_REJECTED; // another command has the tag now
+            }
+            self.abort(handle, turn);
+            return FUNCTION_COMPLETE;
+        }
+        // 11.5.1: a command that has not come, and is older than this request, never will.
+        let older = request.task_sn != common.cmd_sn && not_before(common.cmd_sn, request.task_sn);
+        if older && turn.wire.is_expected(request.task_sn) {
+            turn.wire.skip(request.task_sn);
+            self.strays = true;
+            return FUNCTION_COMPLETE;
+        }
+        TASK_DOES_NOT_EXIST
+    }
+
+    /// Ends a command without an answer.
+    fn abort(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        self.strays = true; // its data may be under way
+        let Some(task) = self.tasks.get(handle) else { return };
+        task.aborted = true;
+        let begun = task.pieces > 0 && !self.reading.contains(&handle);
+        self.asking.retain(|of| *of != handle);
+        self.reading.retain(|of| *of != handle);
+        self.comparing.retain(|(of, _)| *of as u32 != handle);
+        if begun {
+            self.managed.withdrawing += 1;
+            turn.ask(Action::Withdraw { tag: tag(handle, 0, 0) });
+        } else {
+            self.forget(handle, turn);
+        }
+    }
+
+    /// Ends all commands without an answer. Returns true if there was one.
+    fn abort_all(&mut self, turn: &mut Turn<'_>) -> bool {
+        let all: Vec<u32> = self.tasks.handles(|task: &Task| !task.aborted).collect();
+        all.iter().for_each(|handle| self.abort(*handle, turn));
+        !all.is_empty()
+    }
+
+    /// Handles the end of the withdrawn requests of a command.
+    pub(crate) fn withdrawn(&mut self, tag: u64, turn: &mut Turn<'_>) {
+        let handle = tag as u32;
+        if self.tasks.get(handle).is_some_and(|task| task.aborted) {
+            self.managed.withdrawing -= 1;
+            self.forget(handle, turn);
+            self.ask_more(turn);
+            self.read_more(turn);
+            self.settle(turn);
+        }
+    }
+
+    /// Ends commands because another host has asked for that.
+    pub(crate) fn cleared(&mut self, what: Cleared, turn: &mut Turn<'_>) {
+        let any = self.abort_all(turn);
+        if let Some(device) = &mut self.device {
+            match what {
+                Cleared::Tasks if any => device.attention(Attention::Cleared),
+                Cleared::Tasks => {}
+                Cleared::Unit | Cleared::Target => device.attention(Attention::Reset),
+            }
+        }
+        if what == Cleared::Target {
+            turn.close(None);
+        }
+    }
+
+    /// Records that the commands of other sessions have ended.
+    pub(crate) fn others_cleared(&mut self, turn: &mut Turn<'_>) {
+        if let Some(waiting) = self.managed.waiting.iter_mut().find(|waiting| waiting.others) {
+            waiting.others = false;
+        }
+        self.settle(turn);
+    }
+
+    /// Sends the answers that wait for nothing any more.
+    pub(crate) fn settle(&mut self, turn: &mut Turn<'_>) {
+        if self.managed.withdrawing > 0 {
+            return;
+        }
+        while let Some(waiting) = self.managed.waiting.pop_front_if(|waiting| !waiting.others) {
+            turn.send(Reply::management(waiting.itt, waiting.response), &[]);
+            if waiting.closes {
+                return turn.close(None);
+            }
+        }
+        if let Some((itt, response)) = self.managed.logout {
+            turn.send(Reply::logout(itt, response), &[]);
+            turn.close(None);
+        }
+    }
+
+    /// Handles the request to end the session.
+    pub(crate) fn logout(&mut self, common: &Common, reason: u8, cid: u16, turn: &mut Turn<'_>) {
+        if reason == LOGOUT_RECOVERY {
+            return turn.send(Reply::logout(common.itt, RECOVERY_NOT_SUPPORTED), &[]);
+        }
+        if reason != 0 && cid != self.nexus.cid {
+            return turn.send(Reply::logout(common.itt, CID_NOT_FOUND), &[]);
+        }
+        self.abort_all(turn);
+        self.managed.logout = Some((common.itt, LOGGED_OUT));
+        self.settle(turn);
+    }
+
+    /// Asks the initiator to log out: the volume or the process goes. New commands are not done any
+    /// more.
+    pub(crate) fn leave(&mut self, turn: &mut Turn<'_>) {
+        if !core::mem::replace(&mut self.leaving, true) {
+            turn.send(Reply::ask_logout(LEAVE.as_secs() as u16), &[]);
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! The target side of iSCSI, according to RFC 7143 ("the RFC" below).
+//!
+//! | file | content |
+//! |---|---|
+//! | `proto` | the constants of the RFC under their names |
+//! | `framer` | splits the initiator's stream into frames |
+//! | `pdu`, `reply` | the PDUs of the initiator, and those of the target |
+//! | `digest` | the checksums of heads and data |
+//! | `text`, `keys` | text of requests and answers; the operational keys as one table |
+//! | `chap` | how an initiator and the target show that they know a secret |
+//! | `targets` | the interface through which a session learns about targets and hosts |
+//! | `login` | the login phase |
+//! | `wire` | numbers of commands and answers, and what leaves |
+//! | `tasks` | the commands that are not answered |
+//! | `full` | the full feature phase: every request that is not a command |
+//! | `execute` | a SCSI command from its first step to its answer |
+//! | `data` | data of writes on its way in, data of reads on its way out |
+//! | `manage` | task management, and the end of a session |
+//! | `session` | what the owner calls |
+//!
+//! The owner of a link creates an [`IscsiFramer`] and a [`Session`], feeds frames and completions,
+//! and executes the [`Action`](crate::Action)s in order.
+//!
+//! Not supported: several connections per session, error recovery levels above 0, markers. All of
+//! them are negotiated away.
+
+mod chap;
+mod data;
+mod digest;
+mod execute;
+mod framer;
+mod full;
+mod keys;
+mod login;
+mod manage;
+mod pdu;
+pub mod proto;
+mod reply;
+mod session;
+mod targets;
+mod tasks;
+mod text;
+mod wire;
+
+pub use chap::Credentials;
+pub use framer::{IscsiFramer, Mode};
+pub use login::Opening;
+pub use session::{Asked, Session};
+pub use targets::{Closed, Nexus, Portal, Target, Targets};

@@ -1,0 +1,342 @@
+//! The session of one initiator's connection: what its owner calls.
+//!
+//! Invariants:
+//! - Bytes of a stranger end his connection, and harm nobody else. No frame makes a session panic,
+//!   and the memory of a session is bounded: by the text of a login, and then by the command
+//!   window, the data that was agreed or asked for, and the credit for reads.
+//! - A PDU with a trailer takes effect when the trailer is there and its digest is right.
+//! - No action follows [`Action::Close`](crate::Action::Close).
+//!
+//! The session does not retry, order or cache anything, and does not wait for durability: a
+//! completion means durable (rule R7).
+
+use super::data::Credit;
+use super::digest;
+use super::full::Full;
+use super::login::{Login, Opening, Outcome, status};
+use super::pdu::{Body, Pdu};
+use super::proto::*;
+use super::reply::{LoginAnswer, Reply};
+use super::targets::{Nexus, Targets};
+use super::wire::{Turn, Wire};
+use crate::reserve::{Refusal, Table};
+use crate::scsi::{Device, Unit};
+use crate::{Action, Cleared};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::{Limits, Time};
+use seam::{BlockError, Buf, BufPool};
+
+/// The longest transfer, in bytes, whatever the limits say: a tag has room for its sectors.
+const TRANSFER_MAX: u32 = 16 << 20;
+
+/// The answer of the MDM to a [`Question`](crate::Question).
+#[derive(Clone, Copy, Debug)]
+pub enum Asked<'a> {
+    /// The change of reservations is confirmed, or refused.
+    Reserved(Result<(), Refusal>),
+    /// The present reservations.
+    Table(&'a Table),
+    /// There was no answer in time.
+    Nobody,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Login(Box<Login>),
+    Full(Box<Full>),
+}
+
+/// The target side of one iSCSI connection, which is a session.
+#[derive(Debug)]
+pub struct Session {
+    phase: Phase,
+    wire: Wire,
+    /// The head and the data of a PDU whose trailer has not come.
+    held: Option<([u8; BHS], Buf)>,
+    /// The tag of the login request that is not answered.
+    login_tag: u32,
+    /// When the owner called `tick` first.
+    since: Option<Time>,
+    login_time: Duration,
+    /// For the full feature phase.
+    credit: Credit,
+    text_max: usize,
+}
+
+impl Session {
+    /// Creates a session for a connection that was just accepted.
+    pub fn new(limits: &Limits, opening: Opening) -> Session {
+        assert!(opening.tsih != 0, "0 stands for a new session");
+        assert!(limits.scsi_transfer <= TRANSFER_MAX, "a tag has no room for such a transfer");
+        Session {
+            phase: Phase::Login(Box::new(Login::new(limits, opening))),
+            wire: Wire::new(limits.iscsi_window),
+            held: None,
+            login_tag: NO_TAG,
+            since: None,
+            login_time: limits.login_time,
+            credit: Credit::new(limits),
+            text_max: limits.login_text as usize,
+        }
+    }
+
+    /// Handles a frame from [`super::IscsiFramer`].
+    pub fn frame(
+        &mut self,
+        head: &[u8],
+        body: Buf,
+        targets: &dyn Targets,
+        pool: &BufPool,
+        out: &mut Vec<Action>,
+    ) {
+        let mode = self.wire.mode;
+        if self.wire.is_closed() {
+            return; // frames that were on their way
+        }
+        if let Some((held, data)) = self.held.take() {
+            if head.len() != mode.trailer(data.len()) || !body.is_empty() {
+                return self.close("sent something else in place of a digest", pool, out);
+            }
+            if !digest::is_right(mode, &data, head) {
+                return self.close("sent data with a wrong digest", pool, out);
+            }
+            return self.pdu(&held, data, targets, pool, out);
+        }
+        let Some(bhs) = head.first_chunk::<BHS>() else {
+            return self.close("sent something that is not a PDU", pool, out);
+        };
+        if head.len() == BHS && usize::from(bhs[4]) > AHS_WORDS {
+            return self.long_head(bhs, &body, pool, out);
+        }
+        if mode.trailer(body.len()) > 0 {
+            self.held = Some((*bhs, body));
+        } else {
+            self.pdu(bhs, body, targets, pool, out);
+        }
+    }
+
+    /// Handles a PDU with more header segments than a head has room for: they are in the body.
+    fn long_head(&mut self, bhs: &[u8; BHS], body: &[u8], pool: &BufPool, out: &mut Vec<Action>) {
+        let digest = self.wire.mode.header();
+        if body.len() < usize::from(bhs[4]) * 4 + digest {
+            return self.close("sent something that is not a PDU", pool, out);
+        }
+        if digest > 0 && !digest::is_right_head(bhs, body) {
+            return self.close("sent a head with a wrong digest", pool, out);
+        }
+        let mut turn = Turn { wire: &mut self.wire, pool, out };
+        match &mut self.phase {
+            Phase::Login(_) => refuse(bhs, status::INITIATOR_ERROR, &mut turn),
+            Phase::Full(full) => full.malformed(bhs, &mut turn),
+        }
+    }
+
+    fn pdu(
+        &mut self,
+        head: &[u8; BHS],
+        data: Buf,
+        targets: &dyn Targets,
+        pool: &BufPool,
+        out: &mut Vec<Action>,
+    ) {
+        let mut turn = Turn { wire: &mut self.wire, pool, out };
+        let login = match &mut self.phase {
+            Phase::Full(full) => return full.pdu(head, data, targets, &mut turn),
+            Phase::Login(login) => login,
+        };
+        if login.is_waiting() {
+            return turn.close(Some("did not wait for the answer to its login request"));
+        }
+        let Ok(Pdu { common, body }) = Pdu::decode(head, data.len()) else {
+            return refuse(head, status::INITIATOR_ERROR, &mut turn);
+        };
+        let Body::Login(request) = body else {
+            return refuse(head, status::INVALID_DURING_LOGIN, &mut turn);
+        };
+        if self.login_tag == NO_TAG {
+            turn.wire.begin(common.cmd_sn);
+        }
+        self.login_tag = common.itt;
+        let outcome = login.request(&request, &data, targets);
+        self.login(outcome, pool, out);
+    }
+
+    /// Continues the login with this outcome of a request.
+    fn login(&mut self, outcome: Outcome, pool: &BufPool, out: &mut Vec<Action>) {
+        let mut turn = Turn { wire: &mut self.wire, pool, out };
+        match outcome {
+            Outcome::Refresh => turn.ask(Action::Refresh),
+            Outcome::Answer(answer, text) => {
+                turn.send(Reply::login(self.login_tag, &answer), &text);
+                if answer.status != status::SUCCESS {
+                    turn.close(Some(status::why(answer.status)));
+                }
+            }
+            Outcome::Full(answer, text, entry) => {
+                if let Some(tsih) = entry.reinstates {
+                    turn.ask(Action::Reinstate { tsih });
+                }
+                turn.send(Reply::login(self.login_tag, &answer), &text);
+                let mode = entry.params.mode();
+                turn.ask(Action::Reframe { mode: mode.number() });
+                turn.wire.mode = mode;
+                let full = Full::new(*entry, self.credit, self.text_max);
+                self.phase = Phase::Full(Box::new(full));
+            }
+        }
+    }
+
+    /// Answers the request that caused [`Action::Refresh`], from `targets`.
+    pub fn refreshed(&mut self, targets: &dyn Targets, pool: &BufPool, out: &mut Vec<Action>) {
+        if self.wire.is_closed() {
+            return;
+        }
+        match &mut self.phase {
+            Phase::Login(login) => {
+                if let Some(outcome) = login.refreshed(targets) {
+                    self.login(outcome, pool, out);
+                }
+            }
+            Phase::Full(full) => {
+                full.refreshed(targets, &mut Turn { wire: &mut self.wire, pool, out });
+            }
+        }
+    }
+
+    /// Handles the completion of a request. A tag that is not under way (any more) is ignored.
+    pub fn done(
+        &mut self,
+        tag: u64,
+        result: Result<Buf, BlockError>,
+        pool: &BufPool,
+        out: &mut Vec<Action>,
+    ) {
+        self.full(pool, out, |full, turn| full.done(tag, result, turn));
+    }
+
+    /// Handles the end of the requests that [`Action::Withdraw`] named.
+    pub fn withdrawn(&mut self, tag: u64, pool: &BufPool, out: &mut Vec<Action>) {
+        self.full(pool, out, |full, turn| full.withdrawn(tag, turn));
+    }
+
+    /// Handles the answer to a question to the MDM.
+    pub fn asked(&mut self, tag: u64, asked: Asked<'_>, pool: &BufPool, out: &mut Vec<Action>) {
+        self.full(pool, out, |full, turn| full.asked(tag, asked, turn));
+    }
+
+    /// Ends the commands of this session, because the host of another one asks for it.
+    pub fn cleared(&mut self, what: Cleared, pool: &BufPool, out: &mut Vec<Action>) {
+        self.full(pool, out, |full, turn| full.cleared(what, turn));
+    }
+
+    /// Records that the commands that [`Action::Clear`] named have ended.
+    pub fn others_cleared(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
+        self.full(pool, out, |full, turn| full.others_cleared(turn));
+    }
+
+    /// Takes what has changed about the volume. The host hears of it with its next command.
+    pub fn changed(&mut self, unit: Unit) {
+        if let Some(device) = self.device() {
+            device.changed(unit);
+        }
+    }
+
+    /// Returns the logical unit, to tell it of reservations; `None` before the login is over, and
+    /// in a discovery session.
+    pub fn device(&mut self) -> Option<&mut Device> {
+        match &mut self.phase {
+            Phase::Full(full) => full.device.as_mut(),
+            Phase::Login(_) => None,
+        }
+    }
+
+    /// Lets time pass. Call it every few seconds.
+    pub fn tick(&mut self, now: Time, pool: &BufPool, out: &mut Vec<Action>) {
+        let since = *self.since.get_or_insert(now);
+        if matches!(self.phase, Phase::Login(_)) && now.since(since) >= self.login_time {
+            return self.close("has not logged in in time", pool, out);
+        }
+        self.full(pool, out, |full, turn| full.tick(now, turn));
+    }
+
+    /// Ends the session from the target's side: the initiator is asked to log out. Commands under
+    /// way end, and new ones are answered "busy". `tick` closes the connection in the end.
+    pub fn shutdown(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
+        if matches!(self.phase, Phase::Login(_)) {
+            return Turn { wire: &mut self.wire, pool, out }.close(None);
+        }
+        self.full(pool, out, |full, turn| full.leave(turn));
+    }
+
+    /// Returns who logged in; `None` before.
+    pub fn nexus(&self) -> Option<&Nexus> {
+        match &self.phase {
+            Phase::Full(full) => Some(&full.nexus),
+            Phase::Login(_) => None,
+        }
+    }
+
+    /// Returns the number of commands that are not answered.
+    pub fn in_flight(&self) -> usize {
+        match &self.phase {
+            Phase::Full(full) => full.tasks.len(),
+            Phase::Login(_) => 0,
+        }
+    }
+
+    /// Returns the bytes that the initiator was asked for and whose writes are not done, and the
+    /// bytes that are being read.
+    pub fn bytes(&self) -> (u64, u64) {
+        match &self.phase {
+            Phase::Full(full) => full.credit.used(),
+            Phase::Login(_) => (0, 0),
+        }
+    }
+
+    /// Returns true while requests are being withdrawn.
+    pub fn is_withdrawing(&self) -> bool {
+        match &self.phase {
+            Phase::Full(full) => full.managed.is_withdrawing(),
+            Phase::Login(_) => false,
+        }
+    }
+
+    /// Returns true after [`Action::Close`].
+    pub fn is_closed(&self) -> bool {
+        self.wire.is_closed()
+    }
+
+    fn close(&mut self, why: &'static str, pool: &BufPool, out: &mut Vec<Action>) {
+        Turn { wire: &mut self.wire, pool, out }.close(Some(why));
+    }
+
+    /// Calls the full feature phase, if the session is in it.
+    fn full(
+        &mut self,
+        pool: &BufPool,
+        out: &mut Vec<Action>,
+        call: impl FnOnce(&mut Full, &mut Turn<'_>),
+    ) {
+        if let Phase::Full(full) = &mut self.phase
+            && !self.wire.is_closed()
+        {
+            call(full, &mut Turn { wire: &mut self.wire, pool, out });
+        }
+    }
+}
+
+/// Answers a PDU that ends the login before it is read.
+fn refuse(head: &[u8; BHS], status: u16, turn: &mut Turn<'_>) {
+    let answer = LoginAnswer {
+        transit: false,
+        more: false,
+        stages: (head[1] >> 2 & 3, 0),
+        isid: core::array::from_fn(|i| head[8 + i]),
+        tsih: be16(head, 14),
+        status,
+    };
+    turn.send(Reply::login(be32(head, 16), &answer), &[]);
+    turn.close(Some(status::why(status)));
+}

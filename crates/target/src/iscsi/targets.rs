@@ -1,0 +1,78 @@
+//! The interface through which a session learns about targets, hosts and other sessions. The
+//! session queries it while it logs in and answers a discovery, and keeps only what it told the
+//! initiator. It does not assign names or ids.
+
+use super::chap::Credentials;
+use crate::scsi::Unit;
+use alloc::string::String;
+use base::VolumeId;
+use core::net::SocketAddr;
+
+/// One target: a volume, as logical unit 0.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Target {
+    /// What the host learns about the volume. It has the target's name.
+    pub unit: Unit,
+    /// The volume's name, for people; may be empty. At most 255 bytes.
+    pub alias: String,
+}
+
+/// A place where a target is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Portal {
+    /// The address, as the initiator reaches it.
+    pub address: SocketAddr,
+    /// The portal group: one per gateway.
+    pub group: u16,
+}
+
+/// What makes a session different from all others.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Nexus {
+    /// The name of the initiator.
+    pub initiator: String,
+    /// The initiator's part of the session's id.
+    pub isid: [u8; 6],
+    /// The target's part.
+    pub tsih: u16,
+    /// The volume; `None` in a discovery session.
+    pub volume: Option<VolumeId>,
+    /// The connection.
+    pub cid: u16,
+}
+
+/// Reason why a host can't log in here now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Closed {
+    /// This gateway stops.
+    Stopping,
+    /// There are too many sessions, or too little memory.
+    Full,
+    /// Another gateway serves this host.
+    Elsewhere(SocketAddr),
+}
+
+/// Targets, hosts and sessions of a gateway.
+pub trait Targets {
+    /// Returns the target with this name if it is served here.
+    fn find(&self, name: &str) -> Option<Target>;
+
+    /// Visits the name of each target that this initiator may use, in an order that depends only
+    /// on the state.
+    fn each(&self, initiator: &str, visit: &mut dyn FnMut(&str));
+
+    /// Visits each portal of each gateway that serves the target.
+    fn portals(&self, target: &str, visit: &mut dyn FnMut(Portal));
+
+    /// Returns true if the initiator may use the target.
+    fn admits(&self, initiator: &str, target: &str) -> bool;
+
+    /// Returns what the initiator has to show, if it has to; for a discovery without a target.
+    fn credentials(&self, initiator: &str, target: Option<&str>) -> Option<Credentials<'_>>;
+
+    /// Visits each session of this gateway that is logged in, this one excepted.
+    fn sessions(&self, visit: &mut dyn FnMut(&Nexus));
+
+    /// Returns the reason why this host can't log in now, if there is one.
+    fn closed(&self, initiator: &str, target: Option<&str>) -> Option<Closed>;
+}

@@ -1,0 +1,230 @@
+//! The commands of a session that are not answered.
+//!
+//! Invariants: a command has one handle, which no other command gets soon: it names the command in
+//! tags of requests, and in R2Ts. Pieces of a command are counted, not listed: the tag of a request
+//! says which piece it is. The table grows to the number of commands that are open at once, and
+//! keeps that memory.
+
+use super::proto::NO_TAG;
+use crate::scsi::{Answer, Gather, Plan, Report, Transfer};
+use alloc::vec::Vec;
+use base::SECTOR;
+use seam::Buf;
+
+/// What a command does.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// It is over, and is answered when the initiator has sent all data that it may send unasked.
+    Answer(Answer),
+    /// It reads.
+    Read(Transfer),
+    /// It writes the data that comes.
+    Write(Transfer),
+    /// It compares the data that comes with that of the volume.
+    Verify(Transfer),
+    /// It gathers its data in a buffer.
+    Gather(Gather, Buf),
+    /// It executes requests one after another.
+    Run(Plan),
+    /// It waits for the MDM: to change reservations, or to report them.
+    Ask(Option<Report>),
+}
+
+/// The data that a command may get.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flow {
+    /// Data that comes without being asked for, up to this offset.
+    Unsolicited(u32),
+    /// None.
+    Idle,
+    /// None: it waits for a place to ask for more.
+    Queued,
+    /// Data that it has asked for, up to this offset.
+    Burst(u32),
+}
+
+/// One command.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// The initiator's tag.
+    pub(crate) itt: u32,
+    /// The logical unit number, as it was given.
+    pub(crate) lun: u64,
+    /// Its number.
+    pub(crate) cmd_sn: u32,
+    /// It came beside the window.
+    pub(crate) immediate: bool,
+    /// What it does.
+    pub(crate) work: Work,
+    /// What data may come.
+    pub(crate) flow: Flow,
+    /// Bytes that have come.
+    pub(crate) came: u32,
+    /// Of these, bytes that came without being asked for.
+    pub(crate) unasked: u32,
+    /// Bytes that were asked for and whose work is not done.
+    pub(crate) owed: u32,
+    /// The number of the next data in the sequence.
+    pub(crate) data_sn: u32,
+    /// The number of the next R2T.
+    pub(crate) r2t_sn: u32,
+    /// Requests under way.
+    pub(crate) pieces: u32,
+    /// The start of a sector whose end has not come, and its length.
+    pub(crate) odd: Buf,
+    pub(crate) odd_len: u32,
+    /// The answer, if a piece has failed.
+    pub(crate) failed: Option<Answer>,
+    /// It was aborted: it is not answered, and its requests are being withdrawn.
+    pub(crate) aborted: bool,
+}
+
+impl Task {
+    /// Creates a command that has done nothing.
+    pub(crate) fn new(itt: u32, lun: u64, cmd_sn: u32, immediate: bool, work: Work) -> Task {
+        Task {
+            itt,
+            lun,
+            cmd_sn,
+            immediate,
+            work,
+            flow: Flow::Idle,
+            came: 0,
+            unasked: 0,
+            owed: 0,
+            data_sn: 0,
+            r2t_sn: 0,
+            pieces: 0,
+            odd: Buf::EMPTY,
+            odd_len: 0,
+            failed: None,
+            aborted: false,
+        }
+    }
+
+    /// Returns how many bytes of data the command needs.
+    pub(crate) fn wants(&self) -> u32 {
+        match &self.work {
+            Work::Write(transfer) | Work::Verify(transfer) => transfer.moves,
+            Work::Gather(gather, _) => gather.len,
+            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => 0,
+        }
+    }
+
+    /// Returns how many bytes of the piece were asked for.
+    pub(crate) fn asked(&self, offset: u32, len: u32) -> u32 {
+        len.min((offset + len).saturating_sub(self.unasked))
+    }
+}
+
+/// Where in a command's data the piece is that a tag names, in bytes: offset and length.
+pub(crate) fn piece(tag: u64) -> (u32, u32) {
+    let sectors = |shift: u32| u32::from((tag >> shift) as u16) * SECTOR;
+    (sectors(32), sectors(48))
+}
+
+/// Returns the tag of a piece of a command.
+pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
+    let sectors = |bytes: u32| u64::from(bytes / SECTOR);
+    debug_assert!(offset / SECTOR < 1 << 16 && len / SECTOR < 1 << 16, "limited in `Session::new`");
+    sectors(len) << 48 | sectors(offset) << 32 | u64::from(handle)
+}
+
+/// The table.
+#[derive(Debug)]
+pub(crate) struct Tasks {
+    slots: Vec<(u16, Option<Task>)>,
+    free: Vec<u16>,
+    /// Commands that came beside the window.
+    immediate: usize,
+}
+
+impl Tasks {
+    /// Creates an empty table.
+    pub(crate) fn new() -> Tasks {
+        Tasks { slots: Vec::new(), free: Vec::new(), immediate: 0 }
+    }
+
+    /// Adds a command, and returns its handle. The caller limits their number.
+    pub(crate) fn insert(&mut self, task: Task) -> u32 {
+        self.immediate += usize::from(task.immediate);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            (self.slots.len() - 1) as u16
+        });
+        let slot = &mut self.slots[usize::from(index)];
+        slot.1 = Some(task);
+        let handle = u32::from(slot.0) << 16 | u32::from(index);
+        debug_assert!(handle != NO_TAG, "fewer than 65,535 commands");
+        handle
+    }
+
+    /// Returns the command with this handle.
+    #[inline]
+    pub(crate) fn get(&mut self, handle: u32) -> Option<&mut Task> {
+        let slot = self.slots.get_mut(usize::from(handle as u16))?;
+        if slot.0 == (handle >> 16) as u16 { slot.1.as_mut() } else { None }
+    }
+
+    /// Removes the command with this handle.
+    pub(crate) fn remove(&mut self, handle: u32) -> Option<Task> {
+        self.get(handle)?;
+        let slot = &mut self.slots[usize::from(handle as u16)];
+        slot.0 = slot.0.wrapping_add(1);
+        self.free.push(handle as u16);
+        let task = slot.1.take();
+        self.immediate -= usize::from(task.as_ref().is_some_and(|task| task.immediate));
+        task
+    }
+
+    /// Returns the handle of the command with this initiator's tag that is not aborted.
+    pub(crate) fn find(&self, itt: u32) -> Option<u32> {
+        self.handles(|task| task.itt == itt && !task.aborted).next()
+    }
+
+    /// Returns the handles of the commands for which `which` is true, in the order of the table.
+    pub(crate) fn handles(
+        &self,
+        which: impl Fn(&Task) -> bool,
+    ) -> impl Iterator<Item = u32> {
+        self.slots.iter().enumerate().filter_map(move |(index, (generation, task))| {
+            let handle = u32::from(*generation) << 16 | index as u32;
+            task.as_ref().is_some_and(&which).then_some(handle)
+        })
+    }
+
+    /// Returns the number of commands.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Returns the number of commands that came beside the window.
+    pub(crate) fn immediate(&self) -> usize {
+        self.immediate
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_of_ended_commands_find_nothing() {
+        let task = |itt| Task::new(itt, 0, 0, itt == 2, Work::Answer(Answer::good()));
+        let mut tasks = Tasks::new();
+        let a = tasks.insert(task(1));
+        let b = tasks.insert(task(2));
+        assert_eq!((tasks.find(1), tasks.find(2), tasks.immediate()), (Some(a), Some(b), 1));
+        assert!(tasks.remove(b).is_some() && tasks.remove(b).is_none());
+        let c = tasks.insert(task(3));
+        assert_ne!(b, c);
+        assert!(tasks.get(b).is_none());
+        assert_eq!((tasks.len(), tasks.immediate(), tasks.find(2)), (2, 0, None));
+    }
+
+    #[test]
+    fn a_tag_says_which_piece_it_is() {
+        let tag = tag(0xffff_0007, 4 << 20, 256 << 10);
+        assert_eq!((tag as u32, piece(tag)), (0xffff_0007, (4 << 20, 256 << 10)));
+    }
+}

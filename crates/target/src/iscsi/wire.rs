@@ -1,0 +1,222 @@
+//! The two directions of a session's connection: numbers, digests, and what leaves.
+//!
+//! Invariants:
+//! - Commands are taken in the order of their numbers (RFC 7143 4.2.2.1). One that was taken
+//!   already, or that lies beyond the window, is dropped. One connection loses nothing, so a number
+//!   that was left out is an error of the initiator, except if it has aborted that command.
+//! - The window never moves back: a command that is not answered narrows it from below.
+//! - No action follows [`Action::Close`].
+
+use super::digest::Bytes;
+use super::framer::Mode;
+use super::proto::*;
+use super::reply::Reply;
+use crate::Action;
+use alloc::vec::Vec;
+use seam::{Buf, BufPool};
+
+/// Numbers and digests of a session.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    /// What was negotiated for heads and data.
+    pub(crate) mode: Mode,
+    /// The number of the next status.
+    stat_sn: u32,
+    /// The number of the next command.
+    next: u32,
+    /// Commands that may be unanswered.
+    window: u32,
+    /// Commands that are.
+    outstanding: u32,
+    /// Numbers of commands that were aborted before they came. None is below `next`.
+    skipped: Vec<u32>,
+    /// `Action::Close` was emitted.
+    closed: bool,
+}
+
+/// What to do with a request, by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turned {
+    /// It is its turn.
+    Take,
+    /// It is not in the window, or was taken already.
+    Drop,
+    /// A request before it was left out.
+    Gap,
+}
+
+impl Wire {
+    /// Creates the numbers of a session that takes `window` commands at once.
+    pub(crate) fn new(window: u32) -> Wire {
+        Wire {
+            mode: Mode::default(),
+            stat_sn: 1,
+            next: 0,
+            window,
+            outstanding: 0,
+            skipped: Vec::new(),
+            closed: false,
+        }
+    }
+
+    /// Takes the number of the first login request, which is that of the first command.
+    pub(crate) fn begin(&mut self, cmd_sn: u32) {
+        self.next = cmd_sn;
+    }
+
+    /// Returns the number of the last command that may come.
+    fn last(&self) -> u32 {
+        self.next.wrapping_add(self.window - self.outstanding).wrapping_sub(1)
+    }
+
+    /// Returns true if a command with this number may still come.
+    pub(crate) fn is_expected(&self, cmd_sn: u32) -> bool {
+        not_before(cmd_sn, self.next) && not_before(self.last(), cmd_sn)
+    }
+
+    /// Takes the number of a request that is not immediate.
+    pub(crate) fn take(&mut self, cmd_sn: u32) -> Turned {
+        if !self.is_expected(cmd_sn) || self.skipped.contains(&cmd_sn) {
+            return Turned::Drop;
+        }
+        if cmd_sn != self.next {
+            return Turned::Gap;
+        }
+        self.advance();
+        Turned::Take
+    }
+
+    fn advance(&mut self) {
+        self.next = self.next.wrapping_add(1);
+        if self.skipped.is_empty() {
+            return;
+        }
+        while let Some(at) = self.skipped.iter().position(|sn| *sn == self.next) {
+            self.skipped.swap_remove(at);
+            self.next = self.next.wrapping_add(1);
+        }
+    }
+
+    /// Counts a command that may still come as taken: it was aborted.
+    pub(crate) fn skip(&mut self, cmd_sn: u32) {
+        if cmd_sn == self.next {
+            self.advance();
+        } else if !self.skipped.contains(&cmd_sn) {
+            self.skipped.push(cmd_sn);
+        }
+    }
+
+    /// Counts a command that was taken and is not answered.
+    pub(crate) fn opened(&mut self) {
+        self.outstanding += 1;
+    }
+
+    /// Counts its end.
+    pub(crate) fn ended(&mut self) {
+        self.outstanding -= 1;
+    }
+
+    /// Returns true after the end of the connection was asked for.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+}
+
+/// What a session needs in one call.
+pub(crate) struct Turn<'a> {
+    /// Its connection.
+    pub(crate) wire: &'a mut Wire,
+    /// Memory for answers.
+    pub(crate) pool: &'a BufPool,
+    /// What the owner has to do.
+    pub(crate) out: &'a mut Vec<Action>,
+}
+
+impl Turn<'_> {
+    /// Asks the owner for something.
+    #[inline]
+    pub(crate) fn ask(&mut self, action: Action) {
+        if !self.wire.closed {
+            self.out.push(action);
+        }
+    }
+
+    /// Closes the connection.
+    pub(crate) fn close(&mut self, why: Option<&'static str>) {
+        self.ask(Action::Close { why });
+        self.wire.closed = true;
+    }
+
+    /// Returns the header of a PDU, with its numbers.
+    #[inline]
+    fn bhs(&mut self, reply: Reply, data: usize) -> Bytes {
+        let wire = &mut *self.wire;
+        let bhs = reply.numbers(data, wire.stat_sn, wire.next, wire.last());
+        if reply.counts {
+            wire.stat_sn = wire.stat_sn.wrapping_add(1);
+        }
+        Bytes::new(wire.mode, &bhs)
+    }
+
+    /// Sends a PDU with little or no data.
+    #[inline]
+    pub(crate) fn send(&mut self, reply: Reply, data: &[u8]) {
+        let mut bytes = self.bhs(reply, data.len());
+        if bytes.fits(data.len()) {
+            bytes.data(self.wire.mode, data);
+            return self.ask(Action::Send { head: bytes.head(), body: Buf::EMPTY });
+        }
+        let body = self.pool.copy(data);
+        self.send_parts(&bytes, body);
+    }
+
+    /// Sends a PDU with data, which is not copied.
+    #[inline]
+    pub(crate) fn send_data(&mut self, reply: Reply, body: Buf) {
+        let bytes = self.bhs(reply, body.len());
+        self.send_parts(&bytes, body);
+    }
+
+    fn send_parts(&mut self, bytes: &Bytes, body: Buf) {
+        let trailer = Bytes::trailer(self.wire.mode, &body);
+        self.ask(Action::Send { head: bytes.head(), body });
+        if !trailer.is_empty() {
+            self.ask(Action::Send { head: trailer.head(), body: Buf::EMPTY });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_come_in_order_and_within_the_window() {
+        let mut wire = Wire::new(4);
+        wire.begin(u32::MAX - 1);
+        assert_eq!(wire.take(u32::MAX), Turned::Gap);
+        assert_eq!(wire.take(2), Turned::Drop, "beyond the window");
+        for sn in [u32::MAX - 1, u32::MAX, 0, 1] {
+            assert_eq!(wire.take(sn), Turned::Take);
+            wire.opened();
+        }
+        assert_eq!(wire.take(2), Turned::Drop, "four are not answered");
+        assert_eq!(wire.take(1), Turned::Drop, "taken already");
+        wire.ended();
+        assert_eq!(wire.take(2), Turned::Take);
+    }
+
+    #[test]
+    fn aborted_commands_leave_no_gap() {
+        let mut wire = Wire::new(4);
+        wire.begin(10);
+        wire.skip(11);
+        wire.skip(12);
+        assert_eq!(wire.take(11), Turned::Drop, "it was aborted");
+        assert_eq!(wire.take(10), Turned::Take);
+        assert_eq!(wire.take(13), Turned::Take);
+        wire.skip(14);
+        assert_eq!(wire.take(15), Turned::Take);
+        assert!(wire.skipped.is_empty());
+    }
+}
