@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod extents;
 pub mod ident;
 pub mod nbd;
 pub mod reserve;

@@ -7,7 +7,6 @@
 //! | `export` | the interface through which a session learns about volumes |
 //! | `options` | the data of options, and their answers |
 //! | `request` | validates requests, and translates them for the volume |
-//! | `extents` | converts a bitmap of blocks to runs |
 //! | `reply` | replies of the transmission phase |
 //! | `action` | what a session asks its owner to do |
 //! | `session` | the phases, requests in flight, flow control |
@@ -22,7 +21,6 @@
 
 mod action;
 mod export;
-mod extents;
 mod framer;
 mod negotiate;
 mod options;

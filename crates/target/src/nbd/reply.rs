@@ -6,8 +6,8 @@
 //! allocates memory, from the pool; errors and their texts fit into the head.
 
 use super::action::Action;
-use super::extents::Runs;
 use super::proto::*;
+use crate::extents::Runs;
 use core::fmt::{self, Display, Write};
 use seam::{Buf, BufPool, Head};
 

@@ -16,11 +16,11 @@
 
 use super::action::Action;
 use super::export::Exports;
-use super::extents::Runs;
 use super::negotiate::refuse_shutdown;
 use super::proto::*;
 use super::reply;
 use super::request::{self, Attached, Header, Refusal, Step};
+use crate::extents::Runs;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{Limits, Slab, VolumeId};
