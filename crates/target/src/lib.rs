@@ -6,6 +6,7 @@
 //! | module | content |
 //! |---|---|
 //! | `action` | what a session asks its owner to do |
+//! | `extents` | converts a bitmap of blocks to runs |
 //! | [`nbd`] | the session of NBD |
 //! | [`iscsi`] | the session of iSCSI |
 //! | [`scsi`] | the SCSI command set, without a transport |
@@ -16,6 +17,7 @@
 extern crate alloc;
 
 mod action;
+mod extents;
 pub mod ident;
 pub mod iscsi;
 pub mod nbd;

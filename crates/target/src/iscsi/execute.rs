@@ -51,8 +51,7 @@ impl Full {
             device.start(&asked, turn.pool)
         };
         let work = Work::Answer(Answer::good());
-        let mut task =
-            Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
+        let mut task = Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
         task.flow = Flow::Unsolicited(unsolicited);
         if !common.immediate {
             turn.wire.opened();
@@ -199,12 +198,7 @@ impl Full {
     }
 
     /// Handles the result of a request.
-    pub(crate) fn done(
-        &mut self,
-        tag: u64,
-        result: Result<Buf, BlockError>,
-        turn: &mut Turn<'_>,
-    ) {
+    pub(crate) fn done(&mut self, tag: u64, result: Result<Buf, BlockError>, turn: &mut Turn<'_>) {
         let handle = tag as u32;
         let Some(task) = self.tasks.get(handle) else { return };
         if task.pieces == 0 {

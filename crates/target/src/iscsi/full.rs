@@ -27,8 +27,8 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use base::time::Duration;
 use base::Time;
+use base::time::Duration;
 use seam::Buf;
 
 /// Commands and requests of task management that may be open beside the command window.

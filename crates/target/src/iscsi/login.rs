@@ -314,8 +314,7 @@ impl Login {
 
     /// Answers the operational keys of a text.
     fn offers(&mut self, pairs: &[(&str, &str)]) -> Result<(), u16> {
-        const SECURITY: &[&str] =
-            &["AuthMethod", "CHAP_A", "CHAP_C", "CHAP_I", "CHAP_N", "CHAP_R"];
+        const SECURITY: &[&str] = &["AuthMethod", "CHAP_A", "CHAP_C", "CHAP_I", "CHAP_N", "CHAP_R"];
         let discovers = self.discovers();
         for pair in pairs.iter().filter(|pair| !SECURITY.contains(&pair.0)) {
             let offered = self.negotiation.offer(*pair, discovers, &mut self.answer);

@@ -253,17 +253,17 @@ mod tests {
         };
         assert_eq!(decode(SCSI_COMMAND, FINAL | READ, 0), Ok(()));
         for (opcode, flags, data) in [
-            (SCSI_COMMAND, FINAL, 4),          // data without the flag
-            (SCSI_COMMAND, FINAL | WRITE, 4),  // more data than expected
-            (SCSI_COMMAND, READ, 0),           // data to come without the flag
+            (SCSI_COMMAND, FINAL, 4),            // data without the flag
+            (SCSI_COMMAND, FINAL | WRITE, 4),    // more data than expected
+            (SCSI_COMMAND, READ, 0),             // data to come without the flag
             (SCSI_COMMAND, FINAL | READ | 5, 0), // no such attribute
             (TASK_REQUEST, FINAL | 1, 1),
             (TASK_REQUEST, 1, 0),
             (LOGOUT_REQUEST, 0, 0),
             (TEXT_REQUEST, FINAL | CONTINUE, 0),
             (LOGIN_REQUEST, FINAL | CONTINUE | 1, 0),
-            (LOGIN_REQUEST, FINAL, 0),         // from a stage to itself
-            (LOGIN_REQUEST, 2 << 2, 0),        // no such stage
+            (LOGIN_REQUEST, FINAL, 0),  // from a stage to itself
+            (LOGIN_REQUEST, 2 << 2, 0), // no such stage
             (NOP_OUT, 0, 0),
         ] {
             assert_eq!(decode(opcode, flags, data), Err(Malformed), "{opcode:x} {flags:x} {data}");

@@ -183,10 +183,7 @@ impl Tasks {
     }
 
     /// Returns the handles of the commands for which `which` is true, in the order of the table.
-    pub(crate) fn handles(
-        &self,
-        which: impl Fn(&Task) -> bool,
-    ) -> impl Iterator<Item = u32> {
+    pub(crate) fn handles(&self, which: impl Fn(&Task) -> bool) -> impl Iterator<Item = u32> {
         self.slots.iter().enumerate().filter_map(move |(index, (generation, task))| {
             let handle = u32::from(*generation) << 16 | index as u32;
             task.as_ref().is_some_and(&which).then_some(handle)

@@ -7,7 +7,6 @@
 //! | `export` | the interface through which a session learns about volumes |
 //! | `options` | the data of options, and their answers |
 //! | `request` | validates requests, and translates them for the volume |
-//! | `extents` | converts a bitmap of blocks to runs |
 //! | `reply` | replies of the transmission phase |
 //! | `session` | the phases, requests in flight, flow control |
 //! | `negotiate` | option haggling of the session |
@@ -20,7 +19,6 @@
 //! the oldstyle handshake, which the spec has retired.
 
 mod export;
-mod extents;
 mod framer;
 mod negotiate;
 mod options;

@@ -6,12 +6,12 @@
 //! `NBD_OPT_EXPORT_NAME` lead to transmission. The encoding is in `options`. There is no
 //! authentication: any client that can reach the port may attach.
 
-use crate::Action;
 use super::export::{Export, Exports, resolve};
 use super::options::{Answer, InfoQuery, MetaQuery, exported_size, transmission_flags};
 use super::proto::*;
 use super::request::Attached;
 use super::session::{Phase, Session};
+use crate::Action;
 use alloc::vec::Vec;
 use seam::{Buf, BufPool, Head};
 

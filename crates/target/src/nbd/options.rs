@@ -6,9 +6,9 @@
 //! `export`; `session` makes the changes of its state. This code may allocate memory: negotiation
 //! is not on the data path.
 
-use crate::Action;
 use super::export::Export;
 use super::proto::*;
+use crate::Action;
 use alloc::vec::Vec;
 use base::{BLOCK, SECTOR};
 use seam::{BufPool, Head};

@@ -5,9 +5,9 @@
 //! structured replies are negotiated, exactly one chunk, marked as the last. Only a status reply
 //! allocates memory, from the pool; errors and their texts fit into the head.
 
-use crate::Action;
-use super::extents::Runs;
 use super::proto::*;
+use crate::Action;
+use crate::extents::Runs;
 use core::fmt::{self, Display, Write};
 use seam::{Buf, BufPool, Head};
 

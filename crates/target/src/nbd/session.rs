@@ -14,13 +14,13 @@
 //! Option haggling is in `negotiate`. The session does not retry, order or cache anything, and does
 //! not wait for durability: a completion means durable (rule R7), so flush and FUA are trivial.
 
-use crate::Action;
 use super::export::Exports;
-use super::extents::Runs;
 use super::negotiate::refuse_shutdown;
 use super::proto::*;
 use super::reply;
 use super::request::{self, Attached, Header, Refusal, Step};
+use crate::Action;
+use crate::extents::Runs;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{Limits, Slab, VolumeId};

@@ -1,8 +1,21 @@
-//! A logical unit as one I_T nexus sees it.
+//! A logical unit as one I_T nexus sees it: what stands in a command's way, and who handles it.
+//!
+//! Order of checks (section numbers of SPC-4): operation code, logical unit, fields of the CDB
+//! (4.3.1), task attribute, unit attention (SAM-5 5.14), state of the path (5.15.2), reservation
+//! (5.13.1), write protection, and then what the command itself checks: range, limits, lengths.
 
 use super::attention::{Attention, Attentions};
-use super::unit::Unit;
-use crate::reserve::Access;
+use super::cdb::Cdb;
+use super::command::{Attribute, Command, Residual};
+use super::opcode::{self, Entry, Name, Needs};
+use super::persist::{self, Report};
+use super::plan::Plan;
+use super::sense::Sense;
+use super::step::{Answer, Gather, Status, Step, Then};
+use super::unit::{Path, Unit};
+use super::{about, capacity, data, inquiry, mode, ports, supported, unmap};
+use crate::reserve::{Access, Refusal, Table};
+use seam::{Buf, BufPool};
 
 /// A logical unit and the state that it has for one nexus.
 #[derive(Clone, Debug)]
@@ -10,6 +23,50 @@ pub struct Device {
     unit: Unit,
     attentions: Attentions,
     access: Access,
+}
+
+/// A checked command on its way to whoever handles it.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) cdb: Cdb<'a>,
+    pub(super) reads: u32,
+    pub(super) sends: u32,
+    pub(super) unit: &'a Unit,
+    /// False if the command addresses a logical unit that there is not.
+    pub(super) exists: bool,
+    /// For REQUEST SENSE, the unit attention that it tells.
+    pub(super) pending: Option<Attention>,
+    pub(super) pool: &'a BufPool,
+}
+
+impl Asked<'_> {
+    /// Answers with data: cut to the allocation length, then to what the host has room for.
+    pub(super) fn data(&self, data: &[u8], allocation: usize) -> Step {
+        Step::Answer(give(data, allocation, self.reads, self.pool))
+    }
+
+    /// Answers `Good` without data to a command that may announce some nevertheless.
+    pub(super) fn good(&self) -> Step {
+        Step::Answer(Answer::good().with(Residual::of(self.sends, 0)))
+    }
+
+    /// Asks for a parameter list of `len` bytes, which the host must have announced exactly. The
+    /// longest lists have 8 KiB.
+    pub(super) fn gather(&self, len: u32, then: Then) -> Result<Step, Answer> {
+        if self.sends != len {
+            let residual = Residual::of(self.sends, u64::from(len));
+            return Err(Answer::check(Sense::WRONG_LENGTH).with(residual));
+        }
+        if len > Gather::MAX {
+            return Err(Sense::LIST_LENGTH.into());
+        }
+        Ok(Step::Gather(Gather { len, then }))
+    }
+}
+
+/// Returns an answer with data: cut to the allocation length, then to `room`.
+pub(super) fn give(data: &[u8], allocation: usize, room: u32, pool: &BufPool) -> Answer {
+    Answer::data(pool.copy(&data[..data.len().min(allocation)]), room)
 }
 
 impl Device {
@@ -54,5 +111,126 @@ impl Device {
         if rest != *now {
             self.attentions.add(Attention::Inquiry);
         }
+    }
+
+    /// Begins a command.
+    pub fn start(&mut self, command: &Command<'_>, pool: &BufPool) -> Step {
+        let step = opcode::find(command.cdb, &self.unit)
+            .map_err(Answer::from)
+            .and_then(|entry| self.enter(entry, command, pool));
+        step.unwrap_or_else(|answer| {
+            let nothing_moved = answer.residual == Residual::None && command.sends == 0;
+            let residual = Residual::of(command.reads, 0);
+            Step::Answer(if nothing_moved { answer.with(residual) } else { answer })
+        })
+    }
+
+    fn enter(&mut self, entry: &Entry, c: &Command<'_>, pool: &BufPool) -> Result<Step, Answer> {
+        let told_anyway =
+            matches!(entry.name, Name::Inquiry | Name::ReportLuns | Name::RequestSense);
+        let exists = matches!(c.lun, 0 | FLAT_0);
+        if !exists && !told_anyway {
+            return Err(Sense::NO_UNIT.into());
+        }
+        entry.check(c.cdb)?;
+        if c.attribute == Attribute::Aca {
+            return Err(Sense::ATTRIBUTE.into());
+        }
+        if !told_anyway && let Some(attention) = self.attentions.take() {
+            return Err(attention.sense().into());
+        }
+        if !entry.standby {
+            match self.unit.path {
+                Path::Optimized => {}
+                Path::Standby => return Err(Sense::STANDBY.into()),
+                Path::Transition => return Err(Sense::TRANSITION.into()),
+            }
+        }
+        let cdb = Cdb(c.cdb);
+        let admitted = match entry.needs {
+            Needs::Nothing => true,
+            Needs::Read => self.access.read,
+            Needs::Control => self.access.write || about::is_harmless(entry.name, cdb),
+            Needs::Write => self.access.write,
+        };
+        if !admitted {
+            return Err(Answer::bare(Status::ReservationConflict));
+        }
+        if entry.needs == Needs::Write && self.unit.read_only {
+            return Err(Sense::WRITE_PROTECTED.into());
+        }
+        let tells = exists && entry.name == Name::RequestSense;
+        let pending = if tells { self.attentions.take() } else { None };
+        let (reads, sends, unit) = (c.reads, c.sends, &self.unit);
+        handle(entry.name, &Asked { cdb, reads, sends, unit, exists, pending, pool })
+    }
+
+    /// Continues with the data of [`Step::Gather`].
+    pub fn gathered(&mut self, gather: Gather, data: Buf, pool: &BufPool) -> Step {
+        if data.len() != gather.len as usize {
+            return Step::Answer(Sense::WRONG_LENGTH.into());
+        }
+        let step = match gather.then {
+            Then::ModeSelect { ten } => mode::select(&self.unit, &data, ten),
+            Then::PersistOut { action, kind } => persist::change(action, kind, &data),
+            Then::Unmap => unmap::unmap(&self.unit, data),
+            Then::WriteSame { at, len, hole } => {
+                Ok(Step::Run(Plan::write_same(&self.unit, at, len, hole, &data, pool)))
+            }
+            Then::CompareWrite { at, len } => {
+                Ok(Step::Run(Plan::compare_write(&self.unit, at, len, data)))
+            }
+        };
+        step.unwrap_or_else(|sense| Step::Answer(sense.into()))
+    }
+
+    /// Returns the answer to a PERSISTENT RESERVE OUT, from that of the MDM to [`Step::Reserve`].
+    pub fn reserved(&self, result: Result<(), Refusal>) -> Answer {
+        match result {
+            Ok(()) => Answer::good(),
+            Err(Refusal::Conflict) => Answer::bare(Status::ReservationConflict),
+            Err(Refusal::NoVictim) => Sense::list(8).into(),
+            Err(Refusal::WrongKind) => Sense::INVALID_RELEASE.into(),
+            Err(Refusal::Full) => Sense::REGISTRATIONS_FULL.into(),
+        }
+    }
+
+    /// Returns the answer to a PERSISTENT RESERVE IN, from the present table.
+    pub fn report(&self, report: Report, table: &Table, pool: &BufPool) -> Answer {
+        give(&persist::report(&report, table), report.allocation as usize, report.room, pool)
+    }
+}
+
+/// LUN 0 by the flat method of addressing (SAM-5 4.7.7.3).
+const FLAT_0: u64 = 0x4000 << 48;
+
+/// Hands a command on.
+fn handle(name: Name, asked: &Asked<'_>) -> Result<Step, Answer> {
+    match name {
+        // Everything is durable when it is answered (rule R7), nothing can be ejected, and there
+        // is nothing to test.
+        Name::TestUnitReady | Name::StartStop | Name::SendDiagnostic | Name::PreventAllow => {
+            Ok(asked.good())
+        }
+        Name::Inquiry => inquiry::inquiry(asked),
+        Name::RequestSense => Ok(about::request_sense(asked)),
+        Name::Read => data::read(asked),
+        Name::Write | Name::WriteVerify => data::write(asked),
+        Name::Verify => data::verify(asked),
+        Name::Prefetch | Name::Synchronize => data::nothing_to_do(asked),
+        Name::WriteSame => data::write_same(asked),
+        Name::CompareWrite => data::compare_write(asked),
+        Name::Unmap => unmap::begin(asked),
+        Name::ModeSense => mode::sense(asked),
+        Name::ModeSelect => mode::select_begin(asked),
+        Name::ReadCapacity => Ok(capacity::read_capacity(asked)),
+        Name::LbaStatus => capacity::lba_status(asked),
+        Name::ReadDefects => Ok(about::read_defects(asked)),
+        Name::ReportLuns => about::report_luns(asked),
+        Name::PortGroups => Ok(ports::groups(asked)),
+        Name::SupportedOpcodes => supported::opcodes(asked),
+        Name::SupportedTasks => supported::tasks(asked),
+        Name::PersistIn => persist::persist_in(asked),
+        Name::PersistOut => persist::persist_out(asked),
     }
 }

@@ -12,29 +12,37 @@
 //! | `command` | a command as a transport delivers it, and residuals |
 //! | `step` | what a session does for a command: `Step`, `Answer`, `Transfer`, `Gather` |
 //! | `plan` | block requests that one command needs one after another |
-//! | `sense` | sense data, its two formats, and the table of outcomes |
 //! | `unit` | what a host is told of a volume |
-//!
-//! The calls of a device:
-//!
-//! | call | when |
-//! |---|---|
-//! | `start(&mut self, &Command, &BufPool) -> Step` | a command came |
-//! | `gathered(&mut self, Gather, Buf, &BufPool) -> Step` | the data of [`Step::Gather`] is whole |
-//! | `reserved(&self, Result<(), reserve::Refusal>) -> Answer` | the MDM answered [`Step::Reserve`] |
-//! | `report(&self, Report, &reserve::Table, &BufPool) -> Answer` | the table for [`Step::Report`] |
+//! | `device` | what stands in a command's way, and who handles it |
+//! | `opcode`, `cdb` | the table of commands, and the fields of a CDB |
+//! | `sense`, `attention` | sense data, the table of outcomes, and unit attentions |
+//! | `data`, `unmap` | commands that move, change or compare data |
+//! | `inquiry`, `vpd`, `capacity`, `mode`, `about` | commands that tell something of the unit |
+//! | `supported`, `ports` | commands that tell something of the target |
+//! | `persist` | PERSISTENT RESERVE IN and OUT; their table is [`crate::reserve`] |
 //!
 //! The device does no I/O, and keeps nothing of a command: what has to be remembered until the
 //! next call is in the step. Reads and writes allocate nothing.
 
+mod about;
 mod attention;
+mod capacity;
+mod cdb;
 mod command;
+mod data;
 mod device;
+mod inquiry;
+mod mode;
+mod opcode;
 mod persist;
 mod plan;
+mod ports;
 mod sense;
 mod step;
+mod supported;
 mod unit;
+mod unmap;
+mod vpd;
 
 pub use attention::Attention;
 pub use command::{Attribute, Command, Residual};

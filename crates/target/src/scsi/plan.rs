@@ -1,8 +1,14 @@
 //! Block requests that one command needs one after another, and the answer at their end.
 
+use super::capacity;
 use super::sense::Failure;
 use super::step::Answer;
-use seam::{BlockKind, Buf, BufPool};
+use super::unit::Unit;
+use super::unmap::{self, Descriptor};
+use seam::{BlockError, BlockKind, Buf, BufPool};
+
+/// Most bytes of one request that has data.
+const PIECE: u32 = 256 << 10;
 
 /// What to do with a range of the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,7 +27,7 @@ pub struct Request {
     pub op: Op,
     /// Start of the range in bytes. A multiple of 512.
     pub at: u64,
-    /// Length of the range in bytes. A multiple of 512.
+    /// Length of the range in bytes. A multiple of 512, and never 0.
     pub len: u32,
     /// The data of a write (`len` bytes) or of a compare and write (`2 * len` bytes).
     pub body: Buf,
@@ -30,22 +36,130 @@ pub struct Request {
 /// Requests of one command. At any time exactly one of them is under way.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Bytes of a logical block.
+    block: u32,
     work: Work,
 }
 
 #[derive(Clone, Debug)]
-enum Work {}
+enum Work {
+    /// Make one range zero.
+    Zero { at: u64, len: u32, hole: bool },
+    /// Write copies of one buffer of whole blocks.
+    Fill { at: u64, left: u32, copies: Buf },
+    /// Free the range of each descriptor from `index` on; that one is not empty.
+    Unmap { list: Buf, index: usize, next: Descriptor },
+    /// Compare, and write.
+    CompareWrite { at: u64, len: u32, body: Buf },
+    /// Read, and let the data go.
+    Check { at: u64, left: u32 },
+    /// Tell which blocks are mapped, in as many bytes as the host has room for.
+    Status { at: u64, len: u32, allocation: u32, room: u32 },
+}
 
 impl Plan {
+    pub(super) fn zero(unit: &Unit, at: u64, len: u32, hole: bool) -> Plan {
+        Plan { block: unit.format.block(), work: Work::Zero { at, len, hole } }
+    }
+
+    pub(super) fn check(unit: &Unit, at: u64, len: u32) -> Plan {
+        Plan { block: unit.format.block(), work: Work::Check { at, left: len } }
+    }
+
+    pub(super) fn compare_write(unit: &Unit, at: u64, len: u32, body: Buf) -> Plan {
+        Plan { block: unit.format.block(), work: Work::CompareWrite { at, len, body } }
+    }
+
+    pub(super) fn status(unit: &Unit, at: u64, len: u32, allocation: u32, room: u32) -> Plan {
+        Plan { block: unit.format.block(), work: Work::Status { at, len, allocation, room } }
+    }
+
+    /// Fills a range with copies of one block. A block of zeros becomes a hole if `hole` is set.
+    pub(super) fn write_same(
+        unit: &Unit,
+        at: u64,
+        len: u32,
+        hole: bool,
+        block: &[u8],
+        pool: &BufPool,
+    ) -> Plan {
+        if block.iter().all(|byte| *byte == 0) {
+            return Plan::zero(unit, at, len, hole);
+        }
+        let mut copies = pool.alloc(len.min(PIECE) as usize);
+        copies.as_mut().chunks_exact_mut(block.len()).for_each(|copy| copy.copy_from_slice(block));
+        Plan { block: unit.format.block(), work: Work::Fill { at, left: len, copies } }
+    }
+
+    /// Frees the ranges of a list that was checked; `None` if all of them are empty.
+    pub(super) fn unmap(unit: &Unit, list: Buf) -> Option<Plan> {
+        let (index, next) = full(&list, 0)?;
+        Some(Plan { block: unit.format.block(), work: Work::Unmap { list, index, next } })
+    }
+
     /// Returns the request that is due.
     pub fn request(&self) -> Request {
-        match self.work {}
+        let (kind, at, len, body) = match &self.work {
+            Work::Zero { at, len, hole } => {
+                (BlockKind::Zero { hole: *hole }, *at, *len, Buf::EMPTY)
+            }
+            Work::Fill { at, left, copies } => {
+                let len = (*left).min(copies.len() as u32);
+                (BlockKind::Write, *at, len, copies.slice(0..len as usize))
+            }
+            Work::Unmap { next, .. } => {
+                let at = next.lba * u64::from(self.block);
+                (BlockKind::Zero { hole: true }, at, next.count * self.block, Buf::EMPTY)
+            }
+            Work::CompareWrite { at, len, body } => {
+                let (at, len, body) = (*at, *len, body.clone());
+                return Request { op: Op::CompareWrite, at, len, body };
+            }
+            Work::Check { at, left } => (BlockKind::Read, *at, (*left).min(PIECE), Buf::EMPTY),
+            Work::Status { at, len, .. } => (BlockKind::Extents, *at, *len, Buf::EMPTY),
+        };
+        Request { op: Op::Block(kind), at, len, body }
     }
 
     /// Takes the result of that request: the data of a read, or the bitmap of extents. Returns the
     /// answer of the command, or `None` if another request is due.
     pub fn done(&mut self, result: Result<Buf, Failure>, pool: &BufPool) -> Option<Answer> {
-        let _ = (result, pool);
-        match self.work {}
+        let Request { at, len, .. } = self.request();
+        let data = match result {
+            Ok(data) => data,
+            Err(failure) => return Some(self.failed(failure, at)),
+        };
+        match &mut self.work {
+            Work::Zero { .. } | Work::CompareWrite { .. } => Some(Answer::good()),
+            Work::Fill { at, left, .. } | Work::Check { at, left } => {
+                *at += u64::from(len);
+                *left -= len;
+                (*left == 0).then(Answer::good)
+            }
+            Work::Unmap { list, index, next } => match full(list, *index + 1) {
+                Some((i, descriptor)) => {
+                    (*index, *next) = (i, descriptor);
+                    None
+                }
+                None => Some(Answer::good()),
+            },
+            Work::Status { at, len, allocation, room } => {
+                let told = capacity::status(&data, *at, *len, self.block, *allocation);
+                let Some(told) = told else {
+                    return Some(self.failed(BlockError::Media.into(), self.request().at));
+                };
+                Some(super::device::give(&told, *allocation as usize, *room, pool))
+            }
+        }
     }
+
+    fn failed(&self, failure: Failure, at: u64) -> Answer {
+        let writes = !matches!(self.work, Work::Check { .. } | Work::Status { .. });
+        failure.answer(writes, at / u64::from(self.block))
+    }
+}
+
+/// Returns the first descriptor that is not empty, from this index on.
+fn full(list: &[u8], from: usize) -> Option<(usize, Descriptor)> {
+    unmap::descriptors(list).enumerate().skip(from).find(|(_, descriptor)| descriptor.count > 0)
 }

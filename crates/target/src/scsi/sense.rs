@@ -67,6 +67,8 @@ impl Sense {
     pub const IN_LIST: Sense = Sense::new(5, 0x26, 0x00);
     /// ILLEGAL REQUEST, invalid release of persistent reservation.
     pub const INVALID_RELEASE: Sense = Sense::new(5, 0x26, 0x04);
+    /// ILLEGAL REQUEST, saving parameters not supported.
+    pub const NO_SAVING: Sense = Sense::new(5, 0x39, 0x00);
     /// ILLEGAL REQUEST, insufficient registration resources.
     pub const REGISTRATIONS_FULL: Sense = Sense::new(5, 0x55, 0x04);
     /// DATA PROTECT, write protected.

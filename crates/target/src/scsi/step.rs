@@ -4,7 +4,7 @@ use super::command::Residual;
 use super::persist::Report;
 use super::plan::Plan;
 use super::sense::{Failure, Sense};
-use crate::reserve::Change;
+use crate::reserve::{Change, Kind};
 use seam::Buf;
 
 /// A status code (SAM-5 5.3).
@@ -115,14 +115,30 @@ impl Transfer {
 /// WRITE SAME, both halves of COMPARE AND WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gather {
-    /// How many bytes: 1 to 8192.
+    /// How many bytes: 1 to [`Gather::MAX`].
     pub len: u32,
     pub(super) then: Then,
 }
 
+impl Gather {
+    /// The most bytes of one.
+    pub const MAX: u32 = 8192;
+}
+
 /// The command that the data belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Then {}
+pub(super) enum Then {
+    /// MODE SELECT; `ten` for the CDB of ten bytes.
+    ModeSelect { ten: bool },
+    /// PERSISTENT RESERVE OUT, its service action, and the type where it has one.
+    PersistOut { action: u8, kind: Option<Kind> },
+    /// UNMAP.
+    Unmap,
+    /// WRITE SAME for this range of bytes.
+    WriteSame { at: u64, len: u32, hole: bool },
+    /// COMPARE AND WRITE for this range of bytes.
+    CompareWrite { at: u64, len: u32 },
+}
 
 /// What the session does next for a command.
 #[derive(Clone, Debug)]
@@ -139,14 +155,14 @@ pub enum Step {
     /// Receive `moves` bytes. Read the range of each piece, and [`Transfer::compare`] the two. Then
     /// answer with [`Transfer::done`], or with [`Transfer::failed`].
     Verify(Transfer),
-    /// Receive this many bytes, then call `Device::gathered`.
+    /// Receive this many bytes, then call [`Device::gathered`](super::Device::gathered).
     Gather(Gather),
     /// Execute [`Plan::request`], pass its result to [`Plan::done`], and so on until there is an
     /// answer.
     Run(Plan),
     /// Ask the MDM to apply this to the volume's reservations, for the nexus of this session. Then
-    /// call `Device::reserved` with its answer.
+    /// call [`Device::reserved`](super::Device::reserved) with its answer.
     Reserve(Change),
-    /// Get the volume's present reservations from the MDM, then call `Device::report`.
+    /// Get the volume's present reservations from the MDM, then call [`Device::report`](super::Device::report).
     Report(Report),
 }

@@ -79,4 +79,14 @@ impl Unit {
     pub fn blocks(&self) -> u64 {
         self.size / u64::from(self.format.block())
     }
+
+    /// Returns the most blocks that one UNMAP frees: 512 MiB.
+    pub(super) fn unmap_max(&self) -> u32 {
+        (512 << 20) / self.format.block()
+    }
+
+    /// Returns the most blocks of one WRITE SAME: 16 MiB.
+    pub(super) fn same_max(&self) -> u32 {
+        (16 << 20) / self.format.block()
+    }
 }

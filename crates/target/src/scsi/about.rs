@@ -1,0 +1,62 @@
+//! Small commands that tell something of the unit (SPC-4 6), and commands that have no effect here.
+
+use super::cdb::Cdb;
+use super::device::Asked;
+use super::opcode::Name;
+use super::sense::Sense;
+use super::step::{Answer, Step};
+
+/// Returns true if a command that needs access for writing does not need it in this form (SBC-3
+/// 4.17, table 13): START STOP UNIT that starts, PREVENT ALLOW MEDIUM REMOVAL that allows.
+pub(super) fn is_harmless(name: Name, cdb: Cdb<'_>) -> bool {
+    match name {
+        Name::StartStop => cdb.has(4, 0x01) && !cdb.has(4, 0xf0),
+        Name::PreventAllow => !cdb.has(4, 0x03),
+        _ => false,
+    }
+}
+
+/// REQUEST SENSE: tells the oldest unit attention, which then counts as told.
+pub(super) fn request_sense(asked: &Asked<'_>) -> Step {
+    let sense = match asked.pending {
+        Some(attention) => attention.sense(),
+        None if asked.exists => Sense::NONE,
+        None => Sense::NO_UNIT,
+    };
+    let allocation = asked.cdb.byte(4).into();
+    if asked.cdb.has(1, 0x01) {
+        let (bytes, len) = sense.descriptor();
+        asked.data(&bytes[..len], allocation)
+    } else {
+        asked.data(&sense.fixed(), allocation)
+    }
+}
+
+/// REPORT LUNS (6.33): LUN 0, and no well known ones.
+pub(super) fn report_luns(asked: &Asked<'_>) -> Result<Step, Answer> {
+    let luns = match asked.cdb.byte(2) {
+        0x00 | 0x02 => 1,
+        0x01 => 0,
+        _ => return Err(Sense::cdb(2, 7).into()),
+    };
+    let allocation = asked.cdb.be32(6) as usize;
+    if allocation < 16 {
+        return Err(Sense::cdb(6, 7).into());
+    }
+    let mut data = [0; 16];
+    data[3] = 8 * luns;
+    Ok(asked.data(&data[..8 + 8 * usize::from(luns)], allocation))
+}
+
+/// READ DEFECT DATA 10, 12 (SBC-3 5.17, 5.18): empty lists, in the format that the host asks for.
+pub(super) fn read_defects(asked: &Asked<'_>) -> Step {
+    let ten = asked.cdb.len() == 10;
+    let (flags, allocation, len) = if ten {
+        (asked.cdb.byte(2), asked.cdb.number(7, 2) as usize, 4)
+    } else {
+        (asked.cdb.byte(1), asked.cdb.be32(6) as usize, 8)
+    };
+    let mut data = [0; 8];
+    data[1] = flags & 0x1f;
+    asked.data(&data[..len], allocation)
+}
