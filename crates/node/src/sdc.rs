@@ -17,14 +17,14 @@
 //! |---|---|
 //! | `mdm` | the link to the MDM: registration, heartbeats, pulls |
 //! | `servers` | the links to devices |
-//! | `nbd` | the NBD sessions |
+//! | `targets` | the sessions of block clients: NBD and iSCSI |
 //! | `topology` | the map as the client core and the NBD sessions see it |
 //! | `framer` | the framers of both kinds of links |
 
 mod framer;
 mod mdm;
-mod nbd;
 mod servers;
+mod targets;
 mod topology;
 
 use crate::link;
@@ -45,10 +45,12 @@ use seam::{
 };
 
 pub use framer::SdcFramer;
-pub use nbd::NbdGrown;
+pub use targets::{Chap, NbdGrown, Secret};
 
 /// The port of NBD clients.
 pub const NBD: Port = Port::Target(0);
+/// The port of iSCSI initiators.
+pub const ISCSI: Port = Port::Target(1);
 
 /// Settings with which an SDC starts.
 #[derive(Clone, Debug)]
@@ -60,6 +62,8 @@ pub struct SdcConfig {
     /// The addresses at which it serves NBD, as URIs without an export name: for people, in
     /// `status`.
     pub nbd_uris: Vec<String>,
+    /// How iSCSI hosts show who they are; with `None`, all of them are let in.
+    pub chap: Option<Chap>,
     /// Drawn at random at process start.
     pub nonce: u64,
     /// The process id, for people.
@@ -113,7 +117,7 @@ pub struct Sdc {
     client: Client<Origin>,
     mdm: mdm::MdmLink,
     servers: servers::Servers,
-    nbd: nbd::Sessions,
+    targets: targets::Sessions,
     links: Map<LinkId, Link>,
     next_dial: u64,
     /// Session number of the last hello to an MDM.
@@ -134,7 +138,7 @@ impl Sdc {
             client: Client::new(&config.limits),
             mdm: mdm::MdmLink::new(&config.mdm, &config.limits),
             servers: servers::Servers::default(),
-            nbd: nbd::Sessions::new(&config.limits),
+            targets: targets::Sessions::new(&config.limits),
             links: Map::default(),
             next_dial: 1,
             session: 0,
@@ -161,7 +165,7 @@ impl Sdc {
             requests: self.client.outstanding(),
             writes: self.client.writes(),
             ops: self.client.ops(),
-            nbd: self.nbd.grown(),
+            nbd: self.targets.nbd_grown(),
         }
     }
 
@@ -173,7 +177,7 @@ impl Sdc {
             requests,
             writes: requests - requests / 4,
             ops: requests * 3,
-            nbd: self.nbd.may_grow(limits),
+            nbd: self.targets.nbd_may_grow(limits),
         }
     }
 
@@ -224,7 +228,7 @@ impl Sdc {
 
     /// Returns the number of NBD connections.
     pub fn connections(&self) -> usize {
-        self.nbd.len()
+        self.targets.nbd_connections()
     }
 
     /// True while this link is an NBD connection.
@@ -247,14 +251,14 @@ impl Sdc {
     /// place are passed on even without any action: an operation that was already answered as timed
     /// out frees its place without one.
     fn run(&mut self, now: Time, out: &mut Effects) {
-        self.nbd_admit(now, out);
+        self.targets_admit(now, out);
         while !self.actions.is_empty() {
             let mut batch = core::mem::replace(&mut self.actions, core::mem::take(&mut self.spare));
             for action in batch.drain(..) {
                 self.execute(now, action, out);
             }
             self.spare = batch;
-            self.nbd_admit(now, out);
+            self.targets_admit(now, out);
         }
     }
 
@@ -269,11 +273,11 @@ impl Sdc {
                 self.served += 1;
                 match origin {
                     Origin::Program(id) => out.push(Effect::Reply { id, result }),
-                    Origin::Target { link, tag } => self.nbd_done(now, link, tag, result, out),
+                    Origin::Target { link, tag } => self.target_done(now, link, tag, result, out),
                 }
             }
             Action::Held { origin: Origin::Target { link, tag } } => {
-                self.nbd_waits(now, link, tag, out);
+                self.target_waits(now, link, tag, out);
             }
             Action::Held { origin: Origin::Program(_) } => {}
             Action::Dial { device } => self.want_server(now, device, out),
@@ -299,12 +303,12 @@ impl Sdc {
         &mut self,
         now: Time,
         link: LinkId,
-        port: Port,
+        (port, at): (Port, Option<SocketAddr>),
         dial: Option<DialId>,
         out: &mut Effects,
     ) {
         match (port, dial) {
-            (NBD, None) => self.nbd_open(now, link, out),
+            (NBD | ISCSI, None) => self.target_open(now, (link, port, at), out),
             (Port::Ours, Some(dial)) if self.mdm.finder.dialled(dial) => {
                 self.greet_mdm(now, link, out)
             }
@@ -327,7 +331,7 @@ impl Sdc {
         match self.links.remove(&link) {
             Some(Link::Mdm) => self.mdm_lost(now, out),
             Some(Link::Server(device)) => self.server_lost(now, device, out),
-            Some(Link::Target) => self.nbd_gone(now, link, out),
+            Some(Link::Target) => self.target_gone(now, link, out),
             None => {}
         }
     }
@@ -337,7 +341,7 @@ impl Sdc {
             Some(Link::Server(device)) => {
                 self.server_frame(now, *device, link, wire::parse(head), body, out)
             }
-            Some(Link::Target) => return self.nbd_frame(now, link, head, body, out),
+            Some(Link::Target) => return self.target_frame(now, link, head, body, out),
             Some(Link::Mdm) => self.mdm_frame(now, link, wire::parse(head), &body, out),
             None => return,
         };
@@ -367,7 +371,7 @@ impl Node for Sdc {
     }
 
     fn unsent(&self, port: Port) -> Option<UnsentLimits> {
-        (port == NBD).then_some(nbd::UNSENT)
+        targets::unsent(port)
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
@@ -382,14 +386,16 @@ impl Node for Sdc {
                 });
             }
             Event::Tick => self.tick(now, out),
-            Event::LinkUp { link, port, dial, .. } => self.link_up(now, link, port, dial, out),
+            Event::LinkUp { link, port, dial, at } => {
+                self.link_up(now, link, (port, at), dial, out)
+            }
             Event::LinkDown { link, .. } => self.link_down(now, link, out),
             Event::DialFailed { dial, .. } => self.dial_failed(now, dial, out),
             Event::DiskDone { .. } => {}
         }
         self.run(now, out);
-        if core::mem::take(&mut self.nbd.review) {
-            self.nbd_review(now, out);
+        if core::mem::take(&mut self.targets.review) {
+            self.targets_review(now, out);
             self.run(now, out);
         }
     }
@@ -404,8 +410,7 @@ impl Node for Sdc {
 
     fn wake_at(&self) -> Option<Time> {
         let links = Time::earliest(self.mdm.wake_at(), self.servers.wake_at());
-        let links = Time::earliest(links, self.nbd.stranger_until());
-        Time::earliest(links, Time::earliest(self.nbd.refresh_by, self.client.wake_at()))
+        Time::earliest(links, Time::earliest(self.targets.wake_at(), self.client.wake_at()))
     }
 }
 
@@ -413,17 +418,14 @@ impl Sdc {
     fn tick(&mut self, now: Time, out: &mut Effects) {
         if self.client.wake_at().is_some_and(|at| at <= now) {
             self.client(now, out, |client, turn| client.tick(turn));
-            self.nbd_late(now, out);
+            self.targets_late(now, out);
         }
         if self.servers.wake_at().is_some_and(|at| at <= now) {
             self.dial_servers(now, out);
         }
         self.mdm_tick(now, out);
-        if self.nbd.stranger_until().is_some_and(|at| at <= now) {
-            self.nbd_strangers(now, out);
-        }
-        if self.nbd.refresh_by.is_some_and(|at| at <= now) {
-            self.nbd_refreshed(now, out);
+        if self.targets.wake_at().is_some_and(|at| at <= now) {
+            self.targets_tick(now, out);
         }
     }
 }

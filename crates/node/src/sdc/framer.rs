@@ -1,7 +1,9 @@
 //! The framers of an SDC's links.
 
+use super::ISCSI;
 use base::{Dialect, Limits};
 use seam::{FrameError, Framer, Framing, Port};
+use target::iscsi::IscsiFramer;
 use target::nbd::NbdFramer;
 use wire::PeerFramer;
 
@@ -10,8 +12,10 @@ use wire::PeerFramer;
 pub enum SdcFramer {
     /// To the MDM and to servers.
     Ours(PeerFramer),
-    /// From a block client.
-    Target(NbdFramer),
+    /// From an NBD client.
+    Nbd(NbdFramer),
+    /// From an iSCSI initiator.
+    Iscsi(IscsiFramer),
 }
 
 impl SdcFramer {
@@ -19,7 +23,8 @@ impl SdcFramer {
     pub fn new(port: Port, dialect: &Dialect, limits: &Limits) -> SdcFramer {
         match port {
             Port::Ours => SdcFramer::Ours(PeerFramer::speaking(dialect, limits.frame_body)),
-            Port::Target(_) => SdcFramer::Target(NbdFramer::new(limits)),
+            ISCSI => SdcFramer::Iscsi(IscsiFramer::new(limits)),
+            Port::Target(_) => SdcFramer::Nbd(NbdFramer::new(limits)),
         }
     }
 }
@@ -29,14 +34,15 @@ impl Framer for SdcFramer {
     fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError> {
         match self {
             SdcFramer::Ours(framer) => framer.frame(start),
-            SdcFramer::Target(framer) => framer.frame(start),
+            SdcFramer::Nbd(framer) => framer.frame(start),
+            SdcFramer::Iscsi(framer) => framer.frame(start),
         }
     }
 
     fn set_mode(&mut self, mode: u32) {
         match self {
-            SdcFramer::Ours(framer) => framer.set_mode(mode),
-            SdcFramer::Target(framer) => framer.set_mode(mode),
+            SdcFramer::Ours(_) | SdcFramer::Nbd(_) => {} // their frames have one form
+            SdcFramer::Iscsi(framer) => framer.set_mode(mode),
         }
     }
 }

@@ -110,9 +110,9 @@ impl Sdc {
             && self.mdm.heartbeat_at <= now
         {
             let ops = self.served;
-            let connections = self.nbd.len() as u32;
+            let connections = self.targets.nbd_connections() as u32;
             let held = self.client.held();
-            let attached = self.nbd.attached();
+            let attached = self.targets.attached();
             let refused_by = refusing(&self.servers);
             let heartbeat =
                 Heartbeat { ops, connections, held, attached, refused_by, ..Heartbeat::default() };
@@ -271,12 +271,12 @@ impl Sdc {
             self.mdm.finder.learn(&self.map.mdms);
             self.servers_changed(now, &changes.devices, out);
             self.client(now, out, |client, turn| client.map_changed(turn));
-            self.nbd.review = true;
+            self.targets.review = true;
         }
         // If there was another request since this pull, it needs a later answer.
         if last && self.mdm.answered(op) && !self.mdm.ask {
             self.mdm.refreshed += 1;
-            self.nbd_refreshed(now, out);
+            self.targets_refreshed(now, out);
         }
     }
 

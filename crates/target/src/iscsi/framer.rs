@@ -71,11 +71,6 @@ impl IscsiFramer {
     pub fn new(limits: &Limits) -> IscsiFramer {
         IscsiFramer { mode: Mode::default(), segment: limits.iscsi_segment, trailer: 0 }
     }
-
-    /// Changes the mode, as [`Action::Reframe`](crate::Action::Reframe) asks.
-    pub fn mode(&mut self, number: u32) {
-        self.mode = Mode::of(number);
-    }
 }
 
 impl Framer for IscsiFramer {
@@ -118,5 +113,10 @@ impl Framer for IscsiFramer {
         let body = data as usize;
         self.trailer = self.mode.trailer(body);
         Ok(Framing::Frame { head, body })
+    }
+
+    /// Changes the mode, as [`Action::Reframe`](crate::Action::Reframe) asks.
+    fn set_mode(&mut self, mode: u32) {
+        self.mode = Mode::of(mode);
     }
 }

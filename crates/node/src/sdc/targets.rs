@@ -1,0 +1,440 @@
+//! The sessions of block clients: one per link, of NBD ([`nbd`]) or of iSCSI ([`iscsi`]).
+//!
+//! Requests go to the client core under the name (link, tag). When a link is down, its session is
+//! dropped, and none of its requests is sent again: the client will connect and repeat a request,
+//! or write something else, and an old write must not come after that (rule R16). A primary that
+//! has a request already may execute it or not. Its answer is ignored.
+
+mod iscsi;
+mod nbd;
+
+use super::{ISCSI, Link, NBD, Origin, Sdc};
+use crate::mapview::MapView;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeSet, VecDeque};
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::time::Duration;
+use base::{Limits, LinkId, Map, Time, VolumeId};
+use core::net::SocketAddr;
+use mdm::mapping::Grant;
+use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLimits};
+use target::Action;
+
+pub use iscsi::{Chap, Secret};
+pub use nbd::NbdGrown;
+
+/// A negotiation waits this long for a fresh map, and then shows the volumes that are known.
+const REFRESH: Duration = Duration::from_millis(500);
+
+/// Limit of the connections of one protocol. One more replaces the oldest one without a volume, or
+/// is refused if there is none.
+const CONNECTIONS: usize = 4096;
+/// Limit of the connections of one protocol without a volume. One more replaces the oldest one.
+const STRANGERS: usize = 256;
+
+/// Limits on answers that clients have not read.
+const UNSENT: UnsentLimits =
+    UnsentLimits { link: 1 << 20, all: 1 << 30, patience: Duration::from_secs(5) };
+
+/// Returns the limits on answers that the clients of this port have not read.
+pub(super) fn unsent(port: Port) -> Option<UnsentLimits> {
+    (port != Port::Ours).then_some(UNSENT)
+}
+
+/// A request for which there is no place yet: its connection, its tag, and the start of the wait.
+type Waiting = (LinkId, u64, BlockRequest, Time);
+
+/// The session of one link.
+#[derive(Debug)]
+enum Session {
+    Nbd(nbd::Connection),
+    Iscsi(Box<iscsi::Connection>),
+}
+
+/// All sessions.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    sessions: Map<LinkId, Session>,
+    nbd: nbd::Shares,
+    iscsi: iscsi::Hosts,
+    /// Links whose negotiation waits for a fresh map.
+    refreshing: Vec<LinkId>,
+    /// When the first of them has waited long enough. Then all of them are answered.
+    pub(super) refresh_by: Option<Time>,
+    spare: Vec<Action>,
+    /// Connections without a volume, and the time by which they have to attach one, oldest first:
+    /// of NBD, and of iSCSI.
+    strangers: [VecDeque<(LinkId, Time)>; 2],
+    /// Requests for which the client core has no place now: writes in the second queue, all others
+    /// in the first.
+    crowded: [VecDeque<Waiting>; 2],
+    /// For each connection with a volume: the volume, and what the client may do with it.
+    leaves: Map<LinkId, (VolumeId, Grant)>,
+    /// The map has changed, and the permissions of the connections have to be compared with it.
+    pub(super) review: bool,
+}
+
+impl Sessions {
+    /// Creates the list without a connection.
+    pub(super) fn new(limits: &Limits) -> Sessions {
+        Sessions {
+            sessions: Map::default(),
+            nbd: nbd::Shares::new(limits),
+            iscsi: iscsi::Hosts::default(),
+            refreshing: Vec::new(),
+            refresh_by: None,
+            spare: Vec::new(),
+            strangers: Default::default(),
+            crowded: Default::default(),
+            leaves: Map::default(),
+            review: false,
+        }
+    }
+
+    /// Returns the volumes that are attached, each once.
+    pub(super) fn attached(&self) -> Vec<u32> {
+        let volumes: BTreeSet<u32> = self.leaves.values().map(|(volume, _)| volume.0).collect();
+        volumes.into_iter().collect()
+    }
+
+    fn remove(&mut self, link: LinkId) {
+        let gone = self.sessions.remove(&link);
+        let in_flight = match &gone {
+            Some(Session::Nbd(nbd)) => {
+                self.nbd.left(&nbd.session);
+                nbd.session.in_flight()
+            }
+            Some(Session::Iscsi(iscsi)) => {
+                self.iscsi.remove(link, &iscsi.session);
+                iscsi.session.in_flight()
+            }
+            None => 0,
+        };
+        // Many connections may end at once, so the queues are only searched if necessary.
+        if in_flight > 0 {
+            self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
+        }
+        if self.leaves.remove(&link).is_some() {
+            self.share();
+        }
+        self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
+        self.refreshing.retain(|l| *l != link);
+        if self.refreshing.is_empty() {
+            self.refresh_by = None;
+        }
+    }
+
+    /// Returns the connections whose volume is gone, those whose client may no longer use it, and
+    /// those for which `other` is true of the old and the new permission.
+    fn over(&self, map: &MapView, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
+        let over = |(link, (id, old)): (&LinkId, &(VolumeId, Grant))| {
+            let new = map.volumes.get(id).and_then(|volume| map.my_grant(volume));
+            new.is_none_or(|new| other(old, &new)).then_some(*link)
+        };
+        self.leaves.iter().filter_map(over).collect()
+    }
+
+    /// Returns the time at which [`Sdc::targets_tick`] has something to do.
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
+        Time::earliest(Time::earliest(strangers, self.refresh_by), self.iscsi.tick_at)
+    }
+}
+
+impl Sdc {
+    /// Accepts a connection. `at` is the address of ours that it came to.
+    pub(super) fn target_open(
+        &mut self,
+        now: Time,
+        (link, port, at): (LinkId, Port, Option<SocketAddr>),
+        out: &mut Effects,
+    ) {
+        let list = usize::from(port == ISCSI);
+        let full = self.targets.sessions.len() >= CONNECTIONS;
+        if (full || self.targets.strangers[list].len() >= STRANGERS)
+            && !self.target_evict(now, list, out)
+        {
+            out.note(Note::Refused { link, why: "too many connections" });
+            return out.push(Effect::Close { link });
+        }
+        let (session, patience) = match port {
+            NBD => (Session::Nbd(nbd::Connection::new(&self.config.limits)), nbd::NEGOTIATION),
+            _ => (Session::Iscsi(Box::new(self.iscsi_connection(now, at, out))), iscsi::DISCOVERY),
+        };
+        self.targets.strangers[list].push_back((link, now + patience));
+        self.links.insert(link, Link::Target);
+        self.targets.sessions.insert(link, session);
+        self.target_session(now, link, out, |session, _, _, actions| match session {
+            Session::Nbd(nbd) => nbd.session.greet(actions),
+            Session::Iscsi(_) => {} // the initiator speaks first
+        });
+    }
+
+    /// Closes the oldest connection without a volume. Returns false if there is none.
+    fn target_evict(&mut self, now: Time, list: usize, out: &mut Effects) -> bool {
+        let Some((link, _)) = self.targets.strangers[list].front().copied() else { return false };
+        self.target_close(now, link, "too many connections", out);
+        true
+    }
+
+    /// Does what is due.
+    pub(super) fn targets_tick(&mut self, now: Time, out: &mut Effects) {
+        for list in 0..self.targets.strangers.len() {
+            while let Some((link, until)) = self.targets.strangers[list].front().copied()
+                && until <= now
+            {
+                self.target_close(now, link, "no volume was attached in time", out);
+            }
+        }
+        if self.targets.refresh_by.is_some_and(|at| at <= now) {
+            self.targets_refreshed(now, out);
+        }
+        self.iscsi_tick(now, out);
+    }
+
+    fn target_close(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
+        out.note(Note::Refused { link, why });
+        out.push(Effect::Close { link });
+        self.links.remove(&link);
+        self.target_gone(now, link, out);
+    }
+
+    /// Handles the end of a connection.
+    pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
+        self.targets.remove(link);
+        self.mdm.heartbeat_soon(now);
+        let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
+        self.client(now, out, |client, turn| client.forget(gone, turn));
+    }
+
+    pub(super) fn target_frame(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        head: &[u8],
+        body: Buf,
+        out: &mut Effects,
+    ) {
+        self.target_session(now, link, out, |session, view, out, actions| match session {
+            Session::Nbd(nbd) => nbd.session.frame(head, body, out.pool(), actions),
+            Session::Iscsi(iscsi) => iscsi.session.frame(head, body, view, out.pool(), actions),
+        });
+    }
+
+    /// Passes a request to the client core. If the core has no place, the request waits here,
+    /// because the client would take a refusal for a disk error. It counts as in flight in its
+    /// session, so few requests wait. A request also waits here if the map has changed, until
+    /// permissions are reviewed.
+    fn target_request(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        tag: u64,
+        request: BlockRequest,
+        out: &Effects,
+    ) {
+        let writes = request.kind == BlockKind::Write;
+        let queue = &mut self.targets.crowded[usize::from(writes)];
+        let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
+        if !queue.is_empty() || !self.client.admits(writes) || review {
+            return queue.push_back((link, tag, request, now));
+        }
+        let origin = Origin::Target { link, tag };
+        self.client(now, out, |client, turn| client.request(origin, request, turn));
+    }
+
+    /// Passes on requests that have waited for a place. Requests made under a permission that has
+    /// ended are refused: an order that takes a permission away is a fence, even if the permission
+    /// is given again before this client hears of it.
+    pub(super) fn targets_admit(&mut self, now: Time, out: &mut Effects) {
+        if self.targets.crowded.iter().all(VecDeque::is_empty) {
+            return;
+        }
+        if self.targets.review && !mutant::on(Mutant::KeepPermission) {
+            self.targets_refuse(now, out);
+        }
+        for writes in [false, true] {
+            while self.client.admits(writes)
+                && let Some((link, tag, request, since)) =
+                    self.targets.crowded[usize::from(writes)].pop_front()
+            {
+                let origin = Origin::Target { link, tag };
+                self.client(now, out, |client, turn| {
+                    client.request_of(since, origin, request, turn)
+                });
+            }
+        }
+    }
+
+    /// Answers requests that have waited for a place longer than the user allows.
+    pub(super) fn targets_late(&mut self, now: Time, out: &mut Effects) {
+        let within = self.config.limits.answer_within;
+        if within.is_zero() {
+            return;
+        }
+        for kind in 0..self.targets.crowded.len() {
+            while let Some((link, tag, ..)) =
+                self.targets.crowded[kind].pop_front_if(|(.., since)| now.since(*since) >= within)
+            {
+                self.target_done(now, link, tag, Err(BlockError::TimedOut), out);
+            }
+        }
+    }
+
+    pub(super) fn target_done(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        tag: u64,
+        result: Result<Buf, BlockError>,
+        out: &mut Effects,
+    ) {
+        self.target_session(now, link, out, |session, _, out, actions| match session {
+            Session::Nbd(nbd) => nbd.session.done(tag, result, out.pool(), actions),
+            Session::Iscsi(iscsi) => iscsi.session.done(tag, result, out.pool(), actions),
+        });
+    }
+
+    /// Continues the negotiations that wait for a fresh map: this one is as fresh as possible.
+    pub(super) fn targets_refreshed(&mut self, now: Time, out: &mut Effects) {
+        self.targets.refresh_by = None;
+        for link in core::mem::take(&mut self.targets.refreshing) {
+            self.target_session(now, link, out, |session, view, out, actions| match session {
+                Session::Nbd(nbd) => nbd.session.refreshed(view.map, out.pool(), actions),
+                Session::Iscsi(iscsi) => iscsi.session.refreshed(view, out.pool(), actions),
+            });
+        }
+    }
+
+    /// Welcomes a connection that has attached a volume.
+    fn target_attached(&mut self, now: Time, link: LinkId, volume: VolumeId, out: &mut Effects) {
+        let volume = self.map.volumes.get(&volume).map(|v| (volume, v));
+        let Some((id, grant)) = volume.and_then(|(id, v)| Some((id, self.map.my_grant(v)?))) else {
+            return;
+        };
+        self.targets.leaves.insert(link, (id, grant));
+        out.push(Effect::Welcome { link });
+        self.targets.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
+        self.targets.share();
+        self.mdm.heartbeat_soon(now);
+    }
+
+    /// Refuses requests that wait for a place, if the permission of their connection has ended. The
+    /// sessions may make more requests because of that, which are refused as well.
+    fn targets_refuse(&mut self, now: Time, out: &mut Effects) {
+        let over = self.targets.over(&self.map, |old, new| old.generation != new.generation);
+        while !over.is_empty() {
+            let mut refused = Vec::new();
+            for queue in &mut self.targets.crowded {
+                let all = core::mem::take(queue).into_iter();
+                let (mine, others): (VecDeque<Waiting>, _) =
+                    all.partition(|(link, ..)| over.contains(link));
+                *queue = others;
+                refused.extend(mine);
+            }
+            if refused.is_empty() {
+                return;
+            }
+            for (link, tag, ..) in refused {
+                self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
+            }
+        }
+    }
+
+    /// Closes the connections whose client may no longer use the volume, or has another permission
+    /// now. When the client connects again, it learns what it may do. Requests that have to be
+    /// refused were answered before.
+    pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
+        for link in self.targets.over(&self.map, |old, new| old != new) {
+            self.target_close(now, link, "its volume is mapped otherwise from now on", out);
+        }
+        self.iscsi_review();
+    }
+
+    /// Calls a session, if it still exists, and carries out its actions.
+    fn target_session(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        out: &mut Effects,
+        call: impl FnOnce(&mut Session, &iscsi::View<'_>, &mut Effects, &mut Vec<Action>),
+    ) {
+        let targets = &mut self.targets;
+        let Some(session) = targets.sessions.get_mut(&link) else { return };
+        let mut actions = core::mem::take(&mut targets.spare);
+        let view = iscsi::View {
+            map: &self.map,
+            chap: self.config.chap.as_ref(),
+            limits: &self.config.limits,
+            hosts: &targets.iscsi,
+            link,
+            at: session.at(),
+        };
+        let (flying, bytes) = (targets.nbd.begin(session), iscsi::Hosts::begin(session));
+        call(session, &view, out, &mut actions);
+        targets.nbd.end(session, flying);
+        targets.iscsi.end(session, bytes);
+        let attached = match session {
+            Session::Nbd(nbd) => nbd.take_attached(),
+            Session::Iscsi(iscsi) => iscsi.take_nexus().and_then(|nexus| {
+                let volume = nexus.volume;
+                targets.iscsi.add(link, nexus);
+                volume
+            }),
+        };
+        if let Some(volume) = attached {
+            self.target_attached(now, link, volume, out);
+        }
+        self.target_execute(now, link, actions, out);
+    }
+
+    fn target_execute(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        mut actions: Vec<Action>,
+        out: &mut Effects,
+    ) {
+        for action in actions.drain(..) {
+            match action {
+                Action::Send { head, body } => out.send(link, head, body),
+                Action::Request { tag, request } => {
+                    self.target_request(now, link, tag, request, out);
+                }
+                Action::Refresh => {
+                    self.targets.refreshing.push(link);
+                    self.targets.refresh_by =
+                        Time::earliest(self.targets.refresh_by, Some(now + REFRESH));
+                    self.mdm.ask();
+                }
+                Action::Pause => out.push(Effect::Pause { link }),
+                Action::Resume => out.push(Effect::Resume { link }),
+                Action::Close { why } => {
+                    if let Some(why) = why {
+                        out.note(Note::Refused { link, why });
+                    }
+                    out.push(Effect::Close { link });
+                    self.links.remove(&link);
+                    self.target_gone(now, link, out);
+                }
+                Action::Reframe { mode } => out.push(Effect::Reframe { link, mode }),
+                Action::Withdraw { tag } => self.iscsi_withdraw(now, link, tag, out),
+                Action::Reinstate { tsih } => self.iscsi_reinstate(now, tsih, out),
+                Action::Clear { what } => self.iscsi_clear(now, link, what, out),
+                Action::Ask { tag, .. } => self.iscsi_ask(now, link, tag, out),
+            }
+        }
+        self.targets.spare = actions;
+    }
+}
+
+impl Session {
+    /// Returns the address of ours that the connection came to.
+    fn at(&self) -> Option<SocketAddr> {
+        match self {
+            Session::Nbd(_) => None,
+            Session::Iscsi(iscsi) => iscsi.at,
+        }
+    }
+}
