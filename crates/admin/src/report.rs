@@ -11,6 +11,7 @@ mod summary;
 mod turned_away;
 
 use crate::exit::Exit;
+use base::{ClusterId, VolumeId};
 pub use build::Build;
 pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
 use objects::{domain, fault_set, of_kind, pool};
@@ -20,6 +21,7 @@ use servers::servers;
 pub use servers::{Device, Sds};
 use std::net::SocketAddr;
 pub use summary::{summary, when};
+use target::ident;
 pub use turned_away::RefusedServer;
 use wire::control::{MdmStatus, ObjectKind, StatusInfo};
 
@@ -171,6 +173,8 @@ pub struct Sdc {
     pub pid: u32,
     /// Where it serves NBD, without the name of an export.
     pub nbd_uris: Vec<String>,
+    /// Where it serves iSCSI, without the name of a target.
+    pub iscsi_portals: Vec<String>,
     /// Number of connected NBD clients.
     pub nbd_connections: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
@@ -190,8 +194,12 @@ pub struct Volume {
     pub size_bytes: u64,
     /// The state of its groups alone.
     pub state: State,
-    /// One URI for each address of each client that is up and may use it.
+    /// One URI for each NBD address of each client that is up and may use it.
     pub nbd_uris: Vec<String>,
+    /// One URI for each iSCSI portal of each client that is up and may use it.
+    pub iscsi_uris: Vec<String>,
+    /// The name of its iSCSI target, the same at all portals.
+    pub iscsi_target: String,
     /// The groups that it is striped over.
     pub groups: Groups,
     /// Its storage pool.
@@ -200,7 +208,7 @@ pub struct Volume {
     pub thick: bool,
     /// Clients that may use the volume; empty if none may.
     pub mapped: Vec<Mapped>,
-    /// The volume is mapped to clients that have served NBD, and none of them is up.
+    /// The volume is mapped to clients that have served it, and none of them is up.
     pub unserved: bool,
 }
 
@@ -341,13 +349,17 @@ impl Report {
                 id: s.id,
                 state: UpDown::of(s.connected),
                 pid: s.pid,
-                nbd_uris: s.nbd.clone(),
+                nbd_uris: uris(&s.nbd, false),
+                iscsi_portals: uris(&s.nbd, true),
                 nbd_connections: s.connections,
                 refused_by: s.refused_by.clone(),
                 build: s.build.as_ref().map(Build::from),
             })
             .collect();
-        let mut volumes: Vec<Volume> = info.volumes.iter().map(|v| volume(v, &sdc)).collect();
+        let mut volumes: Vec<Volume> = {
+            let cluster = ClusterId(info.cluster);
+            info.volumes.iter().map(|v| volume(v, cluster, &sdc)).collect()
+        };
         let missing = missing || volumes.iter().any(|v| v.unserved);
         let mut state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
         if recovers {
@@ -407,20 +419,30 @@ impl Report {
     }
 }
 
-fn volume(v: &wire::control::VolumeStatus, sdc: &[Sdc]) -> Volume {
+/// Returns those of a client's URIs that are of iSCSI, or the others.
+fn uris(all: &[String], iscsi: bool) -> Vec<String> {
+    all.iter().filter(|uri| uri.starts_with("iscsi:") == iscsi).cloned().collect()
+}
+
+fn volume(v: &wire::control::VolumeStatus, cluster: ClusterId, sdc: &[Sdc]) -> Volume {
     let groups = Groups { total: v.groups, degraded: v.groups_degraded, failed: v.groups_failed };
     let mapped: Vec<Mapped> = v.mapped.iter().map(mapped).collect();
     let may = |s: &&Sdc| mapped.iter().any(|m| m.all || m.sdc == s.name);
     let serves = |s: &&Sdc| s.state == UpDown::Up && may(s);
-    let mut servers = sdc.iter().filter(|s| may(s) && !s.nbd_uris.is_empty()).peekable();
+    let has_address = |s: &&Sdc| !s.nbd_uris.is_empty() || !s.iscsi_portals.is_empty();
+    let mut servers = sdc.iter().filter(|s| may(s) && has_address(s)).peekable();
     let unserved = servers.peek().is_some() && servers.all(|s| s.state == UpDown::Down);
     let bases = sdc.iter().filter(serves).flat_map(|s| &s.nbd_uris);
+    let portals = sdc.iter().filter(serves).flat_map(|s| &s.iscsi_portals);
+    let iscsi_target = ident::iqn(ident::AUTHORITY, cluster, VolumeId(v.id));
     Volume {
         name: v.name.clone(),
         id: v.id,
         size_bytes: v.size,
         state: groups.state(),
         nbd_uris: bases.map(|base| volume_uri(base, &v.name)).collect(),
+        iscsi_uris: portals.map(|portal| format!("{portal}/{iscsi_target}/0")).collect(),
+        iscsi_target,
         groups,
         storage_pool: v.pool.clone(),
         thick: v.thick,
@@ -508,7 +530,7 @@ mod tests {
             }],
             sdcs: vec![SdcStatus {
                 connected: true,
-                nbd: vec!["nbd+unix:///?socket=/x".into()],
+                nbd: vec!["nbd+unix:///?socket=/x".into(), "iscsi://10.0.0.1:3260".into()],
                 ..Default::default()
             }],
             objects: [ObjectKind::Domain, ObjectKind::FaultSet, ObjectKind::Pool]
@@ -529,6 +551,10 @@ mod tests {
         let caps: Vec<u64> = report.sds.iter().map(|s| s.capacity_bytes).collect();
         assert_eq!(caps, [200, 100]);
         assert_eq!(report.volumes[0].nbd_uris, ["nbd+unix:///v?socket=/x"]);
+        let target = "iqn.2026-11.io.github.gabion:0000000000000abc.1";
+        assert_eq!(report.volumes[0].iscsi_target, target);
+        assert_eq!(report.volumes[0].iscsi_uris, [format!("iscsi://10.0.0.1:3260/{target}/0")]);
+        assert_eq!(report.sdc[0].iscsi_portals, ["iscsi://10.0.0.1:3260"]);
     }
 
     #[test]
@@ -695,12 +721,15 @@ mod tests {
             "/sdc/0/state",
             "/sdc/0/pid",
             "/sdc/0/nbd_uris/0",
+            "/sdc/0/iscsi_portals/0",
             "/sdc/0/nbd_connections",
             "/volumes/0/name",
             "/volumes/0/id",
             "/volumes/0/size_bytes",
             "/volumes/0/state",
             "/volumes/0/nbd_uris/0",
+            "/volumes/0/iscsi_uris/0",
+            "/volumes/0/iscsi_target",
             "/volumes/0/groups/total",
             "/groups/total",
             "/groups/degraded",

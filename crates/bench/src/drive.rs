@@ -151,7 +151,8 @@ impl Jobs {
         let config = SdcConfig {
             name: name.text.clone(),
             mdm: volume.mdm.clone(),
-            nbd_uris: Vec::new(),
+            uris: Vec::new(),
+            chap: None,
             nonce: daemon::random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,

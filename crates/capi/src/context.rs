@@ -117,7 +117,8 @@ impl Context {
         let sdc = Sdc::new(SdcConfig {
             name: settings.name.text.clone(),
             mdm: settings.mdm.clone(),
-            nbd_uris: Vec::new(),
+            uris: Vec::new(),
+            chap: None,
             nonce: random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,

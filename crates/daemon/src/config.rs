@@ -118,6 +118,12 @@ pub struct SdcConfig {
     pub mdm: Vec<SocketAddr>,
     /// Where it serves NBD: `unix:PATH` or `IP:PORT`.
     pub nbd: Vec<NbdAddress>,
+    /// Where it serves iSCSI: `IP:PORT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub iscsi: Vec<SocketAddr>,
+    /// The file with the secrets of iSCSI hosts ([`crate::secrets`]); by default, hosts need none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iscsi_secrets: Option<PathBuf>,
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
@@ -208,6 +214,12 @@ name = "sdc1"
 mdm = ["192.168.1.10:7001"]
 # Where volumes are served over NBD, one export per volume: unix:PATH or IP:PORT.
 nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
+# Where volumes are served over iSCSI, one target per volume. By default, nowhere.
+# iscsi = ["192.168.1.12:3260"]
+# The secrets of iSCSI hosts (CHAP). The file has mode 0600:
+#   host = { user = "db1", secret = "at least 12 bytes" }
+#   target = { user = "gabion", secret = "another secret" }   # for hosts that ask for it
+# iscsi_secrets = "/etc/gabion/iscsi-secrets.toml"
 # auto, uring or epoll
 backend = "auto"
 # Processes of one host talk to each other over unix sockets. true: over TCP, too.
@@ -270,14 +282,24 @@ impl NbdAddress {
     pub fn uri(&self) -> String {
         match &self.0 {
             rt::ListenAddr::Unix(path) => format!("nbd+unix:///?socket={}", percent(path)),
-            rt::ListenAddr::Tcp(at) if at.ip().is_unspecified() => {
-                let host = fs::read_to_string("/proc/sys/kernel/hostname");
-                let host = host.unwrap_or_else(|_| "localhost".into());
-                format!("nbd://{}:{}/", host.trim(), at.port())
-            }
-            rt::ListenAddr::Tcp(at) => format!("nbd://{at}/"),
+            rt::ListenAddr::Tcp(at) => format!("nbd://{}/", reached(at)),
         }
     }
+}
+
+/// Returns the URI of an address where iSCSI is served, without a target.
+pub fn iscsi_uri(at: &SocketAddr) -> String {
+    format!("iscsi://{}", reached(at))
+}
+
+/// Returns how others reach an address: by the name of this host, if it is that of all interfaces.
+fn reached(at: &SocketAddr) -> String {
+    if !at.ip().is_unspecified() {
+        return at.to_string();
+    }
+    let host = fs::read_to_string("/proc/sys/kernel/hostname");
+    let host = host.unwrap_or_else(|_| "localhost".into());
+    format!("{}:{}", host.trim(), at.port())
 }
 
 /// Percent-encodes the bytes that a URI's query can't contain literally.
@@ -330,5 +352,7 @@ mod tests {
         let at = |text: &str| NbdAddress(text.parse().unwrap()).uri();
         assert_eq!(at("unix:/tmp/a b/nbd.sock"), "nbd+unix:///?socket=/tmp/a%20b/nbd.sock");
         assert_eq!(at("127.0.0.1:10809"), "nbd://127.0.0.1:10809/");
+        assert_eq!(iscsi_uri(&"10.0.0.1:3260".parse().unwrap()), "iscsi://10.0.0.1:3260");
+        assert!(!iscsi_uri(&"0.0.0.0:3260".parse().unwrap()).contains("0.0.0.0"));
     }
 }

@@ -23,6 +23,7 @@ pub mod process;
 pub mod role_mdm;
 pub mod role_sdc;
 pub mod role_sds;
+pub mod secrets;
 mod service;
 pub mod size;
 pub mod spec;

@@ -1,18 +1,21 @@
-//! Runs a data client: one shard that serves volumes over NBD.
+//! Runs a data client: one shard that serves volumes over NBD and iSCSI.
 
 use crate::config::{self, NbdAddress, SdcConfig};
+use crate::secrets;
 use crate::service::{self, Job, Place};
 use anyhow::Result;
 use base::Limits;
 use node::sdc::{self, Sdc};
-use rt::Listener;
+use rt::{ListenAddr, Listener};
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Runs until the process is told to stop.
 pub fn run(config: SdcConfig) -> Result<()> {
-    let listeners =
-        config.nbd.iter().map(|a| Listener { port: node::sdc::NBD, at: a.0.clone() }).collect();
+    let chap = config.iscsi_secrets.as_deref().map(secrets::read).transpose()?;
+    let nbd = config.nbd.iter().map(|a| Listener { port: sdc::NBD, at: a.0.clone() });
+    let iscsi = config.iscsi.iter().map(|at| Listener { port: sdc::ISCSI, at: (*at).into() });
+    let (listeners, served) = (nbd.chain(iscsi).collect(), config.nbd.len());
     let shard = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
@@ -30,7 +33,8 @@ pub fn run(config: SdcConfig) -> Result<()> {
         Sdc::new(sdc::SdcConfig {
             name,
             mdm,
-            nbd_uris: place.at.iter().map(|at| NbdAddress(at.clone()).uri()).collect(),
+            uris: uris(&place.at, served),
+            chap,
             nonce,
             pid: std::process::id(),
             limits: Limits { answer_within, ..Limits::SHIPPED },
@@ -39,4 +43,13 @@ pub fn run(config: SdcConfig) -> Result<()> {
     };
     let job = Job::new(config.name.clone(), shard, vec![Box::new(node)]);
     service::run(&config.name, config.pid_file.as_slice(), vec![job], None)
+}
+
+/// Returns the URIs of the addresses where it listens: first those of NBD, then those of iSCSI.
+fn uris(at: &[ListenAddr], nbd: usize) -> Vec<String> {
+    let uri = |(place, at): (usize, &ListenAddr)| match at {
+        ListenAddr::Tcp(at) if place >= nbd => config::iscsi_uri(at),
+        _ => NbdAddress(at.clone()).uri(),
+    };
+    at.iter().enumerate().map(uri).collect()
 }

@@ -38,10 +38,12 @@ pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
              \x20 qemu-img info '{uri}'\n\
              \x20 fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 \
              --runtime=10 --time_based\n\
+             {}\
              \nTry a failure while it runs:\n\
              \x20 {gabion} sds kill 2{dir}\n\
              \x20 {gabion} status{dir}\n\
-             \x20 {gabion} sds start 2{dir}\n"
+             \x20 {gabion} sds start 2{dir}\n",
+            by_iscsi(report)
         );
     }
     if detached {
@@ -49,6 +51,20 @@ pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
     }
     text.push('\n');
     text
+}
+
+/// Describes how to attach a volume by iSCSI, if that is served.
+fn by_iscsi(report: &Report) -> String {
+    let uri = |v: &admin::report::Volume| v.iscsi_uris.first().map(|uri| (v.iscsi_target.clone(), uri.clone()));
+    let Some((target, uri)) = report.volumes.iter().find_map(uri) else { return String::new() };
+    let portal = uri.trim_start_matches("iscsi://").split('/').next().unwrap_or_default();
+    format!(
+        "\nOr with any iSCSI initiator, here libiscsi, QEMU and Linux:\n\
+         \x20 iscsi-ls -s iscsi://{portal}\n\
+         \x20 qemu-img info '{uri}'\n\
+         \x20 iscsiadm -m discovery -t sendtargets -p {portal}\n\
+         \x20 iscsiadm -m node -T {target} -p {portal} --login\n"
+    )
 }
 
 /// Returns how to call this binary from here: `gabion` if it is in the search path.

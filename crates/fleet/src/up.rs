@@ -106,6 +106,10 @@ pub struct UpArgs {
     /// Serve NBD at this TCP address too
     #[arg(long, value_name = "IP:PORT")]
     nbd_tcp: Option<SocketAddr>,
+
+    /// Serve iSCSI too, at this TCP address; without one, at 127.0.0.1:3260
+    #[arg(long, value_name = "IP:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3260")]
+    iscsi: Option<SocketAddr>,
 }
 
 /// Parses a number of servers.
@@ -472,6 +476,8 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         name: "sdc".into(),
         mdm,
         nbd,
+        iscsi: args.iscsi.into_iter().collect(),
+        iscsi_secrets: kept.as_ref().and_then(|kept| kept.iscsi_secrets.clone()),
         backend,
         tcp_only,
         spin_us,

@@ -101,6 +101,14 @@ const VOLUMES: usize = 8;
 /// Up to this many clients get a line each; beyond it, only those that a device refuses.
 const CLIENTS: usize = 8;
 
+/// Formats where a client serves iSCSI, if it does.
+fn portals(sdc: &Sdc) -> String {
+    if sdc.iscsi_portals.is_empty() {
+        return String::new();
+    }
+    format!("  {}", sdc.iscsi_portals.join(" "))
+}
+
 /// Formats the clients. More than [`CLIENTS`] of them are summed up in one line, so that they don't
 /// push the servers off the screen.
 fn clients(sdcs: &[Sdc]) -> String {
@@ -119,8 +127,12 @@ fn clients(sdcs: &[Sdc]) -> String {
     for sdc in sdcs.iter().filter(|sdc| !many || !sdc.refused_by.is_empty()) {
         let _ = writeln!(
             page,
-            "SDC  {}  {}  pid {}  {} NBD connections",
-            sdc.name, sdc.state, sdc.pid, sdc.nbd_connections
+            "SDC  {}  {}  pid {}  {} NBD connections{}",
+            sdc.name,
+            sdc.state,
+            sdc.pid,
+            sdc.nbd_connections,
+            portals(sdc)
         );
         if !sdc.refused_by.is_empty() {
             let devices: Vec<String> = sdc.refused_by.iter().map(|d| format!("dev{d}")).collect();
@@ -212,12 +224,18 @@ pub(crate) fn volumes(report: &Report) -> String {
     if report.volumes.is_empty() {
         return "No volumes: `gabion volume create NAME SIZE` makes one.".into();
     }
-    let mut t = table(&["volume", "state", "size", "mapped to", "nbd"]);
+    // Names of targets are long, and few clusters use iSCSI.
+    let iscsi = report.volumes.iter().any(|v| !v.iscsi_uris.is_empty());
+    let heads = ["volume", "state", "size", "mapped to", "nbd", "iscsi"];
+    let mut t = table(&heads[..heads.len() - usize::from(!iscsi)]);
     right(&mut t, &[2]);
     for v in &report.volumes {
         let uri = v.nbd_uris.first().map_or("(no SDC serves it)", |uri| uri.as_str());
         let size = format!("{}{}", Size(v.size_bytes), if v.thick { " thick" } else { "" });
-        t.add_row([&v.name, &v.state.to_string(), &size, &mapping(&v.mapped), uri]);
+        let portal = v.iscsi_uris.first().map(String::as_str).unwrap_or_default();
+        let (state, mapped) = (v.state.to_string(), mapping(&v.mapped));
+        let row = [&v.name, state.as_str(), &size, &mapped, uri, portal];
+        t.add_row(row.iter().take(5 + usize::from(iscsi)));
     }
     t.to_string()
 }
@@ -233,6 +251,7 @@ mod tests {
             state: if n.is_multiple_of(2) { UpDown::Up } else { UpDown::Down },
             pid: n,
             nbd_uris: Vec::new(),
+            iscsi_portals: Vec::new(),
             nbd_connections: 1,
             build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },

@@ -359,7 +359,8 @@ fn sdc() -> SdcConfig {
     SdcConfig {
         name: "client".into(),
         mdm: vec![Who::Mdm.address()],
-        nbd_uris: Vec::new(),
+        uris: Vec::new(),
+        chap: None,
         nonce: 11,
         pid: 1,
         limits: Limits::SHIPPED,

@@ -138,7 +138,7 @@ impl State {
         }
         if m.nbd.len() > 16 || m.nbd.iter().any(|uri| uri.len() > 256) {
             return Registration::Bad(String::from(
-                "at most 16 NBD addresses of 256 bytes can be shown",
+                "at most 16 addresses of 256 bytes can be shown",
             ));
         }
         let known = self.sdc_of(&m.name);

@@ -142,7 +142,7 @@ pub struct Client<T> {
     burst: u32,
     extra: usize,
     stuck_after: Duration,
-    /// The time limit of a request. Zero: none.
+    /// The time limit of a request whose owner sets none. Zero: none.
     answer_within: Duration,
     requests: Slab<Request<T>>,
     ops: Ops,
@@ -202,13 +202,15 @@ impl<T: Copy> Client<T> {
         request: BlockRequest,
         turn: &mut Turn<'_, M, T>,
     ) {
-        self.request_of(turn.now, origin, request, turn);
+        self.request_of((turn.now, self.answer_within), origin, request, turn);
     }
 
-    /// Takes a request that its owner got at `since`.
+    /// Takes a request that its owner got at `since`. If it has no answer `within` this time, it
+    /// ends with [`BlockError::Full`] or [`BlockError::TimedOut`], and nothing of it takes effect
+    /// after any later request. Zero: it waits for as long as it takes.
     pub fn request_of<M: Topology>(
         &mut self,
-        since: Time,
+        (since, within): (Time, Duration),
         origin: T,
         request: BlockRequest,
         turn: &mut Turn<'_, M, T>,
@@ -231,7 +233,10 @@ impl<T: Copy> Client<T> {
         }
         let writes = request.kind == BlockKind::Write;
         let key = match self.held.admits(writes) {
-            true => self.requests.insert(Request::new(origin, request, generation, since)).ok(),
+            true => {
+                let until = if within.is_zero() { Time::NEVER } else { since + within };
+                self.requests.insert(Request::new(origin, request, generation, until)).ok()
+            }
             false => None,
         };
         let Some(key) = key else {
@@ -242,7 +247,7 @@ impl<T: Copy> Client<T> {
         }
         if early {
             self.early.push(key);
-            if !self.answer_within.is_zero() {
+            if !within.is_zero() {
                 self.look_later(turn.now);
             }
         } else {

@@ -1,9 +1,9 @@
-//! The client role (SDC): sends block requests, from programs and over NBD, to the primaries of
-//! their groups.
+//! The client role (SDC): sends block requests, from programs and over NBD and iSCSI, to the
+//! primaries of their groups.
 //!
 //! [`mirror::client`] decides which device is asked for what. This module has the links that it
 //! needs (one to each device that a request has gone to), the registration with the MDM, the map,
-//! and the NBD sessions. I/O continues while the MDM is away.
+//! and the sessions of block clients. I/O continues while the MDM is away.
 //!
 //! Invariants:
 //! - Frames count only on the present link of a device. Frames on a link that was given up are
@@ -59,9 +59,9 @@ pub struct SdcConfig {
     pub name: String,
     /// The addresses of the MDMs. They are tried in turn.
     pub mdm: Vec<SocketAddr>,
-    /// The addresses at which it serves NBD, as URIs without an export name: for people, in
-    /// `status`.
-    pub nbd_uris: Vec<String>,
+    /// The addresses at which it serves NBD and iSCSI, as URIs without the name of a volume: for
+    /// people, in `status`.
+    pub uris: Vec<String>,
     /// How iSCSI hosts show who they are; with `None`, all of them are let in.
     pub chap: Option<Chap>,
     /// Drawn at random at process start.

@@ -246,9 +246,10 @@ impl Scale {
         }
         self.until_known("the volumes' map")?;
         let nonce = self.world.draw(ProcId(2));
-        let (name, nbd_uris, limits) = ("sdc".into(), Vec::new(), Scale::limits());
+        let (name, uris, limits) = ("sdc".into(), Vec::new(), Scale::limits());
+        let chap = None;
         let dialect = wire::DIALECT;
-        let config = SdcConfig { name, mdm: vec![MDM], nbd_uris, nonce, pid: 1, limits, dialect };
+        let config = SdcConfig { name, mdm: vec![MDM], uris, chap, nonce, pid: 1, limits, dialect };
         self.world.boot(ProcId(2), Box::new(Sdc::new(config)));
         self.until("the client's map", Duration::from_secs(5), |s| s.maps[2] > MapVersion(0))?;
         self.ask_all(BlockKind::Write)?;

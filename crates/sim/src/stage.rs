@@ -344,9 +344,9 @@ impl Stage {
                 let limits = Limits { link_queue: self.plan.client_queue(i), ..limits };
                 self.world.set_link_queue(id, limits.link_queue);
                 let name = format!("sdc{i}");
-                let nbd_uris = Vec::new();
+                let (uris, chap) = (Vec::new(), None);
                 let config =
-                    SdcConfig { name, mdm: known, nbd_uris, nonce, pid: 1, limits, dialect };
+                    SdcConfig { name, mdm: known, uris, chap, nonce, pid: 1, limits, dialect };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {

@@ -5,7 +5,7 @@ use super::topology::{MDM_PORT, SDS_PORT};
 use daemon::size::Size;
 use daemon::spec::DeviceSpec;
 use seam::DiskError;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -49,8 +49,9 @@ pub(crate) fn check(remote: &Remote<'_>) -> Findings {
     match remote.run(&script(remote)) {
         Ok(said) => {
             let mut found = read(&said, before, SystemTime::now());
-            let asked = remote.host.sdc.map(|at| at.ip());
-            found.wrong.extend(asked.and_then(|ip| absent(ip, &said)));
+            let served = [remote.host.sdc, remote.host.iscsi].into_iter().flatten();
+            let asked: BTreeSet<IpAddr> = served.map(|at| at.ip()).collect();
+            found.wrong.extend(asked.into_iter().filter_map(|ip| absent(ip, &said)));
             found
         }
         Err(why) => Findings { wrong: vec![format!("{why:#}")], ..Findings::default() },
@@ -79,7 +80,7 @@ fn script(remote: &Remote<'_>) -> String {
     }
     let mut ports: Vec<u16> = host.mdm.map(|_| MDM_PORT).into_iter().collect();
     ports.extend((0..host.devices.len()).map(|shard| SDS_PORT + shard as u16));
-    ports.extend(host.sdc.map(|at| at.port()));
+    ports.extend([host.sdc, host.iscsi].into_iter().flatten().map(|at| at.port()));
     for role in ["mdm", "sds", "sdc"] {
         let pid = host.path(&format!("run/gabion/{role}.pid"));
         // The start time in the file shows that the pid still belongs to the same process.

@@ -71,6 +71,8 @@ pub(crate) fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec
             name: host.name.clone(),
             mdm,
             nbd: host.nbd_at(),
+            iscsi: host.iscsi.into_iter().collect(),
+            iscsi_secrets: None,
             backend: Default::default(),
             tcp_only: false,
             spin_us: None,

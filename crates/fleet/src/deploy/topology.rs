@@ -41,6 +41,8 @@ address = "192.168.1.11"
 mdm = "manager"
 # This host serves volumes over NBD, at a unix socket and at this address.
 sdc = "127.0.0.1:10809"
+# The same over iSCSI.
+# iscsi = "192.168.1.11:3260"
 # The devices of this host: whole disks, or files that are created.
 devices = ["block:/dev/sdb", "file:/var/lib/gabion/disk0:100GiB"]
 
@@ -139,6 +141,9 @@ pub struct Host {
     /// It serves volumes over NBD, also at this address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sdc: Option<SocketAddr>,
+    /// It serves volumes over iSCSI at this address, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub iscsi: Option<SocketAddr>,
     /// The devices of its server; a host without devices runs none.
     #[serde(default)]
     pub devices: Vec<InPool<DeviceSpec>>,
@@ -273,6 +278,7 @@ impl Host {
             domain: None,
             pool: None,
             sdc: None,
+            iscsi: None,
             devices: Vec::new(),
         }
     }
@@ -383,6 +389,9 @@ impl Topology {
         objects::check(self)?;
         if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
             bail!("no host has `sdc`, so nobody would serve the volumes");
+        }
+        if let Some(host) = self.hosts.iter().find(|h| h.iscsi.is_some() && h.sdc.is_none()) {
+            bail!("{} has `iscsi` and no `sdc`, which serves it: give it both", host.name);
         }
         Ok(())
     }
@@ -543,6 +552,7 @@ mod tests {
         wrong("name = \"node2\"", "name = \"node 2\"", "no name for a host");
         wrong("devices = [\"block:/dev/sdb\"]", "devices = []", "two hosts");
         wrong("sdc = \"127.0.0.1:10809\"", "", "serve the volumes");
+        wrong("mdm = \"tie-breaker\"", "iscsi = \"127.0.0.1:3260\"", "no `sdc`");
         wrong("/var/lib/gabion/disk0", "disk0", "slash");
     }
 }

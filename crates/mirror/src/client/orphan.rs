@@ -61,15 +61,11 @@ impl<T: Copy> Client<T> {
         self.orphan(&over, BlockError::Busy, turn);
     }
 
-    /// Answers the requests that have exceeded the user's time limit. Operations of them that a
+    /// Answers the requests that have exceeded their time limit. Operations of them that a
     /// primary has are orphans from then on. Their effect is unknown, and comes before the effect
     /// of any later request, or never.
     pub(super) fn end_late<M: Topology>(&mut self, turn: &mut Turn<'_, M, T>) {
-        if self.answer_within.is_zero() {
-            return;
-        }
-        let late =
-            |r: &Request<T>| r.gone.is_none() && turn.now.since(r.since) >= self.answer_within;
+        let late = |r: &Request<T>| r.until <= turn.now && r.gone.is_none();
         let late: Vec<u64> =
             self.requests.iter().filter(|(_, r)| late(r)).map(|(key, _)| key).collect();
         for key in &late {

@@ -27,8 +27,8 @@ pub(super) struct Request<T> {
     pub(super) error: Option<BlockError>,
     /// The owner was told that it waits for space.
     pub(super) held: bool,
-    /// When the owner got it.
-    pub(super) since: Time,
+    /// When its answer is too late.
+    pub(super) until: Time,
     /// When its answer ceased to be wanted. From then on nothing of it is sent again.
     pub(super) gone: Option<Time>,
     /// True if it was answered while a part of it was still in flight.
@@ -76,7 +76,7 @@ impl<T: Copy> Request<T> {
         origin: T,
         mut request: BlockRequest,
         generation: u32,
-        since: Time,
+        until: Time,
     ) -> Request<T> {
         if request.kind == BlockKind::Flush {
             request.len = 0;
@@ -92,7 +92,7 @@ impl<T: Copy> Request<T> {
             data,
             error,
             held: false,
-            since,
+            until,
             gone: None,
             answered: false,
         }

@@ -305,8 +305,8 @@ impl<T: Copy> Client<T> {
         }
         self.end_late(turn);
         self.end_orphans(turn);
-        let timed = !self.answer_within.is_zero() && !self.requests.is_empty();
-        let more = timed || !self.ops.is_empty();
+        let timed = || self.requests.iter().any(|(_, request)| request.until < Time::NEVER);
+        let more = !self.ops.is_empty() || timed();
         self.sweep_at = more.then(|| turn.now + self.stuck_after / 2);
     }
 }

@@ -27,7 +27,7 @@ pub use nbd::NbdGrown;
 /// A negotiation waits this long for a fresh map, and then shows the volumes that are known.
 const REFRESH: Duration = Duration::from_millis(500);
 
-/// Limit of the connections of one protocol. One more replaces the oldest one without a volume, or
+/// Limit of the connections. One more replaces the oldest one of its protocol without a volume, or
 /// is refused if there is none.
 const CONNECTIONS: usize = 4096;
 /// Limit of the connections of one protocol without a volume. One more replaces the oldest one.
@@ -42,8 +42,16 @@ pub(super) fn unsent(port: Port) -> Option<UnsentLimits> {
     (port != Port::Ours).then_some(UNSENT)
 }
 
-/// A request for which there is no place yet: its connection, its tag, and the start of the wait.
-type Waiting = (LinkId, u64, BlockRequest, Time);
+/// A request for which there is no place yet.
+#[derive(Debug)]
+struct Waiting {
+    link: LinkId,
+    tag: u64,
+    request: BlockRequest,
+    since: Time,
+    /// How long it may wait, in all; zero: for as long as it takes.
+    within: Duration,
+}
 
 /// The session of one link.
 #[derive(Debug)]
@@ -113,7 +121,7 @@ impl Sessions {
         };
         // Many connections may end at once, so the queues are only searched if necessary.
         if in_flight > 0 {
-            self.crowded.iter_mut().for_each(|queue| queue.retain(|(of, ..)| *of != link));
+            self.crowded.iter_mut().for_each(|queue| queue.retain(|of| of.link != link));
         }
         if self.leaves.remove(&link).is_some() {
             self.share();
@@ -229,19 +237,21 @@ impl Sdc {
     fn target_request(
         &mut self,
         now: Time,
-        link: LinkId,
-        tag: u64,
+        (link, tag): (LinkId, u64),
         request: BlockRequest,
+        within: Duration,
         out: &Effects,
     ) {
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
-            return queue.push_back((link, tag, request, now));
+            return queue.push_back(Waiting { link, tag, request, since: now, within });
         }
         let origin = Origin::Target { link, tag };
-        self.client(now, out, |client, turn| client.request(origin, request, turn));
+        self.client(now, out, |client, turn| {
+            client.request_of((now, within), origin, request, turn);
+        });
     }
 
     /// Passes on requests that have waited for a place. Requests made under a permission that has
@@ -256,27 +266,25 @@ impl Sdc {
         }
         for writes in [false, true] {
             while self.client.admits(writes)
-                && let Some((link, tag, request, since)) =
-                    self.targets.crowded[usize::from(writes)].pop_front()
+                && let Some(waiting) = self.targets.crowded[usize::from(writes)].pop_front()
             {
+                let Waiting { link, tag, request, since, within } = waiting;
                 let origin = Origin::Target { link, tag };
                 self.client(now, out, |client, turn| {
-                    client.request_of(since, origin, request, turn)
+                    client.request_of((since, within), origin, request, turn);
                 });
             }
         }
     }
 
-    /// Answers requests that have waited for a place longer than the user allows.
+    /// Answers requests that have waited for a place longer than they may.
     pub(super) fn targets_late(&mut self, now: Time, out: &mut Effects) {
-        let within = self.config.limits.answer_within;
-        if within.is_zero() {
-            return;
-        }
+        let late = |w: &Waiting| !w.within.is_zero() && now.since(w.since) >= w.within;
         for kind in 0..self.targets.crowded.len() {
-            while let Some((link, tag, ..)) =
-                self.targets.crowded[kind].pop_front_if(|(.., since)| now.since(*since) >= within)
-            {
+            while let Some(at) = self.targets.crowded[kind].iter().position(late) {
+                let Some(Waiting { link, tag, .. }) = self.targets.crowded[kind].remove(at) else {
+                    return;
+                };
                 self.target_done(now, link, tag, Err(BlockError::TimedOut), out);
             }
         }
@@ -329,14 +337,14 @@ impl Sdc {
             for queue in &mut self.targets.crowded {
                 let all = core::mem::take(queue).into_iter();
                 let (mine, others): (VecDeque<Waiting>, _) =
-                    all.partition(|(link, ..)| over.contains(link));
+                    all.partition(|waiting| over.contains(&waiting.link));
                 *queue = others;
                 refused.extend(mine);
             }
             if refused.is_empty() {
                 return;
             }
-            for (link, tag, ..) in refused {
+            for Waiting { link, tag, .. } in refused {
                 self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
             }
         }
@@ -373,6 +381,7 @@ impl Sdc {
         };
         let (flying, bytes) = (targets.nbd.begin(session), iscsi::Hosts::begin(session));
         call(session, &view, out, &mut actions);
+        let within = session.patience(&self.config.limits);
         targets.nbd.end(session, flying);
         targets.iscsi.end(session, bytes);
         let attached = match session {
@@ -386,13 +395,15 @@ impl Sdc {
         if let Some(volume) = attached {
             self.target_attached(now, link, volume, out);
         }
-        self.target_execute(now, link, actions, out);
+        self.target_execute(now, (link, within), actions, out);
     }
 
+    /// Carries out the actions of a session whose requests have this time limit. Some actions call
+    /// this session again, or others: these calls come before the actions that are left.
     fn target_execute(
         &mut self,
         now: Time,
-        link: LinkId,
+        (link, within): (LinkId, Duration),
         mut actions: Vec<Action>,
         out: &mut Effects,
     ) {
@@ -400,7 +411,7 @@ impl Sdc {
             match action {
                 Action::Send { head, body } => out.send(link, head, body),
                 Action::Request { tag, request } => {
-                    self.target_request(now, link, tag, request, out);
+                    self.target_request(now, (link, tag), request, within, out);
                 }
                 Action::Refresh => {
                     self.targets.refreshing.push(link);
@@ -420,7 +431,7 @@ impl Sdc {
                 }
                 Action::Reframe { mode } => out.push(Effect::Reframe { link, mode }),
                 Action::Withdraw { tag } => self.iscsi_withdraw(now, link, tag, out),
-                Action::Reinstate { tsih } => self.iscsi_reinstate(now, tsih, out),
+                Action::Reinstate { .. } => self.iscsi_reinstate(now, link, out),
                 Action::Clear { what } => self.iscsi_clear(now, link, what, out),
                 Action::Ask { tag, .. } => self.iscsi_ask(now, link, tag, out),
             }
@@ -430,6 +441,15 @@ impl Sdc {
 }
 
 impl Session {
+    /// Returns the time limit of its requests; zero: none.
+    fn patience(&self, limits: &Limits) -> Duration {
+        match self {
+            Session::Iscsi(_) if limits.answer_within.is_zero() => limits.target_patience,
+            Session::Iscsi(_) => limits.target_patience.min(limits.answer_within),
+            Session::Nbd(_) => limits.answer_within,
+        }
+    }
+
     /// Returns the address of ours that the connection came to.
     fn at(&self) -> Option<SocketAddr> {
         match self {

@@ -108,8 +108,8 @@ impl Hosts {
         self.bytes = self.bytes - before + Hosts::begin(session);
     }
 
-    fn link_of(&self, tsih: u16) -> Option<LinkId> {
-        self.nexuses.iter().find(|(_, nexus)| nexus.tsih == tsih).map(|(link, _)| *link)
+    fn has(&self, tsih: u16) -> bool {
+        self.nexuses.values().any(|nexus| nexus.tsih == tsih)
     }
 }
 
@@ -214,7 +214,7 @@ impl Sdc {
         out: &mut Effects,
     ) -> Connection {
         let hosts = &mut self.targets.iscsi;
-        let free = |hosts: &Hosts| hosts.tsih != 0 && hosts.link_of(hosts.tsih).is_none();
+        let free = |hosts: &Hosts| hosts.tsih != 0 && !hosts.has(hosts.tsih);
         hosts.tsih = hosts.tsih.wrapping_add(1);
         while !free(hosts) {
             hosts.tsih = hosts.tsih.wrapping_add(1);
@@ -257,7 +257,7 @@ impl Sdc {
     pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
         let same = |of: LinkId, other: u64| of == link && other as u32 == tag as u32;
         for queue in &mut self.targets.crowded {
-            queue.retain(|(of, other, ..)| !same(*of, *other));
+            queue.retain(|waiting| !same(waiting.link, waiting.tag));
         }
         let gone = |origin| matches!(origin, Origin::Target { link, tag } if same(link, tag));
         self.client(now, out, |client, turn| client.forget(gone, turn));
@@ -266,10 +266,17 @@ impl Sdc {
         });
     }
 
-    /// Ends a session whose host has logged in again.
-    pub(super) fn iscsi_reinstate(&mut self, now: Time, tsih: u16, out: &mut Effects) {
-        if let Some(link) = self.targets.iscsi.link_of(tsih) {
-            self.target_close(now, link, "its host has logged in again", out);
+    /// Ends the session that a host had before it logged in with this one. Both may have the same
+    /// handle.
+    pub(super) fn iscsi_reinstate(&mut self, now: Time, link: LinkId, out: &mut Effects) {
+        let nexuses = &self.targets.iscsi.nexuses;
+        let Some(new) = nexuses.get(&link) else { return };
+        let key = |nexus: &Nexus| (nexus.isid, nexus.volume);
+        let before = nexuses.iter().find(|(of, old)| {
+            **of != link && key(old) == key(new) && old.initiator == new.initiator
+        });
+        if let Some(before) = before.map(|(of, _)| *of) {
+            self.target_close(now, before, "its host has logged in again", out);
         }
     }
 

@@ -110,7 +110,8 @@ impl Cluster {
         let config = SdcConfig {
             name: "client".into(),
             mdm: vec![address(1)],
-            nbd_uris: vec!["nbd://10.0.0.9".into()],
+            uris: vec!["nbd://10.0.0.9".into()],
+            chap: None,
             nonce: 77,
             pid: 5,
             limits,

@@ -1,0 +1,113 @@
+//! The file with the secrets of iSCSI hosts (CHAP).
+//!
+//! ```toml
+//! host = { user = "db1", secret = "at least 12 bytes" }
+//! target = { user = "gabion", secret = "another secret" }
+//! ```
+//!
+//! `host` is what every host shows. `target` is what the target shows to a host that asks for it,
+//! and may be left out. Invariant: no error names a secret, since errors go to the log.
+
+use anyhow::{Context, Result, bail};
+use node::sdc::{Chap, Secret};
+use serde::Deserialize;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// The shortest secret in bytes (RFC 7143 9.2.1).
+const SHORTEST: usize = 12;
+/// The longest secret in bytes: what all initiators take.
+const LONGEST: usize = 255;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    host: Entry,
+    target: Option<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    user: String,
+    secret: String,
+}
+
+/// Reads the secrets.
+pub fn read(path: &Path) -> Result<Chap> {
+    let what = || format!("can't use the secrets in {}", path.display());
+    let file = fs::File::open(path).with_context(what)?;
+    let mode = file.metadata().with_context(what)?.permissions().mode() & 0o777;
+    if mode != 0o600 {
+        bail!(
+            "the secrets in {0} have mode {mode:04o}: make it 0600 (chmod 600 {0}), so that nobody \
+             else reads them",
+            path.display()
+        );
+    }
+    let text = std::io::read_to_string(file).with_context(what)?;
+    parse(&text).with_context(what)
+}
+
+fn parse(text: &str) -> Result<Chap> {
+    // The whole error would quote the line.
+    let file: File = toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))?;
+    let host = secret("host", file.host)?;
+    let own = file.target.map(|entry| secret("target", entry)).transpose()?;
+    if own.as_ref().is_some_and(|own| own.secret == host.secret) {
+        bail!("`host` and `target` have the same secret: give one of them another");
+    }
+    Ok(Chap { host, own })
+}
+
+fn secret(whose: &str, entry: Entry) -> Result<Secret> {
+    let len = entry.secret.len();
+    if !(SHORTEST..=LONGEST).contains(&len) {
+        bail!("the secret of `{whose}` has {len} bytes: take {SHORTEST} to {LONGEST}");
+    }
+    if entry.user.is_empty() || entry.user.len() > LONGEST {
+        bail!("the user of `{whose}` has {} bytes: take 1 to {LONGEST}", entry.user.len());
+    }
+    Ok(Secret { user: entry.user, secret: entry.secret.into_bytes() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOST: &str = "host = { user = \"db1\", secret = \"twelve bytes\" }\n";
+
+    #[test]
+    fn secrets_that_are_short_or_the_same_are_refused_and_not_shown() {
+        let own = |secret: &str| format!("{HOST}target = {{ user = \"t\", secret = \"{secret}\" }}");
+        let chap = parse(HOST).unwrap();
+        assert_eq!((chap.host.user.as_str(), chap.own), ("db1", None));
+        assert_eq!(parse(&own("other 12 bytes")).unwrap().own.unwrap().secret.len(), 14);
+        for (text, word) in [
+            (own("twelve bytes"), "same"),
+            (own("twelve byte"), "11 bytes"),
+            (own(""), "0 bytes"),
+            (HOST.replace("db1", ""), "user"),
+            (HOST.replace("host", "hosts"), "hosts"),
+            (HOST.replace("\"twelve bytes\"", "12"), "type"),
+        ] {
+            let error = format!("{:#}", parse(&text).unwrap_err());
+            assert!(error.contains(word) && !error.contains("twelve"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_may_read_is_refused() {
+        let path = std::env::temp_dir().join(format!("gabion-secrets-{}", std::process::id()));
+        fs::write(&path, HOST).unwrap();
+        for (mode, good) in [(0o600, true), (0o640, false), (0o604, false), (0o400, false)] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            match read(&path) {
+                Ok(_) => assert!(good, "{mode:o}"),
+                Err(error) => assert!(!good && format!("{error:#}").contains("chmod"), "{error:#}"),
+            }
+        }
+        fs::remove_file(&path).unwrap();
+    }
+}
