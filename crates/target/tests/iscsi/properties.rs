@@ -1,0 +1,257 @@
+//! Properties for any initiator: no panic, bounded memory, one answer per command.
+
+use crate::initiator::*;
+use crate::rig::*;
+use base::Limits;
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use seam::BlockError;
+use std::collections::BTreeSet;
+use target::Cleared;
+
+const NOBODY: u32 = 0xffff_ffff;
+
+/// Most memory that a session takes with the smallest limits: 12 commands with 8 KiB unasked, and
+/// 32 KiB that was asked for, all of it in pieces of a sector in a buffer of 4 KiB each.
+const MEMORY: usize = (12 * (8 << 10) + (32 << 10)) / 512 * 4096 + (128 << 10);
+
+/// Returns something that an initiator might send: valid, nearly valid, or nonsense.
+fn anything() -> impl Strategy<Value = Request> {
+    let opcode = prop_oneof![8 => 0u8..8, 1 => 0x10u8..0x12, 1 => any::<u8>()];
+    let flags = prop_oneof![Just(0x80u8), Just(0xa0), Just(0xc0), Just(0x20), any::<u8>()];
+    let tag = prop_oneof![8 => 0u32..6, 1 => Just(NOBODY), 1 => any::<u32>()];
+    let number = prop_oneof![0u32..4, Just(512), Just(4096), Just(8192), Just(65536), any::<u32>()];
+    let cdb = prop_oneof![
+        (0u32..40, 0u16..129).prop_map(|(lba, blocks)| read10(lba, blocks)),
+        (0u32..40, 0u16..129).prop_map(|(lba, blocks)| write10(lba, blocks)),
+        (any::<u8>(), 0u32..40, 0u16..40).prop_map(|(o, lba, n)| transfer10(o, lba, n)),
+        any::<[u8; 16]>(),
+    ];
+    let data = prop_oneof![
+        4 => Just(0usize),
+        2 => (1usize..17).prop_map(|sectors| sectors * 512),
+        1 => 0usize..8192
+    ];
+    let ahs = prop_oneof![20 => Just(0usize), 1 => 0usize..30];
+    let numbers = (tag.clone(), number.clone(), number.clone(), number);
+    (opcode, any::<bool>(), flags, numbers, -1i8..3, cdb, data, ahs).prop_map(
+        |(opcode, immediate, flags, (itt, a, b, c), sn, cdb, data, ahs)| {
+            let opcode = if immediate { opcode | 0x40 } else { opcode };
+            let mut request = Request::new(opcode, flags, itt).u32(20, a).data(&vec![5; data]);
+            request.ahs = vec![1; ahs * 4];
+            if opcode & 0x3f == 1 { request.put(32, &cdb) } else { request.u32(36, b).u32(40, c) }
+                .u32(24, sn as u32)
+        },
+    )
+}
+
+/// What happens besides what an initiator sends.
+#[derive(Clone, Debug)]
+enum Event {
+    Serve(Index),
+    Fail(Index),
+    Withdraw,
+    Clear(Cleared),
+    Clears,
+    Shutdown,
+    Tick(u8),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => any::<Index>().prop_map(Event::Serve),
+        2 => any::<Index>().prop_map(Event::Fail),
+        4 => Just(Event::Withdraw),
+        1 => Just(Event::Clear(Cleared::Unit)),
+        1 => Just(Event::Clear(Cleared::Tasks)),
+        2 => Just(Event::Clears),
+        1 => any::<u8>().prop_map(Event::Tick),
+        1 => Just(Event::Shutdown),
+    ]
+}
+
+fn happen(rig: &mut Rig, event: &Event) {
+    match event {
+        Event::Serve(index) if !rig.asked.is_empty() => rig.serve(index.index(rig.asked.len())),
+        Event::Fail(index) if !rig.asked.is_empty() => {
+            rig.fail(index.index(rig.asked.len()), BlockError::Media);
+        }
+        Event::Serve(_) | Event::Fail(_) => {}
+        Event::Withdraw => withdraw(rig),
+        Event::Clear(what) => rig.call(|session, _, pool, out| session.cleared(*what, pool, out)),
+        Event::Clears => rig.call(|session, _, pool, out| session.others_cleared(pool, out)),
+        Event::Shutdown => rig.call(|session, _, pool, out| session.shutdown(pool, out)),
+        Event::Tick(seconds) => {
+            let now = base::Time::ZERO + base::time::Duration::from_secs(u64::from(*seconds));
+            rig.call(|session, _, pool, out| session.tick(now, pool, out));
+        }
+    }
+}
+
+/// Withdraws what the session has asked to withdraw.
+fn withdraw(rig: &mut Rig) {
+    let (closes, rest) = rig.told().into_iter().partition(|told| matches!(told, Told::Close(_)));
+    rig.told = closes;
+    for told in rest {
+        if let Told::Withdraw(tag) = told {
+            rig.withdraw(tag);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn any_frames_never_panic(
+        frames in vec((vec(any::<u8>(), 0..130), vec(any::<u8>(), 0..64)), 0..8),
+        logged_in in any::<bool>(),
+    ) {
+        let limits = Limits::TEST_MIN;
+        let mut rig = if logged_in { Rig::full(&limits, &[]) } else { Rig::new(&limits) };
+        for (head, body) in frames {
+            rig.raw(&head, &body);
+        }
+    }
+
+    #[test]
+    fn any_login_never_panics(
+        parts in vec((any::<u8>(), vec((0usize..12, ".{0,12}"), 0..6)), 1..6),
+        chap in any::<bool>(),
+    ) {
+        const KEYS: [&str; 12] = [
+            "InitiatorName", "TargetName", "SessionType", "AuthMethod", "CHAP_A", "CHAP_N",
+            "CHAP_R", "CHAP_I", "CHAP_C", "MaxBurstLength", "HeaderDigest", "X",
+        ];
+        let mut rig = Rig::new(&Limits::TEST_MIN);
+        if chap {
+            let own = Some(("t", &b"othersecret1"[..]));
+            rig.hosts.chap =
+                Some(target::iscsi::Credentials { user: "u", secret: b"secretsecret", own });
+        }
+        let names = [("InitiatorName", HOST), ("TargetName", NAME), ("AuthMethod", "CHAP,None")];
+        rig.send(Request::login(0x04, &names).put(1, &[0]));
+        for (flags, pairs) in &parts {
+            let pairs: Vec<_> = pairs.iter().map(|(key, v)| (KEYS[*key], v.as_str())).collect();
+            rig.send(Request::login(*flags, &pairs));
+        }
+        prop_assert!(!chap || rig.session.nexus().is_none(), "nobody guesses a secret");
+    }
+
+    #[test]
+    fn any_initiator_never_panics_and_memory_is_bounded(
+        steps in vec((anything(), vec(event(), 0..2)), 0..60),
+        digests in any::<bool>(),
+    ) {
+        let on = if digests { "CRC32C" } else { "None" };
+        let offers = [("HeaderDigest", on), ("DataDigest", on)];
+        let mut rig = Rig::full(&Limits::TEST_MIN, &offers);
+        rig.serves = false;
+        for (request, events) in steps {
+            // The number says how far from the right one it is.
+            let off = u32::from_be_bytes(request.bhs[24..28].try_into().unwrap());
+            if request.bhs[0] & 0x40 == 0 && off == 0 && request.bhs[0] != 5 {
+                rig.ask(request);
+            } else {
+                rig.send(request.clone().u32(24, rig.cmd_sn.wrapping_add(off)));
+            }
+            for event in &events {
+                happen(&mut rig, event);
+            }
+            prop_assert!(rig.pool.used() <= MEMORY, "{} bytes", rig.pool.used());
+            prop_assert!(rig.session.bytes().0 <= 32 << 10);
+            prop_assert!(rig.session.in_flight() <= 4 + 8);
+            rig.answers();
+        }
+        drop(rig.session);
+        rig.asked.clear();
+        prop_assert_eq!(rig.pool.used(), 0);
+    }
+
+    /// For any commands of an honest initiator, any order and result of completions, aborts and
+    /// resets: a command has one answer, or was aborted, and what is written arrives.
+    #[test]
+    fn every_command_has_exactly_one_answer(
+        steps in vec((0u8..8, 0u32..60, 0u16..129, any::<Index>(), any::<bool>()), 1..50),
+        segment in prop_oneof![Just(512usize), Just(8192), Just(1000), 500usize..8193],
+    ) {
+        let limits = Limits::TEST_MIN;
+        let mut rig = Rig::full(&limits, &[]);
+        rig.serves = false;
+        let data = vec![0xa5; 65536];
+        let (mut open, mut aborted, mut asking) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
+        let (mut itt, mut window) = (10, 4);
+        let last = steps[0].3;
+        let mut steps = steps.into_iter();
+        loop {
+            let more = steps.next();
+            let (what, lba, blocks, index, all) =
+                more.unwrap_or((7, 0, 0, last, true));
+            match what {
+                0 | 1 if open.len() < window => {
+                    rig.ask(Request::command(itt, 0xc0, u32::from(blocks) * 512, &read10(lba, blocks)));
+                    open.insert((itt, rig.cmd_sn - 1));
+                    itt += 1;
+                }
+                2 | 3 if open.len() < window => {
+                    let len = usize::from(blocks) * 512;
+                    let immediate = len.min(index.index(8193));
+                    rig.write(itt, &write10(lba, blocks), &data[..len], immediate);
+                    open.insert((itt, rig.cmd_sn - 1));
+                    itt += 1;
+                }
+                4 if !open.is_empty() => {
+                    let &(task, sn) = open.iter().nth(index.index(open.len())).unwrap();
+                    rig.ask(Request::management(1_000_000 + itt, 1, task, sn));
+                    aborted.insert(task);
+                    itt += 1;
+                }
+                5 if lba < 8 => {
+                    rig.ask(Request::management(1_000_000 + itt, 2, NOBODY, 0));
+                    aborted.extend(open.iter().map(|(task, _)| *task));
+                    itt += 1;
+                }
+                6 if !asking.is_empty() => {
+                    let r2t: Pdu = asking.remove(index.index(asking.len()));
+                    rig.give(&r2t, &data, segment);
+                }
+                _ if !rig.asked.is_empty() => rig.serve(index.index(rig.asked.len())),
+                _ => {}
+            }
+            if all {
+                withdraw(&mut rig);
+            }
+            for answer in rig.answers() {
+                match answer.opcode() {
+                    0x31 => asking.push(answer),
+                    0x25 if answer.bhs[1] & 1 == 0 => {}
+                    0x21 | 0x25 => {
+                        let task = answer.itt();
+                        prop_assert!(open.iter().any(|(of, _)| *of == task), "answered twice");
+                        open.retain(|(of, _)| *of != task);
+                        // The command was answered before its abort came.
+                        aborted.remove(&task);
+                    }
+                    0x22 => {
+                        prop_assert!(matches!(answer.bhs[2], 0 | 1));
+                        open.retain(|(of, _)| !aborted.contains(of));
+                    }
+                    opcode => prop_assert!(false, "{opcode:x}"),
+                }
+            }
+            window = 4;
+            prop_assert!(!rig.session.is_closed(), "{:?}", rig.told);
+            if more.is_none() {
+                if let Some(r2t) = asking.pop() {
+                    rig.give(&r2t, &data, segment);
+                } else if rig.asked.is_empty() && rig.told.is_empty() {
+                    break;
+                }
+            }
+        }
+        prop_assert!(open.is_empty(), "{open:?}");
+        prop_assert_eq!((rig.session.in_flight(), rig.session.bytes()), (0, (0, 0)));
+        prop_assert_eq!(rig.pool.used(), 0);
+    }
+}
