@@ -113,6 +113,8 @@ impl Full {
                 return FUNCTION_REJECTED; // another command has the tag now
             }
             self.abort(handle, turn);
+            self.ask_more(turn);
+            self.read_more(turn);
             return FUNCTION_COMPLETE;
         }
         // 11.5.1: a command that has not come, and is older than this request, never will.

@@ -3,17 +3,14 @@
 //! | file | content |
 //! |---|---|
 //! | `table` | who is registered, who holds the reservation, and what each may do |
-//! | `change` | the service actions that change a table |
-//! | `effect` | what a change means for others: a fence, and notices |
+//! | `change` | the service actions that change a table, and what they mean for other hosts |
 //!
 //! Everything here is a function of its arguments, so that all replicas of the MDM agree. The MDM
 //! keeps the table, and applies changes in the order of its log. Sessions check [`Access`], and
 //! turn a [`Notice`] into the words of their protocol.
 
 mod change;
-mod effect;
 mod table;
 
-pub use change::{Change, Refusal, step};
-pub use effect::{Notice, fences, notice};
+pub use change::{Change, Notice, Refusal, fences, notice, step};
 pub use table::{Access, Identity, Kind, Registrant, Table};

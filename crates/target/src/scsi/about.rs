@@ -1,10 +1,11 @@
-//! Small commands that tell something of the unit (SPC-4 6), and commands that have no effect here.
+//! Small commands that tell something of the unit or the target (SPC-4 6).
 
-use super::cdb::Cdb;
+use super::command::Cdb;
 use super::device::Asked;
 use super::opcode::Name;
 use super::sense::Sense;
 use super::step::{Answer, Step};
+use super::unit::Path;
 
 /// Returns true if a command that needs access for writing does not need it in this form (SBC-3
 /// 4.17, table 13): START STOP UNIT that starts, PREVENT ALLOW MEDIUM REMOVAL that allows.
@@ -59,4 +60,28 @@ pub(super) fn read_defects(asked: &Asked<'_>) -> Step {
     let mut data = [0; 8];
     data[1] = flags & 0x1f;
     asked.data(&data[..len], allocation)
+}
+
+/// The states of a port group that there are: transitioning, standby, active/optimized.
+const STATES: u8 = 0x80 | 0x08 | 0x01;
+
+/// REPORT TARGET PORT GROUPS (6.37): the only port group of this gateway.
+pub(super) fn port_groups(asked: &Asked<'_>) -> Step {
+    let extended = asked.cdb.has(1, 0x20);
+    let (mut data, mut len) = ([0; 20], 4);
+    if extended {
+        data[4] = 0x10;
+        len += 4;
+    }
+    let [high, low] = asked.unit.port.to_be_bytes();
+    let state = match asked.unit.path {
+        Path::Optimized => 0x0,
+        Path::Standby => 0x2,
+        Path::Transition => 0xf,
+    };
+    // Group: state, states, number, status "altered implicitly", and one port.
+    data[len..len + 12].copy_from_slice(&[state, STATES, high, low, 0, 2, 0, 1, 0, 0, high, low]);
+    len += 12;
+    data[3] = (len - 4) as u8;
+    asked.data(&data[..len], asked.cdb.be32(6) as usize)
 }

@@ -1,6 +1,6 @@
 //! How many blocks there are, and which of them are mapped.
 
-use super::cdb::Blocks;
+use super::command::Blocks;
 use super::device::Asked;
 use super::plan::Plan;
 use super::sense::Sense;

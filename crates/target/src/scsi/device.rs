@@ -5,15 +5,14 @@
 //! (5.13.1), write protection, and then what the command itself checks: range, limits, lengths.
 
 use super::attention::{Attention, Attentions};
-use super::cdb::Cdb;
-use super::command::{Attribute, Command, Residual};
+use super::command::{Attribute, Cdb, Command, Residual};
 use super::opcode::{self, Entry, Name, Needs};
 use super::persist::{self, Report};
 use super::plan::Plan;
 use super::sense::Sense;
 use super::step::{Answer, Gather, Status, Step, Then};
 use super::unit::{Path, Unit};
-use super::{about, capacity, data, inquiry, mode, ports, supported, unmap};
+use super::{about, capacity, data, inquiry, mode, supported};
 use crate::reserve::{Access, Refusal, Table};
 use seam::{Buf, BufPool};
 
@@ -173,7 +172,7 @@ impl Device {
         let step = match gather.then {
             Then::ModeSelect { ten } => mode::select(&self.unit, &data, ten),
             Then::PersistOut { action, kind } => persist::change(action, kind, &data),
-            Then::Unmap => unmap::unmap(&self.unit, data),
+            Then::Unmap => data::unmap(&self.unit, data),
             Then::WriteSame { at, len, hole } => {
                 Ok(Step::Run(Plan::write_same(&self.unit, at, len, hole, &data, pool)))
             }
@@ -220,14 +219,14 @@ fn handle(name: Name, asked: &Asked<'_>) -> Result<Step, Answer> {
         Name::Prefetch | Name::Synchronize => data::nothing_to_do(asked),
         Name::WriteSame => data::write_same(asked),
         Name::CompareWrite => data::compare_write(asked),
-        Name::Unmap => unmap::begin(asked),
+        Name::Unmap => data::unmap_begin(asked),
         Name::ModeSense => mode::sense(asked),
         Name::ModeSelect => mode::select_begin(asked),
         Name::ReadCapacity => Ok(capacity::read_capacity(asked)),
         Name::LbaStatus => capacity::lba_status(asked),
         Name::ReadDefects => Ok(about::read_defects(asked)),
         Name::ReportLuns => about::report_luns(asked),
-        Name::PortGroups => Ok(ports::groups(asked)),
+        Name::PortGroups => Ok(about::port_groups(asked)),
         Name::SupportedOpcodes => supported::opcodes(asked),
         Name::SupportedTasks => supported::tasks(asked),
         Name::PersistIn => persist::persist_in(asked),

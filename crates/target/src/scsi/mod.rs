@@ -9,16 +9,16 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `command` | a command as a transport delivers it, and residuals |
+//! | `command` | a command as a transport delivers it, its fields, and residuals |
 //! | `step` | what a session does for a command: `Step`, `Answer`, `Transfer`, `Gather` |
 //! | `plan` | block requests that one command needs one after another |
 //! | `unit` | what a host is told of a volume |
 //! | `device` | what stands in a command's way, and who handles it |
-//! | `opcode`, `cdb` | the table of commands, and the fields of a CDB |
+//! | `opcode` | the table of commands |
 //! | `sense`, `attention` | sense data, the table of outcomes, and unit attentions |
-//! | `data`, `unmap` | commands that move, change or compare data |
-//! | `inquiry`, `vpd`, `capacity`, `mode`, `about` | commands that tell something of the unit |
-//! | `supported`, `ports` | commands that tell something of the target |
+//! | `data` | commands that move, change or compare data |
+//! | `inquiry`, `capacity`, `mode`, `about` | commands that tell something of the unit |
+//! | `supported` | commands that tell which commands there are |
 //! | `persist` | PERSISTENT RESERVE IN and OUT; their table is [`crate::reserve`] |
 //!
 //! The device does no I/O, and keeps nothing of a command: what has to be remembered until the
@@ -27,7 +27,6 @@
 mod about;
 mod attention;
 mod capacity;
-mod cdb;
 mod command;
 mod data;
 mod device;
@@ -36,13 +35,10 @@ mod mode;
 mod opcode;
 mod persist;
 mod plan;
-mod ports;
 mod sense;
 mod step;
 mod supported;
 mod unit;
-mod unmap;
-mod vpd;
 
 pub use attention::Attention;
 pub use command::{Attribute, Command, Residual};

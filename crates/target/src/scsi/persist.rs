@@ -145,7 +145,7 @@ pub(super) fn report(report: &Report, table: &Table) -> Vec<u8> {
 fn address(who: &Identity) -> (u16, Vec<u8>) {
     match who {
         Identity::Scsi { name, isid, port } => {
-            let mut name = super::vpd::terminated(&ident::initiator_port(name, *isid));
+            let mut name = super::inquiry::terminated(&ident::initiator_port(name, *isid));
             name.resize(name.len().max(20), 0);
             let [high, low] = (name.len() as u16).to_be_bytes();
             let mut transport = Vec::from([0x45, 0, high, low]);

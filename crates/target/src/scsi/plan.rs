@@ -1,10 +1,10 @@
 //! Block requests that one command needs one after another, and the answer at their end.
 
 use super::capacity;
+use super::data::{self, Descriptor};
 use super::sense::Failure;
 use super::step::Answer;
 use super::unit::Unit;
-use super::unmap::{self, Descriptor};
 use seam::{BlockError, BlockKind, Buf, BufPool};
 
 /// Most bytes of one request that has data.
@@ -161,5 +161,5 @@ impl Plan {
 
 /// Returns the first descriptor that is not empty, from this index on.
 fn full(list: &[u8], from: usize) -> Option<(usize, Descriptor)> {
-    unmap::descriptors(list).enumerate().skip(from).find(|(_, descriptor)| descriptor.count > 0)
+    data::descriptors(list).enumerate().skip(from).find(|(_, descriptor)| descriptor.count > 0)
 }

@@ -108,6 +108,24 @@ fn data_of_an_aborted_write_is_dropped() {
 }
 
 #[test]
+<<<<<<< HEAD
+=======
+fn an_abort_makes_room_for_others() {
+    let mut rig = Rig::full(&Limits::TEST_MIN, &[]);
+    rig.serves = false;
+    let first = rig.cmd_sn;
+    for itt in 0..3 {
+        rig.write(itt, &write10(0, 128), &[1; 65536], 0);
+    }
+    assert_eq!(rig.answers().len(), 2, "the third one has to wait");
+    rig.ask(Request::management(9, 1, 0, first));
+    let answers = rig.answers();
+    assert_eq!((answers[0].opcode(), answers[0].itt()), (0x31, 2));
+    assert_eq!(response(&answers[1]), 0);
+}
+
+#[test]
+>>>>>>> iscsi-f
 fn functions_have_their_responses() {
     let other = Request::management(9, 1, 5, 0).put(8, &[0, 1]);
     for (request, expected) in [

@@ -1,0 +1,246 @@
+//! What stands in a command's way, and in which order: units, attentions, paths, reservations,
+//! write protection.
+
+use crate::rig::*;
+use target::reserve::Access;
+use target::scsi::*;
+
+const INQUIRY: [u8; 6] = [0x12, 0, 0, 0, 96, 0];
+const REPORT_LUNS: [u8; 12] = [0xa0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0];
+const REQUEST_SENSE: [u8; 6] = [3, 0, 0, 0, 18, 0];
+const READY: [u8; 6] = [0; 6];
+
+fn at_lun(rig: &mut Rig, lun: u64, cdb: &[u8]) -> Told {
+    let attribute = Attribute::Simple;
+    rig.command(0, &Command { lun, cdb, attribute, reads: 96, sends: 0 }, &[])
+}
+
+#[test]
+fn only_lun_0_exists() {
+    let mut rig = Rig::new(Format::Native512);
+    for lun in [1 << 48, 1, 0xc101 << 48, 0x4001 << 48] {
+        assert_eq!(at_lun(&mut rig, lun, &READY).sense, says::NO_UNIT);
+        assert_eq!(at_lun(&mut rig, lun, &cdb10(0x28, 0, 0, 1)).sense, says::NO_UNIT);
+        assert_eq!(at_lun(&mut rig, lun, &[0xff; 6]).sense, says::OPCODE, "the code comes first");
+        assert_eq!(at_lun(&mut rig, lun, &INQUIRY).data[..3], [0x7f, 0, 6]);
+        assert_eq!(at_lun(&mut rig, lun, &[0x12, 1, 0, 0, 96, 0]).sense, says::IN_CDB);
+        assert_eq!(at_lun(&mut rig, lun, &REPORT_LUNS).data[3], 8);
+        let sense = at_lun(&mut rig, lun, &REQUEST_SENSE).data;
+        assert_eq!((sense[2], sense[12]), (5, 0x25));
+    }
+    assert!(at_lun(&mut rig, 0x4000 << 48, &READY).is_good(), "flat addressing");
+}
+
+#[test]
+fn attentions_are_told_once_and_in_order() {
+    let mut rig = Rig::fresh(unit(Format::Native512));
+    let device = &mut rig.hosts[0].1;
+    device.attention(Attention::Reset);
+    device.attention(Attention::Capacity);
+    device.attention(Attention::Reset);
+    assert_eq!(rig.read(&INQUIRY, 96).data.len(), 96);
+    assert_eq!(rig.read(&REPORT_LUNS, 16).data.len(), 16);
+    assert_eq!(rig.read(&[0x28; 16], 512).sense, says::IN_CDB, "a wrong CDB tells no attention");
+    assert_eq!(rig.read(&READY, 0).sense, (6, 0x29, 0));
+    assert_eq!(rig.read(&cdb10(0x28, 0, 0, 1), 512).sense, (6, 0x29, 3));
+    let told = rig.read(&REQUEST_SENSE, 18).data;
+    assert_eq!((told[2], told[12], told[13]), (6, 0x2a, 9));
+    assert_eq!(
+        rig.read(&REQUEST_SENSE, 18).data[..13],
+        [0x70, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0]
+    );
+    assert_eq!(rig.read(&[3, 1, 0, 0, 18, 0], 18).data, hex("72 00 00 00 00 00 00 00"));
+    assert_eq!(rig.read(&READY, 0), Told::good());
+    let attentions = [
+        (Attention::NexusLoss, 0x29, 7),
+        (Attention::Mode, 0x2a, 1),
+        (Attention::ReservationsPreempted, 0x2a, 3),
+        (Attention::ReservationsReleased, 0x2a, 4),
+        (Attention::RegistrationsPreempted, 0x2a, 5),
+        (Attention::Path, 0x2a, 6),
+        (Attention::Cleared, 0x2f, 0),
+        (Attention::Inquiry, 0x3f, 3),
+    ];
+    attentions.iter().for_each(|(attention, ..)| rig.hosts[0].1.attention(*attention));
+    for (attention, asc, ascq) in attentions {
+        assert_eq!(rig.read(&READY, 0).sense, (6, asc, ascq), "{attention:?}");
+    }
+    assert_eq!(rig.read(&READY, 0), Told::good());
+}
+
+#[test]
+fn changes_of_the_volume_are_told() {
+    let mut rig = Rig::new(Format::Native512);
+    let mut now = unit(Format::Native512);
+    let mut tells = |now: &Unit| {
+        rig.hosts[0].1.changed(now.clone());
+        let mut told = Vec::new();
+        while let (6, asc, ascq) = rig.read(&READY, 0).sense {
+            told.push((asc, ascq));
+        }
+        told
+    };
+    assert_eq!(tells(&now), []);
+    now.size += 511;
+    assert_eq!(tells(&now), [], "no block more");
+    now.size += 1;
+    assert_eq!(tells(&now), [(0x2a, 9)]);
+    now.read_only = true;
+    assert_eq!(tells(&now), [(0x2a, 1)]);
+    now.port = 2;
+    assert_eq!(tells(&now), [(0x3f, 3)]);
+    (now.path, now.size, now.read_only) = (Path::Standby, 64 << 20, false);
+    rig.hosts[0].1.changed(now);
+    let told: Vec<_> = (0..3).map(|_| rig.read(&READY, 0).sense).collect();
+    assert_eq!(told, [(6, 0x2a, 9), (6, 0x2a, 1), (6, 0x2a, 6)]);
+}
+
+#[test]
+fn a_path_that_does_not_serve_tells_only() {
+    let works: &[&[u8]] = &[
+        &INQUIRY,
+        &REPORT_LUNS,
+        &REQUEST_SENSE,
+        &[0x1a, 0, 0x3f, 0, 255, 0],
+        &[0x5a, 0, 0x3f, 0, 0, 0, 0, 0, 255, 0],
+        &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0],
+        &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0],
+        &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0],
+    ];
+    for (path, ascq) in [(Path::Standby, 0x0b), (Path::Transition, 0x0a)] {
+        let mut rig = Rig::fresh(Unit { path, ..unit(Format::Native512) });
+        assert_eq!(rig.read(&READY, 0).sense, (6, 0x29, 0), "attentions come first");
+        for cdb in works {
+            assert!(rig.read(cdb, 255).is_good(), "{cdb:x?}");
+        }
+        for cdb in [&READY[..], &cdb10(0x28, 0, 0, 1), &cdb10(0x2f, 0, u32::MAX, 1)] {
+            assert_eq!(rig.read(cdb, 512).sense, (2, 4, ascq), "{cdb:x?}");
+        }
+        rig.hosts[0].1.set_access(Access { read: false, write: false });
+        assert_eq!(rig.read(&cdb10(0x28, 0, 0, 1), 512).sense, (2, 4, ascq), "the path is first");
+    }
+}
+
+/// SPC-4 5.13.1 table 65, SBC-3 4.17 table 13, for hosts that are not registered.
+#[test]
+fn reservations_of_others_stop_commands() {
+    let never: &[&[u8]] = &[
+        &READY,
+        &INQUIRY,
+        &REPORT_LUNS,
+        &REQUEST_SENSE,
+        &[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+        &[0x9e, 0x10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0],
+        &[0x5e, 0, 0, 0, 0, 0, 0, 0, 255, 0],
+        &[0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0],
+        &[0xa3, 0x0c, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0],
+        &[0x1b, 0, 0, 0, 1, 0],
+        &[0x1e, 0, 0, 0, 0, 0],
+    ];
+    let reads: &[&[u8]] = &[
+        &[0x08, 0, 0, 0, 1, 0],
+        &cdb10(0x28, 0, 0, 1),
+        &cdb12(0xa8, 0, 0, 1),
+        &cdb16(0x88, 0, 0, 1),
+        &cdb10(0x2f, 0, 0, 1),
+        &cdb12(0xaf, 0, 0, 1),
+        &cdb16(0x8f, 0, 0, 1),
+        &cdb10(0x34, 0, 0, 1),
+        &cdb16(0x90, 0, 0, 1),
+        &cdb16(0x9e, 0x12, 0, 24),
+        &[0x1a, 0, 0x3f, 0, 255, 0],
+        &[0x37, 0, 0, 0, 0, 0, 0, 0, 32, 0],
+    ];
+    let writes: &[&[u8]] = &[
+        &[0x0a, 0, 0, 0, 1, 0],
+        &cdb10(0x2a, 0, 0, 1),
+        &cdb12(0xaa, 0, 0, 1),
+        &cdb16(0x8a, 0, 0, 1),
+        &cdb10(0x2e, 0, 0, 1),
+        &cdb12(0xae, 0, 0, 1),
+        &cdb16(0x8e, 0, 0, 1),
+        &cdb10(0x41, 8, 0, 1),
+        &cdb16(0x93, 9, 0, 1),
+        &cdb10(0x42, 0, 0, 0),
+        &compare_and_write(0, 1),
+        &cdb10(0x35, 0, 0, 1),
+        &cdb16(0x91, 0, 0, 1),
+        &[0x15, 0x10, 0, 0, 0, 0],
+        &[0x1b, 0, 0, 0, 0, 0],
+        &[0x1e, 0, 0, 0, 1, 0],
+        &[0x1d, 4, 0, 0, 0, 0],
+    ];
+    let mut rig = Rig::new(Format::Native512);
+    let mut conflicts = |access: Access, cdb: &[u8]| {
+        rig.hosts[0].1.set_access(access);
+        rig.read(cdb, 512).status == Status::ReservationConflict
+    };
+    let access = |read, write| Access { read, write };
+    for cdb in never {
+        assert!(!conflicts(access(false, false), cdb), "{cdb:x?}");
+    }
+    for cdb in reads {
+        assert!(conflicts(access(false, false), cdb), "{cdb:x?}");
+        assert!(!conflicts(access(true, false), cdb), "{cdb:x?}");
+    }
+    for cdb in writes {
+        assert!(conflicts(access(true, false), cdb), "{cdb:x?}");
+        assert!(!conflicts(access(true, true), cdb), "{cdb:x?}");
+    }
+}
+
+/// `ReadOnly.*` of libiscsi.
+#[test]
+fn a_volume_for_reading_is_not_written() {
+    let mut rig = Rig::new(Format::Native512);
+    rig.hosts[0].1.changed(Unit { read_only: true, ..unit(Format::Native512) });
+    assert_eq!(rig.read(&READY, 0).sense, (6, 0x2a, 1));
+    let writes: &[&[u8]] = &[
+        &[0x0a, 0, 0, 0, 1, 0],
+        &cdb10(0x2a, 0, 0, 1),
+        &cdb12(0xaa, 0, 0, 1),
+        &cdb16(0x8a, 0, 0, 1),
+        &cdb10(0x2e, 2, 0, 1),
+        &cdb12(0xae, 2, 0, 1),
+        &cdb16(0x8e, 2, 0, 1),
+        &cdb10(0x41, 8, 0, 1),
+        &cdb16(0x93, 9, 0, 1),
+        &cdb10(0x42, 0, 0, 24),
+        &compare_and_write(0, 1),
+        &cdb10(0x2a, 0, u32::MAX, 1),
+    ];
+    for cdb in writes {
+        assert_eq!(rig.write(cdb, &[0; 512]).sense, says::WRITE_PROTECTED, "{cdb:x?}");
+    }
+    assert!(rig.did.is_empty());
+    assert!(rig.read(&cdb10(0x28, 0, 0, 1), 512).is_good());
+    assert!(rig.read(&cdb10(0x35, 0, 0, 1), 0).is_good());
+    assert_eq!(rig.read(&[0x1a, 0, 0x3f, 0, 255, 0], 255).data[2], 0x90, "WP");
+}
+
+#[test]
+fn commands_without_effect_are_good() {
+    let mut rig = Rig::new(Format::Native512);
+    for cdb in
+        [[0x1b, 0, 0, 0, 1, 0], [0x1b, 1, 0, 0, 2, 0], [0x1d, 4, 0, 0, 0, 0], [0x1e, 0, 0, 0, 1, 0]]
+    {
+        assert_eq!(rig.read(&cdb, 0), Told::good(), "{cdb:x?}");
+    }
+    let ready = rig.run(0, &READY, 0, &[1; 100]);
+    assert_eq!(ready, Told { residual: Residual::Under(100), ..Told::good() });
+}
+
+#[test]
+fn attributes_are_left_to_the_transport() {
+    let mut rig = Rig::new(Format::Native512);
+    for (attribute, sense) in [
+        (Attribute::Simple, (0, 0, 0)),
+        (Attribute::Ordered, (0, 0, 0)),
+        (Attribute::HeadOfQueue, (0, 0, 0)),
+        (Attribute::Aca, (0xb, 0x49, 0)),
+    ] {
+        let command = Command { lun: 0, cdb: &READY, attribute, reads: 0, sends: 0 };
+        assert_eq!(rig.command(0, &command, &[]).sense, sense);
+    }
+}
