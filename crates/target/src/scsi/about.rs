@@ -63,7 +63,7 @@ pub(super) fn read_defects(asked: &Asked<'_>) -> Step {
 }
 
 /// The states of a port group that there are: transitioning, standby, active/optimized.
-const STATES: u8 = 0x80 | 0x08 | 0x01;
+const STATES: u8 = 0x80 | 0x04 | 0x01;
 
 /// REPORT TARGET PORT GROUPS (6.37): the only port group of this gateway.
 pub(super) fn port_groups(asked: &Asked<'_>) -> Step {

@@ -5,7 +5,7 @@ use super::persist::Report;
 use super::plan::Plan;
 use super::sense::{Failure, Sense};
 use crate::reserve::{Change, Kind};
-use seam::Buf;
+use seam::{BlockError, Buf};
 
 /// A status code (SAM-5 5.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +106,9 @@ impl Transfer {
     /// Compares a piece at `offset` that the host has `sent` with what the volume has there, for
     /// [`Step::Verify`]. Returns the answer of the whole command if they differ.
     pub fn compare(&self, offset: u32, sent: &[u8], stored: &[u8]) -> Option<Answer> {
+        if sent.len() != stored.len() {
+            return Some(self.failed(BlockError::Media.into(), offset));
+        }
         let at = sent.iter().zip(stored).position(|(a, b)| a != b)?;
         Some(self.failed(Failure::Miscompare(offset + at as u32), offset))
     }
