@@ -166,6 +166,7 @@ pub enum Step {
     /// Ask the MDM to apply this to the volume's reservations, for the nexus of this session. Then
     /// call [`Device::reserved`](super::Device::reserved) with its answer.
     Reserve(Change),
-    /// Get the volume's present reservations from the MDM, then call [`Device::report`](super::Device::report).
+    /// Get the volume's present reservations from the MDM, then call
+    /// [`Device::report`](super::Device::report).
     Report(Report),
 }
