@@ -1,10 +1,11 @@
 //! Small commands that tell something of the unit or the target (SPC-4 6).
 
+use super::answer::Answer;
+use super::asked::Asked;
 use super::command::Cdb;
-use super::device::Asked;
 use super::opcode::Name;
 use super::sense::Sense;
-use super::step::{Answer, Step};
+use super::step::Step;
 use super::unit::Path;
 
 /// Returns true if a command that needs access for writing does not need it in this form (SBC-3

@@ -1,10 +1,8 @@
 //! Block requests that one command needs one after another, and the answer at their end.
 
-use super::capacity;
-use super::data::{self, Descriptor};
-use super::device::give;
-use super::sense::Failure;
-use super::step::Answer;
+use super::answer::Answer;
+use super::failure::Failure;
+use super::ranges::{self, Descriptor};
 use super::unit::Unit;
 use seam::{BlockError, BlockKind, Buf, BufPool};
 
@@ -149,9 +147,9 @@ impl Plan {
             },
             Work::Status { at, len, allocation, room } => {
                 let (allocation, room) = (*allocation, *room);
-                let told = capacity::status(&data, *at, *len, self.block, allocation);
+                let told = ranges::status(&data, *at, *len, self.block, allocation);
                 Some(match told {
-                    Some(told) => give(&told, allocation as usize, room, pool),
+                    Some(told) => Answer::copy(&told, allocation as usize, room, pool),
                     None => self.failed(BlockError::Media.into(), request.at),
                 })
             }
@@ -166,5 +164,5 @@ impl Plan {
 
 /// Returns the first descriptor that is not empty, from this index on.
 fn full(list: &[u8], from: usize) -> Option<(usize, Descriptor)> {
-    data::descriptors(list).enumerate().skip(from).find(|(_, descriptor)| descriptor.count > 0)
+    ranges::descriptors(list).enumerate().skip(from).find(|(_, descriptor)| descriptor.count > 0)
 }

@@ -63,6 +63,14 @@ fn outcomes_are_called_as_the_table_says() {
     assert_eq!(answer(BlockError::Media.into(), true), check(3, 0x0c, 0, at));
 }
 
+/// These are for a session that waits for the volume: hosts repeat the command on each of them.
+#[test]
+fn what_heals_is_called_not_ready() {
+    let waits = [Sense::NO_PRIMARY, Sense::NO_SPACE_YET, Sense::TRANSITION, Sense::STANDBY];
+    let told = waits.map(|sense| (sense.key, sense.asc, sense.ascq));
+    assert_eq!(told, [(2, 4, 0x01), (2, 4, 0x14), (2, 4, 0x0a), (2, 4, 0x0b)]);
+}
+
 #[test]
 fn a_failed_piece_names_its_first_block() {
     for (format, lba) in [(Format::Native512, 10), (Format::Native4k, 3)] {
