@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// A program, and the Debian package that contains it.
+/// A program, or a library of one, and the Debian package that contains it.
 pub(crate) type Tool = (&'static str, &'static str);
 
 /// The programs that the system tests use.
@@ -20,6 +20,8 @@ pub(crate) const SYSTEM: &[Tool] = &[
     ("nbdkit", "nbdkit"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
+    ("qemu/block-iscsi.so", "qemu-block-extra"),
+    ("iscsi-test-cu", "libiscsi-bin"),
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("mkfs.xfs", "xfsprogs"),
@@ -83,8 +85,10 @@ fn missing(tools: &[Tool]) -> BTreeSet<&'static str> {
 
 fn is_there(tool: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
-    // Administration programs, which an ordinary user's path may lack.
-    path.split(':').chain(["/usr/sbin", "/sbin"]).any(|dir| Path::new(dir).join(tool).exists())
+    // Administration programs, which an ordinary user's path may lack, and libraries.
+    let machine = format!("/usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+    let more = ["/usr/sbin", "/sbin", &machine];
+    path.split(':').chain(more).any(|dir| Path::new(dir).join(tool).exists())
 }
 
 fn is_root() -> bool {

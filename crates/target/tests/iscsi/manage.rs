@@ -108,8 +108,6 @@ fn data_of_an_aborted_write_is_dropped() {
 }
 
 #[test]
-<<<<<<< HEAD
-=======
 fn an_abort_makes_room_for_others() {
     let mut rig = Rig::full(&Limits::TEST_MIN, &[]);
     rig.serves = false;
@@ -125,7 +123,6 @@ fn an_abort_makes_room_for_others() {
 }
 
 #[test]
->>>>>>> iscsi-f
 fn functions_have_their_responses() {
     let other = Request::management(9, 1, 5, 0).put(8, &[0, 1]);
     for (request, expected) in [

@@ -14,6 +14,7 @@ mod full;
 mod grow;
 mod heal;
 mod hosts;
+mod iscsi;
 mod large_writes;
 mod library;
 mod lifecycle;

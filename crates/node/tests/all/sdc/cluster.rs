@@ -27,7 +27,8 @@ pub(crate) const UNITS: u32 = 8;
 pub(crate) enum Who {
     Mdm,
     Server(u32),
-    Nbd,
+    /// A block client.
+    Client,
 }
 
 /// Events that a test may check.
@@ -52,6 +53,8 @@ pub(crate) struct Log {
     pub paused: BTreeSet<LinkId>,
     /// Links that are no longer strangers.
     pub welcome: BTreeSet<LinkId>,
+    /// The modes of framers.
+    pub reframed: BTreeMap<LinkId, u32>,
     pub pauses: u32,
 }
 
@@ -208,7 +211,7 @@ impl Cluster {
         match effect {
             Effect::Dial { dial, to, .. } => self.dials.push_back((dial, to)),
             Effect::Send { link, head, body } => match self.links.get(&link).copied() {
-                Some(Who::Nbd) => {
+                Some(Who::Client) => {
                     let bytes = self.received.entry(link).or_default();
                     bytes.extend_from_slice(head.as_slice());
                     bytes.extend_from_slice(&body);
@@ -228,7 +231,7 @@ impl Cluster {
             Effect::Resume { link } => assert!(self.log.paused.remove(&link)),
             Effect::Reply { id, result } => self.log.replies.push((id.0, result)),
             Effect::SendFirst { .. } => panic!("an SDC has no leases"),
-            Effect::Reframe { .. } => panic!("frames of NBD have one form"),
+            Effect::Reframe { link, mode } => drop(self.log.reframed.insert(link, mode)),
             Effect::Welcome { link } => drop(self.log.welcome.insert(link)),
             Effect::Note(note) => self.log.notes.push(note),
             Effect::Read { .. } | Effect::Write { .. } | Effect::Flush { .. } => {
@@ -450,14 +453,20 @@ impl Cluster {
         self.on(Event::LinkDown { link, why: DownReason::Broken });
     }
 
-    pub(crate) fn accept(&mut self) -> LinkId {
-        let link = self.open(Who::Nbd);
-        self.on(Event::LinkUp { link, port: node::sdc::NBD, dial: None, at: None });
+    /// Connects a block client to this port.
+    pub(crate) fn accept(&mut self, port: Port) -> LinkId {
+        let link = self.open(Who::Client);
+        self.on(Event::LinkUp { link, port, dial: None, at: None });
         link
     }
 
-    /// Delivers the bytes that an NBD client sends, cut into frames by the SDC's own framer.
-    pub(crate) fn nbd(&mut self, link: LinkId, framer: &mut impl seam::Framer, mut bytes: &[u8]) {
+    /// Delivers the bytes that a block client sends, cut into frames by the SDC's own framer.
+    pub(crate) fn deliver(
+        &mut self,
+        link: LinkId,
+        framer: &mut impl seam::Framer,
+        mut bytes: &[u8],
+    ) {
         while !bytes.is_empty() {
             let seam::Framing::Frame { head, body } = framer.frame(bytes).unwrap() else {
                 panic!("only whole frames are sent");

@@ -1,6 +1,8 @@
-//! The SDC as a node: links, registration, maps and NBD, against a fake MDM and fake servers.
+//! The SDC as a node: links, registration, maps, NBD and iSCSI, against a fake MDM and fake servers.
 
 mod cluster;
+mod iscsi;
+mod iscsi_host;
 mod links;
 mod nbd;
 mod nbd_client;

@@ -31,7 +31,7 @@ fn what_a_client_writes_it_reads() {
     assert_eq!(nbd.reply(&mut c, 5), (0, vec![0; 512]));
     assert_eq!(c.sdc.connections(), 1);
     nbd.request(&mut c, NBD_CMD_DISC, 6, 0, 0, &[]);
-    assert_eq!((c.sdc.connections(), c.log.closed.as_slice()), (0, &[Who::Nbd][..]));
+    assert_eq!((c.sdc.connections(), c.log.closed.as_slice()), (0, &[Who::Client][..]));
     assert_eq!(c.pool.used(), 0);
 }
 
@@ -92,7 +92,7 @@ fn a_client_that_leaves_is_not_missed() {
     c.hold = true;
     nbd.request(&mut c, NBD_CMD_WRITE, 1, 0, 512, &[9; 512]);
     nbd.request(&mut c, NBD_CMD_READ, 2, 4096, 512, &[]);
-    c.cut(Who::Nbd);
+    c.cut(Who::Client);
     assert_eq!((c.sdc.connections(), c.sdc.outstanding()), (0, 2));
     c.release();
     assert_eq!((c.sdc.outstanding(), c.data[0]), (0, 9), "the write is done nevertheless");
@@ -122,7 +122,7 @@ fn nonsense_from_one_client_ends_that_client_only() {
     let mut good = Client::attached(&mut c, &Limits::SHIPPED);
     let mut bad = Client::connect(&mut c, &Limits::SHIPPED);
     bad.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]); // in the middle of the negotiation
-    assert_eq!((c.log.closed.as_slice(), c.sdc.connections()), (&[Who::Nbd][..], 1));
+    assert_eq!((c.log.closed.as_slice(), c.sdc.connections()), (&[Who::Client][..], 1));
     good.request(&mut c, NBD_CMD_READ, 1, 0, 512, &[]);
     assert_eq!(good.reply(&mut c, 1).0, 0);
 }
@@ -151,7 +151,7 @@ fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
     nbd.request(&mut c, NBD_CMD_READ, 2, 0, 512, &[]);
     c.pass(ms(50));
     assert_eq!(nbd.reply(&mut c, 2).0, NBD_EIO);
-    assert_eq!((c.sdc.connections(), c.log.closed.as_slice()), (0, &[Who::Nbd][..]));
+    assert_eq!((c.sdc.connections(), c.log.closed.as_slice()), (0, &[Who::Client][..]));
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
     nbd.request(&mut c, NBD_CMD_WRITE, 3, 0, 512, &[9; 512]);
     assert_eq!(nbd.reply(&mut c, 3).0, NBD_EPERM);
@@ -315,7 +315,7 @@ fn what_is_gone_with_its_connection_counts_no_more() {
             nbd.request(&mut c, NBD_CMD_READ, i, i * 4096, PIECE, &[]);
         }
         assert_eq!(c.sdc.grown().nbd.all_bytes, 32 << 10);
-        c.cut(Who::Nbd);
+        c.cut(Who::Client);
         assert_eq!(c.sdc.grown().nbd.all_bytes, 0);
     }
 }
@@ -374,7 +374,7 @@ fn so_many_connections_have_a_volume_and_no_more() {
     assert_eq!((c.sdc.connections(), c.log.closed.len()), (MOST, 0), "one says nothing");
     all.push(Client::attached(&mut c, &Limits::SHIPPED));
     assert_eq!((c.sdc.connections(), c.log.closed.len()), (MOST, 1), "that one has gone");
-    c.accept();
+    c.accept(node::sdc::NBD);
     assert_eq!((c.sdc.connections(), c.log.closed.len()), (MOST, 2), "all others have a volume");
     let (first, last) = (&mut all[0], MOST as u64);
     first.request(&mut c, NBD_CMD_READ, last, 0, 512, &[]);

@@ -13,7 +13,7 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn connect(c: &mut Cluster, limits: &Limits) -> Client {
-        let link = c.accept();
+        let link = c.accept(node::sdc::NBD);
         let mut client =
             Client { link, framer: SdcFramer::new(node::sdc::NBD, &wire::DIALECT, limits) };
         assert_eq!(client.take(c).len(), 18, "the greeting");
@@ -30,7 +30,7 @@ impl Client {
     }
 
     pub(crate) fn send(&mut self, c: &mut Cluster, bytes: &[u8]) {
-        c.nbd(self.link, &mut self.framer, bytes);
+        c.deliver(self.link, &mut self.framer, bytes);
     }
 
     pub(crate) fn option(&mut self, c: &mut Cluster, option: u32, data: &[u8]) {

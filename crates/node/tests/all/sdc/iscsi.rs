@@ -1,0 +1,166 @@
+//! iSCSI sessions of the SDC: what becomes of commands when sessions, volumes and servers change.
+
+use super::cluster::{Cluster, UNITS, VOLUME, Who, volume};
+use super::iscsi_host::{Host, transfer};
+use core::time::Duration;
+use mdm::mapping::Mapping;
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// What hosts are told of a command that had no primary, and of one that had no space: to repeat it.
+const NO_PRIMARY: (u8, u8, u8) = (2, 4, 1);
+const NO_SPACE: (u8, u8, u8) = (2, 4, 0x14);
+
+fn kill_servers(c: &mut Cluster) {
+    [Who::Server(1), Who::Server(2)].into_iter().for_each(|who| c.kill(who));
+}
+
+fn start_servers(c: &mut Cluster) {
+    c.alive = [1, 101, 102].into();
+    c.pass(Duration::from_secs(3));
+}
+
+#[test]
+fn a_host_logs_in_writes_and_reads() {
+    let mut c = Cluster::ready();
+    let mut host = Host::attached(&mut c, 1);
+    assert!(c.log.welcome.contains(&host.link));
+    let data: Vec<u8> = (0..65536u32).map(|i| (i / 7) as u8).collect();
+    host.command(&mut c, 2, &transfer(0x2a, 3, 128), 0, &data);
+    assert_eq!(host.answer(&mut c).result(), Ok(()));
+    assert_eq!(c.data[3 * 512..][..65536], data);
+    host.command(&mut c, 3, &transfer(0x28, 3, 128), 65536, &[]);
+    let pdus = host.answers(&mut c);
+    assert_eq!(pdus.last().unwrap().result(), Ok(()));
+    let read: Vec<u8> = pdus.into_iter().flat_map(|pdu| pdu.data).collect();
+    assert_eq!(read, data);
+    c.pass(ms(500));
+    assert_eq!(c.log.attached, [VOLUME.0]);
+    c.cut_link(host.link);
+    c.pass(ms(500));
+    assert!(c.log.attached.is_empty());
+}
+
+#[test]
+fn nobody_else_is_let_in_and_who_does_not_log_in_is_closed() {
+    let mut c = Cluster::ready();
+    c.change(|map| map.volumes[0].id = 77);
+    c.pass(ms(1));
+    let mut host = Host::connect(&mut c);
+    assert_eq!(host.log_in(&mut c, 1), 0x0203, "no such target");
+    assert_eq!(c.log.closed, [Who::Client]);
+    let _silent = Host::connect(&mut c);
+    c.pass(Duration::from_secs(17));
+    assert_eq!(c.log.closed, [Who::Client, Who::Client]);
+}
+
+#[test]
+fn a_volume_that_grows_is_told_with_the_next_command() {
+    let mut c = Cluster::ready();
+    let mut host = Host::attached(&mut c, 1);
+    c.change(|map| map.volumes[0] = volume(VOLUME, "data", u64::from(UNITS) << 21));
+    c.pass(ms(10));
+    let capacity: [u8; 10] = [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    host.command(&mut c, 2, &capacity, 8, &[]);
+    assert_eq!(host.answer(&mut c).result(), Err((6, 0x2a, 9)));
+    host.command(&mut c, 3, &capacity, 8, &[]);
+    let last = u32::from_be_bytes(host.answer(&mut c).data[..4].try_into().unwrap());
+    assert_eq!(u64::from(last) + 1, (u64::from(UNITS) << 21) / 512);
+}
+
+#[test]
+fn a_volume_that_is_unmapped_ends_its_sessions() {
+    let mut c = Cluster::ready();
+    let mut host = Host::attached(&mut c, 1);
+    c.hold = true;
+    host.write(&mut c, 2, 0xaa);
+    c.change(|map| map.volumes[0].mapping = Some(Mapping::nobody().info()));
+    c.pass(ms(10));
+    assert_eq!((c.log.closed.as_slice(), c.log.welcome.len()), (&[Who::Client][..], 1));
+    assert!(host.answers(&mut c).iter().all(|pdu| pdu.bhs[0] != 0x21 || pdu.bhs[3] != 0));
+    let mut host = Host::connect(&mut c);
+    assert_eq!(host.log_in(&mut c, 1), 0x0203);
+}
+
+/// Both sessions may have the same handle, or another one.
+#[test]
+fn a_host_that_logs_in_again_ends_its_session_and_what_that_had_not_sent() {
+    let mut c = Cluster::ready();
+    let mut first = Host::attached(&mut c, 1);
+    kill_servers(&mut c);
+    first.write(&mut c, 2, 0xaa);
+    let other = Host::attached(&mut c, 2);
+    let mut second = Host::attached(&mut c, 1);
+    assert_eq!((c.log.closed.iter().filter(|who| **who == Who::Client)).count(), 1);
+    start_servers(&mut c);
+    assert!(c.log.ios.is_empty(), "{:?}", c.log.ios);
+    second.write(&mut c, 3, 0xbb);
+    assert_eq!(second.answer(&mut c).result(), Ok(()));
+    assert_eq!((c.data[0], c.log.ios.len()), (0xbb, 1));
+    assert!(c.sdc.serves(other.link) && c.sdc.serves(second.link) && !c.sdc.serves(first.link));
+}
+
+#[test]
+fn a_write_of_a_session_before_never_lands_on_a_newer_one() {
+    let mut c = Cluster::ready();
+    let mut first = Host::attached(&mut c, 1);
+    c.hold = true;
+    first.write(&mut c, 2, 0xaa);
+    let mut second = Host::attached(&mut c, 1);
+    second.write(&mut c, 3, 0xbb);
+    c.hold = false;
+    c.release();
+    assert_eq!((second.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbb));
+    assert_eq!((c.log.ios.len(), c.sdc.outstanding()), (2, 0));
+}
+
+#[test]
+fn nothing_of_an_aborted_command_appears_later() {
+    let mut c = Cluster::ready();
+    let mut host = Host::attached(&mut c, 1);
+    kill_servers(&mut c);
+    host.write(&mut c, 2, 0xaa);
+    host.abort_last(&mut c, 3, 2);
+    let answer = host.answer(&mut c);
+    assert_eq!((answer.bhs[0], answer.bhs[2], answer.u32(16)), (0x22, 0, 3));
+    start_servers(&mut c);
+    assert!(c.log.ios.is_empty() && host.answers(&mut c).is_empty());
+    host.write(&mut c, 4, 0xbb);
+    assert_eq!((host.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbb));
+}
+
+#[test]
+fn a_command_without_a_primary_is_to_be_repeated_after_a_while_and_is_not_done() {
+    let mut c = Cluster::ready();
+    let mut host = Host::attached(&mut c, 1);
+    kill_servers(&mut c);
+    host.write(&mut c, 2, 0xaa);
+    c.pass(ms(19_900));
+    assert!(host.answers(&mut c).is_empty());
+    c.pass(ms(200));
+    assert_eq!(host.answer(&mut c).result(), Err(NO_PRIMARY));
+    assert_eq!(c.sdc.outstanding(), 0);
+    start_servers(&mut c);
+    assert!(c.log.ios.is_empty(), "{:?}", c.log.ios);
+    host.write(&mut c, 3, 0xbb);
+    assert_eq!((host.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbb));
+}
+
+#[test]
+fn a_write_without_space_is_to_be_repeated_after_a_while_and_is_not_done() {
+    let mut c = Cluster::ready();
+    let mut host = Host::attached(&mut c, 1);
+    c.full = true;
+    host.write(&mut c, 2, 0xaa);
+    c.pass(ms(19_900));
+    assert!(host.answers(&mut c).is_empty());
+    c.pass(ms(300));
+    assert_eq!(host.answer(&mut c).result(), Err(NO_SPACE));
+    c.full = false;
+    c.pass(Duration::from_secs(10));
+    assert!(c.data.iter().all(|byte| *byte == 0));
+    host.write(&mut c, 3, 0xbb);
+    assert_eq!((host.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbb));
+}

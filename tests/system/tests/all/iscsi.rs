@@ -1,0 +1,247 @@
+//! Volumes over iSCSI, with stock initiators: libiscsi's programs and QEMU.
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use system::bytes::Random;
+use system::{Cluster, MIB, Options, case, free_port, gabion, secs, shell, tool, wait};
+
+/// A cluster that serves iSCSI.
+struct Portal {
+    cluster: Cluster,
+    /// `IP:PORT`.
+    at: String,
+}
+
+impl Portal {
+    fn start(volumes: &'static [&'static str], device: &'static str) -> Result<Portal> {
+        let at = format!("127.0.0.1:{}", free_port()?);
+        // Options live as long as the test.
+        let more: &'static [&'static str] =
+            Box::leak(vec!["--iscsi", &*String::leak(at.clone())].into_boxed_slice());
+        let options = Options { volumes, device, more, ..Options::default() };
+        Ok(Portal { cluster: Cluster::start(&options)?, at })
+    }
+
+    /// Returns a volume's URI as `status --json` has it.
+    fn uri(&self, volume: &str) -> Result<String> {
+        let status = self.cluster.status()?;
+        let volumes = status["volumes"].as_array().context("volumes are a list")?;
+        let volume = volumes.iter().find(|v| v["name"] == volume).context("the volume")?;
+        Ok(volume["iscsi_uris"][0].as_str().context("it has a URI of iSCSI")?.to_owned())
+    }
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().expect("a temporary path is text")
+}
+
+/// Data, a hole, and data that ends in the middle of a unit and of a block.
+fn content(len: usize) -> Vec<u8> {
+    let mut content = Random::new(1).bytes(len / 2 + 1536);
+    content.resize(len * 3 / 4, 0);
+    content.extend(Random::new(2).bytes(len - content.len()));
+    content
+}
+
+#[test]
+fn what_up_prints_of_iscsi_works_as_printed() {
+    case(|| {
+        let portal = Portal::start(&["vol1:512MiB"], "ram:1GiB")?;
+        let printed = &portal.cluster.printed;
+        let line = |what: &str| -> Result<String> {
+            let mut lines = printed.lines().map(str::trim).filter(|line| line.starts_with(what));
+            let found = lines.find(|line| line.contains("iscsi:"));
+            Ok(found.with_context(|| format!("no `{what}` in {printed}"))?.to_owned())
+        };
+        let listed = shell(&line("iscsi-ls")?)?.ok()?;
+        ensure!(listed.contains("Target:iqn.2026-11.io.github.gabion:"), "{listed}");
+        ensure!(listed.contains(&portal.at) && listed.contains("Lun:0"), "{listed}");
+        let info = shell(&line("qemu-img info")?)?.ok()?;
+        ensure!(info.contains("512 MiB"), "{info}");
+        let list = portal.cluster.say("volume list")?.ok()?;
+        ensure!(list.contains(&portal.uri("vol1")?), "{list}");
+        let status = portal.cluster.say("status")?.ok()?;
+        ensure!(status.contains(&format!("iscsi://{}", portal.at)), "{status}");
+        Ok(())
+    });
+}
+
+#[test]
+fn initiators_see_sizes_and_identifiers() {
+    case(|| {
+        let portal = Portal::start(&["vol1:512MiB", "logs:3MiB"], "ram:1GiB")?;
+        let uri = portal.uri("logs")?;
+        let size = tool("iscsi-readcapacity16", ["-s", &uri])?.ok()?;
+        ensure!(size.trim() == (3 * MIB).to_string(), "{size}");
+        let inquiry = tool("iscsi-inq", [&uri])?.ok()?;
+        ensure!(inquiry.contains("GABION"), "{inquiry}");
+        let target = uri.split('/').nth(3).context("a target")?;
+        let page = tool("iscsi-inq", ["-e", "1", "-c", "0x83", &uri])?.ok()?;
+        ensure!(page.contains(&format!("{target},L,0x0000000000000000")), "{page}");
+        let listed = tool("iscsi-ls", [&format!("iscsi://{}", portal.at)])?.ok()?;
+        ensure!(listed.matches("Target:").count() == 2, "{listed}");
+        Ok(())
+    });
+}
+
+#[test]
+fn qemu_img_brings_back_every_byte_while_a_server_dies() {
+    case(|| {
+        let portal = Portal::start(&["vol1:64MiB"], "file:1GiB")?;
+        let cluster = &portal.cluster;
+        let (uri, input) = (portal.uri("vol1")?, cluster.folder.join("in"));
+        let content = content(64 * MIB as usize);
+        fs::write(&input, &content)?;
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| -> Result<()> {
+            let faults = scope.spawn(|| -> Result<u32> {
+                let mut faults = 0;
+                while !done.load(Ordering::Relaxed) {
+                    let n = 1 + faults % 3;
+                    cluster.kill(&format!("sds{n}"))?;
+                    thread::sleep(secs(1));
+                    cluster.start_sds(n)?;
+                    cluster.wait_state("healthy", secs(60))?;
+                    faults += 1;
+                }
+                Ok(faults)
+            });
+            let rounds = || -> Result<()> {
+                for _ in 0..3 {
+                    let to = ["convert", "-n", "-f", "raw", "-O", "raw", path(&input), &uri];
+                    tool("qemu-img", to)?.ok()?;
+                    let same = ["compare", "-f", "raw", "-F", "raw", path(&input), &uri];
+                    tool("qemu-img", same)?.ok()?;
+                }
+                Ok(())
+            };
+            let outcome = rounds();
+            done.store(true, Ordering::Relaxed);
+            let faults = faults.join().expect("no panic")?;
+            ensure!(faults > 0, "nothing was killed");
+            outcome
+        })?;
+        cluster.verify("vol1", &content)?;
+        let output = cluster.folder.join("out");
+        tool("qemu-img", ["convert", "-f", "raw", "-O", "raw", &uri, path(&output)])?.ok()?;
+        ensure!(fs::read(&output)? == content, "qemu-img read something else");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_volume_is_seen_alike_over_iscsi_and_nbd_and_ends_when_it_is_unmapped() {
+    case(|| {
+        let portal = Portal::start(&["vol1:32MiB"], "ram:1GiB")?;
+        let (uri, input) = (portal.uri("vol1")?, portal.cluster.folder.join("in"));
+        let content = content(32 * MIB as usize);
+        portal.cluster.fill("vol1", &content)?;
+        fs::write(&input, &content)?;
+        let compare = ["compare", "-f", "raw", "-F", "raw", path(&input), &uri];
+        tool("qemu-img", compare)?.ok()?;
+        portal.cluster.say("volume unmap vol1")?.ok()?;
+        let gone = tool("iscsi-readcapacity16", ["-s", &uri])?;
+        ensure!(gone.code != 0, "an unmapped volume was served: {}", gone.stdout);
+        portal.cluster.say("volume map vol1")?.ok()?;
+        tool("qemu-img", compare)?.ok()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn who_does_not_show_its_secret_is_not_let_in() {
+    case(|| {
+        let portal = Portal::start(&["vol1:32MiB"], "file:1GiB")?;
+        let (cluster, uri) = (&portal.cluster, portal.uri("vol1")?);
+        let secrets = cluster.folder.join("secrets.toml");
+        let host = "host = { user = \"db1\", secret = \"secretsecret\" }\n";
+        fs::write(&secrets, format!("{host}target = {{ user = \"t\", secret = \"othersecret1\" }}"))?;
+        fs::set_permissions(&secrets, fs::Permissions::from_mode(0o640))?;
+        let config = cluster.file("config/sdc.toml");
+        let text = fs::read_to_string(&config)?;
+        fs::write(&config, format!("{text}iscsi_secrets = {:?}\n", path(&secrets)))?;
+        let run = |code: i32| gabion(["sdc", "run", "--config", path(&config)])?.fails(code, &["0600"]);
+        cluster.kill("sdc")?;
+        run(1)?;
+        fs::set_permissions(&secrets, fs::Permissions::from_mode(0o600))?;
+        cluster.say("sdc start")?.ok()?;
+        let with = |who: &str, more: &str| -> Result<i32> {
+            let uri = uri.replace("iscsi://", &format!("iscsi://{who}")) + more;
+            Ok(tool("iscsi-readcapacity16", ["-s", &uri])?.code)
+        };
+        wait("the SDC serves", secs(20), || {
+            Ok((with("db1%secretsecret@", "")? == 0).then_some(()))
+        })?;
+        ensure!(with("", "")? != 0, "a host without a secret was let in");
+        ensure!(with("db1%secretsecreT@", "")? != 0, "a wrong secret was taken");
+        ensure!(with("db2%secretsecret@", "")? != 0, "a wrong name was taken");
+        let own = |secret: &str| format!("?target_user=t&target_password={secret}");
+        ensure!(with("db1%secretsecret@", &own("othersecret1"))? == 0, "mutual CHAP failed");
+        ensure!(with("db1%secretsecret@", &own("othersecret2"))? != 0, "libiscsi took a wrong one");
+        Ok(())
+    });
+}
+
+/// One outcome of a test of `iscsi-test-cu`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outcome {
+    Passed,
+    Skipped,
+    Failed,
+}
+
+/// Reads the outcomes of `iscsi-test-cu -n`: a test's line ends with `passed` or `FAILED`, and a
+/// test that was left out says so.
+fn outcomes(printed: &str) -> Vec<(String, Outcome)> {
+    let (mut suite, mut found) = (String::new(), Vec::<(String, Outcome)>::new());
+    let mut skips = false;
+    for line in printed.lines().map(str::trim) {
+        if let Some(name) = line.strip_prefix("Suite: ") {
+            suite = name.to_owned();
+        } else if let Some(name) = line.strip_prefix("Test: ") {
+            let name = name.split([' ', '.']).next().unwrap_or_default();
+            found.push((format!("{suite}.{name}"), Outcome::Passed));
+            skips = false;
+        }
+        let Some((_, outcome)) = found.last_mut() else { continue };
+        skips |= line.contains("[SKIPPED]");
+        if line.contains("...FAILED") || line.ends_with("FAILED") {
+            *outcome = Outcome::Failed;
+        } else if skips && *outcome == Outcome::Passed {
+            *outcome = Outcome::Skipped;
+        }
+    }
+    found
+}
+
+/// Tests that no target of 512-byte sectors on larger blocks can pass: they ask for the state of
+/// sector i + 1, and want an answer that begins at the next block.
+const IMPOSSIBLE: &[&str] = &["GetLBAStatus.UnmapSingle"];
+
+#[test]
+fn the_suite_of_libiscsi_passes() {
+    case(|| {
+        let portal = Portal::start(&["vol1:512MiB"], "ram:1GiB")?;
+        let uri = portal.uri("vol1")?;
+        let ran = tool("iscsi-test-cu", ["-d", "-n", "-t", "ALL", &uri])?;
+        let all = outcomes(&ran.stdout);
+        let of = |kind: Outcome| -> BTreeSet<&str> {
+            all.iter().filter(|(_, o)| *o == kind).map(|(name, _)| name.as_str()).collect()
+        };
+        let failed: Vec<&str> =
+            of(Outcome::Failed).into_iter().filter(|name| !IMPOSSIBLE.contains(name)).collect();
+        if !failed.is_empty() {
+            bail!("failed: {failed:?}\n{}\n{}", ran.stdout, ran.stderr);
+        }
+        ensure!(of(Outcome::Passed).len() >= 140, "{all:?}");
+        let status: Value = portal.cluster.status()?;
+        ensure!(status["state"] == "healthy", "{status:#}");
+        Ok(())
+    });
+}
