@@ -8,7 +8,7 @@
 //! The trailer is a frame of its own because buffers come in powers of two: a body of 64 KiB and
 //! 4 bytes would take a larger one.
 //!
-//! Invariants: the result depends only on the bytes and on [`IscsiFramer::mode`], not on how they
+//! Invariants: the result depends only on the bytes and on the mode, not on how they
 //! arrived; a length is only believed after its header digest; a body is never longer than the
 //! limits allow, and 8 KiB in the login phase.
 //!
@@ -71,11 +71,6 @@ impl IscsiFramer {
     pub fn new(limits: &Limits) -> IscsiFramer {
         IscsiFramer { mode: Mode::default(), segment: limits.iscsi_segment, trailer: 0 }
     }
-
-    /// Changes the mode, as [`Action::Reframe`](crate::Action::Reframe) asks.
-    pub fn mode(&mut self, number: u32) {
-        self.mode = Mode::of(number);
-    }
 }
 
 impl Framer for IscsiFramer {
@@ -118,5 +113,9 @@ impl Framer for IscsiFramer {
         let body = data as usize;
         self.trailer = self.mode.trailer(body);
         Ok(Framing::Frame { head, body })
+    }
+
+    fn set_mode(&mut self, mode: u32) {
+        self.mode = Mode::of(mode);
     }
 }
