@@ -40,9 +40,9 @@ pub enum Action {
         /// The request.
         request: BlockRequest,
     },
-    /// End the requests whose tags have the same low 32 bits as this one: nothing of them may take
-    /// effect after anything that is asked from now on (rule R16). Then call the session's
-    /// `withdrawn`. No `done` for them follows. Not used by NBD.
+    /// End the requests and questions whose tags have the same low 32 bits as this one: nothing of
+    /// them may take effect after anything that is asked from now on (rule R16). Then call the
+    /// session's `withdrawn`. No `done` for them follows. Not used by NBD.
     Withdraw {
         /// The tag of one of them.
         tag: u64,

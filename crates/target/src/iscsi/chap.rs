@@ -7,6 +7,7 @@
 //!
 //! Not here: the negotiation of `AuthMethod`, which is in `login`, and where secrets come from.
 
+use super::keys::number;
 use alloc::string::String;
 use alloc::vec::Vec;
 use md5::Md5;
@@ -111,7 +112,7 @@ impl Chap {
         let answer = match (value("CHAP_I"), value("CHAP_C")) {
             (None, None) => Pairs::new(),
             (Some(id), Some(challenge)) => {
-                let id = id.parse().map_err(|_| Refused)?;
+                let id = number(id).and_then(|id| u8::try_from(id).ok()).ok_or(Refused)?;
                 let challenge = binary(challenge).ok_or(Refused)?;
                 let (name, secret) = credentials.own.ok_or(Refused)?;
                 if challenge == self.challenge || secret == credentials.secret {

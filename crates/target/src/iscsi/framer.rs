@@ -8,9 +8,9 @@
 //! The trailer is a frame of its own because buffers come in powers of two: a body of 64 KiB and
 //! 4 bytes would take a larger one.
 //!
-//! Invariants: the result depends only on the bytes and on [`IscsiFramer::mode`], not on how they
-//! arrived; a length is only believed after its header digest; a body is never longer than the
-//! limits allow, and 8 KiB in the login phase.
+//! Invariants: the result depends only on the bytes and on the mode, not on how they arrived; a
+//! length is only believed after its header digest; a body is never longer than the limits allow,
+//! and 8 KiB in the login phase.
 //!
 //! A PDU with more additional header segments than a head has room for comes as one frame with a
 //! head of 48 bytes, and everything else as its body: the session rejects it. The framer knows

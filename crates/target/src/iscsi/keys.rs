@@ -250,7 +250,7 @@ impl Answer<'_> {
 }
 
 /// Returns the number that a value says, in decimal or hexadecimal digits.
-fn number(value: &str) -> Option<u32> {
+pub(crate) fn number(value: &str) -> Option<u32> {
     let (digits, radix) = match value.strip_prefix("0x").or(value.strip_prefix("0X")) {
         Some(digits) => (digits, 16),
         None => (value, 10),

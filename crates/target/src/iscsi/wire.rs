@@ -178,10 +178,11 @@ impl Turn<'_> {
     }
 
     fn send_parts(&mut self, bytes: &Bytes, body: Buf) {
-        let trailer = Bytes::trailer(self.wire.mode, &body);
+        let mode = self.wire.mode;
+        let trailer = (mode.trailer(body.len()) > 0).then(|| Bytes::trailer(mode, &body).head());
         self.ask(Action::Send { head: bytes.head(), body });
-        if !trailer.is_empty() {
-            self.ask(Action::Send { head: trailer.head(), body: Buf::EMPTY });
+        if let Some(head) = trailer {
+            self.ask(Action::Send { head, body: Buf::EMPTY });
         }
     }
 }

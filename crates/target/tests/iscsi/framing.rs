@@ -12,7 +12,7 @@ fn mode(header_digest: bool, data_digest: bool) -> Mode {
 /// Splits a stream of which the first `first` bytes arrive together, and then single bytes.
 fn cut(stream: &[u8], first: usize, mode: Mode) -> (Vec<(usize, usize)>, Option<FrameError>) {
     let mut framer = IscsiFramer::new(&Limits::SHIPPED);
-    framer.mode(mode.number());
+    framer.set_mode(mode.number());
     let (mut frames, mut start, mut there) = (Vec::new(), 0, first);
     loop {
         match framer.frame(&stream[start..there.max(start)]) {

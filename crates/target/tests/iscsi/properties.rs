@@ -7,7 +7,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use seam::BlockError;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use target::Cleared;
 
 const NOBODY: u32 = 0xffff_ffff;
@@ -169,89 +169,111 @@ proptest! {
         prop_assert_eq!(rig.pool.used(), 0);
     }
 
-    /// For any commands of an honest initiator, any order and result of completions, aborts and
-    /// resets: a command has one answer, or was aborted, and what is written arrives.
+    /// For any commands of an honest initiator, any order of completions, aborts and withdrawals:
+    /// a command has one answer, or was aborted and has none, and what is written arrives.
     #[test]
     fn every_command_has_exactly_one_answer(
-        steps in vec((0u8..8, 0u32..60, 0u16..129, any::<Index>(), any::<bool>()), 1..50),
+        steps in vec((0u8..8, 0u16..121, any::<Index>(), any::<bool>()), 1..50),
         segment in prop_oneof![Just(512usize), Just(8192), Just(1000), 500usize..8193],
     ) {
-        let limits = Limits::TEST_MIN;
-        let mut rig = Rig::full(&limits, &[]);
-        rig.serves = false;
-        let data = vec![0xa5; 65536];
-        let (mut open, mut aborted, mut asking) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        let (mut itt, mut window) = (10, 4);
-        let last = steps[0].3;
-        let mut steps = steps.into_iter();
-        loop {
-            let more = steps.next();
-            let (what, lba, blocks, index, all) =
-                more.unwrap_or((7, 0, 0, last, true));
-            match what {
-                0 | 1 if open.len() < window => {
-                    rig.ask(Request::command(itt, 0xc0, u32::from(blocks) * 512, &read10(lba, blocks)));
-                    open.insert((itt, rig.cmd_sn - 1));
-                    itt += 1;
-                }
-                2 | 3 if open.len() < window => {
-                    let len = usize::from(blocks) * 512;
-                    let immediate = len.min(index.index(8193));
-                    rig.write(itt, &write10(lba, blocks), &data[..len], immediate);
-                    open.insert((itt, rig.cmd_sn - 1));
-                    itt += 1;
-                }
-                4 if !open.is_empty() => {
-                    let &(task, sn) = open.iter().nth(index.index(open.len())).unwrap();
-                    rig.ask(Request::management(1_000_000 + itt, 1, task, sn));
-                    aborted.insert(task);
-                    itt += 1;
-                }
-                5 if lba < 8 => {
-                    rig.ask(Request::management(1_000_000 + itt, 2, NOBODY, 0));
-                    aborted.extend(open.iter().map(|(task, _)| *task));
-                    itt += 1;
-                }
-                6 if !asking.is_empty() => {
-                    let r2t: Pdu = asking.remove(index.index(asking.len()));
-                    rig.give(&r2t, &data, segment);
-                }
-                _ if !rig.asked.is_empty() => rig.serve(index.index(rig.asked.len())),
-                _ => {}
+        let mut host = Host::new(segment);
+        for (what, blocks, index, withdraws) in &steps {
+            host.step(*what, *blocks, index);
+            if *withdraws {
+                withdraw(&mut host.rig);
             }
-            if all {
-                withdraw(&mut rig);
-            }
-            for answer in rig.answers() {
-                match answer.opcode() {
-                    0x31 => asking.push(answer),
-                    0x25 if answer.bhs[1] & 1 == 0 => {}
-                    0x21 | 0x25 => {
-                        let task = answer.itt();
-                        prop_assert!(open.iter().any(|(of, _)| *of == task), "answered twice");
-                        open.retain(|(of, _)| *of != task);
-                        // The command was answered before its abort came.
-                        aborted.remove(&task);
-                    }
-                    0x22 => {
-                        prop_assert!(matches!(answer.bhs[2], 0 | 1));
-                        open.retain(|(of, _)| !aborted.contains(of));
-                    }
-                    opcode => prop_assert!(false, "{opcode:x}"),
-                }
-            }
-            window = 4;
-            prop_assert!(!rig.session.is_closed(), "{:?}", rig.told);
-            if more.is_none() {
-                if let Some(r2t) = asking.pop() {
-                    rig.give(&r2t, &data, segment);
-                } else if rig.asked.is_empty() && rig.told.is_empty() {
-                    break;
-                }
-            }
+            host.read_answers();
         }
-        prop_assert!(open.is_empty(), "{open:?}");
+        while !host.asking.is_empty() || !host.rig.asked.is_empty() || !host.rig.told.is_empty() {
+            host.step(if host.asking.is_empty() { 7 } else { 6 }, 0, &steps[0].2);
+            withdraw(&mut host.rig);
+            host.read_answers();
+        }
+        let rig = host.rig;
+        prop_assert!(host.open.is_empty(), "{:?}", host.open);
         prop_assert_eq!((rig.session.in_flight(), rig.session.bytes()), (0, (0, 0)));
         prop_assert_eq!(rig.pool.used(), 0);
+        prop_assert!(host.written.iter().all(|(start, data)| rig.disk[*start..].starts_with(data)));
+    }
+}
+
+/// An honest initiator. Each of its writes has a range of its own.
+struct Host {
+    rig: Rig,
+    segment: usize,
+    itt: u32,
+    /// The last number that a command may have.
+    max: u32,
+    /// Commands that are neither answered nor aborted: tag, number, and start and data of a write.
+    open: BTreeMap<u32, (u32, usize, Vec<u8>)>,
+    /// R2Ts that are not answered.
+    asking: Vec<Pdu>,
+    /// Data that has to be on the volume.
+    written: Vec<(usize, Vec<u8>)>,
+}
+
+impl Host {
+    fn new(segment: usize) -> Host {
+        let mut rig = Rig::full(&Limits::TEST_MIN, &[]);
+        rig.serves = false;
+        let max = rig.cmd_sn + 3;
+        let (open, asking, written) = (BTreeMap::new(), Vec::new(), Vec::new());
+        Host { rig, segment, itt: 0, max, open, asking, written }
+    }
+
+    fn step(&mut self, what: u8, blocks: u16, index: &Index) {
+        let (rig, itt) = (&mut self.rig, self.itt);
+        let (lba, sn) = (itt * 120, rig.cmd_sn);
+        let len = usize::from(blocks) * 512;
+        match what {
+            0..4 if sn > self.max => {}
+            0 | 1 => {
+                rig.ask(Request::command(itt, 0xc0, len as u32, &read10(lba, blocks)));
+                self.open.insert(itt, (sn, 0, Vec::new()));
+                self.itt += 1;
+            }
+            2 | 3 => {
+                let data = vec![itt as u8 ^ 0x5a; len];
+                rig.write(itt, &write10(lba, blocks), &data, index.index(8193));
+                self.open.insert(itt, (sn, lba as usize * 512, data));
+                self.itt += 1;
+            }
+            4 if !self.open.is_empty() => {
+                let task = *self.open.keys().nth(index.index(self.open.len())).unwrap();
+                let (task_sn, ..) = self.open.remove(&task).unwrap();
+                self.asking.retain(|r2t| r2t.itt() != task || index.index(2) == 0);
+                rig.ask(Request::management(1 << 20, 1, task, task_sn));
+            }
+            5 if blocks < 30 => {
+                self.open.clear();
+                rig.ask(Request::management(1 << 20, 2, NOBODY, 0));
+            }
+            6 if !self.asking.is_empty() => {
+                let r2t = self.asking.remove(index.index(self.asking.len()));
+                let len = (r2t.u32(40) + r2t.u32(44)) as usize;
+                rig.give(&r2t, &vec![r2t.itt() as u8 ^ 0x5a; len], self.segment);
+            }
+            _ if !rig.asked.is_empty() => rig.serve(index.index(rig.asked.len())),
+            _ => {}
+        }
+    }
+
+    fn read_answers(&mut self) {
+        for answer in self.rig.answers() {
+            self.max = answer.u32(32);
+            match answer.opcode() {
+                0x31 => self.asking.push(answer),
+                0x25 if answer.bhs[1] & 1 == 0 => {}
+                0x21 | 0x25 => {
+                    let open = self.open.remove(&answer.itt());
+                    let (_, start, data) = open.expect("answered twice, or though aborted");
+                    assert_eq!((answer.status(), answer.residual()), ((0, None), 0));
+                    self.written.push((start, data));
+                }
+                0x22 => assert_eq!(answer.bhs[2], 0),
+                _ => panic!("{answer:?}"),
+            }
+        }
+        assert!(!self.rig.session.is_closed(), "{:?}", self.rig.told);
     }
 }

@@ -320,7 +320,7 @@ impl Rig {
                     assert_eq!(request.body.len(), body as usize);
                     self.asked.push((tag, request));
                 }
-                Action::Reframe { mode } => self.framer.mode(mode),
+                Action::Reframe { mode } => self.framer.set_mode(mode),
                 Action::Refresh => refresh = true,
                 Action::Withdraw { tag } => self.told.push(Told::Withdraw(tag)),
                 Action::Ask { tag, question } => self.told.push(Told::Ask(tag, question)),

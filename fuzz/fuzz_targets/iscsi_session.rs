@@ -1,0 +1,271 @@
+//! Arbitrary bytes as the stream of an iSCSI initiator, in any pieces, with any order of
+//! completions.
+//!
+//! Checked: no panic; the framer keeps its contract and does not depend on the pieces; nothing
+//! happens after a close; the limits hold; all memory is freed.
+//!
+//! Input: one byte for the mode, then a script of control bytes, each followed by bytes of the
+//! stream. The content of the answers is not checked here (`crates/target/tests/iscsi` does that).
+#![no_main]
+
+use base::time::Duration;
+use base::{ClusterId, Limits, Time, VolumeId};
+use libfuzzer_sys::fuzz_target;
+use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer, Framing};
+use target::iscsi::{
+    Asked, Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Target, Targets,
+};
+use target::scsi::{Format, Path, Unit};
+use target::{Action, Cleared};
+
+const SIZE: u64 = 16 << 20;
+
+struct Hosts {
+    chap: bool,
+    format: Format,
+}
+
+impl Targets for Hosts {
+    fn find(&self, name: &str) -> Option<Target> {
+        let unit = Unit {
+            cluster: ClusterId(1),
+            volume: VolumeId(7),
+            size: SIZE,
+            read_only: false,
+            format: self.format,
+            transfer: Limits::TEST_MIN.scsi_transfer,
+            target: "t".into(),
+            port: 1,
+            path: Path::Optimized,
+            compare_write: false,
+            reservations: true,
+        };
+        (name == "t").then(|| Target { unit, alias: "vol".into() })
+    }
+
+    fn each(&self, _: &str, visit: &mut dyn FnMut(&str)) {
+        (0..200).for_each(|_| visit("t"));
+    }
+
+    fn portals(&self, _: &str, visit: &mut dyn FnMut(Portal)) {
+        visit(Portal { address: ([10, 0, 0, 1], 3260).into(), group: 1 });
+    }
+
+    fn admits(&self, initiator: &str, _: &str) -> bool {
+        initiator != "x"
+    }
+
+    fn credentials(&self, _: &str, _: Option<&str>) -> Option<Credentials<'_>> {
+        let own = Some(("t", &b"othersecret1"[..]));
+        self.chap.then_some(Credentials { user: "u", secret: b"secretsecret", own })
+    }
+
+    fn sessions(&self, visit: &mut dyn FnMut(&Nexus)) {
+        let (initiator, volume) = ("i".into(), Some(VolumeId(7)));
+        visit(&Nexus { initiator, isid: [0; 6], tsih: 5, volume, cid: 0 });
+    }
+
+    fn closed(&self, _: &str, _: Option<&str>) -> Option<Closed> {
+        None
+    }
+}
+
+struct Owner {
+    session: Session,
+    framer: IscsiFramer,
+    pool: BufPool,
+    hosts: Hosts,
+    out: Vec<Action>,
+    asked: Vec<(u64, BlockRequest)>,
+    questions: Vec<u64>,
+    withdrawing: Vec<u64>,
+    clearing: bool,
+    refreshing: bool,
+    closed: bool,
+    seconds: u64,
+}
+
+impl Owner {
+    fn act(&mut self) {
+        for action in self.out.drain(..) {
+            assert!(!self.closed, "{action:?} after the close");
+            match action {
+                Action::Send { head, .. } => assert!(!head.as_slice().is_empty()),
+                Action::Request { tag, request } => {
+                    let end = request.at + u64::from(request.len);
+                    assert!(end <= SIZE && end % 512 == 0 && request.at % 512 == 0);
+                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
+                    assert_eq!(request.body.len(), body as usize);
+                    self.asked.push((tag, request));
+                }
+                Action::Withdraw { tag } => {
+                    self.asked.retain(|(of, _)| *of as u32 != tag as u32);
+                    self.questions.retain(|of| *of as u32 != tag as u32);
+                    self.withdrawing.push(tag);
+                }
+                Action::Ask { tag, .. } => self.questions.push(tag),
+                Action::Reframe { mode } => self.framer.set_mode(mode),
+                Action::Clear { .. } => self.clearing = true,
+                Action::Refresh => self.refreshing = true,
+                Action::Reinstate { tsih } => assert_eq!(tsih, 5),
+                Action::Close { .. } => self.closed = true,
+                Action::Pause | Action::Resume => panic!("reading never stops"),
+            }
+        }
+        let limits = Limits::TEST_MIN;
+        let (solicited, reading) = self.session.bytes();
+        assert!(solicited <= limits.iscsi_solicited.into());
+        assert!(reading <= u64::from(limits.scsi_transfer) * 2);
+        assert!(self.session.in_flight() <= limits.iscsi_window as usize + 8);
+        assert!(self.pool.used() <= 4 << 20, "{} bytes", self.pool.used());
+    }
+
+    fn frame(&mut self, head: &[u8], body: &[u8]) {
+        let body = self.pool.copy(body);
+        self.session.frame(head, body, &self.hosts, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    fn done(&mut self, pick: u8) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let (tag, request) = self.asked.swap_remove(pick as usize % self.asked.len());
+        let result = match (pick % 16, request.kind) {
+            (15, _) => Err(BlockError::Lost),
+            (14, BlockKind::Read) => Ok(self.pool.zeroed(3)),
+            (13, _) => Err(BlockError::NoSuchVolume),
+            (_, BlockKind::Read) => Ok(self.pool.zeroed(request.len as usize)),
+            (_, BlockKind::Extents) => {
+                Ok(self.pool.copy(&vec![pick; request.len as usize / 4096 / 8 + 2]))
+            }
+            _ => Ok(seam::Buf::EMPTY),
+        };
+        drop(request);
+        self.session.done(tag, result, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    /// Something that is not a frame happens.
+    fn happen(&mut self, what: u8) {
+        let (session, pool, out) = (&mut self.session, &self.pool, &mut self.out);
+        match what % 16 {
+            0..7 => return self.done(what),
+            7 if self.refreshing => {
+                self.refreshing = false;
+                session.refreshed(&self.hosts, pool, out);
+            }
+            8 | 9 => {
+                if let Some(tag) = self.withdrawing.pop() {
+                    session.withdrawn(tag, pool, out);
+                }
+            }
+            10 => {
+                if let Some(tag) = self.questions.pop() {
+                    session.asked(tag, Asked::Nobody, pool, out);
+                }
+            }
+            11 if self.clearing => {
+                self.clearing = false;
+                session.others_cleared(pool, out);
+            }
+            12 => session.cleared(Cleared::Unit, pool, out),
+            13 => {
+                self.seconds += u64::from(what / 16);
+                let now = Time::ZERO + Duration::from_secs(self.seconds);
+                session.tick(now, pool, out);
+            }
+            14 if what == 0x3e => session.shutdown(pool, out),
+            _ => {}
+        }
+        self.act();
+    }
+}
+
+/// Returns the next frame's lengths. Feeds the framer ever more bytes: its answer must not depend
+/// on how many.
+fn cut(framer: &mut IscsiFramer, stream: &[u8], piece: usize) -> Option<(usize, usize)> {
+    let whole = framer.clone().frame(stream);
+    let mut there = 0;
+    loop {
+        match framer.frame(&stream[..there]) {
+            Ok(Framing::Need(n)) => {
+                assert!(n > there && n <= 128);
+                if there == stream.len() {
+                    assert!(matches!(whole, Ok(Framing::Need(_))));
+                    return None;
+                }
+                there = (there + piece).min(stream.len());
+            }
+            Ok(Framing::Frame { head, body }) => {
+                assert_eq!(whole, Ok(Framing::Frame { head, body }));
+                assert!(head <= there && (1..=128).contains(&head) && body <= 16 << 10);
+                return Some((head, body));
+            }
+            Err(why) => {
+                assert_eq!(whole, Err(why));
+                return None;
+            }
+        }
+    }
+}
+
+/// Logs in.
+fn enter(owner: &mut Owner, discovery: bool) {
+    let text: &[u8] = if discovery {
+        b"InitiatorName=i\0SessionType=Discovery\0"
+    } else {
+        b"InitiatorName=i\0TargetName=t\0InitialR2T=No\0\0"
+    };
+    let mut head = [0; 48];
+    (head[0], head[1], head[7], head[13]) = (0x43, 0x87, text.len() as u8, 1);
+    let trailer = text.len().wrapping_neg() & 3;
+    owner.frame(&head, text);
+    if trailer > 0 {
+        owner.frame(&[0; 3][..trailer], b"");
+    }
+    owner.happen(7);
+    assert!(owner.session.nexus().is_some());
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&mode, script)) = input.split_first() else { return };
+    let limits = Limits::TEST_MIN;
+    let pool = BufPool::new(1 << 20);
+    let format = if mode & 16 == 0 { Format::Native512 } else { Format::Native4k };
+    let mut owner = Owner {
+        session: Session::new(&limits, Opening { tsih: 1, secret: [7; 33] }),
+        framer: IscsiFramer::new(&limits),
+        pool: pool.clone(),
+        hosts: Hosts { chap: mode & 7 == 1, format },
+        out: Vec::new(),
+        asked: Vec::new(),
+        questions: Vec::new(),
+        withdrawing: Vec::new(),
+        clearing: false,
+        refreshing: false,
+        closed: false,
+        seconds: 0,
+    };
+    if mode & 7 > 1 {
+        enter(&mut owner, mode & 7 == 2);
+    }
+    let mut rest = script;
+    while let Some((&control, stream)) = rest.split_first() {
+        rest = stream;
+        if control >> 6 < 2 {
+            owner.happen(control & 63);
+            continue;
+        }
+        let piece = 1 + (control & 63) as usize;
+        let Some((head, body)) = cut(&mut owner.framer, stream, piece) else { break };
+        if head + body > stream.len() {
+            break; // The initiator left within a frame.
+        }
+        let (frame, behind) = stream.split_at(head + body);
+        owner.frame(&frame[..head], &frame[head..]);
+        rest = behind;
+    }
+    drop(owner);
+    assert_eq!(pool.used(), 0);
+});
