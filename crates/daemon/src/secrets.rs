@@ -52,7 +52,8 @@ pub fn read(path: &Path) -> Result<Chap> {
 
 fn parse(text: &str) -> Result<Chap> {
     // The whole error would quote the line.
-    let file: File = toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))?;
+    let file: File =
+        toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))?;
     let host = secret("host", file.host)?;
     let own = file.target.map(|entry| secret("target", entry)).transpose()?;
     if own.as_ref().is_some_and(|own| own.secret == host.secret) {
@@ -80,7 +81,8 @@ mod tests {
 
     #[test]
     fn secrets_that_are_short_or_the_same_are_refused_and_not_shown() {
-        let own = |secret: &str| format!("{HOST}target = {{ user = \"t\", secret = \"{secret}\" }}");
+        let own =
+            |secret: &str| format!("{HOST}target = {{ user = \"t\", secret = \"{secret}\" }}");
         let chap = parse(HOST).unwrap();
         assert_eq!((chap.host.user.as_str(), chap.own), ("db1", None));
         assert_eq!(parse(&own("other 12 bytes")).unwrap().own.unwrap().secret.len(), 14);

@@ -55,7 +55,9 @@ pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
 
 /// Describes how to attach a volume by iSCSI, if that is served.
 fn by_iscsi(report: &Report) -> String {
-    let uri = |v: &admin::report::Volume| v.iscsi_uris.first().map(|uri| (v.iscsi_target.clone(), uri.clone()));
+    let uri = |v: &admin::report::Volume| {
+        v.iscsi_uris.first().map(|uri| (v.iscsi_target.clone(), uri.clone()))
+    };
     let Some((target, uri)) = report.volumes.iter().find_map(uri) else { return String::new() };
     let portal = uri.trim_start_matches("iscsi://").split('/').next().unwrap_or_default();
     format!(
