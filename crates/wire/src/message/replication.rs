@@ -107,9 +107,9 @@ message! {
         group: GroupId, @ 32;
         /// The group's epoch.
         epoch: Epoch, @ 40;
-        /// Offset of the blocks in the unit, in bytes; 0 if there are none.
+        /// Offset of the blocks that were asked for in the unit, in bytes.
         at: u32, @ 84;
-        /// Their length in bytes; 0 if there are none.
+        /// Their length in bytes. The body has them if the result is `Ok`.
         len: u32, @ 88;
         /// The sender, and the version of its map.
         sender: Sender;
