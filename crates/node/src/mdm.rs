@@ -241,7 +241,6 @@ impl Mdm {
         if self.journal.consensus().is_some() {
             let place = (&self.config, &mut self.dials);
             self.peers.keep(now, &mut self.journal, place, out);
-            self.peers.announce(&self.journal, &self.links, out);
             self.journal.tick(now, serves);
         }
         if serves {
@@ -284,6 +283,7 @@ impl Node for Mdm {
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
         self.advance(out);
+        self.peers.announce(&self.journal, &self.links, out);
         if self.journal.may_propose() {
             self.propose(now, out);
             self.advance(out);

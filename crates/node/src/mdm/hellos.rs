@@ -4,7 +4,6 @@
 //! lead. One hello per link is kept.
 
 use super::links::Peer;
-use super::peers::welcome_member;
 use super::{Mdm, work};
 use crate::link::handshake::{check_hello, send_welcome};
 use crate::link::{PeerId, welcome};
@@ -99,7 +98,7 @@ impl Mdm {
         (from.version, from.build) = (version, hello.build);
         self.peers.seat(link, hello.id, hello.secret, &mut self.links, out);
         out.push(Effect::Welcome { link });
-        welcome_member(self.links.peer_link(link), &self.journal, out);
+        self.peers.welcome(self.links.peer_link(link), &self.journal, out);
         Ok(())
     }
 

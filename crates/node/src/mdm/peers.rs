@@ -88,8 +88,9 @@ pub(super) struct Peers {
     /// The members that each member names.
     named: BTreeMap<u32, Vec<(u32, SocketAddr)>>,
     told: BTreeMap<u32, Told>,
-    /// The version of the list of members that was announced to the others.
-    announced: MapVersion,
+    /// The newest list of members that was decided when this MDM last looked, and its version. All
+    /// members were told.
+    decided: (MapVersion, Vec<MdmInfo>),
 }
 
 impl Peers {
@@ -317,15 +318,27 @@ impl Peers {
 
     // ---- sending ----
 
-    /// Sends the list of members to the other members, if it has changed.
+    /// Sends the list of members to the other members, if it has changed and that is decided.
     pub(super) fn announce(&mut self, journal: &Journal, links: &Links, out: &mut Effects) {
-        let now = journal.state().members.changed_at;
-        if core::mem::replace(&mut self.announced, now) == now {
+        let members = &journal.state().members;
+        if !journal.is_decided() || members.changed_at == self.decided.0 {
             return;
         }
+        self.decided = (members.changed_at, members.infos());
         for link in links.which(|l| matches!(l.peer, Peer::Mdm(_))) {
-            welcome_member(links.peer_link(link), journal, out);
+            self.welcome(links.peer_link(link), journal, out);
         }
+    }
+
+    /// Welcomes another member, and tells it the newest list of members that is decided.
+    pub(super) fn welcome(&self, link: PeerLink, journal: &Journal, out: &mut Effects) {
+        let state = journal.state();
+        let mut answer = welcome(state.cluster, Role::Mdm, link.version);
+        answer.mdms = match journal.is_decided() {
+            true => state.members.infos(),
+            false => self.decided.1.clone(),
+        };
+        send_welcome(link.id, &answer, out);
     }
 
     /// Sends messages to members that have welcomed this MDM and have sent their secrets. The
@@ -441,14 +454,6 @@ impl Peers {
             Err(Wrong::Behind { last, known }) => Ok(Some(set_back(me, last, known))),
         }
     }
-}
-
-/// Welcomes another member, and tells it the list of members.
-pub(super) fn welcome_member(link: PeerLink, journal: &Journal, out: &mut Effects) {
-    let state = journal.state();
-    let mut answer = welcome(state.cluster, Role::Mdm, link.version);
-    answer.mdms = state.members.infos();
-    send_welcome(link.id, &answer, out);
 }
 
 fn close(link: LinkId, links: &mut Links, out: &mut Effects) {
