@@ -2,7 +2,8 @@
 //! devices and clients: a session is the link on which the current incarnation has registered.
 //!
 //! Invariants:
-//! - A session lasts until its link is removed, or until its process registers on another link.
+//! - A session lasts until its link is removed, or until its process registers on another link. A
+//!   link has one session at most.
 //! - At most [`ADMINS`] links for orders are open. Any peer may give orders, so when there are too
 //!   many, the oldest link is closed.
 //! - At most [`INPUTS_PER_LINK`] inputs of a link wait.
@@ -251,13 +252,15 @@ impl Links {
     /// stays open until its process sends something and is refused.
     pub(super) fn register(&mut self, link: LinkId, peer: Peer, began: u64) -> Option<LinkId> {
         let session = Session { link, began };
+        let guest = matches!(self.open(link).peer, Peer::Stranger | Peer::Guest(_));
+        assert!(guest, "a link registers one process");
         let before = match peer {
             Peer::Device(device, _) => self.devices.insert(device, session),
             Peer::Sdc(sdc, _) => self.sdcs.insert(sdc, session),
             other => panic!("{other:?} registers nothing"),
         };
         self.open_mut(link).peer = peer;
-        let old = before.map(|s| s.link).filter(|l| *l != link)?;
+        let old = before?.link;
         let same = self.get(old).is_some_and(|l| l.peer == peer);
         same.then(|| self.all.remove(&old).map(|_| old)).flatten()
     }

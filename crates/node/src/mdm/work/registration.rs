@@ -19,6 +19,9 @@ impl Work<'_> {
     /// Registers a device.
     // Long: one match over all outcomes of a registration.
     pub(super) fn register(&mut self, link: LinkId, m: &Register) {
+        if let Err(why) = self.check_first(link) {
+            return self.refuse(link, &why);
+        }
         if let Err(why) = self.check_device(m) {
             return self.turn_away(link, m, why);
         }
@@ -78,7 +81,9 @@ impl Work<'_> {
 
     /// Registers a client.
     pub(super) fn register_sdc(&mut self, link: LinkId, m: &RegisterSdc) {
-        if let Err(why) = check_build(self.state(), &m.name, m.build.as_ref()) {
+        let checked = self.check_first(link);
+        let checked = checked.and_then(|()| check_build(self.state(), &m.name, m.build.as_ref()));
+        if let Err(why) = checked {
             return self.refuse(link, &why);
         }
         let opened = self.links.open(link).opened;
@@ -106,6 +111,17 @@ impl Work<'_> {
         self.watch.sdc_came(sdc, m.build.clone());
         self.seat(link, Peer::Sdc(sdc, incarnation), began);
         self.registered(link, sdc.0, incarnation.0, 0);
+    }
+
+    /// Refuses a second registration on a link: the first one has its session there.
+    fn check_first(&self, link: LinkId) -> Result<(), Refusal> {
+        match self.links.open(link).peer {
+            Peer::Device(..) | Peer::Sdc(..) => {
+                let text = "a process has registered on this link already";
+                Err(refusal(RefusalCode::Unexpected, text))
+            }
+            Peer::Stranger | Peer::Guest(_) | Peer::Mdm(_) => Ok(()),
+        }
     }
 
     /// Starts a session of this incarnation on the link. The incarnation's earlier link is closed.

@@ -432,6 +432,26 @@ fn what_a_life_has_counted_is_not_told_of_the_next() {
     assert_eq!(told(&mut b), Heartbeat { used: 5, ..Heartbeat::default() });
 }
 
+/// The session of the first one would stay when the link is gone.
+#[test]
+fn a_link_registers_one_process() {
+    let (mut b, one, _) = Bench::with_volume(DeviceKind::Ram);
+    b.register(one, "ccc", 3, 13, DeviceKind::Ram);
+    assert_eq!(b.refusal(one).0, RefusalCode::Unexpected);
+    assert_eq!(b.mdm.state().devices.len(), 2);
+    let client = b.say_hello(Role::Sdc);
+    for (name, nonce) in [("c", 1), ("d", 2)] {
+        let register = RegisterSdc { name: name.into(), nonce, ..RegisterSdc::default() };
+        b.send(client, Header::new(Kind::RegisterSdc), &register);
+    }
+    assert_eq!(b.refusal(client).0, RefusalCode::Unexpected);
+    assert_eq!(b.mdm.state().sdcs.len(), 1);
+    let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
+    let connected: Vec<bool> = status.devices.iter().map(|d| d.connected).collect();
+    assert_eq!(connected, [false, true]);
+    assert!(status.sdcs.iter().all(|s| !s.connected));
+}
+
 #[test]
 fn a_registration_that_was_on_its_way_for_long_does_not_win() {
     let mut b = Bench::new();
