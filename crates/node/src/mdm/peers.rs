@@ -267,24 +267,23 @@ impl Peers {
     ) -> Result<(), Unwelcome> {
         let Some(member) = self.links.get(&link).copied() else { return Ok(()) };
         let dialer = self.contacts.get(member).and_then(|c| c.dialer());
-        let up = dialer.and_then(|d| d.up()).filter(|_| matches!(frame, Some(Frame::Welcome(_))));
-        let answer = dialer.zip(frame).and_then(|(dialer, frame)| match up {
-            // A member sends its welcome again when the list of members has changed.
-            Some(_) => Callee::Mdm.answer(&config.dialect, cluster, &frame, body),
-            None => dialer.answer(&config.dialect, cluster, &frame, body),
-        });
+        let up = dialer.and_then(|dialer| dialer.up());
+        let answer = dialer
+            .zip(frame)
+            .and_then(|(dialer, frame)| dialer.answer(&config.dialect, cluster, &frame, body));
         match answer {
-            Some(Answer::Welcome(welcomed)) if up.is_some() => {
-                if up.is_some_and(|up| up.version != welcomed.version) {
-                    return Err(Unwelcome::Wrong(handshake::Wrong::Again));
+            Some(Answer::Welcome(welcomed)) => {
+                let version = welcomed.version;
+                match up {
+                    // A member sends its welcome again when the list of members has changed.
+                    Some(up) if up.version == version => {}
+                    Some(_) => return Err(Unwelcome::Wrong(handshake::Wrong::Version)),
+                    None => {
+                        let contact = self.contacts.change(member).expect("it has answered");
+                        contact.welcomed(version).expect("it has not welcomed this MDM yet");
+                    }
                 }
                 self.note_named(member, &welcomed.message);
-                Ok(())
-            }
-            Some(Answer::Welcome(welcomed)) => {
-                self.note_named(member, &welcomed.message);
-                let contact = self.contacts.change(member).expect("it has answered");
-                contact.welcomed(welcomed.version);
                 Ok(())
             }
             Some(Answer::Refusal(why)) => Err(Unwelcome::Refused(why)),

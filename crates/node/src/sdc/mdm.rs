@@ -214,7 +214,7 @@ impl Sdc {
             return Err(OF_BEFORE.into());
         }
         let version = welcomed.version;
-        self.mdm.finder.dialer_mut().admitted(version);
+        self.mdm.finder.dialer_mut().admitted(version)?;
         let register = RegisterSdc {
             name: self.config.name.clone(),
             nonce: self.config.nonce,

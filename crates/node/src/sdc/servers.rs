@@ -166,7 +166,7 @@ impl Sdc {
         let server = self.servers.change(device).expect("it has answered");
         match &answer {
             Answer::Welcome(welcomed) => {
-                server.welcomed(welcomed.version);
+                server.welcomed(welcomed.version)?;
                 server.about =
                     Server { life: Incarnation(welcomed.message.incarnation), refused: false };
                 let welcome = &welcomed.message;

@@ -117,7 +117,7 @@ impl Sds {
         if knows_less(welcome.map, self.map.version) {
             return Err(OF_BEFORE.into());
         }
-        self.mdm.finder.dialer_mut().admitted(*version);
+        self.mdm.finder.dialer_mut().admitted(*version)?;
         let link = PeerLink::new(link, *version);
         self.mdm.life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return Ok(()) };

@@ -412,7 +412,7 @@ impl Sds {
                 if welcomed.message.incarnation < known.0 {
                     return Err(EARLIER.into());
                 }
-                follower.welcomed(welcomed.version);
+                follower.welcomed(welcomed.version)?;
                 let link = PeerLink::new(link, welcomed.version);
                 self.mirror.as_mut().expect("checked").peer_up(now, from, link, out);
                 Ok(())
