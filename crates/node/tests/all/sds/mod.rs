@@ -737,22 +737,9 @@ impl Bench {
             Kind::Replicate => {
                 let unit = UnitKey { volume: VolumeId(1), index: 0 };
                 let incarnation = Incarnation(life);
-                Replicate {
-                    op: 1,
-                    group,
-                    epoch,
-                    lsn,
-                    commit: Lsn(0),
-                    range: UnitRange { unit, at: 0, len: 512 },
-                    client: ClientWrite { sdc: SdcId(5), incarnation, seq: 1, floor: 1 },
-                    skipped: 0,
-                    fresh: false,
-                    zero: false,
-                    yields: false,
-                    lost: false,
-                    copy: false,
-                }
-                .into()
+                let range = UnitRange { unit, at: 0, len: 512 };
+                let client = ClientWrite { sdc: SdcId(5), incarnation, seq: 1, floor: 1 };
+                Replicate { client, ..Replicate::new(1, group, epoch, lsn, range) }.into()
             }
             other => panic!("no {other:?} of a stream"),
         };
