@@ -303,7 +303,7 @@ impl Peers {
     ) {
         let member = self.links.get(&link).copied();
         if let Some(member) = member.filter(|_| !matches!(why, Unwelcome::Wrong(_))) {
-            self.doubt(member, links, out);
+            self.secret_refused(member, links, out);
         }
     }
 
@@ -365,7 +365,7 @@ impl Peers {
     // ---- receiving ----
 
     /// Adds the link to those of the member. There may be several until one is proven.
-    pub(super) fn seat(
+    pub(super) fn add_link(
         &mut self,
         link: LinkId,
         member: u32,
@@ -379,8 +379,8 @@ impl Peers {
         if told.is_none() {
             self.told.insert(member, Told { link, secret, proven: false });
         }
-        let seat = links.open_mut(link);
-        (seat.peer, seat.secret) = (Peer::Mdm(member), secret);
+        let from = links.open_mut(link);
+        (from.peer, from.secret) = (Peer::Mdm(member), secret);
         let mut unproven = links.of_member(member, proven);
         unproven.sort_unstable_by_key(|link| links.open(*link).opened);
         let more = unproven.len().saturating_sub(UNPROVEN);
@@ -391,7 +391,7 @@ impl Peers {
     /// secret. Either it has restarted while the link of its earlier process still seems to be up,
     /// or another process has said hello in its name. This MDM does not know which link is the
     /// member's, so it chooses one at random: no process can keep the member's place for long.
-    fn doubt(&mut self, member: u32, links: &Links, out: &mut Effects) {
+    fn secret_refused(&mut self, member: u32, links: &Links, out: &mut Effects) {
         let Some(told) = self.told.get_mut(&member) else { return };
         told.proven = false;
         let refused = told.link;

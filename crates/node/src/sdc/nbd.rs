@@ -60,7 +60,7 @@ pub(super) struct Sessions {
 
 /// Lengths of the lists of NBD connections, and their bounds (`docs/internals/limits.md`).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct NbdGrown {
+pub struct NbdLengths {
     /// Connections.
     pub connections: usize,
     /// Connections that have attached no volume.
@@ -95,10 +95,10 @@ impl Sessions {
     }
 
     /// Returns how long the lists are.
-    pub(super) fn grown(&self) -> NbdGrown {
+    pub(super) fn list_lengths(&self) -> NbdLengths {
         let all = || self.sessions.values();
         let flying = |session: &Session| session.flying_bytes() as usize;
-        NbdGrown {
+        NbdLengths {
             connections: self.sessions.len(),
             strangers: self.strangers.len(),
             requests: all().map(Session::active).max().unwrap_or(0),
@@ -110,9 +110,9 @@ impl Sessions {
     }
 
     /// Returns how long the lists may be with these connections.
-    pub(super) fn may_grow(&self, limits: &Limits) -> NbdGrown {
+    pub(super) fn list_bounds(&self, limits: &Limits) -> NbdLengths {
         let one = limits.nbd_payload as usize;
-        NbdGrown {
+        NbdLengths {
             connections: CONNECTIONS,
             strangers: STRANGERS,
             requests: limits.nbd_requests.max(1) as usize,

@@ -549,7 +549,7 @@ fn growth(durable: &Durable) -> Option<Note> {
     let (device, growth) = (durable.identity().device, durable.growth());
     let Growth { from, bytes, refused } = growth;
     growth.is_news().then(|| match refused {
-        None => Note::ListLengths { device, from, to: bytes },
+        None => Note::Grown { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
 }

@@ -131,11 +131,11 @@ impl Sds {
             false => read_hello(frame, body),
         };
         if let Err(why) = hello.and_then(|hello| self.take_hello(now, link, &hello, out)) {
-            self.turn_away(link, &why, out);
+            self.refuse_hello(link, &why, out);
         }
     }
 
-    fn turn_away(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
+    fn refuse_hello(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
         out.note(Note::Refused { link, why: refusals::HELLO });
         self.links.remove(&link);
         self.sessions.forget(link);
@@ -245,7 +245,7 @@ impl Sds {
                 false => self.take_hello(now, link, &hello, out),
             };
             if let Err(why) = answer {
-                self.turn_away(link, &why, out);
+                self.refuse_hello(link, &why, out);
             } else if let Some(again) = self.sessions.waiting.iter_mut().find(|w| w.link == link) {
                 again.until = until;
             }

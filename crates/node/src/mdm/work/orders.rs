@@ -142,7 +142,7 @@ impl Work<'_> {
             false => self.links.build_of(id),
         });
         info.recovery = self.reports.status(self.now, state);
-        info.turned_away = self.turned_away.lately(self.now);
+        info.refused_servers = self.refused_servers.lately(self.now);
         if self.watch.holds_rebuilds() {
             info.moves.get_or_insert_default().held_back = true;
         }

@@ -415,15 +415,15 @@ fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
     b.say(member, secret, term);
     let part = |b: &mut Bench, len: u32| {
         b.raw(member, first_part(secret, len), &[0; 4096]);
-        b.mdm.grown().all_parts
+        b.mdm.list_lengths().all_parts
     };
     assert_eq!(part(&mut b, longest), 4096, "the first part of the longest message");
     let member = b.hello_as(2, AWAY);
     b.say(member, secret, term);
-    assert_eq!(b.mdm.grown().all_parts, 0, "another link has taken the place of that one");
+    assert_eq!(b.mdm.list_lengths().all_parts, 0, "another link has taken the place of that one");
     b.raw(member, first_part(secret, longest + 1), &[0; 4096]);
     assert_eq!(b.refusal(member).0, RefusalCode::Unexpected);
-    assert_eq!(b.mdm.grown().all_parts, 0);
+    assert_eq!(b.mdm.list_lengths().all_parts, 0);
 }
 
 /// A secret that the member refuses is wrong. Sooner or later the right one is tried.

@@ -726,7 +726,7 @@ fn queues_are_bounded() {
 }
 
 #[test]
-fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
+fn a_server_that_is_refused_is_in_the_status_until_it_is_taken_in() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     let knock = |b: &mut Bench, domain: &str| {
         let link = b.say_hello(Role::Sds);
@@ -741,7 +741,7 @@ fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
             ..Register::default()
         };
         b.send(link, Header::new(Kind::Register), &m);
-        b.ask(Ask::Status(StatusRequest {})).status.unwrap().turned_away
+        b.ask(Ask::Status(StatusRequest {})).status.unwrap().refused_servers
     };
     let told = knock(&mut b, "elsewhere");
     assert_eq!(told.len(), 1);
@@ -767,7 +767,7 @@ fn a_server_for_which_there_is_no_room_is_in_the_status() {
         };
         b.send(link, Header::new(Kind::Register), &message);
     }
-    let told = b.ask(Ask::Status(StatusRequest {})).status.unwrap().turned_away;
+    let told = b.ask(Ask::Status(StatusRequest {})).status.unwrap().refused_servers;
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
         told[0].name == format!("s{room}") && told[0].why.contains("`gabion sds remove`"),

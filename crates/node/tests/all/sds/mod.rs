@@ -567,7 +567,7 @@ fn a_life_that_no_map_names_is_not_believed() {
     }
 }
 
-/// A peer that sends more than a hello before it is answered is turned away: its link stays
+/// A peer that sends more than a hello before it is answered is refused: its link stays
 /// refused, even if newer maps come.
 #[test]
 fn a_hello_that_waits_is_forgotten_with_its_link() {
