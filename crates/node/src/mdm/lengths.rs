@@ -39,7 +39,7 @@ pub struct ListLengths {
     /// MDMs that called before the state named them.
     pub heard_of: usize,
     /// Devices that have reported to a recovering MDM.
-    pub words: usize,
+    pub device_reports: usize,
     /// Servers that were refused lately.
     pub refused_servers: usize,
 }
@@ -63,7 +63,7 @@ impl Mdm {
             all_parts: parts().sum(),
             contacts: self.peers.contacts(),
             heard_of: self.peers.heard_of(),
-            words: self.reports.len(),
+            device_reports: self.reports.len(),
             refused_servers: self.refused_servers.len(),
         }
     }
@@ -80,7 +80,7 @@ impl Mdm {
             all_parts: MAX_MEMBERS * MESSAGE_MAX,
             contacts: contacts_max(),
             heard_of: HEARD_OF,
-            words: self.state().devices.len(),
+            device_reports: self.state().devices.len(),
             refused_servers: refused_servers::MOST,
         }
     }

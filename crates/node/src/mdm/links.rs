@@ -11,7 +11,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, Incarnation, LinkId, MapVersion, SdcId};
-use mdm::recovery::Word;
+use mdm::recovery::DeviceReport;
 use wire::control::{BuildInfo, Hello, Role};
 use wire::{HANDSHAKE_VERSION, PeerLink};
 
@@ -81,7 +81,7 @@ pub(super) struct Link {
     /// The secret that another MDM expects in front of each message to it.
     pub secret: u64,
     /// The reports of this device so far, during a recovery.
-    pub word: Option<Word>,
+    pub report: Option<DeviceReport>,
 }
 
 /// The link on which the current incarnation of a process registered.
@@ -177,7 +177,7 @@ impl Links {
             queued: 0,
             parts: Vec::new(),
             secret: 0,
-            word: None,
+            report: None,
         };
         self.all.insert(link, state);
     }

@@ -82,7 +82,7 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
         all_parts,
         contacts,
         heard_of,
-        words,
+        device_reports,
         refused_servers,
     } = is;
     [
@@ -94,7 +94,7 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
         ("bytes of all messages in parts", all_parts, may.all_parts),
         ("MDMs that it dials", contacts, may.contacts),
         ("MDMs that called", heard_of, may.heard_of),
-        ("devices that have told what they know", words, may.words),
+        ("devices that have told what they know", device_reports, may.device_reports),
         ("servers that were refused", refused_servers, may.refused_servers),
     ]
 }
@@ -192,7 +192,7 @@ mod tests {
         (|g| &mut g.all_parts, "bytes of all messages in parts"),
         (|g| &mut g.contacts, "MDMs that it dials"),
         (|g| &mut g.heard_of, "MDMs that called"),
-        (|g| &mut g.words, "devices that have told what they know"),
+        (|g| &mut g.device_reports, "devices that have told what they know"),
         (|g| &mut g.refused_servers, "servers that were refused"),
     ];
 

@@ -29,7 +29,7 @@ impl Work<'_> {
             self.execute(command);
         }
         let from = self.links.open(link);
-        let (opened, told) = (from.opened, from.word.as_ref());
+        let (opened, told) = (from.opened, from.report.as_ref());
         let session = self.state().reporter(m).and_then(|(id, _)| self.links.device(id));
         let before = session.map_or(0, |s| s.began);
         let registration = self.state().register(m, before > opened, told);
@@ -72,8 +72,8 @@ impl Work<'_> {
         self.refused_servers.came(&m.sds, m.shard);
         let incarnation = self.state().devices[&device].incarnation;
         self.watch.device_came(self.now, (device, incarnation), m.build.clone());
-        let word = self.links.open_mut(link).word.take();
-        self.reports.heed(device, word, self.journal.state());
+        let report = self.links.open_mut(link).report.take();
+        self.reports.heed(device, report, self.journal.state());
         self.start_session(link, Peer::Device(device, incarnation), began);
         let scrub = self.state().devices[&device].scrub;
         self.registered(link, device.0, incarnation.0, scrub);
