@@ -81,7 +81,9 @@ impl Sds {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
         let checked = wire::check_link(h, who.version(self, link));
-        if let (Err(why), false) = (checked, who == PeerRole::Stranger) {
+        if let Err(why) = checked
+            && who != PeerRole::Stranger
+        {
             return self.refuse(now, link, why, out);
         }
         if !wire::body_ok(h, &body) {
