@@ -26,13 +26,11 @@ use crate::mirror::Mirror;
 use crate::op::{Asker, Local, Op, Work, Write, fits};
 use crate::replica::Role;
 use alloc::rc::Rc;
-use base::{
-    BLOCK, BlockSet, DeviceId, Duration, Epoch, GroupId, Lsn, Mutant, Time, VolumeId, mutant,
-};
+use base::{BLOCK, BlockSet, DeviceId, Duration, GroupId, Lsn, Mutant, Time, VolumeId, mutant};
 use seam::{
     Buf, DiskError, Effects, ExecutedBlocks, Job, Note, Origin, Started, UnitStore, WriteMetadata,
 };
-use wire::message::{Fetch, Fetched, Sender, UnitRange};
+use wire::message::{Fetch, Fetched, UnitRange};
 use wire::records::{self, Executed};
 use wire::{PeerLink, Status};
 use zerocopy::IntoBytes;
@@ -205,6 +203,11 @@ impl<S: UnitStore> Mirror<S> {
         if op.group != group || op.local != Local::Asking || !present {
             return;
         }
+        // A request that was repeated is answered twice. By then the operation may wait for other
+        // blocks.
+        if (m.at, m.len) != (repair.at(), repair.len()) {
+            return;
+        }
         let len = repair.len() as usize;
         match m.status {
             Status::Ok => {}
@@ -214,10 +217,7 @@ impl<S: UnitStore> Mirror<S> {
             }
             _ => return, // asked again
         }
-        let list = body.get(len..).and_then(records::read::<Executed>);
-        let (Some(list), true) = (list, m.at == repair.at() && m.len as usize == len) else {
-            return;
-        };
+        let Some(list) = body.get(len..).and_then(records::read::<Executed>) else { return };
         op.local = Local::Mending;
         replica.local += 1;
         let unit = op.unit;
@@ -453,10 +453,8 @@ impl<S: UnitStore> Mirror<S> {
             }
             Ok(()) => {}
             Err(status) => {
-                let answer = Fetched {
-                    status,
-                    ..fetched(m.op, m.group, self.replicas.epoch_of(m.group), self.known.sender())
-                };
+                let answer =
+                    Fetched { status, ..self.fetched(m.op, (m.group, m.range.at, m.range.len)) };
                 out.send(link.id, link.frame(answer, &[]), Buf::EMPTY);
             }
         }
@@ -477,10 +475,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Answers that this replica can't provide the blocks.
     fn end_fetch(&mut self, key: u64, to: Asker, why: Status, out: &mut Effects) {
         let op = self.end_op(key);
-        let answer = Fetched {
-            status: why,
-            ..fetched(to.op, op.group, self.replicas.epoch_of(op.group), self.known.sender())
-        };
+        let answer = Fetched { status: why, ..self.fetched(to.op, (op.group, op.at, op.len)) };
         out.send(to.link.id, to.link.frame(answer, &[]), Buf::EMPTY);
     }
 
@@ -500,13 +495,15 @@ impl<S: UnitStore> Mirror<S> {
         let mut body = out.alloc(data.len() + list.as_bytes().len());
         body.as_mut()[..data.len()].copy_from_slice(&data);
         body.as_mut()[data.len()..].copy_from_slice(list.as_bytes());
-        let answer = Fetched {
-            at: op.at,
-            len: op.len,
-            ..fetched(to.op, op.group, self.replicas.epoch_of(op.group), self.known.sender())
-        };
+        let answer = self.fetched(to.op, (op.group, op.at, op.len));
         out.send(to.link.id, to.link.frame(answer, &body), body);
         self.wipe_if_idle(now, op.group);
+    }
+
+    /// Returns the answer to a request for these blocks.
+    fn fetched(&self, op: u64, (group, at, len): (GroupId, u32, u32)) -> Fetched {
+        let (epoch, sender) = (self.replicas.epoch_of(group), self.known.sender());
+        Fetched { status: Status::Ok, op, group, epoch, at, len, sender }
     }
 
     // ---- at the primary: another copy is damaged ----
@@ -631,9 +628,4 @@ impl<S: UnitStore> Mirror<S> {
         }
         self.check_write(now, of, out);
     }
-}
-
-/// Returns the answer to a request for blocks, without any.
-fn fetched(op: u64, group: GroupId, epoch: Epoch, sender: Sender) -> Fetched {
-    Fetched { status: Status::Ok, op, group, epoch, at: 0, len: 0, sender }
 }

@@ -389,26 +389,11 @@ fn answer(link: PeerLink, message: impl Into<Header>, out: &mut Effects) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seam::ClientWrite;
 
     #[test]
     fn a_body_is_what_flags_and_range_say() {
         let range = UnitRange { len: BLOCK, ..UnitRange::default() };
-        let write = Replicate {
-            op: 1,
-            group: GroupId(1),
-            epoch: Epoch(1),
-            lsn: Lsn(1),
-            commit: Lsn(0),
-            range,
-            client: ClientWrite::default(),
-            skipped: 0,
-            fresh: false,
-            zero: false,
-            yields: false,
-            lost: false,
-            copy: false,
-        };
+        let write = Replicate::new(1, GroupId(1), Epoch(1), Lsn(1), range);
         let whole = BLOCK as usize;
         assert!(is_whole(&write, whole) && !is_whole(&write, 0) && !is_whole(&write, 512));
         let zero = Replicate { zero: true, ..write };

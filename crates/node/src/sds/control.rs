@@ -117,7 +117,7 @@ impl Sds {
         if knows_less(welcome.map, self.map.version) {
             return Err(OF_BEFORE.into());
         }
-        self.mdm.finder.dialer_mut().admitted(*version);
+        self.mdm.finder.dialer_mut().admitted(*version)?;
         let link = PeerLink::new(link, *version);
         self.mdm.life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return Ok(()) };
@@ -549,7 +549,7 @@ fn growth(durable: &Durable) -> Option<Note> {
     let (device, growth) = (durable.identity().device, durable.growth());
     let Growth { from, bytes, refused } = growth;
     growth.is_news().then(|| match refused {
-        None => Note::ListLengths { device, from, to: bytes },
+        None => Note::Grown { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
 }

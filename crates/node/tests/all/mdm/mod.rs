@@ -436,6 +436,26 @@ fn what_a_life_has_counted_is_not_told_of_the_next() {
     assert_eq!(told(&mut b), Heartbeat { used: 5, ..Heartbeat::default() });
 }
 
+/// The session of the first one would stay when the link is gone.
+#[test]
+fn a_link_registers_one_process() {
+    let (mut b, one, _) = Bench::with_volume(DeviceKind::Ram);
+    b.register(one, "ccc", 3, 13, DeviceKind::Ram);
+    assert_eq!(b.refusal(one).0, RefusalCode::Unexpected);
+    assert_eq!(b.mdm.state().devices.len(), 2);
+    let client = b.say_hello(Role::Sdc);
+    for (name, nonce) in [("c", 1), ("d", 2)] {
+        let register = RegisterSdc { name: name.into(), nonce, ..RegisterSdc::default() };
+        b.send(client, Header::new(Kind::RegisterSdc), &register);
+    }
+    assert_eq!(b.refusal(client).0, RefusalCode::Unexpected);
+    assert_eq!(b.mdm.state().sdcs.len(), 1);
+    let status = b.ask(Ask::Status(StatusRequest {})).status.unwrap();
+    let connected: Vec<bool> = status.devices.iter().map(|d| d.connected).collect();
+    assert_eq!(connected, [false, true]);
+    assert!(status.sdcs.iter().all(|s| !s.connected));
+}
+
 #[test]
 fn a_registration_that_was_on_its_way_for_long_does_not_win() {
     let mut b = Bench::new();
@@ -714,7 +734,7 @@ fn queues_are_bounded() {
 }
 
 #[test]
-fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
+fn a_server_that_is_refused_is_in_the_status_until_it_is_taken_in() {
     let (mut b, _, _) = Bench::with_volume(DeviceKind::Ram);
     let knock = |b: &mut Bench, domain: &str| {
         let link = b.say_hello(Role::Sds);
@@ -729,7 +749,7 @@ fn a_server_that_is_turned_away_is_in_the_status_until_it_is_taken_in() {
             ..Register::default()
         };
         b.send(link, Header::new(Kind::Register), &m);
-        b.ask(Ask::Status(StatusRequest {})).status.unwrap().turned_away
+        b.ask(Ask::Status(StatusRequest {})).status.unwrap().refused_servers
     };
     let told = knock(&mut b, "elsewhere");
     assert_eq!(told.len(), 1);
@@ -755,7 +775,7 @@ fn a_server_for_which_there_is_no_room_is_in_the_status() {
         };
         b.send(link, Header::new(Kind::Register), &message);
     }
-    let told = b.ask(Ask::Status(StatusRequest {})).status.unwrap().turned_away;
+    let told = b.ask(Ask::Status(StatusRequest {})).status.unwrap().refused_servers;
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
         told[0].name == format!("s{room}") && told[0].why.contains("`gabion sds remove`"),
