@@ -5,12 +5,11 @@
 //! block counts as allocated, because a program that copies the volume must not take unreadable
 //! blocks for zeros.
 
-use crate::mirror::Mirror;
 use crate::op::{Op, Work};
 use alloc::collections::BTreeMap;
 use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
-use seam::{Buf, BufPool, UnitStore};
+use seam::{Buf, BufPool};
 
 /// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
@@ -25,6 +24,11 @@ pub(crate) struct Lost {
 }
 
 impl Lost {
+    /// Sets where blocks without data are errors.
+    pub(crate) fn set(&mut self, gaps: Gaps) {
+        self.at = gaps;
+    }
+
     /// Returns true if no block without data is an error.
     #[inline]
     pub(crate) fn is_nowhere(&self) -> bool {
@@ -70,14 +74,6 @@ impl Lost {
     /// Frees the shared buffer if nothing uses it any more.
     pub(crate) fn drop_zeros(&mut self) {
         self.zeros = self.zeros.take().filter(|zeros| !zeros.is_unique());
-    }
-}
-
-impl<S: UnitStore> Mirror<S> {
-    /// Sets where blocks without data are errors. Call it before a group that started over is
-    /// configured.
-    pub fn set_gaps(&mut self, gaps: Gaps) {
-        self.gaps.at = gaps;
     }
 }
 
