@@ -126,7 +126,7 @@ impl Flows {
         shard.windows.ask_no_more(group, |device| leads && asks(device));
         self.peers.timers.stop(group);
         self.epochs.grace.remove(&group);
-        shard.ops.note_parked(group, false);
+        shard.ops.note_waiting(group, false);
     }
 }
 
@@ -147,7 +147,7 @@ impl<S: UnitStore> Shard<S> {
         let locks = core::mem::take(&mut replica.locks);
         let mut ops: Vec<u64> = locks.ops().collect();
         if let Role::Primary(primary) = role {
-            ops.extend(primary.held);
+            ops.extend(primary.waiting_for_service);
             ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
         }
         ops
@@ -169,7 +169,7 @@ impl<S: UnitStore> Shard<S> {
         if core::mem::take(&mut op.reserved) {
             self.store.release(group, unit, at, len);
         }
-        if !matches!(op.local, Local::Running | Local::Mending) {
+        if !matches!(op.local, Local::Running | Local::Repairing) {
             self.remove_op(key);
         }
         if let Some(client) = work.client() {
@@ -304,8 +304,8 @@ impl Epochs {
     ) {
         let replica = shard.replicas.get(group).expect("the caller has it");
         let over = |(device, promised): &(DeviceId, Time)| {
-            let fate = shard.known.fate(*device);
-            shard.leases.is_over(now, *device, replica.map, fate, *promised)
+            let state = shard.known.peer(*device);
+            shard.leases.is_over(now, *device, replica.map, state, *promised)
         };
         let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();
         if let Some(until) = wait {
@@ -321,7 +321,7 @@ impl Epochs {
         let primary = replica.primary().expect("only a primary gets active");
         primary.active = true;
         out.note(Note::Active { group, epoch, alone });
-        for key in core::mem::take(&mut primary.held) {
+        for key in core::mem::take(&mut primary.waiting_for_service) {
             shard.replicas.queue(&mut shard.ops, key);
         }
         if let Some(joiner) = joiner {

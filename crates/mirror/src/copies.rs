@@ -143,7 +143,7 @@ impl Peers {
     ) {
         let Some(sync) = shard.replicas.sync_mut(group) else { return };
         if sync.add(unit, blocks) {
-            shard.replicas.unpark(&mut shard.ops, group);
+            shard.replicas.retry(&mut shard.ops, group);
         }
         self.advance(shard, now, group, out);
     }

@@ -42,10 +42,10 @@ impl Flows {
             Work::Stream(_) => {
                 self.secondaries.end_replicated(shard, now, key, Status::SendWhole, out)
             }
-            Work::Fetch(asker) => {
+            Work::Fetch(requester) => {
                 let op = shard.ops.get(key).expect("as above");
                 self.scrub.is_hopeless(now, op, (first, blocks));
-                self.secondaries.end_fetch(shard, key, asker, Status::Media, out);
+                self.secondaries.end_fetch(shard, key, requester, Status::Media, out);
             }
             Work::Scrub if self.scrub.damaged(shard, now, key, (first, blocks), out) => {
                 self.secondaries.wipe_if_idle(shard, now, group);
@@ -91,7 +91,7 @@ impl Flows {
     // ---- after a repair ----
 
     /// The blocks are repaired: repeats the operation that met the damage.
-    pub(crate) fn mended<S: UnitStore>(
+    pub(crate) fn repaired<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,

@@ -1,6 +1,6 @@
 //! Blocks that a secondary reads for its primary, whose copy of them is damaged (rule R13).
 
-use crate::op::{Asker, Op, Work, fits};
+use crate::op::{Op, Requester, Work, fits};
 use crate::secondaries::Secondaries;
 use crate::shard::Shard;
 use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Time};
@@ -53,10 +53,10 @@ impl Secondaries {
         out: &mut Effects,
     ) {
         let op = shard.ops.get(key).expect("the operation lives");
-        if let Work::Fetch(asker) = op.work
+        if let Work::Fetch(requester) = op.work
             && shard.known.is_gone(op.unit.volume)
         {
-            return self.end_fetch(shard, key, asker, Status::NoVolume, out);
+            return self.end_fetch(shard, key, requester, Status::NoVolume, out);
         }
         shard.start_job(now, key, out);
     }
@@ -66,7 +66,7 @@ impl Secondaries {
         &mut self,
         shard: &mut Shard<S>,
         key: u64,
-        to: Asker,
+        to: Requester,
         why: Status,
         out: &mut Effects,
     ) {
@@ -84,7 +84,7 @@ impl Secondaries {
         shard: &mut Shard<S>,
         now: Time,
         key: u64,
-        to: Asker,
+        to: Requester,
         data: Buf,
         out: &mut Effects,
     ) {

@@ -187,7 +187,7 @@ impl<S: UnitStore> Shard<S> {
             self.send_operation(key, member, true, out);
         }
         if self.windows.lets_clients_go_on(device) {
-            self.replicas.unpark_all(&mut self.ops);
+            self.replicas.retry_all(&mut self.ops);
         }
     }
 }

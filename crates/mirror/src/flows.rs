@@ -167,9 +167,9 @@ impl Flows {
         out: &mut Effects,
     ) {
         let op = shard.ops.get_mut(key).expect("an operation lives while its job runs");
-        let mending = core::mem::replace(&mut op.local, Local::Done) == Local::Mending;
+        let repairing = core::mem::replace(&mut op.local, Local::Done) == Local::Repairing;
         let (unit, at, len) = (op.unit, op.at, op.len);
-        let list = if mending { None } else { op.list.take() };
+        let list = if repairing { None } else { op.list.take() };
         let (group, client, changes) = (op.group, op.client, op.work.changes_data());
         if list.is_some() {
             self.secondaries.arrivals.end(now, &mut shard.pace, key, len);
@@ -177,7 +177,7 @@ impl Flows {
         let replica = shard.replicas.get_mut(group).expect("the operation's replica is here");
         replica.local -= 1;
         let data = match result {
-            Ok(_) if mending => return self.mended(shard, now, key, out),
+            Ok(_) if repairing => return self.repaired(shard, now, key, out),
             Ok(data) => data,
             Err(error) => return self.job_failed(shard, now, key, error, out),
         };
@@ -198,7 +198,9 @@ impl Flows {
             Work::Extents(..) => unreachable!("it has no job"),
             Work::Write(_) => shard.check_write(now, key, out),
             Work::Stream(_) => self.secondaries.end_replicated(shard, now, key, Status::Ok, out),
-            Work::Fetch(asker) => self.secondaries.fetched_here(shard, now, key, asker, data, out),
+            Work::Fetch(requester) => {
+                self.secondaries.fetched_here(shard, now, key, requester, data, out)
+            }
             Work::Copy(_) => self.peers.send_copy(shard, now, key, data, crc, out),
             Work::Whole { .. } => shard.send_whole(key, data, crc, out),
             Work::Scrub => {

@@ -150,8 +150,8 @@ impl Jobs {
     }
 
     /// Returns for how long nothing has ended while something runs.
-    pub(crate) fn stands(&self, now: Time) -> Duration {
-        self.stopwatch.stands(now)
+    pub(crate) fn stalled_for(&self, now: Time) -> Duration {
+        self.stopwatch.stalled_for(now)
     }
 }
 

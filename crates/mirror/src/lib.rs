@@ -45,13 +45,13 @@
 //! | `scrub` | flow: the scrubber | R13 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
 //! | `executed`, `history` | executed writes in frames, and what was forgotten of them | R8 |
-//! | `marks`, `jobs`, `untold` | metadata for the unit store, and its unfinished work | R5 |
+//! | `marks`, `jobs`, `unsent` | metadata for the unit store, and its unfinished work | R5 |
 //! | `op`, `ops` | one operation, and all of them | |
 //! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
 //! | `window`, `flow` | flow control: what is in flight to a replica, and what waits | R11 |
 //! | `stopwatch` | how long jobs take | |
-//! | `full` | no space, and the spare | R15 |
-//! | `gap` | data whose loss was accepted as errors | R10 |
+//! | `no_space` | no space, and the spare | R15 |
+//! | `lost_blocks` | data whose loss was accepted as errors | R10 |
 //! | `discard`, `volumes` | deleting replicas that left, and volumes | R11, R9 |
 //! | `failures` | devices that have failed | R12 |
 //! | `evidence`, `standing`, `lengths` | reports: for a recovery; for the simulator | |
@@ -72,8 +72,6 @@ mod failures;
 mod fetch;
 mod flow;
 mod flows;
-mod full;
-mod gap;
 mod history;
 mod jobs;
 mod known;
@@ -81,9 +79,11 @@ mod lease;
 mod lengths;
 mod load;
 mod lock;
+mod lost_blocks;
 mod marks;
 mod members;
 mod mirror;
+mod no_space;
 mod op;
 mod ops;
 mod pace;
@@ -106,16 +106,16 @@ mod stopwatch;
 mod stream;
 mod sync;
 mod timers;
-mod untold;
+mod unsent;
 mod volumes;
 mod watch;
 mod window;
 
 pub use evidence::Evidence;
-pub use gap::Gaps;
 pub use lease::{Leases, PeerState};
 pub use lengths::ListLengths;
 pub use lock::{Locks, Range};
+pub use lost_blocks::Gaps;
 pub use members::GroupConfig;
 pub use mirror::Mirror;
 pub use replicas::{GroupView, Replicas, Resync};

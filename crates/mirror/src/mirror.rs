@@ -6,8 +6,8 @@
 
 use crate::configuration::Epochs;
 use crate::flows::Flows;
-use crate::gap::Gaps;
 use crate::lease::{Leases, PeerState};
+use crate::lost_blocks::Gaps;
 use crate::members::GroupConfig;
 use crate::peers::Peers;
 use crate::primary::Clients;
@@ -163,9 +163,9 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Takes over the version of a newer map, and what it says about other devices. Call it once
     /// per map, before `configure`.
-    pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
-        self.shard.leases.know(map, &fates);
-        self.shard.known.take_map(map, fates);
+    pub fn set_map(&mut self, map: MapVersion, peers: BTreeMap<DeviceId, PeerState>) {
+        self.shard.leases.know(map, &peers);
+        self.shard.known.take_map(map, peers);
     }
 
     /// Sets the storage pool's policies for copies that replace lost ones and for copies that only
@@ -248,7 +248,7 @@ impl<S: UnitStore> Mirror<S> {
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
         let Flows { repairs, peers, .. } = &mut self.flows;
         if self.shard.windows.connect(device, Some(link)) {
-            self.shard.replicas.unpark_all(&mut self.shard.ops);
+            self.shard.replicas.retry_all(&mut self.shard.ops);
         }
         self.shard.leases.hurry(device);
         repairs.fetch_again(&self.shard, now, Some(device), out);

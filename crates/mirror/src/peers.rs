@@ -137,7 +137,7 @@ impl Peers {
         out: &mut Effects,
     ) {
         if shard.windows.connect(device, None) {
-            shard.replicas.unpark_all(&mut shard.ops);
+            shard.replicas.retry_all(&mut shard.ops);
         }
         for group in shard.replicas.led() {
             if shard.replicas.sync_mut(group).is_some_and(|s| s.joiner == Some(device)) {

@@ -17,8 +17,8 @@
 //!   when no lease that this device has granted to another replica can count any more (R4).
 
 use crate::executed::refusal;
-use crate::gap::Lost;
 use crate::lease::Leases;
+use crate::lost_blocks::LostBlocks;
 use crate::members::ReplicaSet;
 use crate::op::{Caller, Local, Op, Work, fits};
 use crate::replica::{Replica, Role};
@@ -36,7 +36,7 @@ use wire::{Body, PeerLink, Status};
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     /// Blocks whose loss was accepted as errors.
-    pub gaps: Lost,
+    pub gaps: LostBlocks,
 }
 
 impl Replica {
@@ -161,8 +161,8 @@ impl Clients {
                 continue;
             };
             let ops = &shard.ops;
-            primary.held.retain(|key| ops.get(*key).is_some());
-            primary.parked.retain(|key| ops.get(*key).is_some());
+            primary.waiting_for_service.retain(|key| ops.get(*key).is_some());
+            primary.waiting.retain(|key| ops.get(*key).is_some());
         }
     }
 
@@ -180,7 +180,7 @@ impl Clients {
         if primary.active {
             shard.replicas.queue(&mut shard.ops, key);
         } else {
-            primary.held.push_back(key);
+            primary.waiting_for_service.push_back(key);
         }
     }
 
@@ -199,7 +199,7 @@ impl Clients {
             shard.finish_client(key, Status::NoVolume, out);
         } else if !shard.replicas.of(group).may_read(now, &shard.leases) {
             out.note(Note::LeaseWait { group });
-            shard.replicas.park(&mut shard.ops, group, key);
+            shard.replicas.wait(&mut shard.ops, group, key);
         } else if matches!(op.work, Work::Extents(..)) {
             self.finish_extents(shard, key, out);
         } else if self.gaps.are_met(op, || shard.store.valid(group, op.unit)) {
@@ -287,7 +287,7 @@ impl Clients {
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
         if sealing || shard.windows.are_crowded(now, replica.config.devices(to), bytes) {
-            return shard.replicas.park(&mut shard.ops, group, key);
+            return shard.replicas.wait(&mut shard.ops, group, key);
         }
         let needs_space = !zero && !shard.store.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);

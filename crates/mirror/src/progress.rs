@@ -75,7 +75,7 @@ impl<S: UnitStore> Shard<S> {
                 let replica =
                     self.replicas.get_mut(group).expect("the operation's replica is here");
                 if replica.on_all(unit, BlockSet::touching(at, len)) {
-                    self.untold.clean(group);
+                    self.unsent.clean(group);
                 }
             }
             self.leave_stream(group, lsn);
@@ -91,7 +91,7 @@ impl<S: UnitStore> Shard<S> {
         let (group, bytes) = (op.group, op.body.len() as u64);
         let write = op.write_mut().expect("only writes are acknowledged");
         write.answered = true;
-        let (asker, status) = (write.asker, write.status_when_done());
+        let (requester, status) = (write.requester, write.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");
         let missed = replica.is_only_in_sync();
         if missed && self.store.keeps_data() && !mutant::on(Mutant::NoSoloDirty) {
@@ -100,7 +100,7 @@ impl<S: UnitStore> Shard<S> {
         self.replicas.unlock(&mut self.ops, group, key);
         self.stats.writes += 1;
         self.stats.written_bytes += bytes;
-        self.reply(Caller::new(asker, group), status, out);
+        self.reply(Caller::new(requester, group), status, out);
     }
 
     /// Takes an operation that is finished everywhere out of the stream.
@@ -111,8 +111,8 @@ impl<S: UnitStore> Shard<S> {
         let drained = primary.stream.is_empty();
         let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
         let news = primary.commit > primary.told;
-        if news && !core::mem::replace(&mut primary.untold, true) {
-            self.untold.commit(group);
+        if news && !core::mem::replace(&mut primary.unsent, true) {
+            self.unsent.commit(group);
         }
         if drained && draining {
             self.leave(Step::Seal(group));
@@ -123,7 +123,7 @@ impl<S: UnitStore> Shard<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Asker, WholeBlocks, Work};
+    use crate::op::{Requester, WholeBlocks, Work};
     use base::{BLOCK, LinkId, UnitKey};
     use wire::PeerLink;
 
@@ -133,10 +133,11 @@ mod tests {
 
     /// Creates a write that was sent to a secondary and a joiner.
     fn write(local: Local, acked: ReplicaSet, answered: bool) -> Op {
-        let asker = Asker { link: PeerLink::new(LinkId(1), 1), op: 1 };
+        let requester = Requester { link: PeerLink::new(LinkId(1), 1), op: 1 };
         let (zero, retry, in_part, more) = (false, false, false, false);
         let (since, whole) = (Time::ZERO, WholeBlocks::default());
-        let work = Work::Write(Write { asker, since, zero, retry, in_part, more, answered, whole });
+        let work =
+            Work::Write(Write { requester, since, zero, retry, in_part, more, answered, whole });
         let sent = ReplicaSet(SECOND.0 | JOINER.0);
         let op = Op::new(GroupId(1), UnitKey::default(), 0, BLOCK, work);
         Op { local, acked, sent, ..op }

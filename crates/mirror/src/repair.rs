@@ -150,7 +150,7 @@ impl Repairs {
         let (Some(list), true) = (list, m.at == repair.at() && m.len as usize == len) else {
             return false;
         };
-        op.local = Local::Mending;
+        op.local = Local::Repairing;
         replica.local += 1;
         let unit = op.unit;
         // In a settle, or if the write is in the stream already, others may lack what comes with

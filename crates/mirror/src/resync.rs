@@ -138,7 +138,7 @@ impl Peers {
             self.check_sent(shard, now, key, out);
         }
         self.timers.ask_at(group, now + ASK_AGAIN);
-        shard.replicas.unpark(&mut shard.ops, group);
+        shard.replicas.retry(&mut shard.ops, group);
     }
 
     /// Repeats the questions that were not answered in time.
@@ -365,7 +365,7 @@ impl Peers {
         if sync.joiner.is_some() {
             sync.admit();
             self.ready_to_admit = true;
-            shard.replicas.unpark(&mut shard.ops, group);
+            shard.replicas.retry(&mut shard.ops, group);
             return true;
         }
         primary.sync = None;

@@ -224,10 +224,10 @@ impl Scrub {
         let range = if self.ends(key) { self.range.take() } else { None };
         let Some(range) = range else { return 0 };
         self.stats.done += u64::from(range.held);
-        self.count_mended(range.told)
+        self.count_arrived(range.told)
     }
 
-    fn count_mended(&mut self, told: Option<(u16, u16)>) -> u64 {
+    fn count_arrived(&mut self, told: Option<(u16, u16)>) -> u64 {
         let bytes = told.map_or(0, |(_, blocks)| u64::from(blocks) * u64::from(BLOCK));
         self.stats.repaired += bytes;
         bytes
@@ -239,7 +239,7 @@ impl Scrub {
         let range = self.range.filter(|r| self.op == Some(key) && r.told != Some(damage));
         let Some(range) = range else { return 0 };
         self.stats.damaged += u64::from(damage.1) * u64::from(BLOCK);
-        self.count_mended(range.told)
+        self.count_arrived(range.told)
     }
 
     /// Handles the end of a secondary's operation that has met damage. Returns true if the primary

@@ -5,18 +5,18 @@
 //! Invariant: an operation changes the media only while it holds its range lock.
 
 use crate::failures::Failures;
-use crate::full::Usable;
 use crate::history::History;
 use crate::jobs::{Ended, Jobs};
 use crate::known::Known;
 use crate::lease::Leases;
 use crate::marks::{metadata, set_dirty};
+use crate::no_space::Usable;
 use crate::op::{Caller, Local, Op, Streamed, Work};
 use crate::ops::Ops;
 use crate::pace::Pace;
 use crate::replica::{Replica, Role};
 use crate::replicas::Replicas;
-use crate::untold::Untold;
+use crate::unsent::Unsent;
 use crate::window::Windows;
 use alloc::collections::VecDeque;
 use alloc::rc::Rc;
@@ -79,7 +79,7 @@ pub(crate) struct Shard<S> {
     pub windows: Windows,
     pub jobs: Jobs,
     pub pace: Pace,
-    pub untold: Untold,
+    pub unsent: Unsent,
     pub usable: Usable,
     pub history: History,
     pub stats: Stats,
@@ -115,7 +115,7 @@ impl<S: UnitStore> Shard<S> {
             windows: Windows::new(&limits),
             jobs: Jobs::default(),
             pace: Pace::new(&limits),
-            untold: Untold::default(),
+            unsent: Unsent::default(),
             usable: Usable::default(),
             history,
             stats: Stats::default(),
@@ -292,7 +292,7 @@ impl<S: UnitStore> Shard<S> {
 
     /// Tells the unit store which blocks are clean and not in flight again.
     pub(crate) fn tell_clean(&mut self) {
-        self.untold.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
+        self.unsent.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
     }
 
     /// Updates a group's list of executed writes for blocks that have another replica's content

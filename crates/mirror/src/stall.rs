@@ -73,8 +73,8 @@ impl Primary {
         let owed = owed.map(|(lsn, _)| lsn);
         let before: Option<(Lsn, Time)> = sync.unacknowledged.filter(|(lsn, _)| owed == Some(*lsn));
         sync.unacknowledged = owed.map(|lsn| before.unwrap_or((lsn, now)));
-        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STALL_FACTOR;
-        before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
+        let stalls = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STALL_FACTOR;
+        before.is_some_and(stalls) && !mutant::on(Mutant::AwaitJoiner)
     }
 }
 
@@ -105,7 +105,7 @@ impl Peers {
     /// because each group would hold its clients back for as long as the first one. One that
     /// answers other operations stays in the other groups. Time in which this process itself stood
     /// still doesn't count.
-    pub(crate) fn cut_standing<S: UnitStore>(
+    pub(crate) fn cut_stalled<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,

@@ -5,7 +5,7 @@
 
 use crate::executed::from_records;
 use crate::jobs::Waiting;
-use crate::op::{Asker, Op, Streamed, Work, fits};
+use crate::op::{Op, Requester, Streamed, Work, fits};
 use crate::replica::Role;
 use crate::secondaries::Secondaries;
 use crate::secondary::{Place, Sealing, Taken};
@@ -73,7 +73,7 @@ impl Secondaries {
         let key = shard.ops.insert(Op::of_stream(m, link, body));
         if let Role::Secondary(secondary) = &mut replica.role {
             if secondary.commit(m.commit, shard.store.survives()) {
-                shard.untold.clean(group);
+                shard.unsent.clean(group);
             }
             let blocks = shard.store.keeps_data().then(|| BlockSet::touching(at, len));
             secondary.take(lsn, key, blocks.map(|b| (unit, b)), &mut replica.record.dirty);
@@ -95,7 +95,7 @@ impl Secondaries {
             Taken::Runs(key) => {
                 let op = shard.ops.get_mut(key).expect("an operation that runs lives");
                 if let Work::Stream(streamed) = &mut op.work {
-                    streamed.asker = Asker { link, op: m.op };
+                    streamed.requester = Requester { link, op: m.op };
                 }
             }
             Taken::Over(status) => {
@@ -117,8 +117,8 @@ impl Secondaries {
     ) {
         let op = shard.ops.get(key).expect("the operation lives");
         let (group, lsn) = (op.group, op.lsn);
-        let asker = match op.work {
-            Work::Stream(Streamed { asker, .. }) => Some(asker),
+        let requester = match op.work {
+            Work::Stream(Streamed { requester, .. }) => Some(requester),
             _ => None,
         };
         shard.discard_op(key);
@@ -126,7 +126,7 @@ impl Secondaries {
         if let Some(secondary) = shard.replicas.secondary_mut(group) {
             secondary.end(lsn, status);
         }
-        if let Some(Asker { link, op: name }) = asker {
+        if let Some(Requester { link, op: name }) = requester {
             let epoch = shard.replicas.epoch_of(group);
             answer(
                 link,
@@ -150,7 +150,7 @@ impl Secondaries {
             && let Some(secondary) = shard.replicas.secondary_mut(group)
             && secondary.commit(m.commit, shard.store.survives())
         {
-            shard.untold.clean(group);
+            shard.unsent.clean(group);
         }
     }
 

@@ -30,10 +30,10 @@ impl<S: UnitStore> Mirror<S> {
         if due.is_empty() {
             return;
         }
-        self.shard.untold.tell_commits(&mut self.shard.replicas, &self.shard.windows, out);
+        self.shard.unsent.tell_commits(&mut self.shard.replicas, &self.shard.windows, out);
         self.shard.tell_clean();
         self.flows.repairs.fetch_again(&self.shard, now, None, out);
-        self.flows.peers.cut_standing(&mut self.shard, now, out);
+        self.flows.peers.cut_stalled(&mut self.shard, now, out);
         self.flows.clients.gaps.drop_zeros();
         let beacon = Beacon { sender: self.shard.known.sender(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
@@ -47,7 +47,7 @@ impl<S: UnitStore> Mirror<S> {
     pub fn map_changed(&mut self, now: Time, out: &mut Effects) {
         self.try_waiting(now, out);
         if self.shard.leases.count_early() {
-            self.shard.replicas.unpark_all(&mut self.shard.ops);
+            self.shard.replicas.retry_all(&mut self.shard.ops);
         }
         self.tick(now, out); // pumps
     }
@@ -120,7 +120,7 @@ impl<S: UnitStore> Mirror<S> {
     pub fn grant_in(&mut self, now: Time, from: DeviceId, m: &Grant, out: &mut Effects) {
         self.heard(now, from, m.sender, out);
         self.shard.leases.granted(now, from, m.sent, m.sender.map, self.shard.known.map());
-        self.shard.replicas.unpark_all(&mut self.shard.ops);
+        self.shard.replicas.retry_all(&mut self.shard.ops);
         self.pump(now, out);
     }
 
@@ -146,8 +146,8 @@ impl<S: UnitStore> Mirror<S> {
     }
 
     /// Returns for how long none of this device's jobs has ended while some are running.
-    pub fn stands(&self, now: Time) -> Duration {
-        self.shard.jobs.stands(now)
+    pub fn stalled_for(&self, now: Time) -> Duration {
+        self.shard.jobs.stalled_for(now)
     }
 
     /// Returns the devices that this one suspects: those that have not answered for twice the MDM's

@@ -86,7 +86,7 @@ impl<S: UnitStore> Shard<S> {
         let status = if mutant::on(Mutant::AckFull) { Status::Ok } else { Status::Full };
         let op = self.end_op(key);
         if let Some(write) = op.write() {
-            let to = Caller::new(write.asker, op.group);
+            let to = Caller::new(write.requester, op.group);
             let reply = self.answer_to(to.op, to.group, status);
             to.send(Reply { part_done: write.in_part, ..reply }, out);
         }

@@ -14,12 +14,12 @@ use wire::message::Commit;
 
 /// Groups with something to tell.
 #[derive(Debug, Default)]
-pub(crate) struct Untold {
+pub(crate) struct Unsent {
     commits: Vec<GroupId>,
     clean: BTreeSet<GroupId>,
 }
 
-impl Untold {
+impl Unsent {
     /// Records that the secondaries may not know this group's commit point.
     pub(crate) fn commit(&mut self, group: GroupId) {
         self.commits.push(group);

@@ -16,14 +16,14 @@ pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
 
 /// The gaps of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Lost {
+pub(crate) struct LostBlocks {
     /// Where blocks without data are errors.
     at: Gaps,
     /// Zeros of the length of a unit, while writes in gaps use them.
     zeros: Option<Buf>,
 }
 
-impl Lost {
+impl LostBlocks {
     /// Sets where blocks without data are errors.
     pub(crate) fn set(&mut self, gaps: Gaps) {
         self.at = gaps;
@@ -87,21 +87,21 @@ fn sum_of_zeros(zeros: &Buf) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Asker;
+    use crate::op::Requester;
     use base::{LinkId, Time};
     use wire::PeerLink;
 
     #[test]
     fn a_block_without_data_is_an_error_until_it_is_written_whole() {
         let (group, volume) = (GroupId(1), VolumeId(2));
-        let lost = Lost { at: [((volume, group), 3)].into(), zeros: None };
+        let lost = LostBlocks { at: [((volume, group), 3)].into(), zeros: None };
         let unit = |index| UnitKey { volume, index };
         assert!(lost.contain(group, unit(2)) && !lost.contain(group, unit(3)));
         assert!(!lost.contain(GroupId(9), unit(2)));
-        let asker = Asker { link: PeerLink::new(LinkId(1), 1), op: 1 };
-        let read = Work::Read(asker, Time::ZERO);
+        let requester = Requester { link: PeerLink::new(LinkId(1), 1), op: 1 };
+        let read = Work::Read(requester, Time::ZERO);
         let write = Work::Stream(crate::op::Streamed {
-            asker,
+            requester,
             zero: false,
             copy: false,
             yields: false,
