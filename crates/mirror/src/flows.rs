@@ -1,5 +1,5 @@
-//! The flows of a shard, and the one loop that calls them: it starts the operations that can start,
-//! and continues what has ended.
+//! The flows of a shard, and the one loop that calls them: it starts the operations that can
+//! start, and continues what has ended.
 //!
 //! Each flow has its own state, and changes the [`Shard`], which all share. Of the other flows it
 //! knows at most `peers`. What it needs of another one it leaves to the loop as a [`Step`], which
@@ -7,14 +7,14 @@
 
 use crate::arrival;
 use crate::configuration::Epochs;
-use crate::jobs::{Ended, Jobs, Waiting};
+use crate::jobs::{Jobs, Step, Task, Waiting};
 use crate::op::{Local, Work};
 use crate::peers::Peers;
 use crate::primary::Clients;
 use crate::repairs::Repairs;
 use crate::scrub::Scrub;
 use crate::secondaries::Secondaries;
-use crate::shard::{Shard, Step};
+use crate::shard::Shard;
 use base::{BlockSet, GroupId, Time};
 use seam::{Buf, DiskError, Effects, Finished, UnitStore};
 use wire::Status;
@@ -65,16 +65,15 @@ impl Flows {
         }
     }
 
-    /// Continues what has ended, and starts the operations that can start.
+    /// Does the tasks, and starts the operations that can start.
     fn work<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
         loop {
-            self.steps(shard, now, out);
-            // Ended work is continued before other operations start.
-            match shard.jobs.next_ended() {
-                Some(Ended::Job(key, result)) => {
-                    self.job_done(shard, now, key, result, None, out);
+            match shard.jobs.next() {
+                Some(Task::Step(step)) => self.step(shard, now, step, out),
+                Some(Task::Job(key, result)) => {
+                    self.job_done_at_once(shard, now, key, result, out);
                 }
-                Some(Ended::Change(group, what)) => self.changed(shard, now, group, what, out),
+                Some(Task::Change(group, what)) => self.changed(shard, now, group, what, out),
                 None => match shard.ops.next() {
                     Some(key) => self.start(shard, now, key, out),
                     None => return,
@@ -83,27 +82,32 @@ impl Flows {
         }
     }
 
-    /// Does the steps that flows have left to others.
+    /// Does the steps that a flow has left to others.
     #[inline(always)]
     fn steps<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
-        while !shard.steps.is_empty() {
-            self.step(shard, now, out);
+        while shard.jobs.has_step()
+            && let Some(Task::Step(step)) = shard.jobs.next()
+        {
+            self.step(shard, now, step, out);
         }
     }
 
     #[cold]
-    fn step<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
-        match shard.steps.pop_front() {
-            Some(Step::Seal(group)) => self.peers.seal(shard, now, group, out),
-            Some(Step::Activate(group)) => {
+    fn step<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        step: Step,
+        out: &mut Effects,
+    ) {
+        match step {
+            Step::Seal(group) => self.peers.seal(shard, now, group, out),
+            Step::Activate(group) => {
                 self.epochs.activate(shard, &mut self.peers, now, group, out);
             }
-            Some(Step::Enter(group)) => {
-                self.epochs.enter(shard, &mut self.peers, now, group, out);
-            }
-            Some(Step::Refuse(key)) => self.secondaries.no_space(shard, now, key, out),
-            Some(Step::Unreadable(key, damage)) => self.unreadable(shard, now, key, damage, out),
-            None => {}
+            Step::Enter(group) => self.epochs.enter(shard, &mut self.peers, now, group, out),
+            Step::Refuse(key) => self.secondaries.no_space(shard, now, key, out),
+            Step::Unreadable(key, damage) => self.unreadable(shard, now, key, damage, out),
         }
     }
 
@@ -140,13 +144,13 @@ impl Flows {
         out: &mut Effects,
     ) -> bool {
         let mut any = false;
-        while let Some(Finished { token, result, crc }) = shard.store.finished() {
+        while let Some(finished) = shard.store.finished() {
             any = true;
-            shard.jobs.ends(now, token);
-            if !Jobs::is_change(token) {
-                self.job_done(shard, now, token, result, crc, out);
-            } else if let Some((group, waiting)) = shard.jobs.take_change(token) {
-                match result {
+            shard.jobs.ends(now, finished.token);
+            if !Jobs::is_change(finished.token) {
+                self.job_done(shard, now, finished, out);
+            } else if let Some((group, waiting)) = shard.jobs.take_change(finished.token) {
+                match finished.result {
                     Ok(_) => self.changed(shard, now, group, waiting, out),
                     Err(_) => shard.failures.fail(),
                 }
@@ -156,16 +160,29 @@ impl Flows {
         any
     }
 
-    /// Continues an operation whose media job has ended.
-    pub(crate) fn job_done<S: UnitStore>(
+    /// Continues an operation whose media job has ended in the call that began it.
+    #[inline(never)]
+    fn job_done_at_once<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
-        key: u64,
+        token: u64,
         result: Result<Buf, DiskError>,
-        crc: Option<u32>,
         out: &mut Effects,
     ) {
+        self.job_done(shard, now, Finished { token, result, crc: None }, out);
+    }
+
+    /// Continues an operation whose media job has ended.
+    #[inline(always)]
+    fn job_done<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        finished: Finished,
+        out: &mut Effects,
+    ) {
+        let Finished { token: key, result, crc } = finished;
         let op = shard.ops.get_mut(key).expect("an operation lives while its job runs");
         let repairing = core::mem::replace(&mut op.local, Local::Done) == Local::Repairing;
         let (unit, at, len) = (op.unit, op.at, op.len);
@@ -247,14 +264,5 @@ impl Flows {
     #[inline]
     fn copies_wait(&self) -> bool {
         !self.peers.copies.none_wait() || !self.secondaries.arrivals.is_empty()
-    }
-
-    /// Returns when copies or groups that wait can continue.
-    #[inline]
-    pub(crate) fn wake_at(&self) -> Option<Time> {
-        let copies =
-            Time::earliest(self.peers.copies.wake_at(), self.secondaries.arrivals.wake_at());
-        let groups = Time::earliest(self.peers.timers.wake_at(), self.epochs.wake_at());
-        Time::earliest(copies, groups)
     }
 }

@@ -1,9 +1,10 @@
 //! The progress of a client's write: when it can be written here, when it is acknowledged (R1), and
 //! when it leaves the stream.
 
+use crate::jobs::Step;
 use crate::members::ReplicaSet;
 use crate::op::{Caller, Local, Op, Write};
-use crate::shard::{Shard, Step};
+use crate::shard::Shard;
 use crate::sync::Phase;
 use base::{BlockSet, GroupId, Lsn, Mutant, Time, mutant};
 use seam::{Effects, UnitStore};
@@ -115,7 +116,7 @@ impl<S: UnitStore> Shard<S> {
             self.unsent.commit(group);
         }
         if drained && draining {
-            self.leave(Step::Seal(group));
+            self.jobs.leave(Step::Seal(group));
         }
     }
 }

@@ -19,11 +19,11 @@
 //! other copy serves.
 
 use crate::executed::from_records;
-use crate::jobs::Ended;
+use crate::jobs::Step;
 use crate::op::{Local, Op, Work, Write};
 use crate::repairs::Repairs;
 use crate::replica::Role;
-use crate::shard::{Shard, Step};
+use crate::shard::Shard;
 use alloc::rc::Rc;
 use base::{DeviceId, Lsn, Mutant, Time, VolumeId, mutant};
 use seam::{Buf, Effects, ExecutedBlocks, Job, Note, Origin, Started, UnitStore, WriteMetadata};
@@ -57,7 +57,7 @@ impl Repairs {
             // The failed job has released its slots.
             op.reserved = shard.store.reserve(op.group, op.unit, op.at, op.len);
         }
-        let Some(from) = other else { return shard.leave(Step::Unreadable(key, damage)) };
+        let Some(from) = other else { return shard.jobs.leave(Step::Unreadable(key, damage)) };
         self.begin(key, from, damage);
         self.send_fetch(shard, now, key, out);
     }
@@ -74,7 +74,7 @@ impl Repairs {
         let replica = shard.replicas.of(op.group);
         match self.ask_next(key, &replica.config, replica.needed()) {
             Some(_) => self.send_fetch(shard, now, key, out),
-            None => shard.leave(Step::Unreadable(key, (repair.first, repair.blocks))),
+            None => shard.jobs.leave(Step::Unreadable(key, (repair.first, repair.blocks))),
         }
     }
 
@@ -173,12 +173,12 @@ impl Repairs {
         match started {
             Started::Pending => {}
             Started::BadBody => unreachable!("it has no checksum of its own"),
-            Started::Done(_) => shard.jobs.ended_at_once(Ended::Job(key, Ok(Buf::EMPTY))),
+            Started::Done(_) => shard.jobs.ended_at_once(key, Ok(Buf::EMPTY)),
             Started::Full => {
                 let op = shard.ops.get_mut(key).expect("looked up above");
                 op.local = Local::Asking;
                 shard.replicas.get_mut(group).expect("looked up above").local -= 1;
-                shard.leave(Step::Unreadable(key, (repair.first, repair.blocks)));
+                shard.jobs.leave(Step::Unreadable(key, (repair.first, repair.blocks)));
             }
         }
         true

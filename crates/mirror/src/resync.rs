@@ -1,11 +1,12 @@
 //! How a primary carries out syncs (rules R6 and R11): the questions to peers, their answers, and
 //! the seals. [`crate::sync`] decides the next step of a sync, and [`crate::copies`] copies blocks.
 
+use crate::jobs::Step;
 use crate::members::ReplicaSet;
 use crate::ops::Ops;
 use crate::peers::Peers;
 use crate::replica::{Primary, Replica, Role};
-use crate::shard::{Shard, Step};
+use crate::shard::Shard;
 use crate::sync::{ASK_AGAIN, ASK_AT_LAST, Answer, Next, Phase};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -372,7 +373,7 @@ impl Peers {
         replica.record.base = replica.config.epoch;
         replica.record.clean();
         shard.change_to(group);
-        shard.leave(Step::Activate(group));
+        shard.jobs.leave(Step::Activate(group));
         true
     }
 

@@ -6,7 +6,7 @@
 
 use crate::failures::Failures;
 use crate::history::History;
-use crate::jobs::{Ended, Jobs};
+use crate::jobs::{Jobs, Step};
 use crate::known::Known;
 use crate::lease::Leases;
 use crate::marks::{metadata, set_dirty};
@@ -18,7 +18,6 @@ use crate::replica::{Replica, Role};
 use crate::replicas::Replicas;
 use crate::unsent::Unsent;
 use crate::window::Windows;
-use alloc::collections::VecDeque;
 use alloc::rc::Rc;
 use base::{
     BLOCK, BlockSet, DeviceId, GroupId, Incarnation, Limits, Mutant, Time, UnitKey, mutant,
@@ -52,21 +51,6 @@ pub struct Stats {
     pub unreadable: u64,
 }
 
-/// What one flow leaves to another. The loop does it before anything else.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Step {
-    /// Seal the peers of the group: nothing is in flight in its stream any more.
-    Seal(GroupId),
-    /// Serve the group: it has settled.
-    Activate(GroupId),
-    /// Enter the group's next configuration: a job of the last one has ended.
-    Enter(GroupId),
-    /// Refuse this operation: its job has found no space.
-    Refuse(u64),
-    /// End this operation: no in-sync replica has these blocks, which it needs.
-    Unreadable(u64, (u16, u16)),
-}
-
 /// What the flows of a shard share.
 pub(crate) struct Shard<S> {
     pub me: DeviceId,
@@ -84,7 +68,6 @@ pub(crate) struct Shard<S> {
     pub history: History,
     pub stats: Stats,
     pub failures: Failures,
-    pub steps: VecDeque<Step>,
 }
 
 impl<S: UnitStore> Shard<S> {
@@ -120,7 +103,6 @@ impl<S: UnitStore> Shard<S> {
             history,
             stats: Stats::default(),
             failures: Failures::default(),
-            steps: VecDeque::new(),
             limits,
         }
     }
@@ -130,13 +112,7 @@ impl<S: UnitStore> Shard<S> {
     /// Returns true if there is something for the loop to do.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.ops.none_ready() || !self.jobs.none_ended() || !self.steps.is_empty()
-    }
-
-    /// Leaves a step to another flow.
-    #[cold]
-    pub(crate) fn leave(&mut self, step: Step) {
-        self.steps.push_back(step);
+        !self.ops.none_ready() || !self.jobs.none_left()
     }
 
     /// Adds an operation. It starts when it has its range lock. Returns its key.
@@ -198,10 +174,10 @@ impl<S: UnitStore> Shard<S> {
     pub(crate) fn launched(&mut self, now: Time, key: u64, started: Started) {
         match started {
             Started::Pending => self.jobs.begins(now, key),
-            Started::Done(data) => self.jobs.ended_at_once(Ended::Job(key, Ok(data))),
-            Started::Full => self.leave(Step::Refuse(key)),
+            Started::Done(data) => self.jobs.ended_at_once(key, Ok(data)),
+            Started::Full => self.jobs.leave(Step::Refuse(key)),
             Started::BadBody => {
-                self.jobs.ended_at_once(Ended::Job(key, Err(DiskError::BadBody)));
+                self.jobs.ended_at_once(key, Err(DiskError::BadBody));
             }
         }
     }
@@ -236,7 +212,7 @@ impl<S: UnitStore> Shard<S> {
     /// Drops an operation whose configuration has ended.
     pub(crate) fn drop_over(&mut self, key: u64) {
         let op = self.end_op(key);
-        self.leave(Step::Enter(op.group));
+        self.jobs.leave(Step::Enter(op.group));
     }
 
     // ---- answers ----

@@ -65,8 +65,11 @@ impl<S: UnitStore> Mirror<S> {
     #[inline]
     fn due_at(&self) -> Time {
         let time = |at: Option<Time>| at.unwrap_or(Time::NEVER);
-        let clock = time(self.shard.leases.wake_at()).min(time(self.flows.scrub.wake_at()));
-        clock.min(time(self.flows.wake_at()))
+        let Flows { peers, secondaries, epochs, scrub, .. } = &self.flows;
+        let clock = time(self.shard.leases.wake_at()).min(time(scrub.wake_at()));
+        let copies = time(peers.copies.wake_at()).min(time(secondaries.arrivals.wake_at()));
+        let groups = time(peers.timers.wake_at()).min(time(epochs.wake_at()));
+        clock.min(copies).min(groups)
     }
 
     /// Activates the groups that need not wait for leases any more.
