@@ -342,12 +342,14 @@ impl Epochs {
         }
     }
 
-    /// Returns the earliest time at which leases of a former primary have run out.
+    /// Returns true if no group waits for leases of a former primary.
     #[inline]
+    pub(crate) fn none_wait(&self) -> bool {
+        self.grace.is_empty()
+    }
+
+    /// Returns the earliest time at which leases of a former primary have run out.
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        if self.grace.is_empty() {
-            return None; // as a rule
-        }
         self.grace.values().min().copied()
     }
 

@@ -120,10 +120,12 @@ impl Jobs {
         self.tasks.push_back(Task::Job(key, result));
     }
 
-    /// Leaves a step to another flow.
+    /// Leaves a step to another flow. Steps are done in this order.
     #[cold]
     pub(crate) fn leave(&mut self, step: Step) {
-        self.tasks.push_front(Task::Step(step));
+        let steps = self.tasks.iter().take_while(|task| matches!(task, Task::Step(_)));
+        let after = steps.count();
+        self.tasks.insert(after, Task::Step(step));
     }
 
     /// Takes the first task.
@@ -207,5 +209,18 @@ mod tests {
         assert_ne!(jobs.change(Time(0), group, wipe), token);
         let next = Waiting::Wipe { epoch: Epoch(3), question: 1, link: on(1) };
         assert!(jobs.joins(group, wipe) && !jobs.joins(group, next), "another order");
+    }
+
+    #[test]
+    fn steps_come_first_and_in_order() {
+        let (mut jobs, steps) = (Jobs::default(), [1, 2].map(|g| Step::Seal(GroupId(g))));
+        jobs.ended_at_once(7, Ok(Buf::EMPTY));
+        assert!(!jobs.has_step());
+        steps.into_iter().for_each(|step| jobs.leave(step));
+        for step in steps {
+            assert!(jobs.has_step());
+            assert!(matches!(jobs.next(), Some(Task::Step(next)) if next == step));
+        }
+        assert!(matches!(jobs.next(), Some(Task::Job(7, Ok(_)))) && jobs.none_left());
     }
 }

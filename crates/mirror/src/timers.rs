@@ -23,12 +23,14 @@ impl Timers {
         self.joining.remove(&group);
     }
 
-    /// Returns when the next question is due.
+    /// Returns true if no group waits for an answer.
     #[inline]
+    pub(crate) fn none_ask(&self) -> bool {
+        self.asking.is_empty()
+    }
+
+    /// Returns when the next question is due.
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        if self.asking.is_empty() {
-            return None; // as a rule
-        }
         self.asking.values().min().copied()
     }
 

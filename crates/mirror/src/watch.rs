@@ -68,8 +68,11 @@ impl<S: UnitStore> Mirror<S> {
         let Flows { peers, secondaries, epochs, scrub, .. } = &self.flows;
         let clock = time(self.shard.leases.wake_at()).min(time(scrub.wake_at()));
         let copies = time(peers.copies.wake_at()).min(time(secondaries.arrivals.wake_at()));
-        let groups = time(peers.timers.wake_at()).min(time(epochs.wake_at()));
-        clock.min(copies).min(groups)
+        let due = clock.min(copies);
+        if peers.timers.none_ask() && epochs.none_wait() {
+            return due; // as a rule
+        }
+        due.min(time(peers.timers.wake_at())).min(time(epochs.wake_at()))
     }
 
     /// Activates the groups that need not wait for leases any more.
