@@ -18,7 +18,7 @@ use crate::peers::Peers;
 use crate::replica::Role;
 use crate::shard::Shard;
 use alloc::collections::VecDeque;
-use base::{BLOCK, BlockSet, Duration, GroupId, Limits, Mutant, Time, UnitKey, mutant};
+use base::{BLOCK, BlockSet, Duration, GroupId, Limits, Mutant, Time, mutant};
 use seam::{Buf, Effects, Note, UnitStore};
 
 /// How long to wait before a copy of unreadable blocks is tried once more.
@@ -126,26 +126,6 @@ impl Peers {
             let work = Copying { since: now, read: Duration::ZERO, lost: false };
             shard.queue(Op::new(group, unit, at, len, Work::Copy(work)));
         }
-    }
-
-    /// Copies these blocks to the joiner again: it could not write them because it has damaged
-    /// ones, or it may have done a write that was taken back. Clients don't wait for it, so the
-    /// write's range may be free and another write in flight there. So the blocks are copied like
-    /// all others that may differ.
-    pub(crate) fn copy_anew<S: UnitStore>(
-        &mut self,
-        shard: &mut Shard<S>,
-        now: Time,
-        group: GroupId,
-        unit: UnitKey,
-        blocks: BlockSet,
-        out: &mut Effects,
-    ) {
-        let Some(sync) = shard.replicas.sync_mut(group) else { return };
-        if sync.add(unit, blocks) {
-            shard.replicas.retry(&mut shard.ops, group);
-        }
-        self.advance(shard, now, group, out);
     }
 
     /// Starts a copy that has its range. Blocks without data are sent as zeros; a mixed run is

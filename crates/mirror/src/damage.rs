@@ -51,7 +51,7 @@ impl Flows {
                 self.secondaries.wipe_if_idle(shard, now, group);
             }
             Work::Whole { of: Some(write) } => {
-                self.repairs.write_over(shard, now, key, write, (first, blocks), out)
+                self.repairs.repair_write(shard, now, key, write, (first, blocks), out)
             }
             _ => self.repairs.ask_other(shard, now, key, (first, blocks), out),
         }

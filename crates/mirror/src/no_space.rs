@@ -170,7 +170,7 @@ impl Peers {
             // Before the write leaves the stream: when the stream is empty, the joiner may be
             // sealed.
             if !others.is_empty() {
-                self.copy_anew(shard, now, group, unit, BlockSet::touching(at, len), out);
+                self.copy_again(shard, now, group, unit, BlockSet::touching(at, len), out);
             }
             shard.leave_stream(group, lsn);
             return;

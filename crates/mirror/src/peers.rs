@@ -59,7 +59,7 @@ impl Peers {
             _ if !counts => {} // a joiner that was cut off: its answer only frees room
             Status::Ok => self.check_sent(shard, now, key, out),
             Status::Full => self.refused(shard, now, key, from, member, out),
-            Status::SendWhole => self.damaged_there(shard, now, key, member, out),
+            Status::SendWhole => self.resend(shard, now, key, member, out),
             _ if shard.replicas.of(group).config.joiners.contains(&from) => {
                 self.cut(shard, now, group, out)
             }

@@ -187,7 +187,7 @@ impl Repairs {
     /// Handles a write whose blocks can't be read back here, and which another replica needs whole.
     /// The write has caused the damage: its blocks are repaired with their earlier content, and it
     /// is done again.
-    pub(crate) fn write_over<S: UnitStore>(
+    pub(crate) fn repair_write<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,

@@ -1,16 +1,18 @@
-//! Whole blocks for a replica that has damaged ones (rule R13). The primary reads the blocks and
-//! sends them as another write of its stream: under the name of the client's write that the replica
-//! could not do, or under none for blocks that the scrubber of a secondary has found.
+//! Blocks that a primary sends again, because a replica has damaged ones (rule R13).
 //!
-//! A replica that can't complete a partial write says so. It gets the blocks while the write has
-//! its range exclusively, so nothing that overlaps is in flight. For a joiner that no
-//! acknowledgement needs, no range is held: the sync copies the blocks to it.
+//! A replica whose answer is needed gets whole blocks. The primary reads them and sends them as
+//! another write of its stream: under the name of the client's write that the replica could not do,
+//! or under none for blocks that the scrubber of a secondary has found. A client's write keeps its
+//! range exclusively meanwhile, so nothing that overlaps is in flight.
+//!
+//! Clients don't wait for a joiner that no acknowledgement needs, and no range is held for it. It
+//! gets the blocks as copies of its sync.
 
 use crate::members::ReplicaSet;
 use crate::op::{Op, Work, Write};
 use crate::peers::Peers;
 use crate::shard::Shard;
-use base::{BLOCK, BlockSet, Time};
+use base::{BLOCK, BlockSet, GroupId, Time, UnitKey};
 use seam::{Buf, Effects, UnitStore};
 use wire::Status;
 
@@ -18,7 +20,7 @@ impl Peers {
     /// Handles a replica that could not do an operation: blocks that a write overwrites in part are
     /// damaged there, or the body has changed in its memory. A replica whose answer is needed is
     /// sent whole blocks, while the write has its range. The sync of a joiner copies them again.
-    pub(crate) fn damaged_there<S: UnitStore>(
+    pub(crate) fn resend<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
@@ -44,8 +46,28 @@ impl Peers {
         }
         op.acked.insert(member);
         let (group, unit, blocks) = (op.group, op.unit, BlockSet::touching(op.at, op.len));
-        self.copy_anew(shard, now, group, unit, blocks, out);
+        self.copy_again(shard, now, group, unit, blocks, out);
         self.check_sent(shard, now, key, out);
+    }
+
+    /// Copies these blocks to the joiner again: it could not write them because it has damaged
+    /// ones, or it may have done a write that was taken back. Clients don't wait for it, so the
+    /// write's range may be free and another write in flight there. So the blocks are copied like
+    /// all others that may differ.
+    pub(crate) fn copy_again<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        group: GroupId,
+        unit: UnitKey,
+        blocks: BlockSet,
+        out: &mut Effects,
+    ) {
+        let Some(sync) = shard.replicas.sync_mut(group) else { return };
+        if sync.add(unit, blocks) {
+            shard.replicas.retry(&mut shard.ops, group);
+        }
+        self.advance(shard, now, group, out);
     }
 }
 
