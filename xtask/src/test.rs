@@ -2,7 +2,7 @@
 //!
 //! The code is built once with the profile `ci` for everything that runs, and what contains the
 //! mutants is built apart. While the system tests run, which wait more than they compute,
-//! everything else runs in the background, the lints first.
+//! everything else but the fuzz targets runs in the background, the lints first.
 
 use crate::steps::{Steps, cargo};
 use crate::{built, gate, packages, root, sim, tidy};
@@ -98,14 +98,16 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         if wanted(Part::Gate) {
             gate::part(steps)?;
         }
-        if wanted(Part::Fuzz) {
-            fuzz(steps)?;
-        }
         Ok(())
     };
+    // The fuzz targets are built in a directory of their own, so no build waits for another one.
+    let last = |steps: &mut Steps| if wanted(Part::Fuzz) { fuzz(steps) } else { Ok(()) };
     match if ready { build_system(&mut steps)? } else { None } {
-        Some(binary) => steps.beside(|steps| system(steps, &binary), others)?,
-        None => others(&mut steps)?,
+        Some(binary) => {
+            let front = |steps: &mut Steps| system(steps, &binary).and_then(|()| last(steps));
+            steps.beside(front, others)?;
+        }
+        None => others(&mut steps).and_then(|()| last(&mut steps))?,
     }
     Ok(steps.finish())
 }

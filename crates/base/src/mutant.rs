@@ -323,6 +323,8 @@ pub enum Mutant {
     AwaitDial,
     /// Links: a server counts as refusing dials until it is connected.
     KeepRefusal,
+    /// R12: a broken path counts only as long as a primary reports it.
+    ForgetBrokenPath,
 }
 
 impl Mutant {
@@ -494,6 +496,7 @@ impl Mutant {
         Mutant::ForgetLevel,
         Mutant::SuspectNobody,
         Mutant::TakeCopy,
+        Mutant::ForgetBrokenPath,
     ];
 }
 

@@ -6,14 +6,13 @@ use anyhow::Result;
 use base::Limits;
 use node::sdc::{self, Sdc};
 use rt::Listener;
-use seam::Port;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Runs until the process is told to stop.
 pub fn run(config: SdcConfig) -> Result<()> {
     let listeners =
-        config.nbd.iter().map(|a| Listener { port: Port::Target, at: a.0.clone() }).collect();
+        config.nbd.iter().map(|a| Listener { port: node::sdc::NBD, at: a.0.clone() }).collect();
     let shard = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,

@@ -108,7 +108,7 @@ impl<N: Node> Place<N> {
                     self.framers.resize_with(at + 1, || None);
                 }
                 self.framers[at] = Some(node.framer(Port::Ours));
-                node.on(now, Event::LinkUp { link, port: Port::Ours, dial }, out);
+                node.on(now, Event::LinkUp { link, port: Port::Ours, dial, at: None }, out);
             }
             Item::Down(link) => {
                 node.on(now, Event::LinkDown { link, why: DownReason::Closed }, out)
@@ -142,6 +142,7 @@ impl<N: Node> Place<N> {
             Effect::Close { link } => self.posts.push(Post::Close(link)),
             Effect::Welcome { .. }
             | Effect::Pause { .. }
+            | Effect::Reframe { .. }
             | Effect::Resume { .. }
             | Effect::Note(_) => {}
         }

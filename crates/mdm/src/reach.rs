@@ -38,6 +38,9 @@ pub struct Reach {
     words: BTreeMap<DeviceId, Word>,
     /// Devices that count as cut off, and until when, unless they are found again.
     cut_off: BTreeMap<DeviceId, Time>,
+    /// Pairs of a device and another one that it has not reached for [`Limits::rebuild_after`], and
+    /// until when they count.
+    parted: BTreeMap<(DeviceId, DeviceId), Time>,
     due: Option<Time>,
     /// When [`Reach::look`] last examined the reports.
     looked: Time,
@@ -75,6 +78,7 @@ impl Reach {
 
     /// Records that one device answers another one: neither is cut off.
     pub fn reached(&mut self, now: Time, by: DeviceId, device: DeviceId) {
+        self.parted.remove(&(by, device));
         for end in [by, device] {
             if let Some(until) = self.cut_off.get_mut(&end) {
                 *until = now;
@@ -99,7 +103,9 @@ impl Reach {
     ///
     /// For a moment, no primary sends anything to a device that was taken out; after that, it takes
     /// as long as before until the primaries report again that they cannot reach it. For all this
-    /// time it counts as cut off, unless some device reaches it.
+    /// time it counts as cut off, unless some device reaches it. The same holds for
+    /// [`Reach::parted`]: the reports end when a group gets another replica in the place of the one
+    /// that its primary does not reach.
     pub fn look(
         &mut self,
         now: Time,
@@ -116,21 +122,21 @@ impl Reach {
         let found = self.found(now, state, limits);
         self.cut_off.extend(found.into_iter().map(|device| (device, until)));
         self.cut_off.retain(|_, until| *until > now);
-        let idle = self.words.is_empty() && self.cut_off.is_empty();
+        let until =
+            if mutant::on(Mutant::ForgetBrokenPath) { now + limits.heartbeat_every } else { until };
+        self.parted.extend(unreached_for(&self.words, now, limits).map(|pair| (pair, until)));
+        self.parted.retain(|_, until| *until > now);
+        let idle = self.words.is_empty() && self.cut_off.is_empty() && self.parted.is_empty();
         self.due = (!idle).then(|| now + limits.heartbeat_every / 2);
         Some(self.cut_off.keys().copied().collect())
     }
 
-    /// Returns the pairs of a reporting device and a device that it says it has not reached for
-    /// [`Limits::rebuild_after`]. Reports of devices that are cut off do not count: they cannot
-    /// reach any other device either.
-    pub fn parted(&self, now: Time, limits: &Limits) -> BTreeSet<(DeviceId, DeviceId)> {
-        let counts = |by: &DeviceId| !self.cut_off.contains_key(by);
-        let told = self.words.iter().filter(|(by, _)| counts(by));
-        let pairs =
-            told.flat_map(|(by, word)| word.since.iter().map(|(d, since)| (*by, *d, *since)));
-        let old = pairs.filter(|(_, _, since)| now.since(*since) >= limits.rebuild_after);
-        old.map(|(by, device, _)| (by, device)).collect()
+    /// Returns the pairs of a reporting device and a device that it has not reached for
+    /// [`Limits::rebuild_after`], as of the last look. Reports of devices that are cut off do not
+    /// count: they cannot reach any other device either.
+    pub fn parted(&self) -> BTreeSet<(DeviceId, DeviceId)> {
+        let counts = |(by, _): &&(DeviceId, DeviceId)| !self.cut_off.contains_key(by);
+        self.parted.keys().filter(counts).copied().collect()
     }
 
     fn found(&self, now: Time, state: &State, limits: &Limits) -> BTreeSet<DeviceId> {
@@ -182,6 +188,18 @@ impl Reach {
         });
         found
     }
+}
+
+/// Returns the pairs of a device and another one that it reports for [`Limits::rebuild_after`].
+fn unreached_for(
+    words: &BTreeMap<DeviceId, Word>,
+    now: Time,
+    limits: &Limits,
+) -> impl Iterator<Item = (DeviceId, DeviceId)> {
+    let long = move |(_, since): &(&DeviceId, &Time)| now.since(**since) >= limits.rebuild_after;
+    words.iter().flat_map(move |(by, word)| {
+        word.since.iter().filter(long).map(|(device, _)| (*by, *device))
+    })
 }
 
 #[cfg(test)]
@@ -275,23 +293,46 @@ mod tests {
         assert_eq!(found(&cluster(4, 2), &both).1, [1, 2]);
     }
 
-    #[test]
-    fn a_path_that_stays_broken_is_told_of_but_not_by_who_is_cut_off() {
-        let four = cluster(4, 1);
-        let mut reach = Reach::default();
-        let after = LIMITS.rebuild_after;
-        let mut at = ms(1000);
-        let end = at + after;
-        while at < end {
+    /// Lets device 1 report that it does not reach device 2, until the pair counts as parted.
+    fn parted(state: &State) -> (Reach, Time) {
+        let (mut reach, mut at) = (Reach::default(), ms(1000));
+        let end = at + LIMITS.rebuild_after;
+        while reach.parted().is_empty() {
+            assert!(at < end);
             reach.told(at, DeviceId(1), &[2], &LIMITS);
-            reach.look(at + LIMITS.heartbeat_every, &four, &LIMITS);
-            assert!(reach.parted(at, &LIMITS).is_empty());
             at = at + LIMITS.heartbeat_every;
+            reach.look(at, state, &LIMITS);
         }
-        assert_eq!(reach.parted(end, &LIMITS), [(DeviceId(1), DeviceId(2))].into());
+        assert_eq!(at, end);
+        assert_eq!(reach.parted(), [(DeviceId(1), DeviceId(2))].into());
+        (reach, at)
+    }
+
+    #[test]
+    fn a_path_that_stays_broken_is_reported_but_not_by_a_device_that_is_cut_off() {
+        let four = cluster(4, 1);
+        let (mut reach, at) = parted(&four);
         reach.told(at, DeviceId(1), &[2, 3, 4], &LIMITS);
         reach.look(at + LIMITS.heartbeat_every, &four, &LIMITS);
-        assert!(reach.parted(at, &LIMITS).is_empty(), "device 1 is cut off");
+        assert!(reach.parted().is_empty(), "device 1 is cut off");
+    }
+
+    #[test]
+    fn a_broken_path_counts_for_a_while_after_its_reports_end() {
+        let four = cluster(4, 1);
+        let (mut reach, at) = parted(&four);
+        // The group has another replica, so its primary has nothing to report any more.
+        reach.told(at, DeviceId(1), &[], &LIMITS);
+        let long = LIMITS.suspect_after + patience(&LIMITS);
+        reach.look(at + long, &four, &LIMITS);
+        assert_eq!(reach.parted().len(), 1);
+        reach.look(at + long * 3, &four, &LIMITS);
+        assert!(reach.parted().is_empty());
+        assert_eq!(reach.wake_at(), None);
+        // It ends at once when the device is reached.
+        let (mut reach, at) = parted(&four);
+        reach.reached(at, DeviceId(1), DeviceId(2));
+        assert!(reach.parted().is_empty());
     }
 
     #[test]

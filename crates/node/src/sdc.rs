@@ -47,6 +47,9 @@ use seam::{
 pub use framer::SdcFramer;
 pub use nbd::NbdGrown;
 
+/// The port of NBD clients.
+pub const NBD: Port = Port::Target(0);
+
 /// Settings with which an SDC starts.
 #[derive(Clone, Debug)]
 pub struct SdcConfig {
@@ -301,7 +304,7 @@ impl Sdc {
         out: &mut Effects,
     ) {
         match (port, dial) {
-            (Port::Target, None) => self.nbd_open(now, link, out),
+            (NBD, None) => self.nbd_open(now, link, out),
             (Port::Ours, Some(dial)) if self.mdm.finder.dialled(dial) => {
                 self.greet_mdm(now, link, out)
             }
@@ -364,7 +367,7 @@ impl Node for Sdc {
     }
 
     fn unsent(&self, port: Port) -> Option<UnsentLimits> {
-        (port == Port::Target).then_some(nbd::UNSENT)
+        (port == NBD).then_some(nbd::UNSENT)
     }
 
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
@@ -379,7 +382,7 @@ impl Node for Sdc {
                 });
             }
             Event::Tick => self.tick(now, out),
-            Event::LinkUp { link, port, dial } => self.link_up(now, link, port, dial, out),
+            Event::LinkUp { link, port, dial, .. } => self.link_up(now, link, port, dial, out),
             Event::LinkDown { link, .. } => self.link_down(now, link, out),
             Event::DialFailed { dial, .. } => self.dial_failed(now, dial, out),
             Event::DiskDone { .. } => {}

@@ -12,7 +12,7 @@ pub(crate) use input::Input;
 pub(crate) use output::Output;
 
 use base::{LinkId, Time};
-use rustix::net::getpeername;
+use rustix::net::{getpeername, getsockname};
 use seam::{DownReason, Port, Strangers};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -108,6 +108,11 @@ impl<F> Link<F> {
     /// side does not read what is sent to it.
     pub(crate) fn rests(&self) -> bool {
         self.paused || self.unread.is_some_and(|unread| unread.since.is_some())
+    }
+
+    /// Returns the address of this side; `None` for a unix socket.
+    pub(crate) fn local(&self) -> Option<SocketAddr> {
+        getsockname(&self.socket).ok()?.try_into().ok()
     }
 
     /// Returns the address of the other side; `None` for a unix socket.

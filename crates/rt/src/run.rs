@@ -125,7 +125,8 @@ impl Shard {
         if let Some(core) = self.pin {
             pin(core)?;
         }
-        let out = Effects::new(BufPool::new(self.pool_bytes), Prng::new(self.seed), None);
+        let out = Effects::new(BufPool::new(self.pool_bytes), Prng::new(self.seed), None)
+            .with_secrets(random);
         let waker = self.parts.waker.clone();
         Ok(match self.choice.backend {
             Backend::Epoll => {
@@ -139,6 +140,19 @@ impl Shard {
                 Engine::Uring(shard::Shard::new(sys, self.parts, out, nodes, on_note))
             }
         })
+    }
+}
+
+/// Fills a buffer with random bytes of the kernel. Panics if the kernel has none, which no kernel
+/// that starts processes does: a guess in their place would be no secret.
+fn random(bytes: &mut [u8]) {
+    let mut at = 0;
+    while at < bytes.len() {
+        match rustix::rand::getrandom(&mut bytes[at..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(got) => at += got,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(why) => panic!("the kernel gives no random numbers: {why}"),
+        }
     }
 }
 

@@ -94,9 +94,9 @@ struct Seat<N> {
     node: N,
     disks: Vec<Disk>,
     /// Strangers, by [`Port`].
-    crowds: [StrangerList; 2],
+    crowds: [StrangerList; Port::COUNT],
     /// Unsent bytes of the links that others dialled, by [`Port`], where the node bounds them.
-    unread: [u64; 2],
+    unread: [u64; Port::COUNT],
     /// The node has had an event since its last flush.
     active: bool,
     /// The node's [`Node::wake_at`] after its last flush.
@@ -145,7 +145,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let (mut seats, mut listeners) = (Vec::new(), Vec::new());
         for (seat, (node, own)) in (0..).zip(nodes.into_iter().zip(parts.seats)) {
             let crowds = Default::default();
-            let (unread, wake_at) = ([0; 2], None);
+            let (unread, wake_at) = ([0; Port::COUNT], None);
             seats.push(Seat { node, disks: own.disks, crowds, unread, active: true, wake_at });
             for (port, mut listening) in own.listeners {
                 let local = listening.local.take();

@@ -36,6 +36,8 @@
 //!     ended before the read was emitted. `Flush` makes durable what had ended before it was
 //!     emitted; a write with `durable` needs no flush. A range that leaves the device, or is not a
 //!     multiple of its block size, ends in `OutOfRange`.
+//! 11. **Reframe** takes effect before the next frame is cut, and only on its link. A peer that
+//!     waits for an answer before it sends more is cut in the new mode from then on.
 //!
 //! The scenarios assume a working network: run them in the simulator without faults.
 
@@ -52,7 +54,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 use roles::{
-    Churner, Closer, Dialer, Flooder, Guest, Host, Pauser, Stream, Teller, Ticker, Torn, Writer,
+    Answerer, Asker, Churner, Closer, Dialer, Flooder, Guest, Host, Pauser, Stream, Teller, Ticker,
+    Torn, Writer,
 };
 
 /// Time that a harness lets one scenario run, by the driver's own clock.
@@ -123,6 +126,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!(half_a_frame_is_no_frame),
     scenario!(a_paused_link_is_told_of_the_other_sides_end),
     scenario!(garbage_ends_the_link),
+    scenario!(frames_are_cut_in_the_mode_that_was_agreed),
     scenario!(dialing_nobody_is_refused),
     scenario!(ticks_are_never_early_and_always_come),
     scenario!(ticks_come_in_time_on_a_busy_driver),
@@ -218,6 +222,13 @@ fn garbage_ends_the_link(h: &mut dyn Harness) {
         Torn::garbage(1),
         Torn::victim(crate::DownReason::Garbage)
     );
+}
+
+fn frames_are_cut_in_the_mode_that_was_agreed(h: &mut dyn Harness) {
+    let name = "frames_are_cut_in_the_mode_that_was_agreed";
+    let roles: Vec<Box<dyn roles::Role>> =
+        alloc::vec![Box::new(Asker::new(1, 300)), Box::new(Answerer::new(300))];
+    play(h, name, Setup::default(), roles);
 }
 
 fn dialing_nobody_is_refused(h: &mut dyn Harness) {

@@ -97,6 +97,15 @@ pub enum Effect {
         /// The link.
         link: LinkId,
     },
+    /// From the next frame on, cut what arrives on the link in this mode of its framer (see
+    /// [`crate::Framer::set_mode`]). Frames that were cut before are not cut again, so a protocol
+    /// may use it only where the other side has to wait for an answer.
+    Reframe {
+        /// The link.
+        link: LinkId,
+        /// The mode, which the framer knows.
+        mode: u32,
+    },
     /// Read from a device. Concurrent operations may end in any order.
     Read {
         /// The node's id for the operation.
@@ -145,12 +154,22 @@ pub struct Effects {
     pool: BufPool,
     prng: Prng,
     chaos: Option<Prng>,
+    secrets: Option<Secrets>,
 }
+
+/// Fills a buffer with random bytes that no other process can guess.
+pub type Secrets = fn(&mut [u8]);
 
 impl Effects {
     /// Creates an empty collection. `chaos` is `None` outside the simulator.
     pub fn new(pool: BufPool, prng: Prng, chaos: Option<Prng>) -> Effects {
-        Effects { list: Vec::new(), pool, prng, chaos }
+        Effects { list: Vec::new(), pool, prng, chaos, secrets: None }
+    }
+
+    /// Sets the source of [`Effects::secret`]. Without one, secrets come from the node's random
+    /// numbers, so that a simulation can be repeated.
+    pub fn with_secrets(self, secrets: Secrets) -> Effects {
+        Effects { secrets: Some(secrets), ..self }
     }
 
     /// Emits one effect.
@@ -194,6 +213,14 @@ impl Effects {
     /// Returns the node's random numbers, for jitter and load spreading, not for correctness.
     pub fn prng(&mut self) -> &mut Prng {
         &mut self.prng
+    }
+
+    /// Fills a buffer with random bytes for a challenge or a key.
+    pub fn secret(&mut self, bytes: &mut [u8]) {
+        match self.secrets {
+            Some(draw) => draw(bytes),
+            None => bytes.fill_with(|| self.prng.below(256) as u8),
+        }
     }
 
     /// A fault site: sometimes true in the simulator, never elsewhere. The code behind it must be

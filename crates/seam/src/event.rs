@@ -4,6 +4,7 @@ use crate::block::BlockRequest;
 use crate::buf::Buf;
 use crate::{DialId, DiskOp, Port, RequestId};
 use base::LinkId;
+use core::net::SocketAddr;
 
 /// One event.
 #[derive(Debug)]
@@ -18,6 +19,9 @@ pub enum Event<'a> {
         port: Port,
         /// The dial that led to it; `None` if the other side dialled.
         dial: Option<DialId>,
+        /// The address of this side that the other side dialled. `None` if this side dialled, and
+        /// on unix sockets.
+        at: Option<SocketAddr>,
     },
     /// The connection is gone. Nothing more comes from it, and it is unknown whether data sent on
     /// it arrived. Not sent for links that the node closed itself.

@@ -9,6 +9,10 @@ pub trait Framer {
     /// The result must not depend on how the stream arrived in pieces: more bytes only ever change
     /// a [`Framing::Need`].
     fn frame(&mut self, start: &[u8]) -> Result<Framing, FrameError>;
+
+    /// Takes another mode, which [`crate::Effect::Reframe`] names. It is for protocols whose frames
+    /// change by an agreement of both sides.
+    fn set_mode(&mut self, _mode: u32) {}
 }
 
 /// The result of a framer.

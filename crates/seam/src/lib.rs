@@ -34,13 +34,27 @@ pub use unit_store::{Finished, Job, Started, UnitStore, Walk};
 pub enum Port {
     /// Processes of the cluster, and the command line, in our own wire protocol.
     Ours,
-    /// A block client, in the protocol of a target, such as NBD. The node knows which one.
-    Target,
+    /// A block client, in the protocol of a target. The number names the protocol to the node:
+    /// below [`Port::TARGETS`].
+    Target(u8),
 }
 
 impl Port {
-    /// All of them.
-    pub const ALL: [Port; 2] = [Port::Ours, Port::Target];
+    /// The most protocols of targets.
+    pub const TARGETS: u8 = 3;
+    /// How many ports there are.
+    pub const COUNT: usize = 1 + Port::TARGETS as usize;
+    /// All of them, each at its index.
+    pub const ALL: [Port; Port::COUNT] =
+        [Port::Ours, Port::Target(0), Port::Target(1), Port::Target(2)];
+
+    /// Returns its index in [`Port::ALL`].
+    pub const fn index(self) -> usize {
+        match self {
+            Port::Ours => 0,
+            Port::Target(n) => 1 + n as usize,
+        }
+    }
 }
 
 /// Id of a dial until it ends in [`Event::LinkUp`] or [`Event::DialFailed`]; chosen by the node.

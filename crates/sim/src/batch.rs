@@ -133,7 +133,7 @@ impl World {
         let proc = &mut self.procs[id.0];
         self.trace.item(self.now, &proc.name, id.0, &item, &peer);
         let event = match item {
-            Item::LinkUp { link, port, dial } => Event::LinkUp { link, port, dial },
+            Item::LinkUp { link, port, dial, at } => Event::LinkUp { link, port, dial, at },
             Item::LinkDown { link, why } => {
                 proc.links.remove(&link);
                 Event::LinkDown { link, why }
@@ -230,6 +230,7 @@ impl World {
             Effect::Close { link } => self.close(id, link),
             Effect::Welcome { link } => self.procs[id.0].strangers.retain(|s| s.link != link),
             Effect::Pause { link } => self.set_reading(id, link, false),
+            Effect::Reframe { link, mode } => self.set_mode(id, link, mode),
             Effect::Resume { link } => self.set_reading(id, link, true),
             Effect::Read { op, disk, at, len } => {
                 self.start_disk(id, op, disk, PendingKind::Read { at, len })

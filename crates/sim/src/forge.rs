@@ -101,6 +101,7 @@ impl World {
             ends: [nowhere, End::new(to, life, None)],
             lanes: [lane, Lane::default()],
             forged: true,
+            at: None,
         };
         let index = self.conns.len() as u32;
         self.conns.push(Some(Box::new(conn)));

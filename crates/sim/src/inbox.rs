@@ -9,12 +9,13 @@ use seam::{
     Head, Port, RequestId,
 };
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// An event that is ready for delivery to a node.
 #[derive(Debug)]
 pub(crate) enum Item {
-    LinkUp { link: LinkId, port: Port, dial: Option<DialId> },
+    LinkUp { link: LinkId, port: Port, dial: Option<DialId>, at: Option<SocketAddr> },
     LinkDown { link: LinkId, why: DownReason },
     DialFailed { dial: DialId, why: DialError },
     Frame { link: LinkId, head: Head, body: Buf, conn: u32, lane: u8, bytes: u64 },

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 28] = [
+const PLANS: [(Mutant, &str, &str); 29] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -140,6 +140,11 @@ const PLANS: [(Mutant, &str, &str); 28] = [
         Mutant::TakeCopy,
         "copy-beside-the-original",
         include_str!("../plans/copy-beside-the-original.plan"),
+    ),
+    (
+        Mutant::ForgetBrokenPath,
+        "path-that-stays-broken",
+        include_str!("../plans/path-that-stays-broken.plan"),
     ),
 ];
 

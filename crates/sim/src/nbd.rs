@@ -268,7 +268,7 @@ impl Node for Host {
                 self.dials += 1;
                 connection.state = State::Dialling(DialId(self.dials));
                 let (dial, to) = (DialId(self.dials), self.to);
-                out.push(Effect::Dial { dial, to, port: Port::Target });
+                out.push(Effect::Dial { dial, to, port: node::sdc::NBD });
             }
         }
     }

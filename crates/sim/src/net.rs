@@ -13,6 +13,7 @@ use crate::world::ProcId;
 use base::{LinkId, Time};
 use seam::{Buf, BufPool, DialId, DownReason, FrameError, Framer, Framing, Head, Port};
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 /// Content of a piece on a lane.
 pub(crate) enum Cargo {
@@ -107,6 +108,8 @@ pub(crate) struct Conn {
     pub lanes: [Lane; 2],
     /// A stranger's; see [`crate::forge`].
     pub forged: bool,
+    /// The address that end 0 dialled.
+    pub at: Option<SocketAddr>,
 }
 
 /// Blocked and clogged paths between hosts.

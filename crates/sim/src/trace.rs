@@ -127,6 +127,7 @@ impl Trace {
             Effect::Reply { id, result } => self.words(&[19, id.0, u64::from(result.is_ok())]),
             Effect::Note(_) => self.words(&[20]),
             Effect::Welcome { link } => self.words(&[21, link.0]),
+            Effect::Reframe { link, mode } => self.words(&[23, link.0, u64::from(*mode)]),
         }
         self.line(now, who, || match effect {
             Effect::Send { link, head, body } => {

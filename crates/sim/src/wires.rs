@@ -131,11 +131,13 @@ impl World {
     // ---- dialling
 
     pub(crate) fn dial(&mut self, from: ProcId, dial: DialId, to: SocketAddr, port: Port) {
-        let to = self.addresses.get(&to).copied();
+        let (address, to) = (to, self.addresses.get(&to).copied());
         let life = self.procs[from.0].life;
         let at = self.travel();
-        self.queue
-            .push(at, What::Syn(Box::new(Dial { from, life, dial, to, port, since: self.now })));
+        self.queue.push(
+            at,
+            What::Syn(Box::new(Dial { from, life, dial, to, address, port, since: self.now })),
+        );
     }
 
     pub(crate) fn syn(&mut self, dial: Box<Dial>) {
@@ -167,6 +169,7 @@ impl World {
             ends,
             lanes: [Lane::default(), Lane::default()],
             forged: false,
+            at: Some(dial.address),
         };
         conn.lanes[1].push(at, Cargo::Up);
         self.conns.push(Some(Box::new(conn)));
@@ -383,6 +386,7 @@ impl World {
 
     fn up(&mut self, index: u32, side: usize) {
         let conn = self.conns[index as usize].as_mut().expect("still there");
+        let at = conn.at.filter(|_| side == 1);
         let (end, port) = (&mut conn.ends[side], conn.port);
         let proc = &mut self.procs[end.proc.0];
         if proc.life != end.life {
@@ -403,7 +407,7 @@ impl World {
         {
             self.take_stranger(id, link, bounds);
         }
-        self.deliver(id, Item::LinkUp { link, port, dial });
+        self.deliver(id, Item::LinkUp { link, port, dial, at });
     }
 
     /// Counts a new incoming link as a stranger's. If there are too many of these,
@@ -564,6 +568,12 @@ impl World {
         if reading {
             self.arm(index, 1 - side);
         }
+    }
+
+    pub(crate) fn set_mode(&mut self, id: ProcId, link: LinkId, mode: u32) {
+        let Some((index, side)) = self.link(id, link) else { return };
+        let end = &mut self.conns[index as usize].as_mut().expect("the link is up").ends[side];
+        end.framer.as_mut().expect("a link that is up has one").set_mode(mode);
     }
 
     // ---- ends

@@ -39,6 +39,7 @@ pub(crate) struct Dial {
     pub life: u32,
     pub dial: DialId,
     pub to: Option<ProcId>,
+    pub address: SocketAddr,
     pub port: Port,
     pub since: Time,
 }

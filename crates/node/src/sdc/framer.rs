@@ -19,7 +19,7 @@ impl SdcFramer {
     pub fn new(port: Port, dialect: &Dialect, limits: &Limits) -> SdcFramer {
         match port {
             Port::Ours => SdcFramer::Ours(PeerFramer::speaking(dialect, limits.frame_body)),
-            Port::Target => SdcFramer::Target(NbdFramer::new(limits)),
+            Port::Target(_) => SdcFramer::Target(NbdFramer::new(limits)),
         }
     }
 }
@@ -30,6 +30,13 @@ impl Framer for SdcFramer {
         match self {
             SdcFramer::Ours(framer) => framer.frame(start),
             SdcFramer::Target(framer) => framer.frame(start),
+        }
+    }
+
+    fn set_mode(&mut self, mode: u32) {
+        match self {
+            SdcFramer::Ours(framer) => framer.set_mode(mode),
+            SdcFramer::Target(framer) => framer.set_mode(mode),
         }
     }
 }

@@ -51,13 +51,14 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
         let framer = self.seats[seat as usize].node.framer(port);
         let mut new = Link::new(link, seat, socket, framer);
+        let at = if dial.is_none() { new.local() } else { None };
         if dial.is_none() {
             new = self.take_stranger(now, port, new);
             new.unread = self.seats[seat as usize].bound_unread(port);
         }
         self.links.table.insert(new);
         self.links.to_receive.push(index);
-        self.deliver(now, seat, Event::LinkUp { link, port, dial });
+        self.deliver(now, seat, Event::LinkUp { link, port, dial, at });
     }
 
     fn accepted(&mut self, now: Time, i: u32, done: Done) {
@@ -353,7 +354,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
         link.state = State::Dead;
         if let Some(unread) = link.unread {
-            self.seats[link.seat as usize].unread[unread.port as usize] -= link.output.queued;
+            self.seats[link.seat as usize].unread[unread.port.index()] -= link.output.queued;
         }
         if !link.is_quiet() {
             // Makes pending operations complete, whatever they wait for.

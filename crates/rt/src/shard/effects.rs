@@ -7,6 +7,7 @@ use crate::link::{Output, Pinned, State};
 use crate::net;
 use crate::sys::{Sys, Token};
 use base::{LinkId, Time};
+use seam::Framer as _;
 use seam::{DialError, DialId, DiskError, DiskId, DiskOp, DownReason, Effect, Node, Note, Port};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -33,6 +34,11 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
             Effect::Close { link } => self.close(now, link),
             Effect::Welcome { link } => self.welcome(link),
             Effect::Pause { link } => self.pause(link),
+            Effect::Reframe { link, mode } => {
+                if let Some((_, l)) = self.links.of(link) {
+                    l.framer.set_mode(mode);
+                }
+            }
             Effect::Resume { link } => {
                 if let Some((index, l)) = self.links.of(link)
                     && l.paused

@@ -77,7 +77,7 @@ impl StrangerList {
 impl<N> Seat<N> {
     /// Accounts for a stranger's link that has left the table, or was welcomed.
     pub(super) fn stranger_left(&mut self, stranger: Stranger) {
-        self.crowds[stranger.port as usize].here -= 1;
+        self.crowds[stranger.port.index()].here -= 1;
     }
 }
 
@@ -86,7 +86,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn make_room(&mut self, now: Time, seat: u32, port: Port) {
         let here = &self.seats[seat as usize];
         let Some(bounds) = here.node.strangers(port) else { return };
-        if here.crowds[port as usize].here >= most(bounds) && self.close_oldest(seat, port) {
+        if here.crowds[port.index()].here >= most(bounds) && self.close_oldest(seat, port) {
             (self.on_note)(seat as usize, now, Note::Crowded);
         }
     }
@@ -100,7 +100,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     ) -> Link<N::Framer> {
         let seat = &mut self.seats[link.seat as usize];
         let Some(bounds) = seat.node.strangers(port) else { return link };
-        let crowd = &mut seat.crowds[port as usize];
+        let crowd = &mut seat.crowds[port.index()];
         crowd.forget(&mut self.links);
         crowd.add(link.id);
         link.of_stranger(now, port, bounds)
@@ -117,7 +117,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
 
     /// Closes the oldest stranger. Returns false if there is none.
     fn close_oldest(&mut self, seat: u32, port: Port) -> bool {
-        let oldest = self.seats[seat as usize].crowds[port as usize].oldest(&mut self.links);
+        let oldest = self.seats[seat as usize].crowds[port.index()].oldest(&mut self.links);
         oldest.map(|index| self.down(index, DownReason::Stranger)).is_some()
     }
 
@@ -132,7 +132,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
     pub(super) fn close_silent(&mut self, now: Time) {
         for seat in 0..self.seats.len() {
             for port in Port::ALL {
-                while let crowd = &mut self.seats[seat].crowds[port as usize]
+                while let crowd = &mut self.seats[seat].crowds[port.index()]
                     && let Some((id, until)) = crowd.next_silent(&mut self.links)
                     && until <= now
                     && let Some((index, _)) = self.links.of(id)

@@ -25,14 +25,14 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if link.output.queued > unread.most && unread.since.is_none() {
             unread.since = Some(now);
         }
-        self.seats[link.seat as usize].unread[unread.port as usize] += bytes;
+        self.seats[link.seat as usize].unread[unread.port.index()] += bytes;
     }
 
     /// Accounts for `bytes` that the kernel took. At half of its bound a link is read again.
     pub(super) fn was_taken(&mut self, index: u32, bytes: u64) {
         let Some(link) = self.links.get_mut(index) else { return };
         let Some(unread) = &mut link.unread else { return };
-        self.seats[link.seat as usize].unread[unread.port as usize] -= bytes;
+        self.seats[link.seat as usize].unread[unread.port.index()] -= bytes;
         if unread.since.is_some() && link.output.queued <= unread.most / 2 {
             unread.since = None;
             self.ready.push_back((link.seat, Ready::Resumed(link.id)));
@@ -44,7 +44,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         let seats = (0..).zip(&self.seats);
         let all = seats.flat_map(|(i, seat)| Port::ALL.map(|port| (i, seat, port)));
         all.filter_map(|(i, seat, port)| {
-            let waits = seat.unread[port as usize];
+            let waits = seat.unread[port.index()];
             let bounds = if waits > 0 { seat.node.unsent(port) } else { None };
             bounds.filter(|bounds| waits > bounds.all).map(|bounds| (i, port, bounds))
         })

@@ -22,7 +22,7 @@ fn tcp() -> Listener {
 }
 
 fn unix(path: std::path::PathBuf) -> Listener {
-    Listener { port: Port::Target, at: ListenAddr::Unix(path) }
+    Listener { port: Port::Target(0), at: ListenAddr::Unix(path) }
 }
 
 #[test]

@@ -63,7 +63,8 @@ impl Ledger {
     pub(super) fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Tick | Event::Request { .. } => {}
-            Event::LinkUp { link, dial, .. } => {
+            Event::LinkUp { link, dial, at, .. } => {
+                self.check(dial.is_none() || at.is_none(), || format!("{link}: at {at:?}"));
                 let new = self.seen.insert(*link);
                 self.check(new, || format!("{link} was there before"));
                 self.up.insert(*link);

@@ -77,7 +77,12 @@ impl Stage<'_> {
 
     /// Sends frame `seq` of a link with a body of `len` bytes, in one piece or in two.
     pub(super) fn send(&mut self, link: LinkId, seq: u32, len: usize) {
-        let head = head(seq, len, self.now);
+        self.send_in(0, link, seq, len);
+    }
+
+    /// Sends a frame to a side that cuts in this mode.
+    pub(super) fn send_in(&mut self, mode: u8, link: LinkId, seq: u32, len: usize) {
+        let head = head(mode, seq, len, self.now);
         let mut body = self.out.alloc(len);
         body.as_mut().iter_mut().enumerate().for_each(|(i, b)| *b = pattern(seq, i));
         if seq % 7 == 3 && len > 1 {
@@ -129,7 +134,7 @@ fn pattern(seq: u32, i: usize) -> u8 {
 }
 
 const MAGIC: u8 = 0xc7;
-const SHORTEST: usize = 18;
+const SHORTEST: usize = 19;
 
 /// First byte of a frame that may overtake. The constant below is its length in bytes.
 const FIRST: u8 = 0xc8;
@@ -157,10 +162,12 @@ fn head_len(seq: u32) -> usize {
     SHORTEST + seq as usize % (Head::MAX - SHORTEST + 1)
 }
 
-/// Returns the head of frame `seq`. Some scenarios announce a longer body than they send.
-pub(super) fn head(seq: u32, len: usize, now: Time) -> Head {
+/// Returns the head of frame `seq` for a side that cuts in this mode. Some scenarios announce a
+/// longer body than they send.
+pub(super) fn head(mode: u8, seq: u32, len: usize, now: Time) -> Head {
     let mut h = [seq as u8; Head::MAX];
     h[0] = MAGIC;
+    h[18] = mode;
     h[1] = head_len(seq) as u8;
     h[2..6].copy_from_slice(&seq.to_le_bytes());
     h[6..10].copy_from_slice(&(len as u32).to_le_bytes());
@@ -179,6 +186,7 @@ fn parse(head: &[u8]) -> Option<Parsed> {
 #[derive(Default)]
 pub struct ProbeFramer {
     next: u32,
+    mode: u32,
 }
 
 impl Framer for ProbeFramer {
@@ -198,8 +206,15 @@ impl Framer for ProbeFramer {
         if head.seq != self.next {
             return Err(FrameError::BadHead); // called twice for one frame, or a frame is missing
         }
+        if u32::from(start[18]) != self.mode {
+            return Err(FrameError::BadHead); // cut too early or too late for its mode
+        }
         self.next += 1;
         Ok(Framing::Frame { head: start[1] as usize, body: head.body as usize })
+    }
+
+    fn set_mode(&mut self, mode: u32) {
+        self.mode = mode;
     }
 }
 

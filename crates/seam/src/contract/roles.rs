@@ -2,11 +2,13 @@
 
 mod disk;
 mod link;
+mod reframe;
 mod strangers;
 mod stream;
 
 pub(super) use disk::Writer;
 pub(super) use link::{Churner, Closer, Dialer, Flooder, Teller, Ticker, Torn};
+pub(super) use reframe::{Answerer, Asker};
 pub(super) use strangers::{Guest, Host};
 pub(super) use stream::{Pauser, Stream};
 

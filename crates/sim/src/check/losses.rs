@@ -77,7 +77,9 @@ impl Losses {
         if old.is_some_and(|old| epoch <= old.epoch) {
             return Ok(());
         }
-        if new.lost && old.is_some_and(|old| !old.lost) {
+        // Devices can be emptied before the first configuration of a group is sent.
+        let emptied = || new.replicas.iter().any(|d| self.emptied.contains_key(&DeviceId(*d)));
+        if new.lost && old.map_or_else(emptied, |old| !old.lost) {
             self.lost.insert(id);
         }
         let old = old.cloned().unwrap_or(Copies {
@@ -181,6 +183,17 @@ mod tests {
         losses.group(&config(3, &[]), 20).unwrap();
         losses.group(&config(4, &[A]), 30).unwrap();
         assert!(losses.group(&config(5, &[]), 40).is_err(), "A was not emptied since");
+    }
+
+    #[test]
+    fn a_group_may_be_lost_before_its_first_configuration_is_sent() {
+        let mut losses = Losses::default();
+        losses.group(&config(4, &[]), 10).unwrap();
+        assert!(!losses.has(GroupId(7)), "no device of it was emptied");
+        let mut losses = Losses::default();
+        losses.emptied(B, 5);
+        losses.group(&config(4, &[]), 10).unwrap();
+        assert!(losses.has(GroupId(7)));
     }
 
     #[test]

@@ -37,6 +37,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::NoSession,
         Mutant::AnyCluster,
         Mutant::TakeCopy,
+        Mutant::ForgetBrokenPath,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

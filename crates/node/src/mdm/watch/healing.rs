@@ -23,7 +23,7 @@ impl Watch {
         out: &mut Effects,
     ) -> Option<Command> {
         let found = self.reach.look(now, state, &self.limits)?;
-        self.observed.parted = self.reach.parted(now, &self.limits);
+        self.observed.parted = self.reach.parted();
         let before = core::mem::replace(&mut self.observed.cut_off, found.clone());
         for device in before.difference(&found) {
             out.note(Note::CutOff { device: *device, over: true });

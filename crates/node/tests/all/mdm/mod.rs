@@ -140,7 +140,11 @@ impl Bench {
     fn connect(&mut self) -> LinkId {
         self.links += 1;
         let link = LinkId(self.links);
-        self.mdm.on(self.now, Event::LinkUp { link, port: Port::Ours, dial: None }, &mut self.out);
+        self.mdm.on(
+            self.now,
+            Event::LinkUp { link, port: Port::Ours, dial: None, at: None },
+            &mut self.out,
+        );
         link
     }
 
@@ -503,7 +507,11 @@ fn an_mdm_that_begins_tells_every_server_which_life_it_is() {
     assert_eq!(addresses, ["10.0.0.1:7000", "10.0.0.2:7000"]);
     let link = LinkId(99);
     let dial = Some(dials[0].0);
-    again.mdm.on(again.now, Event::LinkUp { link, port: Port::Ours, dial }, &mut again.out);
+    again.mdm.on(
+        again.now,
+        Event::LinkUp { link, port: Port::Ours, dial, at: None },
+        &mut again.out,
+    );
     again.settle();
     let told = again.take::<Hello>(link, Kind::Hello).remove(0);
     assert_eq!((told.role(), told.cluster), (Role::Mdm, 7));
@@ -549,7 +557,7 @@ impl Bench {
         let (dial, _) = self.dials.pop().expect("a dial");
         self.links += 1;
         let link = LinkId(self.links);
-        let up = Event::LinkUp { link, port: Port::Ours, dial: Some(dial) };
+        let up = Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None };
         self.mdm.on(self.now, up, &mut self.out);
         self.settle();
         (link, self.take::<Hello>(link, Kind::Hello).remove(0))

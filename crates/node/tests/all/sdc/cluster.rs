@@ -194,7 +194,7 @@ impl Cluster {
         }
         let who = if to.port() == 1 { Who::Mdm } else { Who::Server(u32::from(to.port()) - 100) };
         let link = self.open(who);
-        self.on(Event::LinkUp { link, port: Port::Ours, dial: Some(dial) });
+        self.on(Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None });
     }
 
     fn open(&mut self, who: Who) -> LinkId {
@@ -227,6 +227,7 @@ impl Cluster {
             Effect::Resume { link } => assert!(self.log.paused.remove(&link)),
             Effect::Reply { id, result } => self.log.replies.push((id.0, result)),
             Effect::SendFirst { .. } => panic!("an SDC has no leases"),
+            Effect::Reframe { .. } => panic!("frames of NBD have one form"),
             Effect::Welcome { link } => drop(self.log.welcome.insert(link)),
             Effect::Note(note) => self.log.notes.push(note),
             Effect::Read { .. } | Effect::Write { .. } | Effect::Flush { .. } => {
@@ -450,7 +451,7 @@ impl Cluster {
 
     pub(crate) fn accept(&mut self) -> LinkId {
         let link = self.open(Who::Nbd);
-        self.on(Event::LinkUp { link, port: Port::Target, dial: None });
+        self.on(Event::LinkUp { link, port: node::sdc::NBD, dial: None, at: None });
         link
     }
 

@@ -3,7 +3,6 @@
 use super::cluster::Cluster;
 use base::{Limits, LinkId};
 use node::sdc::SdcFramer;
-use seam::Port;
 use target::nbd::proto::*;
 
 /// One NBD client.
@@ -16,7 +15,7 @@ impl Client {
     pub(crate) fn connect(c: &mut Cluster, limits: &Limits) -> Client {
         let link = c.accept();
         let mut client =
-            Client { link, framer: SdcFramer::new(Port::Target, &wire::DIALECT, limits) };
+            Client { link, framer: SdcFramer::new(node::sdc::NBD, &wire::DIALECT, limits) };
         assert_eq!(client.take(c).len(), 18, "the greeting");
         client.send(c, &(NBD_FLAG_C_FIXED_NEWSTYLE | NBD_FLAG_C_NO_ZEROES).to_be_bytes());
         client

@@ -207,7 +207,11 @@ impl Bench {
     fn link(&mut self, dial: Option<DialId>) -> LinkId {
         self.links += 1;
         let link = LinkId(self.links);
-        self.sds.on(self.now, Event::LinkUp { link, port: Port::Ours, dial }, &mut self.out);
+        self.sds.on(
+            self.now,
+            Event::LinkUp { link, port: Port::Ours, dial, at: None },
+            &mut self.out,
+        );
         self.settle();
         link
     }

@@ -235,7 +235,7 @@ impl Role for Torn {
                 (0..5).for_each(|seq| stage.send(link, seq, 1000));
                 if let Part::Half(_) = part {
                     let body = stage.out.copy(&[0; 10]);
-                    stage.out.send(link, head(5, 100_000, stage.now), body);
+                    stage.out.send(link, head(0, 5, 100_000, stage.now), body);
                     stage.out.push(Effect::Close { link });
                     self.done = true;
                 } else {

@@ -85,7 +85,7 @@ impl Role for Guest {
                 let ends = [0, self.links - 1];
                 if self.wordy {
                     // Only the head: the host must not wait for the rest.
-                    let head = head(0, BODY as usize + 1, stage.now);
+                    let head = head(0, 0, BODY as usize + 1, stage.now);
                     stage.out.send(link, head, crate::Buf::EMPTY);
                 } else if self.speaks && ends.contains(&dial.0) {
                     stage.send(link, 0, BODY as usize);
