@@ -475,7 +475,7 @@ fn a_write_that_damages_two_of_three_copies_is_repaired_by_the_third() {
 /// that it is repaired with lacks the write. Wherever that breaks off, no list of executed writes
 /// says that the write is there.
 #[test]
-fn a_settle_that_mends_its_leader_leaves_true_lists() {
+fn a_settle_that_repairs_its_leader_leaves_true_lists() {
     for frames in 0..60 {
         let mut trio = Trio::in_limbo();
         trio.write(0, 0, 2, 0);
@@ -495,7 +495,7 @@ fn a_settle_that_mends_its_leader_leaves_true_lists() {
 /// with the content of that replica, which dies before the settle has ended. The two that are left
 /// know that they may differ.
 #[test]
-pub(crate) fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
+pub(crate) fn a_settle_that_repairs_its_leader_marks_what_others_may_lack() {
     for frames in 0..60 {
         let mut trio = Trio::in_limbo();
         trio.write(0, 0, 2, 0);
