@@ -45,7 +45,7 @@ use seam::{
 };
 
 pub use framer::SdcFramer;
-pub use targets::{Chap, NbdGrown, Secret};
+pub use targets::{Chap, NbdLengths, Secret};
 
 /// The port of NBD clients.
 pub const NBD: Port = Port::Target(0);
@@ -104,7 +104,7 @@ pub struct ListLengths {
     /// Operations of all requests.
     pub ops: usize,
     /// Lists of NBD connections.
-    pub nbd: NbdGrown,
+    pub nbd: NbdLengths,
 }
 
 /// A data client.
@@ -160,24 +160,24 @@ impl Sdc {
     }
 
     /// Returns how long the lists are that programs and NBD clients make grow.
-    pub fn grown(&self) -> ListLengths {
+    pub fn list_lengths(&self) -> ListLengths {
         ListLengths {
             requests: self.client.outstanding(),
             writes: self.client.writes(),
             ops: self.client.ops(),
-            nbd: self.targets.nbd_grown(),
+            nbd: self.targets.nbd_lengths(),
         }
     }
 
     /// Returns how long they may be (`docs/internals/limits.md`).
-    pub fn may_grow(&self) -> ListLengths {
+    pub fn list_bounds(&self) -> ListLengths {
         let limits = &self.config.limits;
         let requests = limits.sdc_requests as usize;
         ListLengths {
             requests,
             writes: requests - requests / 4,
             ops: requests * 3,
-            nbd: self.targets.nbd_may_grow(limits),
+            nbd: self.targets.nbd_bounds(limits),
         }
     }
 

@@ -51,8 +51,8 @@ pub enum BlockError {
     Misaligned,
     /// The request is larger than this process accepts.
     TooBig,
-    /// There is no space for new data. A volume's client never returns this: it holds the write
-    /// until there is space.
+    /// There was no space for new data within the time limit of the request. Without a limit, a
+    /// volume's client holds the write until there is space.
     Full,
     /// Every copy of this range is lost (rule R10).
     Lost,

@@ -22,7 +22,7 @@ use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Port
 use target::Action;
 
 pub use iscsi::{Chap, Secret};
-pub use nbd::NbdGrown;
+pub use nbd::NbdLengths;
 
 /// A negotiation waits this long for a fresh map, and then shows the volumes that are known.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -51,6 +51,19 @@ struct Waiting {
     since: Time,
     /// How long it may wait, in all; zero: for as long as it takes.
     within: Duration,
+}
+
+/// Takes the requests of connections that `wanted` accepts out of a queue, from place `from` on.
+/// The others keep their order.
+fn take_from(
+    queue: &mut VecDeque<Waiting>,
+    from: usize,
+    wanted: impl Fn(LinkId) -> bool,
+) -> Vec<Waiting> {
+    let (taken, others): (Vec<_>, Vec<_>) =
+        queue.drain(from..).partition(|waiting| wanted(waiting.link));
+    queue.extend(others);
+    taken
 }
 
 /// The session of one link.
@@ -332,14 +345,16 @@ impl Sdc {
     /// sessions may make more requests because of that, which are refused as well.
     fn targets_refuse(&mut self, now: Time, out: &mut Effects) {
         let over = self.targets.over(&self.map, |old, new| old.generation != new.generation);
-        while !over.is_empty() {
+        if over.is_empty() {
+            return;
+        }
+        // Sessions put new requests at the end. So each request is looked at once.
+        let mut kept = [0; 2];
+        loop {
             let mut refused = Vec::new();
-            for queue in &mut self.targets.crowded {
-                let all = core::mem::take(queue).into_iter();
-                let (mine, others): (VecDeque<Waiting>, _) =
-                    all.partition(|waiting| over.contains(&waiting.link));
-                *queue = others;
-                refused.extend(mine);
+            for (queue, kept) in self.targets.crowded.iter_mut().zip(&mut kept) {
+                refused.extend(take_from(queue, *kept, |link| over.contains(&link)));
+                *kept = queue.len();
             }
             if refused.is_empty() {
                 return;
@@ -456,5 +471,31 @@ impl Session {
             Session::Nbd(_) => None,
             Session::Iscsi(iscsi) => iscsi.at,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn requests_are_taken_from_a_place_on_and_no_other_one_is_looked_at() {
+        let waiting = |(link, tag)| {
+            let (volume, kind) = (VolumeId(1), BlockKind::Flush);
+            let request = BlockRequest { volume, kind, at: 0, len: 0, body: Buf::EMPTY };
+            Waiting { link: LinkId(link), tag, request, since: Time(0), within: Duration::ZERO }
+        };
+        let mut queue: VecDeque<Waiting> =
+            [(1, 1), (2, 2), (1, 3), (2, 4), (3, 5)].map(waiting).into();
+        let looked_at = Cell::new(0);
+        let second = |link| {
+            looked_at.set(looked_at.get() + 1);
+            link == LinkId(2)
+        };
+        let tags = |list: &[Waiting]| list.iter().map(|waiting| waiting.tag).collect::<Vec<_>>();
+        assert_eq!(tags(&take_from(&mut queue, 2, second)), [4]);
+        assert_eq!((looked_at.get(), tags(queue.make_contiguous())), (3, [1, 2, 3, 5].into()));
+        assert!(take_from(&mut queue, 4, second).is_empty() && looked_at.get() == 3);
     }
 }

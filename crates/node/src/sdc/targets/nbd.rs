@@ -70,7 +70,7 @@ impl Shares {
 
 /// Lengths of the lists of NBD connections, and their bounds (`docs/internals/limits.md`).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct NbdGrown {
+pub struct NbdLengths {
     /// Connections.
     pub connections: usize,
     /// Connections that have attached no volume.
@@ -101,10 +101,10 @@ impl Sessions {
     }
 
     /// Returns how long the lists are.
-    pub(in crate::sdc) fn nbd_grown(&self) -> NbdGrown {
+    pub(in crate::sdc) fn nbd_lengths(&self) -> NbdLengths {
         let all = || self.nbd_sessions();
         let flying = |session: &target::nbd::Session| session.flying_bytes() as usize;
-        NbdGrown {
+        NbdLengths {
             connections: self.nbd_connections(),
             strangers: self.strangers[0].len(),
             requests: all().map(target::nbd::Session::active).max().unwrap_or(0),
@@ -116,9 +116,9 @@ impl Sessions {
     }
 
     /// Returns how long the lists may be with these connections.
-    pub(in crate::sdc) fn nbd_may_grow(&self, limits: &Limits) -> NbdGrown {
+    pub(in crate::sdc) fn nbd_bounds(&self, limits: &Limits) -> NbdLengths {
         let one = limits.nbd_payload as usize;
-        NbdGrown {
+        NbdLengths {
             connections: CONNECTIONS,
             strangers: STRANGERS,
             requests: limits.nbd_requests.max(1) as usize,
