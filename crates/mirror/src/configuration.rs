@@ -26,7 +26,8 @@ use seam::{Change, Effects, Note, UnitStore};
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
     /// Groups that this device leads and that wait for the end of leases that it has granted, each
-    /// with that time.
+    /// with that time. [`Epochs::stop`] removes a group whose configuration has ended, because only
+    /// a primary can be activated.
     grace: BTreeMap<GroupId, Time>,
 }
 
@@ -125,7 +126,7 @@ impl Flows {
         let asks = |d| next.in_sync.contains(&d) || next.joiners.first() == Some(&d);
         shard.windows.ask_no_more(group, |device| leads && asks(device));
         self.peers.timers.stop(group);
-        self.epochs.grace.remove(&group);
+        self.epochs.stop(group);
         shard.ops.note_waiting(group, false);
     }
 }
@@ -274,6 +275,11 @@ impl Epochs {
         }
     }
 
+    /// Drops everything about a group whose configuration ends.
+    fn stop(&mut self, group: GroupId) {
+        self.grace.remove(&group);
+    }
+
     // ---- the primary ----
 
     /// Starts an epoch in which this device is the primary: settles with the other in-sync replicas
@@ -309,7 +315,7 @@ impl Epochs {
         };
         let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();
         if let Some(until) = wait {
-            if self.grace.insert(group, until).is_none() {
+            if self.wait_grace(group, until) {
                 out.note(Note::GraceWait { group });
             }
             return;
@@ -327,6 +333,11 @@ impl Epochs {
         if let Some(joiner) = joiner {
             peers.ask_joiner(shard, now, group, joiner, true, out);
         }
+    }
+
+    /// Makes the group wait until this time. Returns true if it did not wait before.
+    fn wait_grace(&mut self, group: GroupId, until: Time) -> bool {
+        self.grace.insert(group, until).is_none()
     }
 
     /// Activates the groups that need not wait for leases any more.
@@ -396,6 +407,20 @@ mod tests {
         // One that waits to be entered is the newest.
         replica.next = Some((config(7, 2, &[1, 2]), MapVersion(2)));
         assert_eq!(replica.judge(&config(6, 2, &[1, 2]), false), News::None);
+    }
+
+    #[test]
+    fn a_group_that_stops_waits_for_no_leases() {
+        let (a, b, mut epochs) = (GroupId(1), GroupId(2), Epochs::default());
+        assert!(epochs.none_wait() && epochs.wake_at().is_none());
+        assert!(epochs.wait_grace(a, Time(10)) && !epochs.wait_grace(a, Time(15)));
+        assert!(epochs.wait_grace(b, Time(20)));
+        assert_eq!(epochs.wake_at(), Some(Time(15)));
+        assert!(!epochs.is_grace_over(Time(14)) && epochs.is_grace_over(Time(15)));
+        epochs.stop(a);
+        assert_eq!((epochs.wake_at(), epochs.is_grace_over(Time(19))), (Some(Time(20)), false));
+        epochs.stop(b);
+        assert!(epochs.none_wait() && epochs.wake_at().is_none());
     }
 
     #[test]
