@@ -89,6 +89,8 @@ impl Flows {
         told: bool,
         out: &mut Effects,
     ) -> bool {
+        // Steps name no epoch.
+        assert!(!shard.jobs.has_step(), "no step outlives its configuration");
         match self.epochs.take(shard, now, group, config, told) {
             News::None => return false,
             News::Confirmed => self.epochs.enter_again(shard, &mut self.peers, now, group, out),

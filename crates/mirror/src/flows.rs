@@ -261,6 +261,11 @@ impl Flows {
         }
     }
 
+    /// Returns true if the loop would find nothing to do, except for what the clock brings.
+    pub(crate) fn is_done<S: UnitStore>(&self, shard: &Shard<S>) -> bool {
+        !shard.has_work() && !shard.windows.have_room() && self.peers.copies.is_settled()
+    }
+
     /// Returns true if copies wait, here as the source or as the target.
     #[inline]
     fn copies_wait(&self) -> bool {

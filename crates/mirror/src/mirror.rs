@@ -143,7 +143,7 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends a batch of calls: hands the requested operations to the device.
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
-        debug_assert!(!self.shard.has_work(), "each call from outside ends with the loop");
+        debug_assert!(self.flows.is_done(&self.shard), "a call that leaves work ends with the loop");
         loop {
             self.shard.store.flush(out);
             if !self.flows.reap(&mut self.shard, now, out) {

@@ -373,6 +373,7 @@ impl Sync {
     pub(crate) fn seal(&mut self, sends: u64) {
         let copied = self.todo.is_empty() && self.unreadable.is_empty() && self.copying == 0;
         assert!(copied, "no peer is sealed before every peer has everything");
+        assert!(self.phase == Phase::Drain, "only a sync that drains is sealed");
         (self.phase, self.sealed_after) = (Phase::Seal(self.sent), sends);
     }
 
