@@ -4,8 +4,10 @@
 //! `Stale`. It enters the next configuration when no job of the group runs any more and its record
 //! says durably that it acts in that epoch.
 //!
-//! Invariant: from the moment a newer configuration is known, nothing is answered under the old
-//! one.
+//! Invariants:
+//! - From the moment a newer configuration is known, nothing is answered under the old one.
+//! - A group becomes active when it has settled (R6) and when no lease that this device has granted
+//!   to another replica can count any more (R4).
 
 use crate::flows::Flows;
 use crate::jobs::Waiting;

@@ -1,9 +1,10 @@
 //! The flows of a shard, and the one loop that calls them: it starts the operations that can
 //! start, and continues what has ended.
 //!
-//! Each flow has its own state, and changes the [`Shard`], which all share. Of the other flows it
-//! knows at most `peers`. What it needs of another one it leaves to the loop as a [`Step`], which
-//! the loop does before anything else. So no flow is called while it runs.
+//! A flow is the code for one part of the protocol, with the state that only this part has. The
+//! replicas and operations are in the [`Shard`], which all flows change. Of the other flows it
+//! knows at most `peers`. What it needs of another one it queues as a [`Step`], which the loop does
+//! before anything else. So no flow is called while it runs.
 
 use crate::arrival;
 use crate::configuration::Epochs;
@@ -31,8 +32,8 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// Does all work that can be done now. Each call from outside ends with this, and nothing else
-    /// continues an operation that had to wait. So no step begins within another one.
+    /// Does all work that can be done now. A call from outside that leaves work ends with this.
+    // Inlined: most calls from outside leave no work.
     #[inline(always)]
     pub(crate) fn pump<S: UnitStore>(
         &mut self,
@@ -82,7 +83,8 @@ impl Flows {
         }
     }
 
-    /// Does the steps that a flow has left to others.
+    /// Does the steps that come first among the tasks.
+    // Inlined: as a rule there is none after a job.
     #[inline(always)]
     fn steps<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
         while shard.jobs.has_step()
@@ -161,6 +163,7 @@ impl Flows {
     }
 
     /// Continues an operation whose media job has ended in the call that began it.
+    // Not inlined: `job_done` is compiled into `reap`, and once more only here.
     #[inline(never)]
     fn job_done_at_once<S: UnitStore>(
         &mut self,

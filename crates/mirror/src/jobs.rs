@@ -1,5 +1,5 @@
-//! Unfinished work: changes of groups' records and their continuations, steps that flows leave to
-//! others, and the duration of jobs.
+//! Unfinished work: changes of groups' records and their continuations, steps for the loop, and the
+//! duration of jobs.
 //!
 //! Invariant: each change has a token of its own, which is no operation's key.
 
@@ -26,7 +26,7 @@ pub(crate) enum Waiting {
     Discard,
 }
 
-/// What one flow leaves to another.
+/// What has to be done by a flow that the code at hand must not call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Seal the peers of the group: nothing is in flight in its stream any more.
@@ -44,7 +44,7 @@ pub(crate) enum Step {
 /// What the loop does before it starts other operations.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// A step that a flow has left. It is done before anything else.
+    /// A step. It is done before anything else.
     Step(Step),
     /// The media job of an operation has ended in the call that began it, with this result.
     Job(u64, Result<Buf, DiskError>),
@@ -120,7 +120,7 @@ impl Jobs {
         self.tasks.push_back(Task::Job(key, result));
     }
 
-    /// Leaves a step to another flow. Steps are done in this order.
+    /// Queues a step behind other steps and before all other tasks.
     #[cold]
     pub(crate) fn leave(&mut self, step: Step) {
         let steps = self.tasks.iter().take_while(|task| matches!(task, Task::Step(_)));

@@ -28,7 +28,7 @@
 //! | `flows` | the flows, and the loop for all work | |
 //! | `shard` | what flows share: operations, their media jobs and answers | |
 //! | `known` | what this device knows of the cluster | R4, R9 |
-//! | `configuration` | flow: the change of a group from one configuration to the next | R2, R4 |
+//! | `configuration` | flow: the way of a group from one configuration to the next | R2, R4, R6 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
 //! | `replica`, `replicas` | one replica: its record, its role; all of them | R2, R5 |
 //! | `primary` | flow: operations of clients | R1, R3, R8 |

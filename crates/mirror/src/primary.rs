@@ -1,4 +1,5 @@
-//! The primary: operations of clients from arrival to answer (rules R1, R3, R8).
+//! The primary: operations of clients from their arrival on (rules R3 and R8). Reads end here.
+//! [`crate::progress`] continues a write that was sent.
 //!
 //! Once the group is active, every operation first gets its range lock, in order of arrival. Then a
 //! read waits for the leases that it needs and reads from this device. A write gets the next lsn,
@@ -7,14 +8,10 @@
 //! it, so that they can refuse it (R15).
 //!
 //! Invariants:
-//! - A write is acknowledged only when it is durable here and at every other in-sync replica, and
-//!   at a joiner in limbo. If one of them fails, the configuration ends, and the client asks again
-//!   (R1).
 //! - A read is started only while every other in-sync replica, and a joiner in limbo, has granted a
 //!   lease that still runs (R3).
 //! - A retry of a write that the content includes is not executed again (R8).
-//! - Nothing is served before the group is active. It becomes active when it has settled (R6) and
-//!   when no lease that this device has granted to another replica can count any more (R4).
+//! - Nothing is served before [`crate::configuration`] has activated the group.
 
 use crate::executed::refusal;
 use crate::lease::Leases;

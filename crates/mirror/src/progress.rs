@@ -1,5 +1,9 @@
 //! The progress of a client's write: when it can be written here, when it is acknowledged (R1), and
 //! when it leaves the stream.
+//!
+//! Invariant: a write is acknowledged only when it is durable here and at every other in-sync
+//! replica, and at a joiner in limbo. If one of them fails, the configuration ends, and the client
+//! asks again (R1).
 
 use crate::jobs::Step;
 use crate::members::ReplicaSet;

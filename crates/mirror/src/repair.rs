@@ -2,18 +2,14 @@
 //! replica and rewritten (rule R13).
 //!
 //! The primary asks one replica after the other for the blocks until one can read them. It rewrites
-//! them whole and repeats the operation that met the damage. [`crate::resend`] is for blocks that
-//! are damaged at another replica.
+//! them whole. [`crate::damage`] repeats the operation that met the damage, or ends it.
+//! [`crate::resend`] is for blocks that are damaged at another replica.
 //!
 //! This happens while the operation has its range exclusively, so nothing that overlaps is in
 //! flight. (A read that met damage waits for the exclusive range, and reads again.) Therefore any
 //! in-sync replica has the right content of the blocks, or the content before this very write,
 //! which is then done again. In a settle either copy's content will do, together with its list of
 //! executed writes.
-//!
-//! If no in-sync replica has the blocks, the read or write ends with a media error, and the write
-//! has changed nothing. A sync copies damage like content, for two reasons: damage must not keep a
-//! joiner out for ever, and two copies must not differ once both can be read again.
 //!
 //! A device that can't read blocks that were just rewritten has failed. This process ends, and the
 //! other copy serves.

@@ -325,7 +325,7 @@ impl Peers {
     }
 
     /// Seals the peers: everything that was sent has been answered, so they are equal. Does nothing
-    /// if the sync has begun again or new operations have come since the loop was told to call this.
+    /// if the sync doesn't drain any more, or if operations have come since.
     pub(crate) fn seal<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,

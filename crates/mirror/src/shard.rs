@@ -1,6 +1,7 @@
 //! What all flows of a shard share: the unit store, the replicas, the operations, and what this
 //! device knows. This file contains what each operation needs, whatever flow it belongs to: its
-//! media job, its range lock, its answer and its end.
+//! media job, its range lock, its answer and its end. `configuration`, `flow`, `no_space`,
+//! `progress`, `repair` and `resend` add methods for what several flows call.
 //!
 //! Invariant: an operation changes the media only while it holds its range lock.
 

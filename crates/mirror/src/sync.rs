@@ -1,5 +1,6 @@
 //! Settle and join: one machine that makes peers equal to the primary (rules R6 and R11). It keeps
-//! the state of one sync and decides the next step; [`crate::resync`] carries that out.
+//! the state of one sync and decides the next step. [`crate::resync`] carries that out, and
+//! [`crate::copies`] copies the blocks.
 //!
 //! The primary asks its peers which blocks may differ, copies these blocks to all of them as writes
 //! of its own stream, and seals the peers. A *settle* does this with all other in-sync replicas
