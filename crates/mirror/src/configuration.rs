@@ -10,7 +10,7 @@
 //!   to another replica can count any more (R4).
 
 use crate::flows::Flows;
-use crate::jobs::Waiting;
+use crate::jobs::AfterChange;
 use crate::lease::Leases;
 use crate::marks;
 use crate::members::GroupConfig;
@@ -97,7 +97,7 @@ impl Flows {
             News::None => return false,
             News::Confirmed => self.epochs.enter_again(shard, &mut self.peers, now, group, out),
             News::New => {
-                self.stop(shard, group, config, out);
+                self.end_epoch(shard, group, config, out);
                 let replica = shard.replicas.get_mut(group).expect("it was taken over");
                 replica.next = Some((config.clone(), shard.known.map()));
                 self.epochs.enter(shard, &mut self.peers, now, group, out);
@@ -107,14 +107,14 @@ impl Flows {
     }
 
     /// Ends the present configuration of a group. From now on no operation is answered under it.
-    fn stop<S: UnitStore>(
+    fn end_epoch<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         group: GroupId,
         next: &GroupConfig,
         out: &mut Effects,
     ) {
-        let mut ops = shard.stop(group, next);
+        let mut ops = shard.end_role(group, next);
         ops.extend(self.repairs.of(&shard.ops, |op, _| op.group == group));
         ops.sort_unstable();
         ops.dedup();
@@ -131,14 +131,14 @@ impl Flows {
         shard.windows.ask_no_more(group, |device| leads && asks(device));
         self.peers.timers.stop(group);
         self.epochs.stop(group);
-        shard.ops.note_waiting(group, false);
+        shard.ops.note_blocked(group, false);
     }
 }
 
 impl<S: UnitStore> Shard<S> {
     /// Ends the role of a replica: what is in flight becomes dirty. Returns its operations, except
     /// those that wait for a repair.
-    fn stop(&mut self, group: GroupId, next: &GroupConfig) -> Vec<u64> {
+    fn end_role(&mut self, group: GroupId, next: &GroupConfig) -> Vec<u64> {
         let replica = self.replicas.get_mut(group).expect("the caller has it");
         let admitted = replica.fold_admitted(next, self.me);
         if self.store.keeps_data() {
@@ -247,7 +247,7 @@ impl Epochs {
             if replica.noted < epoch {
                 replica.noted = epoch;
                 let acts = if joins { Change::ActedAsJoiner(epoch) } else { Change::Acted(epoch) };
-                let wait = Waiting::Entry { epoch, joins };
+                let wait = AfterChange::Entry { epoch, joins };
                 shard.jobs.change_first(&mut shard.store, now, group, alloc::vec![acts], wait);
             }
             return;

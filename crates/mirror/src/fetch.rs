@@ -69,8 +69,7 @@ impl Secondaries {
         out: &mut Effects,
     ) {
         let op = shard.end_op(key);
-        let answer =
-            Fetched { status: why, ..fetched(shard, to.op, op.group, (op.at, op.len)) };
+        let answer = Fetched { status: why, ..fetched(shard, to.op, op.group, (op.at, op.len)) };
         out.send(to.link.id, to.link.frame(answer, &[]), Buf::EMPTY);
     }
 

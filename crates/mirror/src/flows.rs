@@ -8,7 +8,7 @@
 
 use crate::arrival;
 use crate::configuration::Epochs;
-use crate::jobs::{Jobs, Step, Task, Waiting};
+use crate::jobs::{AfterChange, Jobs, Step, Task};
 use crate::op::{Local, Work};
 use crate::peers::Peers;
 use crate::primary::Clients;
@@ -69,14 +69,14 @@ impl Flows {
     /// Does the tasks, and starts the operations that can start.
     fn work<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
         loop {
-            match shard.jobs.next() {
+            match shard.jobs.next_task() {
                 Some(Task::Step(step)) => self.step(shard, now, step, out),
                 Some(Task::Job(key, result)) => {
                     self.job_done_at_once(shard, now, key, result, out);
                 }
                 Some(Task::Change(group, what)) => self.changed(shard, now, group, what, out),
                 None => match shard.ops.next() {
-                    Some(key) => self.start(shard, now, key, out),
+                    Some(key) => self.start_op(shard, now, key, out),
                     None => return,
                 },
             }
@@ -88,7 +88,7 @@ impl Flows {
     #[inline(always)]
     fn steps<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
         while shard.jobs.has_step()
-            && let Some(Task::Step(step)) = shard.jobs.next()
+            && let Some(Task::Step(step)) = shard.jobs.next_task()
         {
             self.step(shard, now, step, out);
         }
@@ -114,7 +114,7 @@ impl Flows {
     }
 
     /// Starts an operation that has its range.
-    fn start<S: UnitStore>(
+    fn start_op<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
@@ -151,9 +151,9 @@ impl Flows {
             shard.jobs.ends(now, finished.token);
             if !Jobs::is_change(finished.token) {
                 self.job_done(shard, now, finished, out);
-            } else if let Some((group, waiting)) = shard.jobs.take_change(finished.token) {
+            } else if let Some((group, after)) = shard.jobs.take_change(finished.token) {
                 match finished.result {
-                    Ok(_) => self.changed(shard, now, group, waiting, out),
+                    Ok(_) => self.changed(shard, now, group, after, out),
                     Err(_) => shard.failures.fail(),
                 }
             }
@@ -235,17 +235,17 @@ impl Flows {
         }
     }
 
-    /// Continues what waited for a change.
+    /// Continues after a change that is durable.
     pub(crate) fn changed<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
         group: GroupId,
-        waiting: Waiting,
+        after: AfterChange,
         out: &mut Effects,
     ) {
-        match waiting {
-            Waiting::Entry { epoch, joins } => {
+        match after {
+            AfterChange::Entry { epoch, joins } => {
                 let Some(replica) = shard.replicas.get_mut(group) else { return };
                 // Another configuration may be the next one by now, but what is durable counts.
                 if replica.record.acted < epoch {
@@ -253,14 +253,14 @@ impl Flows {
                 }
                 self.epochs.enter(shard, &mut self.peers, now, group, out);
             }
-            Waiting::Seal { epoch, lsn, link } => {
+            AfterChange::Seal { epoch, lsn, link } => {
                 self.secondaries.sealed(shard, group, epoch, lsn, link, out);
                 self.secondaries.answer_asked(shard, group, out);
             }
-            Waiting::Wipe { epoch, question, link } => {
+            AfterChange::Wipe { epoch, question, link } => {
                 self.secondaries.wiped(shard, group, (question, epoch), link, out)
             }
-            Waiting::Discard => self.epochs.discarded(shard, &mut self.peers, now, group, out),
+            AfterChange::Discard => self.epochs.discarded(shard, &mut self.peers, now, group, out),
         }
     }
 

@@ -115,7 +115,7 @@ pub use evidence::Evidence;
 pub use lease::{Leases, PeerState};
 pub use lengths::ListLengths;
 pub use lock::{Locks, Range};
-pub use lost_blocks::Gaps;
+pub use lost_blocks::LostUnits;
 pub use members::GroupConfig;
 pub use mirror::Mirror;
 pub use replicas::{GroupView, Replicas, Resync};

@@ -7,7 +7,7 @@
 use crate::configuration::Epochs;
 use crate::flows::Flows;
 use crate::lease::{Leases, PeerState};
-use crate::lost_blocks::Gaps;
+use crate::lost_blocks::LostUnits;
 use crate::members::GroupConfig;
 use crate::peers::Peers;
 use crate::primary::Clients;
@@ -143,7 +143,10 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends a batch of calls: hands the requested operations to the device.
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
-        debug_assert!(self.flows.is_done(&self.shard), "a call that leaves work ends with the loop");
+        debug_assert!(
+            self.flows.is_done(&self.shard),
+            "a call that leaves work ends with the loop"
+        );
         loop {
             self.shard.store.flush(out);
             if !self.flows.reap(&mut self.shard, now, out) {
@@ -190,8 +193,8 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Sets where blocks without data are errors. Call it before a group that started over is
     /// configured.
-    pub fn set_gaps(&mut self, gaps: Gaps) {
-        self.flows.clients.gaps.set(gaps);
+    pub fn set_lost_units(&mut self, lost: LostUnits) {
+        self.flows.clients.lost_blocks.set(lost);
     }
 
     /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).

@@ -33,7 +33,7 @@ use wire::{Body, PeerLink, Status};
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     /// Blocks whose loss was accepted as errors.
-    pub gaps: LostBlocks,
+    pub lost_blocks: LostBlocks,
 }
 
 impl Replica {
@@ -159,7 +159,7 @@ impl Clients {
             };
             let ops = &shard.ops;
             primary.waiting_for_service.retain(|key| ops.get(*key).is_some());
-            primary.waiting.retain(|key| ops.get(*key).is_some());
+            primary.blocked.retain(|key| ops.get(*key).is_some());
         }
     }
 
@@ -196,10 +196,10 @@ impl Clients {
             shard.finish_client(key, Status::NoVolume, out);
         } else if !shard.replicas.of(group).may_read(now, &shard.leases) {
             out.note(Note::LeaseWait { group });
-            shard.replicas.wait(&mut shard.ops, group, key);
+            shard.replicas.block(&mut shard.ops, group, key);
         } else if matches!(op.work, Work::Extents(..)) {
             self.finish_extents(shard, key, out);
-        } else if self.gaps.are_met(op, || shard.store.valid(group, op.unit)) {
+        } else if self.lost_blocks.are_met(op, || shard.store.valid(group, op.unit)) {
             shard.finish_client(key, Status::Media, out);
         } else {
             shard.start_job(now, key, out);
@@ -231,7 +231,7 @@ impl Clients {
     fn finish_extents<S: UnitStore>(&mut self, shard: &mut Shard<S>, key: u64, out: &mut Effects) {
         let op = shard.ops.get(key).expect("the operation lives");
         let (first, end) = (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK));
-        let valid = match self.gaps.contain(op.group, op.unit) {
+        let valid = match self.lost_blocks.contain(op.group, op.unit) {
             true => BlockSet::FULL,
             false => shard.store.valid(op.group, op.unit),
         };
@@ -269,12 +269,12 @@ impl Clients {
                 return shard.finish_client(key, status, out);
             }
         }
-        if !self.gaps.is_nowhere() {
+        if !self.lost_blocks.is_nowhere() {
             let op = shard.ops.get_mut(key).expect("the operation lives");
-            if self.gaps.are_met(op, || shard.store.valid(group, unit)) {
+            if self.lost_blocks.are_met(op, || shard.store.valid(group, unit)) {
                 return shard.finish_client(key, Status::Media, out);
             }
-            self.gaps.zeros_as_data(op, out.pool());
+            self.lost_blocks.zeros_as_data(op, out.pool());
         }
         let op = shard.ops.get(key).expect("the operation lives");
         let (at, len, bytes) = (op.at, op.len, shard.windows.bytes(op));
@@ -284,7 +284,7 @@ impl Clients {
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
         if sealing || shard.windows.are_crowded(now, replica.config.devices(to), bytes) {
-            return shard.replicas.wait(&mut shard.ops, group, key);
+            return shard.replicas.block(&mut shard.ops, group, key);
         }
         let needs_space = !zero && !shard.store.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);

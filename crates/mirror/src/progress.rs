@@ -116,11 +116,11 @@ impl<S: UnitStore> Shard<S> {
         let drained = primary.stream.is_empty();
         let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
         let news = primary.commit > primary.told;
-        if news && !core::mem::replace(&mut primary.unsent, true) {
+        if news && !core::mem::replace(&mut primary.commit_queued, true) {
             self.unsent.commit(group);
         }
         if drained && draining {
-            self.jobs.leave(Step::Seal(group));
+            self.jobs.push_step(Step::Seal(group));
         }
     }
 }

@@ -53,13 +53,13 @@ impl Repairs {
             // The failed job has released its slots.
             op.reserved = shard.store.reserve(op.group, op.unit, op.at, op.len);
         }
-        let Some(from) = other else { return shard.jobs.leave(Step::Unreadable(key, damage)) };
+        let Some(from) = other else { return shard.jobs.push_step(Step::Unreadable(key, damage)) };
         self.begin(key, from, damage);
         self.send_fetch(shard, now, key, out);
     }
 
     /// Asks the next replica, because the last one can't read the blocks.
-    fn try_next<S: UnitStore>(
+    fn ask_next<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
@@ -68,9 +68,9 @@ impl Repairs {
     ) {
         let (Some(repair), Some(op)) = (self.get(key), shard.ops.get(key)) else { return };
         let replica = shard.replicas.of(op.group);
-        match self.ask_next(key, &replica.config, replica.needed()) {
+        match self.next_source(key, &replica.config, replica.needed()) {
             Some(_) => self.send_fetch(shard, now, key, out),
-            None => shard.jobs.leave(Step::Unreadable(key, (repair.first, repair.blocks))),
+            None => shard.jobs.push_step(Step::Unreadable(key, (repair.first, repair.blocks))),
         }
     }
 
@@ -142,7 +142,7 @@ impl Repairs {
         match m.status {
             Status::Ok => {}
             Status::Media => {
-                self.try_next(shard, now, key, out);
+                self.ask_next(shard, now, key, out);
                 return true;
             }
             _ => return false, // asked again
@@ -176,7 +176,7 @@ impl Repairs {
                 let op = shard.ops.get_mut(key).expect("looked up above");
                 op.local = Local::Asking;
                 shard.replicas.get_mut(group).expect("looked up above").local -= 1;
-                shard.jobs.leave(Step::Unreadable(key, (repair.first, repair.blocks)));
+                shard.jobs.push_step(Step::Unreadable(key, (repair.first, repair.blocks)));
             }
         }
         true

@@ -377,7 +377,7 @@ impl Peers {
         replica.record.base = replica.config.epoch;
         replica.record.clean();
         shard.change_to(group);
-        shard.jobs.leave(Step::Activate(group));
+        shard.jobs.push_step(Step::Activate(group));
         true
     }
 

@@ -113,7 +113,7 @@ impl<S: UnitStore> Shard<S> {
     /// Returns true if there is something for the loop to do.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.ops.none_ready() || !self.jobs.none_left()
+        !self.ops.none_ready() || !self.jobs.has_no_task()
     }
 
     /// Adds an operation. It starts when it has its range lock. Returns its key.
@@ -176,7 +176,7 @@ impl<S: UnitStore> Shard<S> {
         match started {
             Started::Pending => self.jobs.begins(now, key),
             Started::Done(data) => self.jobs.ended_at_once(key, Ok(data)),
-            Started::Full => self.jobs.leave(Step::Refuse(key)),
+            Started::Full => self.jobs.push_step(Step::Refuse(key)),
             Started::BadBody => {
                 self.jobs.ended_at_once(key, Err(DiskError::BadBody));
             }
@@ -213,7 +213,7 @@ impl<S: UnitStore> Shard<S> {
     /// Drops an operation whose configuration has ended.
     pub(crate) fn drop_over(&mut self, key: u64) {
         let op = self.end_op(key);
-        self.jobs.leave(Step::Enter(op.group));
+        self.jobs.push_step(Step::Enter(op.group));
     }
 
     // ---- answers ----
