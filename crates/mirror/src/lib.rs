@@ -31,7 +31,7 @@
 //! | `configuration` | flow: the way of a group from one configuration to the next | R2, R4, R6 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
 //! | `replica`, `replicas` | one replica: its record, its role; all of them | R2, R5 |
-//! | `primary` | flow: operations of clients | R1, R3, R8 |
+//! | `primary` | flow: operations of clients | R3, R8 |
 //! | `progress` | when a write is acknowledged and leaves the stream | R1 |
 //! | `peers` | flow: the other replicas of groups that this device leads | R11 |
 //! | `sync`, `resync` | settle and join: the machine, and how a primary carries it out | R6, R11 |
