@@ -84,6 +84,8 @@ pub(super) struct Sessions {
     /// When the first of them has waited long enough. Then all of them are answered.
     pub(super) refresh_by: Option<Time>,
     spare: Vec<Action>,
+    /// Sessions that are to be called, because of what they or others have asked for.
+    calls: VecDeque<(LinkId, iscsi::Call)>,
     /// Connections without a volume, and the time by which they have to attach one, oldest first:
     /// of NBD, and of iSCSI.
     strangers: [VecDeque<(LinkId, Time)>; 2],
@@ -106,6 +108,7 @@ impl Sessions {
             refreshing: Vec::new(),
             refresh_by: None,
             spare: Vec::new(),
+            calls: VecDeque::new(),
             strangers: Default::default(),
             crowded: Default::default(),
             leaves: Map::default(),
@@ -156,6 +159,12 @@ impl Sessions {
         self.leaves.iter().filter_map(over).collect()
     }
 
+    /// Returns true while sessions are to be called.
+    #[inline]
+    pub(super) fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
     /// Returns the time at which [`Sdc::targets_tick`] has something to do.
     pub(super) fn wake_at(&self) -> Option<Time> {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
@@ -173,15 +182,23 @@ impl Sdc {
     ) {
         let list = usize::from(port == ISCSI);
         let full = self.targets.sessions.len() >= CONNECTIONS;
-        if (full || self.targets.strangers[list].len() >= STRANGERS)
-            && !self.target_evict(now, list, out)
-        {
-            out.note(Note::Refused { link, why: "too many connections" });
-            return out.push(Effect::Close { link });
+        if full || self.targets.strangers[list].len() >= STRANGERS {
+            // The oldest connection without a volume makes room.
+            match self.targets.strangers[list].front().copied() {
+                Some((oldest, _)) => self.target_close(now, oldest, "too many connections", out),
+                None => {
+                    out.note(Note::Refused { link, why: "too many connections" });
+                    return out.push(Effect::Close { link });
+                }
+            }
         }
+        let limits = &self.config.limits;
         let (session, patience) = match port {
-            NBD => (Session::Nbd(nbd::Connection::new(&self.config.limits)), nbd::NEGOTIATION),
-            _ => (Session::Iscsi(Box::new(self.iscsi_connection(now, at, out))), iscsi::DISCOVERY),
+            NBD => (Session::Nbd(nbd::Connection::new(limits)), nbd::NEGOTIATION),
+            _ => {
+                let connection = self.targets.iscsi.connect(now, at, limits, out);
+                (Session::Iscsi(Box::new(connection)), iscsi::DISCOVERY)
+            }
         };
         self.targets.strangers[list].push_back((link, now + patience));
         self.links.insert(link, Link::Target);
@@ -190,13 +207,6 @@ impl Sdc {
             Session::Nbd(nbd) => nbd.session.greet(actions),
             Session::Iscsi(_) => {} // the initiator speaks first
         });
-    }
-
-    /// Closes the oldest connection without a volume. Returns false if there is none.
-    fn target_evict(&mut self, now: Time, list: usize, out: &mut Effects) -> bool {
-        let Some((link, _)) = self.targets.strangers[list].front().copied() else { return false };
-        self.target_close(now, link, "too many connections", out);
-        true
     }
 
     /// Does what is due.
@@ -211,7 +221,7 @@ impl Sdc {
         if self.targets.refresh_by.is_some_and(|at| at <= now) {
             self.targets_refreshed(now, out);
         }
-        self.iscsi_tick(now, out);
+        self.targets.iscsi_tick(now);
     }
 
     fn target_close(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
@@ -265,6 +275,16 @@ impl Sdc {
         self.client(now, out, |client, turn| {
             client.request_of((now, within), origin, request, turn);
         });
+    }
+
+    /// Calls the sessions that are to be called.
+    pub(super) fn targets_call(&mut self, now: Time, out: &mut Effects) {
+        while let Some((link, call)) = self.targets.calls.pop_front() {
+            self.target_session(now, link, out, |session, _, out, actions| match session {
+                Session::Iscsi(iscsi) => call.make(&mut iscsi.session, now, out.pool(), actions),
+                Session::Nbd(_) => {}
+            });
+        }
     }
 
     /// Passes on requests that have waited for a place. Requests made under a permission that has
@@ -372,7 +392,7 @@ impl Sdc {
         for link in self.targets.over(&self.map, |old, new| old != new) {
             self.target_close(now, link, "its volume is mapped otherwise from now on", out);
         }
-        self.iscsi_review();
+        self.targets.iscsi_review(&self.map, &self.config.limits);
     }
 
     /// Calls a session, if it still exists, and carries out its actions.
@@ -413,8 +433,8 @@ impl Sdc {
         self.target_execute(now, (link, within), actions, out);
     }
 
-    /// Carries out the actions of a session whose requests have this time limit. Some actions call
-    /// this session again, or others: these calls come before the actions that are left.
+    /// Carries out the actions of a session whose requests have this time limit. Calls of sessions
+    /// that follow from them are left to [`Sdc::targets_call`].
     fn target_execute(
         &mut self,
         now: Time,
@@ -447,8 +467,11 @@ impl Sdc {
                 Action::Reframe { mode } => out.push(Effect::Reframe { link, mode }),
                 Action::Withdraw { tag } => self.iscsi_withdraw(now, link, tag, out),
                 Action::Reinstate { .. } => self.iscsi_reinstate(now, link, out),
-                Action::Clear { what } => self.iscsi_clear(now, link, what, out),
-                Action::Ask { tag, .. } => self.iscsi_ask(now, link, tag, out),
+                Action::Clear { what } => self.targets.iscsi_clear(link, what),
+                // None is asked while units say that they have no reservations.
+                Action::Ask { tag, .. } => {
+                    self.targets.calls.push_back((link, iscsi::Call::Unasked(tag)));
+                }
             }
         }
         self.targets.spare = actions;

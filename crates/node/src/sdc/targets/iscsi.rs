@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use base::time::Duration;
 use base::{Limits, LinkId, Map, Time, VolumeId};
 use core::net::SocketAddr;
-use seam::Effects;
+use seam::{BufPool, Effects};
 use target::Cleared;
 use target::ident::{self, AUTHORITY};
 use target::iscsi::{Asked, Closed, Credentials, Nexus, Opening, Portal, Target, Targets};
@@ -86,6 +86,26 @@ pub(super) struct Hosts {
 }
 
 impl Hosts {
+    /// Creates the session of a connection that was just accepted.
+    pub(super) fn connect(
+        &mut self,
+        now: Time,
+        at: Option<SocketAddr>,
+        limits: &Limits,
+        out: &mut Effects,
+    ) -> Connection {
+        let free = |hosts: &Hosts| hosts.tsih != 0 && !hosts.has(hosts.tsih);
+        self.tsih = self.tsih.wrapping_add(1);
+        while !free(self) {
+            self.tsih = self.tsih.wrapping_add(1);
+        }
+        self.tick_at.get_or_insert(now + TICK);
+        let mut opening = Opening { tsih: self.tsih, secret: [0; 33] };
+        out.secret(&mut opening.secret);
+        let session = target::iscsi::Session::new(limits, opening);
+        Connection { session, at, logged_in: false }
+    }
+
     pub(super) fn add(&mut self, link: LinkId, nexus: Nexus) {
         self.nexuses.insert(link, nexus);
     }
@@ -195,7 +215,75 @@ impl Targets for View<'_> {
     }
 }
 
+/// A call of a session.
+#[derive(Debug)]
+pub(super) enum Call {
+    /// The requests of this command have ended.
+    Withdrawn(u64),
+    /// The host of another session ends the commands.
+    Cleared(Cleared),
+    /// The commands of the other hosts have ended.
+    OthersCleared,
+    /// The MDM does not answer the question of this command.
+    Unasked(u64),
+    /// Time passes.
+    Tick,
+}
+
+impl Call {
+    /// Makes the call.
+    pub(super) fn make(
+        self,
+        session: &mut target::iscsi::Session,
+        now: Time,
+        pool: &BufPool,
+        actions: &mut Vec<target::Action>,
+    ) {
+        match self {
+            Call::Withdrawn(tag) => session.withdrawn(tag, pool, actions),
+            Call::Cleared(what) => session.cleared(what, pool, actions),
+            Call::OthersCleared => session.others_cleared(pool, actions),
+            Call::Unasked(tag) => session.asked(tag, Asked::Nobody, pool, actions),
+            Call::Tick => session.tick(now, pool, actions),
+        }
+    }
+}
+
 impl Sessions {
+    /// Lets time pass for all sessions.
+    pub(super) fn iscsi_tick(&mut self, now: Time) {
+        if self.iscsi.tick_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let links = self.iscsi_links();
+        self.iscsi.tick_at = (!links.is_empty()).then_some(now + TICK);
+        self.calls.extend(links.into_iter().map(|link| (link, Call::Tick)));
+    }
+
+    /// Tells the sessions of volumes that have grown, or may only be read from now on.
+    pub(super) fn iscsi_review(&mut self, map: &MapView, limits: &Limits) {
+        for session in self.sessions.values_mut() {
+            let Session::Iscsi(iscsi) = session else { continue };
+            let Some(id) = iscsi.session.nexus().and_then(|nexus| nexus.volume) else { continue };
+            let Some(volume) = map.volumes.get(&id) else { continue };
+            if let Some(unit) = unit(map, limits, id, volume) {
+                iscsi.session.changed(unit);
+            }
+        }
+    }
+
+    /// Ends the commands of the other hosts of a session's volume. When they are told, nothing of
+    /// their commands can take effect later.
+    pub(super) fn iscsi_clear(&mut self, link: LinkId, what: Cleared) {
+        let nexuses = &self.iscsi.nexuses;
+        let volume = nexuses.get(&link).and_then(|nexus| nexus.volume);
+        let same = |(of, nexus): &(&LinkId, &Nexus)| **of != link && nexus.volume == volume;
+        let mut others: Vec<LinkId> = nexuses.iter().filter(same).map(|(of, _)| *of).collect();
+        others.sort_unstable();
+        self.calls.extend(others.into_iter().map(|other| (other, Call::Cleared(what))));
+        self.calls.push_back((link, Call::OthersCleared));
+    }
+
     /// Returns the links of iSCSI sessions, in the order of their ids.
     fn iscsi_links(&self) -> Vec<LinkId> {
         let iscsi = self.sessions.iter().filter(|(_, s)| matches!(s, Session::Iscsi(_)));
@@ -206,64 +294,16 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Creates the session of a connection that was just accepted.
-    pub(super) fn iscsi_connection(
-        &mut self,
-        now: Time,
-        at: Option<SocketAddr>,
-        out: &mut Effects,
-    ) -> Connection {
-        let hosts = &mut self.targets.iscsi;
-        let free = |hosts: &Hosts| hosts.tsih != 0 && !hosts.has(hosts.tsih);
-        hosts.tsih = hosts.tsih.wrapping_add(1);
-        while !free(hosts) {
-            hosts.tsih = hosts.tsih.wrapping_add(1);
-        }
-        hosts.tick_at.get_or_insert(now + TICK);
-        let mut opening = Opening { tsih: hosts.tsih, secret: [0; 33] };
-        out.secret(&mut opening.secret);
-        let session = target::iscsi::Session::new(&self.config.limits, opening);
-        Connection { session, at, logged_in: false }
-    }
-
-    /// Lets time pass for all sessions.
-    pub(super) fn iscsi_tick(&mut self, now: Time, out: &mut Effects) {
-        if self.targets.iscsi.tick_at.is_none_or(|at| now < at) {
-            return;
-        }
-        let links = self.targets.iscsi_links();
-        self.targets.iscsi.tick_at = (!links.is_empty()).then_some(now + TICK);
-        for link in links {
-            self.iscsi_session(now, link, out, |session, out, actions| {
-                session.tick(now, out.pool(), actions);
-            });
-        }
-    }
-
-    /// Tells the sessions of volumes that have grown, or may only be read from now on.
-    pub(super) fn iscsi_review(&mut self) {
-        for session in self.targets.sessions.values_mut() {
-            let Session::Iscsi(iscsi) = session else { continue };
-            let Some(id) = iscsi.session.nexus().and_then(|nexus| nexus.volume) else { continue };
-            let Some(volume) = self.map.volumes.get(&id) else { continue };
-            if let Some(unit) = unit(&self.map, &self.config.limits, id, volume) {
-                iscsi.session.changed(unit);
-            }
-        }
-    }
-
     /// Ends the requests of a command. What a primary has of them takes effect before any later
     /// request, or never.
-    pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
+    pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &Effects) {
         let same = |of: LinkId, other: u64| of == link && other as u32 == tag as u32;
         for queue in &mut self.targets.crowded {
             queue.retain(|waiting| !same(waiting.link, waiting.tag));
         }
         let gone = |origin| matches!(origin, Origin::Target { link, tag } if same(link, tag));
         self.client(now, out, |client, turn| client.forget(gone, turn));
-        self.iscsi_session(now, link, out, |session, out, actions| {
-            session.withdrawn(tag, out.pool(), actions);
-        });
+        self.targets.calls.push_back((link, Call::Withdrawn(tag)));
     }
 
     /// Ends the session that a host had before it logged in with this one. Both may have the same
@@ -278,49 +318,5 @@ impl Sdc {
         if let Some(before) = before.map(|(of, _)| *of) {
             self.target_close(now, before, "its host has logged in again", out);
         }
-    }
-
-    /// Ends the commands of the other hosts of a session's volume.
-    pub(super) fn iscsi_clear(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        what: Cleared,
-        out: &mut Effects,
-    ) {
-        let nexuses = &self.targets.iscsi.nexuses;
-        let volume = nexuses.get(&link).and_then(|nexus| nexus.volume);
-        let same = |(of, nexus): &(&LinkId, &Nexus)| **of != link && nexus.volume == volume;
-        let mut others: Vec<LinkId> = nexuses.iter().filter(same).map(|(of, _)| *of).collect();
-        others.sort_unstable();
-        for other in others {
-            self.iscsi_session(now, other, out, |session, out, actions| {
-                session.cleared(what, out.pool(), actions);
-            });
-        }
-        self.iscsi_session(now, link, out, |session, out, actions| {
-            session.others_cleared(out.pool(), actions);
-        });
-    }
-
-    /// Answers a question to the MDM. None is asked while units say that they have no reservations.
-    pub(super) fn iscsi_ask(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
-        self.iscsi_session(now, link, out, |session, out, actions| {
-            session.asked(tag, Asked::Nobody, out.pool(), actions);
-        });
-    }
-
-    /// Calls an iSCSI session, if it still exists.
-    fn iscsi_session(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        out: &mut Effects,
-        call: impl FnOnce(&mut target::iscsi::Session, &mut Effects, &mut Vec<target::Action>),
-    ) {
-        self.target_session(now, link, out, |session, _, out, actions| match session {
-            Session::Iscsi(iscsi) => call(&mut iscsi.session, out, actions),
-            Session::Nbd(_) => {}
-        });
     }
 }

@@ -9,7 +9,7 @@ const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// What hosts are told of a command that had no primary, and of one that had no space: to repeat it.
+/// Sense data of a command that had no primary, and of one that had no space. Hosts repeat both.
 const NO_PRIMARY: (u8, u8, u8) = (2, 4, 1);
 const NO_SPACE: (u8, u8, u8) = (2, 4, 0x14);
 
@@ -46,7 +46,11 @@ fn a_host_logs_in_writes_and_reads() {
 #[test]
 fn nobody_else_is_let_in_and_who_does_not_log_in_is_closed() {
     let mut c = Cluster::ready();
-    c.change(|map| map.volumes[0].id = 77);
+    c.pass(ms(200));
+    c.change(|map| {
+        map.volumes.clear();
+        map.live.clear();
+    });
     c.pass(ms(1));
     let mut host = Host::connect(&mut c);
     assert_eq!(host.log_in(&mut c, 1), 0x0203, "no such target");
@@ -60,6 +64,7 @@ fn nobody_else_is_let_in_and_who_does_not_log_in_is_closed() {
 fn a_volume_that_grows_is_told_with_the_next_command() {
     let mut c = Cluster::ready();
     let mut host = Host::attached(&mut c, 1);
+    c.pass(ms(200));
     c.change(|map| map.volumes[0] = volume(VOLUME, "data", u64::from(UNITS) << 21));
     c.pass(ms(10));
     let capacity: [u8; 10] = [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -76,6 +81,7 @@ fn a_volume_that_is_unmapped_ends_its_sessions() {
     let mut host = Host::attached(&mut c, 1);
     c.hold = true;
     host.write(&mut c, 2, 0xaa);
+    c.pass(ms(200));
     c.change(|map| map.volumes[0].mapping = Some(Mapping::nobody().info()));
     c.pass(ms(10));
     assert_eq!((c.log.closed.as_slice(), c.log.welcome.len()), (&[Who::Client][..], 1));

@@ -1,4 +1,5 @@
-//! The SDC as a node: links, registration, maps, NBD and iSCSI, against a fake MDM and fake servers.
+//! The SDC as a node: links, registration, maps, NBD and iSCSI, against a fake MDM and fake
+//! servers.
 
 mod cluster;
 mod iscsi;
