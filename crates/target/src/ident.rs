@@ -23,7 +23,8 @@ const LOCAL: [u8; 3] = [0x02, 0x47, 0x42];
 pub const ISCSI_NAME_MAX: usize = 223;
 
 /// Returns the UUID of a volume; with volume 0, that of the cluster. Version 8 (RFC 9562 5.8): the
-/// cluster in custom_a, custom_b and the high four bits of custom_c, the volume in the last 32 bits.
+/// cluster in custom_a, custom_b and the high four bits of custom_c, the volume in the last 32
+/// bits.
 pub fn uuid(cluster: ClusterId, volume: VolumeId) -> [u8; 16] {
     let c = cluster.0;
     let mut bytes = [0; 16];
@@ -115,13 +116,14 @@ pub fn ids_of_iqn(authority: &str, name: &str) -> Option<(ClusterId, VolumeId)> 
     (iqn(authority, cluster, volume) == name).then_some((cluster, volume))
 }
 
-/// Returns the SCSI name of an iSCSI target port (RFC 7143 4.4.2): the target, and its portal group.
+/// Returns the SCSI name of an iSCSI target port (RFC 7143 4.4.2): the target, and its portal
+/// group.
 pub fn target_port(target: &str, group: u16) -> String {
     format!("{target},t,0x{group:04x}")
 }
 
-/// Returns the SCSI name of an iSCSI initiator port (RFC 7143 4.4.2): the initiator, and its session
-/// id.
+/// Returns the SCSI name of an iSCSI initiator port (RFC 7143 4.4.2): the initiator, and its
+/// session id.
 pub fn initiator_port(name: &str, isid: [u8; 6]) -> String {
     let [a, b, c, d, e, f] = isid;
     format!("{name},i,0x{a:02x}{b:02x}{c:02x}{d:02x}{e:02x}{f:02x}")

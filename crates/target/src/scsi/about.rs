@@ -1,10 +1,11 @@
 //! Small commands that tell something of the unit or the target (SPC-4 6).
 
+use super::answer::Answer;
+use super::asked::Asked;
 use super::command::Cdb;
-use super::device::Asked;
 use super::opcode::Name;
 use super::sense::Sense;
-use super::step::{Answer, Step};
+use super::step::Step;
 use super::unit::Path;
 
 /// Returns true if a command that needs access for writing does not need it in this form (SBC-3
@@ -63,7 +64,7 @@ pub(super) fn read_defects(asked: &Asked<'_>) -> Step {
 }
 
 /// The states of a port group that there are: transitioning, standby, active/optimized.
-const STATES: u8 = 0x80 | 0x08 | 0x01;
+const STATES: u8 = 0x80 | 0x04 | 0x01;
 
 /// REPORT TARGET PORT GROUPS (6.37): the only port group of this gateway.
 pub(super) fn port_groups(asked: &Asked<'_>) -> Step {

@@ -3,11 +3,13 @@
 //! A command whose range leaves the unit moves nothing. One of 0 blocks is done, after that check.
 //! UNMAP frees nothing unless all its descriptors are valid.
 
+use super::answer::Answer;
+use super::asked::Asked;
 use super::command::{Blocks, Residual};
-use super::device::Asked;
 use super::plan::Plan;
+use super::ranges::{self, Descriptor};
 use super::sense::Sense;
-use super::step::{Answer, Step, Then, Transfer};
+use super::step::{Step, Then, Transfer};
 use super::unit::Unit;
 use base::{BLOCK, SECTOR};
 use seam::Buf;
@@ -125,36 +127,11 @@ pub(super) fn compare_write(asked: &Asked<'_>) -> Result<Step, Answer> {
     asked.gather(2 * len, Then::CompareWrite { at, len })
 }
 
-/// Bytes in front of the descriptors of UNMAP.
-const HEAD: usize = 8;
-/// Bytes of one of them.
-const DESCRIPTOR: usize = 16;
-
-/// Most of them in one command.
-pub(super) const DESCRIPTORS: u32 = 256;
-
-/// One of them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Descriptor {
-    pub(super) lba: u64,
-    pub(super) count: u32,
-}
-
-/// Returns the descriptors of a parameter list.
-pub(super) fn descriptors(list: &[u8]) -> impl Iterator<Item = Descriptor> {
-    let len = list.get(2..4).map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
-    let all = list.get(HEAD..).unwrap_or_default();
-    all[..len.min(all.len())].chunks_exact(DESCRIPTOR).map(|d| Descriptor {
-        lba: d[..8].iter().fold(0, |n, byte| n << 8 | u64::from(*byte)),
-        count: d[8..12].iter().fold(0, |n, byte| n << 8 | u32::from(*byte)),
-    })
-}
-
 /// UNMAP: asks for the parameter list. None at all is no error.
 pub(super) fn unmap_begin(asked: &Asked<'_>) -> Result<Step, Answer> {
     match asked.cdb.number(7, 2) as u32 {
         0 => Ok(asked.good()),
-        len if (len as usize) < HEAD => Err(Sense::LIST_LENGTH.into()),
+        len if (len as usize) < ranges::HEAD => Err(Sense::LIST_LENGTH.into()),
         len => asked.gather(len, Then::Unmap),
     }
 }
@@ -162,15 +139,15 @@ pub(super) fn unmap_begin(asked: &Asked<'_>) -> Result<Step, Answer> {
 /// Checks the parameter list of UNMAP, and begins.
 pub(super) fn unmap(unit: &Unit, list: Buf) -> Result<Step, Sense> {
     let announced = usize::from(u16::from_be_bytes([list[2], list[3]]));
-    if HEAD + announced > list.len() {
+    if ranges::HEAD + announced > list.len() {
         return Err(Sense::LIST_LENGTH);
     }
     let (mut number, mut blocks) = (0, 0);
-    for (i, Descriptor { lba, count }) in descriptors(&list).enumerate() {
+    for (i, Descriptor { lba, count }) in ranges::descriptors(&list).enumerate() {
         number += 1;
         blocks += u64::from(count);
-        if number > DESCRIPTORS || blocks > u64::from(unit.unmap_max()) {
-            return Err(Sense::list((HEAD + i * DESCRIPTOR) as u16));
+        if number > ranges::DESCRIPTORS || blocks > u64::from(unit.unmap_max()) {
+            return Err(Sense::list((ranges::HEAD + i * ranges::DESCRIPTOR) as u16));
         }
         if lba.checked_add(u64::from(count)).is_none_or(|end| end > unit.blocks()) {
             return Err(Sense::OUT_OF_RANGE);

@@ -4,15 +4,16 @@
 //! (4.3.1), task attribute, unit attention (SAM-5 5.14), state of the path (5.15.2), reservation
 //! (5.13.1), write protection, and then what the command itself checks: range, limits, lengths.
 
+use super::answer::{Answer, Status};
+use super::asked::Asked;
 use super::attention::{Attention, Attentions};
 use super::command::{Attribute, Cdb, Command, Residual};
 use super::opcode::{self, Entry, Name, Needs};
-use super::persist::{self, Report};
 use super::plan::Plan;
 use super::sense::Sense;
-use super::step::{Answer, Gather, Status, Step, Then};
+use super::step::{Gather, Report, Step, Then};
 use super::unit::{Path, Unit};
-use super::{about, capacity, data, inquiry, mode, supported};
+use super::{about, capacity, data, inquiry, mode, persist, supported};
 use crate::reserve::{Access, Refusal, Table};
 use seam::{Buf, BufPool};
 
@@ -22,50 +23,6 @@ pub struct Device {
     unit: Unit,
     attentions: Attentions,
     access: Access,
-}
-
-/// A checked command on its way to whoever handles it.
-#[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
-    pub(super) cdb: Cdb<'a>,
-    pub(super) reads: u32,
-    pub(super) sends: u32,
-    pub(super) unit: &'a Unit,
-    /// False if the command addresses a logical unit that there is not.
-    pub(super) exists: bool,
-    /// For REQUEST SENSE, the unit attention that it tells.
-    pub(super) pending: Option<Attention>,
-    pub(super) pool: &'a BufPool,
-}
-
-impl Asked<'_> {
-    /// Answers with data: cut to the allocation length, then to what the host has room for.
-    pub(super) fn data(&self, data: &[u8], allocation: usize) -> Step {
-        Step::Answer(give(data, allocation, self.reads, self.pool))
-    }
-
-    /// Answers `Good` without data to a command that may announce some nevertheless.
-    pub(super) fn good(&self) -> Step {
-        Step::Answer(Answer::good().with(Residual::of(self.sends, 0)))
-    }
-
-    /// Asks for a parameter list of `len` bytes, which the host must have announced exactly. The
-    /// longest lists have 8 KiB.
-    pub(super) fn gather(&self, len: u32, then: Then) -> Result<Step, Answer> {
-        if self.sends != len {
-            let residual = Residual::of(self.sends, u64::from(len));
-            return Err(Answer::check(Sense::WRONG_LENGTH).with(residual));
-        }
-        if len > Gather::MAX {
-            return Err(Sense::LIST_LENGTH.into());
-        }
-        Ok(Step::Gather(Gather { len, then }))
-    }
-}
-
-/// Returns an answer with data: cut to the allocation length, then to `room`.
-pub(super) fn give(data: &[u8], allocation: usize, room: u32, pool: &BufPool) -> Answer {
-    Answer::data(pool.copy(&data[..data.len().min(allocation)]), room)
 }
 
 impl Device {
@@ -196,7 +153,8 @@ impl Device {
 
     /// Returns the answer to a PERSISTENT RESERVE IN, from the present table.
     pub fn report(&self, report: Report, table: &Table, pool: &BufPool) -> Answer {
-        give(&persist::report(&report, table), report.allocation as usize, report.room, pool)
+        let data = persist::report(&report, table);
+        Answer::copy(&data, report.allocation as usize, report.room, pool)
     }
 }
 

@@ -1,9 +1,10 @@
 //! INQUIRY (SPC-4 6.6): standard data, and the pages of vital product data (SPC-4 7.8, SBC-3 6.6).
 
-use super::data;
-use super::device::Asked;
+use super::answer::Answer;
+use super::asked::Asked;
+use super::ranges;
 use super::sense::Sense;
-use super::step::{Answer, Step};
+use super::step::Step;
 use super::unit::Unit;
 use crate::ident;
 use alloc::vec::Vec;
@@ -131,7 +132,7 @@ fn limits(unit: &Unit) -> [u8; 60] {
         OPTIMAL.min(unit.transfer) / block,
         0, // maximum prefetch length: not limited
         unit.unmap_max(),
-        data::DESCRIPTORS,
+        ranges::DESCRIPTORS,
         whole,
         0x8000_0000, // unmap granularity alignment: valid, 0
         0,

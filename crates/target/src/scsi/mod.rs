@@ -10,13 +10,13 @@
 //! | file | content |
 //! |---|---|
 //! | `command` | a command as a transport delivers it, its fields, and residuals |
-//! | `step` | what a session does for a command: `Step`, `Answer`, `Transfer`, `Gather` |
+//! | `step`, `answer` | what a session does for a command, and its end |
 //! | `plan` | block requests that one command needs one after another |
 //! | `unit` | what a host is told of a volume |
-//! | `device` | what stands in a command's way, and who handles it |
+//! | `device`, `asked` | what stands in a command's way, and what its handler gets |
 //! | `opcode` | the table of commands |
-//! | `sense`, `attention` | sense data, the table of outcomes, and unit attentions |
-//! | `data` | commands that move, change or compare data |
+//! | `sense`, `attention`, `failure` | sense data, unit attentions, and the table of outcomes |
+//! | `data`, `ranges` | commands that move, change or compare data, and lists of ranges |
 //! | `inquiry`, `capacity`, `mode`, `about` | commands that tell something of the unit |
 //! | `supported` | commands that tell which commands there are |
 //! | `persist` | PERSISTENT RESERVE IN and OUT; their table is [`crate::reserve`] |
@@ -25,26 +25,31 @@
 //! next call is in the step. Reads and writes allocate nothing.
 
 mod about;
+mod answer;
+mod asked;
 mod attention;
 mod capacity;
 mod command;
 mod data;
 mod device;
+mod failure;
 mod inquiry;
 mod mode;
 mod opcode;
 mod persist;
 mod plan;
+mod ranges;
 mod sense;
 mod step;
 mod supported;
 mod unit;
 
+pub use answer::{Answer, Status};
 pub use attention::Attention;
 pub use command::{Attribute, Command, Residual};
 pub use device::Device;
-pub use persist::Report;
+pub use failure::Failure;
 pub use plan::{Op, Plan, Request};
-pub use sense::{Failure, Sense};
-pub use step::{Answer, Gather, Status, Step, Transfer};
+pub use sense::Sense;
+pub use step::{Gather, Report, Step, Transfer};
 pub use unit::{Format, Path, Unit};

@@ -1,9 +1,10 @@
 //! MODE SENSE and MODE SELECT (SPC-4 6.9 to 6.12, 7.5; SBC-3 6.5). No parameter can be changed, so
 //! MODE SELECT accepts what is so already.
 
-use super::device::Asked;
+use super::answer::Answer;
+use super::asked::Asked;
 use super::sense::Sense;
-use super::step::{Answer, Step, Then};
+use super::step::{Step, Then};
 use super::unit::Unit;
 use alloc::vec::Vec;
 

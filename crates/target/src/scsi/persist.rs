@@ -1,33 +1,16 @@
 //! PERSISTENT RESERVE IN and OUT (SPC-4 6.13, 6.14): what a host asks, and what it is told. The MDM
 //! decides what a change does; it keeps the table.
 
-use super::device::Asked;
+use super::answer::Answer;
+use super::asked::Asked;
 use super::sense::Sense;
-use super::step::{Answer, Step, Then};
+use super::step::{Report, Step, Then, What};
 use crate::ident;
 use crate::reserve::{Change, Identity, Kind, Table};
 use alloc::vec::Vec;
 
 /// Bytes of the parameter list of PERSISTENT RESERVE OUT, in all its forms that there are.
 const LIST: u32 = 24;
-
-/// What PERSISTENT RESERVE IN asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Report {
-    what: What,
-    /// The allocation length of the CDB.
-    pub(super) allocation: u32,
-    /// Bytes that the host has room for.
-    pub(super) room: u32,
-}
-
-/// The service action.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum What {
-    Keys,
-    Reservation,
-    FullStatus,
-}
 
 /// Capabilities (6.13.4): ATP_C, PTPL_C, TMV, PTPL_A, and all six types. Registrations are kept by
 /// the MDM, so they are always persistent.

@@ -1,9 +1,8 @@
 //! Block requests that one command needs one after another, and the answer at their end.
 
-use super::capacity;
-use super::data::{self, Descriptor};
-use super::sense::Failure;
-use super::step::Answer;
+use super::answer::Answer;
+use super::failure::Failure;
+use super::ranges::{self, Descriptor};
 use super::unit::Unit;
 use seam::{BlockError, BlockKind, Buf, BufPool};
 
@@ -124,16 +123,19 @@ impl Plan {
     /// Takes the result of that request: the data of a read, or the bitmap of extents. Returns the
     /// answer of the command, or `None` if another request is due.
     pub fn done(&mut self, result: Result<Buf, Failure>, pool: &BufPool) -> Option<Answer> {
-        let Request { at, len, .. } = self.request();
+        let request = self.request();
         let data = match result {
             Ok(data) => data,
-            Err(failure) => return Some(self.failed(failure, at)),
+            Err(failure) => return Some(self.failed(failure, request.at)),
         };
         match &mut self.work {
             Work::Zero { .. } | Work::CompareWrite { .. } => Some(Answer::good()),
+            Work::Check { .. } if data.len() != request.len as usize => {
+                Some(self.failed(BlockError::Media.into(), request.at))
+            }
             Work::Fill { at, left, .. } | Work::Check { at, left } => {
-                *at += u64::from(len);
-                *left -= len;
+                *at += u64::from(request.len);
+                *left -= request.len;
                 (*left == 0).then(Answer::good)
             }
             Work::Unmap { list, index, next } => match full(list, *index + 1) {
@@ -144,11 +146,12 @@ impl Plan {
                 None => Some(Answer::good()),
             },
             Work::Status { at, len, allocation, room } => {
-                let told = capacity::status(&data, *at, *len, self.block, *allocation);
-                let Some(told) = told else {
-                    return Some(self.failed(BlockError::Media.into(), self.request().at));
-                };
-                Some(super::device::give(&told, *allocation as usize, *room, pool))
+                let (allocation, room) = (*allocation, *room);
+                let told = ranges::status(&data, *at, *len, self.block, allocation);
+                Some(match told {
+                    Some(told) => Answer::copy(&told, allocation as usize, room, pool),
+                    None => self.failed(BlockError::Media.into(), request.at),
+                })
             }
         }
     }
@@ -161,5 +164,5 @@ impl Plan {
 
 /// Returns the first descriptor that is not empty, from this index on.
 fn full(list: &[u8], from: usize) -> Option<(usize, Descriptor)> {
-    data::descriptors(list).enumerate().skip(from).find(|(_, descriptor)| descriptor.count > 0)
+    ranges::descriptors(list).enumerate().skip(from).find(|(_, descriptor)| descriptor.count > 0)
 }

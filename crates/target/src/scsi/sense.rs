@@ -1,10 +1,6 @@
 //! Sense data (SPC-4 4.5): why a command failed, and what the host is to do about it.
 //!
-//! Invariants: what heals by itself never gets sense data of which hosts make an I/O error at once,
-//! and INFORMATION is only there where this file says what it means.
-
-use super::step::{Answer, Status};
-use seam::BlockError;
+//! Invariant: a field that is not valid is zero.
 
 /// Where in a CDB or in a parameter list the wrong field is (SPC-4 4.5.2.4.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -149,51 +145,5 @@ impl Sense {
         let bit = field.bit.map_or(0, |bit| 0x08 | bit & 7);
         let [high, low] = field.byte.to_be_bytes();
         [0x80 | u8::from(field.in_cdb) << 6 | bit, high, low]
-    }
-}
-
-/// Why a block operation failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Failure {
-    /// The client of the volume says so.
-    Block(BlockError),
-    /// COMPARE AND WRITE found other data; the byte at this offset of the data is the first one
-    /// that differs.
-    Miscompare(u32),
-    /// The right to serve this volume changed under way. Nothing was done.
-    Fenced,
-}
-
-impl From<BlockError> for Failure {
-    fn from(error: BlockError) -> Failure {
-        Failure::Block(error)
-    }
-}
-
-impl Failure {
-    /// Returns the answer of a command that has failed, without residual. `writes` says what the
-    /// command did, and `lba` is the first logical block of the operation. After
-    /// [`BlockError::NoSuchVolume`] the session ends.
-    pub fn answer(&self, writes: bool, lba: u64) -> Answer {
-        let sense = match self {
-            Failure::Miscompare(at) => Sense::MISCOMPARE.about(u64::from(*at)),
-            Failure::Fenced => return Answer::bare(Status::Busy),
-            Failure::Block(error) => match error {
-                BlockError::OutOfRange => Sense::OUT_OF_RANGE,
-                BlockError::Misaligned | BlockError::TooBig => Sense::IN_CDB,
-                BlockError::ReadOnly => Sense::WRITE_PROTECTED,
-                BlockError::NoSuchVolume => Sense::NO_UNIT,
-                BlockError::Full => Sense::NO_SPACE,
-                BlockError::Lost if writes => Sense::WRITE_LOST.about(lba),
-                BlockError::Media if writes => Sense::WRITE_ERROR.about(lba),
-                BlockError::Lost | BlockError::Media => Sense::READ_ERROR.about(lba),
-                BlockError::Superseded => Sense::STANDBY,
-                BlockError::TimedOut => Sense::NO_PRIMARY,
-                BlockError::Busy => return Answer::bare(Status::TaskSetFull),
-                // It won't be done later (rule R8), so the host may repeat it.
-                BlockError::Forgotten => return Answer::bare(Status::Busy),
-            },
-        };
-        Answer::check(sense)
     }
 }

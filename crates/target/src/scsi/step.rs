@@ -1,77 +1,11 @@
 //! What a session does for a command.
 
+use super::answer::Answer;
 use super::command::Residual;
-use super::persist::Report;
+use super::failure::Failure;
 use super::plan::Plan;
-use super::sense::{Failure, Sense};
 use crate::reserve::{Change, Kind};
-use seam::Buf;
-
-/// A status code (SAM-5 5.3).
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Status {
-    /// The command is done.
-    Good = 0x00,
-    /// The command failed; sense data says why.
-    CheckCondition = 0x02,
-    /// Not now; the host repeats the command.
-    Busy = 0x08,
-    /// A reservation of another host does not allow the command.
-    ReservationConflict = 0x18,
-    /// There is no room for another command; the host repeats it.
-    TaskSetFull = 0x28,
-}
-
-/// The end of a command. A session sends it and forgets the command.
-#[derive(Clone, Debug)]
-pub struct Answer {
-    /// The status.
-    pub status: Status,
-    /// Sense data: with `CheckCondition` only, and always.
-    pub sense: Option<Sense>,
-    /// Data for the host: no more than it has room for.
-    pub data: Buf,
-    /// The residual of the command.
-    pub residual: Residual,
-}
-
-impl Answer {
-    /// Creates a `Good` answer without data.
-    pub fn good() -> Answer {
-        Answer::bare(Status::Good)
-    }
-
-    /// Creates an answer that is only a status. Not for `CheckCondition`.
-    pub fn bare(status: Status) -> Answer {
-        debug_assert!(status != Status::CheckCondition, "needs sense data");
-        Answer { status, sense: None, data: Buf::EMPTY, residual: Residual::None }
-    }
-
-    /// Creates an answer for a command that failed.
-    pub fn check(sense: Sense) -> Answer {
-        let (status, sense) = (Status::CheckCondition, Some(sense));
-        Answer { status, sense, data: Buf::EMPTY, residual: Residual::None }
-    }
-
-    /// Creates a `Good` answer with `data`, cut to what the host has room for.
-    pub fn data(data: Buf, room: u32) -> Answer {
-        let residual = Residual::of(room, data.len() as u64);
-        let data = data.slice(0..data.len().min(room as usize));
-        Answer { status: Status::Good, sense: None, data, residual }
-    }
-
-    /// Returns the same answer with this residual.
-    pub fn with(self, residual: Residual) -> Answer {
-        Answer { residual, ..self }
-    }
-}
-
-impl From<Sense> for Answer {
-    fn from(sense: Sense) -> Answer {
-        Answer::check(sense)
-    }
-}
+use seam::BlockError;
 
 /// A range of the volume that moves between host and volume in pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -106,6 +40,9 @@ impl Transfer {
     /// Compares a piece at `offset` that the host has `sent` with what the volume has there, for
     /// [`Step::Verify`]. Returns the answer of the whole command if they differ.
     pub fn compare(&self, offset: u32, sent: &[u8], stored: &[u8]) -> Option<Answer> {
+        if sent.len() != stored.len() {
+            return Some(self.failed(BlockError::Media.into(), offset));
+        }
         let at = sent.iter().zip(stored).position(|(a, b)| a != b)?;
         Some(self.failed(Failure::Miscompare(offset + at as u32), offset))
     }
@@ -140,6 +77,24 @@ pub(super) enum Then {
     CompareWrite { at: u64, len: u32 },
 }
 
+/// What PERSISTENT RESERVE IN asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Report {
+    pub(super) what: What,
+    /// The allocation length of the CDB.
+    pub(super) allocation: u32,
+    /// Bytes that the host has room for.
+    pub(super) room: u32,
+}
+
+/// The service action of PERSISTENT RESERVE IN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum What {
+    Keys,
+    Reservation,
+    FullStatus,
+}
+
 /// What the session does next for a command.
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -163,6 +118,7 @@ pub enum Step {
     /// Ask the MDM to apply this to the volume's reservations, for the nexus of this session. Then
     /// call [`Device::reserved`](super::Device::reserved) with its answer.
     Reserve(Change),
-    /// Get the volume's present reservations from the MDM, then call [`Device::report`](super::Device::report).
+    /// Get the volume's present reservations from the MDM, then call
+    /// [`Device::report`](super::Device::report).
     Report(Report),
 }

@@ -1,10 +1,11 @@
 //! REPORT SUPPORTED OPERATION CODES and REPORT SUPPORTED TASK MANAGEMENT FUNCTIONS (SPC-4 6.35,
 //! 6.36).
 
-use super::device::Asked;
+use super::answer::Answer;
+use super::asked::Asked;
 use super::opcode::{self, Entry};
 use super::sense::Sense;
-use super::step::{Answer, Step};
+use super::step::Step;
 use alloc::vec::Vec;
 
 /// A timeouts descriptor that says nothing: no command has a known time.

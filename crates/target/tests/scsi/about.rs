@@ -206,7 +206,7 @@ fn luns_groups_defects_and_tasks() {
     assert_eq!(rig.read(&luns(0, 15), 255).sense, says::IN_CDB);
 
     let groups = |format: u8| [0xa3, 0x0a | format, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0];
-    let states = "89 0001 00 02 00 01 0000 0001";
+    let states = "85 0001 00 02 00 01 0000 0001";
     assert_eq!(rig.read(&groups(0), 255).data, hex(&format!("0000000c 00 {states}")));
     assert_eq!(rig.read(&groups(0x20), 255).data, hex(&format!("00000010 10000000 00 {states}")));
     for (path, state) in [(Path::Standby, "02"), (Path::Transition, "0f")] {

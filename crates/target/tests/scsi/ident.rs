@@ -1,10 +1,9 @@
 //! Identifiers: fixed vectors, and reading back. The vectors never change: hosts remember them.
 
+use crate::rig::{CLUSTER, VOLUME, cases, hex};
 use base::{ClusterId, VolumeId};
 use proptest::prelude::*;
 use target::ident::*;
-
-use crate::rig::{CLUSTER, VOLUME, hex};
 
 #[test]
 fn identifiers_are_what_they_always_were() {
@@ -49,7 +48,7 @@ fn names_that_were_not_made_here_are_not_read() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases(512))]
 
     #[test]
     fn ids_are_read_back(cluster in any::<u64>(), volume in any::<u32>()) {

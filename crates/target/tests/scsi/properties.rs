@@ -46,13 +46,16 @@ fn allocation(cdb: &[u8]) -> Option<usize> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases(4096))]
 
     /// The rig checks that requests are within the volume, and what a session may rely on.
     #[test]
     fn any_commands_end_and_fit(
         format in format(),
-        commands in vec((cdb(), vec(any::<u8>(), 0..64), 0u32..10_000, 0usize..3, any::<u8>()), 1..8),
+        commands in vec(
+            (cdb(), vec(any::<u8>(), 0..64), 0u32..10_000, 0usize..3, any::<u8>()),
+            1..8,
+        ),
     ) {
         let mut rig = Rig::fresh(unit(format));
         for (cdb, seed, reads, shape, more) in commands {

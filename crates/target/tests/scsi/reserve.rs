@@ -1,5 +1,6 @@
 //! The table of reservations beside a naive model, and its invariants.
 
+use crate::rig::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -152,7 +153,7 @@ fn check_invariants(table: &Table) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..Default::default() })]
+    #![proptest_config(cases(1024))]
 
     #[test]
     fn the_table_is_the_naive_model(steps in vec((0u8..5, change()), 0..40)) {

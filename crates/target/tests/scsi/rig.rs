@@ -2,6 +2,7 @@
 //! end, as a session of a transport would.
 
 use base::{ClusterId, VolumeId};
+use proptest::prelude::ProptestConfig;
 use seam::{BlockError, BlockKind, Buf, BufPool};
 use target::reserve::{self, Identity, Table};
 use target::scsi::*;
@@ -302,6 +303,11 @@ pub(crate) fn compare_and_write(lba: u64, count: u8) -> [u8; 16] {
     let mut cdb = cdb16(0x89, 0, lba, 0);
     cdb[13] = count;
     cdb
+}
+
+/// Returns the configuration of a property with this many cases.
+pub(crate) fn cases(cases: u32) -> ProptestConfig {
+    ProptestConfig { cases, failure_persistence: None, ..Default::default() }
 }
 
 /// Returns the bytes of hexadecimal digits; spaces are ignored.

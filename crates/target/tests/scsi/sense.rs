@@ -63,6 +63,14 @@ fn outcomes_are_called_as_the_table_says() {
     assert_eq!(answer(BlockError::Media.into(), true), check(3, 0x0c, 0, at));
 }
 
+/// These are for a session that waits for the volume: hosts repeat the command on each of them.
+#[test]
+fn what_heals_is_called_not_ready() {
+    let waits = [Sense::NO_PRIMARY, Sense::NO_SPACE_YET, Sense::TRANSITION, Sense::STANDBY];
+    let told = waits.map(|sense| (sense.key, sense.asc, sense.ascq));
+    assert_eq!(told, [(2, 4, 0x01), (2, 4, 0x14), (2, 4, 0x0a), (2, 4, 0x0b)]);
+}
+
 #[test]
 fn a_failed_piece_names_its_first_block() {
     for (format, lba) in [(Format::Native512, 10), (Format::Native4k, 3)] {
@@ -79,4 +87,25 @@ fn a_failed_piece_names_its_first_block() {
         let same = rig.write(&cdb10(0x41, 0, lba, 4), &vec![0; block as usize]);
         assert_eq!((same.sense, same.information), ((3, 0x0c, 2), Some(u64::from(lba))));
     }
+}
+
+#[test]
+fn an_answer_of_the_volume_that_is_too_short_is_an_error() {
+    let pool = seam::BufPool::new(0);
+    let mut rig = Rig::new(Format::Native512);
+    for (cdb, reads) in [(cdb16(0x8f, 0, 0, 1), 0), (cdb16(0x9e, 0x12, 0, 24), 24)] {
+        let attribute = Attribute::Simple;
+        let command = Command { lun: 0, cdb: &cdb, attribute, reads, sends: 0 };
+        let Step::Run(mut plan) = rig.hosts[0].1.start(&command, &rig.pool) else {
+            panic!("{cdb:x?} needs the volume");
+        };
+        let answer = plan.done(Ok(pool.copy(&[0])), &pool).expect("it is over");
+        let sense = answer.sense.expect("sense data");
+        assert_eq!((sense.key, sense.asc, sense.information), (3, 0x11, Some(0)));
+    }
+    let (len, residual) = (512, Residual::None);
+    let transfer = Transfer { at: 0, len, moves: len, residual, block: 512, writes: false };
+    assert!(transfer.compare(0, &[0; 512], &[0; 512]).is_none());
+    let answer = transfer.compare(0, &[0; 512], &[0; 511]).expect("it is over");
+    assert_eq!(answer.status, Status::CheckCondition);
 }

@@ -1,0 +1,48 @@
+//! A checked command on its way to whoever handles it.
+
+use super::answer::Answer;
+use super::attention::Attention;
+use super::command::{Cdb, Residual};
+use super::sense::Sense;
+use super::step::{Gather, Step, Then};
+use super::unit::Unit;
+use seam::BufPool;
+
+/// A checked command.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) cdb: Cdb<'a>,
+    pub(super) reads: u32,
+    pub(super) sends: u32,
+    pub(super) unit: &'a Unit,
+    /// False if the command addresses a logical unit that there is not.
+    pub(super) exists: bool,
+    /// For REQUEST SENSE, the unit attention that it tells.
+    pub(super) pending: Option<Attention>,
+    pub(super) pool: &'a BufPool,
+}
+
+impl Asked<'_> {
+    /// Answers with data: cut to the allocation length, then to what the host has room for.
+    pub(super) fn data(&self, data: &[u8], allocation: usize) -> Step {
+        Step::Answer(Answer::copy(data, allocation, self.reads, self.pool))
+    }
+
+    /// Answers `Good` without data to a command that may announce some nevertheless.
+    pub(super) fn good(&self) -> Step {
+        Step::Answer(Answer::good().with(Residual::of(self.sends, 0)))
+    }
+
+    /// Asks for a parameter list of `len` bytes, which the host must have announced exactly. The
+    /// longest lists have 8 KiB.
+    pub(super) fn gather(&self, len: u32, then: Then) -> Result<Step, Answer> {
+        if self.sends != len {
+            let residual = Residual::of(self.sends, u64::from(len));
+            return Err(Answer::check(Sense::WRONG_LENGTH).with(residual));
+        }
+        if len > Gather::MAX {
+            return Err(Sense::LIST_LENGTH.into());
+        }
+        Ok(Step::Gather(Gather { len, then }))
+    }
+}
