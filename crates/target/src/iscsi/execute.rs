@@ -294,7 +294,7 @@ impl Full {
         let Some(task) = self.forget(handle, turn) else { return };
         if answer.data.is_empty() {
             let Answer { status, sense, residual, .. } = answer;
-            let reply = Reply::scsi(task.itt, status, residual, 0);
+            let reply = Reply::scsi(task.itt, status, residual, task.r2t_sn);
             match sense {
                 None => turn.send(reply, &[]),
                 Some(sense) => {

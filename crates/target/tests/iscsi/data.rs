@@ -83,8 +83,9 @@ fn a_write_takes_all_three_ways() {
             (at, data_sn) = (end, data_sn + 1);
         }
         // One burst at a time.
-        loop {
+        for r2ts in 0.. {
             let answer = rig.answer();
+            assert_eq!(answer.u32(36), r2ts, "its number, or how many there were");
             if answer.opcode() == 0x21 {
                 assert_eq!((answer.status(), answer.residual()), ((0, None), 0));
                 break;
