@@ -404,7 +404,7 @@ impl Admin {
         if !wire::body_ok(header, &bytes) {
             bail!("its answer arrived damaged");
         }
-        wire::check_version(header, Some(self.version))?;
+        wire::check_link(header, Some(self.version))?;
         Ok((Frame::try_from(header)?, bytes))
     }
 }

@@ -6,21 +6,21 @@
 mod build;
 mod objects;
 mod recovery;
+mod refused_servers;
 mod servers;
 mod summary;
-mod turned_away;
 
 use crate::exit::Exit;
 pub use build::Build;
 pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
+pub use refused_servers::RefusedServer;
 use serde::Serialize;
 use servers::servers;
 pub use servers::{Device, Sds};
 use std::net::SocketAddr;
 pub use summary::{summary, when};
-pub use turned_away::RefusedServer;
 use wire::control::{MdmStatus, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
@@ -90,7 +90,8 @@ pub struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery: Option<Recovery>,
     /// Servers that the MDM refused lately.
-    pub turned_away: Vec<RefusedServer>,
+    #[serde(rename = "turned_away")] // the name in a published interface
+    pub refused_servers: Vec<RefusedServer>,
     /// What may be logged, sent, or written to a device in this cluster.
     pub level: u32,
 }
@@ -387,7 +388,7 @@ impl Report {
                 only_spare: f.only_spare,
             }),
             recovery: info.recovery.as_ref().map(|r| Recovery::new(info, r)),
-            turned_away: info.turned_away.iter().map(RefusedServer::from).collect(),
+            refused_servers: info.refused_servers.iter().map(RefusedServer::from).collect(),
             level: info.level.max(base::level::FIRST),
         }
     }
@@ -496,7 +497,7 @@ mod tests {
         };
         StatusInfo {
             cluster: 0xabc,
-            turned_away: vec![Default::default()],
+            refused_servers: vec![Default::default()],
             groups: 4,
             devices: vec![device(1, 1, true), device(2, 1, true), device(3, 2, true)],
             volumes: vec![VolumeStatus {

@@ -163,7 +163,7 @@ fn tell(note: Note) -> Telling {
                 ),
             )
         },
-        Note::ListLengths { device, from, to } => told(
+        Note::Grown { device, from, to } => told(
             "devices that have grown",
             format!("{device} has grown from {} to {}", Size(from), Size(to)),
         ),

@@ -59,7 +59,7 @@ fn page(report: &Report) -> String {
     let doubt = report.recovery.iter().filter(news);
     doubt.for_each(|r| page += &format!("RECOVERY  {}\n", r.text));
     page += &releases(report);
-    for t in &report.turned_away {
+    for t in &report.refused_servers {
         let at = if t.address.is_empty() { String::new() } else { format!(" at {}", t.address) };
         page += &format!("TURNED AWAY {} s ago: {}{at}: {}\n", t.seconds_ago, t.name, t.why);
     }

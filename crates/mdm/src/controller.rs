@@ -7,7 +7,7 @@
 use crate::command::{self, Command};
 use crate::group::{Doubt, Group};
 use crate::mapping::{Grant, Mapping};
-use crate::recovery::Word;
+use crate::recovery::DeviceReport;
 use crate::refused::{
     MAX_DEVICES, MAX_NEW_GROUPS, MAX_SDCS, MAX_WAITING, PEER_NAME_MAX, Refused, check_name,
 };
@@ -59,7 +59,7 @@ impl State {
         &self,
         m: &control::Register,
         older: bool,
-        told: Option<&Word>,
+        told: Option<&DeviceReport>,
     ) -> Registration<DeviceId> {
         if let Err(text) = check_peer(&m.sds) {
             return Registration::Bad(text);
@@ -261,7 +261,7 @@ fn may_have_replaced(
     state: &State,
     (id, d): (DeviceId, &Device),
     m: &control::Register,
-    told: Option<&Word>,
+    told: Option<&DeviceReport>,
 ) -> bool {
     let doubtful = |group: &GroupId| state.groups[group].doubt != Doubt::None;
     let known = state.groups_of(id).iter().any(doubtful);
@@ -269,7 +269,7 @@ fn may_have_replaced(
         Some(g) => g.doubt != Doubt::None && acted >= g.epoch.0,
         None => acted > 0,
     };
-    let newer = told.is_some_and(|word| word.took_part().any(is_newer));
+    let newer = told.is_some_and(|report| report.took_part().any(is_newer));
     let named = is_lost_life(state, m.incarnation, d.incarnation);
     match state.recovery.open {
         true => !known || newer || named,
@@ -340,7 +340,11 @@ fn home(
 /// taken for the original, a replaced device for its successor, or an empty device for one that has
 /// data.
 // Long: one check after the other, each with the text of its refusal.
-fn check_device(state: &State, m: &control::Register, told: Option<&Word>) -> Result<(), String> {
+fn check_device(
+    state: &State,
+    m: &control::Register,
+    told: Option<&DeviceReport>,
+) -> Result<(), String> {
     let Some((id, d)) = state.reporter(m) else {
         return match m.device {
             0 => Ok(()),

@@ -25,7 +25,7 @@
 //! The healer does not know how a copy is made, and it decides nothing by itself: `State::apply`
 //! does, by the epochs.
 
-mod parting;
+mod departures;
 mod room;
 
 use crate::command::{self, Command};
@@ -38,7 +38,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, DomainId, GroupId, Limits, MapVersion, SdsId, Time};
-use parting::Departures;
+use departures::Departures;
 use room::{Destinations, Loads};
 use wire::control::{Intent, MoveStatus};
 
@@ -51,7 +51,7 @@ pub struct Healer {
     /// The map version at which there was nothing to do and nothing to wait for.
     quiet: Option<MapVersion>,
     /// Replicas that are to be dropped and may still serve by an older map.
-    partings: Departures,
+    departures: Departures,
     /// Domains in which nothing is rebuilt, because too many of their servers are away.
     held_back: BTreeSet<DomainId>,
     /// The map version at which there was nothing to level.
@@ -108,7 +108,7 @@ impl Healer {
         }
         self.due = now + limits.heartbeat_every;
         self.look(now, state, seen, limits);
-        self.partings.look(now, state, seen, limits);
+        self.departures.look(now, state, seen, limits);
         let late = if mutant::on(Mutant::RebuildLate) { 5 } else { 1 };
         let overdue = |since: &Time| now.since(*since) >= limits.rebuild_after * late;
         let domain = |id: &DeviceId| state.devices.get(id).map(|d| state.domain_of(d.sds));
@@ -116,7 +116,7 @@ impl Healer {
         let lost = self.away.iter().filter(|(id, since)| !held(id) && overdue(since));
         let lost: BTreeSet<DeviceId> = lost.map(|(device, _)| *device).collect();
         let mut round = Round::new(now, state, seen, limits, &lost);
-        round.finish(&self.partings);
+        round.finish(&self.departures);
         round.rebuild();
         round.hand_over();
         round.clear();
@@ -256,13 +256,13 @@ impl<'a> Round<'a> {
     /// move, the leaving replica takes a place back, unless the remaining two would share a fault
     /// unit: then another newcomer replaces the one that is lost or has to go. A replica that may
     /// still serve by an older map is not dropped yet.
-    fn finish(&mut self, partings: &Departures) {
+    fn finish(&mut self, departures: &Departures) {
         let (state, lost) = (self.state, self.lost);
         let leaves = |d: &DeviceId| state.devices.get(d).is_none_or(|d| d.intent.empties());
         for (id, group) in state.groups.iter().filter(|(_, g)| g.primary.is_some()) {
             let Some(leaving) = group.leaving else { continue };
             if group.newcomer().is_none() || mutant::on(Mutant::DropEarly) {
-                if partings.is_over(*id, leaving) {
+                if departures.is_over(*id, leaving) {
                     self.shape(*id, group.staying().collect(), None);
                 }
                 continue;
@@ -270,7 +270,7 @@ impl<'a> Round<'a> {
             let gone = |d: &DeviceId| {
                 !group.in_sync.contains(d)
                     && self.is_pointless(*id, group, *d, leaving)
-                    && partings.is_over(*id, *d)
+                    && departures.is_over(*id, *d)
             };
             let gone: Vec<DeviceId> = group.staying().filter(gone).collect();
             let goes = |d: &DeviceId| {
@@ -418,7 +418,7 @@ impl<'a> Round<'a> {
             return;
         }
         let (state, lost) = (self.state, self.lost);
-        let homes = self.homes.get_or_insert_with(|| Loads::house(state, lost));
+        let homes = self.homes.get_or_insert_with(|| Loads::destinations(state, lost));
         let seen = self.seen;
         let home = homes.get(&(id, from)).copied();
         let home = home.filter(|to| !seen.is_parted(group.primary, *to));

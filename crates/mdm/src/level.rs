@@ -17,25 +17,25 @@ use wire::control::{BuildInfo, SetLevelRequest};
 
 /// A process that must know the level.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Party {
+pub struct LevelMember {
     /// Name of the MDM, server or client.
     pub name: String,
     /// The build that it has announced; `None` if it is down.
     pub build: Option<BuildInfo>,
 }
 
-impl Party {
-    /// Returns a party that is up and has announced this build, or none.
-    pub fn up(name: &str, build: Option<BuildInfo>) -> Party {
-        Party { name: name.into(), build: Some(build.unwrap_or_default()) }
+impl LevelMember {
+    /// Returns a member that is up and has announced this build, or none.
+    pub fn up(name: &str, build: Option<BuildInfo>) -> LevelMember {
+        LevelMember { name: name.into(), build: Some(build.unwrap_or_default()) }
     }
 
-    /// Returns a party that is down.
-    pub fn down(name: &str) -> Party {
-        Party { name: name.into(), build: None }
+    /// Returns a member that is down.
+    pub fn down(name: &str) -> LevelMember {
+        LevelMember { name: name.into(), build: None }
     }
 
-    /// Returns why this party can't follow to this level; `None` if it can.
+    /// Returns why this member can't follow to this level; `None` if it can.
     fn lacks(&self, level: u32) -> Option<String> {
         let Some(build) = &self.build else { return Some(format!("`{}` (down)", self.name)) };
         let knows = BuildInfo::level(Some(build));
@@ -50,7 +50,7 @@ pub fn set_level_command(
     state: &State,
     m: &SetLevelRequest,
     level_max: u32,
-    all: &[Party],
+    all: &[LevelMember],
 ) -> Result<Command, Refused> {
     if m.level == state.level {
         return Err(Refused::LevelIsThere(state.level));
@@ -106,15 +106,16 @@ mod tests {
     #[test]
     fn the_level_rises_when_everybody_can_follow() {
         let state = State::new();
-        let new = |name| Party::up(name, build(2));
+        let new = |name| LevelMember::up(name, build(2));
         let all = [new("mdm1"), new("sds1"), new("sdc1")];
         let raise = Command::SetLevel(SetLevel { level: 2 });
         assert_eq!(set_level_command(&state, &order(2, &[]), 2, &all), Ok(raise.clone()));
-        let old = [&all[..], &[Party::up("sds2", build(1)), Party::up("sdc2", None)]].concat();
+        let old = [&all[..], &[LevelMember::up("sds2", build(1)), LevelMember::up("sdc2", None)]]
+            .concat();
         let Err(why) = set_level_command(&state, &order(2, &[]), 2, &old) else { panic!() };
         let text = alloc::string::ToString::to_string(&why);
         assert!(text.contains("`sdc2` (release unknown, up to level 1), `sds2` (release 0.1.0"));
-        let down = [&all[..], &[Party::down("sds3"), Party::down("sds3")]].concat();
+        let down = [&all[..], &[LevelMember::down("sds3"), LevelMember::down("sds3")]].concat();
         let Err(why) = set_level_command(&state, &order(2, &[]), 2, &down) else { panic!() };
         assert_eq!(why, Refused::LevelLacks { level: 2, who: "`sds3` (down)".into() });
         assert_eq!(set_level_command(&state, &order(2, &["sds3"]), 2, &down), Ok(raise));
@@ -124,7 +125,11 @@ mod tests {
     fn an_order_without_somebody_means_who_is_down() {
         let state = State::new();
         // One process of the server is down, the other one is not.
-        let all = [Party::up("sds1", build(1)), Party::down("sds1"), Party::up("mdm1", build(2))];
+        let all = [
+            LevelMember::up("sds1", build(1)),
+            LevelMember::down("sds1"),
+            LevelMember::up("mdm1", build(2)),
+        ];
         let up = set_level_command(&state, &order(2, &["sds1"]), 2, &all);
         assert_eq!(up, Err(Refused::WithoutUp("sds1".into())));
         let nobody = set_level_command(&state, &order(2, &["sds9"]), 2, &all);

@@ -6,9 +6,9 @@
 //! - [`State::recover`] makes this MDM the only one. It skips all numbers that the lost MDMs may
 //!   have given away: ids of volumes, devices, groups and clients, incarnations, map versions.
 //!   Every group is in [`Doubt`] and has no primary.
-//! - Devices report what they know ([`Word`]), and [`plan`] turns the reports into [`Reconcile`]
-//!   commands. Until the last of these commands, the MDM hands out no map. So servers and clients
-//!   continue with the maps that they have, as they do without an MDM.
+//! - Devices report what they know ([`DeviceReport`]), and [`plan`] turns the reports into
+//!   [`Reconcile`] commands. Until the last of these commands, the MDM hands out no map. So servers
+//!   and clients continue with the maps that they have, as they do without an MDM.
 //!
 //! **Which replicas have every acknowledged write of a group?** Take the newest configuration that
 //! the state or the map of any server has. The primary of a later configuration was in sync in this
@@ -28,7 +28,7 @@
 //! A device that is empty may have had more before ([`Doubt::Gone`]; maps carry this doubt, also
 //! when an older backup is restored). Then rule 1 holds only for a configuration that is newer than
 //! the state's, and only if each device that may have been emptied was emptied before that
-//! configuration was made ([`Word::is_witness`]). Rule 2 never applies then.
+//! configuration was made ([`DeviceReport::is_witness`]). Rule 2 never applies then.
 //!
 //! Limit: a recovery can't recognise a device that was admitted after the state was made, served
 //! alone, and was then emptied. Its store looks like that of a new device.
@@ -47,14 +47,14 @@
 //! The new epoch of a group is above all epochs that a device can have seen: a recovery adds
 //! [`JUMP`]. docs/design/0005-mdm-cluster.md has the argument.
 
+mod device_report;
 mod disks;
 mod record;
 mod undecided;
-mod word;
 
+pub use device_report::{DeviceReport, DeviceReports};
 pub use record::{Contents, JUMP, Recovery};
-pub(crate) use record::{Given, IDS_END, first_generation, first_number};
-pub use word::{Word, Words};
+pub(crate) use record::{IDS_END, SkippedIds, first_generation, first_number};
 
 use crate::command::{Command, Reconcile};
 use crate::group::{Doubt, Group};
@@ -67,9 +67,9 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, Incarnation, MapVersion, Mutant, VolumeId, mutant};
 use core::cmp::Reverse;
+use device_report::{Map, Said};
 use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
-use word::{Map, Said};
 
 /// Step by which a recovery raises the generation of each volume: the lost MDMs may have withdrawn
 /// permissions to use it this many times, and no report tells.
@@ -205,7 +205,11 @@ impl State {
     }
 
     /// Returns the progress of the last recovery, for people.
-    pub fn recovery_status(&self, words: &Words, patient: bool) -> Option<RecoveryStatus> {
+    pub fn recovery_status(
+        &self,
+        reports: &DeviceReports,
+        patient: bool,
+    ) -> Option<RecoveryStatus> {
         let recovery = &self.recovery;
         let mut status = RecoveryStatus {
             number: recovery.number,
@@ -214,11 +218,11 @@ impl State {
             open: recovery.open,
             ..RecoveryStatus::default()
         };
-        let heard = heard(self, words, patient);
+        let heard = heard(self, reports, patient);
         let mut waits = BTreeSet::new();
         for (id, _) in self.groups.iter().filter(|(_, g)| g.doubt != Doubt::None) {
             status.doubtful += 1;
-            match judge(self, words, *id, &heard) {
+            match judge(self, reports, *id, &heard) {
                 Verdict::WaitsFor(devices) => waits.extend(devices),
                 Verdict::Alone(_) => status.alone += 1,
                 Verdict::Known(group) if reconcile::may_settle(self, &group) => {}
@@ -231,19 +235,19 @@ impl State {
         status.older = waits.intersection(&heard.older).map(|d| d.0).collect();
         status.waits_for = waits.into_iter().map(|d| d.0).collect();
         status.strange = match recovery.open {
-            true => strange(self, words),
+            true => strange(self, reports),
             false => recovery.left.clone(),
         };
         (recovery.number > 0).then_some(status)
     }
 }
 
-fn heard(state: &State, words: &Words, patient: bool) -> Heard {
+fn heard(state: &State, reports: &DeviceReports, patient: bool) -> Heard {
     if mutant::on(Mutant::CloseUnheard) {
         return Heard::default();
     }
-    let contents = disks::contents(state, words);
-    let told = word::lost_maps(state, words).flat_map(|m| m.configs.values());
+    let contents = disks::contents(state, reports);
+    let told = device_report::lost_maps(state, reports).flat_map(|m| m.configs.values());
     let named = told.flat_map(|g| &g.replicas).map(|d| DeviceId(*d));
     let named: BTreeSet<DeviceId> = named.chain(contents.keys().copied()).collect();
     // A waiting device has nothing, unless it was admitted since, and a server's map names it.
@@ -254,20 +258,21 @@ fn heard(state: &State, words: &Words, patient: bool) -> Heard {
     };
     let unknown = named.iter().copied().filter(|d| !state.devices.contains_key(d));
     let all = state.devices.iter().filter_map(counts).chain(unknown);
-    let mut silent: BTreeSet<DeviceId> = all.filter(|d| !words.contains_key(d)).collect();
-    let older = disks::older(state, words, &contents);
+    let mut silent: BTreeSet<DeviceId> = all.filter(|d| !reports.contains_key(d)).collect();
+    let older = disks::older(state, reports, &contents);
     silent.extend(&older);
     // A state without devices is older than all of them: it can't tell whether all have reported.
     let patient = patient || state.recovery.open && state.devices.is_empty();
     Heard { silent, older, contents, patient }
 }
 
-fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
+fn judge(state: &State, reports: &DeviceReports, id: GroupId, heard: &Heard) -> Verdict {
     let Some(group) = state.groups.get(&id) else { return Verdict::Stuck };
     if group.in_sync.is_empty() && mutant::on(Mutant::SettleLost) {
         return Verdict::Known(group_info(id, group));
     }
-    let told = word::lost_maps(state, words).filter_map(|m| Some((m.configs.get(&id)?, m)));
+    let told =
+        device_report::lost_maps(state, reports).filter_map(|m| Some((m.configs.get(&id)?, m)));
     let told = told.max_by_key(|(g, map)| (g.epoch, map.version));
     let told = told.filter(|(g, _)| g.epoch >= group.epoch.0);
     let newer = told.filter(|(g, _)| g.epoch > group.epoch.0);
@@ -275,7 +280,7 @@ fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
     // True if the device has the content that the newest configuration is about.
     let same = |d: DeviceId| told.is_none_or(|(_, map)| disks::is_content_of(state, map, d));
     if group.doubt == Doubt::Gone {
-        return judge_emptied(state, words, id, newest, heard, &same);
+        return judge_emptied(state, reports, id, newest, heard, &same);
     }
     // An earlier recovery left this doubt, and this one began with an older backup. A newer map may
     // end the doubt.
@@ -286,20 +291,20 @@ fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
         };
     }
     let in_sync = || newest.in_sync.iter().map(|d| DeviceId(*d));
-    let is_here = |d: &DeviceId| words.contains_key(d) && !heard.older.contains(d) && same(*d);
+    let is_here = |d: &DeviceId| reports.contains_key(d) && !heard.older.contains(d) && same(*d);
     let missing: BTreeSet<DeviceId> = in_sync().filter(|d| !is_here(d)).collect();
-    let acted = words.values().map(|w| w.acted(id));
+    let acted = reports.values().map(|w| w.acted(id));
     let last = acted.max().filter(|_| !mutant::on(Mutant::IgnoreActed)).unwrap_or(0);
     let later = last > newest.epoch;
     // A replica that remembers nothing of a group that others remember may have been emptied
     // after it served alone. It was not emptied if the map with the group's newest
     // configuration names its present content.
-    let mut maps = word::lost_maps(state, words);
-    let touched = words.values().any(|w| w.groups.contains_key(&id))
+    let mut maps = device_report::lost_maps(state, reports);
+    let touched = reports.values().any(|w| w.groups.contains_key(&id))
         || maps.any(|m| m.configs.contains_key(&id));
     let kept = |d: DeviceId| told.is_some_and(|(_, map)| disks::has_content_of(state, map, d));
     let is_blank = |d: DeviceId| {
-        words.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
+        reports.get(&d).is_some_and(|w| w.is_blank(id, state.recovery.began)) && !kept(d)
     };
     let blank = touched && in_sync().any(is_blank);
     if missing.is_empty() && !later && !blank {
@@ -315,14 +320,14 @@ fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
     }
     // The earlier content of such a device may have taken part in a later epoch.
     let mut members = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
-    if members.any(|d| words.contains_key(&d) && !same(d)) {
+    if members.any(|d| reports.contains_key(&d) && !same(d)) {
         return Verdict::Stuck;
     }
-    let sealed = |(d, w): (&DeviceId, &Word)| {
+    let sealed = |(d, w): (&DeviceId, &DeviceReport)| {
         let said = w.groups.get(&id)?;
         (said.acted == last && said.base == last && !said.joiner).then_some(*d)
     };
-    let whole: Vec<DeviceId> = words.iter().filter_map(sealed).collect();
+    let whole: Vec<DeviceId> = reports.iter().filter_map(sealed).collect();
     match (later, whole.len()) {
         (true, 1) if state.recovery.open => Verdict::Alone(sealed_in(&newest, last, whole)),
         (true, 1..=3) if !mutant::on(Mutant::IgnoreReports) => {
@@ -338,7 +343,7 @@ fn judge(state: &State, words: &Words, id: GroupId, heard: &Heard) -> Verdict {
 /// in sync there have everything if all have reported and no device took part in a later epoch.
 fn judge_emptied(
     state: &State,
-    words: &Words,
+    reports: &DeviceReports,
     id: GroupId,
     newest: GroupInfo,
     heard: &Heard,
@@ -347,12 +352,12 @@ fn judge_emptied(
     let known = &state.groups[&id];
     let ids = newest.replicas.iter().chain(&newest.in_sync).map(|d| DeviceId(*d));
     let members: BTreeSet<DeviceId> = ids.chain(known.replicas.iter().copied()).collect();
-    let is_silent = |d: &DeviceId| !words.contains_key(d) || heard.older.contains(d);
+    let is_silent = |d: &DeviceId| !reports.contains_key(d) || heard.older.contains(d);
     let (silent, came): (Vec<DeviceId>, Vec<_>) = members.iter().partition(|d| is_silent(d));
     let is_witness =
-        |d: &&DeviceId| same(**d) && words[*d].is_witness(id, &newest, state.recovery.began);
+        |d: &&DeviceId| same(**d) && reports[*d].is_witness(id, &newest, state.recovery.began);
     let (witnesses, silent) = (came.iter().filter(is_witness).count(), silent.len());
-    let later = words.values().any(|w| w.acted(id) > newest.epoch);
+    let later = reports.values().any(|w| w.acted(id) > newest.epoch);
     let newer = newest.epoch > known.epoch.0 && newest.primary != 0;
     let may = newer && !newest.in_sync.is_empty() && !later;
     let waits = state.recovery.open && !heard.is_complete();
@@ -364,8 +369,8 @@ fn judge_emptied(
 }
 
 /// Returns what devices have reported of a group in doubt.
-pub(crate) fn copies(state: &State, words: &Words, id: GroupId) -> Copies {
-    let said = words.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
+pub(crate) fn copies(state: &State, reports: &DeviceReports, id: GroupId) -> Copies {
+    let said = reports.iter().filter_map(|(d, w)| Some((*d, w.groups.get(&id)?)));
     let said: Vec<(DeviceId, &Said)> = said.filter(|(_, s)| s.acted > 0 || s.base > 0).collect();
     let mut whole: Vec<_> = said.iter().filter(|(d, s)| s.base > 0 && state.is_up(*d)).collect();
     let in_sync = state.groups.get(&id).map_or(&[][..], |g| &g.in_sync);
@@ -383,10 +388,10 @@ pub(crate) fn copies(state: &State, words: &Words, id: GroupId) -> Copies {
 
 /// Returns true if no device has data of an unknown volume: all have reported, except devices
 /// that are down and that the operator is removing.
-fn knows_all_volumes(state: &State, words: &Words, heard: &Heard) -> bool {
+fn knows_all_volumes(state: &State, reports: &DeviceReports, heard: &Heard) -> bool {
     let leaves = |d: &Device| d.intent == Intent::Remove && !d.up;
     let may_come = |d: &DeviceId| !state.devices.get(d).is_some_and(leaves);
-    let mut held = words.values().flat_map(|w| &w.held);
+    let mut held = reports.values().flat_map(|w| &w.held);
     let waits = heard.patient || heard.silent.iter().any(may_come);
     let known = state.recovery.left.is_empty() && !held.any(|id| is_strange(state, *id));
     !state.recovery.open && !waits && known
@@ -418,14 +423,14 @@ fn sealed_in(newest: &GroupInfo, epoch: u64, mut whole: Vec<DeviceId>) -> GroupI
 
 /// Returns the command that ends the recovery. It also settles the groups in doubt that the reports
 /// can settle once the recovery counts as ended.
-pub fn close(state: &State, words: &Words, patient: bool) -> Command {
+pub fn close(state: &State, reports: &DeviceReports, patient: bool) -> Command {
     let mut closed = state.clone();
     closed.recovery.open = false;
-    let known = match plan(&closed, words, patient) {
+    let known = match plan(&closed, reports, patient) {
         Some(Command::Reconcile(known)) => known,
         _ => Reconcile::default(),
     };
-    let mut left = strange(state, words);
+    let mut left = strange(state, reports);
     left.truncate(MAX_VOLUMES); // the list is for people, and has to fit into an entry
     // The next plan finds the groups that no volume uses: it sees the volumes of this command.
     let unused = Vec::new();
@@ -434,17 +439,17 @@ pub fn close(state: &State, words: &Words, patient: bool) -> Command {
 
 /// Returns the next command that follows from the reports, if any. `patient`: devices that nothing
 /// has named may still register.
-pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
-    let heard = heard(state, words, patient);
+pub fn plan(state: &State, reports: &DeviceReports, patient: bool) -> Option<Command> {
+    let heard = heard(state, reports, patient);
     let open = state.recovery.open;
-    let all_known = knows_all_volumes(state, words, &heard);
+    let all_known = knows_all_volumes(state, reports, &heard);
     let (mut groups, mut unused, mut waits) = (Vec::new(), Vec::new(), false);
     let doubtful = state.groups.iter().filter(|(_, g)| g.doubt != Doubt::None);
     for (id, _) in doubtful {
         if groups.len().max(unused.len()) >= GROUPS {
             break;
         }
-        match judge(state, words, *id, &heard) {
+        match judge(state, reports, *id, &heard) {
             // Whether a volume uses the group is known at the end.
             Verdict::Known(group)
                 if open && group.in_sync.is_empty() && !mutant::on(Mutant::SettleLost) => {}
@@ -455,40 +460,40 @@ pub fn plan(state: &State, words: &Words, patient: bool) -> Option<Command> {
         }
     }
     let awaited = disks::newly_awaited(state, &heard);
-    let Given { device, group, sdc, next_volume } = given_away(state, words);
-    let made = made_since(state, words);
-    let given = Reconcile { device, group, sdc, next_volume, ..volumes(state, words) };
-    let command = Reconcile { groups, made, unused, awaited, ..given };
+    let SkippedIds { device, group, sdc, next_volume } = skipped_ids(state, reports);
+    let made = made_since(state, reports);
+    let skips = Reconcile { device, group, sdc, next_volume, ..volumes(state, reports) };
+    let command = Reconcile { groups, made, unused, awaited, ..skips };
     if command != Reconcile::default() {
         return Some(Command::Reconcile(command));
     }
-    let over = open && !waits && heard.is_complete() && strange(state, words).is_empty();
-    over.then(|| close(state, words, patient))
+    let over = open && !waits && heard.is_complete() && strange(state, reports).is_empty();
+    over.then(|| close(state, reports, patient))
 }
 
 /// Returns the last ids to skip, if lost MDMs have given away ids above those that were skipped so
 /// far: this happens when the same state was recovered before. As many further ids are skipped as
 /// at the beginning, for those that no report names. 0: there are none.
-fn given_away(state: &State, words: &Words) -> Given {
+fn skipped_ids(state: &State, reports: &DeviceReports) -> SkippedIds {
     if !state.recovery.open {
-        return Given::default();
+        return SkippedIds::default();
     }
     let sane = |id: &u32| *id < IDS_END;
     let newest = |told: &mut dyn Iterator<Item = u32>, last: u32, more: u32| {
         let newest = told.filter(sane).max();
         newest.filter(|id| *id > last).map_or(0, |id| id + more)
     };
-    let maps = || word::lost_maps(state, words);
+    let maps = || device_report::lost_maps(state, reports);
     let configs = maps().flat_map(|m| m.configs.values());
     let members = configs.flat_map(|g| g.replicas.iter().chain(&g.in_sync).chain(&g.joiners));
     let own = state.devices.keys().next_back().map(|d| d.0);
     let grants = maps().flat_map(|m| m.volumes.values()).filter_map(|v| v.mapping.as_ref());
     let clients = grants.flat_map(|m| &m.sdcs).map(|g| g.sdc);
-    let held = words.values().flat_map(|w| &w.held).map(|id| id.saturating_add(1));
+    let held = reports.values().flat_map(|w| &w.held).map(|id| id.saturating_add(1));
     let volumes = held.chain(maps().map(|m| m.next_volume));
-    let groups = words.values().flat_map(|w| w.groups.keys());
+    let groups = reports.values().flat_map(|w| w.groups.keys());
     let groups = groups.chain(maps().flat_map(|m| m.configs.keys()));
-    Given {
+    SkippedIds {
         device: newest(&mut members.copied().chain(own), state.recovery.device, IDS),
         group: newest(&mut groups.map(|g| g.0), state.next_group().0 - 1, MANY_IDS),
         sdc: newest(&mut clients.chain([state.last_sdc.0]), state.recovery.sdc, IDS),
@@ -498,9 +503,9 @@ fn given_away(state: &State, words: &Words) -> Given {
 
 /// Returns groups of servers' maps that the state does not have. They enter the state in doubt, so
 /// that volumes can use them.
-fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
+fn made_since(state: &State, reports: &DeviceReports) -> Vec<GroupInfo> {
     let mut new: BTreeMap<u32, &GroupInfo> = BTreeMap::new();
-    for told in word::lost_maps(state, words).flat_map(|m| m.configs.values()) {
+    for told in device_report::lost_maps(state, reports).flat_map(|m| m.configs.values()) {
         let entry = new.entry(told.id).or_insert(told);
         if told.epoch > entry.epoch {
             *entry = told;
@@ -512,37 +517,41 @@ fn made_since(state: &State, words: &Words) -> Vec<GroupInfo> {
 /// Returns the volumes that this MDM does not have and does not know to be deleted. Devices hold
 /// data of them, or the newest map has them on groups that can't be taken over. A newer backup may
 /// know them.
-fn strange(state: &State, words: &Words) -> Vec<u32> {
+fn strange(state: &State, reports: &DeviceReports) -> Vec<u32> {
     if !state.recovery.open {
         return Vec::new();
     }
-    let held = words.values().flat_map(|w| &w.held).copied();
-    let named = newest_map(state, words).into_iter().flat_map(|w| w.volumes.keys()).map(|id| id.0);
+    let held = reports.values().flat_map(|w| &w.held).copied();
+    let named =
+        newest_map(state, reports).into_iter().flat_map(|w| w.volumes.keys()).map(|id| id.0);
     let all: BTreeSet<u32> = held.chain(named).filter(|id| is_strange(state, *id)).collect();
     all.into_iter().collect()
 }
 
 /// Returns the newest map of the lost MDMs, if the state may lack a part of it.
-fn newest_map<'a>(state: &'a State, words: &'a Words) -> Option<&'a Map> {
-    newest(state, words, |m| m.version)
+fn newest_map<'a>(state: &'a State, reports: &'a DeviceReports) -> Option<&'a Map> {
+    newest(state, reports, |m| m.version)
 }
 
 fn newest<'a>(
     state: &'a State,
-    words: &'a Words,
+    reports: &'a DeviceReports,
     of: impl Fn(&Map) -> MapVersion,
 ) -> Option<&'a Map> {
-    let newest = word::lost_maps(state, words).max_by_key(|m| of(m));
+    let newest = device_report::lost_maps(state, reports).max_by_key(|m| of(m));
     newest.filter(|m| state.recovery.open && of(m) >= state.recovery.version)
 }
 
 /// Returns the changes of volumes that the newest map of a server shows, if that map is at least as
 /// new as the state was. An older map only restores volumes whose deletion was perhaps not decided.
-fn volumes(state: &State, words: &Words) -> Reconcile {
+fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
     let mut change = Reconcile::default();
-    let newer = newest_map(state, words);
-    let told =
-        || word::lost_maps(state, words).max_by_key(|m| m.told).filter(|_| state.recovery.open);
+    let newer = newest_map(state, reports);
+    let told = || {
+        device_report::lost_maps(state, reports)
+            .max_by_key(|m| m.told)
+            .filter(|_| state.recovery.open)
+    };
     let Some(map) = newer.or_else(told) else { return change };
     let known = |v: &VolumeInfo| v.slots.iter().all(|g| state.groups.contains_key(&GroupId(*g)));
     // The last entries of the log need not have been decided. A volume that they delete and that
@@ -563,7 +572,7 @@ fn volumes(state: &State, words: &Words) -> Reconcile {
     let other = map.volumes.values().filter(other).take(VOLUMES);
     change.volumes = other.take_while(room).cloned().collect();
     // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
-    if let Some(map) = newest(state, words, |m| m.told) {
+    if let Some(map) = newest(state, reports, |m| m.told) {
         let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);
         change.deleted = state.volumes.keys().filter(gone).take(VOLUMES).map(|id| id.0).collect();
     }

@@ -15,7 +15,7 @@ use common::{admit, down, join, pair, reshape, short, suspect, up};
 use mdm::command::{DeviceUp, Reconcile};
 use mdm::detector::Detector;
 use mdm::members::Member;
-use mdm::recovery::{Word, Words};
+use mdm::recovery::{DeviceReport, DeviceReports};
 use mdm::{Command, State};
 use wire::control::DeviceKind::{self, Durable, Ram};
 use wire::control::{GroupReport, Report, StoreInfo};
@@ -137,16 +137,16 @@ fn waits_for(mutant: Option<Mutant>, restart: bool) -> Vec<u32> {
     state.apply(state.index + 1, &end);
     let version = state.version.0 + 1;
     recover(&mut state);
-    let mut told = Words::new();
+    let mut told = DeviceReports::new();
     let group = GroupReport { group: 1, acted: 1, base: 1, ..GroupReport::default() };
     let own = Report { groups: vec![group], ..Report::default() };
     let devices = vec![StoreInfo { device: 1, store: 99 }];
     let mut reports = vec![(1, own.clone()), (2, Report { version, devices, ..own.clone() })];
     reports.extend(restart.then_some((2, own)));
-    for (device, report) in reports {
-        let mut word = Word::default();
-        assert!(word.add(report));
-        state.heed(&mut told, DeviceId(device), word);
+    for (device, part) in reports {
+        let mut report = DeviceReport::default();
+        assert!(report.add(part));
+        state.heed(&mut told, DeviceId(device), report);
     }
     let waits = state.recovery_status(&told, false).unwrap().waits_for;
     choose(None);

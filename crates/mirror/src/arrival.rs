@@ -7,10 +7,9 @@
 //! have in flight bounds the number of copies that wait. Copies of a settle, and copies of what a
 //! returning replica has missed, don't wait.
 
-use crate::copies::Copies;
 use crate::op::{Op, Streamed};
 use crate::ops::Ops;
-use crate::pace::{End, Purpose, Turn};
+use crate::pace::{End, Pace, Purpose, Turn};
 use crate::replicas::Replicas;
 use alloc::collections::{BTreeMap, VecDeque};
 use base::{Duration, Limits, Mutant, Time, mutant};
@@ -30,7 +29,7 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Returns when `next_arrival` may have something to do.
+    /// Returns when `next` may have something to do.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         self.at
     }
@@ -45,32 +44,25 @@ impl Arrivals {
     fn count(&self, purpose: Purpose) -> u32 {
         self.running.values().filter(|(of, _)| *of == purpose).count() as u32
     }
-}
 
-/// Returns true for a copy that may be delayed.
-#[inline]
-pub(crate) fn yields(streamed: &Streamed) -> bool {
-    streamed.copy && streamed.yields
-}
-
-impl Copies {
     /// Records that a copy has its range lock here.
-    pub(crate) fn arrive(&mut self, now: Time, key: u64) {
-        self.arrivals.waiting.push_back((key, now));
+    pub(crate) fn add(&mut self, now: Time, key: u64) {
+        self.waiting.push_back((key, now));
     }
 
     /// Starts the next copy whose turn it is, and returns it.
     #[cold]
-    pub(crate) fn next_arrival(
+    pub(crate) fn next(
         &mut self,
         now: Time,
+        pace: &mut Pace,
         limits: &Limits,
         ops: &Ops,
         replicas: &Replicas,
     ) -> Option<u64> {
         let purpose = |key: u64| ops.get(key).map(|op| purpose_here(op, replicas));
-        let waiting = &mut self.arrivals.waiting;
-        self.arrivals.at = None;
+        let waiting = &mut self.waiting;
+        self.at = None;
         // Operations whose configuration has ended no longer exist.
         while waiting.front().is_some_and(|(key, _)| ops.get(*key).is_none()) {
             waiting.pop_front();
@@ -78,41 +70,47 @@ impl Copies {
         let (_, oldest) = waiting.front()?;
         let overdue = *oldest + PATIENCE;
         let turn = |purpose| {
-            let copies = self.arrivals.count(purpose);
-            self.pace.turn(now, End::Target, purpose, copies, limits)
+            let copies = self.count(purpose);
+            pace.turn(now, End::Target, purpose, copies, limits)
         };
         let turns = [Purpose::Rebuild, Purpose::Move].map(|purpose| (purpose, turn(purpose)));
         let may = |purpose| turns.contains(&(purpose, Turn::Now));
         let mut place = (overdue <= now).then_some(0);
         if place.is_none() && turns.iter().any(|(_, turn)| *turn == Turn::Now) {
             let waits = |(key, _): &(u64, Time)| purpose(*key).is_some_and(may);
-            place = self.arrivals.waiting.iter().position(waits);
+            place = self.waiting.iter().position(waits);
         }
         if let Some(place) = place {
-            let (key, _) = self.arrivals.waiting.remove(place)?;
+            let (key, _) = self.waiting.remove(place)?;
             let purpose = purpose(key)?;
-            self.pace.begun(now, purpose);
-            self.arrivals.running.insert(key, (purpose, now));
+            pace.begun(now, purpose);
+            self.running.insert(key, (purpose, now));
             return Some(key);
         }
         if mutant::on(Mutant::ForgetArrival) {
-            self.arrivals.waiting.clear();
+            self.waiting.clear();
             return None;
         }
         let at = turns.iter().filter_map(|(_, turn)| match turn {
             Turn::At(at) => Some(*at),
             Turn::Now | Turn::Later => None,
         });
-        self.arrivals.at = at.chain([overdue]).min();
+        self.at = at.chain([overdue]).min();
         None
     }
 
     /// Records that a copy was written, or that writing it failed.
-    pub(crate) fn arrived(&mut self, now: Time, key: u64, len: u32) {
-        if let Some((purpose, since)) = self.arrivals.running.remove(&key) {
-            self.pace.ended(now, End::Target, purpose, now.since(since), since, len);
+    pub(crate) fn end(&mut self, now: Time, pace: &mut Pace, key: u64, len: u32) {
+        if let Some((purpose, since)) = self.running.remove(&key) {
+            pace.ended(now, End::Target, purpose, now.since(since), since, len);
         }
     }
+}
+
+/// Returns true for a copy that may be delayed.
+#[inline]
+pub(crate) fn yields(streamed: &Streamed) -> bool {
+    streamed.copy && streamed.yields
 }
 
 /// Returns the purpose of a copy that has arrived.
@@ -130,18 +128,20 @@ mod tests {
     #[test]
     fn a_copy_that_has_waited_long_enough_begins_and_one_that_is_gone_does_not() {
         let limits = Limits::TEST_MIN;
-        let (mut copies, mut ops) = (Copies::new(&limits), Ops::default());
+        let (mut arrivals, mut ops) = (Arrivals::default(), Ops::default());
+        let mut pace = Pace::new(&limits);
         let replicas = Replicas::new(DeviceId(1), core::iter::empty());
         let op = || Op::new(GroupId(1), UnitKey::default(), 0, 4096, Work::Scrub);
         let keys = [1, 2, 3].map(|_| ops.insert(op()));
-        keys.into_iter().for_each(|key| copies.arrive(Time(1), key));
+        keys.into_iter().for_each(|key| arrivals.add(Time(1), key));
         ops.remove(keys[0]);
         let late = Time(1) + PATIENCE;
-        let next = |copies: &mut Copies| copies.next_arrival(late, &limits, &ops, &replicas);
-        assert_eq!([next(&mut copies), next(&mut copies)], [Some(keys[1]), Some(keys[2])]);
-        assert_eq!((next(&mut copies), copies.arrivals.wake_at()), (None, None));
-        assert_eq!(copies.arrivals.count(Purpose::Rebuild), 2);
-        keys.into_iter().for_each(|key| copies.arrived(late, key, 4096));
-        assert_eq!(copies.arrivals.count(Purpose::Rebuild), 0);
+        let mut next =
+            |arrivals: &mut Arrivals| arrivals.next(late, &mut pace, &limits, &ops, &replicas);
+        assert_eq!([next(&mut arrivals), next(&mut arrivals)], [Some(keys[1]), Some(keys[2])]);
+        assert_eq!((next(&mut arrivals), arrivals.wake_at()), (None, None));
+        assert_eq!(arrivals.count(Purpose::Rebuild), 2);
+        keys.into_iter().for_each(|key| arrivals.end(late, &mut pace, key, 4096));
+        assert_eq!(arrivals.count(Purpose::Rebuild), 0);
     }
 }

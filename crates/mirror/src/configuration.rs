@@ -7,18 +7,28 @@
 //! Invariant: from the moment a newer configuration is known, nothing is answered under the old
 //! one.
 
+use crate::flows::Flows;
 use crate::jobs::Waiting;
-use crate::lease::{Leases, PeerState};
+use crate::lease::Leases;
 use crate::marks;
 use crate::members::GroupConfig;
-use crate::mirror::Mirror;
 use crate::op::{Caller, Local, Work};
+use crate::peers::Peers;
 use crate::replica::{Primary, Replica, Role};
 use crate::secondary::Secondary;
+use crate::shard::Shard;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use base::{DeviceId, Epoch, GroupId, MapVersion, Mutant, Policy, Time, mutant};
+use base::{DeviceId, Epoch, GroupId, Mutant, Time, mutant};
 use seam::{Change, Effects, Note, UnitStore};
+
+/// The epochs of the shard's groups: how they end and begin.
+#[derive(Debug, Default)]
+pub(crate) struct Epochs {
+    /// Groups that this device leads and that wait for the end of leases that it has granted, each
+    /// with that time.
+    grace: BTreeMap<GroupId, Time>,
+}
 
 /// How a configuration compares with the newest one that a replica knows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -65,75 +75,66 @@ impl Replica {
     }
 }
 
-impl<S: UnitStore> Mirror<S> {
-    /// Sets the map version at which the MDM named this incarnation. Earlier incarnations of this
-    /// device were primaries only in maps up to that version.
-    pub fn named_at(&mut self, map: MapVersion) {
-        self.known.named_at(map);
-    }
-
-    /// Takes over the version of a newer map, and what it says about other devices. Call it once
-    /// per map, before `configure`.
-    pub fn set_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
-        self.leases.know(map, &fates);
-        self.known.take_map(map, fates);
-    }
-
-    /// Sets the storage pool's policies for copies that replace lost ones and for copies that only
-    /// move data. They apply at once.
-    pub fn set_policies(
-        &mut self,
-        now: Time,
-        rebuild: Policy,
-        rebalance: Policy,
-        out: &mut Effects,
-    ) {
-        if self.copies.pace.set(rebuild, rebalance) {
-            self.pump(now, out);
-        }
-    }
-
+impl Flows {
     /// Takes over a group's configuration if it is newer than the newest known one. `told`: it
-    /// comes from an MDM, and not only from another server.
-    pub fn configure(
+    /// comes from an MDM, and not only from another server. Returns false if that gives
+    /// the loop nothing to do.
+    pub(crate) fn configure<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         now: Time,
         group: GroupId,
         config: &GroupConfig,
         told: bool,
         out: &mut Effects,
-    ) {
-        let member = config.replicas.contains(&self.me);
-        if !member && self.replicas.get(group).is_none() {
-            return;
-        }
-        if !told && !config.is_sound() {
-            return; // the other server is wrong
-        }
-        let replica = self.replicas.get_or_new(group);
-        match replica.judge(config, told && self.known.is_unsure(group)) {
-            News::None => return,
-            News::Confirmed => {
-                self.known.heard_of(group, true);
-                self.enter_again(now, group, out);
-                return self.pump(now, out);
+    ) -> bool {
+        match self.epochs.take(shard, now, group, config, told) {
+            News::None => return false,
+            News::Confirmed => self.epochs.enter_again(shard, &mut self.peers, now, group, out),
+            News::New => {
+                self.stop(shard, group, config, out);
+                let replica = shard.replicas.get_mut(group).expect("it was taken over");
+                replica.next = Some((config.clone(), shard.known.map()));
+                self.epochs.enter(shard, &mut self.peers, now, group, out);
             }
-            News::New => {}
         }
-        self.known.heard_of(group, told);
-        replica.remember_promises(config, self.me, now, &self.leases);
-        self.stop(group, config, out);
-        let map = self.known.map();
-        if let Some(replica) = self.replicas.get_mut(group) {
-            replica.next = Some((config.clone(), map));
-        }
-        self.enter(now, group, out);
-        self.pump(now, out);
+        true
     }
 
-    /// Ends the present configuration. From now on no operation is answered under it.
-    fn stop(&mut self, group: GroupId, next: &GroupConfig, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+    /// Ends the present configuration of a group. From now on no operation is answered under it.
+    fn stop<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        group: GroupId,
+        next: &GroupConfig,
+        out: &mut Effects,
+    ) {
+        let mut ops = shard.stop(group, next);
+        ops.extend(self.repairs.of(&shard.ops, |op, _| op.group == group));
+        ops.sort_unstable();
+        ops.dedup();
+        for key in ops {
+            let Some(work) = shard.abort(key, next, out) else { continue };
+            self.scrub.dropped(key);
+            if matches!(work, Work::Copy(_)) {
+                self.peers.copies.ends();
+            }
+        }
+        // A replica that is not asked for its state in `next` will not tell what it has done.
+        let leads = next.primary == Some(shard.me);
+        let asks = |d| next.in_sync.contains(&d) || next.joiners.first() == Some(&d);
+        shard.windows.ask_no_more(group, |device| leads && asks(device));
+        self.peers.timers.stop(group);
+        self.epochs.grace.remove(&group);
+        shard.ops.note_waiting(group, false);
+    }
+}
+
+impl<S: UnitStore> Shard<S> {
+    /// Ends the role of a replica: what is in flight becomes dirty. Returns its operations, except
+    /// those that wait for a repair.
+    fn stop(&mut self, group: GroupId, next: &GroupConfig) -> Vec<u64> {
+        let replica = self.replicas.get_mut(group).expect("the caller has it");
         let admitted = replica.fold_admitted(next, self.me);
         if self.store.keeps_data() {
             replica.fold_uncertain(&self.ops);
@@ -146,44 +147,29 @@ impl<S: UnitStore> Mirror<S> {
         let locks = core::mem::take(&mut replica.locks);
         let mut ops: Vec<u64> = locks.ops().collect();
         if let Role::Primary(primary) = role {
-            ops.extend(primary.held);
+            ops.extend(primary.waiting_for_service);
             ops.extend(primary.stream.iter().filter(|e| !e.done).map(|e| e.op));
         }
-        ops.extend(self.repairs.of(&self.ops, |op, _| op.group == group));
-        ops.sort_unstable();
-        ops.dedup();
-        for key in ops {
-            self.abort(key, next, out);
-        }
-        // A replica that is not asked for its state in `next` will not tell what it has done.
-        let leads = next.primary == Some(self.me);
-        let asks = |d| next.in_sync.contains(&d) || next.joiners.first() == Some(&d);
-        self.windows.ask_no_more(group, |device| leads && asks(device));
-        self.timers.stop(group);
-        self.ops.note_parked(group, false);
+        ops
     }
 
     /// Ends an operation without doing it, or leaves only its media job. A client is told to ask
-    /// again.
-    fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) {
-        let Some(op) = self.ops.get_mut(key) else { return };
+    /// again. Returns the work that it had.
+    fn abort(&mut self, key: u64, next: &GroupConfig, out: &mut Effects) -> Option<Work> {
+        let op = self.ops.get_mut(key)?;
         let (group, unit) = (op.group, op.unit);
         if op.is_orphan() {
-            return; // the configuration has changed once before while the job runs
+            return None; // the configuration has changed once before while the job runs
         }
         let work = op.orphan();
         let in_flight = core::mem::take(&mut op.in_flight);
         let taken = (self.windows.bytes(op), op.number);
         self.windows.give_room(self.replicas.of(group), group, in_flight, taken);
-        self.scrub.dropped(key);
-        if matches!(work, Work::Copy(_)) {
-            self.copies.ends();
-        }
         let (at, len) = (op.at, op.len);
         if core::mem::take(&mut op.reserved) {
             self.store.release(group, unit, at, len);
         }
-        if !matches!(op.local, Local::Running | Local::Mending) {
+        if !matches!(op.local, Local::Running | Local::Repairing) {
             self.remove_op(key);
         }
         if let Some(client) = work.client() {
@@ -191,13 +177,53 @@ impl<S: UnitStore> Mirror<S> {
             let caller = Caller::new(client, group);
             caller.send(self.known.stale(caller, epoch, leader), out);
         }
+        Some(work)
+    }
+}
+
+impl Epochs {
+    /// Takes over a group's configuration if it is newer than the newest known one, or confirms it.
+    /// `told`: it comes from an MDM, and not only from another server.
+    fn take<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        group: GroupId,
+        config: &GroupConfig,
+        told: bool,
+    ) -> News {
+        let member = config.replicas.contains(&shard.me);
+        if !member && shard.replicas.get(group).is_none() {
+            return News::None;
+        }
+        if !told && !config.is_sound() {
+            return News::None; // the other server is wrong
+        }
+        let replica = shard.replicas.get_or_new(group);
+        let news = replica.judge(config, told && shard.known.is_unsure(group));
+        match news {
+            News::None => {}
+            News::Confirmed => shard.known.heard_of(group, true),
+            News::New => {
+                shard.known.heard_of(group, told);
+                replica.remember_promises(config, shard.me, now, &shard.leases);
+            }
+        }
+        news
     }
 
     /// Enters the next configuration once no job of the last one runs, and once the unit store has
     /// recorded that this replica acts in it (rule R2). Until then nothing is answered.
-    pub(crate) fn enter(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let me = self.me;
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+    pub(crate) fn enter<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        peers: &mut Peers,
+        now: Time,
+        group: GroupId,
+        out: &mut Effects,
+    ) {
+        let me = shard.me;
+        let Some(replica) = shard.replicas.get_mut(group) else { return };
         if replica.local > 0 {
             return;
         }
@@ -209,15 +235,15 @@ impl<S: UnitStore> Mirror<S> {
             // This replica doesn't know the content of others: its dirty set covers no earlier
             // epoch.
             replica.record.base = epoch;
-            marks::change(&mut self.store, group, alloc::vec![Change::Base(epoch)]);
+            marks::change(&mut shard.store, group, alloc::vec![Change::Base(epoch)]);
         }
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        if acts && self.store.survives() && replica.record.acted < epoch {
+        let Some(replica) = shard.replicas.get_mut(group) else { return };
+        if acts && shard.store.survives() && replica.record.acted < epoch {
             if replica.noted < epoch {
                 replica.noted = epoch;
                 let acts = if joins { Change::ActedAsJoiner(epoch) } else { Change::Acted(epoch) };
                 let wait = Waiting::Entry { epoch, joins };
-                self.jobs.change_first(&mut self.store, now, group, alloc::vec![acts], wait);
+                shard.jobs.change_first(&mut shard.store, now, group, alloc::vec![acts], wait);
             }
             return;
         }
@@ -226,8 +252,8 @@ impl<S: UnitStore> Mirror<S> {
         let config = &replica.config;
         if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
             // A deletion can't be undone, so the configuration has to come from an MDM.
-            if !self.known.is_unsure(group) {
-                self.discard(now, group, out);
+            if !shard.known.is_unsure(group) {
+                self.discard(shard, now, group, out);
             }
             return;
         }
@@ -239,7 +265,7 @@ impl<S: UnitStore> Mirror<S> {
             (replica.record.acted, replica.record.joiner) = (config.epoch, false);
             replica.role = Role::Primary(Primary::default());
             out.note(Note::Primary { group, epoch: config.epoch });
-            self.begin(now, group, out);
+            self.begin(shard, peers, now, group, out);
         } else if config.in_sync.contains(&me) || config.joiners.contains(&me) {
             let joiner = !config.in_sync.contains(&me);
             let primary = config.primary.expect("checked above");
@@ -247,12 +273,96 @@ impl<S: UnitStore> Mirror<S> {
             replica.role = Role::Secondary(Secondary::new(primary, joiner));
         }
     }
+
+    // ---- the primary ----
+
+    /// Starts an epoch in which this device is the primary: settles with the other in-sync replicas
+    /// (R6), then serves.
+    pub(crate) fn begin<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        peers: &mut Peers,
+        now: Time,
+        group: GroupId,
+        out: &mut Effects,
+    ) {
+        match shard.replicas.of(group).others {
+            others if others.is_empty() => self.activate(shard, peers, now, group, out),
+            others => peers.ask_members(shard, now, group, others, out),
+        }
+    }
+
+    /// Serves, as soon as no lease that this device has granted to a former primary can count any
+    /// more (rule R4).
+    pub(crate) fn activate<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        peers: &mut Peers,
+        now: Time,
+        group: GroupId,
+        out: &mut Effects,
+    ) {
+        let replica = shard.replicas.get(group).expect("the caller has it");
+        let over = |(device, promised): &(DeviceId, Time)| {
+            let state = shard.known.peer(*device);
+            shard.leases.is_over(now, *device, replica.map, state, *promised)
+        };
+        let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();
+        if let Some(until) = wait {
+            if self.grace.insert(group, until).is_none() {
+                out.note(Note::GraceWait { group });
+            }
+            return;
+        }
+        self.grace.remove(&group);
+        let (epoch, alone) = (replica.config.epoch, replica.config.in_sync.len() == 1);
+        let joiner = replica.config.joiners.first().copied();
+        let replica = shard.replicas.get_mut(group).expect("as above");
+        let primary = replica.primary().expect("only a primary gets active");
+        primary.active = true;
+        out.note(Note::Active { group, epoch, alone });
+        for key in core::mem::take(&mut primary.waiting_for_service) {
+            shard.replicas.queue(&mut shard.ops, key);
+        }
+        if let Some(joiner) = joiner {
+            peers.ask_joiner(shard, now, group, joiner, true, out);
+        }
+    }
+
+    /// Activates the groups that need not wait for leases any more.
+    pub(crate) fn try_waiting<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        peers: &mut Peers,
+        now: Time,
+        out: &mut Effects,
+    ) {
+        for group in self.grace.keys().copied().collect::<Vec<_>>() {
+            self.activate(shard, peers, now, group, out);
+        }
+    }
+
+    /// Returns true if no group waits for leases of a former primary.
+    #[inline]
+    pub(crate) fn none_wait(&self) -> bool {
+        self.grace.is_empty()
+    }
+
+    /// Returns the earliest time at which leases of a former primary have run out.
+    pub(crate) fn wake_at(&self) -> Option<Time> {
+        self.grace.values().min().copied()
+    }
+
+    /// Returns true if such a time has come.
+    pub(crate) fn is_grace_over(&self, now: Time) -> bool {
+        self.grace.values().any(|until| *until <= now)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use base::{Incarnation, Limits};
+    use base::{Incarnation, Limits, MapVersion};
     use seam::ReplicaRecord;
 
     const ME: DeviceId = DeviceId(1);

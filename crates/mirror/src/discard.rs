@@ -8,20 +8,28 @@
 //! - The epoch in which the replica acted is kept. If the device becomes a replica of the group
 //!   again, it acts only in a newer epoch (R2).
 
+use crate::configuration::Epochs;
 use crate::jobs::Waiting;
-use crate::mirror::Mirror;
+use crate::peers::Peers;
+use crate::shard::Shard;
 use alloc::vec;
 use base::{Epoch, GroupId, Mutant, Time, mutant};
 use seam::{Change, Effects, Note, UnitStore};
 
-impl<S: UnitStore> Mirror<S> {
+impl Epochs {
     /// Deletes the content of a group to which this device does not belong. The deletion counts as
     /// a job, so nothing else begins in the group until it is durable.
-    pub(crate) fn discard(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+    pub(crate) fn discard<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        group: GroupId,
+        out: &mut Effects,
+    ) {
+        let Some(replica) = shard.replicas.get_mut(group) else { return };
         let record = &replica.record;
         let marked = !record.dirty.is_empty() || record.all_dirty || record.base > Epoch(0);
-        let empty = self.store.is_empty(group) && !marked;
+        let empty = shard.store.is_empty(group) && !marked;
         if empty || mutant::on(Mutant::KeepForeign) {
             return;
         }
@@ -30,23 +38,37 @@ impl<S: UnitStore> Mirror<S> {
         replica.record.base = Epoch(0);
         replica.local += 1;
         out.note(Note::Discarded { group });
-        self.jobs.change_first(&mut self.store, now, group, vec![Change::Wipe], Waiting::Discard);
+        shard.jobs.change_first(&mut shard.store, now, group, vec![Change::Wipe], Waiting::Discard);
     }
 
     /// Continues after the deletion is durable.
-    pub(crate) fn discarded(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+    pub(crate) fn discarded<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        peers: &mut Peers,
+        now: Time,
+        group: GroupId,
+        out: &mut Effects,
+    ) {
+        let Some(replica) = shard.replicas.get_mut(group) else { return };
         replica.local -= 1;
-        self.enter(now, group, out);
+        self.enter(shard, peers, now, group, out);
     }
 
     /// Enters a configuration again after an MDM has confirmed what only another server had said:
     /// now content may be deleted.
-    pub(crate) fn enter_again(&mut self, now: Time, group: GroupId, out: &mut Effects) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
-        if replica.next.is_none() && !replica.config.replicas.contains(&self.me) {
+    pub(crate) fn enter_again<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        peers: &mut Peers,
+        now: Time,
+        group: GroupId,
+        out: &mut Effects,
+    ) {
+        let Some(replica) = shard.replicas.get_mut(group) else { return };
+        if replica.next.is_none() && !replica.config.replicas.contains(&shard.me) {
             replica.next = Some((replica.config.clone(), replica.map));
-            self.enter(now, group, out);
+            self.enter(shard, peers, now, group, out);
         }
     }
 }

@@ -2,11 +2,11 @@
 //! room. An operation that finds no room is sent when there is some.
 
 use crate::members::ReplicaSet;
-use crate::mirror::Mirror;
 use crate::op::{Copying, Local, Op, Work, Write};
 use crate::pace::Purpose;
 use crate::replica::{Replica, Role};
 use crate::replicas::Replicas;
+use crate::shard::Shard;
 use crate::sync::Sync;
 use crate::window::Windows;
 use base::{DeviceId, GroupId, Lsn, Time};
@@ -148,7 +148,7 @@ fn owed(op: Option<&Op>, replicas: &Replicas, device: DeviceId) -> Option<Replic
     owed.then_some(member)
 }
 
-impl<S: UnitStore> Mirror<S> {
+impl<S: UnitStore> Shard<S> {
     /// Sends an operation of the stream to these replicas, as far as their windows have room, or
     /// because it `has_turn`.
     pub(crate) fn send_operation(
@@ -187,7 +187,7 @@ impl<S: UnitStore> Mirror<S> {
             self.send_operation(key, member, true, out);
         }
         if self.windows.lets_clients_go_on(device) {
-            self.replicas.unpark_all(&mut self.ops);
+            self.replicas.retry_all(&mut self.ops);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Unfinished work of the unit store: changes of groups' records and their continuations, and the
-//! duration of jobs.
+//! Unfinished work: changes of groups' records and their continuations, steps that flows leave to
+//! others, and the duration of jobs.
 //!
 //! Invariant: each change has a token of its own, which is no operation's key.
 
@@ -26,24 +26,41 @@ pub(crate) enum Waiting {
     Discard,
 }
 
-/// Work that ended in the call that began it, without the device.
+/// What one flow leaves to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Seal the peers of the group: nothing is in flight in its stream any more.
+    Seal(GroupId),
+    /// Serve the group: it has settled.
+    Activate(GroupId),
+    /// Enter the group's next configuration: a job of the last one has ended.
+    Enter(GroupId),
+    /// Refuse this operation: its job has found no space.
+    Refuse(u64),
+    /// End this operation: no in-sync replica has these blocks, which it needs.
+    Unreadable(u64, (u16, u16)),
+}
+
+/// What the loop does before it starts other operations.
 #[derive(Debug)]
-pub(crate) enum Ended {
-    /// The media job of an operation, with its result.
+pub(crate) enum Task {
+    /// A step that a flow has left. It is done before anything else.
+    Step(Step),
+    /// The media job of an operation has ended in the call that began it, with this result.
     Job(u64, Result<Buf, DiskError>),
-    /// A change of a group's record.
+    /// A change of a group's record has ended in the call that began it.
     Change(GroupId, Waiting),
 }
 
-/// Changes and jobs of a shard that have not ended, and ended ones that were not continued yet.
+/// Changes of a shard that have not ended, and what has to be continued.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     /// By token: changes that are not durable yet.
     changes: BTreeMap<u64, (GroupId, Waiting)>,
     /// Number of changes so far.
     count: u64,
-    /// Work that ended at once. It is continued before other operations start.
-    ended: VecDeque<Ended>,
+    /// Steps, and behind them work that ended at once.
+    tasks: VecDeque<Task>,
     stopwatch: Stopwatch,
 }
 
@@ -74,7 +91,7 @@ impl Jobs {
     ) {
         if !store.survives() {
             store.change(None, group, changes);
-            return self.ended_at_once(Ended::Change(group, waiting));
+            return self.tasks.push_back(Task::Change(group, waiting));
         }
         let token = self.change(now, group, waiting);
         store.change(Some(token), group, changes);
@@ -97,22 +114,36 @@ impl Jobs {
         self.changes.remove(&token)
     }
 
-    /// Records work that ended in the call that began it.
+    /// Records that the media job of an operation has ended in the call that began it.
     #[inline]
-    pub(crate) fn ended_at_once(&mut self, ended: Ended) {
-        self.ended.push_back(ended);
+    pub(crate) fn ended_at_once(&mut self, key: u64, result: Result<Buf, DiskError>) {
+        self.tasks.push_back(Task::Job(key, result));
     }
 
-    /// Takes the first work that ended at once.
-    #[inline]
-    pub(crate) fn next_ended(&mut self) -> Option<Ended> {
-        self.ended.pop_front()
+    /// Leaves a step to another flow. Steps are done in this order.
+    #[cold]
+    pub(crate) fn leave(&mut self, step: Step) {
+        let steps = self.tasks.iter().take_while(|task| matches!(task, Task::Step(_)));
+        let after = steps.count();
+        self.tasks.insert(after, Task::Step(step));
     }
 
-    /// Returns true if no work that ended at once is left to be continued.
+    /// Takes the first task.
     #[inline]
-    pub(crate) fn none_ended(&self) -> bool {
-        self.ended.is_empty()
+    pub(crate) fn next(&mut self) -> Option<Task> {
+        self.tasks.pop_front()
+    }
+
+    /// Returns true if the first task is a step.
+    #[inline]
+    pub(crate) fn has_step(&self) -> bool {
+        matches!(self.tasks.front(), Some(Task::Step(_)))
+    }
+
+    /// Returns true if there is no task.
+    #[inline]
+    pub(crate) fn none_left(&self) -> bool {
+        self.tasks.is_empty()
     }
 
     /// Returns true while a seal of the group is not durable.
@@ -150,8 +181,8 @@ impl Jobs {
     }
 
     /// Returns for how long nothing has ended while something runs.
-    pub(crate) fn stands(&self, now: Time) -> Duration {
-        self.stopwatch.stands(now)
+    pub(crate) fn stalled_for(&self, now: Time) -> Duration {
+        self.stopwatch.stalled_for(now)
     }
 }
 
@@ -178,5 +209,18 @@ mod tests {
         assert_ne!(jobs.change(Time(0), group, wipe), token);
         let next = Waiting::Wipe { epoch: Epoch(3), question: 1, link: on(1) };
         assert!(jobs.joins(group, wipe) && !jobs.joins(group, next), "another order");
+    }
+
+    #[test]
+    fn steps_come_first_and_in_order() {
+        let (mut jobs, steps) = (Jobs::default(), [1, 2].map(|g| Step::Seal(GroupId(g))));
+        jobs.ended_at_once(7, Ok(Buf::EMPTY));
+        assert!(!jobs.has_step());
+        steps.into_iter().for_each(|step| jobs.leave(step));
+        for step in steps {
+            assert!(jobs.has_step());
+            assert!(matches!(jobs.next(), Some(Task::Step(next)) if next == step));
+        }
+        assert!(matches!(jobs.next(), Some(Task::Job(7, Ok(_)))) && jobs.none_left());
     }
 }

@@ -18,7 +18,8 @@ pub(crate) struct Known {
     map: MapVersion,
     /// The map in which the MDM named this incarnation.
     named_at: MapVersion,
-    fates: BTreeMap<DeviceId, PeerState>,
+    /// What the map says of other devices.
+    peers: BTreeMap<DeviceId, PeerState>,
     /// Volumes that exist, and ids of volumes that may exist.
     volumes: Volumes,
     /// Groups whose newest configuration came from another server, and no MDM has confirmed it yet.
@@ -63,8 +64,8 @@ impl Known {
     }
 
     /// Takes over a newer map.
-    pub(crate) fn take_map(&mut self, map: MapVersion, fates: BTreeMap<DeviceId, PeerState>) {
-        (self.map, self.fates) = (map, fates);
+    pub(crate) fn take_map(&mut self, map: MapVersion, peers: BTreeMap<DeviceId, PeerState>) {
+        (self.map, self.peers) = (map, peers);
     }
 
     /// Takes over the list of volumes that exist.
@@ -79,13 +80,13 @@ impl Known {
     }
 
     /// Returns what the map says of another device.
-    pub(crate) fn fate(&self, device: DeviceId) -> Option<PeerState> {
-        self.fates.get(&device).copied()
+    pub(crate) fn peer(&self, device: DeviceId) -> Option<PeerState> {
+        self.peers.get(&device).copied()
     }
 
     /// Returns false for an incarnation that is newer than the one in the map: it is not believed.
     pub(crate) fn knows_life(&self, device: DeviceId, life: Incarnation) -> bool {
-        self.fates.get(&device).is_none_or(|fate| life <= fate.incarnation)
+        self.peers.get(&device).is_none_or(|peer| life <= peer.incarnation)
     }
 
     /// Records whether the group's newest configuration comes from an MDM, or only from another
@@ -113,9 +114,9 @@ mod tests {
         assert!(known.knows_life(device, Incarnation(9)), "no map names the device");
         known.named_at(MapVersion(3));
         assert_eq!((known.map(), known.granter().map), (MapVersion(0), MapVersion(3)));
-        let fate = PeerState { incarnation: Incarnation(4), dead: false };
-        known.take_map(MapVersion(5), [(device, fate)].into());
-        assert_eq!((known.granter().map, known.fate(device)), (MapVersion(5), Some(fate)));
+        let peer = PeerState { incarnation: Incarnation(4), dead: false };
+        known.take_map(MapVersion(5), [(device, peer)].into());
+        assert_eq!((known.granter().map, known.peer(device)), (MapVersion(5), Some(peer)));
         let lives = [3, 4, 5].map(|life| known.knows_life(device, Incarnation(life)));
         assert_eq!(lives, [true, true, false]);
         known.heard_of(group, false);

@@ -239,11 +239,11 @@ impl Leases {
 
     /// Takes over a new map. An incarnation whose process is dead by the map serves nothing any
     /// more.
-    pub fn know(&mut self, map: MapVersion, fates: &BTreeMap<DeviceId, PeerState>) {
+    pub fn know(&mut self, map: MapVersion, peers: &BTreeMap<DeviceId, PeerState>) {
         self.mine = map;
-        for (device, fate) in fates.iter().filter(|(_, fate)| fate.dead) {
+        for (device, state) in peers.iter().filter(|(_, state)| state.dead) {
             if let Some(granted) = self.granted.get_mut(*device)
-                && granted.incarnation == fate.incarnation
+                && granted.incarnation == state.incarnation
             {
                 granted.until = Time::ZERO;
             }
@@ -301,16 +301,16 @@ impl Leases {
         now: Time,
         device: DeviceId,
         map: MapVersion,
-        fate: Option<PeerState>,
+        state: Option<PeerState>,
         promised: Time,
     ) -> bool {
         let granted = self.granted.get(device);
         let knows = granted.is_some_and(|g| g.map >= map);
-        let dead = fate.is_some_and(|fate| {
-            fate.dead && granted.is_none_or(|g| g.incarnation == fate.incarnation)
+        let dead = state.is_some_and(|state| {
+            state.dead && granted.is_none_or(|g| g.incarnation == state.incarnation)
         });
         let newer = |f: PeerState| granted.is_some_and(|g| f.incarnation > g.incarnation);
-        let dead = dead || mutant::on(Mutant::NewerIsDead) && fate.is_some_and(newer);
+        let dead = dead || mutant::on(Mutant::NewerIsDead) && state.is_some_and(newer);
         let alone = granted.is_none_or(|g| g.former <= now);
         mutant::on(Mutant::NoGiveUp) || (knows || dead) && alone || promised <= now
     }
@@ -357,8 +357,8 @@ mod tests {
         let grace = Limits::SHIPPED.grace.as_millis() as u64;
         let promised = leases.promised(peer);
         let over = |leases: &Leases, now| {
-            let fate = PeerState { incarnation: Incarnation(2), dead: true };
-            leases.is_over(ms(now), peer, map, Some(fate), promised)
+            let state = PeerState { incarnation: Incarnation(2), dead: true };
+            leases.is_over(ms(now), peer, map, Some(state), promised)
         };
         assert!(leases.grant(ms(10_001), peer, Incarnation(2), map));
         assert!(!over(&leases, 10_002) && !over(&leases, 10_000 + grace - 1));

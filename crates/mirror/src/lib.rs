@@ -19,32 +19,42 @@
 //! nor disk formats: the owner of a [`Mirror`] tells it which link leads to which device, and gives
 //! it a [`seam::UnitStore`], the unit store.
 //!
+//! A [`Mirror`] is all replicas of a shard: the `Shard`, which holds what is shared, and the flows,
+//! which change it. Its methods are its outer interface.
+//!
 //! | file | contents | rules |
 //! |---|---|---|
-//! | `mirror` | a shard: the loop for all work, media jobs | |
+//! | `mirror`, `watch` | the outer interface; what depends on the clock | R3, R4, R9, R12 |
+//! | `flows` | the flows, and the loop for all work | |
+//! | `shard` | what flows share: operations, their media jobs and answers | |
 //! | `known` | what this device knows of the cluster | R4, R9 |
-//! | `configuration` | the change of a group from one configuration to the next | R2, R4 |
+//! | `configuration` | flow: the change of a group from one configuration to the next | R2, R4 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
 //! | `replica`, `replicas` | one replica: its record, its role; all of them | R2, R5 |
-//! | `primary` | operations of clients, from arrival to answer | R1, R3, R8 |
-//! | `secondary`, `stream` | a secondary or joiner; its primary's frames | R2, R6 |
-//! | `sync`, `resync` | settle and join: the machine, and how a shard carries it out | R6, R11 |
+//! | `primary` | flow: operations of clients | R1, R3, R8 |
+//! | `progress` | when a write is acknowledged and leaves the stream | R1 |
+//! | `peers` | flow: the other replicas of groups that this device leads | R11 |
+//! | `sync`, `resync` | settle and join: the machine, and how a primary carries it out | R6, R11 |
+//! | `copies`, `pace` | copies to peers, and the speed of copies | R11 |
+//! | `stall`, `timers` | joiners that stall; questions to be repeated | R11 |
+//! | `secondaries`, `stream` | flow: this device as a secondary; its primary's frames | R2, R6 |
+//! | `secondary`, `arrival` | the state of a secondary; copies that arrive there | R2, R6 |
+//! | `damage` | operations that meet damage | R13 |
+//! | `repair`, `repairs` | flow: damaged blocks that another replica has | R13 |
+//! | `resend`, `fetch` | blocks for a replica, or for a primary, that has damaged ones | R13 |
+//! | `scrub` | flow: the scrubber | R13 |
 //! | `lease` | leases: those that this device holds, and those that it grants | R3, R4 |
-//! | `watch`, `timers` | beacons, grants, and what groups wait for; suspects | R3, R4, R12 |
 //! | `executed`, `history` | executed writes in frames, and what was forgotten of them | R8 |
-//! | `marks`, `jobs`, `untold` | metadata for the unit store, and its unfinished work | R5 |
+//! | `marks`, `jobs`, `unsent` | metadata for the unit store, and its unfinished work | R5 |
 //! | `op`, `ops` | one operation, and all of them | |
 //! | `lock`, `load` | range locks, the limit for clients' operations | R3 |
 //! | `window`, `flow` | flow control: what is in flight to a replica, and what waits | R11 |
-//! | `stall` | joiners that stall | R11 |
-//! | `copies`, `arrival`, `pace` | copies at both ends, and their speed | |
 //! | `stopwatch` | how long jobs take | |
-//! | `repair`, `repairs`, `scrub` | damaged blocks | R13 |
-//! | `full` | no space, and the spare | R15 |
-//! | `gap` | data whose loss was accepted as errors | R10 |
+//! | `no_space` | no space, and the spare | R15 |
+//! | `lost_blocks` | data whose loss was accepted as errors | R10 |
 //! | `discard`, `volumes` | deleting replicas that left, and volumes | R11, R9 |
 //! | `failures` | devices that have failed | R12 |
-//! | `evidence`, `standing` | what a device knows, for a recovery and for the simulator | |
+//! | `evidence`, `standing`, `lengths` | reports: for a recovery; for the simulator | |
 //! | `client` | the client's side | R8, R15, R16 |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -54,54 +64,64 @@ mod arrival;
 pub mod client;
 mod configuration;
 mod copies;
+mod damage;
 mod discard;
 mod evidence;
 mod executed;
 mod failures;
+mod fetch;
 mod flow;
-mod full;
-mod gap;
+mod flows;
 mod history;
 mod jobs;
 mod known;
 mod lease;
+mod lengths;
 mod load;
 mod lock;
+mod lost_blocks;
 mod marks;
 mod members;
 mod mirror;
+mod no_space;
 mod op;
 mod ops;
 mod pace;
+mod peers;
 mod primary;
+mod progress;
 mod repair;
 mod repairs;
 mod replica;
 mod replicas;
+mod resend;
 mod resync;
 mod scrub;
+mod secondaries;
 mod secondary;
+mod shard;
 mod stall;
 mod standing;
 mod stopwatch;
 mod stream;
 mod sync;
 mod timers;
-mod untold;
+mod unsent;
 mod volumes;
 mod watch;
 mod window;
 
 pub use evidence::Evidence;
-pub use gap::Gaps;
 pub use lease::{Leases, PeerState};
+pub use lengths::ListLengths;
 pub use lock::{Locks, Range};
-pub use marks::ListLengths;
+pub use lost_blocks::Gaps;
 pub use members::GroupConfig;
-pub use mirror::{Mirror, Stats};
+pub use mirror::Mirror;
 pub use replicas::{GroupView, Replicas, Resync};
 pub use scrub::ScrubStats;
 pub use seam::record::{Dirty, ExecutedList};
+pub use shard::Stats;
 pub use standing::Standing;
 pub use stream::GAP;
 pub use volumes::Volumes;

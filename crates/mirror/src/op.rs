@@ -1,4 +1,4 @@
-//! One operation in flight at a shard: its work, its asker, and its progress.
+//! One operation in flight at a shard: its work, its requester, and its progress.
 
 use crate::members::ReplicaSet;
 use alloc::rc::Rc;
@@ -17,12 +17,12 @@ pub(crate) fn fits<const GRAIN: u32>(at: u32, len: u32) -> bool {
 
 /// Who gets the answer: another process, on this link, with its own number `op` for the operation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asker {
+pub(crate) struct Requester {
     pub link: PeerLink,
     pub op: u64,
 }
 
-/// Where an answer goes: the link, the asker's number for the operation, and the group.
+/// Where an answer goes: the link, the requester's number for the operation, and the group.
 #[derive(Clone, Copy)]
 pub(crate) struct Caller {
     pub link: PeerLink,
@@ -31,8 +31,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    pub(crate) fn new(asker: Asker, group: GroupId) -> Caller {
-        Caller { link: asker.link, op: asker.op, group }
+    pub(crate) fn new(requester: Requester, group: GroupId) -> Caller {
+        Caller { link: requester.link, op: requester.op, group }
     }
 
     /// Sends an answer without data.
@@ -42,19 +42,19 @@ impl Caller {
     }
 }
 
-/// The work of an operation, and its asker.
+/// The work of an operation, and its requester.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Work {
     /// Reads for a client, whose request came at this time.
-    Read(Asker, Time),
+    Read(Requester, Time),
     /// Tells a client, whose request came at this time, which blocks hold data.
-    Extents(Asker, Time),
+    Extents(Requester, Time),
     /// Writes for a client.
     Write(Write),
     /// Does a write of the primary's stream.
     Stream(Streamed),
     /// Reads for the group's primary, whose copy of these blocks is damaged.
-    Fetch(Asker),
+    Fetch(Requester),
     /// Copies the range to the peers of the group's sync.
     Copy(Copying),
     /// Sends whole blocks to replicas that have damaged ones: those that could not do the write
@@ -69,7 +69,7 @@ pub(crate) enum Work {
 /// A client's write or zeroing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Write {
-    pub asker: Asker,
+    pub requester: Requester,
     /// When it came.
     pub since: Time,
     /// It has no body: the range becomes zeros.
@@ -123,7 +123,7 @@ impl WholeBlocks {
 /// A write of the primary's stream, at the replica that does it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streamed {
-    pub asker: Asker,
+    pub requester: Requester,
     /// It has no body: the range becomes zeros.
     pub zero: bool,
     /// A copy of a sync and not a client's write.
@@ -194,22 +194,22 @@ pub(crate) enum Local {
     /// It met damaged blocks, and another replica has been asked for them.
     Asking,
     /// The blocks of the other replica are being written.
-    Mending,
+    Repairing,
     Done,
 }
 
 impl Work {
     /// Returns the work for an operation of a client that came at `since`.
     pub(crate) fn of_client(io: &Io, link: PeerLink, since: Time) -> Work {
-        let asker = Asker { link, op: io.request().op };
+        let requester = Requester { link, op: io.request().op };
         let zero = match io {
-            Io::Read(_) => return Work::Read(asker, since),
-            Io::Extents(_) => return Work::Extents(asker, since),
+            Io::Read(_) => return Work::Read(requester, since),
+            Io::Extents(_) => return Work::Extents(requester, since),
             Io::Write(_) => false,
             Io::Zero(_) => true,
         };
         Work::Write(Write {
-            asker,
+            requester,
             since,
             zero,
             retry: io.is_retry(),
@@ -250,10 +250,10 @@ impl Work {
 
     /// Returns the client that gets the answer.
     #[inline]
-    pub(crate) fn client(&self) -> Option<Asker> {
+    pub(crate) fn client(&self) -> Option<Requester> {
         match self {
-            Work::Read(asker, _) | Work::Extents(asker, _) => Some(*asker),
-            Work::Write(write) => Some(write.asker),
+            Work::Read(requester, _) | Work::Extents(requester, _) => Some(*requester),
+            Work::Write(write) => Some(write.requester),
             _ => None,
         }
     }
@@ -303,9 +303,9 @@ impl Op {
     /// Creates the operation of a primary's stream.
     pub(crate) fn of_stream(m: &Replicate, link: PeerLink, body: Body) -> Op {
         let UnitRange { unit, at, len } = m.range;
-        let asker = Asker { link, op: m.op };
+        let requester = Requester { link, op: m.op };
         let &Replicate { zero, copy, yields, lost, fresh, .. } = m;
-        let work = Work::Stream(Streamed { asker, zero, copy, yields, lost, fresh });
+        let work = Work::Stream(Streamed { requester, zero, copy, yields, lost, fresh });
         Op {
             client: m.client,
             body: body.data,
@@ -318,7 +318,7 @@ impl Op {
     /// Creates the read of blocks that are damaged at the primary.
     pub(crate) fn of_fetch(m: &Fetch, link: PeerLink) -> Op {
         let UnitRange { unit, at, len } = m.range;
-        Op::new(m.group, unit, at, len, Work::Fetch(Asker { link, op: m.op }))
+        Op::new(m.group, unit, at, len, Work::Fetch(Requester { link, op: m.op }))
     }
 
     /// Returns true if both read the same blocks for the same operation of the group's primary.

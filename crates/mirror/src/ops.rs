@@ -20,13 +20,13 @@ pub(crate) struct Ops {
     ready: VecDeque<u64>,
     /// Groups with operations that wait for a lease, for room in a window, or for the end of a
     /// seal.
-    parked: BTreeSet<GroupId>,
+    waiting: BTreeSet<GroupId>,
 }
 
 impl Default for Ops {
     fn default() -> Ops {
-        let (load, ready, parked) = (Load::default(), VecDeque::new(), BTreeSet::new());
-        Ops { slab: Slab::new(usize::MAX), load, ready, parked }
+        let (load, ready, waiting) = (Load::default(), VecDeque::new(), BTreeSet::new());
+        Ops { slab: Slab::new(usize::MAX), load, ready, waiting }
     }
 }
 
@@ -108,17 +108,17 @@ impl Ops {
     }
 
     /// Records that operations of this group wait, or that none does.
-    pub(crate) fn note_parked(&mut self, group: GroupId, parked: bool) {
-        if parked {
-            self.parked.insert(group);
+    pub(crate) fn note_waiting(&mut self, group: GroupId, waiting: bool) {
+        if waiting {
+            self.waiting.insert(group);
         } else {
-            self.parked.remove(&group);
+            self.waiting.remove(&group);
         }
     }
 
     /// Takes the first group with operations that wait.
-    pub(crate) fn next_parked(&mut self) -> Option<GroupId> {
-        self.parked.pop_first()
+    pub(crate) fn next_waiting(&mut self) -> Option<GroupId> {
+        self.waiting.pop_first()
     }
 
     /// Returns the number of operations that can start.
@@ -161,9 +161,9 @@ mod tests {
     #[test]
     fn groups_that_wait_are_taken_in_order_and_once() {
         let mut ops = Ops::default();
-        [3, 1, 2, 1].into_iter().for_each(|group| ops.note_parked(GroupId(group), true));
-        ops.note_parked(GroupId(2), false);
-        let taken = core::iter::from_fn(|| ops.next_parked());
+        [3, 1, 2, 1].into_iter().for_each(|group| ops.note_waiting(GroupId(group), true));
+        ops.note_waiting(GroupId(2), false);
+        let taken = core::iter::from_fn(|| ops.next_waiting());
         assert!(taken.eq([GroupId(1), GroupId(3)]));
     }
 }

@@ -42,7 +42,7 @@ impl Repair {
     }
 
     /// Returns the blocks that this repair and earlier ones rewrite.
-    fn mended(&self) -> BlockSet {
+    fn rewritten(&self) -> BlockSet {
         let mut all = self.before;
         all.insert(self.set());
         all
@@ -65,15 +65,15 @@ impl Repairs {
     /// device has not kept that repair.
     pub(crate) fn was_in_vain(&self, key: u64, (first, blocks): (u16, u16)) -> bool {
         let bad = BlockSet::from_range(first.into()..(first + blocks).into());
-        let mended = self.by_op.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
-        !mended.and(bad).is_empty()
+        let rewritten = self.by_op.get(&key).map_or(BlockSet::EMPTY, Repair::rewritten);
+        !rewritten.and(bad).is_empty()
     }
 
     /// Starts a repair: the operation waits for these blocks, and `from` is asked for them.
     pub(crate) fn begin(&mut self, key: u64, from: DeviceId, damage: (u16, u16)) {
         assert!(!self.was_in_vain(key, damage), "each repair is of other blocks");
         let (asked, damaged, (first, blocks)) = (Time::ZERO, ReplicaSet::default(), damage);
-        let before = self.by_op.get(&key).map_or(BlockSet::EMPTY, Repair::mended);
+        let before = self.by_op.get(&key).map_or(BlockSet::EMPTY, Repair::rewritten);
         self.by_op.insert(key, Repair { from, asked, damaged, first, blocks, before });
     }
 

@@ -203,26 +203,26 @@ impl Replicas {
 
     /// Lets an operation that has its range lock wait for a lease, for room, or for the end of a
     /// seal.
-    pub(crate) fn park(&mut self, ops: &mut Ops, group: GroupId, key: u64) {
+    pub(crate) fn wait(&mut self, ops: &mut Ops, group: GroupId, key: u64) {
         if let Some(primary) = self.primary_mut(group) {
-            primary.parked.push(key);
-            ops.note_parked(group, true);
+            primary.waiting.push(key);
+            ops.note_waiting(group, true);
         }
     }
 
     /// Retries operations that wait, because what they wait for may have changed.
-    pub(crate) fn unpark(&mut self, ops: &mut Ops, group: GroupId) {
-        ops.note_parked(group, false);
+    pub(crate) fn retry(&mut self, ops: &mut Ops, group: GroupId) {
+        ops.note_waiting(group, false);
         if let Some(primary) = self.primary_mut(group) {
-            primary.parked.drain(..).for_each(|key| ops.can_start(key));
+            primary.waiting.drain(..).for_each(|key| ops.can_start(key));
         }
     }
 
     /// Retries everything that waits for a lease, a seal or room, in order of arrival.
-    pub(crate) fn unpark_all(&mut self, ops: &mut Ops) {
+    pub(crate) fn retry_all(&mut self, ops: &mut Ops) {
         let before = ops.ready();
-        while let Some(group) = ops.next_parked() {
-            self.unpark(ops, group);
+        while let Some(group) = ops.next_waiting() {
+            self.retry(ops, group);
         }
         ops.sort_ready(before);
     }

@@ -16,9 +16,9 @@
 //! Their damage shows when they are read. The position of a pass is not kept beyond the process.
 
 use crate::members::ReplicaSet;
-use crate::mirror::Mirror;
 use crate::op::{Op, Work, fits};
 use crate::replica::{Primary, Replica, Role};
+use crate::shard::Shard;
 use crate::sync::Sync;
 use alloc::collections::{BTreeMap, BTreeSet};
 use base::{BLOCK, DeviceId, Duration, GroupId, Limits, Mutant, Time, UnitKey, mutant};
@@ -108,7 +108,7 @@ impl Scrub {
     }
 
     /// Returns what it has done; `None` for a device that is not scrubbed.
-    fn stats(&self) -> Option<ScrubStats> {
+    pub(crate) fn stats(&self) -> Option<ScrubStats> {
         (self.speed > 0).then_some(self.stats)
     }
 
@@ -120,7 +120,7 @@ impl Scrub {
     // ---- the pass ----
 
     /// Begins a pass, and restarts one that is running. The device holds this many bytes.
-    fn begin(&mut self, now: Time, held: u64) {
+    pub(crate) fn begin(&mut self, now: Time, held: u64) {
         if self.speed == 0 {
             return;
         }
@@ -224,10 +224,10 @@ impl Scrub {
         let range = if self.ends(key) { self.range.take() } else { None };
         let Some(range) = range else { return 0 };
         self.stats.done += u64::from(range.held);
-        self.count_mended(range.told)
+        self.count_arrived(range.told)
     }
 
-    fn count_mended(&mut self, told: Option<(u16, u16)>) -> u64 {
+    fn count_arrived(&mut self, told: Option<(u16, u16)>) -> u64 {
         let bytes = told.map_or(0, |(_, blocks)| u64::from(blocks) * u64::from(BLOCK));
         self.stats.repaired += bytes;
         bytes
@@ -239,7 +239,7 @@ impl Scrub {
         let range = self.range.filter(|r| self.op == Some(key) && r.told != Some(damage));
         let Some(range) = range else { return 0 };
         self.stats.damaged += u64::from(damage.1) * u64::from(BLOCK);
-        self.count_mended(range.told)
+        self.count_arrived(range.told)
     }
 
     /// Handles the end of a secondary's operation that has met damage. Returns true if the primary
@@ -330,115 +330,112 @@ fn is_missed(replica: &Replica, me: DeviceId) -> bool {
     replica.config.in_sync.contains(&me) || replica.is_only_in_sync()
 }
 
-impl<S: UnitStore> Mirror<S> {
-    /// Returns what the scrubber has done; `None` for a device that is not scrubbed.
-    pub fn scrub_stats(&self) -> Option<ScrubStats> {
-        self.scrub.stats()
-    }
-
-    /// Begins a pass now, and restarts one that is running. When it ends, everything that the
-    /// device holds at this moment has been read.
-    pub fn begin_scrub(&mut self, now: Time) {
-        self.scrub.begin(now, self.store.used());
-    }
-
+impl Scrub {
     /// Continues the pass when it is due.
-    pub(crate) fn scrub(&mut self, now: Time) {
-        if self.scrub.wake_at().is_none_or(|at| at > now) {
+    pub(crate) fn go_on<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time) {
+        if self.wake_at().is_none_or(|at| at > now) {
             return;
         }
-        if !self.scrub.stats.running {
-            return self.begin_scrub(now);
+        if !self.stats.running {
+            return self.begin(now, shard.store.used());
         }
-        let Some(group) = self.scrub.next_range(now, &self.store) else { return };
-        let replica = self.replicas.get(group);
-        let ready = replica.map_or(Ready::Never, |r| readiness(r, self.me));
-        let missed = replica.is_some_and(|r| is_missed(r, self.me));
-        let Some(op) = self.scrub.choose(now, ready, missed) else { return };
-        let key = self.ops.insert(op);
-        self.scrub.reads(key);
-        self.replicas.queue(&mut self.ops, key);
+        let Some(group) = self.next_range(now, &shard.store) else { return };
+        let replica = shard.replicas.get(group);
+        let ready = replica.map_or(Ready::Never, |r| readiness(r, shard.me));
+        let missed = replica.is_some_and(|r| is_missed(r, shard.me));
+        let Some(op) = self.choose(now, ready, missed) else { return };
+        let key = shard.queue(op);
+        self.reads(key);
     }
 
     /// Ends the read of a range that is whole.
-    pub(crate) fn scrubbed(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.end_op(key);
-        let bytes = self.scrub.is_whole(key);
-        self.count_repaired(op.group, bytes, out);
-        self.wipe_if_idle(now, op.group);
+    pub(crate) fn done<S: UnitStore>(&mut self, shard: &mut Shard<S>, key: u64, out: &mut Effects) {
+        let op = shard.end_op(key);
+        let bytes = self.is_whole(key);
+        shard.count_repaired(op.group, bytes, out);
     }
 
     /// Handles damage. At a secondary, frees the range, so that the blocks can come, and returns
     /// true. Returns false at a primary, which repairs it as for any read.
-    pub(crate) fn scrub_corrupt(
+    pub(crate) fn damaged<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         now: Time,
         key: u64,
         damage: (u16, u16),
         out: &mut Effects,
     ) -> bool {
-        let group = self.ops.get(key).expect("the caller has it").group;
-        let bytes = self.scrub.finds(key, damage);
-        self.count_repaired(group, bytes, out);
-        if self.replicas.secondary_mut(group).is_none() {
+        let group = shard.ops.get(key).expect("the caller has it").group;
+        let bytes = self.finds(key, damage);
+        shard.count_repaired(group, bytes, out);
+        if shard.replicas.secondary_mut(group).is_none() {
             return false;
         }
-        let op = self.end_op(key);
-        if self.scrub.asks(now, key, damage) {
-            self.send_damage(&op, damage, out);
+        let op = shard.end_op(key);
+        if self.asks(now, key, damage) {
+            self.send_damage(shard, &op, damage, out);
         }
-        self.wipe_if_idle(now, group);
         true
     }
 
     /// Reports damage to the group's primary.
-    fn send_damage(&self, op: &Op, (first, blocks): (u16, u16), out: &mut Effects) {
-        let config = self.replicas.get(op.group).map(|r| &r.config);
+    fn send_damage<S: UnitStore>(
+        &self,
+        shard: &Shard<S>,
+        op: &Op,
+        (first, blocks): (u16, u16),
+        out: &mut Effects,
+    ) {
+        let config = shard.replicas.get(op.group).map(|r| &r.config);
         let primary = config.and_then(|c| Some((c.primary?, c.epoch)));
         let Some((primary, epoch)) = primary else { return };
-        let Some(link) = self.scrub.leader(primary) else { return };
+        let Some(link) = self.leader(primary) else { return };
         let (at, len) = (u32::from(first) * BLOCK, u32::from(blocks) * BLOCK);
         let range = UnitRange { unit: op.unit, at, len };
-        let damage = Damage { group: op.group, epoch, range, sender: self.known.sender() };
+        let damage = Damage { group: op.group, epoch, range, sender: shard.known.sender() };
         out.send(link.id, link.frame(damage, &[]), Buf::EMPTY);
     }
 
     /// Takes a secondary's report of damage. The blocks are read here and go out as a write of the
-    /// stream that leaves the list of executed writes as it was.
-    pub fn damage_in(&mut self, now: Time, from: DeviceId, m: &Damage, out: &mut Effects) {
-        self.heard(now, from, m.sender, out);
+    /// stream that leaves the list of executed writes as it was. Returns false if that gives the
+    /// loop nothing to do.
+    pub(crate) fn damage_in<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        from: DeviceId,
+        m: &Damage,
+    ) -> bool {
         let (group, UnitRange { unit, at, len }) = (m.group, m.range);
         let fits = fits::<BLOCK>(at, len);
-        let Some(replica) = self.replicas.get(group) else { return };
+        let Some(replica) = shard.replicas.get(group) else { return false };
         let config = &replica.config;
         let present = config.epoch == m.epoch && replica.next.is_none();
         // A joiner doesn't matter here, unless all writes wait for its seal.
         let holds = |p: &Primary| p.sync.as_ref().is_some_and(Sync::holds_writes);
         let serves = matches!(
             &replica.role,
-            Role::Primary(p) if p.active && !holds(p) && p.has_room(&self.limits)
+            Role::Primary(p) if p.active && !holds(p) && p.has_room(&shard.limits)
         );
-        if !fits || !present || !serves || !config.in_sync.contains(&from) || from == self.me {
-            return; // the secondary asks again
+        if !fits || !present || !serves || !config.in_sync.contains(&from) || from == shard.me {
+            return false; // the secondary asks again
         }
         let reported = |op: &&Op| matches!(op.work, Work::Whole { of: None });
         let same = |op: &Op| (op.group, op.unit, op.at) == (group, unit, at);
         let of_sender = |op: &Op| {
-            let replica = self.replicas.get(op.group);
+            let replica = shard.replicas.get(op.group);
             replica.is_some_and(|r| r.config.member(from).intersects(op.sent))
         };
         let mut reports = 0;
-        for op in self.ops.iter().map(|(_, op)| op).filter(reported) {
+        for op in shard.ops.iter().map(|(_, op)| op).filter(reported) {
             reports += if same(op) { REPORTS } else { usize::from(of_sender(op)) };
         }
-        if self.known.is_gone(unit.volume) || reports >= REPORTS {
-            return; // the secondary asks again
+        if shard.known.is_gone(unit.volume) || reports >= REPORTS {
+            return false; // the secondary asks again
         }
         let sent: ReplicaSet = config.member(from);
         let op = Op::new(group, unit, at, len, Work::Whole { of: None });
-        let key = self.ops.insert(Op { sent, ..op });
-        self.replicas.queue(&mut self.ops, key);
-        self.pump(now, out);
+        shard.queue(Op { sent, ..op });
+        true
     }
 }
 

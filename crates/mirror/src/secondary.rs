@@ -292,7 +292,6 @@ impl Secondary {
 mod tests {
     use super::*;
     use base::{Epoch, GroupId, LinkId};
-    use seam::ClientWrite;
     use wire::message::UnitRange;
 
     fn link() -> PeerLink {
@@ -315,21 +314,9 @@ mod tests {
     }
 
     fn frame(lsn: u64, commit: u64, skipped: u32) -> Replicate {
-        Replicate {
-            op: 1,
-            group: GroupId(1),
-            epoch: Epoch(1),
-            lsn: Lsn(lsn),
-            commit: Lsn(commit),
-            range: UnitRange::default(),
-            client: ClientWrite::default(),
-            skipped,
-            fresh: false,
-            zero: false,
-            yields: false,
-            lost: false,
-            copy: false,
-        }
+        let range = UnitRange::default();
+        let write = Replicate::new(1, GroupId(1), Epoch(1), Lsn(lsn), range);
+        Replicate { commit: Lsn(commit), skipped, ..write }
     }
 
     fn take(secondary: &mut Secondary, lsn: u64) -> Dirty {

@@ -7,9 +7,10 @@
 //! Invariant: a joiner that was cut off because it answered nothing at all gets no stream before it
 //! has told its state in every group in which it had something to do.
 
-use crate::mirror::Mirror;
 use crate::ops::Ops;
+use crate::peers::Peers;
 use crate::replica::{Primary, Role};
+use crate::shard::Shard;
 use crate::sync::{ASK_AGAIN, Phase, Sync};
 use crate::window::Windows;
 use alloc::collections::BTreeMap;
@@ -72,40 +73,46 @@ impl Primary {
         let owed = owed.map(|(lsn, _)| lsn);
         let before: Option<(Lsn, Time)> = sync.unacknowledged.filter(|(lsn, _)| owed == Some(*lsn));
         sync.unacknowledged = owed.map(|lsn| before.unwrap_or((lsn, now)));
-        let stands = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STALL_FACTOR;
-        before.is_some_and(stands) && !mutant::on(Mutant::AwaitJoiner)
+        let stalls = |(_, since): (Lsn, Time)| now.since(since.max(awake)) > within * STALL_FACTOR;
+        before.is_some_and(stalls) && !mutant::on(Mutant::AwaitJoiner)
     }
 }
 
-impl<S: UnitStore> Mirror<S> {
+impl Peers {
     /// Starts the stream of a cut-off joiner again, with the next question: the joiner has done
     /// everything that it was sent. No copy of this primary runs; while one does, `ask_again` asks
     /// later.
-    pub(crate) fn restart_stream(
+    pub(crate) fn restart_stream<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         now: Time,
         group: GroupId,
         joiner: DeviceId,
         patience: Duration,
         out: &mut Effects,
     ) {
-        if self.windows.is_behind(joiner) {
+        if shard.windows.is_behind(joiner) {
             // Its stream would find no room, or its device hangs.
             let patience = patience.clamp(ASK_AGAIN * 10, ASK_BEHIND);
-            return self.wait_for_answer(now, group, patience);
+            return self.wait_for_answer(shard, now, group, patience);
         }
         // The next answer will take as long as this one.
-        self.ask_joiner(now, group, joiner, true, out);
-        self.wait_for_answer(now, group, patience);
+        self.ask_joiner(shard, now, group, joiner, true, out);
+        self.wait_for_answer(shard, now, group, patience);
     }
 
     /// Cuts off joiners that stall. One that answers nothing at all is cut off in all its groups,
     /// because each group would hold its clients back for as long as the first one. One that
     /// answers other operations stays in the other groups. Time in which this process itself stood
     /// still doesn't count.
-    pub(crate) fn cut_standing(&mut self, now: Time, out: &mut Effects) {
-        let awake = self.leases.awake(now);
-        let join = |group: GroupId| match &self.replicas.get(group)?.role {
+    pub(crate) fn cut_stalled<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        out: &mut Effects,
+    ) {
+        let awake = shard.leases.awake(now);
+        let join = |group: GroupId| match &shard.replicas.get(group)?.role {
             Role::Primary(Primary { sync: Some(sync), .. }) => {
                 Some((group, sync.joiner?, matches!(sync.phase, Phase::Seal(_))))
             }
@@ -115,32 +122,32 @@ impl<S: UnitStore> Mirror<S> {
             self.timers.joining().filter_map(join).collect();
         let mut stalled: BTreeMap<DeviceId, GroupId> = BTreeMap::new();
         for &(group, joiner, _) in &joins {
-            let (after, times) = (self.limits.suspect_after, (now, awake));
-            let primary = self.replicas.primary_mut(group).expect("it has a joiner");
-            if !primary.stalls(times, joiner, &self.ops, &self.windows, after) {
+            let (after, times) = (shard.limits.suspect_after, (now, awake));
+            let primary = shard.replicas.primary_mut(group).expect("it has a joiner");
+            if !primary.stalls(times, joiner, &shard.ops, &shard.windows, after) {
                 continue;
             }
-            let answers = self.windows.answers(joiner, now, after);
+            let answers = shard.windows.answers(joiner, now, after);
             match answers || mutant::on(Mutant::StallInTurn) {
-                true => self.cut(now, group, out),
+                true => self.cut(shard, now, group, out),
                 false => drop(stalled.entry(joiner).or_insert(group)),
             }
         }
         for (group, ..) in joins.iter().filter(|(_, joiner, _)| stalled.contains_key(joiner)) {
-            self.cut(now, *group, out);
+            self.cut(shard, now, *group, out);
         }
         for (joiner, first) in stalled {
             // It is asked only in groups that it joins. A joiner that seals has no operations to
             // do.
             let unacknowledged = |(group, of, seals): &(GroupId, DeviceId, bool)| {
-                let unacknowledged = *seals || self.windows.has_undone(joiner, *group);
+                let unacknowledged = *seals || shard.windows.has_undone(joiner, *group);
                 (*of == joiner && unacknowledged).then_some(*group)
             };
             let mut groups: Vec<GroupId> = joins.iter().filter_map(unacknowledged).collect();
             if groups.is_empty() {
                 groups.push(first);
             }
-            self.windows.stalls(joiner, groups.into_iter());
+            shard.windows.stalls(joiner, groups.into_iter());
         }
     }
 }

@@ -25,9 +25,9 @@ impl<S: UnitStore> Mirror<S> {
     /// Returns what this replica knows of its content. `None`: there is no replica of the group
     /// here.
     pub fn standing(&self, group: GroupId) -> Option<Standing> {
-        let replica = self.replicas.get(group)?;
+        let replica = self.shard.replicas.get(group)?;
         let mut busy = Dirty::default();
-        for (_, op) in self.ops.iter().filter(|(_, op)| op.group == group) {
+        for (_, op) in self.shard.ops.iter().filter(|(_, op)| op.group == group) {
             let begun = op.lsn.0 != 0 || op.local != Local::NotStarted;
             if begun && !op.shares() {
                 busy.insert(op.unit, BlockSet::touching(op.at, op.len));

@@ -43,7 +43,7 @@ impl Stopwatch {
 
     /// Returns for how long no job at all has ended while one is timed. A device that works ends
     /// some jobs, however many wait for each other.
-    pub(crate) fn stands(&self, now: Time) -> Duration {
+    pub(crate) fn stalled_for(&self, now: Time) -> Duration {
         self.running.map_or(Duration::ZERO, |(_, since)| now.since(since.max(self.ended)))
     }
 }
@@ -62,18 +62,18 @@ mod tests {
         let s = |n: u64| Time(n * 1_000_000_000);
         let secs = Duration::from_secs;
         let mut watch = Stopwatch::default();
-        assert_eq!(watch.stands(s(9)), Duration::ZERO, "nothing is to be done");
+        assert_eq!(watch.stalled_for(s(9)), Duration::ZERO, "nothing is to be done");
         (0..100).for_each(|n| watch.begins(s(10), n));
         for n in 1..20 {
             watch.ends(s(10 + n), n);
-            assert_eq!(watch.stands(s(11 + n)), secs(1));
+            assert_eq!(watch.stalled_for(s(11 + n)), secs(1));
         }
         assert_eq!(watch.ask(s(30)), Some(secs(20)), "the first one is behind others");
-        assert_eq!(watch.stands(s(41)), secs(12));
+        assert_eq!(watch.stalled_for(s(41)), secs(12));
         watch.ends(s(42), 0);
-        assert_eq!(watch.stands(s(60)), Duration::ZERO);
+        assert_eq!(watch.stalled_for(s(60)), Duration::ZERO);
         watch.begins(s(60), 100);
-        assert_eq!(watch.stands(s(61)), secs(1), "it had nothing to do before");
+        assert_eq!(watch.stalled_for(s(61)), secs(1), "it had nothing to do before");
     }
 
     #[test]

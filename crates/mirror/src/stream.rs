@@ -5,10 +5,11 @@
 
 use crate::executed::from_records;
 use crate::jobs::Waiting;
-use crate::mirror::Mirror;
-use crate::op::{Asker, Op, Streamed, Work, fits};
+use crate::op::{Op, Requester, Streamed, Work, fits};
 use crate::replica::Role;
+use crate::secondaries::Secondaries;
 use crate::secondary::{Place, Sealing, Taken};
+use crate::shard::Shard;
 use alloc::vec::Vec;
 use base::{BLOCK, BlockSet, DeviceId, Epoch, GroupId, Lsn, Mutant, Time, mutant};
 use seam::{Buf, Change, Effect, Effects, Forgotten, Note, UnitStore};
@@ -23,61 +24,82 @@ use zerocopy::IntoBytes;
 /// frames again.
 pub const GAP: &str = "a gap in the stream of replicated writes";
 
-impl<S: UnitStore> Mirror<S> {
-    /// Takes a write of the stream.
-    pub fn replicate_in(
+impl Secondaries {
+    /// Takes a write of the stream. Returns false if that gives the loop nothing to do.
+    pub(crate) fn replicate_in<S: UnitStore>(
         &mut self,
-        now: Time,
+        shard: &mut Shard<S>,
         link: PeerLink,
         from: DeviceId,
         m: &Replicate,
         body: Body,
         out: &mut Effects,
-    ) {
+    ) -> bool {
         let (group, lsn) = (m.group, m.lsn);
         let old = mutant::on(Mutant::ReplicaEpoch).then_some(Status::Stale);
-        if let Err(status) = self.replicas.check_leader(from, group, m.epoch)
+        if let Err(status) = shard.replicas.check_leader(from, group, m.epoch)
             && Some(status) != old
         {
-            out.note(Note::StaleEpoch { group, have: self.replicas.epoch_of(group), got: m.epoch });
-            return answer(link, replicated(m, status, self.known.sender()), out);
+            out.note(Note::StaleEpoch {
+                group,
+                have: shard.replicas.epoch_of(group),
+                got: m.epoch,
+            });
+            answer(link, replicated(m, status, shard.known.sender()), out);
+            return false;
         }
         let UnitRange { unit, at, len } = m.range;
         let fits = fits::<1>(at, len) && is_whole(m, body.data.len());
-        let replica = self.replicas.get_mut(group).expect("checked");
+        let replica = shard.replicas.get_mut(group).expect("checked");
         match replica.secondary().map(|s| s.place(m)) {
             Some(Place::Early) => {
-                return answer(link, replicated(m, Status::Behind, self.known.sender()), out);
+                answer(link, replicated(m, Status::Behind, shard.known.sender()), out);
+                return false;
             }
-            Some(Place::Again) => return self.replicate_again(link, m, out),
-            Some(Place::Gap) => return close_at_gap(link, out),
-            Some(Place::Next) if !fits => return close_at_gap(link, out),
+            Some(Place::Again) => {
+                self.replicate_again(shard, link, m, out);
+                return false;
+            }
+            Some(Place::Gap) => {
+                close_at_gap(link, out);
+                return false;
+            }
+            Some(Place::Next) if !fits => {
+                close_at_gap(link, out);
+                return false;
+            }
             Some(Place::Next) | None => {}
         }
-        let key = self.ops.insert(Op::of_stream(m, link, body));
+        let key = shard.ops.insert(Op::of_stream(m, link, body));
         if let Role::Secondary(secondary) = &mut replica.role {
-            if secondary.commit(m.commit, self.store.survives()) {
-                self.untold.clean(group);
+            if secondary.commit(m.commit, shard.store.survives()) {
+                shard.unsent.clean(group);
             }
-            let blocks = self.store.keeps_data().then(|| BlockSet::touching(at, len));
+            let blocks = shard.store.keeps_data().then(|| BlockSet::touching(at, len));
             secondary.take(lsn, key, blocks.map(|b| (unit, b)), &mut replica.record.dirty);
         }
-        self.replicas.queue(&mut self.ops, key);
-        self.pump(now, out);
+        shard.replicas.queue(&mut shard.ops, key);
+        true
     }
 
     /// Takes a write that arrives a second time because its link broke. Answers it now, or when it
     /// is durable.
-    fn replicate_again(&mut self, link: PeerLink, m: &Replicate, out: &mut Effects) {
-        match self.replicas.secondary_mut(m.group).expect("checked").taken(m.lsn) {
+    fn replicate_again<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        link: PeerLink,
+        m: &Replicate,
+        out: &mut Effects,
+    ) {
+        match shard.replicas.secondary_mut(m.group).expect("checked").taken(m.lsn) {
             Taken::Runs(key) => {
-                let op = self.ops.get_mut(key).expect("an operation that runs lives");
+                let op = shard.ops.get_mut(key).expect("an operation that runs lives");
                 if let Work::Stream(streamed) = &mut op.work {
-                    streamed.asker = Asker { link, op: m.op };
+                    streamed.requester = Requester { link, op: m.op };
                 }
             }
             Taken::Over(status) => {
-                answer(link, replicated(m, status, self.known.sender()), out);
+                answer(link, replicated(m, status, shard.known.sender()), out);
             }
         }
     }
@@ -85,50 +107,59 @@ impl<S: UnitStore> Mirror<S> {
     /// Ends a replicated write, and answers it: it is durable here, or it was refused. A write is
     /// refused, and changes nothing, when there is no space, or when a block that it would
     /// overwrite in part is damaged.
-    pub(crate) fn end_replicated(
+    pub(crate) fn end_replicated<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         now: Time,
         key: u64,
         status: Status,
         out: &mut Effects,
     ) {
-        let op = self.ops.get(key).expect("the operation lives");
+        let op = shard.ops.get(key).expect("the operation lives");
         let (group, lsn) = (op.group, op.lsn);
-        let asker = match op.work {
-            Work::Stream(Streamed { asker, .. }) => Some(asker),
+        let requester = match op.work {
+            Work::Stream(Streamed { requester, .. }) => Some(requester),
             _ => None,
         };
-        self.discard_op(key);
-        self.replicas.unlock(&mut self.ops, group, key);
-        if let Some(secondary) = self.replicas.secondary_mut(group) {
+        shard.discard_op(key);
+        shard.replicas.unlock(&mut shard.ops, group, key);
+        if let Some(secondary) = shard.replicas.secondary_mut(group) {
             secondary.end(lsn, status);
         }
-        if let Some(Asker { link, op: name }) = asker {
-            let epoch = self.replicas.epoch_of(group);
+        if let Some(Requester { link, op: name }) = requester {
+            let epoch = shard.replicas.epoch_of(group);
             answer(
                 link,
-                Replicated { status, op: name, group, epoch, lsn, sender: self.known.sender() },
+                Replicated { status, op: name, group, epoch, lsn, sender: shard.known.sender() },
                 out,
             );
         }
-        self.answer_asked(group, out);
-        self.wipe_if_idle(now, group);
+        self.answer_asked(shard, group, out);
+        self.wipe_if_idle(shard, now, group);
     }
 
     /// Takes a commit point.
-    pub fn commit_in(&mut self, from: DeviceId, m: &Commit) {
+    pub(crate) fn commit_in<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        from: DeviceId,
+        m: &Commit,
+    ) {
         let group = m.group;
-        if self.replicas.check_leader(from, group, m.epoch).is_ok()
-            && let Some(secondary) = self.replicas.secondary_mut(group)
-            && secondary.commit(m.commit, self.store.survives())
+        if shard.replicas.check_leader(from, group, m.epoch).is_ok()
+            && let Some(secondary) = shard.replicas.secondary_mut(group)
+            && secondary.commit(m.commit, shard.store.survives())
         {
-            self.untold.clean(group);
+            shard.unsent.clean(group);
         }
     }
 
+    // ---- the sync ----
+
     /// Takes the primary's question for this replica's state.
-    pub fn sync_start_in(
+    pub(crate) fn sync_start_in<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         link: PeerLink,
         from: DeviceId,
         m: &SyncStart,
@@ -136,34 +167,39 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let group = m.group;
-        if let Err(status) = self.replicas.check_leader(from, group, m.epoch) {
+        if let Err(status) = shard.replicas.check_leader(from, group, m.epoch) {
             return answer(
                 link,
-                state(m.question, group, m.epoch, status, self.known.sender()),
+                state(m.question, group, m.epoch, status, shard.known.sender()),
                 out,
             );
         }
         let Some(list) = records::read::<Executed>(body) else { return };
-        let replica = self.replicas.get_mut(group).expect("checked");
+        let replica = shard.replicas.get_mut(group).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         secondary.ask(link, m, from_records(list, &mut 0), &mut replica.record.dirty);
         // Copies may include writes that the primary has forgotten.
-        self.history.take_forgotten(&mut self.store, group, list);
-        self.answer_asked(group, out);
+        shard.history.take_forgotten(&mut shard.store, group, list);
+        self.answer_asked(shard, group, out);
     }
 
     /// Sends this replica's state, if the primary has asked for it and everything before the
     /// question is done.
-    pub(crate) fn answer_asked(&mut self, group: GroupId, out: &mut Effects) {
-        let Some(secondary) = self.replicas.secondary_mut(group) else { return };
+    pub(crate) fn answer_asked<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        group: GroupId,
+        out: &mut Effects,
+    ) {
+        let Some(secondary) = shard.replicas.secondary_mut(group) else { return };
         if !secondary.is_asked() {
             return;
         }
-        let seals = self.jobs.seals(group);
+        let seals = shard.jobs.seals(group);
         if let Some((link, asked)) = secondary.take_question(seals) {
-            let sender = self.known.sender();
+            let sender = shard.known.sender();
             let state = state(asked.question, group, asked.epoch, Status::Ok, sender);
-            self.send_state(link, state, asked.all, asked.joiner, out);
+            self.send_state(shard, link, state, asked.all, asked.joiner, out);
         }
     }
 
@@ -171,8 +207,9 @@ impl<S: UnitStore> Mirror<S> {
     /// doesn't know what may differ sends all that it holds; likewise if `all` is asked for. A
     /// joiner sends no list then, because it will be told to delete what it holds; while it stalls
     /// it is asked again and again.
-    fn send_state(
+    fn send_state<S: UnitStore>(
         &self,
+        shard: &Shard<S>,
         link: PeerLink,
         state: SyncState,
         all: bool,
@@ -180,20 +217,20 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let group = state.group;
-        let record = &self.replicas.of(group).record;
+        let record = &shard.replicas.of(group).record;
         let mut list: Vec<UnitBlocks> =
             record.dirty.iter().map(|(unit, blocks)| UnitBlocks::new(unit, blocks)).collect();
         let any = record.all_dirty || all;
         if any && joiner {
             list.clear();
         } else if any {
-            let units = self.store.units(group).into_iter();
-            list.extend(units.map(|u| UnitBlocks::new(u, self.store.valid(group, u))));
+            let units = shard.store.units(group).into_iter();
+            list.extend(units.map(|u| UnitBlocks::new(u, shard.store.valid(group, u))));
         }
-        let empty = list.is_empty() && self.store.is_empty(group);
+        let empty = list.is_empty() && shard.store.is_empty(group);
         let all = record.all_dirty || any && joiner;
         let state = SyncState { base: record.base, all, empty, ..state };
-        let most = (self.limits.frame_body as usize / size_of::<UnitBlocks>()).max(1);
+        let most = (shard.limits.frame_body as usize / size_of::<UnitBlocks>()).max(1);
         let mut pages = list.chunks(most).peekable();
         loop {
             let page = pages.next().unwrap_or(&[]);
@@ -206,36 +243,42 @@ impl<S: UnitStore> Mirror<S> {
         }
     }
 
-    /// Takes the primary's order to delete everything and to start from nothing.
-    pub fn sync_wipe_in(
+    /// Takes the primary's order to delete everything and to start from nothing. Returns false if
+    /// that gives the loop nothing to do.
+    pub(crate) fn sync_wipe_in<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         now: Time,
         link: PeerLink,
         from: DeviceId,
         m: &SyncWipe,
         out: &mut Effects,
-    ) {
+    ) -> bool {
         let SyncWipe { question, group, epoch } = *m;
-        if let Err(status) = self.replicas.check_leader(from, group, epoch) {
-            return answer(link, state(question, group, epoch, status, self.known.sender()), out);
+        if let Err(status) = shard.replicas.check_leader(from, group, epoch) {
+            answer(link, state(question, group, epoch, status, shard.known.sender()), out);
+            return false;
         }
-        let replica = self.replicas.get_mut(group).expect("checked");
+        let replica = shard.replicas.get_mut(group).expect("checked");
         // A deletion can't be undone, so an MDM has to have said that this copy is not in sync.
-        if replica.config.in_sync.contains(&self.me) || self.known.is_unsure(group) {
-            return answer(
-                link,
-                state(question, group, epoch, Status::Behind, self.known.sender()),
-                out,
-            );
+        if replica.config.in_sync.contains(&shard.me) || shard.known.is_unsure(group) {
+            let answered = state(question, group, epoch, Status::Behind, shard.known.sender());
+            answer(link, answered, out);
+            return false;
         }
         replica.secondary().expect("checked").order_wipe(link, question);
-        self.wipe_if_idle(now, group);
-        self.pump(now, out);
+        self.wipe_if_idle(shard, now, group);
+        true
     }
 
     /// Deletes the content if the primary has asked for that and no job runs.
-    pub(crate) fn wipe_if_idle(&mut self, now: Time, group: GroupId) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+    pub(crate) fn wipe_if_idle<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        group: GroupId,
+    ) {
+        let Some(replica) = shard.replicas.get_mut(group) else { return };
         if replica.local > 0 || !replica.locks.is_empty() || replica.next.is_some() {
             return;
         }
@@ -243,46 +286,49 @@ impl<S: UnitStore> Mirror<S> {
         let Some(secondary) = replica.secondary() else { return };
         let Some((link, question)) = secondary.take_wipe() else { return };
         let wait = Waiting::Wipe { epoch, question, link };
-        if self.jobs.joins(group, wait) {
+        if shard.jobs.joins(group, wait) {
             return;
         }
         secondary.clear_uncertain();
         replica.record.clean();
         replica.record.executed.clear();
         replica.record.base = Epoch(0);
-        self.jobs.change_first(&mut self.store, now, group, alloc::vec![Change::Wipe], wait);
+        shard.jobs.change_first(&mut shard.store, now, group, alloc::vec![Change::Wipe], wait);
     }
 
     /// Answers with the empty state, because the deletion is durable.
-    pub(crate) fn wiped(
+    pub(crate) fn wiped<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         group: GroupId,
         (question, epoch): (u64, Epoch),
         link: PeerLink,
         out: &mut Effects,
     ) {
-        if self.replicas.of(group).config.epoch == epoch {
-            let state = state(question, group, epoch, Status::Ok, self.known.sender());
-            self.send_state(link, state, false, true, out);
+        if shard.replicas.of(group).config.epoch == epoch {
+            let state = state(question, group, epoch, Status::Ok, shard.known.sender());
+            self.send_state(shard, link, state, false, true, out);
         }
     }
 
     /// Takes a seal: if `lsn` is the last one that arrived, this replica is equal to the primary.
-    pub fn seal_in(
+    /// Returns false if that gives the loop nothing to do.
+    pub(crate) fn seal_in<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         now: Time,
-        link: PeerLink,
-        from: DeviceId,
+        (link, from): (PeerLink, DeviceId),
         m: &Seal,
         body: &Buf,
         out: &mut Effects,
-    ) {
+    ) -> bool {
         let (group, lsn) = (m.group, m.lsn);
-        let leads = self.replicas.check_leader(from, group, m.epoch);
+        let leads = shard.replicas.check_leader(from, group, m.epoch);
         let (Ok(()), Some(list)) = (leads, records::read::<Executed>(body)) else {
-            return answer(link, confirmation(*m, Status::Stale, self.known.sender()), out);
+            answer(link, confirmation(*m, Status::Stale, shard.known.sender()), out);
+            return false;
         };
-        let replica = self.replicas.get_mut(group).expect("checked");
+        let replica = shard.replicas.get_mut(group).expect("checked");
         let Role::Secondary(secondary) = &mut replica.role else { unreachable!("checked") };
         let status = match secondary.sealing(lsn) {
             Sealing::Begin => None,
@@ -290,48 +336,51 @@ impl<S: UnitStore> Mirror<S> {
             Sealing::Behind => Some(Status::Behind),
         };
         if let Some(status) = status {
-            return answer(link, confirmation(*m, status, self.known.sender()), out);
+            answer(link, confirmation(*m, status, shard.known.sender()), out);
+            return false;
         }
         let epoch = replica.config.epoch;
         let wait = Waiting::Seal { epoch, lsn, link };
-        if self.jobs.joins(group, wait) {
-            return;
+        if shard.jobs.joins(group, wait) {
+            return false;
         }
         secondary.clear_uncertain();
         replica.record.clean();
         // Beside a second in-sync replica, no replica records what a joiner misses from here on if
         // it is not admitted. So its base must not suggest that it could come back for only that.
-        let beside = !replica.config.in_sync.contains(&self.me) && replica.config.in_sync.len() > 1;
+        let beside =
+            !replica.config.in_sync.contains(&shard.me) && replica.config.in_sync.len() > 1;
         let base = if beside { Epoch(0) } else { epoch };
         replica.record.base = base;
         let executed = &mut replica.record.executed;
-        *executed = from_records(list, self.history.noted());
+        *executed = from_records(list, shard.history.noted());
         // The list is as long as at the primary. Entries that have no room here are forgotten
         // before the rest is listed.
         let mut dropped = Forgotten::new(Forgotten::MOST);
-        executed.bound(self.limits.executed_group as usize, group, &mut dropped);
+        executed.bound(shard.limits.executed_group as usize, group, &mut dropped);
         let mut changes = alloc::vec![Change::CleanAll, Change::Base(base)];
-        if self.store.survives() {
+        if shard.store.survives() {
             changes.push(Change::Executed(executed.entries()));
         }
-        self.history.take_forgotten(&mut self.store, group, list);
-        self.history.forget(&mut self.store, group, dropped.entries(group));
-        self.history.bound_lists(&mut self.replicas, group, &self.limits);
-        self.jobs.change_first(&mut self.store, now, group, changes, wait);
-        self.pump(now, out);
+        shard.history.take_forgotten(&mut shard.store, group, list);
+        shard.history.forget(&mut shard.store, group, dropped.entries(group));
+        shard.history.bound_lists(&mut shard.replicas, group, &shard.limits);
+        shard.jobs.change_first(&mut shard.store, now, group, changes, wait);
+        true
     }
 
     /// Handles a seal that is durable. From now on this replica counts as equal, unless the primary
     /// has asked for its state since. Then the stream begins again, and another seal ends it.
-    pub(crate) fn sealed(
+    pub(crate) fn sealed<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         group: GroupId,
         epoch: Epoch,
         lsn: Lsn,
         link: PeerLink,
         out: &mut Effects,
     ) {
-        let Some(replica) = self.replicas.get_mut(group) else { return };
+        let Some(replica) = shard.replicas.get_mut(group) else { return };
         let Role::Secondary(secondary) = &mut replica.role else { return };
         if replica.config.epoch != epoch {
             return;
@@ -339,7 +388,7 @@ impl<S: UnitStore> Mirror<S> {
         let Some(peer) = secondary.seal(lsn) else { return };
         out.note(Note::Sealed { group, peer, lsn });
         let seal = Seal { group, epoch, lsn };
-        answer(link, confirmation(seal, Status::Ok, self.known.sender()), out);
+        answer(link, confirmation(seal, Status::Ok, shard.known.sender()), out);
     }
 }
 
@@ -389,26 +438,11 @@ fn answer(link: PeerLink, message: impl Into<Header>, out: &mut Effects) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use seam::ClientWrite;
 
     #[test]
     fn a_body_is_what_flags_and_range_say() {
         let range = UnitRange { len: BLOCK, ..UnitRange::default() };
-        let write = Replicate {
-            op: 1,
-            group: GroupId(1),
-            epoch: Epoch(1),
-            lsn: Lsn(1),
-            commit: Lsn(0),
-            range,
-            client: ClientWrite::default(),
-            skipped: 0,
-            fresh: false,
-            zero: false,
-            yields: false,
-            lost: false,
-            copy: false,
-        };
+        let write = Replicate::new(1, GroupId(1), Epoch(1), Lsn(1), range);
         let whole = BLOCK as usize;
         assert!(is_whole(&write, whole) && !is_whole(&write, 0) && !is_whole(&write, 512));
         let zero = Replicate { zero: true, ..write };

@@ -1,4 +1,4 @@
-//! The times that the shard's groups wait for, and the groups in which joiners are filled.
+//! When the shard's groups repeat their questions, and the groups in which joiners are filled.
 //!
 //! Invariant: a group whose configuration has ended is in none of the sets. [`Timers::stop`]
 //! removes it.
@@ -12,8 +12,6 @@ use base::{GroupId, Time};
 pub(crate) struct Timers {
     /// Groups whose sync will repeat its question, and when.
     asking: BTreeMap<GroupId, Time>,
-    /// Groups that wait for the end of leases that this device has granted, each with that time.
-    grace: BTreeMap<GroupId, Time>,
     /// Groups in which this device fills a joiner.
     joining: BTreeSet<GroupId>,
 }
@@ -22,17 +20,18 @@ impl Timers {
     /// Drops everything about a group whose configuration ends.
     pub(crate) fn stop(&mut self, group: GroupId) {
         self.asking.remove(&group);
-        self.grace.remove(&group);
         self.joining.remove(&group);
     }
 
-    /// Returns the earliest of the times.
+    /// Returns true if no group waits for an answer.
     #[inline]
+    pub(crate) fn none_ask(&self) -> bool {
+        self.asking.is_empty()
+    }
+
+    /// Returns when the next question is due.
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        if self.asking.is_empty() && self.grace.is_empty() {
-            return None; // as a rule
-        }
-        self.asking.values().chain(self.grace.values()).min().copied()
+        self.asking.values().min().copied()
     }
 
     // ---- questions ----
@@ -50,28 +49,6 @@ impl Timers {
     /// Returns the groups whose questions are due.
     pub(crate) fn to_ask(&self, now: Time) -> Vec<GroupId> {
         self.asking.iter().filter(|(_, at)| **at <= now).map(|(group, _)| *group).collect()
-    }
-
-    // ---- leases that were granted ----
-
-    /// Makes the group wait until this time. Returns true if it did not wait before.
-    pub(crate) fn wait_grace(&mut self, group: GroupId, until: Time) -> bool {
-        self.grace.insert(group, until).is_none()
-    }
-
-    /// Ends the group's wait for leases.
-    pub(crate) fn end_grace(&mut self, group: GroupId) {
-        self.grace.remove(&group);
-    }
-
-    /// Returns the groups that wait for leases.
-    pub(crate) fn in_grace(&self) -> Vec<GroupId> {
-        self.grace.keys().copied().collect()
-    }
-
-    /// Returns true if such a wait is over.
-    pub(crate) fn is_grace_over(&self, now: Time) -> bool {
-        self.grace.values().any(|until| *until <= now)
     }
 
     // ---- joiners ----
@@ -98,12 +75,10 @@ mod tests {
         timers.ask_at(a, Time(30));
         timers.ask_at(b, Time(20));
         timers.join(a);
-        assert!(timers.wait_grace(a, Time(10)) && !timers.wait_grace(a, Time(15)));
-        assert_eq!((timers.wake_at(), timers.to_ask(Time(20))), (Some(Time(15)), [b].into()));
-        assert!(!timers.is_grace_over(Time(14)) && timers.is_grace_over(Time(15)));
+        assert_eq!((timers.wake_at(), timers.to_ask(Time(20))), (Some(Time(20)), [b].into()));
         timers.stop(a);
         assert_eq!((timers.wake_at(), timers.joining().count()), (Some(Time(20)), 0));
         timers.ask_no_more(b);
-        assert_eq!((timers.wake_at(), timers.in_grace().len()), (None, 0));
+        assert_eq!(timers.wake_at(), None);
     }
 }

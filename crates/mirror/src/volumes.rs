@@ -1,12 +1,10 @@
 //! The volumes that exist. The data of a deleted volume is dropped (rule R9). The data of a volume
 //! that only lost MDMs knew is kept, because it is not known whether the volume was deleted.
 
-use crate::mirror::Mirror;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{Time, VolumeId};
+use base::VolumeId;
 use core::ops::Range;
-use seam::{Effects, Note, UnitStore};
 
 /// The volumes of a map.
 #[derive(Clone, Debug, Default)]
@@ -25,23 +23,6 @@ impl Volumes {
         volume < self.next
             && !self.live.contains(&volume)
             && !self.unknown.iter().any(|range| range.contains(&volume))
-    }
-}
-
-impl<S: UnitStore> Mirror<S> {
-    /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
-    pub fn set_volumes(&mut self, now: Time, volumes: Volumes, out: &mut Effects) {
-        self.known.take_volumes(volumes);
-        let mut stored: Vec<VolumeId> = self.store.volumes();
-        stored.retain(|volume| self.known.is_gone(*volume));
-        for volume in stored {
-            self.replicas.drop_volume(volume);
-            let bytes = self.store.drop_volume(volume);
-            if bytes > 0 {
-                out.note(Note::Dropped { volume, bytes });
-            }
-            self.end_repairs(now, volume, out);
-        }
     }
 }
 

@@ -2,68 +2,52 @@
 //! repeated questions, and the devices that this one suspects (R12). The owner proposes to the MDM
 //! to remove those.
 
+use crate::flows::Flows;
 use crate::mirror::Mirror;
-use crate::replica::{Primary, Role};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::{DeviceId, Duration, GroupId, Time};
+use base::{DeviceId, Duration, Time};
 use seam::{Effects, UnitStore};
 use wire::PeerLink;
 use wire::message::{Beacon, Grant, Sender};
 
 impl<S: UnitStore> Mirror<S> {
-    /// Returns the groups in which a new replica is being filled while another one is out of sync,
-    /// with the bytes that are still to be copied and the bytes that the other one lacks.
-    pub fn moves(&self) -> Vec<(GroupId, u64, u64)> {
-        let told = |group: GroupId| {
-            let r = self.replicas.get(group)?;
-            let Role::Primary(Primary { sync: Some(sync), .. }) = &r.role else { return None };
-            let begun = sync.joiner.is_some()
-                && sync.has_begun()
-                && r.is_only_in_sync()
-                && r.config.replicas.len() > 2;
-            let missed = if r.record.all_dirty { u64::MAX } else { r.record.dirty.bytes() };
-            begun.then(|| (group, sync.todo.bytes(), missed))
-        };
-        self.timers.joining().filter_map(told).collect()
-    }
-
     /// Does what is due. Call it at `wake_at`, and after a new map.
     pub fn tick(&mut self, now: Time, out: &mut Effects) {
         self.send_beacons(now, out);
-        self.ask_again(now, out);
-        if self.timers.is_grace_over(now) {
+        self.flows.peers.ask_again(&mut self.shard, now, out);
+        if self.flows.epochs.is_grace_over(now) {
             self.try_waiting(now, out);
         }
-        self.scrub(now);
+        self.flows.scrub.go_on(&mut self.shard, now);
         self.pump(now, out);
     }
 
     /// Sends the beacons that are due, and before them the commit points.
     fn send_beacons(&mut self, now: Time, out: &mut Effects) {
         let mut due = Vec::new();
-        self.leases.due(now, |device| due.push(device));
+        self.shard.leases.due(now, |device| due.push(device));
         if due.is_empty() {
             return;
         }
-        self.untold.tell_commits(&mut self.replicas, &self.windows, out);
-        self.untold.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
-        self.fetch_again(now, None, out);
-        self.cut_standing(now, out);
-        self.gaps.drop_zeros();
-        let beacon = Beacon { sender: self.known.sender(), sent: now };
+        self.shard.unsent.tell_commits(&mut self.shard.replicas, &self.shard.windows, out);
+        self.shard.tell_clean();
+        self.flows.repairs.fetch_again(&self.shard, now, None, out);
+        self.flows.peers.cut_stalled(&mut self.shard, now, out);
+        self.flows.clients.gaps.drop_zeros();
+        let beacon = Beacon { sender: self.shard.known.sender(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their
         // order.
-        let links = due.into_iter().filter_map(|device| self.windows.link(device));
+        let links = due.into_iter().filter_map(|device| self.shard.windows.link(device));
         links.for_each(|link| out.send_first(link.id, link.frame(beacon, &[])));
     }
 
     /// Acts on a new map, after it was taken over: groups may not have to wait for leases any more.
     pub fn map_changed(&mut self, now: Time, out: &mut Effects) {
         self.try_waiting(now, out);
-        if self.leases.count_early() {
-            self.replicas.unpark_all(&mut self.ops);
+        if self.shard.leases.count_early() {
+            self.shard.replicas.retry_all(&mut self.shard.ops);
         }
         self.tick(now, out); // pumps
     }
@@ -81,15 +65,20 @@ impl<S: UnitStore> Mirror<S> {
     #[inline]
     fn due_at(&self) -> Time {
         let time = |at: Option<Time>| at.unwrap_or(Time::NEVER);
-        let clock = time(self.leases.wake_at()).min(time(self.scrub.wake_at()));
-        clock.min(time(self.copies.wake_at())).min(time(self.timers.wake_at()))
+        let Flows { peers, secondaries, epochs, scrub, .. } = &self.flows;
+        let clock = time(self.shard.leases.wake_at()).min(time(scrub.wake_at()));
+        let copies = time(peers.copies.wake_at()).min(time(secondaries.arrivals.wake_at()));
+        let due = clock.min(copies);
+        if peers.timers.none_ask() && epochs.none_wait() {
+            return due; // as a rule
+        }
+        due.min(time(peers.timers.wake_at())).min(time(epochs.wake_at()))
     }
 
     /// Activates the groups that need not wait for leases any more.
-    pub(crate) fn try_waiting(&mut self, now: Time, out: &mut Effects) {
-        for group in self.timers.in_grace() {
-            self.activate(now, group, out);
-        }
+    fn try_waiting(&mut self, now: Time, out: &mut Effects) {
+        let Flows { epochs, peers, .. } = &mut self.flows;
+        epochs.try_waiting(&mut self.shard, peers, now, out);
     }
 
     /// Sets the devices that are needed. Beacons also go to `candidates`: devices that may come
@@ -100,14 +89,16 @@ impl<S: UnitStore> Mirror<S> {
         needed: &BTreeSet<DeviceId>,
         candidates: &BTreeSet<DeviceId>,
     ) {
-        self.leases.need(now, &needed.union(candidates).copied().collect());
-        self.failures.need(needed);
+        self.shard.leases.need(now, &needed.union(candidates).copied().collect());
+        self.shard.failures.need(needed);
     }
 
     /// Returns true once after joiners have become ready to be admitted.
     pub fn take_ready_to_admit(&mut self) -> bool {
-        self.untold.take_ready_to_admit()
+        core::mem::take(&mut self.flows.peers.ready_to_admit)
     }
+
+    // ---- leases ----
 
     /// Takes a beacon: a primary asks for a lease, on the link that it dialled.
     pub fn beacon_in(
@@ -119,45 +110,50 @@ impl<S: UnitStore> Mirror<S> {
         out: &mut Effects,
     ) {
         let Sender { incarnation: life, map } = beacon.sender;
-        self.untold.tell_clean(&mut self.replicas, &self.ops, &mut self.store);
-        self.scrub.heard(from, link);
+        self.shard.tell_clean();
+        self.flows.scrub.heard(from, link);
         self.heard(now, from, beacon.sender, out);
-        if !self.known.knows_life(from, life) || !self.leases.grant(now, from, life, map) {
+        if !self.shard.known.knows_life(from, life)
+            || !self.shard.leases.grant(now, from, life, map)
+        {
             return;
         }
-        let grant = Grant { sender: self.known.granter(), sent: beacon.sent };
+        let grant = Grant { sender: self.shard.known.granter(), sent: beacon.sent };
         out.send_first(link.id, link.frame(grant, &[]));
     }
 
     /// Takes a grant.
     pub fn grant_in(&mut self, now: Time, from: DeviceId, m: &Grant, out: &mut Effects) {
         self.heard(now, from, m.sender, out);
-        self.leases.granted(now, from, m.sent, m.sender.map, self.known.map());
-        self.replicas.unpark_all(&mut self.ops);
+        self.shard.leases.granted(now, from, m.sent, m.sender.map, self.shard.known.map());
+        self.shard.replicas.retry_all(&mut self.shard.ops);
         self.pump(now, out);
     }
 
     /// Records the map version that an incarnation of another device has named in a frame.
     pub fn heard(&mut self, now: Time, from: DeviceId, sender: Sender, out: &mut Effects) {
         let Sender { incarnation: life, map } = sender;
-        if self.known.knows_life(from, life) && self.leases.heard(now, from, life, map) {
+        if self.shard.known.knows_life(from, life) && self.shard.leases.heard(now, from, life, map)
+        {
             self.try_waiting(now, out);
             self.pump(now, out);
         }
     }
 
+    // ---- failures ----
+
     /// Returns the devices that took at least `floor` recently, as seen from here: this one by its
     /// own jobs, others by the time between a beacon and its grant. Devices without a recent
     /// measurement are left out.
     pub fn slow(&mut self, now: Time, floor: Duration) -> Vec<(DeviceId, Duration)> {
-        let own = self.jobs.took(now).map(|took| (self.me, took));
-        let all = own.into_iter().chain(self.leases.round_trips(now));
+        let own = self.shard.jobs.took(now).map(|took| (self.shard.me, took));
+        let all = own.into_iter().chain(self.shard.leases.round_trips(now));
         all.filter(|(_, took)| *took >= floor).collect()
     }
 
     /// Returns for how long none of this device's jobs has ended while some are running.
-    pub fn stands(&self, now: Time) -> Duration {
-        self.jobs.stands(now)
+    pub fn stalled_for(&self, now: Time) -> Duration {
+        self.shard.jobs.stalled_for(now)
     }
 
     /// Returns the devices that this one suspects: those that have not answered for twice the MDM's
@@ -165,6 +161,6 @@ impl<S: UnitStore> Mirror<S> {
     /// there or here. The MDM sees all devices and decides about silence first; these suspicions
     /// are for what it can't see.
     pub fn suspects(&self, now: Time) -> BTreeSet<DeviceId> {
-        self.leases.silent(now).chain(self.failures.accused()).collect()
+        self.shard.leases.silent(now).chain(self.shard.failures.accused()).collect()
     }
 }

@@ -15,7 +15,7 @@ use std::panic::catch_unwind;
 /// Returns the test that must fail with this mutant.
 fn test_of(mutant: Mutant) -> fn() {
     match mutant {
-        Mutant::MendUnmarked => trio::a_settle_that_mends_its_leader_marks_what_others_may_lack,
+        Mutant::MendUnmarked => trio::a_settle_that_repairs_its_leader_marks_what_others_may_lack,
         Mutant::AnswerAtOnce => {
             window::a_joiner_takes_no_more_before_it_has_written_what_it_was_sent
         }

@@ -34,12 +34,12 @@ mod lengths;
 mod links;
 mod maps;
 mod moved;
-mod older;
 mod peers;
 mod recovery;
+mod refused_servers;
+mod replaced;
 mod reports;
 mod startup;
-mod turned_away;
 mod verdicts;
 mod watch;
 mod work;
@@ -66,8 +66,8 @@ use links::Links;
 use maps::Maps;
 use moved::Moved;
 use peers::Peers;
+use refused_servers::RefusedServers;
 use reports::Reports;
-use turned_away::TurnedAways;
 use watch::Watch;
 
 /// Why and how this MDM stopped.
@@ -91,7 +91,7 @@ pub struct Mdm {
     maps: Maps,
     watch: Watch,
     reports: Reports,
-    turned_away: TurnedAways,
+    refused_servers: RefusedServers,
     dials: Dials,
     /// This MDM's incarnation, drawn at random when it begins to serve.
     life: Incarnation,
@@ -114,7 +114,7 @@ impl Mdm {
             maps: Maps::default(),
             watch: Watch::new(limits),
             reports: Reports::default(),
-            turned_away: TurnedAways::default(),
+            refused_servers: RefusedServers::default(),
             dials: Dials::default(),
             life: Incarnation(0),
             undecided: true,
@@ -241,7 +241,6 @@ impl Mdm {
         if self.journal.consensus().is_some() {
             let place = (&self.config, &mut self.dials);
             self.peers.keep(now, &mut self.journal, place, out);
-            self.peers.announce(&self.journal, &self.links, out);
             self.journal.tick(now, serves);
         }
         if serves {
@@ -284,6 +283,7 @@ impl Node for Mdm {
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
         self.advance(out);
+        self.peers.announce(&self.journal, &self.links, out);
         if self.journal.may_propose() {
             self.propose(now, out);
             self.advance(out);
@@ -293,7 +293,7 @@ impl Node for Mdm {
         if core::mem::replace(&mut self.undecided, undecided) && !undecided {
             self.settle_hellos(out);
         }
-        self.let_out(now, out);
+        self.send_committed(now, out);
         self.journal.write(out);
     }
 

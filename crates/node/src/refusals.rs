@@ -58,6 +58,9 @@ impl From<&'static str> for Reason {
 /// Reason for closing a link whose peer does not answer.
 pub const MUTE: &str = "it does not answer: its process hangs, or its host was restarted";
 
+/// Reason for closing a link whose peer sends a second welcome.
+pub const TWICE: &str = "welcomed twice";
+
 /// Note of a data server that refuses a hello.
 pub const HELLO: &str = "a hello was refused";
 

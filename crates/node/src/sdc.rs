@@ -45,7 +45,7 @@ use seam::{
 };
 
 pub use framer::SdcFramer;
-pub use nbd::NbdGrown;
+pub use nbd::NbdLengths;
 
 /// The port of NBD clients.
 pub const NBD: Port = Port::Target(0);
@@ -100,7 +100,7 @@ pub struct ListLengths {
     /// Operations of all requests.
     pub ops: usize,
     /// Lists of NBD connections.
-    pub nbd: NbdGrown,
+    pub nbd: NbdLengths,
 }
 
 /// A data client.
@@ -156,24 +156,24 @@ impl Sdc {
     }
 
     /// Returns how long the lists are that programs and NBD clients make grow.
-    pub fn grown(&self) -> ListLengths {
+    pub fn list_lengths(&self) -> ListLengths {
         ListLengths {
             requests: self.client.outstanding(),
             writes: self.client.writes(),
             ops: self.client.ops(),
-            nbd: self.nbd.grown(),
+            nbd: self.nbd.list_lengths(),
         }
     }
 
     /// Returns how long they may be (`docs/internals/limits.md`).
-    pub fn may_grow(&self) -> ListLengths {
+    pub fn list_bounds(&self) -> ListLengths {
         let limits = &self.config.limits;
         let requests = limits.sdc_requests as usize;
         ListLengths {
             requests,
             writes: requests - requests / 4,
             ops: requests * 3,
-            nbd: self.nbd.may_grow(limits),
+            nbd: self.nbd.list_bounds(limits),
         }
     }
 

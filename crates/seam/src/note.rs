@@ -168,7 +168,7 @@ pub enum Note {
         device: DeviceId,
     },
     /// A device has become larger, and all of it is in use.
-    ListLengths {
+    Grown {
         /// The device.
         device: DeviceId,
         /// Bytes before.

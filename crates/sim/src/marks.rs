@@ -22,7 +22,7 @@ pub const NOTES: &[&str] = &[
     "Deduped",
     "OldSession",
     "Full",
-    "ListLengths",
+    "Grown",
     "Dropped",
     "Discarded",
     "DeviceDown",

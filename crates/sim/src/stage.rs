@@ -168,7 +168,7 @@ const TUNING: Tuning = Tuning {
     cached_pages: 2,
     dirty_units: 64,
     executed: 96,
-    sweep: 8,
+    sweep: 1,
 };
 /// Delay in ms before a server that gave up its device starts again: (lowest, highest).
 const AGAIN_MS: (u64, u64) = (1, 300);

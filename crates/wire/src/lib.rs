@@ -20,7 +20,7 @@ pub mod records;
 
 pub use frame::{Body, PeerFramer, body_ok, control_frame, frame, parse};
 pub use header::{Header, Kind, Status};
-pub use link::{HANDSHAKE_VERSION, PeerLink, check_version, common_version};
+pub use link::{HANDSHAKE_VERSION, PeerLink, check_link, common_version};
 pub use message::{Control, Fault, Frame, Malformed};
 
 use base::Dialect;

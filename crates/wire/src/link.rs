@@ -6,7 +6,7 @@
 
 use crate::frame::{complete, control_frame, finish};
 use crate::header::{Header, Kind, NO_BODY_CRC};
-use crate::message::layout::VERSION_AT;
+use crate::message::layout::{KIND_AT, VERSION_AT};
 use crate::message::{Control, Fault, Malformed};
 use base::mutant::{self, Mutant};
 use base::{Dialect, LinkId};
@@ -63,19 +63,21 @@ impl PeerLink {
     }
 }
 
-/// Checks that a frame has the version of its link; `link` is `None` during the handshake.
+/// Checks that a frame has the version of its link, and that the handshake comes before all other
+/// frames. `link` is `None` during the handshake.
 ///
 /// A framer can't check this: it takes every version that its build speaks. What a frame says
 /// depends on its version alone, so a peer that changes it would give bytes another meaning than
-/// the one that was agreed on.
+/// the one that was agreed on. Before the handshake is over, no version is agreed on, and the
+/// sender may be any process.
 #[inline]
-pub fn check_version(header: &Header, link: Option<u16>) -> Result<(), Malformed> {
+pub fn check_link(header: &Header, link: Option<u16>) -> Result<(), Malformed> {
     let version = header.version.get();
     let agreed = match link {
         Some(link) if version == link && link == HANDSHAKE_VERSION => return Ok(()),
         _ if header.kind().is_some_and(Kind::is_handshake) => HANDSHAKE_VERSION,
         Some(link) => link,
-        None => return Ok(()), // the role refuses it, as it is no frame of a handshake
+        None => return Err(Malformed::new(header, KIND_AT, Fault::Early)),
     };
     match version == agreed || mutant::on(Mutant::AnyHeader) {
         true => Ok(()),
@@ -112,16 +114,17 @@ mod tests {
         for link in [None, Some(1), Some(2)] {
             for version in 1..=3 {
                 let header = of(Kind::Read, version);
-                let passes = check_version(&header, link).is_ok();
-                assert_eq!(passes, link.is_none_or(|link| link == version), "{link:?} {version}");
+                let passes = check_link(&header, link).is_ok();
+                assert_eq!(passes, link == Some(version), "{link:?} {version}");
                 for kind in [Kind::Hello, Kind::Welcome, Kind::Refusal] {
-                    let passes = check_version(&of(kind, version), link).is_ok();
+                    let passes = check_link(&of(kind, version), link).is_ok();
                     assert_eq!(passes, version == HANDSHAKE_VERSION, "{kind:?} on {link:?}");
                 }
             }
         }
-        let wrong = Malformed { code: Kind::Read as u8, at: 16, fault: Fault::Version };
-        assert_eq!(check_version(&of(Kind::Read, 1), Some(2)), Err(wrong));
+        let wrong = |at, fault| Err(Malformed { code: Kind::Read as u8, at, fault });
+        assert_eq!(check_link(&of(Kind::Read, 1), Some(2)), wrong(16, Fault::Version));
+        assert_eq!(check_link(&of(Kind::Read, 1), None), wrong(18, Fault::Early));
     }
 
     #[test]

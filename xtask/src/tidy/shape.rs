@@ -27,26 +27,8 @@ const REASON: &str = "// Large: ";
 /// Crates that judge or measure the product, and so are no part of it.
 const NO_PRODUCT: &[&str] = &["sim", "gate"];
 
-/// Findings that are known and not mended yet: the file, and words that say which of its findings.
-const NOT_YET: &[(&str, &str)] = &[("crates/mirror/src/mirror.rs", "`Mirror` has")];
-
 /// Checks all files.
 pub(super) fn check(files: &[File]) -> Vec<String> {
-    let all = check_all(files);
-    let is = |finding: &str, (path, words): &(&str, &str)| {
-        let rest = finding.strip_prefix(path).and_then(|rest| rest.strip_prefix(':'));
-        rest.is_some_and(|rest| rest.contains(words))
-    };
-    let gone = NOT_YET.iter().filter(|known| !all.iter().any(|finding| is(finding, known)));
-    let mended = |(path, words): &(&str, &str)| {
-        format!("xtask/src/tidy/shape.rs: `{path}`: {words}: it is mended: take it out of NOT_YET")
-    };
-    let mut found: Vec<String> = gone.map(mended).collect();
-    found.extend(all.into_iter().filter(|f| !NOT_YET.iter().any(|known| is(f, known))));
-    found
-}
-
-fn check_all(files: &[File]) -> Vec<String> {
     let mut crates: BTreeMap<String, Vec<Source>> = BTreeMap::new();
     for file in files.iter().filter(|f| f.is("rs")) {
         let parts: Vec<_> = file.path.iter().map(|part| part.to_string_lossy()).collect();
@@ -461,7 +443,7 @@ mod tests {
             path: format!("crates/x/src/{name}").into(),
             text: (*text).into(),
         };
-        check_all(&files.iter().map(file).collect::<Vec<_>>())
+        check(&files.iter().map(file).collect::<Vec<_>>())
     }
 
     fn lines(count: usize, line: impl Fn(usize) -> String) -> String {
@@ -544,7 +526,7 @@ mod tests {
             [("crates/x/src/a.rs", 1), ("crates/x/tests/a.rs", 0), ("crates/sim/src/a.rs", 0)]
         {
             let file = File { path: path.into(), text: text.clone() };
-            assert_eq!(check_all(&[file]).len(), count, "{path}");
+            assert_eq!(check(&[file]).len(), count, "{path}");
         }
     }
 }

@@ -243,7 +243,7 @@ impl Loads {
     /// Returns the best destinations for the replicas on devices that do not stay, by group and
     /// present device. They are planned together, each pool by itself, so that no device gets more
     /// than its share, as far as possible.
-    pub(super) fn house(state: &State, lost: &BTreeSet<DeviceId>) -> Destinations {
+    pub(super) fn destinations(state: &State, lost: &BTreeSet<DeviceId>) -> Destinations {
         let mut all = Destinations::new();
         for pool in state.objects.pools.keys() {
             let mut devices = devices_of(state, *pool);

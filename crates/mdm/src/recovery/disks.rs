@@ -7,11 +7,11 @@
 //! The state stores contents that a map names and that no device has registered with
 //! ([`super::Recovery::awaited`]), because every process that knows of them may restart.
 
-use super::word::{Map, Word, Words};
+use super::device_report::{DeviceReport, DeviceReports, Map};
 use super::{Contents, Heard};
 use crate::command::Awaited;
 use crate::group::Doubt;
-use crate::recovery::word;
+use crate::recovery::device_report;
 use crate::refused::MAX_DEVICES;
 use crate::state::State;
 use alloc::collections::BTreeSet;
@@ -43,10 +43,11 @@ pub(super) fn maps_since(decided: &State) -> (Range<MapVersion>, Contents) {
     (first..first, awaited)
 }
 
-/// Returns the contents that the newest maps name: those in `words`, and those stored in the state.
-pub(super) fn contents(state: &State, words: &Words) -> Contents {
+/// Returns the contents that the newest maps name: those in `reports`, and those stored in the
+/// state.
+pub(super) fn contents(state: &State, reports: &DeviceReports) -> Contents {
     let mut newest = state.recovery.awaited.clone();
-    let maps = word::lost_maps(state, words).filter(|m| is_news(state, m.version));
+    let maps = device_report::lost_maps(state, reports).filter(|m| is_news(state, m.version));
     for (map, (device, store)) in maps.flat_map(|m| m.stores.iter().map(move |s| (m, s))) {
         let entry = newest.entry(*device).or_default();
         *entry = (*entry).max((map.version, *store));
@@ -74,12 +75,16 @@ pub(super) fn awaits_any(state: &State) -> bool {
 /// Returns devices that are back with an older content than the one that the maps name. Such a
 /// content took part in a group in doubt. Any other content is newer than the maps, because a group
 /// in doubt has no primary.
-pub(super) fn older(state: &State, words: &Words, contents: &Contents) -> BTreeSet<DeviceId> {
+pub(super) fn older(
+    state: &State,
+    reports: &DeviceReports,
+    contents: &Contents,
+) -> BTreeSet<DeviceId> {
     let in_doubt = |id: GroupId| state.groups.get(&id).is_none_or(|g| g.doubt != Doubt::None);
-    let counts = |w: &Word| w.took_part().any(|(id, acted)| acted > 0 && in_doubt(id));
+    let counts = |w: &DeviceReport| w.took_part().any(|(id, acted)| acted > 0 && in_doubt(id));
     let is_old = |(d, (_, store)): &(&DeviceId, &(MapVersion, u64))| {
         let here = state.devices.get(d).is_some_and(|here| here.intent != Intent::Removed);
-        here && awaits(state, **d, *store) && words.get(d).is_some_and(counts)
+        here && awaits(state, **d, *store) && reports.get(d).is_some_and(counts)
     };
     let old = contents.iter().filter(|_| !mutant::on(Mutant::OldDisk));
     old.filter(is_old).map(|(d, _)| *d).collect()

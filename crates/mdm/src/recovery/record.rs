@@ -103,16 +103,16 @@ impl Recovery {
 
 /// The last ids that lost MDMs may have given away, and the next id of a volume. 0: none is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Given {
+pub(crate) struct SkippedIds {
     pub device: u32,
     pub group: u32,
     pub sdc: u32,
     pub next_volume: u32,
 }
 
-impl Given {
+impl SkippedIds {
     /// Returns the ids that a command names.
-    pub(crate) fn of(c: &Reconcile) -> Given {
-        Given { device: c.device, group: c.group, sdc: c.sdc, next_volume: c.next_volume }
+    pub(crate) fn of(c: &Reconcile) -> SkippedIds {
+        SkippedIds { device: c.device, group: c.group, sdc: c.sdc, next_volume: c.next_volume }
     }
 }

@@ -147,8 +147,8 @@ impl State {
             };
             old.iter().for_each(|v| self.group_index.remove_volume(v));
         }
-        if let Some(given) = edits.given {
-            reconcile::give_away(self, given);
+        if let Some(skipped) = edits.skipped {
+            reconcile::skip_ids(self, skipped);
         }
         if let Some(forget) = edits.forget {
             forget.volumes.iter().for_each(|id| self.recovery.forget(VolumeId(*id)));

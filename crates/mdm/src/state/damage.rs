@@ -7,7 +7,7 @@ use crate::group::{Doubt, Group};
 use crate::observed::Observed;
 use crate::publish::gap_infos;
 use crate::recovery;
-use crate::recovery::{Copies, JUMP, Words};
+use crate::recovery::{Copies, DeviceReports, JUMP};
 use crate::refused::Refused;
 use alloc::collections::BTreeSet;
 use alloc::string::String;
@@ -22,19 +22,19 @@ const GROUPS: usize = 8192;
 
 impl State {
     /// Returns the parts of a volume that cannot be served. `seen` tells which devices have older
-    /// copies, and `words` tells which copies of groups in doubt there are.
+    /// copies, and `reports` tells which copies of groups in doubt there are.
     pub fn damage(
         &self,
         name: &str,
         seen: &Observed,
-        words: &Words,
+        reports: &DeviceReports,
     ) -> Result<VolumeDamage, Refused> {
         let (_, volume) = self.volume_named(name).ok_or_else(|| no_volume(name))?;
         let groups: BTreeSet<GroupId> = volume.slots.iter().copied().collect();
         Ok(VolumeDamage {
             size: volume.size,
             slots: volume.slots.iter().map(|g| g.0).collect(),
-            groups: groups.into_iter().filter_map(|id| unserved(self, id, seen, words)).collect(),
+            groups: groups.into_iter().filter_map(|id| unserved(self, id, seen, reports)).collect(),
             accepted: volume.losses.clone(),
             gaps: gap_infos(&volume.gaps),
         })
@@ -51,13 +51,13 @@ impl State {
     }
 
     /// Returns the command that serves volumes again without the lost data. `seen` tells which
-    /// devices know their present groups, and `words` tells which copies of groups in doubt there
+    /// devices know their present groups, and `reports` tells which copies of groups in doubt there
     /// are.
     pub fn accept_loss_command(
         &self,
         m: &control::AcceptLoss,
         seen: &Observed,
-        words: &Words,
+        reports: &DeviceReports,
     ) -> Result<Command, Refused> {
         let mut volumes: BTreeSet<VolumeId> = BTreeSet::new();
         let mut slots: BTreeSet<GroupId> = BTreeSet::new();
@@ -66,7 +66,7 @@ impl State {
             volumes.insert(id);
             slots.extend(&volume.slots);
         }
-        let meant = |id: &GroupId| match unserved(self, *id, seen, words) {
+        let meant = |id: &GroupId| match unserved(self, *id, seen, reports) {
             Some(u) if m.stale => u.why() != Unserved::Lost && !u.stale.is_empty(),
             Some(u) => u.why() == Unserved::Lost,
             None => false,
@@ -85,7 +85,7 @@ impl State {
         }
         let begin = |id: &GroupId| {
             let group = self.groups.get(id)?;
-            let told = told(self, *id, group, words);
+            let told = told(self, *id, group, reports);
             let [first, second] = match m.stale {
                 true => with_stale(self, (*id, group), &told, seen)?,
                 false => with_nothing(self, group, &told, seen)?,
@@ -110,9 +110,14 @@ impl State {
 }
 
 /// Returns why this group is not served; `None` if it is.
-fn unserved(state: &State, id: GroupId, seen: &Observed, words: &Words) -> Option<UnservedGroup> {
+fn unserved(
+    state: &State,
+    id: GroupId,
+    seen: &Observed,
+    reports: &DeviceReports,
+) -> Option<UnservedGroup> {
     let group = state.groups.get(&id).filter(|g| g.is_failed())?;
-    let stale = stale(state, (id, group), &told(state, id, group, words), seen);
+    let stale = stale(state, (id, group), &told(state, id, group, reports), seen);
     let why = match (group.lost, group.doubt) {
         (true, Doubt::None) => Unserved::Lost,
         (true, _) if stale.is_empty() => Unserved::Lost,
@@ -128,10 +133,10 @@ fn unserved(state: &State, id: GroupId, seen: &Observed, words: &Words) -> Optio
 }
 
 /// Returns what devices have reported of a group in doubt.
-fn told(state: &State, id: GroupId, group: &Group, words: &Words) -> Copies {
+fn told(state: &State, id: GroupId, group: &Group, reports: &DeviceReports) -> Copies {
     match group.doubt {
         Doubt::None => Copies::default(),
-        _ => recovery::copies(state, words, id),
+        _ => recovery::copies(state, reports, id),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::command::{self, Command};
 use crate::group::Group;
 use crate::members::Member;
 use crate::objects::Objects;
-use crate::recovery::Given;
+use crate::recovery::SkippedIds;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, GroupId, SdcId, SdsId, VolumeId};
 
@@ -23,7 +23,7 @@ pub struct Edits {
     pub(super) member: Option<(u32, Option<Member>)>,
     /// From a [`command::Reconcile`] or [`command::AcceptLoss`].
     pub(super) volumes: Vec<(VolumeId, Option<Volume>)>,
-    pub(super) given: Option<Given>,
+    pub(super) skipped: Option<SkippedIds>,
     pub(super) forget: Option<command::Forget>,
     pub(super) awaited: Vec<command::Awaited>,
     /// The recovery ends, and these volumes stay unknown.
@@ -47,7 +47,7 @@ impl Edits {
             || self.member.is_some()
             || !self.groups.is_empty()
             || !self.volumes.is_empty()
-            || self.given.is_some()
+            || self.skipped.is_some()
             || self.forget.is_some()
             || !self.awaited.is_empty()
             || self.recovered.is_some()

@@ -5,7 +5,7 @@ use crate::command::{self, Awaited, Command, Forget};
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::publish::gaps;
-use crate::recovery::{Given, IDS_END, JUMP, first_generation, first_number};
+use crate::recovery::{IDS_END, JUMP, SkippedIds, first_generation, first_number};
 use crate::refused::Refused;
 use crate::volume::check_size;
 use alloc::collections::BTreeMap;
@@ -51,11 +51,11 @@ pub(super) fn reconcile(state: &State, c: &command::Reconcile) -> Edits {
     let gone = c.deleted.iter().map(|id| VolumeId(*id)).filter(|_| open);
     volumes.extend(gone.filter(|id| state.volumes.contains_key(id)).map(|id| (id, None)));
     let groups = groups.into_iter().collect();
-    let given = Some(Given::of(c)).filter(|g| open && *g != Given::default());
+    let skipped = Some(SkippedIds::of(c)).filter(|ids| open && *ids != SkippedIds::default());
     let forget = c.forget.clone().filter(|f| f.volumes.iter().all(|id| is_kept(state, *id)));
     let recovered = (open && c.close).then(|| c.left.clone());
     let awaited = c.awaited.iter().filter(|a| may_await(state, a)).copied().collect();
-    Edits { groups, volumes, given, forget, recovered, awaited, ..Edits::default() }
+    Edits { groups, volumes, skipped, forget, recovered, awaited, ..Edits::default() }
 }
 
 /// Returns true if the fate of this volume is unknown, so that its data is kept.
@@ -145,11 +145,11 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo) -> Option<Volume> {
 }
 
 /// Skips the ids that lost MDMs have given away.
-pub(super) fn give_away(state: &mut State, given: Given) {
-    let (recovery, next_volume) = (&mut state.recovery, VolumeId(given.next_volume));
-    recovery.device = recovery.device.max(given.device);
-    recovery.group = recovery.group.max(given.group);
-    recovery.sdc = recovery.sdc.max(given.sdc);
+pub(super) fn skip_ids(state: &mut State, ids: SkippedIds) {
+    let (recovery, next_volume) = (&mut state.recovery, VolumeId(ids.next_volume));
+    recovery.device = recovery.device.max(ids.device);
+    recovery.group = recovery.group.max(ids.group);
+    recovery.sdc = recovery.sdc.max(ids.sdc);
     if next_volume > state.next_volume {
         state.recovery.unknown.push(state.next_volume..next_volume);
         state.next_volume = next_volume;

@@ -4,7 +4,7 @@ use crate::common::*;
 use base::{DeviceId, VolumeId};
 use mdm::command::{CreateVolume, NewGroup};
 use mdm::observed::Observed;
-use mdm::recovery::Words;
+use mdm::recovery::DeviceReports;
 use mdm::{Command, Outcome, State};
 use wire::control::AcceptLoss;
 use wire::control::DeviceKind::Ram;
@@ -38,7 +38,7 @@ fn the_last_sixteen_losses_of_a_volume_are_remembered() {
         }
         let order = AcceptLoss { volumes: vec!["v".into()], at: round, ..AcceptLoss::default() };
         let seen = all_know(&state);
-        let command = state.accept_loss_command(&order, &seen, &Words::new()).unwrap();
+        let command = state.accept_loss_command(&order, &seen, &DeviceReports::new()).unwrap();
         assert_eq!(apply(&mut state, &command), Outcome::Changed);
         assert!(state.groups.values().all(|g| others.contains(&g.primary.unwrap().0)));
         begin(&mut state, gone);
@@ -77,7 +77,7 @@ fn one_order_accepts_the_loss_of_8192_groups_and_the_next_one_of_the_rest() {
     let all = state.groups.len();
     assert_eq!(all, 2 + 17 * 512);
     for accepted in [8192, all - 8192] {
-        let command = state.accept_loss_command(&order, &seen, &Words::new()).unwrap();
+        let command = state.accept_loss_command(&order, &seen, &DeviceReports::new()).unwrap();
         let Command::AcceptLoss(c) = &command else { panic!("{command:?}") };
         assert_eq!(c.groups.len(), accepted);
         assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);

@@ -12,7 +12,7 @@ use base::{DeviceId, Epoch, GroupId, VolumeId};
 use mdm::command::{Command, DeleteVolume};
 use mdm::group::{Doubt, Group};
 use mdm::members::Member;
-use mdm::recovery::{JUMP, Word, Words, close, plan};
+use mdm::recovery::{DeviceReport, DeviceReports, JUMP, close, plan};
 use mdm::{Outcome, State};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::StoreInfo;
@@ -42,32 +42,32 @@ fn config(epoch: u64, in_sync: &[u32]) -> GroupInfo {
 }
 
 /// Returns a device's report about group 1; of group 2 it knows nothing new.
-fn word(acted: u64, base: u64, config: Option<GroupInfo>) -> Word {
-    let mut word = Word::default();
+fn report(acted: u64, base: u64, config: Option<GroupInfo>) -> DeviceReport {
+    let mut report = DeviceReport::default();
     let groups = vec![GroupReport { group: 1, acted, base, config, joiner: false }];
-    assert!(word.add(Report { groups, ..Report::default() }));
-    word
+    assert!(report.add(Report { groups, ..Report::default() }));
+    report
 }
 
 /// Returns the report of a device that was a joiner in its last epoch.
-fn joiner(acted: u64, base: u64) -> Word {
-    let mut word = Word::default();
+fn joiner(acted: u64, base: u64) -> DeviceReport {
+    let mut report = DeviceReport::default();
     let groups = vec![GroupReport { group: 1, acted, base, joiner: true, ..Default::default() }];
-    assert!(word.add(Report { groups, ..Report::default() }));
-    word
+    assert!(report.add(Report { groups, ..Report::default() }));
+    report
 }
 
 /// Carries out everything that follows from the reports.
-fn settle(state: &mut State, words: &Words, patient: bool) {
+fn settle(state: &mut State, reports: &DeviceReports, patient: bool) {
     for _ in 0..20 {
-        let Some(command) = plan(state, words, patient) else { return };
+        let Some(command) = plan(state, reports, patient) else { return };
         assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed, "{command:?}");
         state.check().unwrap();
     }
     panic!("a plan without end");
 }
 
-fn words(list: Vec<(u32, Word)>) -> Words {
+fn reports(list: Vec<(u32, DeviceReport)>) -> DeviceReports {
     list.into_iter().map(|(id, w)| (DeviceId(id), w)).collect()
 }
 
@@ -103,17 +103,17 @@ fn moved(epoch: u64, replicas: &[u32]) -> GroupInfo {
 }
 
 /// Returns the report of a process that has had a map all the time.
-fn running(mut word: Word) -> Word {
-    assert!(word.add(Report { version: 1, next_volume: 2, ..Report::default() }));
-    word
+fn running(mut report: DeviceReport) -> DeviceReport {
+    assert!(report.add(Report { version: 1, next_volume: 2, ..Report::default() }));
+    report
 }
 
-fn strange(state: &State, words: &Words) -> Vec<u32> {
-    state.recovery_status(words, false).unwrap().strange
+fn strange(state: &State, reports: &DeviceReports) -> Vec<u32> {
+    state.recovery_status(reports, false).unwrap().strange
 }
 
-fn waits_for(state: &State, words: &Words) -> Vec<u32> {
-    state.recovery_status(words, false).unwrap().waits_for
+fn waits_for(state: &State, reports: &DeviceReports) -> Vec<u32> {
+    state.recovery_status(reports, false).unwrap().waits_for
 }
 
 #[test]
@@ -125,65 +125,65 @@ fn who_has_everything_is_told_by_evidence_or_not_at_all() {
     let cases = [
         (
             "nobody went on",
-            Some(word(1, 1, None)),
-            Some(word(1, 1, None)),
+            Some(report(1, 1, None)),
+            Some(report(1, 1, None)),
             known(&[1, 2]),
             known(&[1, 2]),
         ),
-        ("one has not said anything", Some(word(1, 1, None)), None, None, None),
+        ("one has not said anything", Some(report(1, 1, None)), None, None, None),
         (
             "a map knows that dev1 went on alone, and dev2 is silent",
-            Some(word(2, 1, Some(config(2, &[1])))),
+            Some(report(2, 1, Some(config(2, &[1])))),
             None,
             None,
             known(&[1]),
         ),
         (
             "a map knows that dev1 went on alone",
-            Some(word(2, 1, Some(config(2, &[1])))),
-            Some(word(1, 1, None)),
+            Some(report(2, 1, Some(config(2, &[1])))),
+            Some(report(1, 1, None)),
             known(&[1]),
             known(&[1]),
         ),
         (
             "a map knows that dev2 went on alone, and dev1 took part later: as who, nobody knows",
-            Some(word(3, 1, None)),
-            Some(word(2, 1, Some(config(2, &[2])))),
+            Some(report(3, 1, None)),
+            Some(report(2, 1, Some(config(2, &[2])))),
             None,
             None,
         ),
         (
             "both were sealed later",
-            Some(word(4, 4, None)),
-            Some(word(4, 4, None)),
+            Some(report(4, 4, None)),
+            Some(report(4, 4, None)),
             known(&[1, 2]),
             known(&[1, 2]),
         ),
         (
             "dev2 was sealed last, with whom?",
-            Some(word(3, 3, None)),
-            Some(word(4, 4, None)),
+            Some(report(3, 3, None)),
+            Some(report(4, 4, None)),
             None,
             known(&[2]),
         ),
         (
             "dev2 was a joiner, and may have missed what dev1 acknowledged after its seal",
-            Some(word(4, 2, None)),
+            Some(report(4, 2, None)),
             Some(joiner(4, 4)),
             None,
             None,
         ),
         (
             "dev1 took part later, in which part nobody knows",
-            Some(word(4, 2, None)),
-            Some(word(2, 2, None)),
+            Some(report(4, 2, None)),
+            Some(report(2, 2, None)),
             None,
             None,
         ),
         (
             "both took part, nobody was sealed",
-            Some(word(4, 2, None)),
-            Some(word(4, 2, None)),
+            Some(report(4, 2, None)),
+            Some(report(4, 2, None)),
             None,
             None,
         ),
@@ -191,7 +191,7 @@ fn who_has_everything_is_told_by_evidence_or_not_at_all() {
     for (name, one, two, alone, ordered) in cases {
         let mut state = recovered(Durable);
         let told = [(1, one), (2, two)].into_iter().filter_map(|(id, w)| Some((id, w?)));
-        let told = words(told.collect());
+        let told = reports(told.collect());
         let found = |state: &State| {
             let g = group(state, 1);
             assert!(g.doubt == Doubt::None || g.primary.is_none(), "{name}: nobody leads in doubt");
@@ -221,10 +221,10 @@ fn a_loss_that_was_accepted_since_is_not_undone() {
     apply(&mut state, &down(2, 2, false));
     let epoch = group(&state, 1).epoch.0;
     let mut state = with_recovery(state);
-    let told = words(vec![
-        (1, word(epoch, 1, None)),
-        (2, word(1, 1, None)),
-        (3, word(epoch + 1, 1, None)),
+    let told = reports(vec![
+        (1, report(epoch, 1, None)),
+        (2, report(1, 1, None)),
+        (3, report(epoch + 1, 1, None)),
     ]);
     settle(&mut state, &told, false);
     finish(&mut state);
@@ -245,26 +245,26 @@ fn that_a_group_was_lost_says_nothing_of_what_came_then() {
     }
     let epoch = group(&state, 1).epoch.0;
     let state = with_recovery(state);
-    assert_eq!(plan(&state, &Words::new(), true), None, "nobody was heard");
-    assert_eq!(plan(&state, &Words::new(), false), None, "nobody was heard");
+    assert_eq!(plan(&state, &DeviceReports::new(), true), None, "nobody was heard");
+    assert_eq!(plan(&state, &DeviceReports::new(), false), None, "nobody was heard");
     // An operator accepted the loss, and other replicas wrote.
-    let some = words(vec![(1, Word::default()), (2, Word::default())]);
+    let some = reports(vec![(1, DeviceReport::default()), (2, DeviceReport::default())]);
     let mut early = state.clone();
     settle(&mut early, &some, false);
     finish(&mut early);
     settle(&mut early, &some, false);
     assert_eq!(group(&early, 1).doubt, Doubt::Reports, "dev3 may come");
-    let new = running(word(epoch + 1, epoch + 1, Some(moved(epoch + 1, &[3, 4]))));
+    let new = running(report(epoch + 1, epoch + 1, Some(moved(epoch + 1, &[3, 4]))));
     let mut all = some.clone();
-    all.extend(words(vec![(3, new), (4, running(word(epoch + 1, epoch + 1, None)))]));
+    all.extend(reports(vec![(3, new), (4, running(report(epoch + 1, epoch + 1, None)))]));
     for mut state in [state.clone(), early] {
         settle(&mut state, &all, false);
         assert_eq!(group(&state, 1).in_sync, [DeviceId(3), DeviceId(4)]);
     }
     // No device has anything of the group: it stays lost.
     let mut state = state;
-    let none = [1, 2, 3, 4].map(|id| (id, Word::default()));
-    settle(&mut state, &words(none.into()), false);
+    let none = [1, 2, 3, 4].map(|id| (id, DeviceReport::default()));
+    settle(&mut state, &reports(none.into()), false);
     let g = group(&state, 1);
     assert_eq!((g.doubt, g.lost, state.recovery.open), (Doubt::None, true, false));
 }
@@ -276,10 +276,10 @@ fn who_is_empty_is_no_witness() {
     apply(&mut state, &up(3, 3, 13, Ram));
     let mut state = with_recovery(state);
     state.apply(state.index + 1, &up(3, 90, 99, Ram));
-    let told = words(vec![
-        (1, running(word(8, 8, Some(moved(8, &[3, 1]))))),
-        (2, running(word(1, 1, None))),
-        (3, Word::default()),
+    let told = reports(vec![
+        (1, running(report(8, 8, Some(moved(8, &[3, 1]))))),
+        (2, running(report(1, 1, None))),
+        (3, DeviceReport::default()),
     ]);
     settle(&mut state, &told, false);
     finish(&mut state);
@@ -290,7 +290,7 @@ fn who_is_empty_is_no_witness() {
     let mut newer = decided.clone();
     apply(&mut newer, &up(1, 90, 99, Ram));
     let mut state = with_recovery_of(&decided, newer);
-    let told = words(vec![(1, Word::default()), (2, running(word(5, 1, None)))]);
+    let told = reports(vec![(1, DeviceReport::default()), (2, running(report(5, 1, None)))]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone);
     // It is not known after one more recovery either.
@@ -302,9 +302,9 @@ fn who_is_empty_is_no_witness() {
 #[test]
 fn a_device_that_the_lost_ones_took_in_is_waited_for_and_let_in() {
     let mut state = recovered(Durable);
-    let told = words(vec![
-        (1, running(word(8, 8, Some(moved(8, &[1, 3]))))),
-        (2, running(word(1, 1, None))),
+    let told = reports(vec![
+        (1, running(report(8, 8, Some(moved(8, &[1, 3]))))),
+        (2, running(report(1, 1, None))),
     ]);
     settle(&mut state, &told, false);
     assert!(state.recovery.open);
@@ -320,7 +320,7 @@ fn a_device_that_the_lost_ones_took_in_is_waited_for_and_let_in() {
     let mut all = told.clone();
     all.insert(
         DeviceId(3),
-        running(word(9, 8, Some(GroupInfo { in_sync: vec![3], ..moved(9, &[1, 3]) }))),
+        running(report(9, 8, Some(GroupInfo { in_sync: vec![3], ..moved(9, &[1, 3]) }))),
     );
     settle(&mut state, &all, false);
     assert_eq!(group(&state, 1).in_sync, [DeviceId(3)]);
@@ -329,7 +329,7 @@ fn a_device_that_the_lost_ones_took_in_is_waited_for_and_let_in() {
 #[test]
 fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
     let mut state = recovered(Durable);
-    let mut one = running(word(1, 1, None));
+    let mut one = running(report(1, 1, None));
     let made = |id, in_sync: &[u32]| GroupInfo { id, ..config(1, in_sync) };
     let said = |g: GroupInfo| GroupReport {
         group: g.id,
@@ -371,11 +371,11 @@ fn a_volume_made_since_is_kept_where_one_of_its_groups_waits() {
         volumes: vec![other],
         ..Report::default()
     }));
-    let told = words(vec![(1, two)]);
+    let told = reports(vec![(1, two)]);
     let mut open = state.clone();
     settle(&mut open, &told, false);
     assert_eq!(strange(&open, &told), [3], "it can't be taken over, and a person is told");
-    let told = words(vec![(1, one)]);
+    let told = reports(vec![(1, one)]);
     settle(&mut state, &told, false);
     assert!(state.recovery.open && strange(&state, &told).is_empty());
     finish(&mut state);
@@ -390,7 +390,7 @@ fn a_group_made_since_enters_also_in_the_middle_of_a_move() {
     let mut before = pair(Durable);
     apply(&mut before, &up(3, 3, 13, Durable));
     let mut state = with_recovery(before);
-    let mut one = running(word(1, 1, None));
+    let mut one = running(report(1, 1, None));
     // Servers' maps do not name the leaving replica: it is the third one.
     let made = GroupInfo { id: 3, in_sync: vec![1], ..moved(2, &[1, 3, 2]) };
     let mapping = Some(state.volumes[&VolumeId(1)].mapping.info());
@@ -417,7 +417,7 @@ fn a_group_made_since_enters_also_in_the_middle_of_a_move() {
         volumes: vec![old, volume(2, "new", vec![3])],
         ..Report::default()
     }));
-    let told = words(vec![(1, one)]);
+    let told = reports(vec![(1, one)]);
     settle(&mut state, &told, false);
     assert_eq!(strange(&state, &told), []);
     assert_eq!(state.volumes[&VolumeId(2)].name, "new");
@@ -431,7 +431,7 @@ fn a_backup_of_before_the_first_device_waits_for_a_person() {
     let form = Command::FormCluster(mdm::command::FormCluster { cluster: 7 });
     apply(&mut state, &form);
     let mut state = with_recovery(state);
-    settle(&mut state, &Words::new(), false);
+    settle(&mut state, &DeviceReports::new(), false);
     assert!(state.recovery.open, "servers have volumes, and come later");
 }
 
@@ -448,7 +448,7 @@ fn what_follows_fits_into_an_entry_however_many_clients_are_named() {
         mapping: Some(mapping.clone()),
         ..VolumeInfo::default()
     };
-    let mut one = word(1, 1, None);
+    let mut one = report(1, 1, None);
     assert!(one.add(Report {
         version: state.version.0 + 5,
         told: state.version.0 + 5,
@@ -456,7 +456,7 @@ fn what_follows_fits_into_an_entry_however_many_clients_are_named() {
         volumes: (1..90).map(volume).collect(),
         ..Report::default()
     }));
-    let told = words(vec![(1, one), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, one), (2, report(1, 1, None))]);
     let command = plan(&state, &told, true).expect("there are volumes");
     assert!(command.to_bytes().len() < mdm::entry::ENTRY_MAX / 4, "{}", command.to_bytes().len());
 }
@@ -471,12 +471,12 @@ fn what_is_decided_while_it_is_not_known_changes_no_group() {
     }
     assert_eq!(state.groups, before);
     // A group that waits for a report is served when the report comes, also after the recovery.
-    let mut told = words(vec![(1, word(1, 1, None))]);
+    let mut told = reports(vec![(1, report(1, 1, None))]);
     finish(&mut state);
     assert!(state.wants_reports());
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Reports);
-    told.insert(DeviceId(2), word(1, 1, None));
+    told.insert(DeviceId(2), report(1, 1, None));
     settle(&mut state, &told, false);
     assert_eq!((group(&state, 1).doubt, group(&state, 1).in_sync.len()), (Doubt::None, 2));
     assert!(!state.wants_reports());
@@ -486,7 +486,11 @@ fn what_is_decided_while_it_is_not_known_changes_no_group() {
 fn a_device_that_was_emptied_is_no_evidence() {
     let mut state = recovered(Ram);
     state.apply(state.index + 1, &up(1, 90, 99, Ram));
-    settle(&mut state, &words(vec![(1, Word::default()), (2, word(1, 1, None))]), false);
+    settle(
+        &mut state,
+        &reports(vec![(1, DeviceReport::default()), (2, report(1, 1, None))]),
+        false,
+    );
     let g = group(&state, 1);
     assert_eq!((g.doubt, g.primary), (Doubt::Gone, None), "dev1 may have gone on alone: {g:?}");
 }
@@ -508,7 +512,7 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
         ..VolumeInfo::default()
     };
     // A server's map has volume 2, on a group that this MDM does not know, and not volume 1.
-    let mut one = word(1, 1, None);
+    let mut one = report(1, 1, None);
     let made = GroupInfo { id: 3, ..config(1, &[1, 2]) };
     assert!(one.add(Report {
         version: state.version.0 + 5,
@@ -524,7 +528,7 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
         volumes: vec![info(2, "new", vec![3, 1])],
         ..Report::default()
     }));
-    settle(&mut state, &words(vec![(1, one), (2, word(1, 1, None))]), false);
+    settle(&mut state, &reports(vec![(1, one), (2, report(1, 1, None))]), false);
     assert!(!state.recovery.open, "{:?}", state.groups);
     let names: Vec<&str> = state.volumes.values().map(|v| &*v.name).collect();
     assert_eq!((names, state.volumes.len()), (vec!["new"], 1));
@@ -555,15 +559,15 @@ fn numbers_never_come_back_and_newer_maps_are_believed() {
 #[test]
 fn data_of_volumes_that_nobody_knows_is_not_deleted_without_a_word() {
     let mut state = recovered(Durable);
-    let mut one = word(1, 1, None);
+    let mut one = report(1, 1, None);
     assert!(one.add(Report { held: vec![1, 2], ..Report::default() }));
-    let told = words(vec![(1, one), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, one), (2, report(1, 1, None))]);
     settle(&mut state, &told, false);
     assert!(state.recovery.open);
     assert_eq!(strange(&state, &told), [2]);
     // An operator ends the recovery. That deletes nothing, whatever devices come later.
     state.apply(state.index + 1, &close(&state, &told, false));
-    assert_eq!((state.recovery.open, strange(&state, &words(vec![]))), (false, vec![2]));
+    assert_eq!((state.recovery.open, strange(&state, &reports(vec![]))), (false, vec![2]));
     assert!([2, 3].iter().all(|id| !is_gone(&state, *id)));
     let order = |delete: &[u32]| RecoverMdm {
         delete: delete.to_vec(),
@@ -600,9 +604,9 @@ fn data_of_a_volume_stays_when_it_is_not_known_whether_it_was_deleted() {
     let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
     assert_eq!(apply(&mut newer, &delete), Outcome::Changed);
     let mut state = with_recovery_of(&decided, newer);
-    let mut one = word(1, 1, None);
+    let mut one = report(1, 1, None);
     assert!(one.add(Report { held: vec![1], ..Report::default() }));
-    let told = words(vec![(1, one), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, one), (2, report(1, 1, None))]);
     settle(&mut state, &told, false);
     assert!(state.recovery.open && strange(&state, &told) == [1]);
     state.apply(state.index + 1, &close(&state, &told, false));
@@ -612,15 +616,15 @@ fn data_of_a_volume_stays_when_it_is_not_known_whether_it_was_deleted() {
 #[test]
 fn what_was_given_away_after_an_earlier_restore_of_the_same_backup_is_not_given_away_again() {
     let mut first = recovered(Durable);
-    settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    settle(&mut first, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     assert!(!first.recovery.open);
     let (volume, group) = (first.next_volume, first.next_group());
     // The same backup is restored again: a device has data of a volume that was made in between.
     let mut state = recovered(Durable);
-    let mut one = word(JUMP + 1, JUMP + 1, None);
+    let mut one = report(JUMP + 1, JUMP + 1, None);
     let made = GroupReport { group: group.0, acted: 1, base: 1, ..Default::default() };
     assert!(one.add(Report { held: vec![volume.0], groups: vec![made], ..Report::default() }));
-    let told = words(vec![(1, one), (2, word(JUMP + 1, JUMP + 1, None))]);
+    let told = reports(vec![(1, one), (2, report(JUMP + 1, JUMP + 1, None))]);
     settle(&mut state, &told, false);
     assert!(state.next_volume > volume && state.next_group() > group);
     assert!(state.recovery.open && strange(&state, &told) == [volume.0]);
@@ -631,15 +635,15 @@ fn what_was_given_away_after_an_earlier_restore_of_the_same_backup_is_not_given_
 
 #[test]
 fn a_report_without_end_is_refused() {
-    let mut word = Word::default();
+    let mut report = DeviceReport::default();
     let part = |from: u32| {
         let groups = (from..from + 1000).map(|group| GroupReport { group, ..Default::default() });
         Report { groups: groups.collect(), ..Report::default() }
     };
-    let taken = (0..1000).take_while(|i| word.add(part(i * 1000))).count();
+    let taken = (0..1000).take_while(|i| report.add(part(i * 1000))).count();
     assert!((100..200).contains(&taken), "{taken} thousand groups");
     let of_epoch = |acted| vec![GroupReport { group: 1, acted, ..Default::default() }];
-    let told = |groups| Word::default().add(Report { groups, ..Report::default() });
+    let told = |groups| DeviceReport::default().add(Report { groups, ..Report::default() });
     assert!(told(of_epoch(JUMP * 9)) && !told(of_epoch(u64::MAX)), "no group comes so far");
 }
 
@@ -664,12 +668,12 @@ fn a_device_and_a_life_that_the_lost_ones_gave_go_on() {
 fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence() {
     let other = |store| control::Register { store, nonce: store, ..life(1, "sds1", 40) };
     let mut state = recovered(Durable);
-    let registration = state.register(&other(99), false, Some(&word(1, 1, None)));
+    let registration = state.register(&other(99), false, Some(&report(1, 1, None)));
     let mdm::controller::Registration::New(id, command) = registration else {
         panic!("{registration:?}")
     };
     assert_eq!((id, state.apply(state.index + 1, &command)), (DeviceId(1), Outcome::Changed));
-    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone);
     finish(&mut state);
@@ -678,8 +682,8 @@ fn a_device_that_was_replaced_since_is_let_in_and_what_was_there_is_no_evidence(
 }
 
 /// Returns a device's report about several groups: the epochs in which it took part.
-fn took_part(groups: &[(u32, u64)]) -> Word {
-    let mut word = Word::default();
+fn took_part(groups: &[(u32, u64)]) -> DeviceReport {
+    let mut report = DeviceReport::default();
     let said = |(group, acted): &(u32, u64)| GroupReport {
         group: *group,
         acted: *acted,
@@ -687,8 +691,8 @@ fn took_part(groups: &[(u32, u64)]) -> Word {
         ..GroupReport::default()
     };
     let groups = groups.iter().map(said).collect();
-    assert!(word.add(Report { groups, ..Report::default() }));
-    word
+    assert!(report.add(Report { groups, ..Report::default() }));
+    report
 }
 
 #[test]
@@ -747,14 +751,14 @@ fn a_newer_map_that_a_server_was_passed_on_counts_and_deletes_nothing() {
         ..VolumeInfo::default()
     };
     let (told, version) = (state.version.0 + 2, state.version.0 + 5);
-    let mut one = word(1, 1, None);
+    let mut one = report(1, 1, None);
     let volumes = vec![volume];
     assert!(one.add(Report { version, told: 0, next_volume: 3, volumes, ..Report::default() }));
-    let mut two = word(1, 1, None);
+    let mut two = report(1, 1, None);
     let first = VolumeInfo { id: 1, name: "v".into(), slots: vec![1, 2], ..VolumeInfo::default() };
     let volumes = vec![VolumeInfo { size: old.size, ..first }];
     assert!(two.add(Report { version: told, told, next_volume: 2, volumes, ..Report::default() }));
-    settle(&mut state, &words(vec![(1, one), (2, two)]), false);
+    settle(&mut state, &reports(vec![(1, one), (2, two)]), false);
     assert_eq!(state.volumes.keys().map(|v| v.0).collect::<Vec<_>>(), [1, 2]);
 }
 
@@ -766,10 +770,12 @@ fn a_volume_whose_deletion_no_map_knows_is_there() {
     let mut newer = decided.clone();
     apply(&mut newer, &Command::DeleteVolume(DeleteVolume { volume: 1 }));
     let says = |told: u64, volumes: Vec<VolumeInfo>| {
-        let mut word = word(1, 1, None);
-        let report = Report { version: told, told, next_volume: 2, volumes, ..Report::default() };
-        assert!(word.add(Report { held: vec![1], ..report }));
-        word
+        let mut report = report(1, 1, None);
+        let held = vec![1];
+        let part =
+            Report { version: told, told, next_volume: 2, volumes, held, ..Report::default() };
+        assert!(report.add(part));
+        report
     };
     let (at, then) = (decided.version.0, newer.version.0);
     let has = |told| says(told, vec![volume.clone()]);
@@ -781,7 +787,7 @@ fn a_volume_whose_deletion_no_map_knows_is_there() {
     for (name, one, two, there) in cases {
         let mut state = with_recovery_of(&decided, newer.clone());
         assert!(!state.volumes.contains_key(&VolumeId(1)));
-        let told = words(vec![(1, one), (2, two)]);
+        let told = reports(vec![(1, one), (2, two)]);
         settle(&mut state, &told, false);
         assert_eq!(state.volumes.contains_key(&VolumeId(1)), there, "{name}");
         assert_eq!(state.recovery.open, !there, "{name}: a person looks at what nobody knows");

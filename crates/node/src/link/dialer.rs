@@ -1,7 +1,8 @@
 //! One connection that a role needs: it is dialled, greeted with a hello, and dialled again with
 //! growing delays. A [`Dialer`] does not know what the link is for.
 
-use super::handshake::{Answer, Callee, Wrong, send_hello};
+use super::handshake::{Answer, Callee, send_hello};
+use crate::refusals::TWICE;
 use base::{ClusterId, Dialect, Limits, LinkId, Mutant, Prng, Time, mutant};
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -111,26 +112,27 @@ impl Dialer {
         frame: &Frame,
         body: &[u8],
     ) -> Option<Answer> {
-        match (self.state, frame) {
-            (State::Up(_), Frame::Welcome(_)) => Some(Answer::Wrong(Wrong::Again)),
-            _ => self.callee.answer(dialect, cluster, frame, body),
-        }
+        self.callee.answer(dialect, cluster, frame, body)
     }
 
     /// Records a welcome after which nothing else can be refused. `version` is what both sides
-    /// speak.
-    pub fn welcomed(&mut self, version: u16) {
-        self.admitted(version);
+    /// speak. Fails as [`Dialer::admitted`] does.
+    pub fn welcomed(&mut self, version: u16) -> Result<(), &'static str> {
+        self.admitted(version)?;
         self.settled();
+        Ok(())
     }
 
     /// Records a welcome after which the peer may still refuse the next message. The redial delay
     /// keeps growing until [`Dialer::settled`].
-    pub fn admitted(&mut self, version: u16) {
-        if let State::Greeting(link) = self.state {
-            self.state = State::Up(PeerLink::new(link, version));
-            self.answer_by = None;
-        }
+    ///
+    /// Fails, with the reason for closing the link, if the peer has welcomed this process before:
+    /// another welcome would change the version of a link that is in use.
+    pub fn admitted(&mut self, version: u16) -> Result<(), &'static str> {
+        let State::Greeting(link) = self.state else { return Err(TWICE) };
+        self.state = State::Up(PeerLink::new(link, version));
+        self.answer_by = None;
+        Ok(())
     }
 
     /// Records that nothing was refused. If this link is lost, the first redial comes soon.
@@ -175,6 +177,28 @@ impl Dialer {
             State::Greeting(link) => Some(link),
             State::Up(link) => Some(link.id),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use seam::BufPool;
+
+    #[test]
+    fn a_link_is_welcomed_once() {
+        let (now, mut out) = (Time(1), Effects::new(BufPool::new(1 << 16), Prng::new(1), None));
+        let mut dialer = Dialer::new(([10, 0, 0, 1], 7000).into(), Callee::Mdm, &Limits::SHIPPED);
+        assert_eq!(dialer.welcomed(1), Err(TWICE), "it is not even dialled");
+        for link in [LinkId(4), LinkId(5)] {
+            dialer.hurry();
+            assert!(dialer.poll(now, DialId(link.0), &mut out));
+            dialer.link_up(now, link, &Hello::default(), &mut out);
+            assert_eq!(dialer.admitted(1), Ok(()));
+            assert_eq!((dialer.admitted(2), dialer.welcomed(2)), (Err(TWICE), Err(TWICE)));
+            assert_eq!(dialer.up(), Some(PeerLink::new(link, 1)));
+            dialer.lost(now, out.prng());
         }
     }
 }

@@ -72,9 +72,9 @@ impl<T> Peer<T> {
         }
     }
 
-    /// Records the welcome.
-    pub fn welcomed(&mut self, version: u16) {
-        self.dialer.iter_mut().for_each(|dialer| dialer.welcomed(version));
+    /// Records the welcome. Fails as [`Dialer::admitted`] does.
+    pub fn welcomed(&mut self, version: u16) -> Result<(), &'static str> {
+        self.dialer.as_mut().map_or(Ok(()), |dialer| dialer.welcomed(version))
     }
 
     /// Records that a newer session with the peer is known there.

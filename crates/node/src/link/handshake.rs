@@ -89,8 +89,6 @@ pub enum Wrong {
     Other,
     /// It names a protocol version that was not offered.
     Version,
-    /// It is a second welcome: it would change the version of a link that is in use.
-    Again,
 }
 
 impl Wrong {
@@ -100,7 +98,6 @@ impl Wrong {
             Wrong::Unreadable => "an answer to a hello that can't be read",
             Wrong::Other => "welcomed by somebody else than was dialled",
             Wrong::Version => NOT_OFFERED,
-            Wrong::Again => "welcomed twice",
         }
     }
 }

@@ -8,7 +8,7 @@
 
 use super::fence::{Fence, is_everywhere};
 use super::links::Links;
-use super::older::OlderProcesses;
+use super::replaced::ReplacedProcesses;
 use alloc::vec::Vec;
 use base::{Duration, LinkId, MapVersion, Mutant, Time, mutant};
 use mdm::state::State;
@@ -90,7 +90,7 @@ pub(super) struct Answers {
     /// When the next answer that waits for a fence is sent.
     due: Option<Time>,
     /// Tells when replaced processes can't serve any more.
-    older: OlderProcesses,
+    replaced: ReplacedProcesses,
 }
 
 impl Answers {
@@ -135,9 +135,9 @@ impl Answers {
         self.known = questions.into_iter().fold(self.known, u64::max);
     }
 
-    /// Records that a process may have replaced an older one. The map of this version names it.
+    /// Records that a process may have replaced another one. The map of this version names it.
     pub(super) fn replaced(&mut self, map: MapVersion) {
-        self.older.replaced(map);
+        self.replaced.add(map);
     }
 
     /// Returns when the next answer that waits for a fence is sent.
@@ -158,14 +158,14 @@ impl Answers {
         (state, links, grace): (&State, &Links, Duration),
         counts: impl Fn(u64) -> bool,
     ) -> Vec<Answer> {
-        if let Some(map) = self.older.awaited(now)
+        if let Some(map) = self.replaced.awaited(now)
             && is_everywhere(map, state, links)
         {
-            self.older.known_to_all(now);
+            self.replaced.known_to_all(now);
         }
         let fences = self.list.iter_mut().filter_map(|a| a.fence.as_mut());
         fences.for_each(|fence| fence.look(now, state, links));
-        let ended = self.older.ended_at(grace);
+        let ended = self.replaced.ended_at(grace);
         let over_at = |fence: &Fence| fence.over_at((state, links), grace, ended);
         let fences = self.list.iter().filter_map(|a| a.fence.as_ref());
         self.due = fences.map(over_at).filter(|at| *at > now).min();

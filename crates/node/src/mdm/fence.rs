@@ -42,12 +42,12 @@ impl Fence {
 
     /// Returns the time at which no process of a device serves by an older map any more, or at
     /// which the answer says that one may. Leases end within `grace`; the last one of a process
-    /// that was replaced has ended at `older`, if that is known.
+    /// that was replaced has ended at `replaced`, if that is known.
     pub(super) fn over_at(
         &self,
         (state, links): (&State, &Links),
         grace: Duration,
-        older: Option<Time>,
+        replaced: Option<Time>,
     ) -> Time {
         let Some(known) = self.known else { return self.until };
         if mutant::on(Mutant::UnmapBlindly) {
@@ -60,7 +60,7 @@ impl Fence {
         if mutant::on(Mutant::NewerConfirms) {
             return known;
         }
-        older.map_or(latest, |at| at.clamp(known, latest))
+        replaced.map_or(latest, |at| at.clamp(known, latest))
     }
 
     /// Returns the device that has not confirmed, for the answer to name it; `None` if all have.

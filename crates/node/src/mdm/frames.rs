@@ -54,7 +54,7 @@ impl Mdm {
         out: &mut Effects,
     ) {
         let header = wire::parse(head);
-        let read = wire::check_version(header, self.links.version_on(link));
+        let read = wire::check_link(header, self.links.version_on(link));
         let frame = read.and_then(|()| Frame::try_from(header));
         if self.asks_on(link) {
             return self.answered_there(now, frame.ok(), body, out);

@@ -4,7 +4,6 @@
 //! lead. One hello per link is kept.
 
 use super::links::Peer;
-use super::peers::welcome_member;
 use super::{Mdm, work};
 use crate::link::handshake::{check_hello, send_welcome};
 use crate::link::{PeerId, welcome};
@@ -31,7 +30,7 @@ impl Mdm {
                     | (Role::Mdm, RefusalCode::TooOld)
             );
             if shown {
-                self.turned_away.put(now, &name, 0, "", &why.text);
+                self.refused_servers.put(now, &name, 0, "", &why.text);
             }
         })
     }
@@ -89,7 +88,7 @@ impl Mdm {
         // A proposed entry may still be dropped.
         if self.journal.is_decided() {
             work::check_build(self.journal.state(), &hello.name, hello.build.as_ref())?;
-            self.turned_away.came(&hello.name, 0);
+            self.refused_servers.came(&hello.name, 0);
         }
         if !self.peers.hello(&hello, &mut self.journal)? {
             self.links.open_mut(link).hello = Some(hello);
@@ -97,9 +96,9 @@ impl Mdm {
         }
         let from = self.links.open_mut(link);
         (from.version, from.build) = (version, hello.build);
-        self.peers.seat(link, hello.id, hello.secret, &mut self.links, out);
+        self.peers.add_link(link, hello.id, hello.secret, &mut self.links, out);
         out.push(Effect::Welcome { link });
-        welcome_member(self.links.peer_link(link), &self.journal, out);
+        self.peers.welcome(self.links.peer_link(link), &self.journal, out);
         Ok(())
     }
 

@@ -333,7 +333,7 @@ impl Journal {
     }
 
     /// Returns true if the first entry of its term is committed and none is in flight.
-    pub(super) fn may_let_out(&self) -> bool {
+    pub(super) fn may_send_committed(&self) -> bool {
         let early = mutant::on(Mutant::MdmAnswerEarly);
         self.leadership.is_some_and(|l| l.begun && (early || l.proposed.is_none()))
     }
@@ -366,7 +366,7 @@ mod tests {
     fn nothing_is_proposed_before_the_leadership_has_begun() {
         let journal = sole();
         assert_eq!((journal.id(), journal.term()), (1, 0));
-        assert!(journal.is_decided() && !journal.may_propose() && !journal.may_let_out());
+        assert!(journal.is_decided() && !journal.may_propose() && !journal.may_send_committed());
     }
 
     #[test]

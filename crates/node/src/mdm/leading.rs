@@ -105,7 +105,7 @@ impl Mdm {
             watch: &mut self.watch,
             answers: &mut self.answers,
             reports: &mut self.reports,
-            turned_away: &mut self.turned_away,
+            refused_servers: &mut self.refused_servers,
             inputs: &mut self.inputs,
             dials: &mut self.dials,
             batch: Commands::default(),
@@ -120,9 +120,9 @@ impl Mdm {
     }
 
     /// Sends what waited for commitment, if no entry is in flight.
-    pub(super) fn let_out(&mut self, now: Time, out: &mut Effects) {
+    pub(super) fn send_committed(&mut self, now: Time, out: &mut Effects) {
         self.answers.rest();
-        if self.failed.is_some() || !self.journal.may_let_out() {
+        if self.failed.is_some() || !self.journal.may_send_committed() {
             return;
         }
         if !self.watch.serves() {

@@ -4,7 +4,7 @@
 use super::inputs::INPUTS;
 use super::links::{ADMINS, INPUTS_PER_LINK, Peer};
 use super::peers::{MESSAGE_MAX, UNPROVEN};
-use super::{Mdm, turned_away};
+use super::{Mdm, refused_servers};
 use alloc::collections::BTreeMap;
 use mdm::refused::MAX_MEMBERS;
 
@@ -39,14 +39,14 @@ pub struct ListLengths {
     /// MDMs that called before the state named them.
     pub heard_of: usize,
     /// Devices that have reported to a recovering MDM.
-    pub words: usize,
-    /// Servers that were turned away lately.
-    pub turned_away: usize,
+    pub device_reports: usize,
+    /// Servers that were refused lately.
+    pub refused_servers: usize,
 }
 
 impl Mdm {
     /// Returns the lengths of the lists.
-    pub fn grown(&self) -> ListLengths {
+    pub fn list_lengths(&self) -> ListLengths {
         let mut members: BTreeMap<u32, usize> = BTreeMap::new();
         for (_, link) in self.links.iter() {
             if let Peer::Mdm(member) = link.peer {
@@ -63,13 +63,13 @@ impl Mdm {
             all_parts: parts().sum(),
             contacts: self.peers.contacts(),
             heard_of: self.peers.heard_of(),
-            words: self.reports.len(),
-            turned_away: self.turned_away.len(),
+            device_reports: self.reports.len(),
+            refused_servers: self.refused_servers.len(),
         }
     }
 
     /// Returns the bounds of the lengths.
-    pub fn may_grow(&self) -> ListLengths {
+    pub fn list_bounds(&self) -> ListLengths {
         ListLengths {
             admins: ADMINS,
             inputs: INPUTS,
@@ -80,8 +80,8 @@ impl Mdm {
             all_parts: MAX_MEMBERS * MESSAGE_MAX,
             contacts: contacts_max(),
             heard_of: HEARD_OF,
-            words: self.state().devices.len(),
-            turned_away: turned_away::MOST,
+            device_reports: self.state().devices.len(),
+            refused_servers: refused_servers::MOST,
         }
     }
 }

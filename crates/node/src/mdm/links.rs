@@ -2,7 +2,8 @@
 //! devices and clients: a session is the link on which the current incarnation has registered.
 //!
 //! Invariants:
-//! - A session lasts until its link is removed, or until its process registers on another link.
+//! - A session lasts until its link is removed, or until its process registers on another link. A
+//!   link has one session at most.
 //! - At most [`ADMINS`] links for orders are open. Any peer may give orders, so when there are too
 //!   many, the oldest link is closed.
 //! - At most [`INPUTS_PER_LINK`] inputs of a link wait.
@@ -10,7 +11,7 @@
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::{DeviceId, Incarnation, LinkId, MapVersion, SdcId};
-use mdm::recovery::Word;
+use mdm::recovery::DeviceReport;
 use wire::control::{BuildInfo, Hello, Role};
 use wire::{HANDSHAKE_VERSION, PeerLink};
 
@@ -80,7 +81,7 @@ pub(super) struct Link {
     /// The secret that another MDM expects in front of each message to it.
     pub secret: u64,
     /// The reports of this device so far, during a recovery.
-    pub word: Option<Word>,
+    pub report: Option<DeviceReport>,
 }
 
 /// The link on which the current incarnation of a process registered.
@@ -176,7 +177,7 @@ impl Links {
             queued: 0,
             parts: Vec::new(),
             secret: 0,
-            word: None,
+            report: None,
         };
         self.all.insert(link, state);
     }
@@ -251,13 +252,15 @@ impl Links {
     /// stays open until its process sends something and is refused.
     pub(super) fn register(&mut self, link: LinkId, peer: Peer, began: u64) -> Option<LinkId> {
         let session = Session { link, began };
+        let guest = matches!(self.open(link).peer, Peer::Stranger | Peer::Guest(_));
+        assert!(guest, "a link registers one process");
         let before = match peer {
             Peer::Device(device, _) => self.devices.insert(device, session),
             Peer::Sdc(sdc, _) => self.sdcs.insert(sdc, session),
             other => panic!("{other:?} registers nothing"),
         };
         self.open_mut(link).peer = peer;
-        let old = before.map(|s| s.link).filter(|l| *l != link)?;
+        let old = before?.link;
         let same = self.get(old).is_some_and(|l| l.peer == peer);
         same.then(|| self.all.remove(&old).map(|_| old)).flatten()
     }

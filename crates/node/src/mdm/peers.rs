@@ -88,8 +88,9 @@ pub(super) struct Peers {
     /// The members that each member names.
     named: BTreeMap<u32, Vec<(u32, SocketAddr)>>,
     told: BTreeMap<u32, Told>,
-    /// The version of the list of members that was announced to the others.
-    announced: MapVersion,
+    /// The newest list of members that was decided when this MDM last looked, and its version. All
+    /// members were told.
+    decided: (MapVersion, Vec<MdmInfo>),
 }
 
 impl Peers {
@@ -266,24 +267,23 @@ impl Peers {
     ) -> Result<(), Unwelcome> {
         let Some(member) = self.links.get(&link).copied() else { return Ok(()) };
         let dialer = self.contacts.get(member).and_then(|c| c.dialer());
-        let up = dialer.and_then(|d| d.up()).filter(|_| matches!(frame, Some(Frame::Welcome(_))));
-        let answer = dialer.zip(frame).and_then(|(dialer, frame)| match up {
-            // A member sends its welcome again when the list of members has changed.
-            Some(_) => Callee::Mdm.answer(&config.dialect, cluster, &frame, body),
-            None => dialer.answer(&config.dialect, cluster, &frame, body),
-        });
+        let up = dialer.and_then(|dialer| dialer.up());
+        let answer = dialer
+            .zip(frame)
+            .and_then(|(dialer, frame)| dialer.answer(&config.dialect, cluster, &frame, body));
         match answer {
-            Some(Answer::Welcome(welcomed)) if up.is_some() => {
-                if up.is_some_and(|up| up.version != welcomed.version) {
-                    return Err(Unwelcome::Wrong(handshake::Wrong::Again));
+            Some(Answer::Welcome(welcomed)) => {
+                let version = welcomed.version;
+                match up {
+                    // A member sends its welcome again when the list of members has changed.
+                    Some(up) if up.version == version => {}
+                    Some(_) => return Err(Unwelcome::Wrong(handshake::Wrong::Version)),
+                    None => {
+                        let contact = self.contacts.change(member).expect("it has answered");
+                        contact.welcomed(version).expect("it has not welcomed this MDM yet");
+                    }
                 }
                 self.note_named(member, &welcomed.message);
-                Ok(())
-            }
-            Some(Answer::Welcome(welcomed)) => {
-                self.note_named(member, &welcomed.message);
-                let contact = self.contacts.change(member).expect("it has answered");
-                contact.welcomed(welcomed.version);
                 Ok(())
             }
             Some(Answer::Refusal(why)) => Err(Unwelcome::Refused(why)),
@@ -303,7 +303,7 @@ impl Peers {
     ) {
         let member = self.links.get(&link).copied();
         if let Some(member) = member.filter(|_| !matches!(why, Unwelcome::Wrong(_))) {
-            self.doubt(member, links, out);
+            self.secret_refused(member, links, out);
         }
     }
 
@@ -317,15 +317,27 @@ impl Peers {
 
     // ---- sending ----
 
-    /// Sends the list of members to the other members, if it has changed.
+    /// Sends the list of members to the other members, if it has changed and that is decided.
     pub(super) fn announce(&mut self, journal: &Journal, links: &Links, out: &mut Effects) {
-        let now = journal.state().members.changed_at;
-        if core::mem::replace(&mut self.announced, now) == now {
+        let members = &journal.state().members;
+        if !journal.is_decided() || members.changed_at == self.decided.0 {
             return;
         }
+        self.decided = (members.changed_at, members.infos());
         for link in links.which(|l| matches!(l.peer, Peer::Mdm(_))) {
-            welcome_member(links.peer_link(link), journal, out);
+            self.welcome(links.peer_link(link), journal, out);
         }
+    }
+
+    /// Welcomes another member, and tells it the newest list of members that is decided.
+    pub(super) fn welcome(&self, link: PeerLink, journal: &Journal, out: &mut Effects) {
+        let state = journal.state();
+        let mut answer = welcome(state.cluster, Role::Mdm, link.version);
+        answer.mdms = match journal.is_decided() {
+            true => state.members.infos(),
+            false => self.decided.1.clone(),
+        };
+        send_welcome(link.id, &answer, out);
     }
 
     /// Sends messages to members that have welcomed this MDM and have sent their secrets. The
@@ -353,7 +365,7 @@ impl Peers {
     // ---- receiving ----
 
     /// Adds the link to those of the member. There may be several until one is proven.
-    pub(super) fn seat(
+    pub(super) fn add_link(
         &mut self,
         link: LinkId,
         member: u32,
@@ -367,8 +379,8 @@ impl Peers {
         if told.is_none() {
             self.told.insert(member, Told { link, secret, proven: false });
         }
-        let seat = links.open_mut(link);
-        (seat.peer, seat.secret) = (Peer::Mdm(member), secret);
+        let from = links.open_mut(link);
+        (from.peer, from.secret) = (Peer::Mdm(member), secret);
         let mut unproven = links.of_member(member, proven);
         unproven.sort_unstable_by_key(|link| links.open(*link).opened);
         let more = unproven.len().saturating_sub(UNPROVEN);
@@ -379,7 +391,7 @@ impl Peers {
     /// secret. Either it has restarted while the link of its earlier process still seems to be up,
     /// or another process has said hello in its name. This MDM does not know which link is the
     /// member's, so it chooses one at random: no process can keep the member's place for long.
-    fn doubt(&mut self, member: u32, links: &Links, out: &mut Effects) {
+    fn secret_refused(&mut self, member: u32, links: &Links, out: &mut Effects) {
         let Some(told) = self.told.get_mut(&member) else { return };
         told.proven = false;
         let refused = told.link;
@@ -441,14 +453,6 @@ impl Peers {
             Err(Wrong::Behind { last, known }) => Ok(Some(set_back(me, last, known))),
         }
     }
-}
-
-/// Welcomes another member, and tells it the list of members.
-pub(super) fn welcome_member(link: PeerLink, journal: &Journal, out: &mut Effects) {
-    let state = journal.state();
-    let mut answer = welcome(state.cluster, Role::Mdm, link.version);
-    answer.mdms = state.members.infos();
-    send_welcome(link.id, &answer, out);
 }
 
 fn close(link: LinkId, links: &mut Links, out: &mut Effects) {

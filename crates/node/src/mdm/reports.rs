@@ -7,7 +7,7 @@
 use super::links::Link;
 use base::{DeviceId, Duration, Time};
 use mdm::command::Command;
-use mdm::recovery::{self, Word, Words};
+use mdm::recovery::{self, DeviceReport, DeviceReports};
 use mdm::{Refused, State};
 use seam::{Effects, Note};
 use wire::control::{Ask, ObjectKind, RecoveryStatus, Report};
@@ -18,7 +18,7 @@ const EVERY: Duration = Duration::from_millis(200);
 /// The reports of devices in their current incarnations, while groups are in doubt.
 #[derive(Default)]
 pub(super) struct Reports {
-    words: Words,
+    reports: DeviceReports,
     /// When the reports are evaluated next.
     due: Time,
     /// The time until which the recovery waits for devices that have not reported.
@@ -37,25 +37,25 @@ impl Reports {
 
     /// Forgets all reports.
     pub(super) fn clear(&mut self) {
-        self.words.clear();
+        self.reports.clear();
     }
 
     /// Returns the number of devices that have reported.
     pub(super) fn len(&self) -> usize {
-        self.words.len()
+        self.reports.len()
     }
 
     /// Returns all reports.
-    pub(super) fn words(&self) -> &Words {
-        &self.words
+    pub(super) fn all(&self) -> &DeviceReports {
+        &self.reports
     }
 
     /// Takes the report of a device that has registered.
-    pub(super) fn heed(&mut self, device: DeviceId, word: Option<Word>, state: &State) {
+    pub(super) fn heed(&mut self, device: DeviceId, report: Option<DeviceReport>, state: &State) {
         self.nothing_follows = None;
-        match word {
-            Some(word) => state.heed(&mut self.words, device, word),
-            None => drop(self.words.remove(&device)),
+        match report {
+            Some(report) => state.heed(&mut self.reports, device, report),
+            None => drop(self.reports.remove(&device)),
         }
     }
 
@@ -70,7 +70,7 @@ impl Reports {
 
     /// Returns the progress of the recovery.
     pub(super) fn status(&self, now: Time, state: &State) -> Option<RecoveryStatus> {
-        state.recovery_status(&self.words, self.is_patient(now))
+        state.recovery_status(&self.reports, self.is_patient(now))
     }
 
     /// Returns the command that follows from the reports, if it is time to evaluate them.
@@ -85,14 +85,14 @@ impl Reports {
         }
         self.due = now + EVERY;
         if !state.wants_reports() {
-            self.words.clear();
+            self.reports.clear();
             return None;
         }
         let (patient, at) = (self.is_patient(now), state.index);
         if self.nothing_follows == Some((at, patient)) {
             return None;
         }
-        let Some(command) = recovery::plan(state, &self.words, patient) else {
+        let Some(command) = recovery::plan(state, &self.reports, patient) else {
             self.nothing_follows = Some((at, patient));
             return None;
         };
@@ -124,12 +124,12 @@ impl Reports {
             }
             Some(Ask::RecoverMdm(m)) if m.finish && open => {
                 // Reports that just arrived come first: the next evaluation takes them in.
-                let (words, patient) = (&self.words, self.is_patient(now));
-                let news = matches!(recovery::plan(state, words, patient),
+                let (reports, patient) = (&self.reports, self.is_patient(now));
+                let news = matches!(recovery::plan(state, reports, patient),
                     Some(Command::Reconcile(c)) if !c.close);
                 Some(match news {
                     true => Err(Refused::Recovering),
-                    false => Ok(Some(recovery::close(state, words, patient))),
+                    false => Ok(Some(recovery::close(state, reports, patient))),
                 })
             }
             Some(Ask::RecoverMdm(m)) if m.finish => Some(Err(Refused::NotRecovering)),
@@ -148,7 +148,7 @@ impl Reports {
 /// cluster can have.
 pub(super) fn add_part(link: Option<&mut Link>, part: Report, state: &State) -> bool {
     match link.filter(|_| state.wants_reports()) {
-        Some(link) => link.word.get_or_insert_default().add(part),
+        Some(link) => link.report.get_or_insert_default().add(part),
         None => true,
     }
 }

@@ -16,8 +16,8 @@ use super::dials::Dials;
 use super::inputs::{Input, Inputs};
 use super::journal::Journal;
 use super::links::Links;
+use super::refused_servers::RefusedServers;
 use super::reports::Reports;
-use super::turned_away::TurnedAways;
 use super::watch::Watch;
 use crate::refusals::{self, Writer, refuse};
 use alloc::collections::BTreeSet;
@@ -42,7 +42,7 @@ pub(super) struct Work<'a> {
     pub watch: &'a mut Watch,
     pub answers: &'a mut Answers,
     pub reports: &'a mut Reports,
-    pub turned_away: &'a mut TurnedAways,
+    pub refused_servers: &'a mut RefusedServers,
     pub inputs: &'a mut Inputs,
     pub dials: &'a mut Dials,
     pub batch: Commands,

@@ -155,7 +155,7 @@ impl Sdc {
     ) -> Result<(), Reason> {
         const STRANGE: &str = "a frame that no MDM sends to a client";
         let up = self.mdm.finder.dialer().up().filter(|up| up.id == link);
-        wire::check_version(header, up.map(|up| up.version))?;
+        wire::check_link(header, up.map(|up| up.version))?;
         let frame = Frame::try_from(header)?;
         if !wire::body_ok(header, body) {
             return Err(STRANGE.into());
@@ -214,7 +214,7 @@ impl Sdc {
             return Err(OF_BEFORE.into());
         }
         let version = welcomed.version;
-        self.mdm.finder.dialer_mut().admitted(version);
+        self.mdm.finder.dialer_mut().admitted(version)?;
         let register = RegisterSdc {
             name: self.config.name.clone(),
             nonce: self.config.nonce,

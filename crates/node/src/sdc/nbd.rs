@@ -61,7 +61,7 @@ pub(super) struct Sessions {
 
 /// Lengths of the lists of NBD connections, and their bounds (`docs/internals/limits.md`).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-pub struct NbdGrown {
+pub struct NbdLengths {
     /// Connections.
     pub connections: usize,
     /// Connections that have attached no volume.
@@ -96,10 +96,10 @@ impl Sessions {
     }
 
     /// Returns how long the lists are.
-    pub(super) fn grown(&self) -> NbdGrown {
+    pub(super) fn list_lengths(&self) -> NbdLengths {
         let all = || self.sessions.values();
         let flying = |session: &Session| session.flying_bytes() as usize;
-        NbdGrown {
+        NbdLengths {
             connections: self.sessions.len(),
             strangers: self.strangers.len(),
             requests: all().map(Session::active).max().unwrap_or(0),
@@ -111,9 +111,9 @@ impl Sessions {
     }
 
     /// Returns how long the lists may be with these connections.
-    pub(super) fn may_grow(&self, limits: &Limits) -> NbdGrown {
+    pub(super) fn list_bounds(&self, limits: &Limits) -> NbdLengths {
         let one = limits.nbd_payload as usize;
-        NbdGrown {
+        NbdLengths {
             connections: CONNECTIONS,
             strangers: STRANGERS,
             requests: limits.nbd_requests.max(1) as usize,
@@ -177,6 +177,19 @@ impl Sessions {
 /// so that the writes of volumes that have space find places.
 fn waiting_most(limits: &Limits) -> usize {
     (limits.sdc_requests / 2) as usize
+}
+
+/// Takes the requests of connections that `wanted` accepts out of a queue, from place `from` on.
+/// The others keep their order.
+fn take_from(
+    queue: &mut VecDeque<Waiting>,
+    from: usize,
+    wanted: impl Fn(LinkId) -> bool,
+) -> Vec<Waiting> {
+    let (taken, others): (Vec<_>, Vec<_>) =
+        queue.drain(from..).partition(|(link, ..)| wanted(*link));
+    queue.extend(others);
+    taken
 }
 
 impl Sdc {
@@ -353,14 +366,16 @@ impl Sdc {
     /// sessions may make more requests because of that, which are refused as well.
     fn nbd_refuse(&mut self, now: Time, out: &mut Effects) {
         let over = self.nbd.over(&self.map, |old, new| old.generation != new.generation);
-        while !over.is_empty() {
+        if over.is_empty() {
+            return;
+        }
+        // Sessions put new requests at the end. So each request is looked at once.
+        let mut kept = [0; 2];
+        loop {
             let mut refused = Vec::new();
-            for queue in &mut self.nbd.crowded {
-                let all = core::mem::take(queue).into_iter();
-                let (mine, others): (VecDeque<Waiting>, _) =
-                    all.partition(|(link, ..)| over.contains(link));
-                *queue = others;
-                refused.extend(mine);
+            for (queue, kept) in self.nbd.crowded.iter_mut().zip(&mut kept) {
+                refused.extend(take_from(queue, *kept, |link| over.contains(&link)));
+                *kept = queue.len();
             }
             if refused.is_empty() {
                 return;
@@ -434,5 +449,31 @@ impl Sdc {
             }
         }
         self.nbd.spare = actions;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::cell::Cell;
+
+    #[test]
+    fn requests_are_taken_from_a_place_on_and_no_other_one_is_looked_at() {
+        let waiting = |(link, tag)| {
+            let (volume, kind) = (VolumeId(1), BlockKind::Flush);
+            let request = BlockRequest { volume, kind, at: 0, len: 0, body: Buf::EMPTY };
+            (LinkId(link), tag, request, Time(0))
+        };
+        let mut queue: VecDeque<Waiting> =
+            [(1, 1), (2, 2), (1, 3), (2, 4), (3, 5)].map(waiting).into();
+        let looked_at = Cell::new(0);
+        let second = |link| {
+            looked_at.set(looked_at.get() + 1);
+            link == LinkId(2)
+        };
+        let tags = |list: &[Waiting]| list.iter().map(|(_, tag, ..)| *tag).collect::<Vec<_>>();
+        assert_eq!(tags(&take_from(&mut queue, 2, second)), [4]);
+        assert_eq!((looked_at.get(), tags(queue.make_contiguous())), (3, [1, 2, 3, 5].into()));
+        assert!(take_from(&mut queue, 4, second).is_empty() && looked_at.get() == 3);
     }
 }

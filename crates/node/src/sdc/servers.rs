@@ -126,7 +126,7 @@ impl Sdc {
         out: &mut Effects,
     ) -> Result<(), Reason> {
         let up = self.servers.up(device).filter(|up| up.id == link);
-        wire::check_version(header, up.map(|up| up.version))?;
+        wire::check_link(header, up.map(|up| up.version))?;
         if up.is_none() {
             return self.server_answer(now, device, header, &body, out);
         }
@@ -166,7 +166,7 @@ impl Sdc {
         let server = self.servers.change(device).expect("it has answered");
         match &answer {
             Answer::Welcome(welcomed) => {
-                server.welcomed(welcomed.version);
+                server.welcomed(welcomed.version)?;
                 server.about =
                     Server { life: Incarnation(welcomed.message.incarnation), refused: false };
                 let welcome = &welcomed.message;

@@ -117,7 +117,7 @@ impl Sds {
         if knows_less(welcome.map, self.map.version) {
             return Err(OF_BEFORE.into());
         }
-        self.mdm.finder.dialer_mut().admitted(*version);
+        self.mdm.finder.dialer_mut().admitted(*version)?;
         let link = PeerLink::new(link, *version);
         self.mdm.life = Incarnation(welcome.incarnation);
         let Some(register) = self.register() else { return Ok(()) };
@@ -336,7 +336,7 @@ impl Sds {
             self.end_lives(now, out);
         }
         let Some(mirror) = &mut self.mirror else { return };
-        let fates: BTreeMap<DeviceId, PeerState> = self
+        let peers: BTreeMap<DeviceId, PeerState> = self
             .map
             .devices
             .iter()
@@ -359,7 +359,7 @@ impl Sds {
         if let Device::Durable(durable) = mirror.store_mut() {
             durable.raise_level(self.map.level);
         }
-        mirror.set_map(self.map.version, fates);
+        mirror.set_map(self.map.version, peers);
         let spare = pool.spare.unwrap_or(limits.spare_percent);
         let usable = beside_spare(mirror.store().capacity(), u64::from(spare));
         let thick = self.map.volumes.iter().filter(|(_, v)| v.thick).map(|(id, _)| *id).collect();
@@ -549,7 +549,7 @@ fn growth(durable: &Durable) -> Option<Note> {
     let (device, growth) = (durable.identity().device, durable.growth());
     let Growth { from, bytes, refused } = growth;
     growth.is_news().then(|| match refused {
-        None => Note::ListLengths { device, from, to: bytes },
+        None => Note::Grown { device, from, to: bytes },
         Some(why) => Note::NotGrown { device, used: from, bytes, why: why.why() },
     })
 }
@@ -561,12 +561,12 @@ fn slow(mirror: &mut Mirror<Device>, me: DeviceId, floor: Duration, now: Time) -
         return Vec::new();
     }
     let ms = |took: Duration| took.as_millis().min(u128::from(u32::MAX)) as u32;
-    let stands = ms(mirror.stands(now));
+    let stalled = ms(mirror.stalled_for(now));
     let slow = mirror.slow(now, floor).into_iter();
     let told = |(device, took): (DeviceId, Duration)| SlowDevice {
         device: device.0,
         ms: ms(took),
-        stands_ms: if device == me { stands } else { 0 },
+        stands_ms: if device == me { stalled } else { 0 },
     };
     slow.map(told).collect()
 }

@@ -267,7 +267,7 @@ impl Sds {
     }
 
     /// Returns the upper bounds of the lengths of the lists of the replicas here.
-    pub fn may_grow(&self) -> ListLengths {
+    pub fn list_bounds(&self) -> ListLengths {
         ListLengths::most(&self.config.limits)
     }
 

@@ -15,7 +15,7 @@ use wire::message::{
     self, Beacon, Damage, Fetched, Grant, Io, MapPage, MapPull, Replicated, Reply, Request, Sealed,
     Sender, SyncState, UnitRange,
 };
-use wire::{Body, Frame, Header, Kind, PeerLink, Status};
+use wire::{Body, Frame, Header, Kind, Malformed, PeerLink, Status};
 
 /// Text of the refusal if no map with the peer's incarnation came in time.
 const UNHEARD_OF: &str =
@@ -37,11 +37,6 @@ impl PeerRole {
             PeerRole::Claimant | PeerRole::Stranger => None,
         };
         dialled.filter(|up| up.id == link).map(|up| up.version)
-    }
-
-    /// True if this shard has dialled the peer, whose welcome comes before all else.
-    fn is_dialled(self) -> bool {
-        matches!(self, PeerRole::Follower(_) | PeerRole::Mdm | PeerRole::Claimant)
     }
 }
 
@@ -85,12 +80,11 @@ impl Sds {
     ) {
         let h = wire::parse(head);
         let Some(who) = self.links.get(&link).copied() else { return };
-        let version = who.version(self, link);
-        if let Err(why) = wire::check_version(h, version) {
+        let checked = wire::check_link(h, who.version(self, link));
+        if let Err(why) = checked
+            && who != PeerRole::Stranger
+        {
             return self.refuse(now, link, why, out);
-        }
-        if version.is_none() && who.is_dialled() && !h.kind().is_some_and(Kind::is_handshake) {
-            return self.refuse(now, link, "a frame before the welcome", out);
         }
         if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });
@@ -114,7 +108,8 @@ impl Sds {
             PeerRole::Mdm => self.mdm_frame(now, link, h, &body, out),
             PeerRole::Claimant => self.claimant_frame(now, link, h, &body, out),
             PeerRole::Stranger => {
-                self.greeted(now, link, h, &body, out);
+                let frame = checked.and_then(|()| Frame::try_from(h));
+                self.greeted(now, link, frame, &body, out);
                 Ok(())
             }
         };
@@ -125,17 +120,24 @@ impl Sds {
 
     // ---- handshakes ----
 
-    fn greeted(&mut self, now: Time, link: LinkId, h: &Header, body: &Buf, out: &mut Effects) {
+    fn greeted(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        frame: Result<Frame, Malformed>,
+        body: &Buf,
+        out: &mut Effects,
+    ) {
         let hello = match self.sessions.waits(link) {
             true => Err(refusal(RefusalCode::Unexpected, "a hello has to be answered first")),
-            false => read_hello(Frame::try_from(h), body),
+            false => read_hello(frame, body),
         };
         if let Err(why) = hello.and_then(|hello| self.take_hello(now, link, &hello, out)) {
-            self.turn_away(link, &why, out);
+            self.refuse_hello(link, &why, out);
         }
     }
 
-    fn turn_away(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
+    fn refuse_hello(&mut self, link: LinkId, why: &Refusal, out: &mut Effects) {
         out.note(Note::Refused { link, why: refusals::HELLO });
         self.links.remove(&link);
         self.sessions.forget(link);
@@ -245,7 +247,7 @@ impl Sds {
                 false => self.take_hello(now, link, &hello, out),
             };
             if let Err(why) = answer {
-                self.turn_away(link, &why, out);
+                self.refuse_hello(link, &why, out);
             } else if let Some(again) = self.sessions.waiting.iter_mut().find(|w| w.link == link) {
                 again.until = until;
             }
@@ -412,7 +414,7 @@ impl Sds {
                 if welcomed.message.incarnation < known.0 {
                     return Err(EARLIER.into());
                 }
-                follower.welcomed(welcomed.version);
+                follower.welcomed(welcomed.version)?;
                 let link = PeerLink::new(link, welcomed.version);
                 self.mirror.as_mut().expect("checked").peer_up(now, from, link, out);
                 Ok(())

@@ -6,7 +6,7 @@ use super::Failure;
 use crate::stage::Stage;
 use mirror::ListLengths;
 use node::mdm;
-use node::sdc::{self, NbdGrown};
+use node::sdc::{self, NbdLengths};
 use node::sds::Device;
 
 /// A list: its name, its length, and its bound.
@@ -32,15 +32,15 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
             let (is, may) = (durable.executed_len(), durable.executed_most());
             ("executed writes in the records of the device", is, may)
         });
-        within(&format!("sds{i}"), rows(is, sds.may_grow()).into_iter().chain(records))?;
+        within(&format!("sds{i}"), rows(is, sds.list_bounds()).into_iter().chain(records))?;
     }
     for i in 0..stage.plan.clients {
         let Some(sdc) = stage.sdc(i) else { continue };
-        within(&format!("sdc{i}"), client_rows(sdc.grown(), sdc.may_grow()))?;
+        within(&format!("sdc{i}"), client_rows(sdc.list_lengths(), sdc.list_bounds()))?;
     }
     for i in 0..stage.plan.mdms {
         let Some(mdm) = stage.mdm_at(i) else { continue };
-        within(&format!("mdm{i}"), mdm_rows(mdm.grown(), mdm.may_grow()))?;
+        within(&format!("mdm{i}"), mdm_rows(mdm.list_lengths(), mdm.list_bounds()))?;
     }
     Ok(())
 }
@@ -48,7 +48,7 @@ pub fn check(stage: &Stage) -> Result<(), Failure> {
 /// Returns all lists of a client by name.
 fn client_rows(is: sdc::ListLengths, may: sdc::ListLengths) -> [Row; 10] {
     let sdc::ListLengths { requests, writes, ops, nbd } = is;
-    let NbdGrown {
+    let NbdLengths {
         connections,
         strangers,
         requests: in_flight,
@@ -82,8 +82,8 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
         all_parts,
         contacts,
         heard_of,
-        words,
-        turned_away,
+        device_reports,
+        refused_servers,
     } = is;
     [
         ("links for orders", admins, may.admins),
@@ -94,8 +94,8 @@ fn mdm_rows(is: mdm::ListLengths, may: mdm::ListLengths) -> [Row; 10] {
         ("bytes of all messages in parts", all_parts, may.all_parts),
         ("MDMs that it dials", contacts, may.contacts),
         ("MDMs that called", heard_of, may.heard_of),
-        ("devices that have told what they know", words, may.words),
-        ("servers that were turned away", turned_away, may.turned_away),
+        ("devices that have told what they know", device_reports, may.device_reports),
+        ("servers that were refused", refused_servers, may.refused_servers),
     ]
 }
 
@@ -192,8 +192,8 @@ mod tests {
         (|g| &mut g.all_parts, "bytes of all messages in parts"),
         (|g| &mut g.contacts, "MDMs that it dials"),
         (|g| &mut g.heard_of, "MDMs that called"),
-        (|g| &mut g.words, "devices that have told what they know"),
-        (|g| &mut g.turned_away, "servers that were turned away"),
+        (|g| &mut g.device_reports, "devices that have told what they know"),
+        (|g| &mut g.refused_servers, "servers that were refused"),
     ];
 
     /// Fails unless each list is compared with its own bound. All bounds are different here.
@@ -229,7 +229,7 @@ mod tests {
                     length 1.0\n";
         let mut stage = Stage::new(&text.parse().unwrap(), Sink::Off);
         run::set_up(&mut stage).unwrap();
-        judge_each(stage.sdc(0).unwrap().may_grow(), CLIENT, client_rows);
-        judge_each(stage.mdm_at(0).unwrap().may_grow(), MDM, mdm_rows);
+        judge_each(stage.sdc(0).unwrap().list_bounds(), CLIENT, client_rows);
+        judge_each(stage.mdm_at(0).unwrap().list_bounds(), MDM, mdm_rows);
     }
 }

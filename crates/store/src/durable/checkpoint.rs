@@ -287,7 +287,7 @@ impl Durable {
         if asked || late(now.used, now.due_at) || late(now.fresh as u64, now.most_fresh as u64) {
             self.slots.sweep(u32::MAX);
         }
-        !self.slots.map().is_sweeping()
+        !self.slots.is_sweeping()
     }
 
     fn begin_checkpoint(&mut self) {

@@ -68,21 +68,19 @@ impl Slots {
 
     // ---- pins ----
 
-    /// Pins the slots of a range, and allocates missing ones. Returns `None`, and changes nothing,
-    /// if there are too few free slots. Then a sweep continues over `sweep` slots if that may help.
-    /// It may free more later.
+    /// Pins the slots of a range, and allocates missing ones. Returns `None`, and pins nothing, if
+    /// there are too few slots, those included that a sweep has yet to free.
     pub(super) fn pin_range(
         &mut self,
         (group, unit, at, len): Range,
-        sweep: u32,
         access: impl Fn(u16) -> Access,
     ) -> Option<Vec<Pin>> {
         let missing = chunks(group, unit, at, len).filter(|c| self.map.slot(*c).is_none()).count();
-        if missing as u32 > self.map.free() {
-            self.sweep(sweep);
-        }
-        if missing as u32 > self.map.free() {
-            return None;
+        while missing as u32 > self.map.free() {
+            if !self.map.is_sweeping() {
+                return None;
+            }
+            self.sweep(1);
         }
         let touched = BlockSet::touching(at, len);
         // Fails at the first chunk or not at all: a unit has one owner, and slots were counted.
@@ -114,8 +112,8 @@ impl Slots {
     }
 
     /// Reserves the slots of a range. Returns false if there are too few.
-    pub(super) fn reserve(&mut self, range: Range, sweep: u32) -> bool {
-        let Some(pins) = self.pin_range(range, sweep, |_| Access::Hold) else { return false };
+    pub(super) fn reserve(&mut self, range: Range) -> bool {
+        let Some(pins) = self.pin_range(range, |_| Access::Hold) else { return false };
         self.reserved.entry(range).or_default().push(pins);
         true
     }
@@ -180,7 +178,12 @@ impl Slots {
         self.map.begin_sweep(of);
     }
 
-    /// Continues to free the slots of wiped and dropped data, over at most `most` slots.
+    /// True while wiped or dropped data is in slots that a sweep has yet to free.
+    pub(super) fn is_sweeping(&mut self) -> bool {
+        self.map.is_sweeping()
+    }
+
+    /// Continues to free the slots of wiped and dropped data, those of at most `most` units.
     pub(super) fn sweep(&mut self, most: u32) {
         self.map.sweep(most, |slot| self.overlay.clear(slot, u16::MAX));
     }

@@ -386,7 +386,7 @@ impl UnitStore for Durable {
     }
 
     fn reserve(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) -> bool {
-        self.slots.reserve((group, unit, at, len), self.tuning.sweep)
+        self.slots.reserve((group, unit, at, len))
     }
 
     fn release(&mut self, group: GroupId, unit: UnitKey, at: u32, len: u32) {

@@ -28,8 +28,7 @@ pub struct Tuning {
     pub dirty_units: usize,
     /// Number of executed client writes to list before the oldest are forgotten; 150 bytes each.
     pub executed: usize,
-    /// Number of slots that the sweep after a drop or wipe checks per call of `flush`, and for a
-    /// job that finds too few free slots.
+    /// Number of units whose slots the sweep after a drop or wipe frees per call of `flush`.
     pub sweep: u32,
 }
 
@@ -43,7 +42,7 @@ impl Tuning {
         cached_pages: 1024,
         dirty_units: 32 << 10,
         executed: 64 << 10,
-        sweep: 1 << 20, // about 5 ms
+        sweep: 256,
     };
 
     /// Returns the size of the log in bytes beyond which a checkpoint is due, in a ring of `ring`.

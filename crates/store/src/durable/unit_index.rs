@@ -52,6 +52,12 @@ impl UnitIndex {
         }
     }
 
+    /// Returns the owner's first unit with data, and the number of its slots with data.
+    pub(super) fn first(&self, owner: u32) -> Option<(u32, u8)> {
+        let mut units = self.0.range(key(owner, 0)..=key(owner, u32::MAX));
+        units.next().map(|(key, slots)| (*key as u32, *slots))
+    }
+
     /// Returns the owner's units with data, in order.
     pub(super) fn units(&self, owner: u32) -> impl Iterator<Item = u32> + '_ {
         self.0.range(key(owner, 0)..=key(owner, u32::MAX)).map(|(key, _)| *key as u32)

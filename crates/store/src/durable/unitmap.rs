@@ -7,7 +7,7 @@
 //!
 //! Invariants: a slot is found under at most one key, and a key leads to at most one slot; a slot
 //! is taken while a block of it is valid or it is pinned, and free otherwise; no lookup finds a
-//! dropped owner, and its slots stay taken until `sweep`.
+//! dropped owner, and its slots with data stay taken until `sweep`.
 //!
 //! This module does not make anything durable. `dirty` says which pages of the map on the device
 //! are out of date.
@@ -87,9 +87,9 @@ struct Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Life {
     Live,
-    /// No lookup finds it. It keeps its slots until the drop is durable.
+    /// No lookup finds it. It keeps its data until the drop is durable.
     Dropped,
-    /// It keeps only pinned slots.
+    /// `sweep` clears its slots.
     Swept,
     /// There is no owner; the index is free for the next one.
     Unused,
@@ -118,9 +118,8 @@ pub(super) struct UnitMap {
     recent: Option<(GroupId, VolumeId, u32)>,
     /// `None` during recovery, which builds it at its end.
     by_owner: Option<UnitIndex>,
-    /// Number of slots that the sweep still has to look at, and where it continues.
-    to_sweep: u32,
-    sweep_at: u32,
+    /// Owners with data that `sweep` has to clear. An index may have got a new owner since.
+    to_sweep: Vec<u32>,
     taken: Bits,
     /// Number of slots in `taken` that are never used.
     unused: u32,
@@ -154,8 +153,7 @@ impl UnitMap {
             most_owners: FREE >> 4,
             recent: None,
             by_owner: Some(UnitIndex::default()),
-            to_sweep: 0,
-            sweep_at: 0,
+            to_sweep: Vec::new(),
             taken,
             given_back: VecDeque::new(),
             cursor: 0,
@@ -330,12 +328,10 @@ impl UnitMap {
         }
     }
 
-    /// Moves a chunk from slot `old` to `slot`.
+    /// Moves a chunk from slot `old` to `slot`. Its owner may be dropped: `sweep` finds the slot.
     pub(super) fn replace(&mut self, old: u32, slot: u32) {
-        if !self.is_dropped(old) {
-            self.unlink(old);
-            self.link(slot);
-        }
+        self.unlink(old);
+        self.link(slot);
     }
 
     /// Marks blocks as holding data, unless their owner was swept.
@@ -362,8 +358,8 @@ impl UnitMap {
         }
     }
 
-    /// Drops all owners that `of` accepts: lookups no longer find their chunks. Their slots stay
-    /// taken until `sweep`.
+    /// Drops all owners that `of` accepts: lookups no longer find their chunks. Their data stays
+    /// until `sweep`.
     pub(super) fn drop_owners(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
         let live = |o: &&mut Owner| o.life == Life::Live && of(o.group, o.volume);
         for owner in self.owners.iter_mut().filter(live) {
@@ -373,36 +369,52 @@ impl UnitMap {
         self.recent = None;
     }
 
-    /// Lets `sweep` free the slots of the dropped owners that `of` accepts. A running sweep
-    /// continues where it is, and goes once around.
+    /// Lets `sweep` free the slots of the dropped owners that `of` accepts.
     pub(super) fn begin_sweep(&mut self, of: impl Fn(GroupId, VolumeId) -> bool) {
-        let dropped = |o: &&mut Owner| o.life == Life::Dropped && of(o.group, o.volume);
-        for owner in self.owners.iter_mut().filter(dropped) {
-            owner.life = Life::Swept;
-            if owner.slots > 0 {
-                self.to_sweep = self.owner.len() as u32;
+        for (index, owner) in (0..).zip(&mut self.owners) {
+            if owner.life == Life::Dropped && of(owner.group, owner.volume) {
+                owner.life = Life::Swept;
+                self.to_sweep.push(index);
             }
         }
     }
 
     /// True while `entry` may return slots whose owners no longer need them.
-    pub(super) fn is_sweeping(&self) -> bool {
-        self.to_sweep > 0
+    pub(super) fn is_sweeping(&mut self) -> bool {
+        self.next_swept().is_some()
     }
 
-    /// Continues the sweep over at most `most` slots. It frees those whose owners no longer need
-    /// them, or leaves that to the last pin, and calls `each` for them.
+    /// Clears the slots of at most `most` units whose owners no longer need them, and calls `each`
+    /// for these slots. A slot becomes free at once, or with its last pin.
     pub(super) fn sweep(&mut self, most: u32, mut each: impl FnMut(u32)) {
-        let steps = most.min(self.to_sweep);
-        self.to_sweep -= steps;
-        for _ in 0..steps {
-            let slot = self.sweep_at;
-            self.sweep_at = if slot + 1 == self.owner.len() as u32 { 0 } else { slot + 1 };
-            if self.owner(slot) != FREE && self.is_swept(slot) {
+        for _ in 0..most {
+            let Some((owner, unit, mut slots)) = self.next_swept() else { return };
+            for chunk in 0..UNIT_CHUNKS {
+                let slot = self.find(owner << 4 | chunk, unit).ok();
+                let Some(slot) = slot.filter(|slot| self.valid(*slot) != 0) else { continue };
                 self.clear(slot, u16::MAX);
                 each(slot);
+                slots -= 1;
+                if slots == 0 {
+                    break;
+                }
             }
+            assert_eq!(slots, 0, "each slot with data has a place");
         }
+    }
+
+    /// Returns the owner and the unit that `sweep` clears next, and the number of its slots with
+    /// data.
+    fn next_swept(&mut self) -> Option<(u32, u32, u8)> {
+        let index = self.by_owner.as_ref().expect("recovery has ended");
+        while let Some(owner) = self.to_sweep.last().copied() {
+            let swept = self.owners[owner as usize].life == Life::Swept;
+            if let Some((unit, slots)) = index.first(owner).filter(|_| swept) {
+                return Some((owner, unit, slots));
+            }
+            self.to_sweep.pop();
+        }
+        None
     }
 
     /// True when the slot's owner was dropped.
@@ -450,8 +462,7 @@ impl UnitMap {
     }
 
     fn release_if_idle(&mut self, slot: u32) {
-        let needed = self.valid[slot as usize] != 0 || self.life(slot) == Life::Dropped;
-        if needed || self.pins.contains_key(&slot) {
+        if self.valid[slot as usize] != 0 || self.pins.contains_key(&slot) {
             return;
         }
         self.unlink(slot);
@@ -638,9 +649,19 @@ impl UnitMap {
         if let Some(owner) = self.owner_index(group, volume) {
             return Some(owner);
         }
-        self.begin_sweep(|_, _| true);
-        self.sweep(u32::MAX, |_| {});
+        self.free_dropped();
         self.owner_index(group, volume)
+    }
+
+    /// Recovery: frees all slots of dropped owners.
+    fn free_dropped(&mut self) {
+        for slot in 0..self.owner.len() as u32 {
+            if self.owner(slot) != FREE && self.is_dropped(slot) {
+                self.valid[slot as usize] = 0;
+                self.dirty.put(slot / MAP_ENTRIES, true);
+                self.give_back(slot);
+            }
+        }
     }
 
     /// Recovery: marks blocks of a slot as holding no data.
@@ -655,8 +676,7 @@ impl UnitMap {
     /// Ends recovery: frees empty slots and those of dropped owners, and makes the others findable.
     /// Fails with a chunk that two slots claim: then the map can't be trusted.
     pub(super) fn index(&mut self) -> Result<(), Chunk> {
-        self.begin_sweep(|_, _| true);
-        self.sweep(u32::MAX, |_| {});
+        self.free_dropped();
         for slot in 0..self.owner.len() as u32 {
             if self.owner(slot) == FREE {
                 continue;

@@ -33,8 +33,7 @@ impl Durable {
     ) -> Started {
         let len = body.len() as u32;
         let change = Access::Change;
-        let Some(pins) = self.slots.pin_range((group, unit, at, len), self.tuning.sweep, change)
-        else {
+        let Some(pins) = self.slots.pin_range((group, unit, at, len), change) else {
             return Started::Full;
         };
         let write = new_write(group, unit, at, len, marks);
@@ -72,8 +71,7 @@ impl Durable {
         out: &mut Effects,
     ) -> Started {
         let change = Access::Change;
-        let Some(pins) = self.slots.pin_range((group, unit, at, len), self.tuning.sweep, change)
-        else {
+        let Some(pins) = self.slots.pin_range((group, unit, at, len), change) else {
             return Started::Full;
         };
         debug_assert!(self.jobs.is_not_read(unit, at, len, &pins), "a change overlaps a read");

@@ -56,6 +56,32 @@ fn a_full_device_refuses_overwrites_and_drains() {
 }
 
 #[test]
+fn a_device_is_not_full_while_slots_of_a_dropped_volume_are_left() {
+    let mut world = mounted(false);
+    let dropped = |index| UnitKey { volume: VolumeId(2), index };
+    (0..100).for_each(|i| world.write(G, unit(i), 0, SLOT, false));
+    world.settle();
+    let mut slots = 0;
+    while world.fulls == 0 {
+        world.write(G, dropped(slots), 0, SLOT, false);
+        world.settle();
+        slots += u32::from(world.fulls == 0);
+    }
+    store(&mut world).drop_volume(VolumeId(2));
+    assert!(!store(&mut world).reserve(G, unit(100), 0, SLOT), "the drop is not durable");
+    world.store.as_mut().unwrap().flush(&mut world.out);
+    while !store(&mut world).is_idle() {
+        world.end_or_fail(None);
+        world.store.as_mut().unwrap().flush(&mut world.out);
+    }
+    assert!(store(&mut world).used() > 101 * u64::from(SLOT), "most of it is not swept yet");
+    for i in 100..100 + slots {
+        assert!(store(&mut world).reserve(G, unit(i), 0, SLOT), "{i} of {slots}");
+    }
+    assert!(!store(&mut world).reserve(G, unit(100 + slots), 0, SLOT));
+}
+
+#[test]
 fn a_reservation_is_worth_a_write() {
     let mut world = mounted(false);
     let free = store(&mut world).capacity();

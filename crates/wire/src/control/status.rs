@@ -76,7 +76,7 @@ pub struct StatusInfo {
     pub recovery: Option<RecoveryStatus>,
     /// Servers that were recently refused at registration.
     #[prost(message, repeated, tag = "90")]
-    pub turned_away: Vec<RefusedServer>,
+    pub refused_servers: Vec<RefusedServer>,
     /// The cluster's level.
     #[prost(uint32, tag = "91")]
     pub level: u32,

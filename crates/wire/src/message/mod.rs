@@ -42,6 +42,8 @@ pub enum Fault {
     Kind,
     /// This build does not know the kind.
     Unknown,
+    /// It comes before the handshake is over, and belongs to none.
+    Early,
     /// Its version is not that of the link.
     Version,
     /// It has a body or a checksum of one, and frames of its kind have none.
@@ -60,6 +62,7 @@ impl Fault {
         match self {
             Fault::Kind => "a frame of another kind than expected",
             Fault::Unknown => "a frame of a kind that this build doesn't know",
+            Fault::Early => "a frame before the welcome",
             Fault::Version => "a frame of another version than the link's",
             Fault::Body => "a frame has a body that its kind doesn't have",
             Fault::Flag => "a frame has a flag that its kind doesn't have",

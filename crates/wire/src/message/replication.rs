@@ -42,6 +42,27 @@ message! {
     body: DATA
 }
 
+impl Replicate {
+    /// Returns a write of no client, with no flag and commit point 0.
+    pub fn new(op: u64, group: GroupId, epoch: Epoch, lsn: Lsn, range: UnitRange) -> Replicate {
+        Replicate {
+            op,
+            group,
+            epoch,
+            lsn,
+            commit: Lsn(0),
+            range,
+            client: ClientWrite::default(),
+            skipped: 0,
+            fresh: false,
+            zero: false,
+            yields: false,
+            lost: false,
+            copy: false,
+        }
+    }
+}
+
 message! {
     /// The answer to `Replicate`: the write is durable there (`Ok`), could not be done (`Full`,
     /// `SendWhole`), or belongs to no stream that the receiver takes (`Stale`, `Behind`).
@@ -107,9 +128,9 @@ message! {
         group: GroupId, @ 32;
         /// The group's epoch.
         epoch: Epoch, @ 40;
-        /// Offset of the blocks in the unit, in bytes; 0 if there are none.
+        /// Offset of the blocks that were asked for in the unit, in bytes.
         at: u32, @ 84;
-        /// Their length in bytes; 0 if there are none.
+        /// Their length in bytes. The body has them if the result is `Ok`.
         len: u32, @ 88;
         /// The sender, and the version of its map.
         sender: Sender;

@@ -14,7 +14,7 @@ fn emptied() -> State {
 }
 
 /// Returns the in-sync replicas after everything that follows from the reports, if they are known.
-fn found(mut state: State, told: &Words) -> Option<Vec<u32>> {
+fn found(mut state: State, told: &DeviceReports) -> Option<Vec<u32>> {
     settle(&mut state, told, false);
     if state.recovery.open {
         finish(&mut state);
@@ -26,14 +26,14 @@ fn found(mut state: State, told: &Words) -> Option<Vec<u32>> {
 
 #[test]
 fn a_newer_map_of_those_who_run_counts_though_one_of_them_was_emptied_before() {
-    let told = words(vec![
-        (1, running(word(8, 8, Some(moved(8, &[1, 2]))))),
-        (2, running(word(8, 8, Some(moved(8, &[1, 2]))))),
+    let told = reports(vec![
+        (1, running(report(8, 8, Some(moved(8, &[1, 2]))))),
+        (2, running(report(8, 8, Some(moved(8, &[1, 2]))))),
     ]);
     assert_eq!(found(emptied(), &told), Some(vec![1, 2]));
     // It has taken part since it was emptied. Its process is new, so its map does not count.
     let kept =
-        words(vec![(1, word(8, 8, None)), (2, running(word(8, 8, Some(moved(8, &[1, 2])))))]);
+        reports(vec![(1, report(8, 8, None)), (2, running(report(8, 8, Some(moved(8, &[1, 2])))))]);
     assert_eq!(found(emptied(), &kept), Some(vec![1, 2]));
     // The operator does not wait for dev3. All replicas in sync have reported, and no device took
     // part later.
@@ -49,31 +49,35 @@ fn a_newer_map_of_those_who_run_counts_though_one_of_them_was_emptied_before() {
 #[test]
 fn who_may_have_been_emptied_after_the_newest_map_keeps_the_group_waiting() {
     let map = |in_sync: &[u32]| Some(GroupInfo { replicas: vec![1, 2], ..config(8, in_sync) });
-    let two = |acted, in_sync: &[u32]| running(word(acted, 8, map(in_sync)));
+    let two = |acted, in_sync: &[u32]| running(report(acted, 8, map(in_sync)));
     let cases = [
         (
             "dev1 went on alone after this map, and was emptied then",
-            Word::default(),
+            DeviceReport::default(),
             two(8, &[1, 2]),
         ),
-        ("dev1 was let in after this map, and went on alone", Word::default(), two(8, &[2])),
-        ("somebody took part later", running(word(8, 8, None)), two(9, &[1, 2])),
+        (
+            "dev1 was let in after this map, and went on alone",
+            DeviceReport::default(),
+            two(8, &[2]),
+        ),
+        ("somebody took part later", running(report(8, 8, None)), two(9, &[1, 2])),
         (
             "no map is newer",
-            running(word(1, 1, None)),
-            running(word(1, 1, Some(config(1, &[1, 2])))),
+            running(report(1, 1, None)),
+            running(report(1, 1, Some(config(1, &[1, 2])))),
         ),
     ];
     for (name, one, two) in cases {
-        assert_eq!(found(emptied(), &words(vec![(1, one), (2, two)])), None, "{name}");
+        assert_eq!(found(emptied(), &reports(vec![(1, one), (2, two)])), None, "{name}");
     }
     // dev1 itself is silent, or a replica that the state does not know is empty.
-    let told = words(vec![(2, two(8, &[2]))]);
+    let told = reports(vec![(2, two(8, &[2]))]);
     assert_eq!(found(emptied(), &told), None);
-    let told = words(vec![
-        (1, running(word(8, 8, None))),
-        (2, running(word(8, 8, Some(moved(8, &[2, 3]))))),
-        (3, Word::default()),
+    let told = reports(vec![
+        (1, running(report(8, 8, None))),
+        (2, running(report(8, 8, Some(moved(8, &[2, 3]))))),
+        (3, DeviceReport::default()),
     ]);
     let mut state = emptied();
     state.apply(state.index + 1, &up(3, 91, 13, Ram));
@@ -87,14 +91,14 @@ fn a_map_of_after_the_recovery_makes_nobody_a_witness() {
     apply(&mut state, &up(3, 3, 13, Ram));
     let mut state = with_recovery(state);
     state.apply(state.index + 1, &up(3, 90, 99, Ram));
-    let mut told = words(vec![
-        (1, running(word(8, 8, Some(moved(8, &[3, 1]))))),
-        (2, running(word(1, 1, None))),
-        (3, Word::default()),
+    let mut told = reports(vec![
+        (1, running(report(8, 8, Some(moved(8, &[3, 1]))))),
+        (2, running(report(1, 1, None))),
+        (3, DeviceReport::default()),
     ]);
     settle(&mut state, &told, false);
     finish(&mut state);
-    let mut late = Word::default();
+    let mut late = DeviceReport::default();
     let version = state.version.0;
     assert!(late.add(Report { version, told: version, next_volume: 2, ..Report::default() }));
     told.insert(DeviceId(3), late);
@@ -115,22 +119,22 @@ fn a_doubt_that_no_report_ends_outlives_one_more_recovery_with_an_older_backup()
         apply(&mut state, &up(3, 3, 13, Ram));
         let mut state = with_recovery(state);
         state.apply(state.index + 1, &up(3, 90, 99, Ram));
-        let told = words(vec![
-            (1, running(word(7, 7, Some(left.clone())))),
-            (2, running(word(1, 1, None))),
-            (3, running(word(0, 0, Some(left)))),
+        let told = reports(vec![
+            (1, running(report(7, 7, Some(left.clone())))),
+            (2, running(report(1, 1, None))),
+            (3, running(report(0, 0, Some(left)))),
         ]);
         assert_eq!(found(state, &told).is_some(), known, "doubt {doubt}");
     }
     // The maps also say so of a group that the older backup does not have.
     let mut state = with_recovery(pair(Ram));
     let left = GroupInfo { id: 9, primary: 0, doubt: 2, in_sync: vec![1], ..moved(8, &[1, 2]) };
-    let mut word = Word::default();
+    let mut report = DeviceReport::default();
     let groups =
         vec![GroupReport { group: 9, acted: 7, base: 7, config: Some(left), joiner: false }];
     let held = vec![7]; // an unknown volume, which may be in this group
-    assert!(word.add(Report { groups, version: 1, held, ..Report::default() }));
-    let told = words(vec![(1, word), (2, running(Word::default()))]);
+    assert!(report.add(Report { groups, version: 1, held, ..Report::default() }));
+    let told = reports(vec![(1, report), (2, running(DeviceReport::default()))]);
     settle(&mut state, &told, false);
     finish(&mut state);
     settle(&mut state, &told, false);
@@ -146,7 +150,7 @@ fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_v
         (group.doubt, group.lost, group.in_sync) = (Doubt::Gone, true, Vec::new());
     }
     finish(&mut state);
-    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone, "a volume uses it");
     let mut kept = state.clone();
@@ -170,12 +174,12 @@ fn a_group_in_doubt_begins_anew_in_an_epoch_that_nobody_has_seen_when_its_last_v
 fn a_group_stays_in_doubt_while_a_device_may_have_data_of_a_volume_that_nobody_knows() {
     for late in [false, true] {
         let mut state = recovered(Durable);
-        let mut told = words(vec![(1, word(1, 1, None))]);
+        let mut told = reports(vec![(1, report(1, 1, None))]);
         settle(&mut state, &told, false);
         let end = close(&state, &told, false);
         assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
         assert!(state.recovery.left.is_empty());
-        let mut two = word(2, 1, None);
+        let mut two = report(2, 1, None);
         assert!(two.add(Report { held: vec![1, 9], ..Report::default() }));
         let delete = Command::DeleteVolume(DeleteVolume { volume: 1 });
         if !late {
@@ -196,7 +200,7 @@ fn a_group_stays_in_doubt_while_a_device_may_have_data_of_a_volume_that_nobody_k
 #[test]
 fn a_device_that_people_remove_holds_no_unused_group_in_doubt() {
     let mut state = recovered(Durable);
-    let told = words(vec![(1, word(1, 1, None))]);
+    let told = reports(vec![(1, report(1, 1, None))]);
     let end = close(&state, &told, false);
     state.apply(state.index + 1, &end);
     state.apply(state.index + 1, &down(2, 2, true));

@@ -42,16 +42,16 @@ fn client(state: &mut State, name: &str, id: u32) -> Option<SdcId> {
 #[test]
 fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itself() {
     let mut first = recovered(Durable);
-    settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    settle(&mut first, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     let old = id_of_new(&mut first).expect("the recovery is over");
     // The same backup is restored again. New devices wait: the ids that were given away are not
     // known yet.
     let mut state = recovered(Durable);
     assert_eq!(id_of_new(&mut state), None);
     let alone = moved(JUMP + 2, &[1, old.0]);
-    let mut told = words(vec![
-        (1, running(word(JUMP + 2, JUMP + 2, Some(alone)))),
-        (2, running(word(1, 1, None))),
+    let mut told = reports(vec![
+        (1, running(report(JUMP + 2, JUMP + 2, Some(alone)))),
+        (2, running(report(1, 1, None))),
     ]);
     settle(&mut state, &told, false);
     assert_eq!((state.recovery.open, waits_for(&state, &told)), (true, vec![old.0]));
@@ -66,7 +66,7 @@ fn a_device_of_after_an_earlier_restore_of_the_same_backup_keeps_its_id_for_itse
             panic!("it is not let in")
         };
         assert_eq!((id, state.apply(state.index + 1, &command)), (old, Outcome::Changed));
-        told.insert(old, running(word(JUMP + 2, JUMP + 2, None)));
+        told.insert(old, running(report(JUMP + 2, JUMP + 2, None)));
         settle(&mut state, &told, false);
         assert_eq!(group(&state, 1).in_sync, [DeviceId(1), old]);
         assert!(!state.recovery.open);
@@ -82,8 +82,8 @@ fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore(
         panic!("no map names it, and it has its id")
     };
     assert_eq!((id, state.apply(state.index + 1, &command)), (old, Outcome::Changed));
-    let mut told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
-    told.insert(old, Word::default());
+    let mut told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
+    told.insert(old, DeviceReport::default());
     settle(&mut state, &told, false);
     assert!(!state.recovery.open);
     // A device that got an id at the same time comes later.
@@ -95,7 +95,7 @@ fn a_device_that_only_it_knows_of_comes_back_with_its_id_after_a_second_restore(
 #[test]
 fn leave_that_a_client_got_after_an_earlier_restore_goes_to_no_other_one() {
     let mut first = recovered(Durable);
-    settle(&mut first, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    settle(&mut first, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     let old = client(&mut first, "one", 0).expect("the recovery is over");
     let mut state = recovered(Durable);
     assert_eq!(client(&mut state, "two", 0), None, "whose ids are whose is not known yet");
@@ -104,11 +104,11 @@ fn leave_that_a_client_got_after_an_earlier_restore_goes_to_no_other_one() {
     let volume = mdm::publish::volume_info(VolumeId(1), &state.volumes[&VolumeId(1)]);
     let volume = VolumeInfo { mapping: Some(mapping), ..volume };
     let version = state.version.0 + 5;
-    let mut one = word(1, 1, None);
+    let mut one = report(1, 1, None);
     let volumes = vec![volume];
-    let report = Report { version, told: version, next_volume: 2, volumes, ..Report::default() };
-    assert!(one.add(report));
-    settle(&mut state, &words(vec![(1, one), (2, word(1, 1, None))]), false);
+    let part = Report { version, told: version, next_volume: 2, volumes, ..Report::default() };
+    assert!(one.add(part));
+    settle(&mut state, &reports(vec![(1, one), (2, report(1, 1, None))]), false);
     assert!(!state.recovery.open);
     let may: Vec<_> = state.volumes[&VolumeId(1)].mapping.clients().map(|(id, _)| id).collect();
     assert_eq!(may, [old]);
@@ -127,7 +127,7 @@ fn pass(state: &mut State, name: &str) -> u32 {
 #[test]
 fn what_is_remembered_of_removed_clients_does_not_grow_with_them() {
     let mut state = recovered(Durable);
-    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
     let mut long = 0;
     for round in 0..4 {
         settle(&mut state, &told, false);
@@ -151,7 +151,7 @@ fn what_is_remembered_of_removed_clients_does_not_grow_with_them() {
 #[test]
 fn a_client_of_the_lost_ones_that_was_removed_is_over_and_others_are_not() {
     let mut state = recovered(Durable);
-    settle(&mut state, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    settle(&mut state, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     for id in [5, 7, 6] {
         assert_eq!(client(&mut state, "c", id), Some(SdcId(id)));
         let remove = DropObject { kind: ObjectKind::Sdc as i32, id };

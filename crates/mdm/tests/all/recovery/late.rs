@@ -9,7 +9,7 @@ use mdm::observed::Observed;
 fn ended() -> State {
     let mut state = recovered(Durable);
     state.apply(state.index + 1, &down(1, 1, true));
-    settle(&mut state, &words(vec![(2, word(1, 1, None))]), false);
+    settle(&mut state, &reports(vec![(2, report(1, 1, None))]), false);
     finish(&mut state);
     assert_eq!(group(&state, 1).doubt, Doubt::Reports);
     state
@@ -32,7 +32,7 @@ fn who_may_have_the_only_copy_of_a_group_in_doubt_is_let_in_and_a_person_can_cho
     let New(DeviceId(1), command) = registration else { panic!("{registration:?}") };
     assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
     state.check().unwrap();
-    let told = words(vec![(1, word(6, 6, None)), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, report(6, 6, None)), (2, report(1, 1, None))]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Gone, "what was there before may have had more");
     let damage = state.damage("v", &Observed::default(), &told).unwrap();
@@ -76,12 +76,12 @@ fn who_would_take_the_place_of_a_copy_that_counts_is_not_let_in() {
 fn who_was_named_after_the_backup_is_let_in_and_is_a_witness_of_when_it_was_emptied() {
     let named = control::Register { incarnation: 40, ..other() };
     let mut state = recovered(Durable);
-    let empty = running(word(0, 0, Some(config(6, &[2]))));
+    let empty = running(report(0, 0, Some(config(6, &[2]))));
     assert!(matches!(state.register(&other(), false, Some(&empty)), WrongDevice(_)));
     let registration = state.register(&named, false, Some(&empty));
     let New(DeviceId(1), command) = registration else { panic!("{registration:?}") };
     assert_eq!(state.apply(state.index + 1, &command), Outcome::Changed);
-    let told = words(vec![(1, empty), (2, running(word(6, 6, Some(config(6, &[2])))))]);
+    let told = reports(vec![(1, empty), (2, running(report(6, 6, Some(config(6, &[2])))))]);
     settle(&mut state, &told, false);
     let found = group(&state, 1);
     assert_eq!((found.doubt, &found.in_sync[..]), (Doubt::None, &[DeviceId(2)][..]));

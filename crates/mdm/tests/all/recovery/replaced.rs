@@ -11,28 +11,28 @@ const NEWER: u64 = 99;
 const SINCE: u64 = 100;
 
 /// Returns the report of a process whose map names the content of these devices.
-fn knows(word: Word, devices: &[(u32, u64)]) -> Word {
-    knows_at(SINCE, word, devices)
+fn knows(report: DeviceReport, devices: &[(u32, u64)]) -> DeviceReport {
+    knows_at(SINCE, report, devices)
 }
 
 /// Returns the same report with a map of this version.
-fn knows_at(version: u64, mut word: Word, devices: &[(u32, u64)]) -> Word {
+fn knows_at(version: u64, mut report: DeviceReport, devices: &[(u32, u64)]) -> DeviceReport {
     let info = |(device, store): &(u32, u64)| StoreInfo { device: *device, store: *store };
     let devices = devices.iter().map(info).collect();
-    assert!(word.add(Report { version, devices, next_volume: 2, ..Report::default() }));
-    word
+    assert!(report.add(Report { version, devices, next_volume: 2, ..Report::default() }));
+    report
 }
 
 /// dev2 was in sync with the newer dev1 in epoch 3.
-fn partner() -> Word {
-    knows(word(3, 3, Some(config(3, &[1, 2]))), &[(1, NEWER), (2, 12)])
+fn partner() -> DeviceReport {
+    knows(report(3, 3, Some(config(3, &[1, 2]))), &[(1, NEWER), (2, 12)])
 }
 
 #[test]
 fn an_older_disk_does_not_stand_for_the_one_that_replaced_it() {
-    for partner in [partner(), knows(word(4, 3, Some(config(3, &[1, 2]))), &[(1, NEWER)])] {
+    for partner in [partner(), knows(report(4, 3, Some(config(3, &[1, 2]))), &[(1, NEWER)])] {
         let mut state = recovered(Durable);
-        let told = words(vec![(1, word(1, 1, None)), (2, partner)]);
+        let told = reports(vec![(1, report(1, 1, None)), (2, partner)]);
         settle(&mut state, &told, false);
         assert!(state.recovery.open && group(&state, 1).doubt == Doubt::Reports);
         assert_eq!(waits_for(&state, &told), [1], "the newer disk may come");
@@ -41,7 +41,7 @@ fn an_older_disk_does_not_stand_for_the_one_that_replaced_it() {
         let end = close(&state, &told, false);
         assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
         state.check().unwrap();
-        let told = words(vec![(1, word(1, 1, None)), (2, word(4, 4, None))]);
+        let told = reports(vec![(1, report(1, 1, None)), (2, report(4, 4, None))]);
         settle(&mut state, &told, false);
         assert_ne!(group(&state, 1).doubt, Doubt::None);
     }
@@ -51,11 +51,11 @@ fn an_older_disk_does_not_stand_for_the_one_that_replaced_it() {
 fn the_newer_disk_ends_the_waiting() {
     let mut state = recovered(Durable);
     let newer = control::Register { store: NEWER, nonce: 98, ..life(1, "sds1", 0) };
-    let Registration::New(_, up) = state.register(&newer, false, Some(&word(3, 3, None))) else {
+    let Registration::New(_, up) = state.register(&newer, false, Some(&report(3, 3, None))) else {
         panic!("it is not taken in");
     };
     assert_eq!(state.apply(state.index + 1, &up), Outcome::Changed);
-    let told = words(vec![(1, word(3, 3, None)), (2, partner())]);
+    let told = reports(vec![(1, report(3, 3, None)), (2, partner())]);
     settle(&mut state, &told, false);
     assert!(!state.recovery.open);
     let found = group(&state, 1);
@@ -65,8 +65,8 @@ fn the_newer_disk_ends_the_waiting() {
 #[test]
 fn a_map_that_knows_what_is_there_holds_nothing_up() {
     let mut state = recovered(Durable);
-    let partner = knows(word(3, 3, Some(config(3, &[1, 2]))), &[(1, 11), (2, 12)]);
-    settle(&mut state, &words(vec![(1, word(3, 3, None)), (2, partner)]), false);
+    let partner = knows(report(3, 3, Some(config(3, &[1, 2]))), &[(1, 11), (2, 12)]);
+    settle(&mut state, &reports(vec![(1, report(3, 3, None)), (2, partner)]), false);
     assert!(!state.recovery.open && group(&state, 1).doubt == Doubt::None);
 }
 
@@ -76,7 +76,7 @@ fn told_of_a_blank(store: u64) -> State {
     let mut state = recovered(Durable);
     let made = GroupInfo { id: 3, ..config(4, &[2, 1]) };
     let group_3 = GroupReport { group: 3, acted: 4, base: 4, config: Some(made), joiner: false };
-    let mut partner = knows(Word::default(), &[(1, store)]);
+    let mut partner = knows(DeviceReport::default(), &[(1, store)]);
     let groups = vec![group_3];
     let volume = VolumeInfo {
         id: 2,
@@ -86,9 +86,9 @@ fn told_of_a_blank(store: u64) -> State {
         ..VolumeInfo::default()
     };
     let volumes = vec![volume];
-    let report = Report { version: SINCE, groups, volumes, next_volume: 3, ..Report::default() };
-    assert!(partner.add(report));
-    let told = words(vec![(1, Word::default()), (2, partner)]);
+    let part = Report { version: SINCE, groups, volumes, next_volume: 3, ..Report::default() };
+    assert!(partner.add(part));
+    let told = reports(vec![(1, DeviceReport::default()), (2, partner)]);
     settle(&mut state, &told, false);
     assert!(!state.recovery.open, "{:?}", state.recovery_status(&told, false));
     state
@@ -169,7 +169,7 @@ fn a_process_keeps_the_life_that_the_lost_ones_gave_it() {
 fn a_doubt_of_an_earlier_recovery_hides_no_older_disk() {
     let mut state = recovered(Durable);
     state.groups.get_mut(&GroupId(2)).unwrap().doubt = Doubt::Gone;
-    settle(&mut state, &words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]), false);
+    settle(&mut state, &reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]), false);
     if state.recovery.open {
         finish(&mut state);
     }
@@ -178,8 +178,8 @@ fn a_doubt_of_an_earlier_recovery_hides_no_older_disk() {
     let (version, acted) = (state.version.0 + 10, group(&state, 1).epoch.0);
     let state = with_recovery(state);
     assert!(state.recovery.began.0 < version && version < state.index);
-    let partner = knows_at(version, word(acted, acted, None), &[(1, NEWER)]);
-    let told = words(vec![(1, word(acted, acted, None)), (2, partner)]);
+    let partner = knows_at(version, report(acted, acted, None), &[(1, NEWER)]);
+    let told = reports(vec![(1, report(acted, acted, None)), (2, partner)]);
     let mut state = state;
     settle(&mut state, &told, false);
     assert_eq!(waits_for(&state, &told), [1]);
@@ -188,7 +188,7 @@ fn a_doubt_of_an_earlier_recovery_hides_no_older_disk() {
 }
 
 /// Returns a cluster with `count` more groups on dev2 and dev3, and the reports of all devices.
-fn with_many_groups(count: u32) -> (State, Words) {
+fn with_many_groups(count: u32) -> (State, DeviceReports) {
     let mut state = pair(Durable);
     apply(&mut state, &up(3, 3, 13, Durable));
     for id in 3..3 + count {
@@ -200,7 +200,8 @@ fn with_many_groups(count: u32) -> (State, Words) {
     let state = State::from_bytes(&state.to_bytes()).unwrap();
     let told: Vec<(u32, u64)> = (1..3 + count).map(|id| (id, 1)).collect();
     let two = knows(took_part(&told), &[(1, NEWER)]);
-    let told = words(vec![(1, took_part(&[(1, 1), (2, 1)])), (2, two), (3, took_part(&told[2..]))]);
+    let told =
+        reports(vec![(1, took_part(&[(1, 1), (2, 1)])), (2, two), (3, took_part(&told[2..]))]);
     (with_recovery(state), told)
 }
 
@@ -231,8 +232,8 @@ fn a_map_that_is_older_than_the_state_names_no_older_disk() {
     }
     let epochs = [1, 2].map(|id| (id, group(&state, id).epoch.0));
     let mut state = with_recovery(state);
-    let behind = knows_at(1, Word::default(), &[(1, 11)]);
-    let told = words(vec![(1, took_part(&epochs)), (2, took_part(&epochs)), (3, behind)]);
+    let behind = knows_at(1, DeviceReport::default(), &[(1, 11)]);
+    let told = reports(vec![(1, took_part(&epochs)), (2, took_part(&epochs)), (3, behind)]);
     settle(&mut state, &told, false);
     assert!(!state.recovery.open, "{:?}", state.recovery_status(&told, false));
     assert_eq!(group(&state, 1).in_sync.len(), 2);
@@ -249,7 +250,7 @@ fn a_disk_that_was_replaced_after_the_recovery_is_no_older_one() {
     let state = State::from_bytes(&state.to_bytes()).unwrap();
     let mut state = with_recovery(state);
     let two = knows(took_part(&[(1, 1), (2, 1), (3, 1)]), &[(1, 11)]);
-    let mut told = words(vec![(1, took_part(&[(1, 1), (2, 1)])), (2, two)]);
+    let mut told = reports(vec![(1, took_part(&[(1, 1), (2, 1)])), (2, two)]);
     let end = close(&state, &told, false);
     assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
     settle(&mut state, &told, false);
@@ -270,7 +271,7 @@ fn a_disk_that_was_replaced_after_the_recovery_is_no_older_one() {
 /// dev2 reported the newer disk, and dev1 was silent until an operator ended the recovery.
 fn ended_without_dev1() -> State {
     let mut state = recovered(Durable);
-    let told = words(vec![(2, knows(word(1, 1, None), &[(1, NEWER)]))]);
+    let told = reports(vec![(2, knows(report(1, 1, None), &[(1, NEWER)]))]);
     settle(&mut state, &told, false);
     let end = close(&state, &told, false);
     assert_eq!(state.apply(state.index + 1, &end), Outcome::Changed);
@@ -281,7 +282,7 @@ fn ended_without_dev1() -> State {
 #[test]
 fn an_older_disk_that_comes_late_is_known_by_what_nobody_tells_any_more() {
     let mut state = ended_without_dev1();
-    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
     settle(&mut state, &told, false);
     assert_eq!(group(&state, 1).doubt, Doubt::Reports);
     assert_eq!(state.recovery_status(&told, false).unwrap().older, [1]);
@@ -294,14 +295,15 @@ fn an_older_disk_that_comes_late_is_known_by_what_nobody_tells_any_more() {
 #[test]
 fn what_an_open_recovery_was_told_counts_in_the_next_one() {
     let mut state = recovered(Durable);
-    let told = words(vec![(2, knows(word(1, 1, None), &[(1, NEWER)]))]);
+    let told = reports(vec![(2, knows(report(1, 1, None), &[(1, NEWER)]))]);
     settle(&mut state, &told, false);
-    let told = words(vec![(1, word(1, 1, None)), (2, word(1, 1, None))]);
+    let told = reports(vec![(1, report(1, 1, None)), (2, report(1, 1, None))]);
     let mut next = with_recovery(state.clone());
     settle(&mut next, &told, false);
     assert_eq!(waits_for(&next, &told), [1]);
     // A map from before both recoveries counts, too, if it is reported only now.
-    let told = words(vec![(1, word(1, 1, None)), (2, knows(word(1, 1, None), &[(1, NEWER)]))]);
+    let told =
+        reports(vec![(1, report(1, 1, None)), (2, knows(report(1, 1, None), &[(1, NEWER)]))]);
     let mut next = with_recovery(recovered(Durable));
     settle(&mut next, &told, false);
     assert_eq!(waits_for(&next, &told), [1]);
@@ -311,17 +313,17 @@ fn what_an_open_recovery_was_told_counts_in_the_next_one() {
 #[test]
 fn what_a_map_told_is_true_when_its_process_is_gone() {
     let mut state = recovered(Durable);
-    let mut told = Words::new();
-    state.heed(&mut told, DeviceId(1), word(1, 1, None));
-    let known = running(word(4, 4, Some(moved(4, &[2, 3]))));
+    let mut told = DeviceReports::new();
+    state.heed(&mut told, DeviceId(1), report(1, 1, None));
+    let known = running(report(4, 4, Some(moved(4, &[2, 3]))));
     state.heed(&mut told, DeviceId(2), known);
     for _ in 0..3 {
         assert_eq!(waits_for(&state, &told), [3]);
-        state.heed(&mut told, DeviceId(2), word(4, 4, None));
+        state.heed(&mut told, DeviceId(2), report(4, 4, None));
     }
     // A map of this MDM does not replace it.
     finish(&mut state);
-    let mut new = word(4, 4, None);
+    let mut new = report(4, 4, None);
     let version = state.version.0;
     assert!(new.add(Report { version, ..Report::default() }));
     state.heed(&mut told, DeviceId(2), new);

@@ -36,12 +36,12 @@ fn by_order(waiting: u64) -> State {
 #[test]
 fn nobody_waits_for_a_stranger_unless_a_map_names_it() {
     let state = with_recovery(by_order(1));
-    let known = running(word(1, 1, Some(config(1, &[1, 2]))));
-    let both = words(vec![(1, known.clone()), (2, known.clone())]);
+    let known = running(report(1, 1, Some(config(1, &[1, 2]))));
+    let both = reports(vec![(1, known.clone()), (2, known.clone())]);
     assert_eq!(waits_for(&state, &both), [0; 0]);
     // It was admitted after the backup.
-    let named = running(word(4, 4, Some(moved(4, &[1, 3]))));
-    let told = words(vec![(1, named), (2, known)]);
+    let named = running(report(4, 4, Some(moved(4, &[1, 3]))));
+    let told = reports(vec![(1, named), (2, known)]);
     assert_eq!(waits_for(&state, &told), [3]);
 }
 

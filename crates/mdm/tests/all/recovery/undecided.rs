@@ -100,18 +100,18 @@ fn a_volume_on_devices_that_may_not_be_decided_is_unknown_until_a_map_has_it() {
     entry.iter().for_each(|c| drop(newer.apply(newer.index + 1, c)));
     let version = newer.version.0;
     let infos = newer.volumes.iter().map(|(id, v)| mdm::publish::volume_info(*id, v));
-    let mut two = word(1, 1, None);
+    let mut two = report(1, 1, None);
     let made = GroupInfo { id: 4, ..moved(1, &[2, 3]) };
     let groups = vec![GroupReport { group: 4, config: Some(made), ..Default::default() }];
     let volumes = infos.collect();
-    let report =
+    let part =
         Report { version, told: version, next_volume: 4, volumes, groups, ..Report::default() };
-    assert!(two.add(report));
+    assert!(two.add(part));
     let New(DeviceId(3), up) = state.register(&life(3, "sds3", 3), false, None) else {
         panic!("it is not taken in")
     };
     assert_eq!(state.apply(state.index + 1, &up), Outcome::Changed);
-    let told = words(vec![(1, word(1, 1, None)), (2, two), (3, Word::default())]);
+    let told = reports(vec![(1, report(1, 1, None)), (2, two), (3, DeviceReport::default())]);
     settle(&mut state, &told, false);
     assert_eq!(names(&state), ["v", "old", "new"]);
 }
@@ -143,10 +143,10 @@ fn the_id_of_a_client_that_may_not_be_decided_gives_nobody_leave() {
     entry.iter().for_each(|c| drop(newer.apply(newer.index + 1, c)));
     let version = newer.version.0;
     let volumes = newer.volumes.iter().map(|(id, v)| mdm::publish::volume_info(*id, v)).collect();
-    let mut one = word(1, 1, None);
-    let report = Report { version, told: version, next_volume: 2, volumes, ..Report::default() };
-    assert!(one.add(report));
-    settle(&mut state, &words(vec![(1, one), (2, word(1, 1, None))]), false);
+    let mut one = report(1, 1, None);
+    let part = Report { version, told: version, next_volume: 2, volumes, ..Report::default() };
+    assert!(one.add(part));
+    settle(&mut state, &reports(vec![(1, one), (2, report(1, 1, None))]), false);
     assert_eq!(may(&state), [1, 2]);
 }
 

@@ -27,7 +27,7 @@ fn what_is_damaged_at_the_primary_is_read_from_the_other_copy_and_written_anew()
 }
 
 #[test]
-fn who_meets_the_same_damage_at_once_does_not_mend_it_at_once() {
+fn who_meets_the_same_damage_at_once_does_not_repair_it_at_once() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7 + b as u8), Some(Status::Ok)));
     damage(&mut pair, 0, 1..3);
@@ -217,7 +217,7 @@ fn blocks_that_flip_at_the_member_that_needs_them_whole_are_sent_again() {
 
 /// Other writes take the slots of a partial write while its blocks are repaired.
 #[test]
-fn a_mended_write_without_space_ends_with_its_configuration() {
+fn a_repaired_write_without_space_ends_with_its_configuration() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 0, 1..2);
@@ -241,7 +241,7 @@ fn a_mended_write_without_space_ends_with_its_configuration() {
 /// The replica that provides the blocks may have done more of the stream than this device. A power
 /// cut may come before this device has done it, too.
 #[test]
-fn what_mends_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
+fn what_repairs_a_write_in_the_stream_is_marked_as_what_others_may_lack() {
     let mut pair = settled();
     (0..4).for_each(|b| assert_eq!(pair.write(0, b, 7), Some(Status::Ok)));
     damage(&mut pair, 0, 1..2);

@@ -239,21 +239,8 @@ fn a_question_withdraws_a_deletion_that_waits() {
         mirror.sync_start_in(link, primary, &start, &Buf::EMPTY, out);
     };
     let write = |mirror: &mut Mirror<Memory>, lsn: u32, out: &mut Effects| {
-        let write = Replicate {
-            op: lsn.into(),
-            group,
-            epoch,
-            lsn: Lsn(lsn.into()),
-            commit: Lsn(0),
-            range: place(0, lsn * BLOCK, BLOCK),
-            client: ClientWrite::default(),
-            skipped: 0,
-            fresh: false,
-            zero: false,
-            yields: false,
-            lost: false,
-            copy: false,
-        };
+        let range = place(0, lsn * BLOCK, BLOCK);
+        let write = Replicate::new(lsn.into(), group, epoch, Lsn(lsn.into()), range);
         let body = summed(&[7; BLOCK as usize], out);
         mirror.replicate_in(pair.now, link, primary, &write, body, out);
     };

@@ -202,9 +202,13 @@ impl Trio {
     }
 
     fn ask(&mut self, to: usize, kind: Kind, block: u32, body: Vec<u8>, flags: u8) {
-        self.seq += u64::from(flags & RETRY == 0);
         let len = if kind == Kind::Write { body.len() as u32 } else { BLOCK };
-        let (client, range) = (named(5, self.seq, 1), place(0, block * BLOCK, len));
+        self.ask_range(to, kind, place(0, block * BLOCK, len), body, flags);
+    }
+
+    fn ask_range(&mut self, to: usize, kind: Kind, range: UnitRange, body: Vec<u8>, flags: u8) {
+        self.seq += u64::from(flags & RETRY == 0);
+        let client = named(5, self.seq, 1);
         let request = request(self.seq, GROUP, self.epoch, range, client);
         let body = summed(&body, &self.outs[to]);
         let mirror = self.mirrors[to].as_mut().expect("clients ask who lives");
@@ -382,6 +386,44 @@ fn what_two_of_three_cannot_read_comes_from_the_third() {
     assert_eq!(trio.read(0, 1), Some(Status::Media), "nobody has it now");
 }
 
+/// The second device answers a request that was repeated when the read waits for other blocks.
+#[test]
+fn a_late_answer_about_damage_does_not_count_for_other_blocks() {
+    let mut trio = Trio::in_limbo();
+    trio.configure(1, &[1, 2, 3], &[]);
+    trio.pass(200);
+    for (i, blocks) in [(0, [0, 2].as_slice()), (1, &[0]), (2, &[2])] {
+        let bad = &mut trio.mirrors[i].as_mut().unwrap().store_mut().bad;
+        blocks.iter().for_each(|block| bad.insert(BlockSet::from_range(*block..block + 1)));
+    }
+    trio.replies.clear();
+    trio.ask_range(0, Kind::Read, place(0, 0, 3 * BLOCK), vec![], 0);
+    let waits_for = |trio: &mut Trio, block: u32| loop {
+        trio.collect();
+        let mut frames = trio.wire.iter();
+        let fetch = frames.find_map(|f| wire::message::Fetch::try_from(&f.header).ok());
+        match fetch.filter(|fetch| fetch.range.at == block * BLOCK) {
+            Some(fetch) => return fetch,
+            None => assert_eq!(trio.run(1), 1, "the read ends: {:?}", trio.replies),
+        }
+    };
+    let first = waits_for(&mut trio, 0);
+    assert_eq!(waits_for(&mut trio, 2).op, first.op);
+    let late = wire::message::Fetched {
+        status: Status::Media,
+        op: first.op,
+        group: GROUP,
+        epoch: first.epoch,
+        at: first.range.at,
+        len: first.range.len,
+        sender: Sender { incarnation: Incarnation(7), map: MapVersion(trio.epoch) },
+    };
+    let leader = trio.mirrors[0].as_mut().unwrap();
+    leader.fetched_in(trio.now, DeviceId(2), &late, Buf::EMPTY, &mut trio.outs[0]);
+    trio.run(usize::MAX);
+    assert_eq!(trio.replies.last().map(|reply| reply.status), Some(Status::Ok));
+}
+
 /// Of three replicas in sync, two need the blocks of a write whole, and the primary can't read what
 /// it has just written. Its device is still late.
 fn damaged_by_a_write() -> Trio {
@@ -433,7 +475,7 @@ fn a_write_that_damages_two_of_three_copies_is_repaired_by_the_third() {
 /// that it is repaired with lacks the write. Wherever that breaks off, no list of executed writes
 /// says that the write is there.
 #[test]
-fn a_settle_that_mends_its_leader_leaves_true_lists() {
+fn a_settle_that_repairs_its_leader_leaves_true_lists() {
     for frames in 0..60 {
         let mut trio = Trio::in_limbo();
         trio.write(0, 0, 2, 0);
@@ -453,7 +495,7 @@ fn a_settle_that_mends_its_leader_leaves_true_lists() {
 /// with the content of that replica, which dies before the settle has ended. The two that are left
 /// know that they may differ.
 #[test]
-pub(crate) fn a_settle_that_mends_its_leader_marks_what_others_may_lack() {
+pub(crate) fn a_settle_that_repairs_its_leader_marks_what_others_may_lack() {
     for frames in 0..60 {
         let mut trio = Trio::in_limbo();
         trio.write(0, 0, 2, 0);

@@ -332,8 +332,8 @@ fn a_device_that_hangs_in_a_change_is_slow() {
     pair.wait(2000);
     let slow = pair.mirrors[1].slow(pair.now, Duration::from_secs(1));
     assert!(slow.iter().any(|(device, _)| *device == DeviceId(2)), "{slow:?}");
-    let stands = pair.mirrors[1].stands(pair.now);
-    assert!(stands >= Duration::from_secs(1), "{stands:?}");
+    let stalled = pair.mirrors[1].stalled_for(pair.now);
+    assert!(stalled >= Duration::from_secs(1), "{stalled:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use super::Work;
 use crate::refusals::refusal;
 use base::{Mutant, level, mutant};
 use mdm::command::{Command, SetLevel};
-use mdm::level::{Party, set_level_command, too_old};
+use mdm::level::{LevelMember, set_level_command, too_old};
 use mdm::{Refused, State};
 use wire::control::{
     BuildInfo, DeviceKind, Intent, Refusal, RefusalCode, Register, SetLevelRequest, known,
@@ -83,10 +83,10 @@ impl Work<'_> {
         let peers = self.journal.consensus().map_or_else(Default::default, |c| c.peers());
         let heard = |id: u32| peers.iter().any(|p| p.id == u64::from(id) && p.heard);
         let members = state.members.list.iter().map(|(id, member)| match *id == me {
-            true => Party::up(&member.name, Some(BuildInfo::of(&self.config.dialect))),
+            true => LevelMember::up(&member.name, Some(BuildInfo::of(&self.config.dialect))),
             false => match self.links.build_of(*id).filter(|_| heard(*id)) {
-                Some(build) => Party::up(&member.name, Some(build)),
-                None => Party::down(&member.name),
+                Some(build) => LevelMember::up(&member.name, Some(build)),
+                None => LevelMember::down(&member.name),
             },
         });
         let there = state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
@@ -94,15 +94,15 @@ impl Work<'_> {
             let name = state.servers.get(&d.sds).map_or("?", |s| &s.name);
             let seen = self.watch.observed().devices.get(id).and_then(|seen| seen.build.clone());
             match self.links.has_device(*id) && state.is_up(*id) {
-                true => Party::up(name, seen),
-                false => Party::down(name),
+                true => LevelMember::up(name, seen),
+                false => LevelMember::down(name),
             }
         });
         let clients = self.links.sdcs().filter_map(|id| {
             let seen = self.watch.observed().sdcs.get(&id).and_then(|seen| seen.build.clone());
-            Some(Party::up(&state.sdcs.get(&id)?.name, seen))
+            Some(LevelMember::up(&state.sdcs.get(&id)?.name, seen))
         });
-        let all: alloc::vec::Vec<Party> = members.chain(devices).chain(clients).collect();
+        let all: alloc::vec::Vec<LevelMember> = members.chain(devices).chain(clients).collect();
         set_level_command(state, m, self.level_max(), &all)
     }
 

@@ -65,8 +65,8 @@ impl Work<'_> {
     /// Returns the change that an order makes; `None` if it asks for information.
     // Long: one match over all orders.
     fn change(&mut self, ask: Option<&Ask>) -> Result<Option<Change>, Refused> {
-        let (limits, seen, words) =
-            (&self.config.limits, self.watch.observed(), self.reports.words());
+        let (limits, seen, reports) =
+            (&self.config.limits, self.watch.observed(), self.reports.all());
         let state = self.journal.state();
         if let Some(made) = self.reports.order(self.now, ask, state) {
             return made?.map(|command| state.change(command)).transpose();
@@ -77,7 +77,7 @@ impl Work<'_> {
             Some(Ask::Status(_) | Ask::Backup(_) | Ask::Damage(_)) => return Ok(None),
             Some(Ask::SwitchMdm(m)) => return self.journal.switch(m).map(|()| None),
             Some(Ask::SetLevel(m)) => self.raise_level(m),
-            Some(Ask::AcceptLoss(m)) => state.accept_loss_command(m, seen, words),
+            Some(Ask::AcceptLoss(m)) => state.accept_loss_command(m, seen, reports),
             Some(Ask::AddMdm(_) | Ask::RemoveMdm(_)) if self.journal.is_one_leaving() => {
                 Err(Refused::MdmLeaves)
             }
@@ -120,10 +120,10 @@ impl Work<'_> {
 
     /// Answers an order that asks for information.
     fn tell(&self, ask: Option<&Ask>, reply: &mut AdminReply) -> Result<(), Refused> {
-        let (seen, words) = (self.watch.observed(), self.reports.words());
+        let (seen, reports) = (self.watch.observed(), self.reports.all());
         match ask {
             Some(Ask::Damage(m)) => {
-                reply.damage = Some(self.state().damage(&m.volume, seen, words)?);
+                reply.damage = Some(self.state().damage(&m.volume, seen, reports)?);
             }
             Some(Ask::Backup(_)) => reply.backup = self.state().to_bytes(),
             _ => reply.status = Some(self.status()),
@@ -142,7 +142,7 @@ impl Work<'_> {
             false => self.links.build_of(id),
         });
         info.recovery = self.reports.status(self.now, state);
-        info.turned_away = self.turned_away.lately(self.now);
+        info.refused_servers = self.refused_servers.lately(self.now);
         if self.watch.holds_rebuilds() {
             info.moves.get_or_insert_default().held_back = true;
         }

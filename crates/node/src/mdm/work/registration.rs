@@ -19,21 +19,24 @@ impl Work<'_> {
     /// Registers a device.
     // Long: one match over all outcomes of a registration.
     pub(super) fn register(&mut self, link: LinkId, m: &Register) {
+        if let Err(why) = self.check_first(link) {
+            return self.refuse(link, &why);
+        }
         if let Err(why) = self.check_device(m) {
-            return self.turn_away(link, m, why);
+            return self.refuse_server(link, m, why);
         }
         if let Some(command) = self.level_of_before(m) {
             self.execute(command);
         }
         let from = self.links.open(link);
-        let (opened, told) = (from.opened, from.word.as_ref());
+        let (opened, told) = (from.opened, from.report.as_ref());
         let session = self.state().reporter(m).and_then(|(id, _)| self.links.device(id));
         let before = session.map_or(0, |s| s.began);
         let registration = self.state().register(m, before > opened, told);
         let (device, began) = match registration {
             Registration::Known(_) | Registration::New(..) if self.is_set_back(m) => {
                 let text = self.set_back(m);
-                self.note_turned_away(m, &text);
+                self.note_refused(m, &text);
                 return self.expel(link, refusal(RefusalCode::WrongDevice, text));
             }
             Registration::Known(id) => (id, before),
@@ -47,16 +50,16 @@ impl Work<'_> {
                 return self.refuse(link, &refusal(RefusalCode::Superseded, text));
             }
             Registration::Bad(text) => {
-                return self.turn_away(link, m, refusal(RefusalCode::Unexpected, text));
+                return self.refuse_server(link, m, refusal(RefusalCode::Unexpected, text));
             }
             Registration::Full(text) => {
-                return self.turn_away(link, m, refusal(RefusalCode::Full, text));
+                return self.refuse_server(link, m, refusal(RefusalCode::Full, text));
             }
             Registration::WrongPlace(text) => {
-                return self.turn_away(link, m, refusal(RefusalCode::WrongPlace, text));
+                return self.refuse_server(link, m, refusal(RefusalCode::WrongPlace, text));
             }
             Registration::WrongDevice(text) => {
-                self.note_turned_away(m, &text);
+                self.note_refused(m, &text);
                 if !self.ask_after(m) {
                     return self.expel(link, refusal(RefusalCode::WrongDevice, text));
                 }
@@ -66,19 +69,21 @@ impl Work<'_> {
                 return self.refuse(link, &refusal(RefusalCode::Occupied, text));
             }
         };
-        self.turned_away.came(&m.sds, m.shard);
+        self.refused_servers.came(&m.sds, m.shard);
         let incarnation = self.state().devices[&device].incarnation;
         self.watch.device_came(self.now, (device, incarnation), m.build.clone());
-        let word = self.links.open_mut(link).word.take();
-        self.reports.heed(device, word, self.journal.state());
-        self.seat(link, Peer::Device(device, incarnation), began);
+        let report = self.links.open_mut(link).report.take();
+        self.reports.heed(device, report, self.journal.state());
+        self.start_session(link, Peer::Device(device, incarnation), began);
         let scrub = self.state().devices[&device].scrub;
         self.registered(link, device.0, incarnation.0, scrub);
     }
 
     /// Registers a client.
     pub(super) fn register_sdc(&mut self, link: LinkId, m: &RegisterSdc) {
-        if let Err(why) = check_build(self.state(), &m.name, m.build.as_ref()) {
+        let checked = self.check_first(link);
+        let checked = checked.and_then(|()| check_build(self.state(), &m.name, m.build.as_ref()));
+        if let Err(why) = checked {
             return self.refuse(link, &why);
         }
         let opened = self.links.open(link).opened;
@@ -104,12 +109,23 @@ impl Work<'_> {
         };
         let incarnation = self.state().sdcs[&sdc].incarnation;
         self.watch.sdc_came(sdc, m.build.clone());
-        self.seat(link, Peer::Sdc(sdc, incarnation), began);
+        self.start_session(link, Peer::Sdc(sdc, incarnation), began);
         self.registered(link, sdc.0, incarnation.0, 0);
     }
 
+    /// Refuses a second registration on a link: the first one has its session there.
+    fn check_first(&self, link: LinkId) -> Result<(), Refusal> {
+        match self.links.open(link).peer {
+            Peer::Device(..) | Peer::Sdc(..) => {
+                let text = "a process has registered on this link already";
+                Err(refusal(RefusalCode::Unexpected, text))
+            }
+            Peer::Stranger | Peer::Guest(_) | Peer::Mdm(_) => Ok(()),
+        }
+    }
+
     /// Starts a session of this incarnation on the link. The incarnation's earlier link is closed.
-    fn seat(&mut self, link: LinkId, peer: Peer, began: u64) {
+    fn start_session(&mut self, link: LinkId, peer: Peer, began: u64) {
         let old = self.links.register(link, peer, began);
         self.out.push(Effect::Welcome { link });
         if let Some(link) = old {
@@ -130,14 +146,14 @@ impl Work<'_> {
         self.answers.push(Answer::frame(link, head, body));
     }
 
-    /// Records that a server is turned away, for `gabion status`, and refuses it.
-    fn turn_away(&mut self, link: LinkId, m: &Register, why: Refusal) {
-        self.note_turned_away(m, &why.text);
+    /// Refuses a server, and records that for `gabion status`.
+    fn refuse_server(&mut self, link: LinkId, m: &Register, why: Refusal) {
+        self.note_refused(m, &why.text);
         self.refuse(link, &why);
     }
 
-    fn note_turned_away(&mut self, m: &Register, why: &str) {
-        self.turned_away.put(self.now, &m.sds, m.shard, &m.address, why);
+    fn note_refused(&mut self, m: &Register, why: &str) {
+        self.refused_servers.put(self.now, &m.sds, m.shard, &m.address, why);
     }
 
     /// Ends a link with a refusal that also makes the server's process end. It is sent only when

@@ -128,7 +128,7 @@ pub(crate) fn an_empty_mdm_forgets_those_that_no_call_and_no_welcome_names() {
         while !b.dials.is_empty() {
             b.dial_failed(DialError::Unreachable);
         }
-        let (is, may) = (b.mdm.grown(), b.mdm.may_grow());
+        let (is, may) = (b.mdm.list_lengths(), b.mdm.list_bounds());
         assert_eq!(is.contacts, 8, "the caller, and those that it has named last");
         assert!(is.contacts <= may.contacts && is.heard_of <= may.heard_of);
         assert!(is.member_links <= may.member_links, "{}", is.member_links);

@@ -415,15 +415,15 @@ fn a_message_is_no_longer_than_the_longest_state_and_one_mib() {
     b.say(member, secret, term);
     let part = |b: &mut Bench, len: u32| {
         b.raw(member, first_part(secret, len), &[0; 4096]);
-        b.mdm.grown().all_parts
+        b.mdm.list_lengths().all_parts
     };
     assert_eq!(part(&mut b, longest), 4096, "the first part of the longest message");
     let member = b.hello_as(2, AWAY);
     b.say(member, secret, term);
-    assert_eq!(b.mdm.grown().all_parts, 0, "another link has taken the place of that one");
+    assert_eq!(b.mdm.list_lengths().all_parts, 0, "another link has taken the place of that one");
     b.raw(member, first_part(secret, longest + 1), &[0; 4096]);
     assert_eq!(b.refusal(member).0, RefusalCode::Unexpected);
-    assert_eq!(b.mdm.grown().all_parts, 0);
+    assert_eq!(b.mdm.list_lengths().all_parts, 0);
 }
 
 /// A secret that the member refuses is wrong. Sooner or later the right one is tried.
@@ -604,4 +604,31 @@ fn who_was_removed_and_still_counts_is_dialled_after_a_restart() {
     assert!(again.mdm.state().members.was_removed(2));
     assert!(again.mdm.consensus().unwrap().counts(2));
     assert!(again.dials.iter().any(|(_, to)| to == AWAY), "{:?}", again.dials);
+}
+
+/// A proposed entry may be dropped.
+#[test]
+fn the_others_hear_of_an_mdm_when_its_entry_is_decided() {
+    let (mut b, members) = Bench::of_three();
+    b.pass(100, &[]);
+    let told = |b: &mut Bench, link| {
+        b.take::<Welcome>(link, Kind::Welcome).pop().map(|welcome| welcome.mdms.len())
+    };
+    members.iter().for_each(|(_, link, _)| assert_eq!(told(&mut b, *link), Some(3)));
+    let admin = b.say_hello(Role::Admin);
+    let address = "10.0.0.4:7000".into();
+    b.order(admin, Ask::AddMdm(AddMdm { name: "d".into(), address, tie_breaker: false }));
+    b.pass(100, &[]);
+    assert_eq!(b.mdm.state().members.list.len(), 4);
+    assert!(!b.mdm.is_decided());
+    members.iter().for_each(|(_, link, _)| assert_eq!(told(&mut b, *link), None));
+    let plain = hello(&wire::DIALECT, ClusterId(7), Role::Mdm, "c");
+    let last = b.mdm.consensus().unwrap().last();
+    let again = Hello { id: 3, to: 1, address: THIRD.into(), secret: 9, last, ..plain };
+    let late = b.connect();
+    b.send(late, Header::new(Kind::Hello), &again);
+    assert_eq!(told(&mut b, late), Some(3), "a welcome names the list that is decided, too");
+    b.all_have_everything(&members);
+    b.pass(100, &[]);
+    members.iter().for_each(|(_, link, _)| assert_eq!(told(&mut b, *link), Some(4)));
 }

@@ -226,7 +226,7 @@ fn an_mdm_that_the_order_went_without_is_refused_until_it_is_updated() {
     let says = "the cluster has level 2, and `b` knows levels up to 1: update it";
     assert_eq!((code, text.as_str()), (RefusalCode::TooOld, says));
     let shown = |b: &mut Bench| -> Vec<(String, String)> {
-        status(b).turned_away.into_iter().map(|t| (t.name, t.why)).collect()
+        status(b).refused_servers.into_iter().map(|t| (t.name, t.why)).collect()
     };
     assert_eq!(shown(&mut b), [("b".into(), says.into())], "the operator of the cluster reads it");
     let new = member(&mut b, &NEXT);

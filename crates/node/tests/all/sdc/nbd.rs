@@ -252,7 +252,7 @@ fn writes_that_wait_for_space_are_half_of_the_requests_at_most() {
         full.request(&mut c, NBD_CMD_WRITE, i, i * 4096, 4096, &[7; 4096]);
     }
     c.pass(ms(20));
-    let nbd = c.sdc.grown().nbd;
+    let nbd = c.sdc.list_lengths().nbd;
     assert_eq!((nbd.waiting, nbd.requests), (4, 1), "and one counts as in flight");
     assert_eq!((c.sdc.held(), c.log.paused.len()), (5, 1));
     // There is space elsewhere. Nothing of what waits is asked again this soon.
@@ -288,7 +288,7 @@ fn what_all_connections_have_in_flight_has_a_bound() {
             nbd.request(&mut c, NBD_CMD_WRITE, i, i * 4096, PIECE, &[7; PIECE as usize]);
         }
         all.push(nbd);
-        let (is, may) = (c.sdc.grown().nbd, c.sdc.may_grow().nbd);
+        let (is, may) = (c.sdc.list_lengths().nbd, c.sdc.list_bounds().nbd);
         let most = limits.nbd_flying as usize + all.len() * PIECE as usize;
         assert!(is.all_bytes <= most, "{} connections: {}", all.len(), is.all_bytes);
         assert!(is.all_bytes <= may.all_bytes && is.bytes <= may.bytes, "{is:?} {may:?}");
@@ -299,7 +299,7 @@ fn what_all_connections_have_in_flight_has_a_bound() {
     for nbd in &mut all {
         assert_eq!(nbd.take(&mut c).len(), 8 * 16);
     }
-    assert_eq!((c.sdc.grown().nbd.all_bytes, c.log.paused.len()), (0, 0));
+    assert_eq!((c.sdc.list_lengths().nbd.all_bytes, c.log.paused.len()), (0, 0));
 }
 
 /// The requests in flight of connections that are gone leave room for others.
@@ -314,9 +314,9 @@ fn what_is_gone_with_its_connection_counts_no_more() {
         for i in 0..8 {
             nbd.request(&mut c, NBD_CMD_READ, i, i * 4096, PIECE, &[]);
         }
-        assert_eq!(c.sdc.grown().nbd.all_bytes, 32 << 10);
+        assert_eq!(c.sdc.list_lengths().nbd.all_bytes, 32 << 10);
         c.cut(Who::Nbd);
-        assert_eq!(c.sdc.grown().nbd.all_bytes, 0);
+        assert_eq!(c.sdc.list_lengths().nbd.all_bytes, 0);
     }
 }
 
@@ -335,7 +335,7 @@ fn what_waits_for_space_of_all_connections_has_a_bound() {
         }
         c.pass(ms(1));
     }
-    let is = c.sdc.grown().nbd;
+    let is = c.sdc.list_lengths().nbd;
     assert_eq!((is.waiting, is.waiting_bytes), (8, limits.nbd_waiting as usize));
     assert!(is.all_bytes > 0 && is.all_bytes <= limits.nbd_flying as usize + 6 * 4096, "{is:?}");
     c.full = false;
@@ -343,7 +343,7 @@ fn what_waits_for_space_of_all_connections_has_a_bound() {
     for nbd in &mut all {
         assert_eq!(nbd.take(&mut c).len(), 6 * 16);
     }
-    let is = c.sdc.grown().nbd;
+    let is = c.sdc.list_lengths().nbd;
     assert_eq!((is.waiting_bytes, is.all_bytes, c.sdc.held()), (0, 0, 0));
 }
 

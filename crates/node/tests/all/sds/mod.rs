@@ -571,7 +571,7 @@ fn a_life_that_no_map_names_is_not_believed() {
     }
 }
 
-/// A peer that sends more than a hello before it is answered is turned away: its link stays
+/// A peer that sends more than a hello before it is answered is refused: its link stays
 /// refused, even if newer maps come.
 #[test]
 fn a_hello_that_waits_is_forgotten_with_its_link() {
@@ -741,22 +741,9 @@ impl Bench {
             Kind::Replicate => {
                 let unit = UnitKey { volume: VolumeId(1), index: 0 };
                 let incarnation = Incarnation(life);
-                Replicate {
-                    op: 1,
-                    group,
-                    epoch,
-                    lsn,
-                    commit: Lsn(0),
-                    range: UnitRange { unit, at: 0, len: 512 },
-                    client: ClientWrite { sdc: SdcId(5), incarnation, seq: 1, floor: 1 },
-                    skipped: 0,
-                    fresh: false,
-                    zero: false,
-                    yields: false,
-                    lost: false,
-                    copy: false,
-                }
-                .into()
+                let range = UnitRange { unit, at: 0, len: 512 };
+                let client = ClientWrite { sdc: SdcId(5), incarnation, seq: 1, floor: 1 };
+                Replicate { client, ..Replicate::new(1, group, epoch, lsn, range) }.into()
             }
             other => panic!("no {other:?} of a stream"),
         };

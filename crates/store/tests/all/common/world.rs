@@ -43,7 +43,7 @@ pub(crate) fn tuning(write_through: bool) -> Tuning {
         cached_pages: 2,
         dirty_units: 1 << 10,
         executed: 64 << 10,
-        sweep: 8,
+        sweep: 1,
     }
 }
 
@@ -529,7 +529,7 @@ impl World {
             Started::Pending => {}
             Started::BadBody => panic!("the body is the one that came"),
             Started::Full => {
-                assert_eq!(store.used(), used, "full changes nothing");
+                assert!(store.used() <= used, "full takes nothing");
                 self.pending.remove(&token);
                 self.fulls += 1;
             }

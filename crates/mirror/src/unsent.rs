@@ -1,6 +1,6 @@
 //! News that this shard passes on with its next beacons. The secondaries get the commit points that
 //! no write has carried to them. The unit store learns which blocks are clean. Both may safely come
-//! late. The owner asks whether a joiner is ready to be admitted.
+//! late.
 
 use crate::marks;
 use crate::ops::Ops;
@@ -14,14 +14,12 @@ use wire::message::Commit;
 
 /// Groups with something to tell.
 #[derive(Debug, Default)]
-pub(crate) struct Untold {
+pub(crate) struct Unsent {
     commits: Vec<GroupId>,
     clean: BTreeSet<GroupId>,
-    /// A joiner has become ready to be admitted.
-    ready: bool,
 }
 
-impl Untold {
+impl Unsent {
     /// Records that the secondaries may not know this group's commit point.
     pub(crate) fn commit(&mut self, group: GroupId) {
         self.commits.push(group);
@@ -50,16 +48,6 @@ impl Untold {
     #[inline]
     pub(crate) fn clean(&mut self, group: GroupId) {
         self.clean.insert(group);
-    }
-
-    /// A joiner has become ready to be admitted.
-    pub(crate) fn ready_to_admit(&mut self) {
-        self.ready = true;
-    }
-
-    /// Returns true once after joiners have become ready to be admitted.
-    pub(crate) fn take_ready_to_admit(&mut self) -> bool {
-        core::mem::take(&mut self.ready)
     }
 
     /// Tells the unit store which blocks are clean and not in flight again.

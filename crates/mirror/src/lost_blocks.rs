@@ -5,26 +5,30 @@
 //! block counts as allocated, because a program that copies the volume must not take unreadable
 //! blocks for zeros.
 
-use crate::mirror::Mirror;
 use crate::op::{Op, Work};
 use alloc::collections::BTreeMap;
 use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
-use seam::{Buf, BufPool, UnitStore};
+use seam::{Buf, BufPool};
 
 /// By volume and group: the units of the volume below this index have gaps.
 pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
 
 /// The gaps of a shard.
 #[derive(Debug, Default)]
-pub(crate) struct Lost {
+pub(crate) struct LostBlocks {
     /// Where blocks without data are errors.
     at: Gaps,
     /// Zeros of the length of a unit, while writes in gaps use them.
     zeros: Option<Buf>,
 }
 
-impl Lost {
+impl LostBlocks {
+    /// Sets where blocks without data are errors.
+    pub(crate) fn set(&mut self, gaps: Gaps) {
+        self.at = gaps;
+    }
+
     /// Returns true if no block without data is an error.
     #[inline]
     pub(crate) fn is_nowhere(&self) -> bool {
@@ -73,14 +77,6 @@ impl Lost {
     }
 }
 
-impl<S: UnitStore> Mirror<S> {
-    /// Sets where blocks without data are errors. Call it before a group that started over is
-    /// configured.
-    pub fn set_gaps(&mut self, gaps: Gaps) {
-        self.gaps.at = gaps;
-    }
-}
-
 /// Returns the CRC-32C of these bytes, which are zeros. It does not read the whole blocks.
 fn sum_of_zeros(zeros: &Buf) -> u32 {
     let part = zeros.len() % BLOCK as usize;
@@ -91,21 +87,21 @@ fn sum_of_zeros(zeros: &Buf) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::Asker;
+    use crate::op::Requester;
     use base::{LinkId, Time};
     use wire::PeerLink;
 
     #[test]
     fn a_block_without_data_is_an_error_until_it_is_written_whole() {
         let (group, volume) = (GroupId(1), VolumeId(2));
-        let lost = Lost { at: [((volume, group), 3)].into(), zeros: None };
+        let lost = LostBlocks { at: [((volume, group), 3)].into(), zeros: None };
         let unit = |index| UnitKey { volume, index };
         assert!(lost.contain(group, unit(2)) && !lost.contain(group, unit(3)));
         assert!(!lost.contain(GroupId(9), unit(2)));
-        let asker = Asker { link: PeerLink::new(LinkId(1), 1), op: 1 };
-        let read = Work::Read(asker, Time::ZERO);
+        let requester = Requester { link: PeerLink::new(LinkId(1), 1), op: 1 };
+        let read = Work::Read(requester, Time::ZERO);
         let write = Work::Stream(crate::op::Streamed {
-            asker,
+            requester,
             zero: false,
             copy: false,
             yields: false,

@@ -1,7 +1,8 @@
 //! The reports of devices to an MDM that recovers.
 //!
-//! A [`Word`] has two parts. The device's own memory belongs to its present process. The server's
-//! map tells decisions of lost MDMs, so it stays true when that process ends ([`State::heed`]).
+//! A [`DeviceReport`] has two parts. The device's own memory belongs to its present process. The
+//! server's map tells decisions of lost MDMs, so it stays true when that process ends
+//! ([`State::heed`]).
 
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
 use crate::state::State;
@@ -20,7 +21,7 @@ const EPOCHS: u64 = 1 << 62;
 
 /// The report of one device.
 #[derive(Clone, Debug, Default)]
-pub struct Word {
+pub struct DeviceReport {
     pub(super) groups: BTreeMap<GroupId, Said>,
     pub(super) held: BTreeSet<u32>,
     /// The map of its process.
@@ -52,7 +53,7 @@ pub(super) struct Map {
     pub stores: BTreeMap<DeviceId, u64>,
 }
 
-impl Word {
+impl DeviceReport {
     /// Adds a part of a report. Returns false if no honest device can have this much to report.
     #[must_use]
     pub fn add(&mut self, part: Report) -> bool {
@@ -107,7 +108,7 @@ impl Word {
 
     /// Keeps the newest map of lost MDMs that this device has reported, unless the map of its
     /// present process is as new. `lost` is their range of versions.
-    fn keep_map_of(&mut self, former: Word, lost: &Range<MapVersion>) {
+    fn keep_map_of(&mut self, former: DeviceReport, lost: &Range<MapVersion>) {
         let own = self.map.is_before(lost.end).then_some(self.map.version);
         let older = former.earlier.into_iter().chain([former.map]);
         let of_lost = older.filter(|m| m.version < lost.end && Some(m.version) > own);
@@ -137,19 +138,22 @@ impl Map {
 }
 
 /// The reports of all devices.
-pub type Words = BTreeMap<DeviceId, Word>;
+pub type DeviceReports = BTreeMap<DeviceId, DeviceReport>;
 
 impl State {
     /// Replaces the device's former report by this one. Maps of lost MDMs are kept.
-    pub fn heed(&self, words: &mut Words, device: DeviceId, mut word: Word) {
-        if let Some(former) = words.remove(&device) {
-            word.keep_map_of(former, &self.recovery.lost);
+    pub fn heed(&self, reports: &mut DeviceReports, device: DeviceId, mut report: DeviceReport) {
+        if let Some(former) = reports.remove(&device) {
+            report.keep_map_of(former, &self.recovery.lost);
         }
-        words.insert(device, word);
+        reports.insert(device, report);
     }
 }
 
 /// Returns the reported maps that lost MDMs made.
-pub(super) fn lost_maps<'a>(state: &'a State, words: &'a Words) -> impl Iterator<Item = &'a Map> {
-    words.values().flat_map(Word::maps).filter(|m| m.version < state.recovery.lost.end)
+pub(super) fn lost_maps<'a>(
+    state: &'a State,
+    reports: &'a DeviceReports,
+) -> impl Iterator<Item = &'a Map> {
+    reports.values().flat_map(DeviceReport::maps).filter(|m| m.version < state.recovery.lost.end)
 }

@@ -12,8 +12,10 @@
 //! its spare is not suspected.
 
 use crate::members::ReplicaSet;
-use crate::mirror::Mirror;
 use crate::op::{Caller, Local};
+use crate::peers::Peers;
+use crate::secondaries::Secondaries;
+use crate::shard::Shard;
 use alloc::collections::BTreeSet;
 use base::{BlockSet, DeviceId, Duration, GroupId, Mutant, Time, UnitKey, VolumeId, mutant};
 use seam::{Effects, Note, UnitStore};
@@ -38,19 +40,21 @@ impl Default for Usable {
     }
 }
 
-impl<S: UnitStore> Mirror<S> {
+impl Usable {
     /// Reserves the space beyond the first `bytes` of the device for copies that replace lost ones
     /// and for these thick volumes. If more is used already, nothing is freed.
-    pub fn keep_spare(&mut self, bytes: u64, thick: BTreeSet<VolumeId>) {
-        self.usable = Usable { bytes, thick };
+    pub(crate) fn keep_spare(&mut self, bytes: u64, thick: BTreeSet<VolumeId>) {
+        *self = Usable { bytes, thick };
     }
 
     /// Returns true if a write of a client to this volume could use only the spare for new space.
-    fn has_only_spare(&self, volume: VolumeId) -> bool {
-        let taken = self.store.used() >= self.usable.bytes;
-        taken && !self.usable.thick.contains(&volume) && !mutant::on(Mutant::SpendSpare)
+    /// The device uses this many bytes.
+    fn is_only_spare(&self, used: u64, volume: VolumeId) -> bool {
+        used >= self.bytes && !self.thick.contains(&volume) && !mutant::on(Mutant::SpendSpare)
     }
+}
 
+impl<S: UnitStore> Shard<S> {
     /// Reserves space for a client's write. Returns false, and records that, if there is none or
     /// only the spare.
     pub(crate) fn reserve(
@@ -59,7 +63,7 @@ impl<S: UnitStore> Mirror<S> {
         (group, unit, at, len): (GroupId, UnitKey, u32, u32),
         out: &mut Effects,
     ) -> bool {
-        let only_spare = self.has_only_spare(unit.volume);
+        let only_spare = self.usable.is_only_spare(self.store.used(), unit.volume);
         let reserved = self.store.reserve(group, unit, at, len);
         if reserved && !only_spare {
             return true;
@@ -76,49 +80,78 @@ impl<S: UnitStore> Mirror<S> {
         false
     }
 
+    /// Answers `Full` to the client, and whether a part of the write is in the content already:
+    /// then the write has begun and keeps its number.
+    pub(crate) fn finish_full(&mut self, key: u64, out: &mut Effects) {
+        let status = if mutant::on(Mutant::AckFull) { Status::Ok } else { Status::Full };
+        let op = self.end_op(key);
+        if let Some(write) = op.write() {
+            let to = Caller::new(write.requester, op.group);
+            let reply = self.answer_to(to.op, to.group, status);
+            to.send(Reply { part_done: write.in_part, ..reply }, out);
+        }
+    }
+}
+
+impl Secondaries {
     /// Starts a client's write that the primary can still take back, or refuses it if there is no
     /// space except the spare.
-    pub(crate) fn start_fresh(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.ops.get(key).expect("the operation lives");
+    pub(crate) fn start_fresh<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        key: u64,
+        out: &mut Effects,
+    ) {
+        let op = shard.ops.get(key).expect("the operation lives");
         let place @ (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        if !self.store.has_space_for(group, unit, at, len) {
-            if !self.reserve(now, place, out) {
-                return self.end_replicated(now, key, Status::Full, out);
+        if !shard.store.has_space_for(group, unit, at, len) {
+            if !shard.reserve(now, place, out) {
+                return self.end_replicated(shard, now, key, Status::Full, out);
             }
-            self.store.release(group, unit, at, len);
+            shard.store.release(group, unit, at, len);
         }
-        self.start_job(now, key, out);
+        shard.start_job(now, key, out);
     }
 
     /// Handles a job without a reservation that found no space. This happens only at a secondary or
     /// joiner.
-    pub(crate) fn job_full(&mut self, now: Time, key: u64, out: &mut Effects) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
+    pub(crate) fn no_space<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        key: u64,
+        out: &mut Effects,
+    ) {
+        let op = shard.ops.get_mut(key).expect("the operation lives");
         op.local = Local::NotStarted;
         let (group, len) = (op.group, op.len);
-        self.copies.arrived(now, key, len);
-        self.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
-        self.stats.full_at = Some(now);
-        out.note(Note::Full { device: self.me });
-        self.end_replicated(now, key, Status::Full, out);
+        self.arrivals.end(now, &mut shard.pace, key, len);
+        shard.replicas.get_mut(group).expect("the operation's replica is here").local -= 1;
+        shard.stats.full_at = Some(now);
+        out.note(Note::Full { device: shard.me });
+        self.end_replicated(shard, now, key, Status::Full, out);
     }
+}
 
+impl Peers {
     /// Handles a replica that has no space for the operation.
-    pub(crate) fn refused(
+    pub(crate) fn refused<S: UnitStore>(
         &mut self,
+        shard: &mut Shard<S>,
         now: Time,
         key: u64,
         from: DeviceId,
         member: ReplicaSet,
         out: &mut Effects,
     ) {
-        let op = self.ops.get_mut(key).expect("the operation lives");
+        let op = shard.ops.get_mut(key).expect("the operation lives");
         let (group, unit, at, len) = (op.group, op.unit, op.at, op.len);
-        let required = self.replicas.of(group).needed().intersects(member);
+        let required = shard.replicas.of(group).needed().intersects(member);
         out.note(Note::Full { device: from });
         if !required {
             // The joiner lacks this write, and maybe more. It starts over when it may have space.
-            self.cut(now, group, out);
+            self.cut(shard, now, group, out);
             self.timers.ask_at(group, now + FULL_AGAIN);
             return;
         }
@@ -126,34 +159,22 @@ impl<S: UnitStore> Mirror<S> {
         // replica whose answer is needed has to be removed by a new epoch.
         let mut others = op.sent;
         others.remove(member);
-        let counts = others.intersects(self.replicas.of(group).needed());
+        let counts = others.intersects(shard.replicas.of(group).needed());
         let undone = op.reserved && op.local == Local::NotStarted && !counts;
         if op.write().is_some_and(|write| !write.answered) && undone {
-            self.store.release(group, unit, at, len);
-            let op = self.ops.get_mut(key).expect("the operation lives");
+            shard.store.release(group, unit, at, len);
+            let op = shard.ops.get_mut(key).expect("the operation lives");
             op.reserved = false;
             let lsn = op.lsn;
-            self.finish_full(key, out);
+            shard.finish_full(key, out);
             // Before the write leaves the stream: when the stream is empty, the joiner may be
             // sealed.
             if !others.is_empty() {
-                self.copy_anew(now, group, unit, BlockSet::touching(at, len), out);
+                self.copy_again(shard, now, group, unit, BlockSet::touching(at, len), out);
             }
-            self.leave_stream(now, group, lsn, out);
+            shard.leave_stream(group, lsn);
             return;
         }
-        self.failures.accuse([from]);
-    }
-
-    /// Answers `Full` to the client, and whether a part of the write is in the content already:
-    /// then the write has begun and keeps its number.
-    pub(crate) fn finish_full(&mut self, key: u64, out: &mut Effects) {
-        let status = if mutant::on(Mutant::AckFull) { Status::Ok } else { Status::Full };
-        let op = self.end_op(key);
-        if let Some(write) = op.write() {
-            let to = Caller::new(write.asker, op.group);
-            let reply = self.answer_to(to.op, to.group, status);
-            to.send(Reply { part_done: write.in_part, ..reply }, out);
-        }
+        shard.failures.accuse([from]);
     }
 }

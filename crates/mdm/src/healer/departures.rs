@@ -37,12 +37,12 @@ impl Departures {
         for (id, group) in state.groups.iter().filter(|(_, g)| g.leaving.is_some()) {
             for device in group.replicas.iter().filter(|d| !group.in_sync.contains(d)) {
                 let new = || Departure { map: group.changed_at, known: None, over: false };
-                let mut parting = before.remove(&(*id, *device)).unwrap_or_else(new);
-                let led = group.primary.is_some_and(|p| knows(p, parting.map, state, seen));
-                parting.known = parting.known.or(led.then_some(now));
-                let expired = parting.known.is_some_and(|since| now.since(since) >= limits.grace);
-                parting.over |= expired || knows(*device, parting.map, state, seen);
-                self.0.insert((*id, *device), parting);
+                let mut departure = before.remove(&(*id, *device)).unwrap_or_else(new);
+                let led = group.primary.is_some_and(|p| knows(p, departure.map, state, seen));
+                departure.known = departure.known.or(led.then_some(now));
+                let expired = departure.known.is_some_and(|since| now.since(since) >= limits.grace);
+                departure.over |= expired || knows(*device, departure.map, state, seen);
+                self.0.insert((*id, *device), departure);
             }
         }
     }

@@ -13,18 +13,18 @@ pub(super) const MOST: usize = 16;
 /// How long each of them is shown.
 const TOLD: Duration = Duration::from_secs(600);
 
-/// The servers that this leader has turned away.
+/// The servers that this leader has refused.
 #[derive(Debug, Default)]
-pub(super) struct TurnedAways {
+pub(super) struct RefusedServers {
     list: VecDeque<(Time, RefusedServer)>,
 }
 
-impl TurnedAways {
+impl RefusedServers {
     pub(super) fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Records that a server was turned away. The entry replaces an earlier one of the same shard.
+    /// Records that a server was refused. The entry replaces an earlier one of the same shard.
     pub(super) fn put(&mut self, now: Time, name: &str, shard: u32, address: &str, why: &str) {
         self.came(name, shard);
         if self.list.len() == MOST {
