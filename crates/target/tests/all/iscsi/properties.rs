@@ -1,7 +1,7 @@
 //! Properties for any initiator: no panic, bounded memory, one answer per command.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::Limits;
 use proptest::collection::vec;
 use proptest::prelude::*;

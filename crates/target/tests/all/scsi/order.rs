@@ -1,7 +1,7 @@
 //! What stands in a command's way, and in which order: units, attentions, paths, reservations,
 //! write protection.
 
-use crate::rig::*;
+use super::rig::*;
 use target::reserve::Access;
 use target::scsi::*;
 

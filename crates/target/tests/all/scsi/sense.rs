@@ -1,6 +1,6 @@
 //! Sense data: its two formats, and the table of outcomes.
 
-use crate::rig::*;
+use super::rig::*;
 use seam::BlockError;
 use target::scsi::*;
 

@@ -1,7 +1,7 @@
 //! An initiator on one side and an owner on the other: feeds bytes through the framer into a
 //! session, executes its actions on a volume in memory, and records what it sends and asks for.
 
-use crate::initiator::*;
+use super::initiator::*;
 use base::{ClusterId, Limits, VolumeId};
 use seam::{BlockError, BlockKind, BlockRequest, BufPool, FrameError, Framer, Framing};
 use std::net::SocketAddr;

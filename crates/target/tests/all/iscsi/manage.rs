@@ -1,7 +1,7 @@
 //! Task management, logout, and how a session ends.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::time::Duration;
 use base::{Limits, Time};
 use seam::BlockError;

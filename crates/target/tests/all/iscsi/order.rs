@@ -1,7 +1,7 @@
 //! What ends a connection, what is rejected, and what is dropped.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::Limits;
 
 const NOBODY: u32 = 0xffff_ffff;

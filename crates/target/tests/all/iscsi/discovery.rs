@@ -1,7 +1,7 @@
 //! Requests in text, and signs of life.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::time::Duration;
 use base::{Limits, Time};
 

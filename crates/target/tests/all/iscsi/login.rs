@@ -1,7 +1,7 @@
 //! Logins: what an initiator offers, and what it gets.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::time::Duration;
 use base::{Limits, Time, VolumeId};
 use target::iscsi::{Closed, Credentials, Nexus};

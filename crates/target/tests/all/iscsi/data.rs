@@ -1,7 +1,7 @@
 //! Reads and writes: immediate, unsolicited and solicited data, parts, residuals, digests.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::Limits;
 use seam::{BlockError, BlockKind};
 
