@@ -4,7 +4,9 @@
 //! - A command has exactly one answer, unless it was aborted: then it has none.
 //! - It is answered when nothing of it is under way any more, and when the initiator has sent
 //!   everything that it may send for it: its tag is free then.
-//! - The first failure decides the answer. After it no more data is asked for.
+//! - After a failure no more data is asked for. Of several, the one with the lowest offset decides
+//!   the answer, whenever it came: hosts take everything before the block that the sense data
+//!   names as written.
 //!
 //! Reads begin in their order, while the bytes that are read at once are within the session's
 //! credit. Others begin at once.
@@ -116,7 +118,7 @@ impl Full {
         if task.pieces > 0 {
             return;
         }
-        if let Some(answer) = task.failed.take() {
+        if let Some((_, answer)) = task.failed.take() {
             return self.answer(handle, answer, turn);
         }
         match &mut task.work {
@@ -282,8 +284,8 @@ impl Full {
             (Ok(_), None) => None,
             (Err(error), _) => Some(transfer.failed(Failure::from(error), offset)),
         };
-        if task.failed.is_none() {
-            task.failed = failed;
+        if let Some(answer) = failed {
+            task.fail(offset, answer);
         }
         self.credit.give_back(asked);
         self.ask_more(turn);

@@ -73,8 +73,8 @@ pub(crate) struct Task {
     /// The start of a sector whose end has not come, and its length.
     pub(crate) odd: Buf,
     pub(crate) odd_len: u32,
-    /// The answer, if a piece has failed.
-    pub(crate) failed: Option<Answer>,
+    /// The lowest offset of a piece that has failed, and the answer.
+    pub(crate) failed: Option<(u32, Answer)>,
     /// It was aborted: it is not answered, and its requests are being withdrawn.
     pub(crate) aborted: bool,
 }
@@ -108,6 +108,13 @@ impl Task {
             Work::Write(transfer) | Work::Verify(transfer) => transfer.moves,
             Work::Gather(gather, _) => gather.len,
             Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => 0,
+        }
+    }
+
+    /// Records that the piece at this offset has failed.
+    pub(crate) fn fail(&mut self, offset: u32, answer: Answer) {
+        if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
+            self.failed = Some((offset, answer));
         }
     }
 
