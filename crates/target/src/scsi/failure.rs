@@ -37,7 +37,7 @@ impl Failure {
                 BlockError::Misaligned | BlockError::TooBig => Sense::IN_CDB,
                 BlockError::ReadOnly => Sense::WRITE_PROTECTED,
                 BlockError::NoSuchVolume => Sense::NO_UNIT,
-                BlockError::Full => Sense::NO_SPACE,
+                BlockError::Full => Sense::NO_SPACE_YET,
                 BlockError::Lost if writes => Sense::WRITE_LOST.about(lba),
                 BlockError::Media if writes => Sense::WRITE_ERROR.about(lba),
                 BlockError::Lost | BlockError::Media => Sense::READ_ERROR.about(lba),

@@ -178,6 +178,7 @@ proptest! {
             1 => Just(Some((BlockError::Media, (2, Some((3, 0x0c, 0)))))),
             1 => Just(Some((BlockError::Lost, (2, Some((3, 0x0c, 2)))))),
             1 => Just(Some((BlockError::TimedOut, (2, Some((2, 0x04, 1)))))),
+            1 => Just(Some((BlockError::Full, (2, Some((2, 0x04, 0x14)))))),
             1 => Just(Some((BlockError::Busy, (0x28, None)))),
         ], 8),
         order in vec(any::<Index>(), 8),
