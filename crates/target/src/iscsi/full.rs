@@ -25,7 +25,6 @@ use crate::Action;
 use crate::scsi::{Attention, Device};
 use alloc::collections::VecDeque;
 use alloc::format;
-use alloc::string::String;
 use alloc::vec::Vec;
 use base::Time;
 use base::time::Duration;
@@ -230,11 +229,14 @@ impl Full {
         let Ok(pairs) = pairs(&asked) else {
             return turn.close(Some("sent a text that can't be read"));
         };
+        let mut listed = false;
         for (key, value) in pairs {
-            if key == "SendTargets" {
-                self.send_targets(value, targets);
-            } else {
+            if key != "SendTargets" {
                 self.text.answer.pair(key, "NotUnderstood");
+            } else if core::mem::replace(&mut listed, true) {
+                self.text.answer.pair(key, "Reject"); // one text costs one list
+            } else {
+                self.send_targets(value, targets);
             }
         }
         self.text_part(itt, last, turn);
@@ -243,7 +245,7 @@ impl Full {
     /// Lists targets: in a discovery session those that the initiator may use, otherwise only the
     /// one that the session has. So nobody learns of others' volumes.
     fn send_targets(&mut self, which: &str, targets: &dyn Targets) {
-        let answer = &mut self.text.answer;
+        let (answer, initiator) = (&mut self.text.answer, &self.nexus.initiator);
         let mut list = |name: &str| {
             if answer.len() < TEXT_MAX {
                 answer.pair("TargetName", name);
@@ -259,15 +261,11 @@ impl Full {
                     list(own);
                 }
             }
-            None => {
-                let mut names: Vec<String> = Vec::new();
-                targets.each(&self.nexus.initiator, &mut |name| {
-                    if which == "All" || which == name {
-                        names.push(name.into());
-                    }
-                });
-                names.iter().for_each(|name| list(name));
+            None if which == "All" => targets.each(initiator, &mut list),
+            None if targets.find(which).is_some() && targets.admits(initiator, which) => {
+                list(which);
             }
+            None => {}
         }
     }
 
