@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - Frames take effect in the order in which they came, and reading never stops: the command
-//!   window bounds commands, the R2Ts bound data, and [`IMMEDIATE`] bounds what comes beside them.
+//!   window bounds commands, the R2Ts bound data, and [`BESIDE_WINDOW`] bounds what comes beside them.
 //! - A discovery session has no logical unit: it answers only text, NOP-Out and Logout.
 //! - A request that is rejected leaves everything else as it was. What breaks the order of numbers
 //!   or of data ends the connection, as error recovery level 0 says.
@@ -31,7 +31,7 @@ use base::time::Duration;
 use seam::Buf;
 
 /// Commands and requests of task management that may be open beside the command window.
-pub(crate) const IMMEDIATE: usize = 8;
+pub(crate) const BESIDE_WINDOW: usize = 8;
 /// Silence after which the initiator is asked for a sign of life, and has to give it.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Time that an initiator has to log out after it was asked.
@@ -147,7 +147,7 @@ impl Full {
         }
         match body {
             Body::Command(command) if self.device.is_some() => {
-                if common.immediate && self.tasks.immediate() >= IMMEDIATE {
+                if common.immediate && self.tasks.immediate() >= BESIDE_WINDOW {
                     self.strays |= command.writes;
                     return reject(REJECT_IMMEDIATE, head, turn);
                 }
@@ -161,7 +161,7 @@ impl Full {
                 let data = &data[..];
                 self.text(&common, more, ttt, (head, data), targets, turn);
             }
-            Body::Logout { reason, cid } => self.logout(&common, reason, cid, turn),
+            Body::Logout { reason, cid } => self.logout(&common, (reason, cid), head, turn),
             Body::Unknown => reject(REJECT_UNSUPPORTED, head, turn),
             _ => reject(REJECT_PROTOCOL, head, turn),
         }
@@ -170,7 +170,7 @@ impl Full {
     /// Rejects a PDU that contradicts itself. A number of a command counts nevertheless.
     pub(crate) fn malformed(&mut self, head: &[u8], turn: &mut Turn<'_>) {
         let opcode = head[0] & OPCODE;
-        let numbered = head[0] & IMMEDIATE_BIT == 0 && opcode != DATA_OUT && opcode != SNACK;
+        let numbered = head[0] & IMMEDIATE == 0 && opcode != DATA_OUT && opcode != SNACK;
         if numbered && turn.wire.take(be32(head, 24)) == Turned::Gap {
             return turn.close(Some("left out a command's number"));
         }
@@ -300,9 +300,6 @@ impl Full {
         turn.send(Reply::ping(OUR_TAG), &[]);
     }
 }
-
-/// The bit of an immediate request. The name differs from that of the limit above.
-const IMMEDIATE_BIT: u8 = super::proto::IMMEDIATE;
 
 /// Rejects a PDU.
 pub(crate) fn reject(reason: u8, head: &[u8], turn: &mut Turn<'_>) {
