@@ -91,7 +91,7 @@ impl Full {
                 Flow::Burst(end) if !unasked => (handle, end),
                 _ => return turn.close(Some("sent data that nobody has asked for")),
             },
-            _ if self.strays => return,
+            _ if self.strays.has(common.itt) => return,
             _ => return turn.close(Some("sent data of a command that does not exist")),
         };
         let Some(task) = self.tasks.get(handle) else { return };
@@ -201,18 +201,12 @@ impl Full {
         let body = if kind == BlockKind::Write {
             data
         } else {
-            self.comparing.push((tag, data));
+            self.comparing.insert(tag, data);
             Buf::EMPTY
         };
         let volume = device.unit().volume;
         let request = BlockRequest { volume, kind, at, len, body };
         turn.ask(Action::Request { tag, request });
-    }
-
-    /// Returns the data of the initiator that waits for the result of this request.
-    pub(crate) fn compared(&mut self, tag: u64) -> Option<Buf> {
-        let at = self.comparing.iter().position(|(of, _)| *of == tag)?;
-        Some(self.comparing.swap_remove(at).1)
     }
 
     /// Asks the initiator for data, in the order of the commands that need some, as far as the

@@ -272,7 +272,7 @@ impl Full {
         turn: &mut Turn<'_>,
     ) {
         let (offset, len) = piece(tag);
-        let sent = self.compared(tag);
+        let sent = self.comparing.remove(&tag);
         let Some(task) = self.tasks.get(tag as u32) else { return };
         let asked = task.asked(offset, len).min(task.owed);
         task.owed -= asked;

@@ -17,17 +17,17 @@ use super::manage::Managed;
 use super::pdu::{Body, Common, Pdu};
 use super::proto::*;
 use super::reply::Reply;
+use super::strays::Strays;
 use super::targets::{Nexus, Targets};
 use super::tasks::Tasks;
 use super::text::{Incoming, Outgoing, pairs};
 use super::wire::{Turn, Turned};
 use crate::Action;
 use crate::scsi::{Attention, Device};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
-use alloc::vec::Vec;
-use base::Time;
 use base::time::Duration;
+use base::{Limits, Time};
 use seam::Buf;
 
 /// Commands and requests of task management that may be open beside the command window.
@@ -59,11 +59,11 @@ pub(crate) struct Full {
     /// Reads that wait to be executed.
     pub(crate) reading: VecDeque<u32>,
     /// Pieces of data that wait for the data of the volume, to be compared with it.
-    pub(crate) comparing: Vec<(u64, Buf)>,
+    pub(crate) comparing: BTreeMap<u64, Buf>,
     /// Task management that is not answered.
     pub(crate) managed: Managed,
-    /// Data of commands that ended early, or were dropped, may still come.
-    pub(crate) strays: bool,
+    /// Commands that are no more, and whose data may still come.
+    pub(crate) strays: Strays,
     /// The initiator was asked to log out, and gets no command done any more.
     pub(crate) leaving: bool,
     text: Text,
@@ -86,7 +86,8 @@ struct Text {
 
 impl Full {
     /// Creates the state after a login.
-    pub(crate) fn new(entry: Entry, credit: Credit, most: usize) -> Full {
+    pub(crate) fn new(entry: Entry, limits: &Limits) -> Full {
+        let most = limits.login_text as usize;
         let first = match entry.reinstates {
             Some(_) => Attention::NexusLoss,
             None => Attention::NewNexus,
@@ -96,12 +97,12 @@ impl Full {
             device: entry.target.map(|target| Device::new(target.unit, first)),
             params: entry.params,
             tasks: Tasks::new(),
-            credit,
+            credit: Credit::new(limits),
             asking: VecDeque::new(),
             reading: VecDeque::new(),
-            comparing: Vec::new(),
+            comparing: BTreeMap::new(),
             managed: Managed::default(),
-            strays: false,
+            strays: Strays::new(limits.iscsi_window as usize + BESIDE_WINDOW),
             leaving: false,
             text: Text {
                 most,
@@ -139,7 +140,9 @@ impl Full {
             match turn.wire.take(common.cmd_sn) {
                 Turned::Take => {}
                 Turned::Drop => {
-                    self.strays |= matches!(body, Body::Command(command) if command.writes);
+                    if matches!(body, Body::Command(command) if command.writes) {
+                        self.strays.add(common.itt);
+                    }
                     return;
                 }
                 Turned::Gap => return turn.close(Some("left out a command's number")),
@@ -147,10 +150,14 @@ impl Full {
         }
         match body {
             Body::Command(command) if self.device.is_some() => {
+                if self.tasks.find(common.itt).is_some() {
+                    return turn.close(Some("gave a command the tag of another one"));
+                }
                 if common.immediate && self.tasks.immediate() >= BESIDE_WINDOW {
-                    self.strays |= command.writes;
+                    self.strays.add(common.itt);
                     return reject(REJECT_IMMEDIATE, head, turn);
                 }
+                self.strays.forget(common.itt);
                 self.command(&common, &command, data, turn);
             }
             Body::Management(request) if self.device.is_some() => {
@@ -174,7 +181,9 @@ impl Full {
         if numbered && turn.wire.take(be32(head, 24)) == Turned::Gap {
             return turn.close(Some("left out a command's number"));
         }
-        self.strays |= opcode == SCSI_COMMAND;
+        if opcode == SCSI_COMMAND {
+            self.strays.add(be32(head, 16));
+        }
         reject(REJECT_FIELD, head, turn);
     }
 

@@ -13,7 +13,7 @@ use super::full::{BESIDE_WINDOW, Full, LEAVE, reject};
 use super::pdu::{Common, Management};
 use super::proto::*;
 use super::reply::Reply;
-use super::tasks::{Task, tag};
+use super::tasks::{Flow, Task, tag};
 use super::wire::Turn;
 use crate::scsi::Attention;
 use crate::{Action, Cleared};
@@ -121,7 +121,7 @@ impl Full {
         let older = request.task_sn != common.cmd_sn && not_before(common.cmd_sn, request.task_sn);
         if older && turn.wire.is_expected(request.task_sn) {
             turn.wire.skip(request.task_sn);
-            self.strays = true;
+            self.strays.add(request.task);
             return FUNCTION_COMPLETE;
         }
         TASK_DOES_NOT_EXIST
@@ -129,13 +129,14 @@ impl Full {
 
     /// Ends a command without an answer.
     fn abort(&mut self, handle: u32, turn: &mut Turn<'_>) {
-        self.strays = true; // its data may be under way
-        let Some(task) = self.tasks.get(handle) else { return };
-        task.aborted = true;
+        let Some(task) = self.tasks.abort(handle) else { return };
+        if matches!(task.flow, Flow::Unsolicited(_) | Flow::Burst(_)) {
+            self.strays.add(task.itt);
+        }
         let begun = task.pieces > 0 && !self.reading.contains(&handle);
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);
-        self.comparing.retain(|(of, _)| *of as u32 != handle);
+        self.comparing.retain(|of, _| *of as u32 != handle);
         if begun {
             self.managed.withdrawing += 1;
             turn.ask(Action::Withdraw { tag: tag(handle, 0, 0) });

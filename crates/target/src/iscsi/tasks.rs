@@ -141,6 +141,9 @@ pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Tasks {
     slots: Vec<(u16, Option<Task>)>,
+    /// The initiator's tag of each slot, to find a command: [`NO_TAG`] if there is none, or it is
+    /// aborted.
+    tags: Vec<u32>,
     free: Vec<u16>,
     /// Commands that came beside the window.
     immediate: usize,
@@ -149,7 +152,7 @@ pub(crate) struct Tasks {
 impl Tasks {
     /// Creates an empty table.
     pub(crate) fn new() -> Tasks {
-        Tasks { slots: Vec::new(), free: Vec::new(), immediate: 0 }
+        Tasks { slots: Vec::new(), tags: Vec::new(), free: Vec::new(), immediate: 0 }
     }
 
     /// Adds a command, and returns its handle. The caller limits their number.
@@ -157,9 +160,11 @@ impl Tasks {
         self.immediate += usize::from(task.immediate);
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
+            self.tags.push(NO_TAG);
             (self.slots.len() - 1) as u16
         });
         let slot = &mut self.slots[usize::from(index)];
+        self.tags[usize::from(index)] = task.itt;
         slot.1 = Some(task);
         let handle = u32::from(slot.0) << 16 | u32::from(index);
         debug_assert!(handle != NO_TAG, "fewer than 65,535 commands");
@@ -178,15 +183,25 @@ impl Tasks {
         self.get(handle)?;
         let slot = &mut self.slots[usize::from(handle as u16)];
         slot.0 = slot.0.wrapping_add(1);
+        self.tags[usize::from(handle as u16)] = NO_TAG;
         self.free.push(handle as u16);
         let task = slot.1.take();
         self.immediate -= usize::from(task.as_ref().is_some_and(|task| task.immediate));
         task
     }
 
+    /// Marks the command with this handle as aborted. Its tag may be used again.
+    pub(crate) fn abort(&mut self, handle: u32) -> Option<&mut Task> {
+        self.get(handle)?.aborted = true;
+        self.tags[usize::from(handle as u16)] = NO_TAG;
+        self.get(handle)
+    }
+
     /// Returns the handle of the command with this initiator's tag that is not aborted.
+    #[inline]
     pub(crate) fn find(&self, itt: u32) -> Option<u32> {
-        self.handles(|task| task.itt == itt && !task.aborted).next()
+        let index = self.tags.iter().position(|tag| *tag == itt && itt != NO_TAG)?;
+        Some(u32::from(self.slots[index].0) << 16 | index as u32)
     }
 
     /// Returns the handles of the commands for which `which` is true, in the order of the table.
@@ -224,6 +239,8 @@ mod tests {
         assert_ne!(b, c);
         assert!(tasks.get(b).is_none());
         assert_eq!((tasks.len(), tasks.immediate(), tasks.find(2)), (2, 0, None));
+        assert!(tasks.abort(c).is_some_and(|task| task.aborted));
+        assert_eq!((tasks.len(), tasks.find(3), tasks.find(NO_TAG)), (2, None, None));
     }
 
     #[test]

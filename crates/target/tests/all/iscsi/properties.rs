@@ -310,7 +310,10 @@ impl Host {
                     assert_eq!((answer.status(), answer.residual()), ((0, None), 0));
                     self.written.push((start, data));
                 }
-                0x22 => assert_eq!(answer.bhs[2], 0),
+                0x22 => {
+                    assert_eq!(answer.bhs[2], 0);
+                    self.asking.retain(|r2t| self.open.contains_key(&r2t.itt()));
+                }
                 _ => panic!("{answer:?}"),
             }
         }
