@@ -393,11 +393,12 @@ impl Login {
         }
         match targets.closed(&initiator, name.as_deref()) {
             Some(Closed::Stopping) => return Err((status::SERVICE_UNAVAILABLE, None)),
-            Some(Closed::Full) => return Err((status::OUT_OF_RESOURCES, None)),
+            Some(Closed::Full) if reinstates.is_none() => return Err((status::OUT_OF_RESOURCES, None)),
             Some(Closed::Elsewhere(address)) => {
                 return Err((status::MOVED_TEMPORARILY, Some(address)));
             }
-            None => {}
+            // The session that ends gives its memory back.
+            Some(Closed::Full) | None => {}
         }
         let nexus = Nexus { initiator, isid, tsih, volume, cid };
         Ok(Entry { nexus, target, reinstates, params: self.negotiation.params })

@@ -46,7 +46,8 @@ pub struct Nexus {
 pub enum Closed {
     /// This gateway stops.
     Stopping,
-    /// There are too many sessions, or too little memory.
+    /// There are too many sessions, or too little memory. A host that takes the place of its own
+    /// session is let in nevertheless.
     Full,
     /// Another gateway serves this host.
     Elsewhere(SocketAddr),

@@ -315,3 +315,12 @@ fn who_does_not_know_the_secret_stays_out_and_harms_nobody() {
     assert_eq!(rig.answer().bhs[1], 0);
     assert!(rig.session.nexus().is_none());
 }
+
+#[test]
+fn a_host_that_comes_back_is_let_in_though_there_is_no_memory() {
+    let mut rig = rig();
+    rig.hosts.closed = Some(Closed::Full);
+    rig.hosts.sessions = vec![other(13)];
+    assert_eq!(status(&mut rig, Request::login(0x87, &[I, T])), 0);
+    assert_eq!(rig.told(), [Told::Reinstate(13)]);
+}
