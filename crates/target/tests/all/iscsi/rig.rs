@@ -46,11 +46,22 @@ impl Hosts {
             compare_write: false,
             reservations: true,
         };
-        Hosts { unit, others: Vec::new(), chap: None, sessions: Vec::new(), closed: None, visits: Cell::new(0) }
+        Hosts {
+            unit,
+            others: Vec::new(),
+            chap: None,
+            sessions: Vec::new(),
+            closed: None,
+            visits: Cell::new(0),
+        }
     }
 }
 
 impl Targets for Hosts {
+    fn group(&self) -> u16 {
+        self.unit.port
+    }
+
     fn find(&self, name: &str) -> Option<Target> {
         self.visits.set(self.visits.get() + 1);
         (name == NAME).then(|| Target { unit: self.unit.clone(), alias: "vol".into() })
