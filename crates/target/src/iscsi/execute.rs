@@ -255,8 +255,8 @@ impl Full {
                     answer.data = data.slice(0..transfer.moves as usize);
                     answer
                 }
-                Ok(_) => transfer.failed(Failure::Block(BlockError::Media), 0),
-                Err(error) => transfer.failed(Failure::from(error), 0),
+                Ok(_) => transfer.unread(Failure::Block(BlockError::Media)),
+                Err(error) => transfer.unread(Failure::from(error)),
             };
             task.work = Work::Answer(answer);
             self.advance(handle, turn);

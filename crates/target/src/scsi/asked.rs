@@ -28,9 +28,10 @@ impl Asked<'_> {
         Step::Answer(Answer::copy(data, allocation, self.reads, self.pool))
     }
 
-    /// Answers `Good` without data to a command that may announce some nevertheless.
+    /// Answers `Good` without data to a command that may announce some nevertheless, in either
+    /// direction.
     pub(super) fn good(&self) -> Step {
-        Step::Answer(Answer::good().with(Residual::of(self.sends, 0)))
+        Step::Answer(Answer::good().with(Residual::of(self.sends.max(self.reads), 0)))
     }
 
     /// Asks for a parameter list of `len` bytes, which the host must have announced exactly. The

@@ -151,6 +151,17 @@ fn what_was_announced_and_what_moves_differ_by_the_residual() {
 }
 
 #[test]
+fn a_command_without_data_leaves_all_that_was_announced() {
+    let mut rig = Rig::full(&Limits::SHIPPED, &[]);
+    for (flags, itt) in [(READ, 5), (0xa0, 6)] {
+        let data = if flags == READ { &[][..] } else { &[1; 512] };
+        rig.ask(Request::command(itt, flags, 512, &[0; 16]).data(data));
+        let answer = rig.answer();
+        assert_eq!((answer.status(), answer.residual()), ((0, None), -512));
+    }
+}
+
+#[test]
 fn a_command_that_wants_no_data_waits_for_its_end() {
     let mut rig = Rig::full(&Limits::SHIPPED, &[]);
     // An unknown command with 1,024 bytes to come.
@@ -216,7 +227,8 @@ fn the_failure_with_the_lowest_offset_decides() {
     ] {
         rig.ask(Request::command(6, READ, 512, &read10(0, 1)));
         rig.fail(0, error);
-        assert_eq!(rig.answer().status(), status);
+        let answer = rig.answer();
+        assert_eq!((answer.status(), answer.residual()), (status, -512), "nothing was read");
     }
 }
 
