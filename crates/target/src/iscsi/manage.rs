@@ -13,7 +13,7 @@ use super::full::{BESIDE_WINDOW, Full, LEAVE, reject};
 use super::pdu::{Common, Management};
 use super::proto::*;
 use super::reply::Reply;
-use super::tasks::{Flow, Task, tag};
+use super::tasks::{Flow, Task, Work, tag};
 use super::wire::Turn;
 use crate::scsi::Attention;
 use crate::{Action, Cleared};
@@ -132,6 +132,9 @@ impl Full {
         let Some(task) = self.tasks.abort(handle) else { return };
         if matches!(task.flow, Flow::Unsolicited(_) | Flow::Burst(_)) {
             self.strays.add(task.itt);
+        }
+        if let (Work::Answer(answer), Some(device)) = (&task.work, &mut self.device) {
+            device.take_back(answer);
         }
         let begun = task.pieces > 0 && !self.reading.contains(&handle);
         self.asking.retain(|of| *of != handle);

@@ -18,7 +18,14 @@ pub(super) fn is_harmless(name: Name, cdb: Cdb<'_>) -> bool {
     }
 }
 
-/// REQUEST SENSE: tells the oldest unit attention, which then counts as told.
+/// Returns true if a REQUEST SENSE of a host with room for `reads` bytes gets the additional sense
+/// code and its qualifier.
+pub(super) fn tells_code(cdb: Cdb<'_>, reads: u32) -> bool {
+    let needs = if cdb.has(1, 0x01) { 4 } else { 14 };
+    u32::from(cdb.byte(4)).min(reads) >= needs
+}
+
+/// REQUEST SENSE: tells the oldest unit attention. With room for its code it counts as told.
 pub(super) fn request_sense(asked: &Asked<'_>) -> Step {
     let sense = match asked.pending {
         Some(attention) => attention.sense(),

@@ -50,6 +50,13 @@ impl Device {
         self.attentions.add(attention);
     }
 
+    /// Takes back the unit attention of an answer that is not sent: its command was aborted.
+    pub fn take_back(&mut self, answer: &Answer) {
+        if let Some(attention) = answer.sense.as_ref().and_then(Attention::of) {
+            self.attentions.put_back(attention);
+        }
+    }
+
     /// Takes the present properties of the volume, and adds a unit attention for each that changed.
     pub fn changed(&mut self, unit: Unit) {
         let before = core::mem::replace(&mut self.unit, unit);
@@ -116,7 +123,11 @@ impl Device {
             return Err(Sense::WRITE_PROTECTED.into());
         }
         let tells = exists && entry.name == Name::RequestSense;
-        let pending = if tells { self.attentions.take() } else { None };
+        let pending = match tells {
+            true if about::tells_code(cdb, c.reads) => self.attentions.take(),
+            true => self.attentions.first(),
+            false => None,
+        };
         let (reads, sends, unit) = (c.reads, c.sends, &self.unit);
         handle(entry.name, &Asked { cdb, reads, sends, unit, exists, pending, pool })
     }

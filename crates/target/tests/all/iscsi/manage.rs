@@ -325,3 +325,17 @@ fn a_second_logout_is_rejected() {
     let answer = rig.answer();
     assert_eq!((answer.opcode(), answer.itt()), (0x26, 8));
 }
+
+#[test]
+fn an_aborted_command_has_not_told_its_unit_attention() {
+    let mut rig = Rig::new(&Limits::SHIPPED);
+    rig.log_in(&[]);
+    let sn = rig.cmd_sn;
+    rig.ask(Request::command(5, 0x20, 1024, &write10(0, 2)).data(&[1; 512]));
+    rig.ask(Request::management(9, 1, 5, sn));
+    assert_eq!(response(&rig.answer()), 0);
+    for expected in [(2, Some((6, 0x29, 0))), (0, None)] {
+        rig.ask(Request::command(6, 0x80, 0, &[0; 16]));
+        assert_eq!(rig.answer().status(), expected);
+    }
+}
