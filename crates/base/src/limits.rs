@@ -126,6 +126,9 @@ pub struct Limits {
     pub iscsi_solicited: u32,
     /// Most bytes of one SCSI read or write.
     pub scsi_transfer: u32,
+    /// How long a command of a host waits for space or for a primary. Then the host is told to
+    /// repeat it: its own timer is longer, and ends the session.
+    pub target_patience: Duration,
     /// Time within which a host has to log in.
     pub login_time: Duration,
     /// Most bytes of text of one negotiation. At least 8 KiB.
@@ -193,6 +196,7 @@ impl Limits {
         iscsi_max_burst: 1 << 20,
         iscsi_solicited: 4 << 20,
         scsi_transfer: 4 << 20,
+        target_patience: Duration::from_secs(20),
         login_time: Duration::from_secs(15),
         login_text: 64 << 10,
     };

@@ -9,7 +9,9 @@
 //!   names as written.
 //!
 //! Reads begin in their order, while the bytes that are read at once are within the session's
-//! credit. Others begin at once.
+//! credit. Others begin at once. A command whose turn does not come in `Limits::target_patience` is
+//! answered like one without a primary. The owner counts the same time for requests under way, from
+//! the begin of their command ([`Session::since`](super::Session::since)).
 
 use super::full::Full;
 use super::pdu;
@@ -54,7 +56,7 @@ impl Full {
         };
         let work = Work::Answer(Answer::good());
         let mut task = Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
-        task.flow = Flow::Unsolicited(unsolicited);
+        (task.flow, task.since) = (Flow::Unsolicited(unsolicited), self.now);
         if !common.immediate {
             turn.wire.opened();
         }
@@ -289,6 +291,26 @@ impl Full {
         }
         self.credit.give_back(asked);
         self.ask_more(turn);
+    }
+
+    /// Answers a command that has waited for its turn as long as a command may: its host repeats
+    /// it, and would end the session otherwise.
+    pub(crate) fn give_up(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        self.asking.retain(|of| *of != handle);
+        self.reading.retain(|of| *of != handle);
+        let Some(task) = self.tasks.get(handle) else { return };
+        let failure = Failure::Block(BlockError::TimedOut);
+        let answer = match &task.work {
+            Work::Read(transfer) => {
+                (task.work, task.pieces) = (Work::Answer(transfer.unread(failure)), 0);
+                return self.advance(handle, turn);
+            }
+            Work::Write(transfer) | Work::Verify(transfer) => transfer.failed(failure, task.came),
+            _ => failure.answer(true, 0),
+        };
+        task.flow = Flow::Idle;
+        task.fail(task.came, answer);
+        self.advance(handle, turn);
     }
 
     /// Answers a command, and forgets it.

@@ -64,6 +64,10 @@ pub(crate) struct Full {
     pub(crate) managed: Managed,
     /// Commands that are no more, and whose data may still come.
     pub(crate) strays: Strays,
+    /// The last tick.
+    pub(crate) now: Option<Time>,
+    /// How long a command may wait for its turn.
+    patience: Duration,
     /// The initiator was asked to log out, and gets no command done any more.
     pub(crate) leaving: bool,
     text: Text,
@@ -103,6 +107,8 @@ impl Full {
             comparing: BTreeMap::new(),
             managed: Managed::default(),
             strays: Strays::new(limits.iscsi_window as usize + BESIDE_WINDOW),
+            now: None,
+            patience: limits.target_patience,
             leaving: false,
             text: Text {
                 most,
@@ -290,8 +296,13 @@ impl Full {
 
     // Time
 
-    /// Asks a silent initiator for a sign of life, and ends the connection if there is none.
+    /// Ends commands that have waited too long, asks a silent initiator for a sign of life, and ends
+    /// the connection if there is none.
     pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
+        self.now = Some(now);
+        for handle in self.tasks.late(now, self.patience) {
+            self.give_up(handle, turn);
+        }
         if core::mem::take(&mut self.heard) {
             (self.since, self.asked) = (Some(now), false);
         }

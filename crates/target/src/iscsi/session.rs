@@ -279,6 +279,15 @@ impl Session {
         }
     }
 
+    /// Returns the last tick before the command came that a request with this tag belongs to, if it
+    /// is known: the time of a command counts from there, however many requests it needs.
+    pub fn since(&self, tag: u64) -> Option<Time> {
+        match &self.phase {
+            Phase::Full(full) => full.tasks.since(tag as u32),
+            Phase::Login(_) => None,
+        }
+    }
+
     /// Returns the bytes that the initiator was asked for and whose writes are not done, and the
     /// bytes that are being read.
     pub fn bytes(&self) -> (u64, u64) {

@@ -8,7 +8,8 @@
 use super::proto::NO_TAG;
 use crate::scsi::{Answer, Gather, Plan, Report, Transfer};
 use alloc::vec::Vec;
-use base::SECTOR;
+use base::time::Duration;
+use base::{SECTOR, Time};
 use seam::Buf;
 
 /// What a command does.
@@ -54,6 +55,8 @@ pub(crate) struct Task {
     pub(crate) cmd_sn: u32,
     /// It came beside the window.
     pub(crate) immediate: bool,
+    /// The last tick before it came; `None` until the first one.
+    pub(crate) since: Option<Time>,
     /// What it does.
     pub(crate) work: Work,
     /// What data may come.
@@ -87,6 +90,7 @@ impl Task {
             lun,
             cmd_sn,
             immediate,
+            since: None,
             work,
             flow: Flow::Idle,
             came: 0,
@@ -109,6 +113,12 @@ impl Task {
             Work::Gather(gather, _) => gather.len,
             Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => 0,
         }
+    }
+
+    /// Returns true if nothing more is done for it until it is its turn to ask for data, or to read.
+    fn waits(&self) -> bool {
+        let reads = matches!(self.work, Work::Read(_)) && self.owed == 0;
+        !self.aborted && (reads || self.flow == Flow::Queued)
     }
 
     /// Records that the piece at this offset has failed.
@@ -210,6 +220,26 @@ impl Tasks {
             let handle = u32::from(*generation) << 16 | index as u32;
             task.as_ref().is_some_and(&which).then_some(handle)
         })
+    }
+
+    /// Returns the last tick before the command with this handle came, if it is known.
+    pub(crate) fn since(&self, handle: u32) -> Option<Time> {
+        let (generation, task) = self.slots.get(usize::from(handle as u16))?;
+        let task = task.as_ref().filter(|_| *generation == (handle >> 16) as u16)?;
+        task.since
+    }
+
+    /// Returns the handles of the commands that wait for their turn, and came `patience` ago.
+    pub(crate) fn late(&mut self, now: Time, patience: Duration) -> Vec<u32> {
+        let mut late = Vec::new();
+        for (index, (generation, task)) in self.slots.iter_mut().enumerate() {
+            let Some(task) = task else { continue };
+            let since = *task.since.get_or_insert(now);
+            if task.waits() && now.since(since) >= patience {
+                late.push(u32::from(*generation) << 16 | index as u32);
+            }
+        }
+        late
     }
 
     /// Returns the number of commands.

@@ -2,7 +2,8 @@
 
 use super::initiator::*;
 use super::rig::*;
-use base::Limits;
+use base::time::Duration;
+use base::{Limits, Time};
 use seam::{BlockError, BlockKind};
 
 const NOBODY: u32 = 0xffff_ffff;
@@ -281,4 +282,46 @@ fn reads_and_solicited_data_keep_within_their_credit() {
         assert!(rig.session.bytes().0 <= 32 << 10);
     }
     assert_eq!((rig.session.bytes(), rig.pool.used()), ((0, 0), 0));
+}
+
+#[test]
+fn a_command_that_may_not_begin_is_answered_before_its_host_gives_up() {
+    let at = |seconds| Time::ZERO + Duration::from_secs(seconds);
+    let tick = |rig: &mut Rig, seconds| {
+        rig.call(|session, _, pool, out| session.tick(at(seconds), pool, out));
+    };
+    let mut rig = Rig::full(&Limits::TEST_MIN, &[]);
+    rig.serves = false;
+    tick(&mut rig, 100);
+    // Of these, two can be asked for data, and two can read.
+    let data = pattern(65536);
+    for itt in 0..3 {
+        rig.write(itt, &write10(0, 128), &data, if itt == 2 { 512 } else { 0 });
+    }
+    assert_eq!((rig.answers().len(), rig.asked.len()), (2, 1));
+    let tag = rig.asked[0].0;
+    assert_eq!((rig.session.since(tag), rig.session.since(77)), (Some(at(100)), None));
+    tick(&mut rig, 119);
+    assert_eq!(rig.session.since(tag), Some(at(100)));
+    assert_eq!(rig.answers(), []);
+    tick(&mut rig, 120);
+    assert_eq!(rig.answers(), [], "a piece of it is under way");
+    rig.serve(0);
+    let answer = rig.answer();
+    assert_eq!((answer.status(), answer.itt()), ((2, Some((2, 4, 1))), 2));
+
+    let mut rig = Rig::full(&Limits::TEST_MIN, &[]);
+    rig.serves = false;
+    tick(&mut rig, 100);
+    for itt in 0..3 {
+        rig.ask(Request::command(itt, READ, 65536, &read10(0, 128)));
+    }
+    assert_eq!(rig.asked.len(), 2);
+    tick(&mut rig, 120);
+    let answer = rig.answer();
+    assert_eq!((answer.status(), answer.itt()), ((2, Some((2, 4, 1))), 2));
+    assert_eq!((answer.residual(), rig.asked.len()), (-65536, 2));
+    rig.serve(0);
+    rig.serve(0);
+    assert_eq!((rig.answers().len() > 1, rig.session.bytes()), (true, (0, 0)));
 }
