@@ -32,7 +32,7 @@
 //! | `routes`, `topology` | the primary of each group, and the map that names it |
 //! | `route` | where an operation is sent, and when it is sent again |
 //! | `hold` | writes for which there is no space |
-//! | `orphan` | requests whose asker is gone |
+//! | `orphan` | requests whose caller is gone |
 //! | `reply` | what each answer means |
 
 mod device;

@@ -4,11 +4,13 @@
 //! `Stale`. It enters the next configuration when no job of the group runs any more and its record
 //! says durably that it acts in that epoch.
 //!
-//! Invariant: from the moment a newer configuration is known, nothing is answered under the old
-//! one.
+//! Invariants:
+//! - From the moment a newer configuration is known, nothing is answered under the old one.
+//! - A group becomes active when it has settled (R6) and when no lease that this device has granted
+//!   to another replica can count any more (R4).
 
 use crate::flows::Flows;
-use crate::jobs::Waiting;
+use crate::jobs::AfterChange;
 use crate::lease::Leases;
 use crate::marks;
 use crate::members::GroupConfig;
@@ -26,7 +28,8 @@ use seam::{Change, Effects, Note, UnitStore};
 #[derive(Debug, Default)]
 pub(crate) struct Epochs {
     /// Groups that this device leads and that wait for the end of leases that it has granted, each
-    /// with that time.
+    /// with that time. [`Epochs::stop`] removes a group whose configuration has ended, because only
+    /// a primary can be activated.
     grace: BTreeMap<GroupId, Time>,
 }
 
@@ -88,11 +91,13 @@ impl Flows {
         told: bool,
         out: &mut Effects,
     ) -> bool {
+        // Steps name no epoch.
+        assert!(!shard.jobs.has_step(), "no step outlives its configuration");
         match self.epochs.take(shard, now, group, config, told) {
             News::None => return false,
             News::Confirmed => self.epochs.enter_again(shard, &mut self.peers, now, group, out),
             News::New => {
-                self.stop(shard, group, config, out);
+                self.end_epoch(shard, group, config, out);
                 let replica = shard.replicas.get_mut(group).expect("it was taken over");
                 replica.next = Some((config.clone(), shard.known.map()));
                 self.epochs.enter(shard, &mut self.peers, now, group, out);
@@ -102,14 +107,14 @@ impl Flows {
     }
 
     /// Ends the present configuration of a group. From now on no operation is answered under it.
-    fn stop<S: UnitStore>(
+    fn end_epoch<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         group: GroupId,
         next: &GroupConfig,
         out: &mut Effects,
     ) {
-        let mut ops = shard.stop(group, next);
+        let mut ops = shard.end_role(group, next);
         ops.extend(self.repairs.of(&shard.ops, |op, _| op.group == group));
         ops.sort_unstable();
         ops.dedup();
@@ -125,15 +130,15 @@ impl Flows {
         let asks = |d| next.in_sync.contains(&d) || next.joiners.first() == Some(&d);
         shard.windows.ask_no_more(group, |device| leads && asks(device));
         self.peers.timers.stop(group);
-        self.epochs.grace.remove(&group);
-        shard.ops.note_waiting(group, false);
+        self.epochs.stop(group);
+        shard.ops.note_blocked(group, false);
     }
 }
 
 impl<S: UnitStore> Shard<S> {
     /// Ends the role of a replica: what is in flight becomes dirty. Returns its operations, except
     /// those that wait for a repair.
-    fn stop(&mut self, group: GroupId, next: &GroupConfig) -> Vec<u64> {
+    fn end_role(&mut self, group: GroupId, next: &GroupConfig) -> Vec<u64> {
         let replica = self.replicas.get_mut(group).expect("the caller has it");
         let admitted = replica.fold_admitted(next, self.me);
         if self.store.keeps_data() {
@@ -242,7 +247,7 @@ impl Epochs {
             if replica.noted < epoch {
                 replica.noted = epoch;
                 let acts = if joins { Change::ActedAsJoiner(epoch) } else { Change::Acted(epoch) };
-                let wait = Waiting::Entry { epoch, joins };
+                let wait = AfterChange::Entry { epoch, joins };
                 shard.jobs.change_first(&mut shard.store, now, group, alloc::vec![acts], wait);
             }
             return;
@@ -272,6 +277,11 @@ impl Epochs {
             (replica.record.acted, replica.record.joiner) = (config.epoch, joiner);
             replica.role = Role::Secondary(Secondary::new(primary, joiner));
         }
+    }
+
+    /// Drops everything about a group whose configuration ends.
+    fn stop(&mut self, group: GroupId) {
+        self.grace.remove(&group);
     }
 
     // ---- the primary ----
@@ -309,7 +319,7 @@ impl Epochs {
         };
         let wait = replica.promises.iter().filter(|p| !over(p)).map(|(_, until)| *until).max();
         if let Some(until) = wait {
-            if self.grace.insert(group, until).is_none() {
+            if self.wait_grace(group, until) {
                 out.note(Note::GraceWait { group });
             }
             return;
@@ -327,6 +337,11 @@ impl Epochs {
         if let Some(joiner) = joiner {
             peers.ask_joiner(shard, now, group, joiner, true, out);
         }
+    }
+
+    /// Makes the group wait until this time. Returns true if it did not wait before.
+    fn wait_grace(&mut self, group: GroupId, until: Time) -> bool {
+        self.grace.insert(group, until).is_none()
     }
 
     /// Activates the groups that need not wait for leases any more.
@@ -396,6 +411,20 @@ mod tests {
         // One that waits to be entered is the newest.
         replica.next = Some((config(7, 2, &[1, 2]), MapVersion(2)));
         assert_eq!(replica.judge(&config(6, 2, &[1, 2]), false), News::None);
+    }
+
+    #[test]
+    fn a_group_that_stops_waits_for_no_leases() {
+        let (a, b, mut epochs) = (GroupId(1), GroupId(2), Epochs::default());
+        assert!(epochs.none_wait() && epochs.wake_at().is_none());
+        assert!(epochs.wait_grace(a, Time(10)) && !epochs.wait_grace(a, Time(15)));
+        assert!(epochs.wait_grace(b, Time(20)));
+        assert_eq!(epochs.wake_at(), Some(Time(15)));
+        assert!(!epochs.is_grace_over(Time(14)) && epochs.is_grace_over(Time(15)));
+        epochs.stop(a);
+        assert_eq!((epochs.wake_at(), epochs.is_grace_over(Time(19))), (Some(Time(20)), false));
+        epochs.stop(b);
+        assert!(epochs.none_wait() && epochs.wake_at().is_none());
     }
 
     #[test]

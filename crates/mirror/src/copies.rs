@@ -31,20 +31,28 @@ pub(crate) struct Copies {
     queue: VecDeque<GroupId>,
     /// Copies that have begun and not ended.
     running: u32,
-    /// When copies that are delayed may begin.
+    /// When copies that are delayed may begin; `None` while the queue is empty.
     at: Option<Time>,
+    /// `next` has found no copy that may begin. No group was queued and no copy has ended since.
+    settled: bool,
 }
 
 impl Copies {
     /// Queues a group that has blocks to copy and whose sync is not in the queue.
     pub(crate) fn queue(&mut self, group: GroupId) {
         self.queue.push_back(group);
+        self.settled = false;
     }
 
     /// Returns true if no group waits for its turn.
     #[inline]
     pub(crate) fn none_wait(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Returns true unless a group was queued or a copy has ended, and `next` was not asked since.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.queue.is_empty() || self.settled
     }
 
     /// Takes the first group in turn whose copies may begin, with their purpose. `purpose` returns
@@ -56,7 +64,7 @@ impl Copies {
         limits: &Limits,
         purpose: impl Fn(GroupId) -> Option<Purpose>,
     ) -> Option<(GroupId, Purpose)> {
-        self.at = None;
+        (self.at, self.settled) = (None, true);
         if self.queue.is_empty() || self.running >= Pace::most(limits) {
             return None;
         }
@@ -69,6 +77,7 @@ impl Copies {
             self.at = turns.iter().filter_map(at).min();
         }
         let (place, purpose) = first?;
+        self.settled = false;
         Some((self.queue.remove(place)?, purpose))
     }
 
@@ -80,6 +89,7 @@ impl Copies {
     /// Records that a copy has ended, with any result.
     pub(crate) fn ends(&mut self) {
         self.running -= 1;
+        self.settled = false;
     }
 
     /// Returns the number of copies that run.
@@ -297,6 +307,8 @@ mod tests {
         assert_eq!(next(&mut copies), None, "two run");
         copies.ends();
         assert_eq!(next(&mut copies), Some((GroupId(2), Purpose::Settle)));
-        assert_eq!(copies.running(), 1);
+        assert_eq!((copies.running(), copies.is_settled()), (1, false));
+        copies.next(Time(1), &pace, &limits, |_| Some(Purpose::Settle));
+        assert_eq!((copies.next(Time(1), &pace, &limits, purpose), copies.wake_at()), (None, None));
     }
 }

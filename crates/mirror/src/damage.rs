@@ -1,6 +1,10 @@
 //! Operations that meet damage: blocks that the unit store can't read, or a body that has changed
-//! in memory (rule R13). How such an operation continues depends on its work. It ends if no replica
-//! has the blocks. [`crate::repair`] gets the blocks.
+//! in memory (rule R13). How such an operation continues depends on its work. [`crate::repair`]
+//! gets the blocks from another replica.
+//!
+//! If no in-sync replica has the blocks, the read or write ends with a media error, and the write
+//! has changed nothing. A sync copies damage like content, for two reasons: damage must not keep a
+//! joiner out for ever, and two copies must not differ once both can be read again.
 
 use crate::flows::Flows;
 use crate::op::{Local, Work, Write};
@@ -38,6 +42,8 @@ impl Flows {
         if shares && leads && !mutant::on(Mutant::MendShared) {
             return shard.read_alone(key);
         }
+        // At a secondary, the guard of `Work::Scrub` ends the operation: the primary repairs the
+        // blocks.
         match work {
             Work::Stream(_) => {
                 self.secondaries.end_replicated(shard, now, key, Status::SendWhole, out)

@@ -9,7 +9,7 @@
 //!   again, it acts only in a newer epoch (R2).
 
 use crate::configuration::Epochs;
-use crate::jobs::Waiting;
+use crate::jobs::AfterChange;
 use crate::peers::Peers;
 use crate::shard::Shard;
 use alloc::vec;
@@ -38,7 +38,13 @@ impl Epochs {
         replica.record.base = Epoch(0);
         replica.local += 1;
         out.note(Note::Discarded { group });
-        shard.jobs.change_first(&mut shard.store, now, group, vec![Change::Wipe], Waiting::Discard);
+        shard.jobs.change_first(
+            &mut shard.store,
+            now,
+            group,
+            vec![Change::Wipe],
+            AfterChange::Discard,
+        );
     }
 
     /// Continues after the deletion is durable.

@@ -1,13 +1,14 @@
 //! The flows of a shard, and the one loop that calls them: it starts the operations that can
 //! start, and continues what has ended.
 //!
-//! Each flow has its own state, and changes the [`Shard`], which all share. Of the other flows it
-//! knows at most `peers`. What it needs of another one it leaves to the loop as a [`Step`], which
-//! the loop does before anything else. So no flow is called while it runs.
+//! A flow is the code for one part of the protocol, with the state that only this part has. The
+//! replicas and operations are in the [`Shard`], which all flows change. Of the other flows it
+//! knows at most `peers`. What it needs of another one it queues as a [`Step`], which the loop does
+//! before anything else. So no flow is called while it runs.
 
 use crate::arrival;
 use crate::configuration::Epochs;
-use crate::jobs::{Jobs, Step, Task, Waiting};
+use crate::jobs::{AfterChange, Jobs, Step, Task};
 use crate::op::{Local, Work};
 use crate::peers::Peers;
 use crate::primary::Clients;
@@ -31,8 +32,8 @@ pub(crate) struct Flows {
 }
 
 impl Flows {
-    /// Does all work that can be done now. Each call from outside ends with this, and nothing else
-    /// continues an operation that had to wait. So no step begins within another one.
+    /// Does all work that can be done now. A call from outside that leaves work ends with this.
+    // Inlined: most calls from outside leave no work.
     #[inline(always)]
     pub(crate) fn pump<S: UnitStore>(
         &mut self,
@@ -68,25 +69,26 @@ impl Flows {
     /// Does the tasks, and starts the operations that can start.
     fn work<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
         loop {
-            match shard.jobs.next() {
+            match shard.jobs.next_task() {
                 Some(Task::Step(step)) => self.step(shard, now, step, out),
                 Some(Task::Job(key, result)) => {
                     self.job_done_at_once(shard, now, key, result, out);
                 }
                 Some(Task::Change(group, what)) => self.changed(shard, now, group, what, out),
                 None => match shard.ops.next() {
-                    Some(key) => self.start(shard, now, key, out),
+                    Some(key) => self.start_op(shard, now, key, out),
                     None => return,
                 },
             }
         }
     }
 
-    /// Does the steps that a flow has left to others.
+    /// Does the steps that come first among the tasks.
+    // Inlined: as a rule there is none after a job.
     #[inline(always)]
     fn steps<S: UnitStore>(&mut self, shard: &mut Shard<S>, now: Time, out: &mut Effects) {
         while shard.jobs.has_step()
-            && let Some(Task::Step(step)) = shard.jobs.next()
+            && let Some(Task::Step(step)) = shard.jobs.next_task()
         {
             self.step(shard, now, step, out);
         }
@@ -112,7 +114,7 @@ impl Flows {
     }
 
     /// Starts an operation that has its range.
-    fn start<S: UnitStore>(
+    fn start_op<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
@@ -149,9 +151,9 @@ impl Flows {
             shard.jobs.ends(now, finished.token);
             if !Jobs::is_change(finished.token) {
                 self.job_done(shard, now, finished, out);
-            } else if let Some((group, waiting)) = shard.jobs.take_change(finished.token) {
+            } else if let Some((group, after)) = shard.jobs.take_change(finished.token) {
                 match finished.result {
-                    Ok(_) => self.changed(shard, now, group, waiting, out),
+                    Ok(_) => self.changed(shard, now, group, after, out),
                     Err(_) => shard.failures.fail(),
                 }
             }
@@ -161,6 +163,7 @@ impl Flows {
     }
 
     /// Continues an operation whose media job has ended in the call that began it.
+    // Not inlined: `job_done` is compiled into `reap`, and once more only here.
     #[inline(never)]
     fn job_done_at_once<S: UnitStore>(
         &mut self,
@@ -232,17 +235,17 @@ impl Flows {
         }
     }
 
-    /// Continues what waited for a change.
+    /// Continues after a change that is durable.
     pub(crate) fn changed<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
         group: GroupId,
-        waiting: Waiting,
+        after: AfterChange,
         out: &mut Effects,
     ) {
-        match waiting {
-            Waiting::Entry { epoch, joins } => {
+        match after {
+            AfterChange::Entry { epoch, joins } => {
                 let Some(replica) = shard.replicas.get_mut(group) else { return };
                 // Another configuration may be the next one by now, but what is durable counts.
                 if replica.record.acted < epoch {
@@ -250,15 +253,20 @@ impl Flows {
                 }
                 self.epochs.enter(shard, &mut self.peers, now, group, out);
             }
-            Waiting::Seal { epoch, lsn, link } => {
+            AfterChange::Seal { epoch, lsn, link } => {
                 self.secondaries.sealed(shard, group, epoch, lsn, link, out);
                 self.secondaries.answer_asked(shard, group, out);
             }
-            Waiting::Wipe { epoch, question, link } => {
+            AfterChange::Wipe { epoch, question, link } => {
                 self.secondaries.wiped(shard, group, (question, epoch), link, out)
             }
-            Waiting::Discard => self.epochs.discarded(shard, &mut self.peers, now, group, out),
+            AfterChange::Discard => self.epochs.discarded(shard, &mut self.peers, now, group, out),
         }
+    }
+
+    /// Returns true if the loop would find nothing to do, except for what the clock brings.
+    pub(crate) fn is_done<S: UnitStore>(&self, shard: &Shard<S>) -> bool {
+        !shard.has_work() && !shard.windows.have_room() && self.peers.copies.is_settled()
     }
 
     /// Returns true if copies wait, here as the source or as the target.

@@ -1,5 +1,5 @@
-//! Unfinished work: changes of groups' records and their continuations, steps that flows leave to
-//! others, and the duration of jobs.
+//! Unfinished work: changes of groups' records and their continuations, steps for the loop, and the
+//! duration of jobs.
 //!
 //! Invariant: each change has a token of its own, which is no operation's key.
 
@@ -15,7 +15,7 @@ const CHANGE: u64 = u32::MAX as u64;
 
 /// What continues when a change is durable.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(crate) enum Waiting {
+pub(crate) enum AfterChange {
     /// Entering the configuration of this epoch, as a joiner or not.
     Entry { epoch: Epoch, joins: bool },
     /// The answer to a seal of this epoch, on this link.
@@ -26,7 +26,7 @@ pub(crate) enum Waiting {
     Discard,
 }
 
-/// What one flow leaves to another.
+/// What has to be done by a flow that the code at hand must not call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Seal the peers of the group: nothing is in flight in its stream any more.
@@ -44,19 +44,19 @@ pub(crate) enum Step {
 /// What the loop does before it starts other operations.
 #[derive(Debug)]
 pub(crate) enum Task {
-    /// A step that a flow has left. It is done before anything else.
+    /// A step. It is done before anything else.
     Step(Step),
     /// The media job of an operation has ended in the call that began it, with this result.
     Job(u64, Result<Buf, DiskError>),
     /// A change of a group's record has ended in the call that began it.
-    Change(GroupId, Waiting),
+    Change(GroupId, AfterChange),
 }
 
 /// Changes of a shard that have not ended, and what has to be continued.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     /// By token: changes that are not durable yet.
-    changes: BTreeMap<u64, (GroupId, Waiting)>,
+    changes: BTreeMap<u64, (GroupId, AfterChange)>,
     /// Number of changes so far.
     count: u64,
     /// Steps, and behind them work that ended at once.
@@ -71,29 +71,29 @@ impl Jobs {
         self.stopwatch.begins(now, key);
     }
 
-    /// Records that a change begins, and what waits for it. Returns the change's token.
-    fn change(&mut self, now: Time, group: GroupId, waiting: Waiting) -> u64 {
+    /// Records that a change begins, and what continues after it. Returns the change's token.
+    fn change(&mut self, now: Time, group: GroupId, after: AfterChange) -> u64 {
         self.count += 1;
         let token = self.count << 32 | CHANGE;
-        self.changes.insert(token, (group, waiting));
+        self.changes.insert(token, (group, after));
         self.stopwatch.begins(now, token);
         token
     }
 
-    /// Changes a group's record. `waiting` continues when that is durable.
+    /// Changes a group's record. `after` continues when that is durable.
     pub(crate) fn change_first(
         &mut self,
         store: &mut impl UnitStore,
         now: Time,
         group: GroupId,
         changes: Vec<Change>,
-        waiting: Waiting,
+        after: AfterChange,
     ) {
         if !store.survives() {
             store.change(None, group, changes);
-            return self.tasks.push_back(Task::Change(group, waiting));
+            return self.tasks.push_back(Task::Change(group, after));
         }
-        let token = self.change(now, group, waiting);
+        let token = self.change(now, group, after);
         store.change(Some(token), group, changes);
     }
 
@@ -109,8 +109,8 @@ impl Jobs {
         self.stopwatch.ends(now, token);
     }
 
-    /// Takes what waits for the change that has this token.
-    pub(crate) fn take_change(&mut self, token: u64) -> Option<(GroupId, Waiting)> {
+    /// Takes what continues after the change that has this token.
+    pub(crate) fn take_change(&mut self, token: u64) -> Option<(GroupId, AfterChange)> {
         self.changes.remove(&token)
     }
 
@@ -120,9 +120,9 @@ impl Jobs {
         self.tasks.push_back(Task::Job(key, result));
     }
 
-    /// Leaves a step to another flow. Steps are done in this order.
+    /// Queues a step behind other steps and before all other tasks.
     #[cold]
-    pub(crate) fn leave(&mut self, step: Step) {
+    pub(crate) fn push_step(&mut self, step: Step) {
         let steps = self.tasks.iter().take_while(|task| matches!(task, Task::Step(_)));
         let after = steps.count();
         self.tasks.insert(after, Task::Step(step));
@@ -130,7 +130,7 @@ impl Jobs {
 
     /// Takes the first task.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<Task> {
+    pub(crate) fn next_task(&mut self) -> Option<Task> {
         self.tasks.pop_front()
     }
 
@@ -142,30 +142,31 @@ impl Jobs {
 
     /// Returns true if there is no task.
     #[inline]
-    pub(crate) fn none_left(&self) -> bool {
+    pub(crate) fn has_no_task(&self) -> bool {
         self.tasks.is_empty()
     }
 
     /// Returns true while a seal of the group is not durable.
     pub(crate) fn seals(&self, group: GroupId) -> bool {
-        let seals =
-            |(of, what): &(GroupId, Waiting)| *of == group && matches!(what, Waiting::Seal { .. });
+        let seals = |(of, what): &(GroupId, AfterChange)| {
+            *of == group && matches!(what, AfterChange::Seal { .. })
+        };
         self.changes.values().any(seals)
     }
 
     /// Returns true if the last change in progress for the group is the same. Its answer will then
     /// go to the newest question. A primary repeats its question until it is answered, and a device
     /// that hangs would get a change for each.
-    pub(crate) fn joins(&mut self, group: GroupId, asked: Waiting) -> bool {
+    pub(crate) fn joins(&mut self, group: GroupId, asked: AfterChange) -> bool {
         let last = self.changes.values_mut().rev().find(|known| known.0 == group);
         let Some((_, known)) = last else { return false };
         let same = match (*known, asked) {
-            (Waiting::Seal { epoch: e, lsn: l, .. }, Waiting::Seal { epoch, lsn, .. }) => {
+            (AfterChange::Seal { epoch: e, lsn: l, .. }, AfterChange::Seal { epoch, lsn, .. }) => {
                 (e, l) == (epoch, lsn)
             }
             (
-                Waiting::Wipe { epoch: e, question: q, .. },
-                Waiting::Wipe { epoch, question, .. },
+                AfterChange::Wipe { epoch: e, question: q, .. },
+                AfterChange::Wipe { epoch, question, .. },
             ) => (e, q) == (epoch, question),
             _ => false,
         };
@@ -194,8 +195,8 @@ mod tests {
     #[test]
     fn a_change_that_is_asked_for_again_is_answered_once_on_the_newest_link() {
         let on = |link| PeerLink::new(LinkId(link), 1);
-        let seal = |lsn, link| Waiting::Seal { epoch: Epoch(3), lsn: Lsn(lsn), link: on(link) };
-        let wipe = Waiting::Wipe { epoch: Epoch(3), question: 0, link: on(1) };
+        let seal = |lsn, link| AfterChange::Seal { epoch: Epoch(3), lsn: Lsn(lsn), link: on(link) };
+        let wipe = AfterChange::Wipe { epoch: Epoch(3), question: 0, link: on(1) };
         let (group, other, mut jobs) = (GroupId(1), GroupId(2), Jobs::default());
         assert!(!jobs.joins(group, seal(5, 1)));
         let token = jobs.change(Time(0), group, seal(5, 1));
@@ -207,7 +208,7 @@ mod tests {
         assert_eq!(jobs.take_change(token), Some((group, seal(5, 2))));
         assert!(jobs.take_change(token).is_none() && !jobs.seals(group));
         assert_ne!(jobs.change(Time(0), group, wipe), token);
-        let next = Waiting::Wipe { epoch: Epoch(3), question: 1, link: on(1) };
+        let next = AfterChange::Wipe { epoch: Epoch(3), question: 1, link: on(1) };
         assert!(jobs.joins(group, wipe) && !jobs.joins(group, next), "another order");
     }
 
@@ -216,11 +217,11 @@ mod tests {
         let (mut jobs, steps) = (Jobs::default(), [1, 2].map(|g| Step::Seal(GroupId(g))));
         jobs.ended_at_once(7, Ok(Buf::EMPTY));
         assert!(!jobs.has_step());
-        steps.into_iter().for_each(|step| jobs.leave(step));
+        steps.into_iter().for_each(|step| jobs.push_step(step));
         for step in steps {
             assert!(jobs.has_step());
-            assert!(matches!(jobs.next(), Some(Task::Step(next)) if next == step));
+            assert!(matches!(jobs.next_task(), Some(Task::Step(next)) if next == step));
         }
-        assert!(matches!(jobs.next(), Some(Task::Job(7, Ok(_)))) && jobs.none_left());
+        assert!(matches!(jobs.next_task(), Some(Task::Job(7, Ok(_)))) && jobs.has_no_task());
     }
 }

@@ -28,10 +28,10 @@
 //! | `flows` | the flows, and the loop for all work | |
 //! | `shard` | what flows share: operations, their media jobs and answers | |
 //! | `known` | what this device knows of the cluster | R4, R9 |
-//! | `configuration` | flow: the change of a group from one configuration to the next | R2, R4 |
+//! | `configuration` | flow: the way of a group from one configuration to the next | R2, R4, R6 |
 //! | `members` | the configuration of a group, and sets of its replicas | |
 //! | `replica`, `replicas` | one replica: its record, its role; all of them | R2, R5 |
-//! | `primary` | flow: operations of clients | R1, R3, R8 |
+//! | `primary` | flow: operations of clients | R3, R8 |
 //! | `progress` | when a write is acknowledged and leaves the stream | R1 |
 //! | `peers` | flow: the other replicas of groups that this device leads | R11 |
 //! | `sync`, `resync` | settle and join: the machine, and how a primary carries it out | R6, R11 |
@@ -115,7 +115,7 @@ pub use evidence::Evidence;
 pub use lease::{Leases, PeerState};
 pub use lengths::ListLengths;
 pub use lock::{Locks, Range};
-pub use lost_blocks::Gaps;
+pub use lost_blocks::LostUnits;
 pub use members::GroupConfig;
 pub use mirror::Mirror;
 pub use replicas::{GroupView, Replicas, Resync};

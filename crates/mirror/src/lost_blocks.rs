@@ -1,4 +1,4 @@
-//! Gaps: data that was lost, and whose loss the operator accepted as errors and not as zeros (R10).
+//! Lost blocks: blocks whose loss the operator accepted as errors and not as zeros (R10).
 //!
 //! The group started over without any block. A block without data is an error until it is written
 //! whole. So a partial write to such a block is an error, too, and zeros are written as data. Every
@@ -11,22 +11,22 @@ use base::crc::{ZERO_BLOCK, append_block};
 use base::{BLOCK, BlockSet, GroupId, UNIT, UnitKey, VolumeId};
 use seam::{Buf, BufPool};
 
-/// By volume and group: the units of the volume below this index have gaps.
-pub type Gaps = BTreeMap<(VolumeId, GroupId), u32>;
+/// By volume and group: the units of the volume below this index have lost blocks.
+pub type LostUnits = BTreeMap<(VolumeId, GroupId), u32>;
 
-/// The gaps of a shard.
+/// The lost blocks of a shard.
 #[derive(Debug, Default)]
 pub(crate) struct LostBlocks {
     /// Where blocks without data are errors.
-    at: Gaps,
-    /// Zeros of the length of a unit, while writes in gaps use them.
+    at: LostUnits,
+    /// Zeros of the length of a unit, while writes to lost blocks use them.
     zeros: Option<Buf>,
 }
 
 impl LostBlocks {
     /// Sets where blocks without data are errors.
-    pub(crate) fn set(&mut self, gaps: Gaps) {
-        self.at = gaps;
+    pub(crate) fn set(&mut self, lost: LostUnits) {
+        self.at = lost;
     }
 
     /// Returns true if no block without data is an error.
@@ -42,8 +42,8 @@ impl LostBlocks {
             && self.at.get(&(unit.volume, group)).is_some_and(|units| unit.index < *units)
     }
 
-    /// Returns true if the operation needs the content of a block without data in a gap, which is
-    /// an error. `valid` returns the blocks of its unit that have data.
+    /// Returns true if the operation needs the content of a lost block, which is an error. `valid`
+    /// returns the blocks of its unit that have data.
     #[inline]
     pub(crate) fn are_met(&self, op: &Op, valid: impl FnOnce() -> BlockSet) -> bool {
         if !self.contain(op.group, op.unit) {
@@ -57,8 +57,8 @@ impl LostBlocks {
         !needed.is_empty()
     }
 
-    /// Turns a zeroing in a gap into a write of zeros, because a cleared block would be an error
-    /// again. All such writes share one buffer.
+    /// Turns a zeroing of lost blocks into a write of zeros, because a cleared block would be an
+    /// error again. All such writes share one buffer.
     pub(crate) fn zeros_as_data(&mut self, op: &mut Op, pool: &BufPool) {
         let inside = self.contain(op.group, op.unit);
         let Work::Write(write) = &mut op.work else { return };
@@ -118,7 +118,7 @@ mod tests {
         ] {
             let op = |index| Op::new(group, unit(index), at, len, work);
             assert_eq!(lost.are_met(&op(2), || valid), met, "{work:?} {at} {len}");
-            assert!(!lost.are_met(&op(3), || valid), "outside of the gap");
+            assert!(!lost.are_met(&op(3), || valid), "no block of this unit is lost");
         }
     }
 }

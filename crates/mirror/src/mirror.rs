@@ -2,12 +2,12 @@
 //! what clients, primaries and peers send. [`crate::flows`] does the work. What depends on the
 //! clock is in [`crate::watch`].
 //!
-//! Each call that gives the shard something to do ends with the loop.
+//! A call that leaves work to the loop ends with it.
 
 use crate::configuration::Epochs;
 use crate::flows::Flows;
 use crate::lease::{Leases, PeerState};
-use crate::lost_blocks::Gaps;
+use crate::lost_blocks::LostUnits;
 use crate::members::GroupConfig;
 use crate::peers::Peers;
 use crate::primary::Clients;
@@ -22,7 +22,7 @@ use alloc::vec::Vec;
 use base::{
     DeviceId, Epoch, GroupId, Incarnation, Limits, MapVersion, Policy, SdcId, Time, VolumeId,
 };
-use seam::{Buf, DiskError, DiskOp, Effects, Note, UnitStore};
+use seam::{Buf, DiskError, DiskOp, Effects, UnitStore};
 use wire::message::{
     Commit, Damage, Fetch, Fetched, Io, Replicate, Replicated, Seal, Sealed, SyncStart, SyncState,
     SyncWipe,
@@ -143,7 +143,10 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Ends a batch of calls: hands the requested operations to the device.
     pub fn flush(&mut self, now: Time, out: &mut Effects) {
-        debug_assert!(!self.shard.has_work(), "each call from outside ends with the loop");
+        debug_assert!(
+            self.flows.is_done(&self.shard),
+            "a call that leaves work ends with the loop"
+        );
         loop {
             self.shard.store.flush(out);
             if !self.flows.reap(&mut self.shard, now, out) {
@@ -190,24 +193,13 @@ impl<S: UnitStore> Mirror<S> {
 
     /// Sets where blocks without data are errors. Call it before a group that started over is
     /// configured.
-    pub fn set_gaps(&mut self, gaps: Gaps) {
-        self.flows.clients.gaps.set(gaps);
+    pub fn set_lost_units(&mut self, lost: LostUnits) {
+        self.flows.clients.lost_blocks.set(lost);
     }
 
     /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
     pub fn set_volumes(&mut self, now: Time, volumes: Volumes, out: &mut Effects) {
-        self.shard.known.take_volumes(volumes);
-        let mut stored: Vec<VolumeId> = self.shard.store.volumes();
-        stored.retain(|volume| self.shard.known.is_gone(*volume));
-        for volume in stored {
-            self.shard.replicas.drop_volume(volume);
-            let bytes = self.shard.store.drop_volume(volume);
-            if bytes > 0 {
-                out.note(Note::Dropped { volume, bytes });
-            }
-            self.flows.repairs.end_repairs(&mut self.shard, now, volume, out);
-            self.pump(now, out);
-        }
+        self.flows.set_volumes(&mut self.shard, now, volumes, out);
     }
 
     /// Takes over a group's configuration if it is newer than the newest known one. `told`: it
@@ -246,13 +238,7 @@ impl<S: UnitStore> Mirror<S> {
     /// Handles the welcome on a link that this device dialled to a replica. Sends again, in order,
     /// what the replica may lack, as far as there is room.
     pub fn peer_up(&mut self, now: Time, device: DeviceId, link: PeerLink, out: &mut Effects) {
-        let Flows { repairs, peers, .. } = &mut self.flows;
-        if self.shard.windows.connect(device, Some(link)) {
-            self.shard.replicas.retry_all(&mut self.shard.ops);
-        }
-        self.shard.leases.hurry(device);
-        repairs.fetch_again(&self.shard, now, Some(device), out);
-        peers.connected(&mut self.shard, now, device, out);
+        self.flows.connected(&mut self.shard, now, device, link, out);
         self.pump(now, out);
     }
 

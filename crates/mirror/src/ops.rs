@@ -20,13 +20,13 @@ pub(crate) struct Ops {
     ready: VecDeque<u64>,
     /// Groups with operations that wait for a lease, for room in a window, or for the end of a
     /// seal.
-    waiting: BTreeSet<GroupId>,
+    blocked: BTreeSet<GroupId>,
 }
 
 impl Default for Ops {
     fn default() -> Ops {
-        let (load, ready, waiting) = (Load::default(), VecDeque::new(), BTreeSet::new());
-        Ops { slab: Slab::new(usize::MAX), load, ready, waiting }
+        let (load, ready, blocked) = (Load::default(), VecDeque::new(), BTreeSet::new());
+        Ops { slab: Slab::new(usize::MAX), load, ready, blocked }
     }
 }
 
@@ -107,18 +107,18 @@ impl Ops {
         self.ready.is_empty()
     }
 
-    /// Records that operations of this group wait, or that none does.
-    pub(crate) fn note_waiting(&mut self, group: GroupId, waiting: bool) {
-        if waiting {
-            self.waiting.insert(group);
+    /// Records that operations of this group are blocked, or that none is.
+    pub(crate) fn note_blocked(&mut self, group: GroupId, blocked: bool) {
+        if blocked {
+            self.blocked.insert(group);
         } else {
-            self.waiting.remove(&group);
+            self.blocked.remove(&group);
         }
     }
 
-    /// Takes the first group with operations that wait.
-    pub(crate) fn next_waiting(&mut self) -> Option<GroupId> {
-        self.waiting.pop_first()
+    /// Takes the first group with operations that are blocked.
+    pub(crate) fn next_blocked(&mut self) -> Option<GroupId> {
+        self.blocked.pop_first()
     }
 
     /// Returns the number of operations that can start.
@@ -159,11 +159,11 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_wait_are_taken_in_order_and_once() {
+    fn blocked_groups_are_taken_in_order_and_once() {
         let mut ops = Ops::default();
-        [3, 1, 2, 1].into_iter().for_each(|group| ops.note_waiting(GroupId(group), true));
-        ops.note_waiting(GroupId(2), false);
-        let taken = core::iter::from_fn(|| ops.next_waiting());
+        [3, 1, 2, 1].into_iter().for_each(|group| ops.note_blocked(GroupId(group), true));
+        ops.note_blocked(GroupId(2), false);
+        let taken = core::iter::from_fn(|| ops.next_blocked());
         assert!(taken.eq([GroupId(1), GroupId(3)]));
     }
 }

@@ -1,4 +1,5 @@
-//! The primary: operations of clients from arrival to answer (rules R1, R3, R8).
+//! The primary: operations of clients from their arrival on (rules R3 and R8). Reads end here.
+//! [`crate::progress`] continues a write that was sent.
 //!
 //! Once the group is active, every operation first gets its range lock, in order of arrival. Then a
 //! read waits for the leases that it needs and reads from this device. A write gets the next lsn,
@@ -7,14 +8,10 @@
 //! it, so that they can refuse it (R15).
 //!
 //! Invariants:
-//! - A write is acknowledged only when it is durable here and at every other in-sync replica, and
-//!   at a joiner in limbo. If one of them fails, the configuration ends, and the client asks again
-//!   (R1).
 //! - A read is started only while every other in-sync replica, and a joiner in limbo, has granted a
 //!   lease that still runs (R3).
 //! - A retry of a write that the content includes is not executed again (R8).
-//! - Nothing is served before the group is active. It becomes active when it has settled (R6) and
-//!   when no lease that this device has granted to another replica can count any more (R4).
+//! - Nothing is served before [`crate::configuration`] has activated the group.
 
 use crate::executed::refusal;
 use crate::lease::Leases;
@@ -36,7 +33,7 @@ use wire::{Body, PeerLink, Status};
 #[derive(Debug, Default)]
 pub(crate) struct Clients {
     /// Blocks whose loss was accepted as errors.
-    pub gaps: LostBlocks,
+    pub lost_blocks: LostBlocks,
 }
 
 impl Replica {
@@ -162,7 +159,7 @@ impl Clients {
             };
             let ops = &shard.ops;
             primary.waiting_for_service.retain(|key| ops.get(*key).is_some());
-            primary.waiting.retain(|key| ops.get(*key).is_some());
+            primary.blocked.retain(|key| ops.get(*key).is_some());
         }
     }
 
@@ -199,10 +196,10 @@ impl Clients {
             shard.finish_client(key, Status::NoVolume, out);
         } else if !shard.replicas.of(group).may_read(now, &shard.leases) {
             out.note(Note::LeaseWait { group });
-            shard.replicas.wait(&mut shard.ops, group, key);
+            shard.replicas.block(&mut shard.ops, group, key);
         } else if matches!(op.work, Work::Extents(..)) {
             self.finish_extents(shard, key, out);
-        } else if self.gaps.are_met(op, || shard.store.valid(group, op.unit)) {
+        } else if self.lost_blocks.are_met(op, || shard.store.valid(group, op.unit)) {
             shard.finish_client(key, Status::Media, out);
         } else {
             shard.start_job(now, key, out);
@@ -234,7 +231,7 @@ impl Clients {
     fn finish_extents<S: UnitStore>(&mut self, shard: &mut Shard<S>, key: u64, out: &mut Effects) {
         let op = shard.ops.get(key).expect("the operation lives");
         let (first, end) = (op.at / BLOCK, (op.at + op.len).div_ceil(BLOCK));
-        let valid = match self.gaps.contain(op.group, op.unit) {
+        let valid = match self.lost_blocks.contain(op.group, op.unit) {
             true => BlockSet::FULL,
             false => shard.store.valid(op.group, op.unit),
         };
@@ -272,12 +269,12 @@ impl Clients {
                 return shard.finish_client(key, status, out);
             }
         }
-        if !self.gaps.is_nowhere() {
+        if !self.lost_blocks.is_nowhere() {
             let op = shard.ops.get_mut(key).expect("the operation lives");
-            if self.gaps.are_met(op, || shard.store.valid(group, unit)) {
+            if self.lost_blocks.are_met(op, || shard.store.valid(group, unit)) {
                 return shard.finish_client(key, Status::Media, out);
             }
-            self.gaps.zeros_as_data(op, out.pool());
+            self.lost_blocks.zeros_as_data(op, out.pool());
         }
         let op = shard.ops.get(key).expect("the operation lives");
         let (at, len, bytes) = (op.at, op.len, shard.windows.bytes(op));
@@ -287,7 +284,7 @@ impl Clients {
         let sealing =
             replica.primary().and_then(|p| p.sync.as_ref()).is_some_and(|s| s.holds_writes());
         if sealing || shard.windows.are_crowded(now, replica.config.devices(to), bytes) {
-            return shard.replicas.wait(&mut shard.ops, group, key);
+            return shard.replicas.block(&mut shard.ops, group, key);
         }
         let needs_space = !zero && !shard.store.has_space_for(group, unit, at, len);
         let place = (group, unit, at, len);

@@ -1,5 +1,9 @@
 //! The progress of a client's write: when it can be written here, when it is acknowledged (R1), and
 //! when it leaves the stream.
+//!
+//! Invariant: a write is acknowledged only when it is durable here and at every other in-sync
+//! replica, and at a joiner in limbo. If one of them fails, the configuration ends, and the client
+//! asks again (R1).
 
 use crate::jobs::Step;
 use crate::members::ReplicaSet;
@@ -112,11 +116,11 @@ impl<S: UnitStore> Shard<S> {
         let drained = primary.stream.is_empty();
         let draining = primary.sync.as_ref().is_some_and(|s| s.phase == Phase::Drain);
         let news = primary.commit > primary.told;
-        if news && !core::mem::replace(&mut primary.unsent, true) {
+        if news && !core::mem::replace(&mut primary.commit_queued, true) {
             self.unsent.commit(group);
         }
         if drained && draining {
-            self.jobs.leave(Step::Seal(group));
+            self.jobs.push_step(Step::Seal(group));
         }
     }
 }

@@ -2,18 +2,14 @@
 //! replica and rewritten (rule R13).
 //!
 //! The primary asks one replica after the other for the blocks until one can read them. It rewrites
-//! them whole and repeats the operation that met the damage. [`crate::resend`] is for blocks that
-//! are damaged at another replica.
+//! them whole. [`crate::damage`] repeats the operation that met the damage, or ends it.
+//! [`crate::resend`] is for blocks that are damaged at another replica.
 //!
 //! This happens while the operation has its range exclusively, so nothing that overlaps is in
 //! flight. (A read that met damage waits for the exclusive range, and reads again.) Therefore any
 //! in-sync replica has the right content of the blocks, or the content before this very write,
 //! which is then done again. In a settle either copy's content will do, together with its list of
 //! executed writes.
-//!
-//! If no in-sync replica has the blocks, the read or write ends with a media error, and the write
-//! has changed nothing. A sync copies damage like content, for two reasons: damage must not keep a
-//! joiner out for ever, and two copies must not differ once both can be read again.
 //!
 //! A device that can't read blocks that were just rewritten has failed. This process ends, and the
 //! other copy serves.
@@ -57,13 +53,13 @@ impl Repairs {
             // The failed job has released its slots.
             op.reserved = shard.store.reserve(op.group, op.unit, op.at, op.len);
         }
-        let Some(from) = other else { return shard.jobs.leave(Step::Unreadable(key, damage)) };
+        let Some(from) = other else { return shard.jobs.push_step(Step::Unreadable(key, damage)) };
         self.begin(key, from, damage);
         self.send_fetch(shard, now, key, out);
     }
 
     /// Asks the next replica, because the last one can't read the blocks.
-    fn try_next<S: UnitStore>(
+    fn ask_next<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
@@ -72,9 +68,9 @@ impl Repairs {
     ) {
         let (Some(repair), Some(op)) = (self.get(key), shard.ops.get(key)) else { return };
         let replica = shard.replicas.of(op.group);
-        match self.ask_next(key, &replica.config, replica.needed()) {
+        match self.next_source(key, &replica.config, replica.needed()) {
             Some(_) => self.send_fetch(shard, now, key, out),
-            None => shard.jobs.leave(Step::Unreadable(key, (repair.first, repair.blocks))),
+            None => shard.jobs.push_step(Step::Unreadable(key, (repair.first, repair.blocks))),
         }
     }
 
@@ -146,7 +142,7 @@ impl Repairs {
         match m.status {
             Status::Ok => {}
             Status::Media => {
-                self.try_next(shard, now, key, out);
+                self.ask_next(shard, now, key, out);
                 return true;
             }
             _ => return false, // asked again
@@ -180,7 +176,7 @@ impl Repairs {
                 let op = shard.ops.get_mut(key).expect("looked up above");
                 op.local = Local::Asking;
                 shard.replicas.get_mut(group).expect("looked up above").local -= 1;
-                shard.jobs.leave(Step::Unreadable(key, (repair.first, repair.blocks)));
+                shard.jobs.push_step(Step::Unreadable(key, (repair.first, repair.blocks)));
             }
         }
         true

@@ -86,7 +86,7 @@ impl Repairs {
 
     /// Records that the asked replica can't read the blocks. Returns the next one to be asked, out
     /// of the `needed` ones; `None` if none is left.
-    pub(crate) fn ask_next(
+    pub(crate) fn next_source(
         &mut self,
         key: u64,
         config: &GroupConfig,
@@ -127,13 +127,13 @@ mod tests {
         let config = GroupConfig { replicas, ..GroupConfig::default() };
         let (needed, mut repairs) = (ReplicaSet(0b0110), Repairs::default());
         repairs.begin(7, DeviceId(2), (0, 2));
-        assert_eq!(repairs.ask_next(7, &config, needed), Some(DeviceId(3)));
+        assert_eq!(repairs.next_source(7, &config, needed), Some(DeviceId(3)));
         assert_eq!(repairs.get(7).map(|repair| repair.from), Some(DeviceId(3)));
-        assert_eq!(repairs.ask_next(7, &config, needed), None);
+        assert_eq!(repairs.next_source(7, &config, needed), None);
         assert!(repairs.was_in_vain(7, (1, 4)) && !repairs.was_in_vain(7, (2, 4)));
         assert!(!repairs.was_in_vain(8, (1, 4)), "of another operation");
         repairs.begin(7, DeviceId(3), (2, 4));
-        assert_eq!(repairs.ask_next(7, &config, needed), Some(DeviceId(2)), "asked anew");
+        assert_eq!(repairs.next_source(7, &config, needed), Some(DeviceId(2)), "asked anew");
         assert!(repairs.was_in_vain(7, (0, 1)) && repairs.was_in_vain(7, (5, 1)));
     }
 

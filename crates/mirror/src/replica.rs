@@ -42,13 +42,13 @@ pub(crate) struct Primary {
     pub waiting_for_service: VecDeque<u64>,
     /// Operations that have their range lock and wait for a lease, for room in a window, or for the
     /// end of a seal.
-    pub waiting: Vec<u64>,
+    pub blocked: Vec<u64>,
     /// The commit point: every in-sync replica has the writes up to here.
     pub commit: Lsn,
     /// The commit point that was sent last.
     pub told: Lsn,
     /// The group is among those with an unsent commit point ([`crate::unsent`]).
-    pub unsent: bool,
+    pub commit_queued: bool,
     /// The running settle or resync.
     pub sync: Option<Sync>,
     /// Blocks that every replica has, and that the unit store still has in its dirty set.
@@ -115,7 +115,7 @@ impl Primary {
     /// Returns the commit point, if no frame has carried it to the secondaries. It counts as sent
     /// from then on.
     pub(crate) fn tell_commit(&mut self) -> Option<Lsn> {
-        self.unsent = false;
+        self.commit_queued = false;
         let before = core::mem::replace(&mut self.told, self.commit);
         (before != self.commit).then_some(self.commit)
     }

@@ -201,27 +201,26 @@ impl Replicas {
         }
     }
 
-    /// Lets an operation that has its range lock wait for a lease, for room, or for the end of a
-    /// seal.
-    pub(crate) fn wait(&mut self, ops: &mut Ops, group: GroupId, key: u64) {
+    /// Blocks an operation that has its range lock, until it has a lease or room, or a seal ends.
+    pub(crate) fn block(&mut self, ops: &mut Ops, group: GroupId, key: u64) {
         if let Some(primary) = self.primary_mut(group) {
-            primary.waiting.push(key);
-            ops.note_waiting(group, true);
+            primary.blocked.push(key);
+            ops.note_blocked(group, true);
         }
     }
 
-    /// Retries operations that wait, because what they wait for may have changed.
+    /// Retries operations that are blocked, because what they wait for may have changed.
     pub(crate) fn retry(&mut self, ops: &mut Ops, group: GroupId) {
-        ops.note_waiting(group, false);
+        ops.note_blocked(group, false);
         if let Some(primary) = self.primary_mut(group) {
-            primary.waiting.drain(..).for_each(|key| ops.can_start(key));
+            primary.blocked.drain(..).for_each(|key| ops.can_start(key));
         }
     }
 
     /// Retries everything that waits for a lease, a seal or room, in order of arrival.
     pub(crate) fn retry_all(&mut self, ops: &mut Ops) {
         let before = ops.ready();
-        while let Some(group) = ops.next_waiting() {
+        while let Some(group) = ops.next_blocked() {
             self.retry(ops, group);
         }
         ops.sort_ready(before);

@@ -1,4 +1,5 @@
-//! Blocks that a primary sends again, because a replica has damaged ones (rule R13).
+//! Blocks that a primary sends again, because a replica could not do an operation (rule R13), or
+//! because it may have done one that was taken back (rule R15).
 //!
 //! A replica whose answer is needed gets whole blocks. The primary reads them and sends them as
 //! another write of its stream: under the name of the client's write that the replica could not do,

@@ -324,7 +324,8 @@ impl Peers {
         }
     }
 
-    /// Seals the peers: everything that was sent has been answered, so they are equal.
+    /// Seals the peers: everything that was sent has been answered, so they are equal. Does nothing
+    /// if the sync doesn't drain any more, or if operations have come since.
     pub(crate) fn seal<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
@@ -335,6 +336,9 @@ impl Peers {
         let sends = shard.windows.sends();
         let Some(primary) = shard.replicas.primary_mut(group) else { return };
         let Some(sync) = &mut primary.sync else { return };
+        if sync.phase != Phase::Drain || !primary.stream.is_empty() {
+            return;
+        }
         sync.seal(sends);
         self.timers.ask_at(group, now + ASK_AGAIN);
         self.send_question(shard, group, out);
@@ -373,7 +377,7 @@ impl Peers {
         replica.record.base = replica.config.epoch;
         replica.record.clean();
         shard.change_to(group);
-        shard.jobs.leave(Step::Activate(group));
+        shard.jobs.push_step(Step::Activate(group));
         true
     }
 

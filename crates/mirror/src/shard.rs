@@ -1,6 +1,7 @@
 //! What all flows of a shard share: the unit store, the replicas, the operations, and what this
 //! device knows. This file contains what each operation needs, whatever flow it belongs to: its
-//! media job, its range lock, its answer and its end.
+//! media job, its range lock, its answer and its end. `configuration`, `flow`, `no_space`,
+//! `progress`, `repair` and `resend` add methods for what several flows call.
 //!
 //! Invariant: an operation changes the media only while it holds its range lock.
 
@@ -112,7 +113,7 @@ impl<S: UnitStore> Shard<S> {
     /// Returns true if there is something for the loop to do.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.ops.none_ready() || !self.jobs.none_left()
+        !self.ops.none_ready() || !self.jobs.has_no_task()
     }
 
     /// Adds an operation. It starts when it has its range lock. Returns its key.
@@ -175,7 +176,7 @@ impl<S: UnitStore> Shard<S> {
         match started {
             Started::Pending => self.jobs.begins(now, key),
             Started::Done(data) => self.jobs.ended_at_once(key, Ok(data)),
-            Started::Full => self.jobs.leave(Step::Refuse(key)),
+            Started::Full => self.jobs.push_step(Step::Refuse(key)),
             Started::BadBody => {
                 self.jobs.ended_at_once(key, Err(DiskError::BadBody));
             }
@@ -212,7 +213,7 @@ impl<S: UnitStore> Shard<S> {
     /// Drops an operation whose configuration has ended.
     pub(crate) fn drop_over(&mut self, key: u64) {
         let op = self.end_op(key);
-        self.jobs.leave(Step::Enter(op.group));
+        self.jobs.push_step(Step::Enter(op.group));
     }
 
     // ---- answers ----

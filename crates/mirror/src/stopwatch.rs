@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_much_to_do_stands_only_while_nothing_ends() {
+    fn a_busy_device_stalls_only_while_nothing_ends() {
         let s = |n: u64| Time(n * 1_000_000_000);
         let secs = Duration::from_secs;
         let mut watch = Stopwatch::default();

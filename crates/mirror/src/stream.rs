@@ -4,7 +4,7 @@
 //! Invariant: frames count only if they come from the primary of the present epoch (R2).
 
 use crate::executed::from_records;
-use crate::jobs::Waiting;
+use crate::jobs::AfterChange;
 use crate::op::{Op, Requester, Streamed, Work, fits};
 use crate::replica::Role;
 use crate::secondaries::Secondaries;
@@ -285,7 +285,7 @@ impl Secondaries {
         let epoch = replica.config.epoch;
         let Some(secondary) = replica.secondary() else { return };
         let Some((link, question)) = secondary.take_wipe() else { return };
-        let wait = Waiting::Wipe { epoch, question, link };
+        let wait = AfterChange::Wipe { epoch, question, link };
         if shard.jobs.joins(group, wait) {
             return;
         }
@@ -340,7 +340,7 @@ impl Secondaries {
             return false;
         }
         let epoch = replica.config.epoch;
-        let wait = Waiting::Seal { epoch, lsn, link };
+        let wait = AfterChange::Seal { epoch, lsn, link };
         if shard.jobs.joins(group, wait) {
             return false;
         }

@@ -1,5 +1,6 @@
 //! Settle and join: one machine that makes peers equal to the primary (rules R6 and R11). It keeps
-//! the state of one sync and decides the next step; [`crate::resync`] carries that out.
+//! the state of one sync and decides the next step. [`crate::resync`] carries that out, and
+//! [`crate::copies`] copies the blocks.
 //!
 //! The primary asks its peers which blocks may differ, copies these blocks to all of them as writes
 //! of its own stream, and seals the peers. A *settle* does this with all other in-sync replicas
@@ -373,6 +374,7 @@ impl Sync {
     pub(crate) fn seal(&mut self, sends: u64) {
         let copied = self.todo.is_empty() && self.unreadable.is_empty() && self.copying == 0;
         assert!(copied, "no peer is sealed before every peer has everything");
+        assert!(self.phase == Phase::Drain, "only a sync that drains is sealed");
         (self.phase, self.sealed_after) = (Phase::Seal(self.sent), sends);
     }
 

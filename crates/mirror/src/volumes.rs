@@ -1,10 +1,13 @@
 //! The volumes that exist. The data of a deleted volume is dropped (rule R9). The data of a volume
 //! that only lost MDMs knew is kept, because it is not known whether the volume was deleted.
 
+use crate::flows::Flows;
+use crate::shard::Shard;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use base::VolumeId;
+use base::{Time, VolumeId};
 use core::ops::Range;
+use seam::{Effects, Note, UnitStore};
 
 /// The volumes of a map.
 #[derive(Clone, Debug, Default)]
@@ -23,6 +26,30 @@ impl Volumes {
         volume < self.next
             && !self.live.contains(&volume)
             && !self.unknown.iter().any(|range| range.contains(&volume))
+    }
+}
+
+impl Flows {
+    /// Sets the volumes that exist, and drops the data of those that were deleted (rule R9).
+    pub(crate) fn set_volumes<S: UnitStore>(
+        &mut self,
+        shard: &mut Shard<S>,
+        now: Time,
+        volumes: Volumes,
+        out: &mut Effects,
+    ) {
+        shard.known.take_volumes(volumes);
+        let mut stored: Vec<VolumeId> = shard.store.volumes();
+        stored.retain(|volume| shard.known.is_gone(*volume));
+        for volume in stored {
+            shard.replicas.drop_volume(volume);
+            let bytes = shard.store.drop_volume(volume);
+            if bytes > 0 {
+                out.note(Note::Dropped { volume, bytes });
+            }
+            self.repairs.end_repairs(shard, now, volume, out);
+            self.pump(shard, now, out);
+        }
     }
 }
 

@@ -34,7 +34,7 @@ impl<S: UnitStore> Mirror<S> {
         self.shard.tell_clean();
         self.flows.repairs.fetch_again(&self.shard, now, None, out);
         self.flows.peers.cut_stalled(&mut self.shard, now, out);
-        self.flows.clients.gaps.drop_zeros();
+        self.flows.clients.lost_blocks.drop_zeros();
         let beacon = Beacon { sender: self.shard.known.sender(), sent: now };
         // Data that waits must not make a healthy replica look silent, so a beacon may overtake it,
         // and so may the grant. `docs/internals/protocol/leases.md` says why no rule needs their

@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
-use mirror::{Gaps, Volumes};
+use mirror::{LostUnits, Volumes};
 use prost::Message;
 use wire::control::{
     DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
@@ -330,7 +330,7 @@ impl MapView {
     }
 
     /// Returns where blocks without data are read errors.
-    pub fn gaps(&self) -> Gaps {
+    pub fn gaps(&self) -> LostUnits {
         let of = |(id, v): (&VolumeId, &Volume)| {
             let id = *id;
             v.gaps.clone().into_iter().map(move |(group, units)| ((id, group), units))

@@ -364,7 +364,7 @@ impl Sds {
         let usable = beside_spare(mirror.store().capacity(), u64::from(spare));
         let thick = self.map.volumes.iter().filter(|(_, v)| v.thick).map(|(id, _)| *id).collect();
         mirror.keep_spare(usable, thick);
-        mirror.set_gaps(self.map.gaps());
+        mirror.set_lost_units(self.map.gaps());
         mirror.set_volumes(now, self.map.volumes_there(), out);
         if known < self.incarnation {
             return; // R2: this map does not have this incarnation yet

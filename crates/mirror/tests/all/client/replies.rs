@@ -187,7 +187,7 @@ fn writes_leave_places_to_what_makes_space() {
     rig.read(8, 0, 512);
     assert_eq!(rig.sent.len(), 2);
     rig.sent.clear();
-    // The asker of writes 0 to 2 is gone.
+    // The caller of writes 0 to 2 is gone.
     rig.forget(|origin| origin < 3);
     assert_eq!((rig.done.len(), rig.client.held()), (3, 3));
     rig.pass(Duration::from_millis(300));

@@ -8,19 +8,19 @@ use mirror::{Leases, PeerState};
 #[test]
 pub(crate) fn a_newer_life_at_the_same_address_is_no_proof_that_the_older_one_is_dead() {
     let ms = |n: u64| Time(n * 1_000_000);
-    let fate = |life, dead| PeerState { incarnation: Incarnation(life), dead };
+    let state = |life, dead| PeerState { incarnation: Incarnation(life), dead };
     // This process has run for a while: grants of its earlier incarnations don't count any
     // more.
     let mut leases = Leases::new(ms(0), &Limits::SHIPPED);
     let (peer, map) = (DeviceId(2), MapVersion(2));
     leases.grant(ms(10_000), peer, Incarnation(1), MapVersion(1));
     let promised = leases.promised(peer);
-    let over = |now, fate| leases.is_over(ms(now), peer, map, Some(fate), promised);
-    assert!(!over(10_001, fate(1, false)) && !over(10_001, fate(2, false)));
-    assert!(!over(10_001, fate(2, true)), "that is the death of another one");
-    assert!(over(10_001, fate(1, true)));
+    let over = |now, state| leases.is_over(ms(now), peer, map, Some(state), promised);
+    assert!(!over(10_001, state(1, false)) && !over(10_001, state(2, false)));
+    assert!(!over(10_001, state(2, true)), "that is the death of another one");
+    assert!(over(10_001, state(1, true)));
     let end = 10_000 + Limits::SHIPPED.grace.as_millis() as u64;
-    assert!(!over(end - 1, fate(2, false)) && over(end, fate(2, false)));
+    assert!(!over(end - 1, state(2, false)) && over(end, state(2, false)));
 }
 
 #[test]

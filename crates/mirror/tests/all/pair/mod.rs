@@ -3,10 +3,10 @@
 
 mod damage;
 pub(crate) mod executed;
-mod full;
-mod gap;
 pub(crate) mod lives;
+mod lost_blocks;
 mod moved;
+mod no_space;
 mod scenes;
 mod scrub;
 pub(crate) mod stall;

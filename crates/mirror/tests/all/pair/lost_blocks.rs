@@ -1,9 +1,9 @@
-//! Gaps: lost data that is an error to read until it is written.
+//! Lost blocks: reading one is an error until it is written.
 
 use super::*;
 
-/// The first two units of volume 1 have gaps in the group.
-fn with_gap() -> Pair {
+/// The first two units of volume 1 have lost blocks in the group.
+fn with_losses() -> Pair {
     let mut pair = settled();
     set(&mut pair, 2);
     pair
@@ -11,7 +11,7 @@ fn with_gap() -> Pair {
 
 fn set(pair: &mut Pair, units: u32) {
     for mirror in &mut pair.mirrors {
-        mirror.set_gaps([((VolumeId(1), GROUP), units)].into());
+        mirror.set_lost_units([((VolumeId(1), GROUP), units)].into());
     }
 }
 
@@ -21,7 +21,7 @@ fn ask(pair: &mut Pair, kind: Kind, unit: u32, range: Range<u32>) -> Status {
 
 #[test]
 fn blocks_are_errors_until_they_are_written_whole() {
-    let mut pair = with_gap();
+    let mut pair = with_losses();
     assert_eq!(ask(&mut pair, Kind::Read, 1, 0..BLOCK), Status::Media);
     let part = 512..BLOCK + 512;
     assert_eq!(ask(&mut pair, Kind::Write, 1, part.clone()), Status::Media);
@@ -30,7 +30,7 @@ fn blocks_are_errors_until_they_are_written_whole() {
     assert_eq!(ask(&mut pair, Kind::Read, 1, part.clone()), Status::Ok);
     assert_eq!(ask(&mut pair, Kind::Write, 1, part), Status::Ok, "it has all of these blocks");
     assert_eq!(ask(&mut pair, Kind::Read, 1, 0..3 * BLOCK), Status::Media);
-    assert_eq!(ask(&mut pair, Kind::Read, 2, 0..BLOCK), Status::Ok, "it is above the gap");
+    assert_eq!(ask(&mut pair, Kind::Read, 2, 0..BLOCK), Status::Ok, "it has no lost blocks");
     pair.assert_equal();
     set(&mut pair, 0);
     assert_eq!(ask(&mut pair, Kind::Read, 1, 0..3 * BLOCK), Status::Ok, "zeros after all");
@@ -38,7 +38,7 @@ fn blocks_are_errors_until_they_are_written_whole() {
 
 #[test]
 fn zeros_are_data() {
-    let mut pair = with_gap();
+    let mut pair = with_losses();
     assert_eq!(ask(&mut pair, Kind::Write, 0, 0..BLOCK), Status::Ok);
     assert_eq!(ask(&mut pair, Kind::Zero, 0, 0..4 * BLOCK), Status::Ok);
     assert_eq!(ask(&mut pair, Kind::Read, 0, 0..4 * BLOCK), Status::Ok);
@@ -49,7 +49,7 @@ fn zeros_are_data() {
 
 #[test]
 fn all_blocks_count_as_allocated() {
-    let mut pair = with_gap();
+    let mut pair = with_losses();
     for (unit, bits) in [(1, 0xff), (2, 0)] {
         assert_eq!(ask(&mut pair, Kind::Extents, unit, 0..8 * BLOCK), Status::Ok);
         assert_eq!(pair.bodies.last().unwrap()[0], bits);
@@ -57,8 +57,8 @@ fn all_blocks_count_as_allocated() {
 }
 
 #[test]
-fn a_copy_has_the_same_gaps() {
-    let mut pair = with_gap();
+fn a_copy_has_the_same_lost_blocks() {
+    let mut pair = with_losses();
     assert_eq!(ask(&mut pair, Kind::Write, 0, 0..BLOCK), Status::Ok);
     pair.replace_second();
     set(&mut pair, 2);
