@@ -22,8 +22,8 @@ use seam::{BlockKind, BlockRequest, Buf};
 /// What a session may ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
-    asked: u64,
-    most_asked: u64,
+    solicited: u64,
+    most_solicited: u64,
     read: u64,
     most_read: u64,
 }
@@ -32,8 +32,8 @@ impl Credit {
     /// Creates the credit of a session.
     pub(crate) fn new(limits: &Limits) -> Credit {
         Credit {
-            asked: 0,
-            most_asked: limits.iscsi_solicited.into(),
+            solicited: 0,
+            most_solicited: limits.iscsi_solicited.into(),
             read: 0,
             most_read: u64::from(limits.scsi_transfer) * 2,
         }
@@ -41,16 +41,16 @@ impl Credit {
 
     /// Takes credit to ask for `len` bytes, if there is enough.
     fn ask(&mut self, len: u32) -> bool {
-        let fits = self.asked == 0 || self.asked + u64::from(len) <= self.most_asked;
+        let fits = self.solicited == 0 || self.solicited + u64::from(len) <= self.most_solicited;
         if fits {
-            self.asked += u64::from(len);
+            self.solicited += u64::from(len);
         }
         fits
     }
 
     /// Gives it back.
     pub(crate) fn give_back(&mut self, len: u32) {
-        self.asked -= u64::from(len);
+        self.solicited -= u64::from(len);
     }
 
     /// Takes credit to read `len` bytes, if there is enough.
@@ -69,7 +69,7 @@ impl Credit {
 
     /// Returns the bytes that were asked for and are not done, and those that are being read.
     pub(crate) fn used(&self) -> (u64, u64) {
-        (self.asked, self.read)
+        (self.solicited, self.read)
     }
 }
 

@@ -41,7 +41,7 @@ impl Full {
             return turn.close(Some("sent more data with a command than was agreed"));
         }
         let announced = |announces: bool| if announces { command.expected } else { 0 };
-        let asked = Command {
+        let scsi = Command {
             lun: common.lun,
             cdb: &command.cdb,
             attribute: command.attribute,
@@ -52,7 +52,7 @@ impl Full {
         let step = if self.leaving {
             Step::Answer(Answer::bare(Status::Busy))
         } else {
-            device.start(&asked, turn.pool)
+            device.start(&scsi, turn.pool)
         };
         let work = Work::Answer(Answer::good());
         let mut task = Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
@@ -276,8 +276,8 @@ impl Full {
         let (offset, len) = piece(tag);
         let sent = self.comparing.remove(&tag);
         let Some(task) = self.tasks.get(tag as u32) else { return };
-        let asked = task.asked(offset, len).min(task.owed);
-        task.owed -= asked;
+        let solicited = task.solicited(offset, len).min(task.owed);
+        task.owed -= solicited;
         let failed = match (result, sent) {
             (Ok(stored), Some(sent)) if stored.len() == sent.len() => {
                 transfer.compare(offset, &sent, &stored)
@@ -289,7 +289,7 @@ impl Full {
         if let Some(answer) = failed {
             task.fail(offset, answer);
         }
-        self.credit.give_back(asked);
+        self.credit.give_back(solicited);
         self.ask_more(turn);
     }
 

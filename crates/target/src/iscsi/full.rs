@@ -21,7 +21,7 @@ use super::strays::Strays;
 use super::targets::{Nexus, Targets};
 use super::tasks::Tasks;
 use super::text::{Incoming, Outgoing, pairs};
-use super::wire::{Turn, Turned};
+use super::wire::{Order, Turn};
 use crate::Action;
 use crate::scsi::{Attention, Device};
 use alloc::collections::{BTreeMap, VecDeque};
@@ -73,9 +73,10 @@ pub(crate) struct Full {
     text: Text,
     /// The initiator has sent something since the last tick.
     heard: bool,
-    /// When it was heard last, or was asked for a sign of life.
+    /// When the initiator was heard last, or was asked for a sign of life.
     since: Option<Time>,
-    asked: bool,
+    /// It was asked for a sign of life, and nothing was heard since.
+    pinged: bool,
 }
 
 /// Requests in text.
@@ -118,7 +119,7 @@ impl Full {
             },
             heard: true,
             since: None,
-            asked: false,
+            pinged: false,
         }
     }
 
@@ -144,14 +145,14 @@ impl Full {
         }
         if !common.immediate {
             match turn.wire.take(common.cmd_sn) {
-                Turned::Take => {}
-                Turned::Drop => {
+                Order::Take => {}
+                Order::Drop => {
                     if matches!(body, Body::Command(command) if command.writes) {
                         self.strays.add(common.itt);
                     }
                     return;
                 }
-                Turned::Gap => return turn.close(Some("left out a command's number")),
+                Order::Gap => return turn.close(Some("left out a command's number")),
             }
         }
         match body {
@@ -184,7 +185,7 @@ impl Full {
     pub(crate) fn malformed(&mut self, head: &[u8], turn: &mut Turn<'_>) {
         let opcode = head[0] & OPCODE;
         let numbered = head[0] & IMMEDIATE == 0 && opcode != DATA_OUT && opcode != SNACK;
-        if numbered && turn.wire.take(be32(head, 24)) == Turned::Gap {
+        if numbered && turn.wire.take(be32(head, 24)) == Order::Gap {
             return turn.close(Some("left out a command's number"));
         }
         if opcode == SCSI_COMMAND {
@@ -240,8 +241,8 @@ impl Full {
     /// Answers the text that waits, from the volumes that exist now.
     pub(crate) fn refreshed(&mut self, targets: &dyn Targets, turn: &mut Turn<'_>) {
         let Some((itt, last)) = self.text.waiting.take() else { return };
-        let asked = self.text.came.take();
-        let Ok(pairs) = pairs(&asked) else {
+        let text = self.text.came.take();
+        let Ok(pairs) = pairs(&text) else {
             return turn.close(Some("sent a text that can't be read"));
         };
         let mut listed = false;
@@ -304,7 +305,7 @@ impl Full {
             self.give_up(handle, turn);
         }
         if core::mem::take(&mut self.heard) {
-            (self.since, self.asked) = (Some(now), false);
+            (self.since, self.pinged) = (Some(now), false);
         }
         let since = *self.since.get_or_insert(now);
         if self.leaving && self.managed.leave_by(now) {
@@ -313,10 +314,10 @@ impl Full {
         if now.since(since) < SILENCE {
             return;
         }
-        if self.asked {
+        if self.pinged {
             return turn.close(Some("gave no sign of life in 30 s"));
         }
-        (self.since, self.asked) = (Some(now), true);
+        (self.since, self.pinged) = (Some(now), true);
         turn.send(Reply::ping(OUR_TAG), &[]);
     }
 }

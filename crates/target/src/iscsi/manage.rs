@@ -15,7 +15,7 @@ use super::proto::*;
 use super::reply::Reply;
 use super::tasks::{Flow, Task, Work, tag};
 use super::wire::Turn;
-use crate::scsi::Attention;
+use crate::scsi::{self, Attention};
 use crate::{Action, Cleared};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -57,18 +57,13 @@ impl Managed {
     }
 }
 
-/// Returns true if this is the number of the only logical unit, in either form.
-fn is_unit(lun: u64) -> bool {
-    lun == 0 || lun == 0x4000 << 48
-}
-
 impl Full {
     /// Handles a request of task management.
     pub(crate) fn manage(&mut self, common: &Common, request: &Management, turn: &mut Turn<'_>) {
         if self.managed.waiting.len() >= BESIDE_WINDOW {
             return turn.send(Reply::management(common.itt, FUNCTION_REJECTED), &[]);
         }
-        let unit = is_unit(common.lun);
+        let unit = scsi::is_unit(common.lun);
         let mut clears = None;
         let response = match request.function {
             CLEAR_ACA => FUNCTION_NOT_SUPPORTED,

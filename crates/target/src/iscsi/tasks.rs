@@ -15,19 +15,20 @@ use seam::Buf;
 /// What a command does.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// It is over, and is answered when the initiator has sent all data that it may send unasked.
+    /// Nothing more. The answer is sent when the initiator has sent all data that it may send
+    /// unasked.
     Answer(Answer),
-    /// It reads.
+    /// Read a range.
     Read(Transfer),
-    /// It writes the data that comes.
+    /// Write the data that comes.
     Write(Transfer),
-    /// It compares the data that comes with that of the volume.
+    /// Compare the data that comes with that of the volume.
     Verify(Transfer),
-    /// It gathers its data in a buffer.
+    /// Gather the data in a buffer.
     Gather(Gather, Buf),
-    /// It executes requests one after another.
+    /// Execute requests one after another.
     Run(Plan),
-    /// It waits for the MDM: to change reservations, or to report them.
+    /// Wait for the MDM to change reservations, or to report them.
     Ask(Option<Report>),
 }
 
@@ -38,9 +39,9 @@ pub(crate) enum Flow {
     Unsolicited(u32),
     /// None.
     Idle,
-    /// None: it waits for a place to ask for more.
+    /// None: the command waits for a place to ask for more.
     Queued,
-    /// Data that it has asked for, up to this offset.
+    /// Data that the command has asked for, up to this offset.
     Burst(u32),
 }
 
@@ -51,13 +52,13 @@ pub(crate) struct Task {
     pub(crate) itt: u32,
     /// The logical unit number, as it was given.
     pub(crate) lun: u64,
-    /// Its number.
+    /// The number of the command.
     pub(crate) cmd_sn: u32,
-    /// It came beside the window.
+    /// The command came beside the window.
     pub(crate) immediate: bool,
     /// The last tick before it came; `None` until the first one.
     pub(crate) since: Option<Time>,
-    /// What it does.
+    /// What the command does.
     pub(crate) work: Work,
     /// What data may come.
     pub(crate) flow: Flow,
@@ -78,7 +79,7 @@ pub(crate) struct Task {
     pub(crate) odd_len: u32,
     /// The lowest offset of a piece that has failed, and the answer.
     pub(crate) failed: Option<(u32, Answer)>,
-    /// It was aborted: it is not answered, and its requests are being withdrawn.
+    /// The command was aborted: it is not answered, and its requests are being withdrawn.
     pub(crate) aborted: bool,
 }
 
@@ -129,7 +130,7 @@ impl Task {
     }
 
     /// Returns how many bytes of the piece were asked for.
-    pub(crate) fn asked(&self, offset: u32, len: u32) -> u32 {
+    pub(crate) fn solicited(&self, offset: u32, len: u32) -> u32 {
         len.min((offset + len).saturating_sub(self.unasked))
     }
 }

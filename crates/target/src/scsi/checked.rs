@@ -8,9 +8,9 @@ use super::step::{Gather, Step, Then};
 use super::unit::Unit;
 use seam::BufPool;
 
-/// A checked command.
+/// A command that has passed the checks of the device.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Checked<'a> {
     pub(super) cdb: Cdb<'a>,
     pub(super) reads: u32,
     pub(super) sends: u32,
@@ -22,7 +22,7 @@ pub(super) struct Asked<'a> {
     pub(super) pool: &'a BufPool,
 }
 
-impl Asked<'_> {
+impl Checked<'_> {
     /// Answers with data: cut to the allocation length, then to what the host has room for.
     pub(super) fn data(&self, data: &[u8], allocation: usize) -> Step {
         Step::Answer(Answer::copy(data, allocation, self.reads, self.pool))
