@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - Frames take effect in the order in which they came, and reading never stops: the command
-//!   window bounds commands, the R2Ts bound data, and [`BESIDE_WINDOW`] bounds what comes beside them.
+//!   window bounds commands, the R2Ts bound data, and [`BESIDE_WINDOW`] bounds what comes beside
+//!   them.
 //! - A discovery session has no logical unit: it answers only text, NOP-Out and Logout.
 //! - A request that is rejected leaves everything else as it was. What breaks the order of numbers
 //!   or of data ends the connection, as error recovery level 0 says.
@@ -297,8 +298,8 @@ impl Full {
 
     // Time
 
-    /// Ends commands that have waited too long, asks a silent initiator for a sign of life, and ends
-    /// the connection if there is none.
+    /// Ends commands that have waited too long. Asks a silent initiator for a sign of life, and
+    /// ends the connection if there is none.
     pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
         self.now = Some(now);
         for handle in self.tasks.late(now, self.patience) {

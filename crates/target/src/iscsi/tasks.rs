@@ -116,7 +116,7 @@ impl Task {
         }
     }
 
-    /// Returns true if nothing more is done for it until it is its turn to ask for data, or to read.
+    /// Returns true if the command waits for its turn to ask for data, or to read.
     fn waits(&self) -> bool {
         let reads = matches!(self.work, Work::Read(_)) && self.owed == 0;
         !self.aborted && (reads || self.flow == Flow::Queued)
