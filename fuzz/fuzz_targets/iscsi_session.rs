@@ -5,7 +5,8 @@
 //! happens after a close; the limits hold; all memory is freed.
 //!
 //! Input: one byte for the mode, then a script of control bytes, each followed by bytes of the
-//! stream. The content of the answers is not checked here (`crates/target/tests/iscsi` does that).
+//! stream. The content of the answers is not checked here
+//! (`crates/target/tests/all/iscsi` does that).
 #![no_main]
 
 use base::time::Duration;

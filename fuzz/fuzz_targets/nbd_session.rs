@@ -5,7 +5,8 @@
 //! freed.
 //!
 //! Input: one byte for the mode, then a script of control bytes, each followed by bytes of the
-//! stream. The content of the replies is not checked here (`crates/target/tests/nbd` does that).
+//! stream. The content of the replies is not checked here
+//! (`crates/target/tests/all/nbd` does that).
 #![no_main]
 
 use base::{Limits, VolumeId};

@@ -22,8 +22,8 @@ use seam::{BlockKind, BlockRequest, Buf};
 /// What a session may ask for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
-    asked: u64,
-    most_asked: u64,
+    solicited: u64,
+    most_solicited: u64,
     read: u64,
     most_read: u64,
 }
@@ -32,8 +32,8 @@ impl Credit {
     /// Creates the credit of a session.
     pub(crate) fn new(limits: &Limits) -> Credit {
         Credit {
-            asked: 0,
-            most_asked: limits.iscsi_solicited.into(),
+            solicited: 0,
+            most_solicited: limits.iscsi_solicited.into(),
             read: 0,
             most_read: u64::from(limits.scsi_transfer) * 2,
         }
@@ -41,16 +41,16 @@ impl Credit {
 
     /// Takes credit to ask for `len` bytes, if there is enough.
     fn ask(&mut self, len: u32) -> bool {
-        let fits = self.asked == 0 || self.asked + u64::from(len) <= self.most_asked;
+        let fits = self.solicited == 0 || self.solicited + u64::from(len) <= self.most_solicited;
         if fits {
-            self.asked += u64::from(len);
+            self.solicited += u64::from(len);
         }
         fits
     }
 
     /// Gives it back.
     pub(crate) fn give_back(&mut self, len: u32) {
-        self.asked -= u64::from(len);
+        self.solicited -= u64::from(len);
     }
 
     /// Takes credit to read `len` bytes, if there is enough.
@@ -69,7 +69,7 @@ impl Credit {
 
     /// Returns the bytes that were asked for and are not done, and those that are being read.
     pub(crate) fn used(&self) -> (u64, u64) {
-        (self.asked, self.read)
+        (self.solicited, self.read)
     }
 }
 
@@ -91,7 +91,7 @@ impl Full {
                 Flow::Burst(end) if !unasked => (handle, end),
                 _ => return turn.close(Some("sent data that nobody has asked for")),
             },
-            _ if self.strays => return,
+            _ if self.strays.has(common.itt) => return,
             _ => return turn.close(Some("sent data of a command that does not exist")),
         };
         let Some(task) = self.tasks.get(handle) else { return };
@@ -201,18 +201,12 @@ impl Full {
         let body = if kind == BlockKind::Write {
             data
         } else {
-            self.comparing.push((tag, data));
+            self.comparing.insert(tag, data);
             Buf::EMPTY
         };
         let volume = device.unit().volume;
         let request = BlockRequest { volume, kind, at, len, body };
         turn.ask(Action::Request { tag, request });
-    }
-
-    /// Returns the data of the initiator that waits for the result of this request.
-    pub(crate) fn compared(&mut self, tag: u64) -> Option<Buf> {
-        let at = self.comparing.iter().position(|(of, _)| *of == tag)?;
-        Some(self.comparing.swap_remove(at).1)
     }
 
     /// Asks the initiator for data, in the order of the commands that need some, as far as the

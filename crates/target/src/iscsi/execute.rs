@@ -4,10 +4,14 @@
 //! - A command has exactly one answer, unless it was aborted: then it has none.
 //! - It is answered when nothing of it is under way any more, and when the initiator has sent
 //!   everything that it may send for it: its tag is free then.
-//! - The first failure decides the answer. After it no more data is asked for.
+//! - After a failure no more data is asked for. Of several, the one with the lowest offset decides
+//!   the answer, whenever it came: hosts take everything before the block that the sense data
+//!   names as written.
 //!
 //! Reads begin in their order, while the bytes that are read at once are within the session's
-//! credit. Others begin at once.
+//! credit. Others begin at once. A command whose turn does not come in `Limits::target_patience` is
+//! answered like one without a primary. The owner counts the same time for requests under way, from
+//! the begin of their command ([`Session::since`](super::Session::since)).
 
 use super::full::Full;
 use super::pdu;
@@ -37,7 +41,7 @@ impl Full {
             return turn.close(Some("sent more data with a command than was agreed"));
         }
         let announced = |announces: bool| if announces { command.expected } else { 0 };
-        let asked = Command {
+        let scsi = Command {
             lun: common.lun,
             cdb: &command.cdb,
             attribute: command.attribute,
@@ -48,11 +52,11 @@ impl Full {
         let step = if self.leaving {
             Step::Answer(Answer::bare(Status::Busy))
         } else {
-            device.start(&asked, turn.pool)
+            device.start(&scsi, turn.pool)
         };
         let work = Work::Answer(Answer::good());
         let mut task = Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
-        task.flow = Flow::Unsolicited(unsolicited);
+        (task.flow, task.since) = (Flow::Unsolicited(unsolicited), self.now);
         if !common.immediate {
             turn.wire.opened();
         }
@@ -116,7 +120,7 @@ impl Full {
         if task.pieces > 0 {
             return;
         }
-        if let Some(answer) = task.failed.take() {
+        if let Some((_, answer)) = task.failed.take() {
             return self.answer(handle, answer, turn);
         }
         match &mut task.work {
@@ -253,8 +257,8 @@ impl Full {
                     answer.data = data.slice(0..transfer.moves as usize);
                     answer
                 }
-                Ok(_) => transfer.failed(Failure::Block(BlockError::Media), 0),
-                Err(error) => transfer.failed(Failure::from(error), 0),
+                Ok(_) => transfer.unread(Failure::Block(BlockError::Media)),
+                Err(error) => transfer.unread(Failure::from(error)),
             };
             task.work = Work::Answer(answer);
             self.advance(handle, turn);
@@ -270,10 +274,10 @@ impl Full {
         turn: &mut Turn<'_>,
     ) {
         let (offset, len) = piece(tag);
-        let sent = self.compared(tag);
+        let sent = self.comparing.remove(&tag);
         let Some(task) = self.tasks.get(tag as u32) else { return };
-        let asked = task.asked(offset, len).min(task.owed);
-        task.owed -= asked;
+        let solicited = task.solicited(offset, len).min(task.owed);
+        task.owed -= solicited;
         let failed = match (result, sent) {
             (Ok(stored), Some(sent)) if stored.len() == sent.len() => {
                 transfer.compare(offset, &sent, &stored)
@@ -282,11 +286,31 @@ impl Full {
             (Ok(_), None) => None,
             (Err(error), _) => Some(transfer.failed(Failure::from(error), offset)),
         };
-        if task.failed.is_none() {
-            task.failed = failed;
+        if let Some(answer) = failed {
+            task.fail(offset, answer);
         }
-        self.credit.give_back(asked);
+        self.credit.give_back(solicited);
         self.ask_more(turn);
+    }
+
+    /// Answers a command that has waited for its turn as long as a command may: its host repeats
+    /// it, and would end the session otherwise.
+    pub(crate) fn give_up(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        self.asking.retain(|of| *of != handle);
+        self.reading.retain(|of| *of != handle);
+        let Some(task) = self.tasks.get(handle) else { return };
+        let failure = Failure::Block(BlockError::TimedOut);
+        let answer = match &task.work {
+            Work::Read(transfer) => {
+                (task.work, task.pieces) = (Work::Answer(transfer.unread(failure)), 0);
+                return self.advance(handle, turn);
+            }
+            Work::Write(transfer) | Work::Verify(transfer) => transfer.failed(failure, task.came),
+            _ => failure.answer(true, 0),
+        };
+        task.flow = Flow::Idle;
+        task.fail(task.came, answer);
+        self.advance(handle, turn);
     }
 
     /// Answers a command, and forgets it.
@@ -294,7 +318,7 @@ impl Full {
         let Some(task) = self.forget(handle, turn) else { return };
         if answer.data.is_empty() {
             let Answer { status, sense, residual, .. } = answer;
-            let reply = Reply::scsi(task.itt, status, residual, 0);
+            let reply = Reply::scsi(task.itt, status, residual, task.r2t_sn);
             match sense {
                 None => turn.send(reply, &[]),
                 Some(sense) => {

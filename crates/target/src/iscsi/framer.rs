@@ -8,13 +8,14 @@
 //! The trailer is a frame of its own because buffers come in powers of two: a body of 64 KiB and
 //! 4 bytes would take a larger one.
 //!
-//! Invariants: the result depends only on the bytes and on the mode, not on how they arrived; a
-//! length is only believed after its header digest; a body is never longer than the limits allow,
-//! and 8 KiB in the login phase.
+//! Invariants: the result depends only on the bytes and on the mode, not on how they arrived. A
+//! length is believed after its header digest. A data segment is never longer than the limits
+//! allow, and 8 KiB in the login phase.
 //!
 //! A PDU with more additional header segments than a head has room for comes as one frame with a
-//! head of 48 bytes, and everything else as its body: the session rejects it. The framer knows
-//! neither phases nor opcodes; the session says what mode holds.
+//! head of 48 bytes, and everything else as its body. Its length is believed within the same
+//! limits, as the header digest is in the body: the session checks it, and rejects the PDU. The
+//! framer knows neither phases nor opcodes; the session says what mode holds.
 
 use super::proto::*;
 use base::Limits;

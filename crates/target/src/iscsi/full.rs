@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - Frames take effect in the order in which they came, and reading never stops: the command
-//!   window bounds commands, the R2Ts bound data, and [`IMMEDIATE`] bounds what comes beside them.
+//!   window bounds commands, the R2Ts bound data, and [`BESIDE_WINDOW`] bounds what comes beside
+//!   them.
 //! - A discovery session has no logical unit: it answers only text, NOP-Out and Logout.
 //! - A request that is rejected leaves everything else as it was. What breaks the order of numbers
 //!   or of data ends the connection, as error recovery level 0 says.
@@ -17,22 +18,21 @@ use super::manage::Managed;
 use super::pdu::{Body, Common, Pdu};
 use super::proto::*;
 use super::reply::Reply;
+use super::strays::Strays;
 use super::targets::{Nexus, Targets};
 use super::tasks::Tasks;
 use super::text::{Incoming, Outgoing, pairs};
-use super::wire::{Turn, Turned};
+use super::wire::{Order, Turn};
 use crate::Action;
 use crate::scsi::{Attention, Device};
-use alloc::collections::VecDeque;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
-use alloc::string::String;
-use alloc::vec::Vec;
-use base::Time;
 use base::time::Duration;
+use base::{Limits, Time};
 use seam::Buf;
 
 /// Commands and requests of task management that may be open beside the command window.
-pub(crate) const IMMEDIATE: usize = 8;
+pub(crate) const BESIDE_WINDOW: usize = 8;
 /// Silence after which the initiator is asked for a sign of life, and has to give it.
 const SILENCE: Duration = Duration::from_secs(30);
 /// Time that an initiator has to log out after it was asked.
@@ -60,19 +60,24 @@ pub(crate) struct Full {
     /// Reads that wait to be executed.
     pub(crate) reading: VecDeque<u32>,
     /// Pieces of data that wait for the data of the volume, to be compared with it.
-    pub(crate) comparing: Vec<(u64, Buf)>,
+    pub(crate) comparing: BTreeMap<u64, Buf>,
     /// Task management that is not answered.
     pub(crate) managed: Managed,
-    /// Data of commands that ended early, or were dropped, may still come.
-    pub(crate) strays: bool,
+    /// Commands that are no more, and whose data may still come.
+    pub(crate) strays: Strays,
+    /// The last tick.
+    pub(crate) now: Option<Time>,
+    /// How long a command may wait for its turn.
+    patience: Duration,
     /// The initiator was asked to log out, and gets no command done any more.
     pub(crate) leaving: bool,
     text: Text,
     /// The initiator has sent something since the last tick.
     heard: bool,
-    /// When it was heard last, or was asked for a sign of life.
+    /// When the initiator was heard last, or was asked for a sign of life.
     since: Option<Time>,
-    asked: bool,
+    /// It was asked for a sign of life, and nothing was heard since.
+    pinged: bool,
 }
 
 /// Requests in text.
@@ -87,7 +92,8 @@ struct Text {
 
 impl Full {
     /// Creates the state after a login.
-    pub(crate) fn new(entry: Entry, credit: Credit, most: usize) -> Full {
+    pub(crate) fn new(entry: Entry, limits: &Limits) -> Full {
+        let most = limits.login_text as usize;
         let first = match entry.reinstates {
             Some(_) => Attention::NexusLoss,
             None => Attention::NewNexus,
@@ -97,12 +103,14 @@ impl Full {
             device: entry.target.map(|target| Device::new(target.unit, first)),
             params: entry.params,
             tasks: Tasks::new(),
-            credit,
+            credit: Credit::new(limits),
             asking: VecDeque::new(),
             reading: VecDeque::new(),
-            comparing: Vec::new(),
+            comparing: BTreeMap::new(),
             managed: Managed::default(),
-            strays: false,
+            strays: Strays::new(limits.iscsi_window as usize + BESIDE_WINDOW),
+            now: None,
+            patience: limits.target_patience,
             leaving: false,
             text: Text {
                 most,
@@ -112,7 +120,7 @@ impl Full {
             },
             heard: true,
             since: None,
-            asked: false,
+            pinged: false,
         }
     }
 
@@ -138,20 +146,26 @@ impl Full {
         }
         if !common.immediate {
             match turn.wire.take(common.cmd_sn) {
-                Turned::Take => {}
-                Turned::Drop => {
-                    self.strays |= matches!(body, Body::Command(command) if command.writes);
+                Order::Take => {}
+                Order::Drop => {
+                    if matches!(body, Body::Command(command) if command.writes) {
+                        self.strays.add(common.itt);
+                    }
                     return;
                 }
-                Turned::Gap => return turn.close(Some("left out a command's number")),
+                Order::Gap => return turn.close(Some("left out a command's number")),
             }
         }
         match body {
             Body::Command(command) if self.device.is_some() => {
-                if common.immediate && self.tasks.immediate() >= IMMEDIATE {
-                    self.strays |= command.writes;
+                if self.tasks.find(common.itt).is_some() {
+                    return turn.close(Some("gave a command the tag of another one"));
+                }
+                if common.immediate && self.tasks.immediate() >= BESIDE_WINDOW {
+                    self.strays.add(common.itt);
                     return reject(REJECT_IMMEDIATE, head, turn);
                 }
+                self.strays.forget(common.itt);
                 self.command(&common, &command, data, turn);
             }
             Body::Management(request) if self.device.is_some() => {
@@ -162,7 +176,7 @@ impl Full {
                 let data = &data[..];
                 self.text(&common, more, ttt, (head, data), targets, turn);
             }
-            Body::Logout { reason, cid } => self.logout(&common, reason, cid, turn),
+            Body::Logout { reason, cid } => self.logout(&common, (reason, cid), head, turn),
             Body::Unknown => reject(REJECT_UNSUPPORTED, head, turn),
             _ => reject(REJECT_PROTOCOL, head, turn),
         }
@@ -171,11 +185,13 @@ impl Full {
     /// Rejects a PDU that contradicts itself. A number of a command counts nevertheless.
     pub(crate) fn malformed(&mut self, head: &[u8], turn: &mut Turn<'_>) {
         let opcode = head[0] & OPCODE;
-        let numbered = head[0] & IMMEDIATE_BIT == 0 && opcode != DATA_OUT && opcode != SNACK;
-        if numbered && turn.wire.take(be32(head, 24)) == Turned::Gap {
+        let numbered = head[0] & IMMEDIATE == 0 && opcode != DATA_OUT && opcode != SNACK;
+        if numbered && turn.wire.take(be32(head, 24)) == Order::Gap {
             return turn.close(Some("left out a command's number"));
         }
-        self.strays |= opcode == SCSI_COMMAND;
+        if opcode == SCSI_COMMAND {
+            self.strays.add(be32(head, 16));
+        }
         reject(REJECT_FIELD, head, turn);
     }
 
@@ -226,15 +242,18 @@ impl Full {
     /// Answers the text that waits, from the volumes that exist now.
     pub(crate) fn refreshed(&mut self, targets: &dyn Targets, turn: &mut Turn<'_>) {
         let Some((itt, last)) = self.text.waiting.take() else { return };
-        let asked = self.text.came.take();
-        let Ok(pairs) = pairs(&asked) else {
+        let text = self.text.came.take();
+        let Ok(pairs) = pairs(&text) else {
             return turn.close(Some("sent a text that can't be read"));
         };
+        let mut listed = false;
         for (key, value) in pairs {
-            if key == "SendTargets" {
-                self.send_targets(value, targets);
-            } else {
+            if key != "SendTargets" {
                 self.text.answer.pair(key, "NotUnderstood");
+            } else if core::mem::replace(&mut listed, true) {
+                self.text.answer.pair(key, "Reject"); // one text costs one list
+            } else {
+                self.send_targets(value, targets);
             }
         }
         self.text_part(itt, last, turn);
@@ -243,7 +262,7 @@ impl Full {
     /// Lists targets: in a discovery session those that the initiator may use, otherwise only the
     /// one that the session has. So nobody learns of others' volumes.
     fn send_targets(&mut self, which: &str, targets: &dyn Targets) {
-        let answer = &mut self.text.answer;
+        let (answer, initiator) = (&mut self.text.answer, &self.nexus.initiator);
         let mut list = |name: &str| {
             if answer.len() < TEXT_MAX {
                 answer.pair("TargetName", name);
@@ -259,15 +278,11 @@ impl Full {
                     list(own);
                 }
             }
-            None => {
-                let mut names: Vec<String> = Vec::new();
-                targets.each(&self.nexus.initiator, &mut |name| {
-                    if which == "All" || which == name {
-                        names.push(name.into());
-                    }
-                });
-                names.iter().for_each(|name| list(name));
+            None if which == "All" => targets.each(initiator, &mut list),
+            None if targets.find(which).is_some() && targets.admits(initiator, which) => {
+                list(which);
             }
+            None => {}
         }
     }
 
@@ -283,10 +298,15 @@ impl Full {
 
     // Time
 
-    /// Asks a silent initiator for a sign of life, and ends the connection if there is none.
+    /// Ends commands that have waited too long. Asks a silent initiator for a sign of life, and
+    /// ends the connection if there is none.
     pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
+        self.now = Some(now);
+        for handle in self.tasks.late(now, self.patience) {
+            self.give_up(handle, turn);
+        }
         if core::mem::take(&mut self.heard) {
-            (self.since, self.asked) = (Some(now), false);
+            (self.since, self.pinged) = (Some(now), false);
         }
         let since = *self.since.get_or_insert(now);
         if self.leaving && self.managed.leave_by(now) {
@@ -295,16 +315,13 @@ impl Full {
         if now.since(since) < SILENCE {
             return;
         }
-        if self.asked {
+        if self.pinged {
             return turn.close(Some("gave no sign of life in 30 s"));
         }
-        (self.since, self.asked) = (Some(now), true);
+        (self.since, self.pinged) = (Some(now), true);
         turn.send(Reply::ping(OUR_TAG), &[]);
     }
 }
-
-/// The bit of an immediate request. The name differs from that of the limit above.
-const IMMEDIATE_BIT: u8 = super::proto::IMMEDIATE;
 
 /// Rejects a PDU.
 pub(crate) fn reject(reason: u8, head: &[u8], turn: &mut Turn<'_>) {

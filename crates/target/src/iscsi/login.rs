@@ -3,8 +3,9 @@
 //!
 //! Invariants:
 //! - A request is answered before the next one may come; an initiator that does not wait is out.
-//! - Nothing that harms another session happens before the initiator has shown its secret: the
-//!   checks have the order of [`Login::request`], and reinstatement is the last.
+//! - Before an initiator has shown its secret it learns nothing of volumes, not even whether there
+//!   is the one that it names, and the MDM is not asked for it. Reinstatement comes last of all, so
+//!   only a host can end its own session.
 //! - The login ends with one of three outcomes: [`Outcome::Full`], or a status that is not zero
 //!   and the end of the connection. All text of a login is at most `Limits::login_text` long.
 //!
@@ -17,6 +18,7 @@ use super::proto::*;
 use super::reply::LoginAnswer;
 use super::targets::{Closed, Nexus, Target, Targets};
 use super::text::{Incoming, Outgoing, pairs};
+use crate::ident::ISCSI_NAME_MAX;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -130,6 +132,8 @@ pub(crate) struct Login {
     negotiation: Negotiation,
     /// We have declared our own segment.
     declared: bool,
+    /// The target exists, and the initiator may use it.
+    admitted: bool,
     /// The request that waits for [`Login::refreshed`].
     waiting: Option<pdu::Login>,
     isid: [u8; 6],
@@ -153,6 +157,7 @@ impl Login {
             chap: Chap::new(&opening.secret),
             negotiation: Negotiation::new(limits),
             declared: false,
+            admitted: false,
             waiting: None,
             isid: [0; 6],
             tsih: 0,
@@ -201,8 +206,11 @@ impl Login {
         if request.more {
             return Outcome::Answer(self.header(request, status::SUCCESS), Vec::new());
         }
-        if self.names.is_some() {
-            return self.negotiate(request, targets);
+        if let Err(status) = self.negotiate(request, targets) {
+            return self.refuse(request, status);
+        }
+        if self.admitted || !matches!(self.security, Security::Done) {
+            return self.finish(request, targets);
         }
         self.waiting = Some(*request);
         Outcome::Refresh
@@ -211,51 +219,66 @@ impl Login {
     /// Continues with the volumes that exist now.
     pub(crate) fn refreshed(&mut self, targets: &dyn Targets) -> Option<Outcome> {
         let request = self.waiting.take()?;
-        Some(match self.introduce(targets) {
-            Ok(()) => self.negotiate(&request, targets),
+        Some(match self.admit(targets) {
+            Ok(()) => self.finish(&request, targets),
             Err(status) => self.refuse(&request, status),
         })
     }
 
-    /// Reads who the initiator is, and what it wants; the text stays.
-    fn introduce(&mut self, targets: &dyn Targets) -> Result<(), u16> {
-        let text = self.text.take();
-        let all = pairs(&text).map_err(|_| status::INITIATOR_ERROR)?;
-        let value = |key| all.iter().find(|pair| pair.0 == key).map(|pair| pair.1);
-        let named = |key| value(key).filter(|name| !name.is_empty() && name.len() <= 223);
-        let initiator = named("InitiatorName").ok_or(status::MISSING_PARAMETER)?;
+    /// Reads who the initiator is, and what it wants.
+    fn introduce(&mut self, pairs: &[(&str, &str)], targets: &dyn Targets) -> Result<(), u16> {
+        let value = |key| pairs.iter().find(|pair| pair.0 == key).map(|pair| pair.1);
+        let fits = |name: &&str| !name.is_empty() && name.len() <= ISCSI_NAME_MAX;
+        let named = |key| value(key).filter(fits).ok_or(status::MISSING_PARAMETER);
+        let initiator = named("InitiatorName")?.into();
         let target = match value("SessionType") {
-            None | Some("Normal") => Some(named("TargetName").ok_or(status::MISSING_PARAMETER)?),
+            None | Some("Normal") => Some(named("TargetName")?.into()),
             Some("Discovery") => None,
             Some(_) => return Err(status::TYPE_NOT_SUPPORTED),
         };
+        if target.is_some() {
+            self.answer.pair("TargetPortalGroupTag", &format!("{}", targets.group()));
+        }
+        self.names = Some(Names { initiator, target });
+        Ok(())
+    }
+
+    /// Checks whether the initiator may use its target, now that it is known.
+    fn admit(&mut self, targets: &dyn Targets) -> Result<(), u16> {
+        let names = self.names.as_ref().expect("the names come first");
+        let (initiator, target) = (names.initiator.as_str(), names.target.as_deref());
+        if let Some(Closed::NotReady) = targets.closed(initiator, target) {
+            return Err(status::SERVICE_UNAVAILABLE);
+        }
         if let Some(name) = target {
-            let Some(found) = targets.find(name) else { return Err(status::NOT_FOUND) };
+            let found = targets.find(name).ok_or(status::NOT_FOUND)?;
             if !targets.admits(initiator, name) {
                 return Err(status::AUTHORIZATION_FAILURE);
             }
-            self.answer.pair("TargetPortalGroupTag", &format!("{}", found.unit.port));
             if !found.alias.is_empty() {
                 self.answer.pair("TargetAlias", &found.alias);
             }
         }
-        let target = target.map(String::from);
-        self.names = Some(Names { initiator: initiator.into(), target });
-        self.text.put_back(text);
+        self.admitted = true;
         Ok(())
     }
 
-    /// Answers a whole text.
-    fn negotiate(&mut self, request: &pdu::Login, targets: &dyn Targets) -> Outcome {
+    /// Handles a whole text.
+    fn negotiate(&mut self, request: &pdu::Login, targets: &dyn Targets) -> Result<(), u16> {
         let text = self.text.take();
-        let result = match pairs(&text) {
-            Err(_) => Err(status::INITIATOR_ERROR),
-            Ok(pairs) if request.stage == STAGE_SECURITY => self.secure(&pairs, targets),
-            Ok(pairs) => self.operate(&pairs, targets),
-        };
-        if let Err(status) = result {
-            return self.refuse(request, status);
+        let pairs = pairs(&text).map_err(|_| status::INITIATOR_ERROR)?;
+        if self.names.is_none() {
+            self.introduce(&pairs, targets)?;
         }
+        if request.stage == STAGE_SECURITY {
+            self.secure(&pairs, targets)
+        } else {
+            self.operate(&pairs, targets)
+        }
+    }
+
+    /// Answers a text. The stage ends if the initiator wants that and has shown its secret.
+    fn finish(&mut self, request: &pdu::Login, targets: &dyn Targets) -> Outcome {
         let ready = matches!(self.security, Security::Done);
         self.then = (request.transit && ready).then_some(request.next);
         self.part(request, targets)
@@ -392,12 +415,17 @@ impl Login {
             tsih = self.tsih;
         }
         match targets.closed(&initiator, name.as_deref()) {
-            Some(Closed::Stopping) => return Err((status::SERVICE_UNAVAILABLE, None)),
-            Some(Closed::Full) => return Err((status::OUT_OF_RESOURCES, None)),
+            Some(Closed::NotReady | Closed::Stopping) => {
+                return Err((status::SERVICE_UNAVAILABLE, None));
+            }
+            Some(Closed::Full) if reinstates.is_none() => {
+                return Err((status::OUT_OF_RESOURCES, None));
+            }
             Some(Closed::Elsewhere(address)) => {
                 return Err((status::MOVED_TEMPORARILY, Some(address)));
             }
-            None => {}
+            // The session that ends gives its memory back.
+            Some(Closed::Full) | None => {}
         }
         let nexus = Nexus { initiator, isid, tsih, volume, cid };
         Ok(Entry { nexus, target, reinstates, params: self.negotiation.params })

@@ -4,17 +4,18 @@
 //! - A command that was answered is not aborted, and a command that is aborted is not answered.
 //! - An answer of task management comes when nothing of the commands that it ended can take effect
 //!   any more: their requests are withdrawn, here and in the other sessions that it concerns.
-//! - Answers come in the order of the requests.
+//! - Answers come in the order of the requests, except the refusal of one for which there is no
+//!   room.
 //!
 //! What a withdrawn request can still do is the owner's matter (rule R16).
 
-use super::full::{Full, IMMEDIATE, LEAVE};
+use super::full::{BESIDE_WINDOW, Full, LEAVE, reject};
 use super::pdu::{Common, Management};
 use super::proto::*;
 use super::reply::Reply;
-use super::tasks::{Task, tag};
+use super::tasks::{Flow, Task, Work, tag};
 use super::wire::Turn;
-use crate::scsi::Attention;
+use crate::scsi::{self, Attention};
 use crate::{Action, Cleared};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -56,40 +57,34 @@ impl Managed {
     }
 }
 
-/// Returns true if this is the number of the only logical unit, in either form.
-fn is_unit(lun: u64) -> bool {
-    lun == 0 || lun == 0x4000 << 48
-}
-
 impl Full {
     /// Handles a request of task management.
     pub(crate) fn manage(&mut self, common: &Common, request: &Management, turn: &mut Turn<'_>) {
-        let unit = is_unit(common.lun);
+        if self.managed.waiting.len() >= BESIDE_WINDOW {
+            return turn.send(Reply::management(common.itt, FUNCTION_REJECTED), &[]);
+        }
+        let unit = scsi::is_unit(common.lun);
         let mut clears = None;
-        let response = if self.managed.waiting.len() >= IMMEDIATE {
-            FUNCTION_REJECTED
-        } else {
-            match request.function {
-                CLEAR_ACA => FUNCTION_NOT_SUPPORTED,
-                TASK_REASSIGN => REASSIGN_NOT_SUPPORTED,
-                ABORT_TASK | ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET if !unit => {
-                    LUN_DOES_NOT_EXIST
-                }
-                ABORT_TASK => self.abort_task(common, request, turn),
-                ABORT_TASK_SET => {
-                    self.abort_all(turn);
-                    FUNCTION_COMPLETE
-                }
-                CLEAR_TASK_SET | LOGICAL_UNIT_RESET | TARGET_WARM_RESET | TARGET_COLD_RESET => {
-                    clears = Some(match request.function {
-                        CLEAR_TASK_SET => Cleared::Tasks,
-                        TARGET_COLD_RESET => Cleared::Target,
-                        _ => Cleared::Unit,
-                    });
-                    FUNCTION_COMPLETE
-                }
-                _ => FUNCTION_NOT_SUPPORTED,
+        let response = match request.function {
+            CLEAR_ACA => FUNCTION_NOT_SUPPORTED,
+            TASK_REASSIGN => REASSIGN_NOT_SUPPORTED,
+            ABORT_TASK | ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET if !unit => {
+                LUN_DOES_NOT_EXIST
             }
+            ABORT_TASK => self.abort_task(common, request, turn),
+            ABORT_TASK_SET => {
+                self.abort_all(turn);
+                FUNCTION_COMPLETE
+            }
+            CLEAR_TASK_SET | LOGICAL_UNIT_RESET | TARGET_WARM_RESET | TARGET_COLD_RESET => {
+                clears = Some(match request.function {
+                    CLEAR_TASK_SET => Cleared::Tasks,
+                    TARGET_COLD_RESET => Cleared::Target,
+                    _ => Cleared::Unit,
+                });
+                FUNCTION_COMPLETE
+            }
+            _ => FUNCTION_NOT_SUPPORTED,
         };
         if let Some(what) = clears {
             self.abort_all(turn);
@@ -121,7 +116,7 @@ impl Full {
         let older = request.task_sn != common.cmd_sn && not_before(common.cmd_sn, request.task_sn);
         if older && turn.wire.is_expected(request.task_sn) {
             turn.wire.skip(request.task_sn);
-            self.strays = true;
+            self.strays.add(request.task);
             return FUNCTION_COMPLETE;
         }
         TASK_DOES_NOT_EXIST
@@ -129,13 +124,17 @@ impl Full {
 
     /// Ends a command without an answer.
     fn abort(&mut self, handle: u32, turn: &mut Turn<'_>) {
-        self.strays = true; // its data may be under way
-        let Some(task) = self.tasks.get(handle) else { return };
-        task.aborted = true;
+        let Some(task) = self.tasks.abort(handle) else { return };
+        if matches!(task.flow, Flow::Unsolicited(_) | Flow::Burst(_)) {
+            self.strays.add(task.itt);
+        }
+        if let (Work::Answer(answer), Some(device)) = (&task.work, &mut self.device) {
+            device.take_back(answer);
+        }
         let begun = task.pieces > 0 && !self.reading.contains(&handle);
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);
-        self.comparing.retain(|(of, _)| *of as u32 != handle);
+        self.comparing.retain(|of, _| *of as u32 != handle);
         if begun {
             self.managed.withdrawing += 1;
             turn.ask(Action::Withdraw { tag: tag(handle, 0, 0) });
@@ -203,8 +202,17 @@ impl Full {
         }
     }
 
-    /// Handles the request to end the session.
-    pub(crate) fn logout(&mut self, common: &Common, reason: u8, cid: u16, turn: &mut Turn<'_>) {
+    /// Handles the request to end the session, with its reason and connection.
+    pub(crate) fn logout(
+        &mut self,
+        common: &Common,
+        (reason, cid): (u8, u16),
+        head: &[u8],
+        turn: &mut Turn<'_>,
+    ) {
+        if self.managed.logout.is_some() {
+            return reject(REJECT_PROTOCOL, head, turn);
+        }
         if reason == LOGOUT_RECOVERY {
             return turn.send(Reply::logout(common.itt, RECOVERY_NOT_SUPPORTED), &[]);
         }

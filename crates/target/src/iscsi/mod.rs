@@ -11,7 +11,7 @@
 //! | `targets` | the interface through which a session learns about targets and hosts |
 //! | `login` | the login phase |
 //! | `wire` | numbers of commands and answers, and what leaves |
-//! | `tasks` | the commands that are not answered |
+//! | `tasks`, `strays` | the commands that are not answered; tags of those that ended early |
 //! | `full` | the full feature phase: every request that is not a command |
 //! | `execute` | a SCSI command from its first step to its answer |
 //! | `data` | data of writes on its way in, data of reads on its way out |
@@ -37,6 +37,7 @@ mod pdu;
 pub mod proto;
 mod reply;
 mod session;
+mod strays;
 mod targets;
 mod tasks;
 mod text;

@@ -19,16 +19,14 @@ pub(crate) struct Common {
     pub(crate) itt: u32,
     /// The number of the command. Not in Data-Out and SNACK.
     pub(crate) cmd_sn: u32,
-    /// The next number of a status that the initiator expects.
-    pub(crate) exp_stat_sn: u32,
 }
 
 /// A SCSI command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Command {
-    /// The initiator has room for data.
+    /// The initiator says that it has room for data (R).
     pub(crate) reads: bool,
-    /// The initiator has data.
+    /// The initiator says that it has data for the target (W).
     pub(crate) writes: bool,
     /// The order of the command among others.
     pub(crate) attribute: Attribute,
@@ -75,9 +73,9 @@ pub(crate) struct Login {
 pub(crate) struct DataOut {
     /// The tag of the R2T that asked for it.
     pub(crate) ttt: u32,
-    /// Its number in the sequence.
+    /// The number of the PDU in the sequence.
     pub(crate) data_sn: u32,
-    /// Where it belongs in the command's data.
+    /// Where the data belongs in that of the command.
     pub(crate) offset: u32,
 }
 
@@ -148,7 +146,6 @@ impl Pdu {
             lun: be64(head, 8),
             itt: be32(head, 16),
             cmd_sn: be32(head, 24),
-            exp_stat_sn: be32(head, 28),
         };
         let body = match opcode {
             SCSI_COMMAND => command(head, data, &common)?,
@@ -284,7 +281,6 @@ mod tests {
             lun: 0x0809_0a0b_0c0d_0e0f,
             itt: 0x1011_1213,
             cmd_sn: 0x1819_1a1b,
-            exp_stat_sn: 0x1c1d_1e1f,
         };
         assert_eq!(pdu.common, common);
         let Body::Command(command) = pdu.body else { panic!("{pdu:?}") };

@@ -85,9 +85,9 @@ impl Reply {
         self.bytes
     }
 
-    /// A SCSI response. Its data is the sense data.
-    pub(crate) fn scsi(itt: u32, status: Status, residual: Residual, data_sn: u32) -> Reply {
-        let reply = Reply::new(SCSI_RESPONSE, FINAL, itt).u8(3, status as u8).u32(36, data_sn);
+    /// A SCSI response. Its data is the sense data. `r2ts` were sent for the command.
+    pub(crate) fn scsi(itt: u32, status: Status, residual: Residual, r2ts: u32) -> Reply {
+        let reply = Reply::new(SCSI_RESPONSE, FINAL, itt).u8(3, status as u8).u32(36, r2ts);
         reply.residual(residual)
     }
 

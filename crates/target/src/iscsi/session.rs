@@ -10,7 +10,6 @@
 //! The session does not retry, order or cache anything, and does not wait for durability: a
 //! completion means durable (rule R7).
 
-use super::data::Credit;
 use super::digest;
 use super::full::Full;
 use super::login::{Login, Opening, Outcome, status};
@@ -24,7 +23,6 @@ use crate::scsi::{Device, Unit};
 use crate::{Action, Cleared};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
-use base::time::Duration;
 use base::{Limits, Time};
 use seam::{BlockError, Buf, BufPool};
 
@@ -59,10 +57,7 @@ pub struct Session {
     login_tag: u32,
     /// When the owner called `tick` first.
     since: Option<Time>,
-    login_time: Duration,
-    /// For the full feature phase.
-    credit: Credit,
-    text_max: usize,
+    limits: Limits,
 }
 
 impl Session {
@@ -76,9 +71,7 @@ impl Session {
             held: None,
             login_tag: NO_TAG,
             since: None,
-            login_time: limits.login_time,
-            credit: Credit::new(limits),
-            text_max: limits.login_text as usize,
+            limits: limits.clone(),
         }
     }
 
@@ -182,7 +175,7 @@ impl Session {
                 let mode = entry.params.mode();
                 turn.ask(Action::Reframe { mode: mode.number() });
                 turn.wire.mode = mode;
-                let full = Full::new(*entry, self.credit, self.text_max);
+                let full = Full::new(*entry, &self.limits);
                 self.phase = Phase::Full(Box::new(full));
             }
         }
@@ -255,7 +248,7 @@ impl Session {
     /// Lets time pass. Call it every few seconds.
     pub fn tick(&mut self, now: Time, pool: &BufPool, out: &mut Vec<Action>) {
         let since = *self.since.get_or_insert(now);
-        if matches!(self.phase, Phase::Login(_)) && now.since(since) >= self.login_time {
+        if matches!(self.phase, Phase::Login(_)) && now.since(since) >= self.limits.login_time {
             return self.close("has not logged in in time", pool, out);
         }
         self.full(pool, out, |full, turn| full.tick(now, turn));
@@ -283,6 +276,15 @@ impl Session {
         match &self.phase {
             Phase::Full(full) => full.tasks.len(),
             Phase::Login(_) => 0,
+        }
+    }
+
+    /// Returns the last tick before the command came that a request with this tag belongs to, if it
+    /// is known: the time of a command counts from there, however many requests it needs.
+    pub fn since(&self, tag: u64) -> Option<Time> {
+        match &self.phase {
+            Phase::Full(full) => full.tasks.since(tag as u32),
+            Phase::Login(_) => None,
         }
     }
 

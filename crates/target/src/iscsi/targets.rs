@@ -44,9 +44,12 @@ pub struct Nexus {
 /// Reason why a host can't log in here now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Closed {
+    /// This gateway has just started, and does not know the volumes yet. The host tries again.
+    NotReady,
     /// This gateway stops.
     Stopping,
-    /// There are too many sessions, or too little memory.
+    /// There are too many sessions, or too little memory. A host that takes the place of its own
+    /// session is let in nevertheless.
     Full,
     /// Another gateway serves this host.
     Elsewhere(SocketAddr),
@@ -54,6 +57,11 @@ pub enum Closed {
 
 /// Targets, hosts and sessions of a gateway.
 pub trait Targets {
+    /// Returns the portal group of this gateway. That of a gateway without a number is 1.
+    fn group(&self) -> u16 {
+        1
+    }
+
     /// Returns the target with this name if it is served here.
     fn find(&self, name: &str) -> Option<Target>;
 
@@ -68,6 +76,8 @@ pub trait Targets {
     fn admits(&self, initiator: &str, target: &str) -> bool;
 
     /// Returns what the initiator has to show, if it has to; for a discovery without a target.
+    /// Whether it has to does not depend on whether there is such a target: a stranger would learn
+    /// of it.
     fn credentials(&self, initiator: &str, target: Option<&str>) -> Option<Credentials<'_>>;
 
     /// Visits each session of this gateway that is logged in, this one excepted.

@@ -8,25 +8,27 @@
 use super::proto::NO_TAG;
 use crate::scsi::{Answer, Gather, Plan, Report, Transfer};
 use alloc::vec::Vec;
-use base::SECTOR;
+use base::time::Duration;
+use base::{SECTOR, Time};
 use seam::Buf;
 
 /// What a command does.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// It is over, and is answered when the initiator has sent all data that it may send unasked.
+    /// Nothing more. The answer is sent when the initiator has sent all data that it may send
+    /// unasked.
     Answer(Answer),
-    /// It reads.
+    /// Read a range.
     Read(Transfer),
-    /// It writes the data that comes.
+    /// Write the data that comes.
     Write(Transfer),
-    /// It compares the data that comes with that of the volume.
+    /// Compare the data that comes with that of the volume.
     Verify(Transfer),
-    /// It gathers its data in a buffer.
+    /// Gather the data in a buffer.
     Gather(Gather, Buf),
-    /// It executes requests one after another.
+    /// Execute requests one after another.
     Run(Plan),
-    /// It waits for the MDM: to change reservations, or to report them.
+    /// Wait for the MDM to change reservations, or to report them.
     Ask(Option<Report>),
 }
 
@@ -37,9 +39,9 @@ pub(crate) enum Flow {
     Unsolicited(u32),
     /// None.
     Idle,
-    /// None: it waits for a place to ask for more.
+    /// None: the command waits for a place to ask for more.
     Queued,
-    /// Data that it has asked for, up to this offset.
+    /// Data that the command has asked for, up to this offset.
     Burst(u32),
 }
 
@@ -50,11 +52,13 @@ pub(crate) struct Task {
     pub(crate) itt: u32,
     /// The logical unit number, as it was given.
     pub(crate) lun: u64,
-    /// Its number.
+    /// The number of the command.
     pub(crate) cmd_sn: u32,
-    /// It came beside the window.
+    /// The command came beside the window.
     pub(crate) immediate: bool,
-    /// What it does.
+    /// The last tick before it came; `None` until the first one.
+    pub(crate) since: Option<Time>,
+    /// What the command does.
     pub(crate) work: Work,
     /// What data may come.
     pub(crate) flow: Flow,
@@ -73,9 +77,9 @@ pub(crate) struct Task {
     /// The start of a sector whose end has not come, and its length.
     pub(crate) odd: Buf,
     pub(crate) odd_len: u32,
-    /// The answer, if a piece has failed.
-    pub(crate) failed: Option<Answer>,
-    /// It was aborted: it is not answered, and its requests are being withdrawn.
+    /// The lowest offset of a piece that has failed, and the answer.
+    pub(crate) failed: Option<(u32, Answer)>,
+    /// The command was aborted: it is not answered, and its requests are being withdrawn.
     pub(crate) aborted: bool,
 }
 
@@ -87,6 +91,7 @@ impl Task {
             lun,
             cmd_sn,
             immediate,
+            since: None,
             work,
             flow: Flow::Idle,
             came: 0,
@@ -111,8 +116,21 @@ impl Task {
         }
     }
 
+    /// Returns true if the command waits for its turn to ask for data, or to read.
+    fn waits(&self) -> bool {
+        let reads = matches!(self.work, Work::Read(_)) && self.owed == 0;
+        !self.aborted && (reads || self.flow == Flow::Queued)
+    }
+
+    /// Records that the piece at this offset has failed.
+    pub(crate) fn fail(&mut self, offset: u32, answer: Answer) {
+        if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
+            self.failed = Some((offset, answer));
+        }
+    }
+
     /// Returns how many bytes of the piece were asked for.
-    pub(crate) fn asked(&self, offset: u32, len: u32) -> u32 {
+    pub(crate) fn solicited(&self, offset: u32, len: u32) -> u32 {
         len.min((offset + len).saturating_sub(self.unasked))
     }
 }
@@ -134,6 +152,9 @@ pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Tasks {
     slots: Vec<(u16, Option<Task>)>,
+    /// The initiator's tag of each slot, to find a command: [`NO_TAG`] if there is none, or it is
+    /// aborted.
+    tags: Vec<u32>,
     free: Vec<u16>,
     /// Commands that came beside the window.
     immediate: usize,
@@ -142,7 +163,7 @@ pub(crate) struct Tasks {
 impl Tasks {
     /// Creates an empty table.
     pub(crate) fn new() -> Tasks {
-        Tasks { slots: Vec::new(), free: Vec::new(), immediate: 0 }
+        Tasks { slots: Vec::new(), tags: Vec::new(), free: Vec::new(), immediate: 0 }
     }
 
     /// Adds a command, and returns its handle. The caller limits their number.
@@ -150,9 +171,11 @@ impl Tasks {
         self.immediate += usize::from(task.immediate);
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
+            self.tags.push(NO_TAG);
             (self.slots.len() - 1) as u16
         });
         let slot = &mut self.slots[usize::from(index)];
+        self.tags[usize::from(index)] = task.itt;
         slot.1 = Some(task);
         let handle = u32::from(slot.0) << 16 | u32::from(index);
         debug_assert!(handle != NO_TAG, "fewer than 65,535 commands");
@@ -171,15 +194,25 @@ impl Tasks {
         self.get(handle)?;
         let slot = &mut self.slots[usize::from(handle as u16)];
         slot.0 = slot.0.wrapping_add(1);
+        self.tags[usize::from(handle as u16)] = NO_TAG;
         self.free.push(handle as u16);
         let task = slot.1.take();
         self.immediate -= usize::from(task.as_ref().is_some_and(|task| task.immediate));
         task
     }
 
+    /// Marks the command with this handle as aborted. Its tag may be used again.
+    pub(crate) fn abort(&mut self, handle: u32) -> Option<&mut Task> {
+        self.get(handle)?.aborted = true;
+        self.tags[usize::from(handle as u16)] = NO_TAG;
+        self.get(handle)
+    }
+
     /// Returns the handle of the command with this initiator's tag that is not aborted.
+    #[inline]
     pub(crate) fn find(&self, itt: u32) -> Option<u32> {
-        self.handles(|task| task.itt == itt && !task.aborted).next()
+        let index = self.tags.iter().position(|tag| *tag == itt && itt != NO_TAG)?;
+        Some(u32::from(self.slots[index].0) << 16 | index as u32)
     }
 
     /// Returns the handles of the commands for which `which` is true, in the order of the table.
@@ -188,6 +221,26 @@ impl Tasks {
             let handle = u32::from(*generation) << 16 | index as u32;
             task.as_ref().is_some_and(&which).then_some(handle)
         })
+    }
+
+    /// Returns the last tick before the command with this handle came, if it is known.
+    pub(crate) fn since(&self, handle: u32) -> Option<Time> {
+        let (generation, task) = self.slots.get(usize::from(handle as u16))?;
+        let task = task.as_ref().filter(|_| *generation == (handle >> 16) as u16)?;
+        task.since
+    }
+
+    /// Returns the handles of the commands that wait for their turn, and came `patience` ago.
+    pub(crate) fn late(&mut self, now: Time, patience: Duration) -> Vec<u32> {
+        let mut late = Vec::new();
+        for (index, (generation, task)) in self.slots.iter_mut().enumerate() {
+            let Some(task) = task else { continue };
+            let since = *task.since.get_or_insert(now);
+            if task.waits() && now.since(since) >= patience {
+                late.push(u32::from(*generation) << 16 | index as u32);
+            }
+        }
+        late
     }
 
     /// Returns the number of commands.
@@ -217,6 +270,8 @@ mod tests {
         assert_ne!(b, c);
         assert!(tasks.get(b).is_none());
         assert_eq!((tasks.len(), tasks.immediate(), tasks.find(2)), (2, 0, None));
+        assert!(tasks.abort(c).is_some_and(|task| task.aborted));
+        assert_eq!((tasks.len(), tasks.find(3), tasks.find(NO_TAG)), (2, None, None));
     }
 
     #[test]

@@ -45,11 +45,6 @@ impl Incoming {
         core::mem::take(&mut self.bytes)
     }
 
-    /// Takes a text back, to be read again.
-    pub(crate) fn put_back(&mut self, text: Vec<u8>) {
-        self.bytes = text;
-    }
-
     /// Begins another negotiation of at most `most` bytes.
     pub(crate) fn reset(&mut self, most: usize) {
         self.bytes.clear();

@@ -36,7 +36,7 @@ pub(crate) struct Wire {
 
 /// What to do with a request, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turned {
+pub(crate) enum Order {
     /// It is its turn.
     Take,
     /// It is not in the window, or was taken already.
@@ -75,15 +75,15 @@ impl Wire {
     }
 
     /// Takes the number of a request that is not immediate.
-    pub(crate) fn take(&mut self, cmd_sn: u32) -> Turned {
+    pub(crate) fn take(&mut self, cmd_sn: u32) -> Order {
         if !self.is_expected(cmd_sn) || self.skipped.contains(&cmd_sn) {
-            return Turned::Drop;
+            return Order::Drop;
         }
         if cmd_sn != self.next {
-            return Turned::Gap;
+            return Order::Gap;
         }
         self.advance();
-        Turned::Take
+        Order::Take
     }
 
     fn advance(&mut self) {
@@ -195,16 +195,16 @@ mod tests {
     fn commands_come_in_order_and_within_the_window() {
         let mut wire = Wire::new(4);
         wire.begin(u32::MAX - 1);
-        assert_eq!(wire.take(u32::MAX), Turned::Gap);
-        assert_eq!(wire.take(2), Turned::Drop, "beyond the window");
+        assert_eq!(wire.take(u32::MAX), Order::Gap);
+        assert_eq!(wire.take(2), Order::Drop, "beyond the window");
         for sn in [u32::MAX - 1, u32::MAX, 0, 1] {
-            assert_eq!(wire.take(sn), Turned::Take);
+            assert_eq!(wire.take(sn), Order::Take);
             wire.opened();
         }
-        assert_eq!(wire.take(2), Turned::Drop, "four are not answered");
-        assert_eq!(wire.take(1), Turned::Drop, "taken already");
+        assert_eq!(wire.take(2), Order::Drop, "four are not answered");
+        assert_eq!(wire.take(1), Order::Drop, "taken already");
         wire.ended();
-        assert_eq!(wire.take(2), Turned::Take);
+        assert_eq!(wire.take(2), Order::Take);
     }
 
     #[test]
@@ -213,11 +213,11 @@ mod tests {
         wire.begin(10);
         wire.skip(11);
         wire.skip(12);
-        assert_eq!(wire.take(11), Turned::Drop, "it was aborted");
-        assert_eq!(wire.take(10), Turned::Take);
-        assert_eq!(wire.take(13), Turned::Take);
+        assert_eq!(wire.take(11), Order::Drop, "it was aborted");
+        assert_eq!(wire.take(10), Order::Take);
+        assert_eq!(wire.take(13), Order::Take);
         wire.skip(14);
-        assert_eq!(wire.take(15), Turned::Take);
+        assert_eq!(wire.take(15), Order::Take);
         assert!(wire.skipped.is_empty());
     }
 }

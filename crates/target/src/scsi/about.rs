@@ -1,7 +1,7 @@
 //! Small commands that tell something of the unit or the target (SPC-4 6).
 
 use super::answer::Answer;
-use super::asked::Asked;
+use super::checked::Checked;
 use super::command::Cdb;
 use super::opcode::Name;
 use super::sense::Sense;
@@ -18,64 +18,71 @@ pub(super) fn is_harmless(name: Name, cdb: Cdb<'_>) -> bool {
     }
 }
 
-/// REQUEST SENSE: tells the oldest unit attention, which then counts as told.
-pub(super) fn request_sense(asked: &Asked<'_>) -> Step {
-    let sense = match asked.pending {
+/// Returns true if a REQUEST SENSE of a host with room for `reads` bytes gets the additional sense
+/// code and its qualifier.
+pub(super) fn tells_code(cdb: Cdb<'_>, reads: u32) -> bool {
+    let needs = if cdb.has(1, 0x01) { 4 } else { 14 };
+    u32::from(cdb.byte(4)).min(reads) >= needs
+}
+
+/// REQUEST SENSE: tells the oldest unit attention. With room for its code it counts as told.
+pub(super) fn request_sense(checked: &Checked<'_>) -> Step {
+    let sense = match checked.pending {
         Some(attention) => attention.sense(),
-        None if asked.exists => Sense::NONE,
+        None if checked.exists => Sense::NONE,
         None => Sense::NO_UNIT,
     };
-    let allocation = asked.cdb.byte(4).into();
-    if asked.cdb.has(1, 0x01) {
+    let allocation = checked.cdb.byte(4).into();
+    if checked.cdb.has(1, 0x01) {
         let (bytes, len) = sense.descriptor();
-        asked.data(&bytes[..len], allocation)
+        checked.data(&bytes[..len], allocation)
     } else {
-        asked.data(&sense.fixed(), allocation)
+        checked.data(&sense.fixed(), allocation)
     }
 }
 
 /// REPORT LUNS (6.33): LUN 0, and no well known ones.
-pub(super) fn report_luns(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let luns = match asked.cdb.byte(2) {
+pub(super) fn report_luns(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let luns = match checked.cdb.byte(2) {
         0x00 | 0x02 => 1,
         0x01 => 0,
         _ => return Err(Sense::cdb(2, 7).into()),
     };
-    let allocation = asked.cdb.be32(6) as usize;
+    let allocation = checked.cdb.be32(6) as usize;
     if allocation < 16 {
         return Err(Sense::cdb(6, 7).into());
     }
     let mut data = [0; 16];
     data[3] = 8 * luns;
-    Ok(asked.data(&data[..8 + 8 * usize::from(luns)], allocation))
+    Ok(checked.data(&data[..8 + 8 * usize::from(luns)], allocation))
 }
 
 /// READ DEFECT DATA 10, 12 (SBC-3 5.17, 5.18): empty lists, in the format that the host asks for.
-pub(super) fn read_defects(asked: &Asked<'_>) -> Step {
-    let ten = asked.cdb.len() == 10;
+pub(super) fn read_defects(checked: &Checked<'_>) -> Step {
+    let ten = checked.cdb.len() == 10;
     let (flags, allocation, len) = if ten {
-        (asked.cdb.byte(2), asked.cdb.number(7, 2) as usize, 4)
+        (checked.cdb.byte(2), checked.cdb.number(7, 2) as usize, 4)
     } else {
-        (asked.cdb.byte(1), asked.cdb.be32(6) as usize, 8)
+        (checked.cdb.byte(1), checked.cdb.be32(6) as usize, 8)
     };
     let mut data = [0; 8];
     data[1] = flags & 0x1f;
-    asked.data(&data[..len], allocation)
+    checked.data(&data[..len], allocation)
 }
 
 /// The states of a port group that there are: transitioning, standby, active/optimized.
 const STATES: u8 = 0x80 | 0x04 | 0x01;
 
 /// REPORT TARGET PORT GROUPS (6.37): the only port group of this gateway.
-pub(super) fn port_groups(asked: &Asked<'_>) -> Step {
-    let extended = asked.cdb.has(1, 0x20);
+pub(super) fn port_groups(checked: &Checked<'_>) -> Step {
+    let extended = checked.cdb.has(1, 0x20);
     let (mut data, mut len) = ([0; 20], 4);
     if extended {
         data[4] = 0x10;
         len += 4;
     }
-    let [high, low] = asked.unit.port.to_be_bytes();
-    let state = match asked.unit.path {
+    let [high, low] = checked.unit.port.to_be_bytes();
+    let state = match checked.unit.path {
         Path::Optimized => 0x0,
         Path::Standby => 0x2,
         Path::Transition => 0xf,
@@ -84,5 +91,5 @@ pub(super) fn port_groups(asked: &Asked<'_>) -> Step {
     data[len..len + 12].copy_from_slice(&[state, STATES, high, low, 0, 2, 0, 1, 0, 0, high, low]);
     len += 12;
     data[3] = (len - 4) as u8;
-    asked.data(&data[..len], asked.cdb.be32(6) as usize)
+    checked.data(&data[..len], checked.cdb.be32(6) as usize)
 }

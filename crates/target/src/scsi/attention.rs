@@ -4,9 +4,11 @@
 
 use super::sense::Sense;
 
+/// The number of kinds.
+const KINDS: usize = 11;
+
 /// One kind of unit attention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
 pub enum Attention {
     /// This nexus is new: power on, reset, or bus device reset occurred.
     NewNexus,
@@ -32,10 +34,26 @@ pub enum Attention {
     Inquiry,
 }
 
-/// The number of kinds.
-const KINDS: usize = Attention::Inquiry as usize + 1;
-
 impl Attention {
+    const ALL: [Attention; KINDS] = [
+        Attention::NewNexus,
+        Attention::Reset,
+        Attention::NexusLoss,
+        Attention::Mode,
+        Attention::ReservationsPreempted,
+        Attention::ReservationsReleased,
+        Attention::RegistrationsPreempted,
+        Attention::Path,
+        Attention::Capacity,
+        Attention::Cleared,
+        Attention::Inquiry,
+    ];
+
+    /// Returns the unit attention that this sense data tells.
+    pub(super) fn of(sense: &Sense) -> Option<Attention> {
+        Attention::ALL.into_iter().find(|attention| attention.sense() == *sense)
+    }
+
     /// Returns its sense data.
     pub fn sense(self) -> Sense {
         let (asc, ascq) = match self {
@@ -79,6 +97,20 @@ impl Attentions {
             self.waiting[self.len] = Some(attention);
             self.len += 1;
         }
+    }
+
+    /// Takes back one that was not told after all. It is the oldest again.
+    pub(super) fn put_back(&mut self, attention: Attention) {
+        if !self.waiting[..self.len].contains(&Some(attention)) {
+            self.waiting.rotate_right(1);
+            self.waiting[0] = Some(attention);
+            self.len += 1;
+        }
+    }
+
+    /// Returns the oldest.
+    pub(super) fn first(&self) -> Option<Attention> {
+        self.waiting[0]
     }
 
     /// Removes and returns the oldest.

@@ -4,7 +4,7 @@
 //! UNMAP frees nothing unless all its descriptors are valid.
 
 use super::answer::Answer;
-use super::asked::Asked;
+use super::checked::Checked;
 use super::command::{Blocks, Residual};
 use super::plan::Plan;
 use super::ranges::{self, Descriptor};
@@ -15,29 +15,29 @@ use base::{BLOCK, SECTOR};
 use seam::Buf;
 
 /// Returns the start of the range in bytes, if the unit has all of it.
-fn within(asked: &Asked<'_>, range: Blocks) -> Result<u64, Sense> {
+fn within(checked: &Checked<'_>, range: Blocks) -> Result<u64, Sense> {
     let end = range.lba.checked_add(range.count);
-    if end.is_none_or(|end| end > asked.unit.blocks()) {
+    if end.is_none_or(|end| end > checked.unit.blocks()) {
         return Err(Sense::OUT_OF_RANGE);
     }
-    Ok(range.lba * u64::from(asked.unit.format.block()))
+    Ok(range.lba * u64::from(checked.unit.format.block()))
 }
 
 /// Returns the range of a command in bytes, if the unit has all of it, and it is not longer than
 /// `most` bytes.
-fn range(asked: &Asked<'_>, most: u64) -> Result<(u64, u32), Sense> {
-    let range = asked.cdb.blocks();
-    let at = within(asked, range)?;
-    let len = range.count * u64::from(asked.unit.format.block());
+fn range(checked: &Checked<'_>, most: u64) -> Result<(u64, u32), Sense> {
+    let range = checked.cdb.blocks();
+    let at = within(checked, range)?;
+    let len = range.count * u64::from(checked.unit.format.block());
     if len > most {
-        return Err(Sense::cdb(asked.cdb.count_at(), 7));
+        return Err(Sense::cdb(checked.cdb.count_at(), 7));
     }
     Ok((at, len as u32))
 }
 
 /// Returns what moves of `len` bytes if the host announced fewer or more. `Err` ends the command.
 fn transfer(
-    asked: &Asked<'_>,
+    checked: &Checked<'_>,
     at: u64,
     len: u32,
     announced: u32,
@@ -48,13 +48,13 @@ fn transfer(
     if moves == 0 {
         return Err(Answer::good().with(residual));
     }
-    let block = asked.unit.format.block();
+    let block = checked.unit.format.block();
     Ok(Transfer { at, len: moves.next_multiple_of(SECTOR), moves, residual, block, writes })
 }
 
 /// Returns the transfer of a command that receives data: whole blocks of it.
-fn receive(asked: &Asked<'_>, at: u64, len: u32, writes: bool) -> Result<Transfer, Answer> {
-    let transfer = transfer(asked, at, len, asked.sends, writes)?;
+fn receive(checked: &Checked<'_>, at: u64, len: u32, writes: bool) -> Result<Transfer, Answer> {
+    let transfer = transfer(checked, at, len, checked.sends, writes)?;
     if !transfer.moves.is_multiple_of(transfer.block) {
         return Err(Answer::check(Sense::WRONG_LENGTH).with(transfer.residual));
     }
@@ -62,77 +62,77 @@ fn receive(asked: &Asked<'_>, at: u64, len: u32, writes: bool) -> Result<Transfe
 }
 
 /// READ 6, 10, 12, 16.
-pub(super) fn read(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let (at, len) = range(asked, u64::from(asked.unit.transfer))?;
-    Ok(Step::Read(transfer(asked, at, len, asked.reads, false)?))
+pub(super) fn read(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let (at, len) = range(checked, u64::from(checked.unit.transfer))?;
+    Ok(Step::Read(transfer(checked, at, len, checked.reads, false)?))
 }
 
 /// WRITE 6, 10, 12, 16, and WRITE AND VERIFY 10, 12, 16. What is written is read back and compared
 /// by nobody: the checksum that it got on arrival is checked whenever it is read, and by the
 /// scrubber.
-pub(super) fn write(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let (at, len) = range(asked, u64::from(asked.unit.transfer))?;
-    Ok(Step::Write(receive(asked, at, len, true)?))
+pub(super) fn write(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let (at, len) = range(checked, u64::from(checked.unit.transfer))?;
+    Ok(Step::Write(receive(checked, at, len, true)?))
 }
 
 /// VERIFY 10, 12, 16: compares with the host's data if BYTCHK is 1, else reads and checks.
-pub(super) fn verify(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let (at, len) = range(asked, u64::from(asked.unit.transfer))?;
-    if asked.cdb.has(1, 0x02) {
-        return Ok(Step::Verify(receive(asked, at, len, false)?));
+pub(super) fn verify(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let (at, len) = range(checked, u64::from(checked.unit.transfer))?;
+    if checked.cdb.has(1, 0x02) {
+        return Ok(Step::Verify(receive(checked, at, len, false)?));
     }
     if len == 0 {
-        return Ok(asked.good());
+        return Ok(checked.good());
     }
-    Ok(Step::Run(Plan::check(asked.unit, at, len)))
+    Ok(Step::Run(Plan::check(checked.unit, at, len)))
 }
 
 /// PRE-FETCH 10, 16 and SYNCHRONIZE CACHE 10, 16: there is no cache to fill, and everything that
 /// was answered is durable (rule R7).
-pub(super) fn nothing_to_do(asked: &Asked<'_>) -> Result<Step, Answer> {
-    within(asked, asked.cdb.blocks())?;
-    Ok(asked.good())
+pub(super) fn nothing_to_do(checked: &Checked<'_>) -> Result<Step, Answer> {
+    within(checked, checked.cdb.blocks())?;
+    Ok(checked.good())
 }
 
 /// WRITE SAME 10, 16.
-pub(super) fn write_same(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let cdb = asked.cdb;
-    let most = u64::from(asked.unit.same_max()) * u64::from(asked.unit.format.block());
-    let (at, len) = range(asked, most)?;
+pub(super) fn write_same(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let cdb = checked.cdb;
+    let most = u64::from(checked.unit.same_max()) * u64::from(checked.unit.format.block());
+    let (at, len) = range(checked, most)?;
     if len == 0 {
         return Err(Sense::cdb(cdb.count_at(), 7).into()); // WSNZ is 1.
     }
     let hole = cdb.has(1, 0x08);
     let no_data = cdb.len() == 16 && cdb.has(1, 0x01);
     if !no_data {
-        return asked.gather(asked.unit.format.block(), Then::WriteSame { at, len, hole });
+        return checked.gather(checked.unit.format.block(), Then::WriteSame { at, len, hole });
     }
-    if asked.sends != 0 {
-        return Err(Answer::check(Sense::WRONG_LENGTH).with(Residual::of(asked.sends, 0)));
+    if checked.sends != 0 {
+        return Err(Answer::check(Sense::WRONG_LENGTH).with(Residual::of(checked.sends, 0)));
     }
-    Ok(Step::Run(Plan::zero(asked.unit, at, len, hole)))
+    Ok(Step::Run(Plan::zero(checked.unit, at, len, hole)))
 }
 
 /// COMPARE AND WRITE: within one block of the store, so that it is one step there.
-pub(super) fn compare_write(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let range = Blocks { lba: asked.cdb.number(2, 8), count: asked.cdb.number(13, 1) };
-    let at = within(asked, range)?;
-    let len = range.count as u32 * asked.unit.format.block();
+pub(super) fn compare_write(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let range = Blocks { lba: checked.cdb.number(2, 8), count: checked.cdb.number(13, 1) };
+    let at = within(checked, range)?;
+    let len = range.count as u32 * checked.unit.format.block();
     if at % u64::from(BLOCK) + u64::from(len) > u64::from(BLOCK) {
         return Err(Sense::cdb(13, 7).into());
     }
     if len == 0 {
-        return Ok(asked.good());
+        return Ok(checked.good());
     }
-    asked.gather(2 * len, Then::CompareWrite { at, len })
+    checked.gather(2 * len, Then::CompareWrite { at, len })
 }
 
 /// UNMAP: asks for the parameter list. None at all is no error.
-pub(super) fn unmap_begin(asked: &Asked<'_>) -> Result<Step, Answer> {
-    match asked.cdb.number(7, 2) as u32 {
-        0 => Ok(asked.good()),
+pub(super) fn unmap_begin(checked: &Checked<'_>) -> Result<Step, Answer> {
+    match checked.cdb.number(7, 2) as u32 {
+        0 => Ok(checked.good()),
         len if (len as usize) < ranges::HEAD => Err(Sense::LIST_LENGTH.into()),
-        len => asked.gather(len, Then::Unmap),
+        len => checked.gather(len, Then::Unmap),
     }
 }
 

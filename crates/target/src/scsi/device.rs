@@ -5,8 +5,8 @@
 //! (5.13.1), write protection, and then what the command itself checks: range, limits, lengths.
 
 use super::answer::{Answer, Status};
-use super::asked::Asked;
 use super::attention::{Attention, Attentions};
+use super::checked::Checked;
 use super::command::{Attribute, Cdb, Command, Residual};
 use super::opcode::{self, Entry, Name, Needs};
 use super::plan::Plan;
@@ -50,6 +50,13 @@ impl Device {
         self.attentions.add(attention);
     }
 
+    /// Takes back the unit attention of an answer that is not sent: its command was aborted.
+    pub fn take_back(&mut self, answer: &Answer) {
+        if let Some(attention) = answer.sense.as_ref().and_then(Attention::of) {
+            self.attentions.put_back(attention);
+        }
+    }
+
     /// Takes the present properties of the volume, and adds a unit attention for each that changed.
     pub fn changed(&mut self, unit: Unit) {
         let before = core::mem::replace(&mut self.unit, unit);
@@ -84,7 +91,7 @@ impl Device {
     fn enter(&mut self, entry: &Entry, c: &Command<'_>, pool: &BufPool) -> Result<Step, Answer> {
         let told_anyway =
             matches!(entry.name, Name::Inquiry | Name::ReportLuns | Name::RequestSense);
-        let exists = matches!(c.lun, 0 | FLAT_0);
+        let exists = is_unit(c.lun);
         if !exists && !told_anyway {
             return Err(Sense::NO_UNIT.into());
         }
@@ -116,9 +123,13 @@ impl Device {
             return Err(Sense::WRITE_PROTECTED.into());
         }
         let tells = exists && entry.name == Name::RequestSense;
-        let pending = if tells { self.attentions.take() } else { None };
+        let pending = match tells {
+            true if about::tells_code(cdb, c.reads) => self.attentions.take(),
+            true => self.attentions.first(),
+            false => None,
+        };
         let (reads, sends, unit) = (c.reads, c.sends, &self.unit);
-        handle(entry.name, &Asked { cdb, reads, sends, unit, exists, pending, pool })
+        handle(entry.name, &Checked { cdb, reads, sends, unit, exists, pending, pool })
     }
 
     /// Continues with the data of [`Step::Gather`].
@@ -158,36 +169,41 @@ impl Device {
     }
 }
 
-/// LUN 0 by the flat method of addressing (SAM-5 4.7.7.3).
+/// Returns true for the number of the only logical unit: 0, by the peripheral or the flat method of
+/// addressing (SAM-5 4.7.7).
+pub(crate) fn is_unit(lun: u64) -> bool {
+    matches!(lun, 0 | FLAT_0)
+}
+
 const FLAT_0: u64 = 0x4000 << 48;
 
 /// Hands a command on.
-fn handle(name: Name, asked: &Asked<'_>) -> Result<Step, Answer> {
+fn handle(name: Name, checked: &Checked<'_>) -> Result<Step, Answer> {
     match name {
         // Everything is durable when it is answered (rule R7), nothing can be ejected, and there
         // is nothing to test.
         Name::TestUnitReady | Name::StartStop | Name::SendDiagnostic | Name::PreventAllow => {
-            Ok(asked.good())
+            Ok(checked.good())
         }
-        Name::Inquiry => inquiry::inquiry(asked),
-        Name::RequestSense => Ok(about::request_sense(asked)),
-        Name::Read => data::read(asked),
-        Name::Write | Name::WriteVerify => data::write(asked),
-        Name::Verify => data::verify(asked),
-        Name::Prefetch | Name::Synchronize => data::nothing_to_do(asked),
-        Name::WriteSame => data::write_same(asked),
-        Name::CompareWrite => data::compare_write(asked),
-        Name::Unmap => data::unmap_begin(asked),
-        Name::ModeSense => mode::sense(asked),
-        Name::ModeSelect => mode::select_begin(asked),
-        Name::ReadCapacity => Ok(capacity::read_capacity(asked)),
-        Name::LbaStatus => capacity::lba_status(asked),
-        Name::ReadDefects => Ok(about::read_defects(asked)),
-        Name::ReportLuns => about::report_luns(asked),
-        Name::PortGroups => Ok(about::port_groups(asked)),
-        Name::SupportedOpcodes => supported::opcodes(asked),
-        Name::SupportedTasks => supported::tasks(asked),
-        Name::PersistIn => persist::persist_in(asked),
-        Name::PersistOut => persist::persist_out(asked),
+        Name::Inquiry => inquiry::inquiry(checked),
+        Name::RequestSense => Ok(about::request_sense(checked)),
+        Name::Read => data::read(checked),
+        Name::Write | Name::WriteVerify => data::write(checked),
+        Name::Verify => data::verify(checked),
+        Name::Prefetch | Name::Synchronize => data::nothing_to_do(checked),
+        Name::WriteSame => data::write_same(checked),
+        Name::CompareWrite => data::compare_write(checked),
+        Name::Unmap => data::unmap_begin(checked),
+        Name::ModeSense => mode::sense(checked),
+        Name::ModeSelect => mode::select_begin(checked),
+        Name::ReadCapacity => Ok(capacity::read_capacity(checked)),
+        Name::LbaStatus => capacity::lba_status(checked),
+        Name::ReadDefects => Ok(about::read_defects(checked)),
+        Name::ReportLuns => about::report_luns(checked),
+        Name::PortGroups => Ok(about::port_groups(checked)),
+        Name::SupportedOpcodes => supported::opcodes(checked),
+        Name::SupportedTasks => supported::tasks(checked),
+        Name::PersistIn => persist::persist_in(checked),
+        Name::PersistOut => persist::persist_out(checked),
     }
 }

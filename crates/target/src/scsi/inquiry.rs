@@ -1,7 +1,7 @@
 //! INQUIRY (SPC-4 6.6): standard data, and the pages of vital product data (SPC-4 7.8, SBC-3 6.6).
 
 use super::answer::Answer;
-use super::asked::Asked;
+use super::checked::Checked;
 use super::ranges;
 use super::sense::Sense;
 use super::step::Step;
@@ -17,16 +17,16 @@ const VENDOR: &[u8; 8] = b"GABION  ";
 const STANDARD: usize = 96;
 
 /// Handles INQUIRY. A unit that does not exist is told by the peripheral qualifier.
-pub(super) fn inquiry(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let (page, allocation) = (asked.cdb.byte(2), asked.cdb.number(3, 2) as usize);
-    if !asked.cdb.has(1, 0x01) {
+pub(super) fn inquiry(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let (page, allocation) = (checked.cdb.byte(2), checked.cdb.number(3, 2) as usize);
+    if !checked.cdb.has(1, 0x01) {
         if page != 0 {
             return Err(Sense::cdb(2, 7).into());
         }
-        return Ok(asked.data(&standard(asked.exists), allocation));
+        return Ok(checked.data(&standard(checked.exists), allocation));
     }
-    match vital(asked.unit, page) {
-        Some(data) if asked.exists => Ok(asked.data(&data, allocation)),
+    match vital(checked.unit, page) {
+        Some(data) if checked.exists => Ok(checked.data(&data, allocation)),
         _ => Err(Sense::cdb(2, 7).into()),
     }
 }

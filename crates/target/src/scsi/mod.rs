@@ -13,7 +13,7 @@
 //! | `step`, `answer` | what a session does for a command, and its end |
 //! | `plan` | block requests that one command needs one after another |
 //! | `unit` | what a host is told of a volume |
-//! | `device`, `asked` | what stands in a command's way, and what its handler gets |
+//! | `device`, `checked` | what stands in a command's way, and what its handler gets |
 //! | `opcode` | the table of commands |
 //! | `sense`, `attention`, `failure` | sense data, unit attentions, and the table of outcomes |
 //! | `data`, `ranges` | commands that move, change or compare data, and lists of ranges |
@@ -26,9 +26,9 @@
 
 mod about;
 mod answer;
-mod asked;
 mod attention;
 mod capacity;
+mod checked;
 mod command;
 mod data;
 mod device;
@@ -48,6 +48,7 @@ pub use answer::{Answer, Status};
 pub use attention::Attention;
 pub use command::{Attribute, Command, Residual};
 pub use device::Device;
+pub(crate) use device::is_unit;
 pub use failure::Failure;
 pub use plan::{Op, Plan, Request};
 pub use sense::Sense;

@@ -2,7 +2,7 @@
 //! MODE SELECT accepts what is so already.
 
 use super::answer::Answer;
-use super::asked::Asked;
+use super::checked::Checked;
 use super::sense::Sense;
 use super::step::{Step, Then};
 use super::unit::Unit;
@@ -20,8 +20,8 @@ static PAGES: [&[u8]; 3] = [
 const ALL: u8 = 0x3f;
 
 /// MODE SENSE 6, 10.
-pub(super) fn sense(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let cdb = asked.cdb;
+pub(super) fn sense(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let cdb = checked.cdb;
     let ten = cdb.len() == 10;
     let (control, page, subpage) = (cdb.byte(2) >> 6, cdb.byte(2) & 0x3f, cdb.byte(3));
     if control == 3 {
@@ -36,7 +36,7 @@ pub(super) fn sense(asked: &Asked<'_>) -> Result<Step, Answer> {
     let changeable = control == 1;
     let mut data = Vec::from([0; 8]);
     if !cdb.has(1, 0x08) {
-        data.extend_from_slice(&descriptor(asked.unit, ten && cdb.has(1, 0x10)));
+        data.extend_from_slice(&descriptor(checked.unit, ten && cdb.has(1, 0x10)));
     }
     let descriptor = data.len() - 8;
     for bytes in PAGES.iter().filter(|p| page == ALL || p[0] == page) {
@@ -44,7 +44,7 @@ pub(super) fn sense(asked: &Asked<'_>) -> Result<Step, Answer> {
         data.extend_from_slice(head);
         data.extend(body.iter().map(|value| if changeable { 0 } else { *value }));
     }
-    let specific = u8::from(asked.unit.read_only) << 7 | 0x10; // WP, DPOFUA
+    let specific = u8::from(checked.unit.read_only) << 7 | 0x10; // WP, DPOFUA
     let allocation = if ten {
         let len = (data.len() - 2) as u16;
         data[..2].copy_from_slice(&len.to_be_bytes());
@@ -58,7 +58,7 @@ pub(super) fn sense(asked: &Asked<'_>) -> Result<Step, Answer> {
         data[..4].copy_from_slice(&[len, 0, specific, descriptor as u8]);
         cdb.byte(4).into()
     };
-    Ok(asked.data(&data, allocation))
+    Ok(checked.data(&data, allocation))
 }
 
 /// Returns the block descriptor, short or long.
@@ -72,15 +72,15 @@ fn descriptor(unit: &Unit, long: bool) -> Vec<u8> {
 }
 
 /// MODE SELECT 6, 10: asks for the parameter list.
-pub(super) fn select_begin(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let ten = asked.cdb.len() == 10;
-    if !asked.cdb.has(1, 0x10) {
+pub(super) fn select_begin(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let ten = checked.cdb.len() == 10;
+    if !checked.cdb.has(1, 0x10) {
         return Err(Sense::cdb(1, 4).into());
     }
-    let len = if ten { asked.cdb.number(7, 2) } else { asked.cdb.number(4, 1) };
+    let len = if ten { checked.cdb.number(7, 2) } else { checked.cdb.number(4, 1) };
     match len as u32 {
-        0 => Ok(asked.good()),
-        len => asked.gather(len, Then::ModeSelect { ten }),
+        0 => Ok(checked.good()),
+        len => checked.gather(len, Then::ModeSelect { ten }),
     }
 }
 

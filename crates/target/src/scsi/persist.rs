@@ -2,7 +2,7 @@
 //! decides what a change does; it keeps the table.
 
 use super::answer::Answer;
-use super::asked::Asked;
+use super::checked::Checked;
 use super::sense::Sense;
 use super::step::{Report, Step, Then, What};
 use crate::ident;
@@ -17,23 +17,23 @@ const LIST: u32 = 24;
 const CAPABILITIES: [u8; 8] = [0, 8, 0x05, 0x81, 0xea, 0x01, 0, 0];
 
 /// PERSISTENT RESERVE IN.
-pub(super) fn persist_in(asked: &Asked<'_>) -> Result<Step, Answer> {
-    let allocation = asked.cdb.number(7, 2) as u32;
-    let what = match asked.cdb.byte(1) & 0x1f {
+pub(super) fn persist_in(checked: &Checked<'_>) -> Result<Step, Answer> {
+    let allocation = checked.cdb.number(7, 2) as u32;
+    let what = match checked.cdb.byte(1) & 0x1f {
         0x00 => What::Keys,
         0x01 => What::Reservation,
-        0x02 => return Ok(asked.data(&CAPABILITIES, allocation as usize)),
+        0x02 => return Ok(checked.data(&CAPABILITIES, allocation as usize)),
         _ => What::FullStatus,
     };
-    Ok(Step::Report(Report { what, allocation, room: asked.reads }))
+    Ok(Step::Report(Report { what, allocation, room: checked.reads }))
 }
 
 /// PERSISTENT RESERVE OUT: asks for the parameter list.
-pub(super) fn persist_out(asked: &Asked<'_>) -> Result<Step, Answer> {
+pub(super) fn persist_out(checked: &Checked<'_>) -> Result<Step, Answer> {
     let (action, scope, kind) = (
-        asked.cdb.byte(1) & 0x1f,
-        asked.cdb.byte(2) >> 4,
-        Kind::from_scsi(asked.cdb.byte(2) & 0x0f),
+        checked.cdb.byte(1) & 0x1f,
+        checked.cdb.byte(2) >> 4,
+        Kind::from_scsi(checked.cdb.byte(2) & 0x0f),
     );
     if matches!(action, RESERVE | RELEASE | PREEMPT | PREEMPT_AND_ABORT) {
         if scope != 0 {
@@ -43,11 +43,11 @@ pub(super) fn persist_out(asked: &Asked<'_>) -> Result<Step, Answer> {
             return Err(Sense::cdb(2, 3).into());
         }
     }
-    let len = asked.cdb.be32(5);
+    let len = checked.cdb.be32(5);
     if len != LIST {
         return Err(Sense::LIST_LENGTH.into());
     }
-    asked.gather(len, Then::PersistOut { action, kind })
+    checked.gather(len, Then::PersistOut { action, kind })
 }
 
 const RESERVE: u8 = 0x01;

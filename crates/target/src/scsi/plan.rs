@@ -37,11 +37,11 @@ pub struct Request {
 pub struct Plan {
     /// Bytes of a logical block.
     block: u32,
-    work: Work,
+    rest: Rest,
 }
 
 #[derive(Clone, Debug)]
-enum Work {
+enum Rest {
     /// Make one range zero.
     Zero { at: u64, len: u32, hole: bool },
     /// Write copies of one buffer of whole blocks.
@@ -58,19 +58,19 @@ enum Work {
 
 impl Plan {
     pub(super) fn zero(unit: &Unit, at: u64, len: u32, hole: bool) -> Plan {
-        Plan { block: unit.format.block(), work: Work::Zero { at, len, hole } }
+        Plan { block: unit.format.block(), rest: Rest::Zero { at, len, hole } }
     }
 
     pub(super) fn check(unit: &Unit, at: u64, len: u32) -> Plan {
-        Plan { block: unit.format.block(), work: Work::Check { at, left: len } }
+        Plan { block: unit.format.block(), rest: Rest::Check { at, left: len } }
     }
 
     pub(super) fn compare_write(unit: &Unit, at: u64, len: u32, body: Buf) -> Plan {
-        Plan { block: unit.format.block(), work: Work::CompareWrite { at, len, body } }
+        Plan { block: unit.format.block(), rest: Rest::CompareWrite { at, len, body } }
     }
 
     pub(super) fn status(unit: &Unit, at: u64, len: u32, allocation: u32, room: u32) -> Plan {
-        Plan { block: unit.format.block(), work: Work::Status { at, len, allocation, room } }
+        Plan { block: unit.format.block(), rest: Rest::Status { at, len, allocation, room } }
     }
 
     /// Fills a range with copies of one block. A block of zeros becomes a hole if `hole` is set.
@@ -87,35 +87,35 @@ impl Plan {
         }
         let mut copies = pool.alloc(len.min(PIECE) as usize);
         copies.as_mut().chunks_exact_mut(block.len()).for_each(|copy| copy.copy_from_slice(block));
-        Plan { block: unit.format.block(), work: Work::Fill { at, left: len, copies } }
+        Plan { block: unit.format.block(), rest: Rest::Fill { at, left: len, copies } }
     }
 
     /// Frees the ranges of a list that was checked; `None` if all of them are empty.
     pub(super) fn unmap(unit: &Unit, list: Buf) -> Option<Plan> {
         let (index, next) = full(&list, 0)?;
-        Some(Plan { block: unit.format.block(), work: Work::Unmap { list, index, next } })
+        Some(Plan { block: unit.format.block(), rest: Rest::Unmap { list, index, next } })
     }
 
     /// Returns the request that is due.
     pub fn request(&self) -> Request {
-        let (kind, at, len, body) = match &self.work {
-            Work::Zero { at, len, hole } => {
+        let (kind, at, len, body) = match &self.rest {
+            Rest::Zero { at, len, hole } => {
                 (BlockKind::Zero { hole: *hole }, *at, *len, Buf::EMPTY)
             }
-            Work::Fill { at, left, copies } => {
+            Rest::Fill { at, left, copies } => {
                 let len = (*left).min(copies.len() as u32);
                 (BlockKind::Write, *at, len, copies.slice(0..len as usize))
             }
-            Work::Unmap { next, .. } => {
+            Rest::Unmap { next, .. } => {
                 let at = next.lba * u64::from(self.block);
                 (BlockKind::Zero { hole: true }, at, next.count * self.block, Buf::EMPTY)
             }
-            Work::CompareWrite { at, len, body } => {
+            Rest::CompareWrite { at, len, body } => {
                 let (at, len, body) = (*at, *len, body.clone());
                 return Request { op: Op::CompareWrite, at, len, body };
             }
-            Work::Check { at, left } => (BlockKind::Read, *at, (*left).min(PIECE), Buf::EMPTY),
-            Work::Status { at, len, .. } => (BlockKind::Extents, *at, *len, Buf::EMPTY),
+            Rest::Check { at, left } => (BlockKind::Read, *at, (*left).min(PIECE), Buf::EMPTY),
+            Rest::Status { at, len, .. } => (BlockKind::Extents, *at, *len, Buf::EMPTY),
         };
         Request { op: Op::Block(kind), at, len, body }
     }
@@ -128,24 +128,24 @@ impl Plan {
             Ok(data) => data,
             Err(failure) => return Some(self.failed(failure, request.at)),
         };
-        match &mut self.work {
-            Work::Zero { .. } | Work::CompareWrite { .. } => Some(Answer::good()),
-            Work::Check { .. } if data.len() != request.len as usize => {
+        match &mut self.rest {
+            Rest::Zero { .. } | Rest::CompareWrite { .. } => Some(Answer::good()),
+            Rest::Check { .. } if data.len() != request.len as usize => {
                 Some(self.failed(BlockError::Media.into(), request.at))
             }
-            Work::Fill { at, left, .. } | Work::Check { at, left } => {
+            Rest::Fill { at, left, .. } | Rest::Check { at, left } => {
                 *at += u64::from(request.len);
                 *left -= request.len;
                 (*left == 0).then(Answer::good)
             }
-            Work::Unmap { list, index, next } => match full(list, *index + 1) {
+            Rest::Unmap { list, index, next } => match full(list, *index + 1) {
                 Some((i, descriptor)) => {
                     (*index, *next) = (i, descriptor);
                     None
                 }
                 None => Some(Answer::good()),
             },
-            Work::Status { at, len, allocation, room } => {
+            Rest::Status { at, len, allocation, room } => {
                 let (allocation, room) = (*allocation, *room);
                 let told = ranges::status(&data, *at, *len, self.block, allocation);
                 Some(match told {
@@ -157,7 +157,7 @@ impl Plan {
     }
 
     fn failed(&self, failure: Failure, at: u64) -> Answer {
-        let writes = !matches!(self.work, Work::Check { .. } | Work::Status { .. });
+        let writes = !matches!(self.rest, Rest::Check { .. } | Rest::Status { .. });
         failure.answer(writes, at / u64::from(self.block))
     }
 }

@@ -69,9 +69,6 @@ impl Sense {
     pub const REGISTRATIONS_FULL: Sense = Sense::new(5, 0x55, 0x04);
     /// DATA PROTECT, write protected.
     pub const WRITE_PROTECTED: Sense = Sense::new(7, 0x27, 0x00);
-    /// DATA PROTECT, space allocation failed write protect: the pool is full and the volume says
-    /// that its writes are to fail then.
-    pub const NO_SPACE: Sense = Sense::new(7, 0x27, 0x07);
     /// ABORTED COMMAND, invalid message error: a task attribute that this device does not know.
     pub const ATTRIBUTE: Sense = Sense::new(0xb, 0x49, 0x00);
     /// MISCOMPARE, miscompare during verify operation.

@@ -17,7 +17,7 @@ pub struct Transfer {
     /// Bytes that move on the wire. Equal to `len`, except for a read of a host with less room
     /// than whole sectors.
     pub moves: u32,
-    /// The residual of the answer, whatever its status.
+    /// The residual of the answer, unless nothing moves to the host.
     pub residual: Residual,
     /// Bytes of a logical block.
     pub block: u32,
@@ -31,10 +31,17 @@ impl Transfer {
         Answer::good().with(self.residual)
     }
 
-    /// Returns the answer when the piece at `offset` of the transfer has failed.
+    /// Returns the answer when the piece at `offset` of the transfer has failed. Of several, the
+    /// one with the lowest offset counts: hosts take what lies before it as moved.
     pub fn failed(&self, failure: Failure, offset: u32) -> Answer {
         let block = (self.at + u64::from(offset)) / u64::from(self.block);
         failure.answer(self.writes, block).with(self.residual)
+    }
+
+    /// Returns the answer when the range could not be read: nothing of it moves to the host.
+    pub fn unread(&self, failure: Failure) -> Answer {
+        let beyond = if let Residual::Under(rest) = self.residual { rest } else { 0 };
+        self.failed(failure, 0).with(Residual::of(self.moves + beyond, 0))
     }
 
     /// Compares a piece at `offset` that the host has `sent` with what the volume has there, for
@@ -100,9 +107,8 @@ pub(super) enum What {
 pub enum Step {
     /// Send this; the command is over. If the host sends data for it nevertheless, drop the data.
     Answer(Answer),
-    /// Read the range, send its first `moves` bytes, then answer with [`Transfer::done`], or at
-    /// the first failure with [`Transfer::failed`]. Pieces may be read in any order, but are sent
-    /// in the order of the range.
+    /// Read the range, send its first `moves` bytes, then answer with [`Transfer::done`]. If it
+    /// can't be read, answer with [`Transfer::unread`].
     Read(Transfer),
     /// Receive `moves` bytes, write them piece by piece as they come, then answer with
     /// [`Transfer::done`], or with [`Transfer::failed`]. Further data of the host is dropped.

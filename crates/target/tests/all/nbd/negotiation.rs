@@ -1,6 +1,6 @@
 //! Greeting and option haggling, byte by byte.
 
-use crate::rig::*;
+use super::rig::*;
 use base::{Limits, VolumeId};
 use seam::FrameError;
 use target::nbd::OPTION_MAX;

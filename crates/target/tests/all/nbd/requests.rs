@@ -1,6 +1,6 @@
 //! Every kind of request: the resulting block request, and its reply, byte by byte.
 
-use crate::rig::*;
+use super::rig::*;
 use base::{Limits, VolumeId};
 use seam::{BlockError, BlockKind};
 use target::nbd::proto::*;

@@ -8,9 +8,9 @@ use super::step::{Gather, Step, Then};
 use super::unit::Unit;
 use seam::BufPool;
 
-/// A checked command.
+/// A command that has passed the checks of the device.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Checked<'a> {
     pub(super) cdb: Cdb<'a>,
     pub(super) reads: u32,
     pub(super) sends: u32,
@@ -22,15 +22,16 @@ pub(super) struct Asked<'a> {
     pub(super) pool: &'a BufPool,
 }
 
-impl Asked<'_> {
+impl Checked<'_> {
     /// Answers with data: cut to the allocation length, then to what the host has room for.
     pub(super) fn data(&self, data: &[u8], allocation: usize) -> Step {
         Step::Answer(Answer::copy(data, allocation, self.reads, self.pool))
     }
 
-    /// Answers `Good` without data to a command that may announce some nevertheless.
+    /// Answers `Good` without data to a command that may announce some nevertheless, in either
+    /// direction.
     pub(super) fn good(&self) -> Step {
-        Step::Answer(Answer::good().with(Residual::of(self.sends, 0)))
+        Step::Answer(Answer::good().with(Residual::of(self.sends.max(self.reads), 0)))
     }
 
     /// Asks for a parameter list of `len` bytes, which the host must have announced exactly. The

@@ -1,6 +1,6 @@
 //! Every CDB beside the field tables of SPC-4 6 and SBC-3 5, written down a second time.
 
-use crate::rig::*;
+use super::rig::*;
 use target::scsi::*;
 
 /// A field: byte, highest bit, width in bits.

@@ -1,6 +1,6 @@
 //! Sense data: its two formats, and the table of outcomes.
 
-use crate::rig::*;
+use super::rig::*;
 use seam::BlockError;
 use target::scsi::*;
 
@@ -48,7 +48,7 @@ fn outcomes_are_called_as_the_table_says() {
         assert_eq!(block(BlockError::TooBig), check(5, 0x24, 0, None));
         assert_eq!(block(BlockError::ReadOnly), check(7, 0x27, 0, None));
         assert_eq!(block(BlockError::NoSuchVolume), check(5, 0x25, 0, None));
-        assert_eq!(block(BlockError::Full), check(2, 4, 0x14, None));
+        assert_eq!(block(BlockError::Full), check(2, 0x04, 0x14, None));
         assert_eq!(block(BlockError::Superseded), check(2, 0x04, 0x0b, None));
         assert_eq!(block(BlockError::TimedOut), check(2, 0x04, 0x01, None));
         assert_eq!(block(BlockError::Busy), (Status::TaskSetFull, None));

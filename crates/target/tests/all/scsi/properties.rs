@@ -1,6 +1,6 @@
 //! Properties for any bytes: no panic, no request outside the volume, and every answer fits.
 
-use crate::rig::*;
+use super::rig::*;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use seam::BlockError;

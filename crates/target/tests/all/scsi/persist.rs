@@ -1,7 +1,7 @@
 //! PERSISTENT RESERVE IN and OUT between two hosts. Where libiscsi's `iscsi-test-cu` looks at the
 //! same thing, its test is named.
 
-use crate::rig::*;
+use super::rig::*;
 use target::reserve::Kind;
 use target::scsi::*;
 

@@ -1,9 +1,10 @@
 //! An initiator on one side and an owner on the other: feeds bytes through the framer into a
 //! session, executes its actions on a volume in memory, and records what it sends and asks for.
 
-use crate::initiator::*;
+use super::initiator::*;
 use base::{ClusterId, Limits, VolumeId};
 use seam::{BlockError, BlockKind, BlockRequest, BufPool, FrameError, Framer, Framing};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use target::iscsi::{
     Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Target, Targets,
@@ -26,6 +27,8 @@ pub(crate) struct Hosts {
     pub chap: Option<Credentials<'static>>,
     pub sessions: Vec<Nexus>,
     pub closed: Option<Closed>,
+    /// How often a target was named or looked for.
+    pub visits: Cell<usize>,
 }
 
 impl Hosts {
@@ -43,12 +46,24 @@ impl Hosts {
             compare_write: false,
             reservations: true,
         };
-        Hosts { unit, others: Vec::new(), chap: None, sessions: Vec::new(), closed: None }
+        Hosts {
+            unit,
+            others: Vec::new(),
+            chap: None,
+            sessions: Vec::new(),
+            closed: None,
+            visits: Cell::new(0),
+        }
     }
 }
 
 impl Targets for Hosts {
+    fn group(&self) -> u16 {
+        self.unit.port
+    }
+
     fn find(&self, name: &str) -> Option<Target> {
+        self.visits.set(self.visits.get() + 1);
         (name == NAME).then(|| Target { unit: self.unit.clone(), alias: "vol".into() })
     }
 
@@ -58,6 +73,7 @@ impl Targets for Hosts {
         }
         visit(NAME);
         self.others.iter().for_each(|name| visit(name));
+        self.visits.set(self.visits.get() + 1 + self.others.len());
     }
 
     fn portals(&self, _: &str, visit: &mut dyn FnMut(Portal)) {

@@ -1,7 +1,7 @@
 //! Logins: what an initiator offers, and what it gets.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::time::Duration;
 use base::{Limits, Time, VolumeId};
 use target::iscsi::{Closed, Credentials, Nexus};
@@ -62,9 +62,9 @@ fn a_normal_login_names_group_and_alias_and_our_segment() {
     let pairs: Vec<_> = pairs.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
     let expected = [
         ("TargetPortalGroupTag", "3"),
-        ("TargetAlias", "vol"),
         ("FirstBurstLength", "1024"),
         ("MaxRecvDataSegmentLength", "262144"),
+        ("TargetAlias", "vol"),
     ];
     assert_eq!(pairs, expected);
     // The handle, the next command and the window.
@@ -174,6 +174,7 @@ fn stages_and_ids_do_not_change_in_a_login() {
 fn reasons_of_the_owner_come_last() {
     for (closed, expected) in [
         (Closed::Stopping, 0x0301),
+        (Closed::NotReady, 0x0301),
         (Closed::Full, 0x0302),
         (Closed::Elsewhere("10.0.0.2:3260".parse().unwrap()), 0x0101),
     ] {
@@ -314,4 +315,54 @@ fn who_does_not_know_the_secret_stays_out_and_harms_nobody() {
     rig.send(Request::login(0x83, &[]));
     assert_eq!(rig.answer().bhs[1], 0);
     assert!(rig.session.nexus().is_none());
+}
+
+#[test]
+fn before_the_proof_nobody_learns_of_volumes() {
+    let other = ("TargetName", "iqn.2026-11.io.github.gabion:1.8");
+    let answers = [T, other].map(|target| {
+        let mut rig = rig();
+        rig.serves = false;
+        rig.hosts.chap = Some(CHAP);
+        let mut bytes = Vec::new();
+        for pairs in [&[I, target, ("AuthMethod", "CHAP")][..], &[("CHAP_A", "5")]] {
+            rig.send(Request::login(0x81, pairs));
+            assert_eq!(rig.told(), [], "the MDM is not asked for a stranger");
+            let answer = rig.answer();
+            assert_eq!(answer.value("TargetAlias"), None);
+            bytes.push((answer.bhs, answer.data));
+        }
+        assert_eq!(rig.hosts.visits.get(), 0);
+        rig.send(Request::login(0x81, &[("CHAP_N", "u"), ("CHAP_R", RIGHT)]));
+        assert_eq!((rig.told(), rig.answers()), (vec![Told::Refresh], vec![]));
+        rig.call(|session, hosts, pool, out| session.refreshed(hosts, pool, out));
+        let answer = rig.answer();
+        let found = target == T;
+        assert_eq!(answer.login_status(), if found { 0 } else { 0x0203 });
+        assert_eq!(answer.value("TargetAlias").is_some(), found);
+        bytes
+    });
+    assert_eq!(answers[0], answers[1], "whether there is such a target");
+}
+
+#[test]
+fn a_host_that_comes_back_is_let_in_though_there_is_no_memory() {
+    let mut rig = rig();
+    rig.hosts.closed = Some(Closed::Full);
+    rig.hosts.sessions = vec![other(13)];
+    assert_eq!(status(&mut rig, Request::login(0x87, &[I, T])), 0);
+    assert_eq!(rig.told(), [Told::Reinstate(13)]);
+}
+
+#[test]
+fn a_gateway_that_does_not_know_the_volumes_has_its_hosts_try_again() {
+    // Hosts give up after "not found", and forget what a discovery does not list.
+    for request in [
+        Request::login(0x87, &[I, ("TargetName", "iqn.2026-11.io.github.gabion:1.8")]),
+        Request::login(0x87, &[I, ("SessionType", "Discovery")]),
+    ] {
+        let mut rig = rig();
+        rig.hosts.closed = Some(Closed::NotReady);
+        assert_eq!(status(&mut rig, request), 0x0301);
+    }
 }

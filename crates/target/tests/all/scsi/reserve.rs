@@ -1,6 +1,6 @@
 //! The table of reservations beside a naive model, and its invariants.
 
-use crate::rig::cases;
+use super::rig::cases;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Requests in flight: limits, order, and all ways to end.
 
-use crate::rig::*;
+use super::rig::*;
 use base::Limits;
 use seam::BlockError;
 use target::nbd::proto::*;

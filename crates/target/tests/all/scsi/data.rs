@@ -1,7 +1,7 @@
 //! Commands that move, compare or change data. Where libiscsi's `iscsi-test-cu` looks at the same
 //! thing, its test is named.
 
-use crate::rig::*;
+use super::rig::*;
 use target::scsi::*;
 
 const OPCODES: [(u8, u8, u8, u8); 3] =

@@ -1,7 +1,7 @@
 //! What stands in a command's way, and in which order: units, attentions, paths, reservations,
 //! write protection.
 
-use crate::rig::*;
+use super::rig::*;
 use target::reserve::Access;
 use target::scsi::*;
 
@@ -243,4 +243,18 @@ fn attributes_are_left_to_the_transport() {
         let command = Command { lun: 0, cdb: &READY, attribute, reads: 0, sends: 0 };
         assert_eq!(rig.command(0, &command, &[]).sense, sense);
     }
+}
+
+#[test]
+fn request_sense_tells_an_attention_only_with_room_for_its_code() {
+    let mut rig = Rig::fresh(unit(Format::Native512));
+    for (flags, allocation, room) in [(0, 0, 0), (0, 13, 64), (0, 252, 13), (1, 3, 64)] {
+        let told = rig.read(&[3, flags, 0, 0, allocation, 0], room);
+        assert!(told.is_good() && told.data.len() <= 13, "{told:?}");
+    }
+    assert_eq!(rig.read(&[3, 0, 0, 0, 14, 0], 252).data[12], 0x29);
+    assert!(rig.read(&READY, 0).is_good());
+    rig.hosts[0].1.attention(Attention::Reset);
+    assert_eq!(rig.read(&[3, 1, 0, 0, 4, 0], 252).data, [0x72, 6, 0x29, 3]);
+    assert!(rig.read(&READY, 0).is_good());
 }

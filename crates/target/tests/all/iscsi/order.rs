@@ -1,7 +1,7 @@
 //! What ends a connection, what is rejected, and what is dropped.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::Limits;
 
 const NOBODY: u32 = 0xffff_ffff;
@@ -194,4 +194,36 @@ fn answers_have_numbers_in_order() {
         next = Some(sn + 1);
         assert_eq!((answer.u32(28), answer.u32(32)), (rig.cmd_sn, rig.cmd_sn + 127));
     }
+}
+
+#[test]
+fn the_tag_of_an_open_command_is_not_used_again() {
+    let mut rig = full();
+    rig.serves = false;
+    rig.ask(Request::command(1, 0xc0, 512, &read10(0, 1)));
+    rig.ask(Request::command(1, 0xc0, 512, &read10(0, 1)));
+    assert!(rig.is_out());
+}
+
+#[test]
+fn only_data_of_commands_that_ended_early_is_dropped() {
+    let aborted = || {
+        let mut rig = full();
+        let sn = rig.cmd_sn;
+        rig.ask(Request::command(5, 0x20, 1024, &write10(0, 2)).data(&[1; 512]));
+        rig.told();
+        rig.ask(Request::management(9, 1, 5, sn));
+        assert_eq!(rig.answer().bhs[2], 0);
+        rig.send(Request::data_out(5, NOBODY, 0, 512, true, &[1; 512]));
+        assert!(rig.answers().is_empty() && !rig.session.is_closed());
+        rig
+    };
+    let mut rig = aborted();
+    rig.send(Request::data_out(6, NOBODY, 0, 512, true, &[1; 512]));
+    assert!(rig.is_out(), "of a command that never was");
+    let mut rig = aborted();
+    rig.ask(Request::command(5, 0x80, 0, &[0; 16]));
+    assert_eq!(rig.answer().status(), (0, None));
+    rig.send(Request::data_out(5, NOBODY, 0, 512, true, &[1; 512]));
+    assert!(rig.is_out(), "the tag belongs to a newer command");
 }

@@ -140,8 +140,10 @@ impl Rig {
                 }
                 Step::Read(transfer) => {
                     break self.moves(transfer, |rig, at, len, _| {
-                        let bytes = rig.execute(Op::Block(BlockKind::Read), at, len, Buf::EMPTY)?;
-                        data.get_or_insert_with(Vec::new).extend_from_slice(&bytes);
+                        match rig.execute(Op::Block(BlockKind::Read), at, len, Buf::EMPTY) {
+                            Ok(bytes) => data.get_or_insert_with(Vec::new).extend(&bytes[..]),
+                            Err(failure) => return Ok(Some(transfer.unread(failure))),
+                        }
                         Ok(None)
                     });
                 }

@@ -1,6 +1,6 @@
 //! Identifiers: fixed vectors, and reading back. The vectors never change: hosts remember them.
 
-use crate::rig::{CLUSTER, VOLUME, cases, hex};
+use super::rig::{CLUSTER, VOLUME, cases, hex};
 use base::{ClusterId, VolumeId};
 use proptest::prelude::*;
 use target::ident::*;

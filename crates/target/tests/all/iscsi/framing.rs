@@ -1,6 +1,6 @@
 //! The framer, over every cut of a stream.
 
-use crate::initiator::*;
+use super::initiator::*;
 use base::Limits;
 use seam::{FrameError, Framer, Framing};
 use target::iscsi::{IscsiFramer, Mode};

@@ -1,7 +1,7 @@
 //! Requests in text, and signs of life.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::time::Duration;
 use base::{Limits, Time};
 
@@ -136,4 +136,27 @@ fn a_silent_initiator_is_asked_and_then_closed() {
     assert!(!rig.session.is_closed());
     tick(&mut rig, 219);
     assert!(rig.is_out());
+}
+
+#[test]
+fn a_text_lists_targets_once() {
+    let mut rig = discovering();
+    rig.hosts.others = (0..300).map(|i| format!("iqn.2026-11.io.github.gabion:{i}")).collect();
+    for (which, most) in [("All", 301), (NAME, 1), ("iqn.other", 1)] {
+        rig.hosts.visits.set(0);
+        let all = vec![("SendTargets", which); 100];
+        rig.ask(Request::text(5, NOBODY, &all));
+        assert!(rig.hosts.visits.get() <= most, "{which}: {}", rig.hosts.visits.get());
+        let mut text = Vec::new();
+        loop {
+            let part = rig.answer();
+            text.extend(&part.data);
+            if part.bhs[1] & 0x80 != 0 {
+                break;
+            }
+            rig.ask(Request::text(5, part.u32(20), &[]));
+        }
+        let rejected = pairs(&text).iter().filter(|pair| pair.1 == "Reject").count();
+        assert_eq!(rejected, 99);
+    }
 }

@@ -1,7 +1,7 @@
 //! Properties for any initiator: no panic, bounded memory, one answer per command.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::Limits;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -169,6 +169,46 @@ proptest! {
         prop_assert_eq!(rig.pool.used(), 0);
     }
 
+    /// Whatever fails of a write, and in whatever order: the piece with the lowest offset decides,
+    /// so everything before the block that the sense data names is written.
+    #[test]
+    fn what_lies_before_the_named_block_is_written(
+        fails in vec(prop_oneof![
+            3 => Just(None),
+            1 => Just(Some((BlockError::Media, (2, Some((3, 0x0c, 0)))))),
+            1 => Just(Some((BlockError::Lost, (2, Some((3, 0x0c, 2)))))),
+            1 => Just(Some((BlockError::TimedOut, (2, Some((2, 0x04, 1)))))),
+            1 => Just(Some((BlockError::Full, (2, Some((2, 0x04, 0x14)))))),
+            1 => Just(Some((BlockError::Busy, (0x28, None)))),
+        ], 8),
+        order in vec(any::<Index>(), 8),
+    ) {
+        let mut rig = Rig::full(&Limits::SHIPPED, &[]);
+        rig.serves = false;
+        let data = [7; 8 * 512];
+        rig.ask(Request::command(5, 0x20, 4096, &write10(0, 8)).data(&data[..512]));
+        for i in 1..8 {
+            let part = &data[i * 512..][..512];
+            rig.send(Request::data_out(5, NOBODY, i as u32 - 1, i as u32 * 512, i == 7, part));
+        }
+        for index in order {
+            let at = index.index(rig.asked.len());
+            match fails[rig.asked[at].1.at as usize / 512] {
+                Some((error, _)) => rig.fail(at, error),
+                None => rig.serve(at),
+            }
+        }
+        let answer = rig.answer();
+        let lowest = fails.iter().position(Option::is_some);
+        let expected = lowest.map_or((0, None), |at| fails[at].unwrap().1);
+        prop_assert_eq!(answer.status(), expected);
+        if !answer.data.is_empty() && answer.data[2] & 0x80 != 0 {
+            let block = u32::from_be_bytes(answer.data[5..9].try_into().unwrap()) as usize;
+            prop_assert_eq!(Some(block), lowest);
+            prop_assert_eq!(&rig.disk[..block * 512], &data[..block * 512]);
+        }
+    }
+
     /// For any commands of an honest initiator, any order of completions, aborts and withdrawals:
     /// a command has one answer, or was aborted and has none, and what is written arrives.
     #[test]
@@ -270,7 +310,10 @@ impl Host {
                     assert_eq!((answer.status(), answer.residual()), ((0, None), 0));
                     self.written.push((start, data));
                 }
-                0x22 => assert_eq!(answer.bhs[2], 0),
+                0x22 => {
+                    assert_eq!(answer.bhs[2], 0);
+                    self.asking.retain(|r2t| self.open.contains_key(&r2t.itt()));
+                }
                 _ => panic!("{answer:?}"),
             }
         }

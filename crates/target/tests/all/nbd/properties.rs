@@ -1,6 +1,6 @@
 //! Properties for any client: no panic, no dependence on how bytes arrive, one reply per request.
 
-use crate::rig::*;
+use super::rig::*;
 use base::Limits;
 use proptest::collection::vec;
 use proptest::prelude::*;

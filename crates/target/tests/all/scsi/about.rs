@@ -1,6 +1,6 @@
 //! Commands that tell something: bytes as the specifications have them.
 
-use crate::rig::*;
+use super::rig::*;
 use target::scsi::*;
 
 /// Returns a page of vital product data.

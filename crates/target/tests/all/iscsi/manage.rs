@@ -1,7 +1,7 @@
 //! Task management, logout, and how a session ends.
 
-use crate::initiator::*;
-use crate::rig::*;
+use super::initiator::*;
+use super::rig::*;
 use base::time::Duration;
 use base::{Limits, Time};
 use seam::BlockError;
@@ -292,5 +292,50 @@ fn reservations_are_the_matter_of_the_mdm() {
         rig.call(|session, _, pool, out| session.asked(tag, asked, pool, out));
         let answer = rig.answer();
         assert_eq!(answer.status().0, if matches!(asked, Asked::Nobody) { 8 } else { 0 });
+    }
+}
+
+#[test]
+fn task_management_that_does_not_fit_is_refused_at_once() {
+    let mut rig = full();
+    read(&mut rig, 5);
+    for itt in 20..28 {
+        rig.ask(Request::management(itt, 2, NOBODY, 0));
+    }
+    let tag = withdrawn(&mut rig);
+    assert_eq!(rig.answers(), []);
+    rig.ask(Request::management(30, 2, NOBODY, 0));
+    let answer = rig.answer();
+    assert_eq!((response(&answer), answer.itt()), (255, 30));
+    rig.withdraw(tag);
+    let tags: Vec<u32> = rig.answers().iter().map(Pdu::itt).collect();
+    assert_eq!(tags, (20..28).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_second_logout_is_rejected() {
+    let mut rig = full();
+    read(&mut rig, 5);
+    rig.ask(Request::new(0x06, 0x80, 8));
+    let tag = withdrawn(&mut rig);
+    rig.ask(Request::new(0x06, 0x80, 9));
+    let answer = rig.answer();
+    assert_eq!((answer.opcode(), answer.bhs[2]), (0x3f, 4));
+    rig.withdraw(tag);
+    let answer = rig.answer();
+    assert_eq!((answer.opcode(), answer.itt()), (0x26, 8));
+}
+
+#[test]
+fn an_aborted_command_has_not_told_its_unit_attention() {
+    let mut rig = Rig::new(&Limits::SHIPPED);
+    rig.log_in(&[]);
+    let sn = rig.cmd_sn;
+    rig.ask(Request::command(5, 0x20, 1024, &write10(0, 2)).data(&[1; 512]));
+    rig.ask(Request::management(9, 1, 5, sn));
+    assert_eq!(response(&rig.answer()), 0);
+    for expected in [(2, Some((6, 0x29, 0))), (0, None)] {
+        rig.ask(Request::command(6, 0x80, 0, &[0; 16]));
+        assert_eq!(rig.answer().status(), expected);
     }
 }

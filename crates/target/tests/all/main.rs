@@ -1,0 +1,5 @@
+//! Tests of the sessions and of the SCSI command set from the outside.
+
+mod iscsi;
+mod nbd;
+mod scsi;
