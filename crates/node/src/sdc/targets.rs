@@ -66,6 +66,15 @@ fn take_from(
     taken
 }
 
+/// The time limit of a session's requests.
+#[derive(Clone, Copy)]
+struct Patience {
+    /// How long a request may take; zero: for as long as it takes.
+    within: Duration,
+    /// True if the time of its command counts, which may have begun earlier.
+    of_command: bool,
+}
+
 /// The session of one link.
 #[derive(Debug)]
 enum Session {
@@ -262,18 +271,23 @@ impl Sdc {
         now: Time,
         (link, tag): (LinkId, u64),
         request: BlockRequest,
-        within: Duration,
+        patience: Patience,
         out: &Effects,
     ) {
+        let within = patience.within;
+        let since = match self.targets.sessions.get(&link).filter(|_| patience.of_command) {
+            Some(Session::Iscsi(iscsi)) => iscsi.session.since(tag).unwrap_or(now),
+            _ => now,
+        };
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
-            return queue.push_back(Waiting { link, tag, request, since: now, within });
+            return queue.push_back(Waiting { link, tag, request, since, within });
         }
         let origin = Origin::Target { link, tag };
         self.client(now, out, |client, turn| {
-            client.request_of((now, within), origin, request, turn);
+            client.request_of((since, within), origin, request, turn);
         });
     }
 
@@ -403,6 +417,7 @@ impl Sdc {
         out: &mut Effects,
         call: impl FnOnce(&mut Session, &iscsi::View<'_>, &mut Effects, &mut Vec<Action>),
     ) {
+        let ready = self.is_ready();
         let targets = &mut self.targets;
         let Some(session) = targets.sessions.get_mut(&link) else { return };
         let mut actions = core::mem::take(&mut targets.spare);
@@ -410,13 +425,14 @@ impl Sdc {
             map: &self.map,
             chap: self.config.chap.as_ref(),
             limits: &self.config.limits,
+            ready,
             hosts: &targets.iscsi,
             link,
             at: session.at(),
         };
         let (flying, bytes) = (targets.nbd.begin(session), iscsi::Hosts::begin(session));
         call(session, &view, out, &mut actions);
-        let within = session.patience(&self.config.limits);
+        let patience = session.patience(&self.config.limits);
         targets.nbd.end(session, flying);
         targets.iscsi.end(session, bytes);
         let attached = match session {
@@ -430,7 +446,7 @@ impl Sdc {
         if let Some(volume) = attached {
             self.target_attached(now, link, volume, out);
         }
-        self.target_execute(now, (link, within), actions, out);
+        self.target_execute(now, (link, patience), actions, out);
     }
 
     /// Carries out the actions of a session whose requests have this time limit. Calls of sessions
@@ -438,7 +454,7 @@ impl Sdc {
     fn target_execute(
         &mut self,
         now: Time,
-        (link, within): (LinkId, Duration),
+        (link, patience): (LinkId, Patience),
         mut actions: Vec<Action>,
         out: &mut Effects,
     ) {
@@ -446,7 +462,7 @@ impl Sdc {
             match action {
                 Action::Send { head, body } => out.send(link, head, body),
                 Action::Request { tag, request } => {
-                    self.target_request(now, (link, tag), request, within, out);
+                    self.target_request(now, (link, tag), request, patience, out);
                 }
                 Action::Refresh => {
                     self.targets.refreshing.push(link);
@@ -479,12 +495,16 @@ impl Sdc {
 }
 
 impl Session {
-    /// Returns the time limit of its requests; zero: none.
-    fn patience(&self, limits: &Limits) -> Duration {
+    /// Returns the time limit of its requests.
+    fn patience(&self, limits: &Limits) -> Patience {
+        let own = limits.answer_within;
+        let target = limits.target_patience;
         match self {
-            Session::Iscsi(_) if limits.answer_within.is_zero() => limits.target_patience,
-            Session::Iscsi(_) => limits.target_patience.min(limits.answer_within),
-            Session::Nbd(_) => limits.answer_within,
+            Session::Iscsi(_) => {
+                let within = if own.is_zero() { target } else { target.min(own) };
+                Patience { within, of_command: true }
+            }
+            Session::Nbd(_) => Patience { within: own, of_command: false },
         }
     }
 

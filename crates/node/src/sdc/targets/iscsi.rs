@@ -144,6 +144,8 @@ pub(super) struct View<'a> {
     pub(super) map: &'a MapView,
     pub(super) chap: Option<&'a Chap>,
     pub(super) limits: &'a Limits,
+    /// True if the map is there, and knows this client.
+    pub(super) ready: bool,
     pub(super) hosts: &'a Hosts,
     pub(super) link: LinkId,
     /// The address of ours that it came to.
@@ -211,6 +213,9 @@ impl Targets for View<'_> {
     }
 
     fn closed(&self, _: &str, _: Option<&str>) -> Option<Closed> {
+        if !self.ready {
+            return Some(Closed::NotReady);
+        }
         (self.hosts.bytes >= BYTES).then_some(Closed::Full)
     }
 }
