@@ -66,7 +66,8 @@ fn a_volume_that_grows_is_told_with_the_next_command() {
     let mut host = Host::attached(&mut c, 1);
     c.pass(ms(200));
     c.change(|map| map.volumes[0] = volume(VOLUME, "data", u64::from(UNITS) << 21));
-    c.pass(ms(10));
+    c.sdc.refresh();
+    c.pass(ms(500));
     let capacity: [u8; 10] = [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     host.command(&mut c, 2, &capacity, 8, &[]);
     assert_eq!(host.answer(&mut c).result(), Err((6, 0x2a, 9)));
