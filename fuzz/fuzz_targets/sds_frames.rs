@@ -65,6 +65,7 @@ impl Rig {
                             link: LinkId(self.links),
                             port: Port::Ours,
                             dial: Some(dial),
+                            at: None,
                         }
                     }
                     Effect::Read { op, len, .. } => {
@@ -208,7 +209,8 @@ fuzz_target!(|steps: Vec<Step>| {
             }
             Step::Hello { sdc, id, incarnation, session } => {
                 rig.links += 1;
-                rig.on(Event::LinkUp { link: LinkId(rig.links), port: Port::Ours, dial: None });
+                let (link, port) = (LinkId(rig.links), Port::Ours);
+                rig.on(Event::LinkUp { link, port, dial: None, at: None });
                 let role = if sdc { Role::Sdc } else { Role::Sds };
                 let hello = Hello {
                     role: role as i32,
