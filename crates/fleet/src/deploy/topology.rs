@@ -552,7 +552,8 @@ mod tests {
         wrong("name = \"node2\"", "name = \"node 2\"", "no name for a host");
         wrong("devices = [\"block:/dev/sdb\"]", "devices = []", "two hosts");
         wrong("sdc = \"127.0.0.1:10809\"", "", "serve the volumes");
-        wrong("mdm = \"tie-breaker\"", "iscsi = \"127.0.0.1:3260\"", "no `sdc`");
+        let tie_breaker = "mdm = \"tie-breaker\"";
+        wrong(tie_breaker, &format!("{tie_breaker}\niscsi = \"127.0.0.1:3260\""), "no `sdc`");
         wrong("/var/lib/gabion/disk0", "disk0", "slash");
     }
 }
