@@ -31,6 +31,7 @@ pub use spaces::Spaces;
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::Write;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 /// Waits until `condition` returns a value; `what` names the condition in the error message.
@@ -81,10 +82,13 @@ pub const fn secs(n: u64) -> Duration {
 /// One MiB.
 pub const MIB: u64 = 1 << 20;
 
-/// Returns a port that is not in use, below those that the kernel uses for outgoing connections.
+/// Returns a port that is not in use, below those that the kernel uses for outgoing connections. No
+/// two tests of this process get the same one.
 pub fn free_port() -> Result<u16> {
-    (9000..10_000u16)
-        .rev()
+    static NEXT: AtomicU16 = AtomicU16::new(9999);
+    let next = || NEXT.fetch_sub(1, Ordering::Relaxed);
+    std::iter::repeat_with(next)
+        .take_while(|port| *port >= 9000)
         .find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .context("a free port")
 }

@@ -80,7 +80,7 @@ fn initiators_see_sizes_and_identifiers() {
         let inquiry = tool("iscsi-inq", [&uri])?.ok()?;
         ensure!(inquiry.contains("GABION"), "{inquiry}");
         let target = uri.split('/').nth(3).context("a target")?;
-        let page = tool("iscsi-inq", ["-e", "1", "-c", "0x83", &uri])?.ok()?;
+        let page = tool("iscsi-inq", ["-e", "1", "-c", "131", &uri])?.ok()?;
         ensure!(page.contains(&format!("{target},L,0x0000000000000000")), "{page}");
         let listed = tool("iscsi-ls", [&format!("iscsi://{}", portal.at)])?.ok()?;
         ensure!(listed.matches("Target:").count() == 2, "{listed}");
@@ -143,10 +143,11 @@ fn a_volume_is_seen_alike_over_iscsi_and_nbd_and_ends_when_it_is_unmapped() {
         fs::write(&input, &content)?;
         let compare = ["compare", "-f", "raw", "-F", "raw", path(&input), &uri];
         tool("qemu-img", compare)?.ok()?;
-        portal.cluster.say("volume unmap vol1")?.ok()?;
+        portal.cluster.say("volume map vol1 --sdc sdc --only")?.ok()?;
+        portal.cluster.say("volume unmap vol1 --sdc sdc")?.ok()?;
         let gone = tool("iscsi-readcapacity16", ["-s", &uri])?;
         ensure!(gone.code != 0, "an unmapped volume was served: {}", gone.stdout);
-        portal.cluster.say("volume map vol1")?.ok()?;
+        portal.cluster.say("volume map vol1 --sdc sdc")?.ok()?;
         tool("qemu-img", compare)?.ok()?;
         Ok(())
     });
