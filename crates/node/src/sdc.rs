@@ -251,16 +251,18 @@ impl Sdc {
     /// place are passed on even without any action: an operation that was already answered as timed
     /// out frees its place without one.
     fn run(&mut self, now: Time, out: &mut Effects) {
-        self.targets_call(now, out);
-        self.targets_admit(now, out);
+        if self.targets.has_work() {
+            self.targets_work(now, out);
+        }
         while !self.actions.is_empty() || self.targets.has_calls() {
             let mut batch = core::mem::replace(&mut self.actions, core::mem::take(&mut self.spare));
             for action in batch.drain(..) {
                 self.execute(now, action, out);
             }
             self.spare = batch;
-            self.targets_call(now, out);
-            self.targets_admit(now, out);
+            if self.targets.has_work() {
+                self.targets_work(now, out);
+            }
         }
     }
 

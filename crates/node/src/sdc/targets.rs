@@ -175,6 +175,18 @@ impl Sessions {
         !self.calls.is_empty()
     }
 
+    /// Returns true if [`Sdc::targets_work`] has something to do.
+    #[inline]
+    pub(super) fn has_work(&self) -> bool {
+        self.has_calls() || self.has_crowd()
+    }
+
+    /// Returns true while requests wait for a place.
+    #[inline]
+    fn has_crowd(&self) -> bool {
+        self.crowded.iter().any(|queue| !queue.is_empty())
+    }
+
     /// Returns the time at which [`Sdc::targets_tick`] has something to do.
     pub(super) fn wake_at(&self) -> Option<Time> {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
@@ -292,23 +304,23 @@ impl Sdc {
         });
     }
 
-    /// Calls the sessions that are to be called.
-    pub(super) fn targets_call(&mut self, now: Time, out: &mut Effects) {
+    /// Calls the sessions that are to be called, and passes on requests that wait for a place.
+    pub(super) fn targets_work(&mut self, now: Time, out: &mut Effects) {
         while let Some((link, call)) = self.targets.calls.pop_front() {
             self.target_session(now, link, out, |session, _, out, actions| match session {
                 Session::Iscsi(iscsi) => call.make(&mut iscsi.session, now, out.pool(), actions),
                 Session::Nbd(_) => {}
             });
         }
+        if self.targets.has_crowd() {
+            self.targets_admit(now, out);
+        }
     }
 
     /// Passes on requests that have waited for a place. Requests made under a permission that has
     /// ended are refused: an order that takes a permission away is a fence, even if the permission
     /// is given again before this client hears of it.
-    pub(super) fn targets_admit(&mut self, now: Time, out: &mut Effects) {
-        if self.targets.crowded.iter().all(VecDeque::is_empty) {
-            return;
-        }
+    fn targets_admit(&mut self, now: Time, out: &mut Effects) {
         if self.targets.review && !mutant::on(Mutant::KeepPermission) {
             self.targets_refuse(now, out);
         }
@@ -451,7 +463,7 @@ impl Sdc {
     }
 
     /// Carries out the actions of a session whose requests have this time limit. Calls of sessions
-    /// that follow from them are left to [`Sdc::targets_call`].
+    /// that follow from them are left to [`Sdc::targets_work`].
     fn target_execute(
         &mut self,
         now: Time,
