@@ -9,15 +9,21 @@
 //! (`crates/target/tests/all/iscsi` does that).
 #![no_main]
 
+mod cut;
+
 use base::time::Duration;
 use base::{ClusterId, Limits, Time, VolumeId};
+use cut::cut;
 use libfuzzer_sys::fuzz_target;
-use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer, Framing};
+use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer};
 use target::iscsi::{
     Asked, Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Target, Targets,
 };
 use target::scsi::{Format, Path, Unit};
 use target::{Action, Cleared};
+
+/// Longest body of a frame.
+const LONGEST: usize = 16 << 10;
 
 const SIZE: u64 = 16 << 20;
 
@@ -183,34 +189,6 @@ impl Owner {
     }
 }
 
-/// Returns the next frame's lengths. Feeds the framer ever more bytes: its answer must not depend
-/// on how many.
-fn cut(framer: &mut IscsiFramer, stream: &[u8], piece: usize) -> Option<(usize, usize)> {
-    let whole = framer.clone().frame(stream);
-    let mut there = 0;
-    loop {
-        match framer.frame(&stream[..there]) {
-            Ok(Framing::Need(n)) => {
-                assert!(n > there && n <= 128);
-                if there == stream.len() {
-                    assert!(matches!(whole, Ok(Framing::Need(_))));
-                    return None;
-                }
-                there = (there + piece).min(stream.len());
-            }
-            Ok(Framing::Frame { head, body }) => {
-                assert_eq!(whole, Ok(Framing::Frame { head, body }));
-                assert!(head <= there && (1..=128).contains(&head) && body <= 16 << 10);
-                return Some((head, body));
-            }
-            Err(why) => {
-                assert_eq!(whole, Err(why));
-                return None;
-            }
-        }
-    }
-}
-
 /// Logs in.
 fn enter(owner: &mut Owner, discovery: bool) {
     let text: &[u8] = if discovery {
@@ -259,7 +237,7 @@ fuzz_target!(|input: &[u8]| {
             continue;
         }
         let piece = 1 + (control & 63) as usize;
-        let Some((head, body)) = cut(&mut owner.framer, stream, piece) else { break };
+        let Some((head, body)) = cut(&mut owner.framer, stream, piece, LONGEST) else { break };
         if head + body > stream.len() {
             break; // The initiator left within a frame.
         }

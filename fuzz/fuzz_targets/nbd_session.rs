@@ -9,11 +9,17 @@
 //! (`crates/target/tests/all/nbd` does that).
 #![no_main]
 
+mod cut;
+
 use base::{Limits, VolumeId};
+use cut::cut;
 use libfuzzer_sys::fuzz_target;
-use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer, Framing};
+use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use target::Action;
 use target::nbd::{Export, Exports, NbdFramer, Session};
+
+/// Longest body of a frame.
+const LONGEST: usize = 1 << 20;
 
 struct Volumes(u8);
 
@@ -111,34 +117,6 @@ impl Owner {
     }
 }
 
-/// Returns the next frame's lengths. Feeds the framer ever more bytes: its answer must not depend
-/// on how many.
-fn cut(framer: &mut NbdFramer, stream: &[u8], piece: usize) -> Option<(usize, usize)> {
-    let whole = framer.clone().frame(stream);
-    let mut there = 0;
-    loop {
-        match framer.frame(&stream[..there]) {
-            Ok(Framing::Need(n)) => {
-                assert!(n > there && n <= 128);
-                if there == stream.len() {
-                    assert!(matches!(whole, Ok(Framing::Need(_))));
-                    return None;
-                }
-                there = (there + piece).min(stream.len());
-            }
-            Ok(Framing::Frame { head, body }) => {
-                assert_eq!(whole, Ok(Framing::Frame { head, body }));
-                assert!(head <= there && (1..=128).contains(&head) && body <= 1 << 20);
-                return Some((head, body));
-            }
-            Err(why) => {
-                assert_eq!(whole, Err(why));
-                return None;
-            }
-        }
-    }
-}
-
 /// Brings the session to transmission, using all options of the negotiation.
 fn enter(owner: &mut Owner, framer: &mut NbdFramer, structured: bool) {
     let option = |number: u8, data: &[u8]| {
@@ -151,7 +129,7 @@ fn enter(owner: &mut Owner, framer: &mut NbdFramer, structured: bool) {
         stream.extend(option(10, b"\0\0\0\x01a\0\0\0\x01\0\0\0\x0fbase:allocation"));
     }
     stream.extend(option(7, b"\0\0\0\x01a\0\0"));
-    while let Some((head, body)) = cut(framer, &stream, 128) {
+    while let Some((head, body)) = cut(framer, &stream, 128, LONGEST) {
         let frame: Vec<u8> = stream.drain(..head + body).collect();
         owner.frame(&frame[..head], &frame[head..]);
         if owner.wants_refresh {
@@ -197,7 +175,7 @@ fuzz_target!(|input: &[u8]| {
             }
             _ => {
                 let piece = 1 + (control & 63) as usize;
-                let Some((head, body)) = cut(&mut framer, stream, piece) else { break };
+                let Some((head, body)) = cut(&mut framer, stream, piece, LONGEST) else { break };
                 if head + body > stream.len() {
                     break; // The client left within a frame.
                 }

@@ -357,10 +357,8 @@ impl Report {
                 build: s.build.as_ref().map(Build::from),
             })
             .collect();
-        let mut volumes: Vec<Volume> = {
-            let cluster = ClusterId(info.cluster);
-            info.volumes.iter().map(|v| volume(v, cluster, &sdc)).collect()
-        };
+        let volume = |v| volume(v, ClusterId(info.cluster), &sdc);
+        let mut volumes: Vec<Volume> = info.volumes.iter().map(volume).collect();
         let missing = missing || volumes.iter().any(|v| v.unserved);
         let mut state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
         if recovers {

@@ -169,6 +169,14 @@ impl Sessions {
         self.leaves.iter().filter_map(over).collect()
     }
 
+    /// Returns when the command of a request began, if its session knows that.
+    fn since(&self, link: LinkId, tag: u64) -> Option<Time> {
+        match self.sessions.get(&link)? {
+            Session::Iscsi(iscsi) => iscsi.session.since(tag),
+            Session::Nbd(_) => None,
+        }
+    }
+
     /// Returns true while sessions are to be called.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
@@ -206,10 +214,11 @@ impl Sdc {
         let full = self.targets.sessions.len() >= CONNECTIONS;
         if full || self.targets.strangers[list].len() >= STRANGERS {
             // The oldest connection without a volume makes room.
+            let why = "too many connections";
             match self.targets.strangers[list].front().copied() {
-                Some((oldest, _)) => self.target_close(now, oldest, "too many connections", out),
+                Some((oldest, _)) => self.target_close(now, oldest, Some(why), out),
                 None => {
-                    out.note(Note::Refused { link, why: "too many connections" });
+                    out.note(Note::Refused { link, why });
                     return out.push(Effect::Close { link });
                 }
             }
@@ -237,7 +246,7 @@ impl Sdc {
             while let Some((link, until)) = self.targets.strangers[list].front().copied()
                 && until <= now
             {
-                self.target_close(now, link, "no volume was attached in time", out);
+                self.target_close(now, link, Some("no volume was attached in time"), out);
             }
         }
         if self.targets.refresh_by.is_some_and(|at| at <= now) {
@@ -246,8 +255,17 @@ impl Sdc {
         self.targets.iscsi_tick(now);
     }
 
-    fn target_close(&mut self, now: Time, link: LinkId, why: &'static str, out: &mut Effects) {
-        out.note(Note::Refused { link, why });
+    /// Closes a connection. `why`: what its client is refused for, if that is the reason.
+    fn target_close(
+        &mut self,
+        now: Time,
+        link: LinkId,
+        why: Option<&'static str>,
+        out: &mut Effects,
+    ) {
+        if let Some(why) = why {
+            out.note(Note::Refused { link, why });
+        }
         out.push(Effect::Close { link });
         self.links.remove(&link);
         self.target_gone(now, link, out);
@@ -288,9 +306,9 @@ impl Sdc {
         out: &Effects,
     ) {
         let within = patience.within;
-        let since = match self.targets.sessions.get(&link).filter(|_| patience.of_command) {
-            Some(Session::Iscsi(iscsi)) => iscsi.session.since(tag).unwrap_or(now),
-            _ => now,
+        let since = match patience.of_command {
+            true => self.targets.since(link, tag).unwrap_or(now),
+            false => now,
         };
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.targets.crowded[usize::from(writes)];
@@ -417,7 +435,8 @@ impl Sdc {
     /// refused were answered before.
     pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
         for link in self.targets.over(&self.map, |old, new| old != new) {
-            self.target_close(now, link, "its volume is mapped otherwise from now on", out);
+            let why = "its volume is mapped otherwise from now on";
+            self.target_close(now, link, Some(why), out);
         }
         self.targets.iscsi_review(&self.map, &self.config.limits);
     }
@@ -485,14 +504,7 @@ impl Sdc {
                 }
                 Action::Pause => out.push(Effect::Pause { link }),
                 Action::Resume => out.push(Effect::Resume { link }),
-                Action::Close { why } => {
-                    if let Some(why) = why {
-                        out.note(Note::Refused { link, why });
-                    }
-                    out.push(Effect::Close { link });
-                    self.links.remove(&link);
-                    self.target_gone(now, link, out);
-                }
+                Action::Close { why } => self.target_close(now, link, why, out),
                 Action::Reframe { mode } => out.push(Effect::Reframe { link, mode }),
                 Action::Withdraw { tag } => self.iscsi_withdraw(now, link, tag, out),
                 Action::Reinstate { .. } => self.iscsi_reinstate(now, link, out),

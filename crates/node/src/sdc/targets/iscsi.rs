@@ -321,7 +321,7 @@ impl Sdc {
             **of != link && key(old) == key(new) && old.initiator == new.initiator
         });
         if let Some(before) = before.map(|(of, _)| *of) {
-            self.target_close(now, before, "its host has logged in again", out);
+            self.target_close(now, before, Some("its host has logged in again"), out);
         }
     }
 }
