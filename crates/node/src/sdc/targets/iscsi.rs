@@ -265,6 +265,11 @@ impl Sessions {
         self.calls.extend(links.into_iter().map(|link| (link, Call::Tick)));
     }
 
+    /// Returns the number of sessions that have a volume.
+    pub(in crate::sdc) fn iscsi_connections(&self) -> usize {
+        self.iscsi.nexuses.values().filter(|nexus| nexus.volume.is_some()).count()
+    }
+
     /// Tells the sessions of volumes that have grown, or may only be read from now on.
     pub(super) fn iscsi_review(&mut self, map: &MapView, limits: &Limits) {
         for session in self.sessions.values_mut() {
