@@ -111,11 +111,19 @@ impl Sdc {
         {
             let ops = self.served;
             let connections = self.targets.nbd_connections() as u32;
+            let iscsi_sessions = self.targets.iscsi_connections() as u32;
             let held = self.client.held();
             let attached = self.targets.attached();
             let refused_by = refusing(&self.servers);
-            let heartbeat =
-                Heartbeat { ops, connections, held, attached, refused_by, ..Heartbeat::default() };
+            let heartbeat = Heartbeat {
+                ops,
+                connections,
+                iscsi_sessions,
+                held,
+                attached,
+                refused_by,
+                ..Heartbeat::default()
+            };
             send_control(link, &heartbeat, out);
             self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
         }
