@@ -124,6 +124,9 @@ pub struct SdcConfig {
     /// The file with the secrets of iSCSI hosts ([`crate::secrets`]); by default, hosts need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iscsi_secrets: Option<PathBuf>,
+    /// Where it serves NVMe/TCP: `IP:PORT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nvme: Vec<SocketAddr>,
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
@@ -220,6 +223,8 @@ nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 #   host = { user = "db1", secret = "at least 12 bytes" }
 #   target = { user = "gabion", secret = "another secret" }   # for hosts that ask for it
 # iscsi_secrets = "/etc/gabion/iscsi-secrets.toml"
+# Where volumes are served over NVMe/TCP, one namespace per volume. By default, nowhere.
+# nvme = ["192.168.1.12:4420"]
 # auto, uring or epoll
 backend = "auto"
 # Processes of one host talk to each other over unix sockets. true: over TCP, too.
@@ -292,6 +297,11 @@ pub fn iscsi_uri(at: &SocketAddr) -> String {
     format!("iscsi://{}", reached(at))
 }
 
+/// Returns the URI of an address where NVMe/TCP is served.
+pub fn nvme_uri(at: &SocketAddr) -> String {
+    format!("nvme-tcp://{}", reached(at))
+}
+
 /// Returns how others reach an address: by the name of this host, if it is that of all interfaces.
 fn reached(at: &SocketAddr) -> String {
     if !at.ip().is_unspecified() {
@@ -353,6 +363,7 @@ mod tests {
         assert_eq!(at("unix:/tmp/a b/nbd.sock"), "nbd+unix:///?socket=/tmp/a%20b/nbd.sock");
         assert_eq!(at("127.0.0.1:10809"), "nbd://127.0.0.1:10809/");
         assert_eq!(iscsi_uri(&"10.0.0.1:3260".parse().unwrap()), "iscsi://10.0.0.1:3260");
+        assert_eq!(nvme_uri(&"10.0.0.1:4420".parse().unwrap()), "nvme-tcp://10.0.0.1:4420");
         assert!(!iscsi_uri(&"0.0.0.0:3260".parse().unwrap()).contains("0.0.0.0"));
     }
 }

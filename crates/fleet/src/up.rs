@@ -110,6 +110,10 @@ pub struct UpArgs {
     /// Serve iSCSI too, at this TCP address; without one, at 127.0.0.1:3260
     #[arg(long, value_name = "IP:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3260")]
     iscsi: Option<SocketAddr>,
+
+    /// Serve NVMe/TCP too, at this TCP address; without one, at 127.0.0.1:4420
+    #[arg(long, value_name = "IP:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:4420")]
+    nvme: Option<SocketAddr>,
 }
 
 /// Parses a number of servers.
@@ -478,6 +482,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         nbd,
         iscsi: args.iscsi.into_iter().collect(),
         iscsi_secrets: kept.as_ref().and_then(|kept| kept.iscsi_secrets.clone()),
+        nvme: args.nvme.into_iter().collect(),
         backend,
         tcp_only,
         spin_us,

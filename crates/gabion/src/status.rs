@@ -101,12 +101,11 @@ const VOLUMES: usize = 8;
 /// Up to this many clients get a line each; beyond it, only those that a device refuses.
 const CLIENTS: usize = 8;
 
-/// Formats where a client serves iSCSI, if it does.
+/// Formats where a client serves iSCSI and NVMe/TCP, if it does.
 fn portals(sdc: &Sdc) -> String {
-    if sdc.iscsi_portals.is_empty() {
-        return String::new();
-    }
-    format!("  {}", sdc.iscsi_portals.join(" "))
+    let all: Vec<&str> =
+        sdc.iscsi_portals.iter().chain(&sdc.nvme_portals).map(String::as_str).collect();
+    if all.is_empty() { String::new() } else { format!("  {}", all.join(" ")) }
 }
 
 /// Formats the clients. More than [`CLIENTS`] of them are summed up in one line, so that they don't
@@ -252,6 +251,7 @@ mod tests {
             pid: n,
             nbd_uris: Vec::new(),
             iscsi_portals: Vec::new(),
+            nvme_portals: Vec::new(),
             nbd_connections: 1,
             build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
