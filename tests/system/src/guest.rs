@@ -1,6 +1,6 @@
 //! A machine with a kernel of its own, for what the host's kernel can't do: QEMU, with Debian's
-//! kernel for clouds. QEMU emulates the processor, because a `/dev/kvm` may be there and not work: a
-//! boot takes ten seconds.
+//! kernel for clouds. QEMU emulates the processor, because a `/dev/kvm` may be there and not work:
+//! a boot takes ten seconds.
 //!
 //! Its root is in memory: busybox, the programs that a test names with their libraries, and the
 //! kernel's modules. 127.0.0.1 is the host, not the machine, so a server of the host that listens

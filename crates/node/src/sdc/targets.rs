@@ -171,6 +171,12 @@ impl Sessions {
         }
     }
 
+    /// Welcomes a connection that is no stranger's any more.
+    fn welcome(&mut self, link: LinkId, out: &mut Effects) {
+        out.push(Effect::Welcome { link });
+        self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
+    }
+
     /// Returns the connections whose volume is gone, those whose client may no longer use it, and
     /// those for which `other` is true of the old and the new permission.
     fn over(&self, map: &MapView, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
@@ -193,7 +199,7 @@ impl Sessions {
     /// Returns true while sessions are to be called.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
-        !self.calls.is_empty() || !self.nvme.calls.is_empty()
+        !self.calls.is_empty() || self.nvme.has_calls()
     }
 
     /// Returns true if [`Sdc::targets_work`] has something to do.
@@ -354,7 +360,16 @@ impl Sdc {
                 Session::Nbd(_) | Session::Nvme(_) => {}
             });
         }
-        self.nvme_work(now, out);
+        while let Some((link, call)) = self.targets.nvme.next_call() {
+            if let nvme::Call::End = call {
+                self.target_close(now, link, None, out);
+                continue;
+            }
+            self.target_session(now, link, out, |session, view, out, actions| match session {
+                Session::Nvme(nvme) => call.make(&mut nvme.session, view, now, (out, actions)),
+                Session::Nbd(_) | Session::Iscsi(_) => {}
+            });
+        }
         if self.targets.has_crowd() {
             self.targets_admit(now, out);
         }
@@ -427,14 +442,8 @@ impl Sdc {
             return;
         };
         self.targets.leaves.insert(link, (id, grant));
-        self.target_welcome(now, link, out);
+        self.targets.welcome(link, out);
         self.targets.share();
-    }
-
-    /// Welcomes a connection that is no stranger's any more.
-    fn target_welcome(&mut self, now: Time, link: LinkId, out: &mut Effects) {
-        out.push(Effect::Welcome { link });
-        self.targets.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
         self.mdm.heartbeat_soon(now);
     }
 
@@ -471,7 +480,7 @@ impl Sdc {
             self.target_close(now, link, Some(why), out);
         }
         self.targets.iscsi_review(&self.map, &self.config.limits);
-        self.nvme_review();
+        self.targets.nvme_review();
     }
 
     /// Calls a session, if it still exists, and carries out its actions.
@@ -517,7 +526,8 @@ impl Sdc {
             }
         };
         if is_new_queue {
-            self.target_welcome(now, link, out);
+            targets.welcome(link, out);
+            self.mdm.heartbeat_soon(now);
         }
         if let Some(volume) = attached {
             self.target_attached(now, link, volume, out);

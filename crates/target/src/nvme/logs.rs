@@ -47,7 +47,9 @@ impl Admin {
         let (ten, eleven) = (command.dword(10), command.dword(11));
         let len = (u64::from(eleven & 0xffff) << 16 | u64::from(ten >> 16)).saturating_add(1) * 4;
         let offset = command.u64(48);
-        if len > limits.nvme_mdts.into() || offset % 4 != 0 || command.dword(14) & OFFSET_TYPE != 0
+        if len > limits.nvme_mdts.into()
+            || !offset.is_multiple_of(4)
+            || command.dword(14) & OFFSET_TYPE != 0
         {
             return Err(Status::INVALID_FIELD);
         }

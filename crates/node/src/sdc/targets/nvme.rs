@@ -22,8 +22,8 @@ use core::net::SocketAddr;
 use core::ops::Bound;
 use mdm::mapping::Grant;
 use seam::{BlockError, Effects};
-use target::ident;
 use target::nvme::{Controller, Namespace, Opening, Path, Subsystem};
+use target::{Action, ident};
 use wire::control::Access;
 
 /// A link that is no queue ends after this time.
@@ -60,6 +60,24 @@ pub(super) enum Call {
     End,
 }
 
+impl Call {
+    /// Makes the call.
+    pub(super) fn make(
+        self,
+        session: &mut target::nvme::Session,
+        view: &View<'_>,
+        now: Time,
+        (out, actions): (&Effects, &mut Vec<Action>),
+    ) {
+        match self {
+            Call::Tick => session.tick(now, out.pool(), actions),
+            Call::Review => session.review(view, out.pool(), actions),
+            Call::Cleared => session.others_cleared(),
+            Call::End => {} // the owner closes the link
+        }
+    }
+}
+
 /// The hosts that are connected.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
@@ -75,7 +93,7 @@ pub(super) struct Hosts {
     pub(super) tick_at: Option<Time>,
     /// What hosts may do with each volume, as it was reviewed last.
     grants: BTreeMap<VolumeId, Grant>,
-    pub(super) calls: VecDeque<(LinkId, Call)>,
+    calls: VecDeque<(LinkId, Call)>,
 }
 
 impl Hosts {
@@ -126,6 +144,23 @@ impl Hosts {
         let mut links: Vec<LinkId> = of.map(|(link, _)| *link).collect();
         links.sort_unstable();
         self.calls.extend(links.into_iter().map(|link| (link, Call::End)));
+    }
+
+    /// Returns true while calls are to be made.
+    #[inline]
+    pub(super) fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// Takes the next call. No queue is ended twice.
+    pub(super) fn next_call(&mut self) -> Option<(LinkId, Call)> {
+        loop {
+            let (link, call) = self.calls.pop_front()?;
+            let over = matches!(call, Call::End) && !self.queues.contains_key(&link);
+            if !over {
+                return Some((link, call));
+            }
+        }
     }
 
     /// Returns the bytes in flight of a session that is about to be called.
@@ -248,6 +283,15 @@ impl Sessions {
         links
     }
 
+    /// Lets hosts know of namespaces that have changed.
+    pub(super) fn nvme_review(&mut self) {
+        let controllers = &self.nvme.controllers;
+        let mut links: Vec<LinkId> = controllers.keys().copied().collect();
+        links.sort_unstable();
+        let calls = links.into_iter().map(|link| (link, Call::Review));
+        self.nvme.calls.extend(calls);
+    }
+
     /// Ends the I/O queues of an admin queue's controller. When it is told, nothing of their
     /// commands can take effect later.
     pub(super) fn nvme_clear(&mut self, link: LinkId) {
@@ -259,28 +303,6 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Makes the calls that were left to be made.
-    pub(super) fn nvme_work(&mut self, now: Time, out: &mut Effects) {
-        while let Some((link, call)) = self.targets.nvme.calls.pop_front() {
-            if let Call::End = call {
-                let is_queue = self.targets.nvme.queues.contains_key(&link);
-                if is_queue {
-                    self.target_close(now, link, None, out);
-                }
-                continue;
-            }
-            self.target_session(now, link, out, |session, view, out, actions| {
-                let Session::Nvme(nvme) = session else { return };
-                match call {
-                    Call::Tick => nvme.session.tick(now, out.pool(), actions),
-                    Call::Review => nvme.session.review(view, out.pool(), actions),
-                    Call::Cleared => nvme.session.others_cleared(),
-                    Call::End => {}
-                }
-            });
-        }
-    }
-
     /// Ends commands that came under a permission that has ended since. An order that takes a
     /// permission away is a fence, even if the permission is given again before this client hears
     /// of it. Called when the map has changed, before the client core hears of that: what the core
@@ -325,14 +347,5 @@ impl Sdc {
         for Waiting { link, tag, .. } in refused {
             self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
         }
-    }
-
-    /// Lets hosts know of namespaces that have changed.
-    pub(super) fn nvme_review(&mut self) {
-        let controllers = &self.targets.nvme.controllers;
-        let mut links: Vec<LinkId> = controllers.keys().copied().collect();
-        links.sort_unstable();
-        let calls = links.into_iter().map(|link| (link, Call::Review));
-        self.targets.nvme.calls.extend(calls);
     }
 }

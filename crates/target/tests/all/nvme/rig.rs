@@ -355,7 +355,8 @@ impl Rig {
                 }
                 Action::Request { tag, request } => {
                     let end = request.at + u64::from(request.len);
-                    assert!(end <= SIZE as u64 && end % 512 == 0 && request.at % 512 == 0);
+                    assert!(end <= SIZE as u64);
+                    assert!(end.is_multiple_of(512) && request.at.is_multiple_of(512));
                     let body = if request.kind == BlockKind::Write { request.len } else { 0 };
                     assert_eq!(request.body.len(), body as usize);
                     assert!(self.asked.iter().all(|(other, _)| *other != tag), "tags differ");
