@@ -31,6 +31,16 @@ pub(crate) const SYSTEM: &[Tool] = &[
     ("sshd", "openssh-server"),
 ];
 
+/// Programs that tests can do without, with a message: the packages do not exist for some
+/// processors. The tests boot a kernel of their own with them.
+pub(crate) const OPTIONAL: &[Tool] = &[
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("/usr/share/doc/linux-image-cloud-amd64", "linux-image-cloud-amd64"),
+    ("busybox", "busybox-static"),
+    ("modprobe", "kmod"),
+    ("nvme", "nvme-cli"),
+];
+
 /// The programs that the instruction gate uses.
 pub(crate) const GATE: &[Tool] = &[("valgrind", "valgrind")];
 

@@ -176,6 +176,8 @@ pub struct Sdc {
     pub nbd_uris: Vec<String>,
     /// Where it serves iSCSI, without the name of a target.
     pub iscsi_portals: Vec<String>,
+    /// Where it serves NVMe/TCP.
+    pub nvme_portals: Vec<String>,
     /// Number of connected NBD clients.
     pub nbd_connections: u32,
     /// Number of iSCSI sessions that have a volume.
@@ -203,6 +205,12 @@ pub struct Volume {
     pub iscsi_uris: Vec<String>,
     /// The name of its iSCSI target, the same at all portals.
     pub iscsi_target: String,
+    /// One URI for each NVMe/TCP portal of each client that is up and may use it.
+    pub nvme_portals: Vec<String>,
+    /// The name of the NVMe subsystem, which has all volumes of the cluster.
+    pub nvme_subsystem: String,
+    /// The UUID by which NVMe hosts know it.
+    pub nvme_uuid: String,
     /// The groups that it is striped over.
     pub groups: Groups,
     /// Its storage pool.
@@ -352,8 +360,9 @@ impl Report {
                 id: s.id,
                 state: UpDown::of(s.connected),
                 pid: s.pid,
-                nbd_uris: uris(&s.nbd, false),
-                iscsi_portals: uris(&s.nbd, true),
+                nbd_uris: uris(&s.nbd, "nbd"),
+                iscsi_portals: uris(&s.nbd, "iscsi:"),
+                nvme_portals: uris(&s.nbd, "nvme-tcp:"),
                 nbd_connections: s.connections,
                 iscsi_sessions: s.iscsi_sessions,
                 refused_by: s.refused_by.clone(),
@@ -421,9 +430,9 @@ impl Report {
     }
 }
 
-/// Returns those of a client's URIs that are of iSCSI, or the others.
-fn uris(all: &[String], iscsi: bool) -> Vec<String> {
-    all.iter().filter(|uri| uri.starts_with("iscsi:") == iscsi).cloned().collect()
+/// Returns those of a client's URIs that begin with this.
+fn uris(all: &[String], scheme: &str) -> Vec<String> {
+    all.iter().filter(|uri| uri.starts_with(scheme)).cloned().collect()
 }
 
 fn volume(v: &wire::control::VolumeStatus, cluster: ClusterId, sdc: &[Sdc]) -> Volume {
@@ -431,11 +440,15 @@ fn volume(v: &wire::control::VolumeStatus, cluster: ClusterId, sdc: &[Sdc]) -> V
     let mapped: Vec<Mapped> = v.mapped.iter().map(mapped).collect();
     let may = |s: &&Sdc| mapped.iter().any(|m| m.all || m.sdc == s.name);
     let serves = |s: &&Sdc| s.state == UpDown::Up && may(s);
-    let has_address = |s: &&Sdc| !s.nbd_uris.is_empty() || !s.iscsi_portals.is_empty();
+    let has_address = |s: &&Sdc| {
+        [&s.nbd_uris, &s.iscsi_portals, &s.nvme_portals].iter().any(|uris| !uris.is_empty())
+    };
     let mut servers = sdc.iter().filter(|s| may(s) && has_address(s)).peekable();
     let unserved = servers.peek().is_some() && servers.all(|s| s.state == UpDown::Down);
     let bases = sdc.iter().filter(serves).flat_map(|s| &s.nbd_uris);
     let portals = sdc.iter().filter(serves).flat_map(|s| &s.iscsi_portals);
+    let nvme = sdc.iter().filter(serves).flat_map(|s| &s.nvme_portals);
+    let uuid = ident::uuid(cluster, VolumeId(v.id));
     let iscsi_target = ident::iqn(ident::AUTHORITY, cluster, VolumeId(v.id));
     Volume {
         name: v.name.clone(),
@@ -445,6 +458,9 @@ fn volume(v: &wire::control::VolumeStatus, cluster: ClusterId, sdc: &[Sdc]) -> V
         nbd_uris: bases.map(|base| volume_uri(base, &v.name)).collect(),
         iscsi_uris: portals.map(|portal| format!("{portal}/{iscsi_target}/0")).collect(),
         iscsi_target,
+        nvme_portals: nvme.cloned().collect(),
+        nvme_subsystem: ident::nqn(cluster),
+        nvme_uuid: ident::uuid_text(&uuid),
         groups,
         storage_pool: v.pool.clone(),
         thick: v.thick,
@@ -532,7 +548,11 @@ mod tests {
             }],
             sdcs: vec![SdcStatus {
                 connected: true,
-                nbd: vec!["nbd+unix:///?socket=/x".into(), "iscsi://10.0.0.1:3260".into()],
+                nbd: vec![
+                    "nbd+unix:///?socket=/x".into(),
+                    "iscsi://10.0.0.1:3260".into(),
+                    "nvme-tcp://10.0.0.1:4420".into(),
+                ],
                 ..Default::default()
             }],
             objects: [ObjectKind::Domain, ObjectKind::FaultSet, ObjectKind::Pool]
@@ -557,6 +577,11 @@ mod tests {
         assert_eq!(report.volumes[0].iscsi_target, target);
         assert_eq!(report.volumes[0].iscsi_uris, [format!("iscsi://10.0.0.1:3260/{target}/0")]);
         assert_eq!(report.sdc[0].iscsi_portals, ["iscsi://10.0.0.1:3260"]);
+        let volume = &report.volumes[0];
+        assert_eq!(volume.nvme_portals, ["nvme-tcp://10.0.0.1:4420"]);
+        assert_eq!(volume.nvme_uuid, "00000000-0000-80ab-b000-000000000001");
+        let subsystem = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-80ab-b000-000000000000";
+        assert_eq!(volume.nvme_subsystem, subsystem);
     }
 
     #[test]
@@ -724,6 +749,7 @@ mod tests {
             "/sdc/0/pid",
             "/sdc/0/nbd_uris/0",
             "/sdc/0/iscsi_portals/0",
+            "/sdc/0/nvme_portals/0",
             "/sdc/0/nbd_connections",
             "/sdc/0/iscsi_sessions",
             "/volumes/0/name",
@@ -733,6 +759,9 @@ mod tests {
             "/volumes/0/nbd_uris/0",
             "/volumes/0/iscsi_uris/0",
             "/volumes/0/iscsi_target",
+            "/volumes/0/nvme_portals/0",
+            "/volumes/0/nvme_subsystem",
+            "/volumes/0/nvme_uuid",
             "/volumes/0/groups/total",
             "/groups/total",
             "/groups/degraded",

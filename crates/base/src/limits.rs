@@ -130,6 +130,19 @@ pub struct Limits {
     pub iscsi_waiting: u32,
     /// Most bytes of one SCSI read or write.
     pub scsi_transfer: u32,
+    /// Most bytes of one NVMe read or write: 4 KiB times a power of two.
+    pub nvme_mdts: u32,
+    /// I/O queues of one NVMe controller.
+    pub nvme_queues: u32,
+    /// Entries of an NVMe queue: commands that are not answered. At most 256.
+    pub nvme_entries: u32,
+    /// Most bytes of data in an NVMe command capsule of an I/O queue. A multiple of 16.
+    pub nvme_capsule: u32,
+    /// Most bytes of data in another PDU of an NVMe host. A multiple of 4, at least 4 KiB.
+    pub nvme_h2c: u32,
+    /// Bytes that one NVMe queue has asked for and whose writes are not done, and bytes that it
+    /// reads at once. At least `nvme_mdts`.
+    pub nvme_solicited: u32,
     /// How long a command of a host waits for space or for a primary. Then the host is told to
     /// repeat it: its own timer is longer, and ends the session.
     pub target_patience: Duration,
@@ -205,6 +218,12 @@ impl Limits {
         iscsi_requests: 1024,
         iscsi_waiting: 64,
         scsi_transfer: 4 << 20,
+        nvme_mdts: 1 << 20,
+        nvme_queues: 16,
+        nvme_entries: 128,
+        nvme_capsule: 16 << 10,
+        nvme_h2c: 256 << 10,
+        nvme_solicited: 4 << 20,
         target_patience: Duration::from_secs(20),
         target_bytes: 512 << 20,
         login_time: Duration::from_secs(15),
@@ -247,6 +266,12 @@ impl Limits {
         iscsi_requests: 32,
         iscsi_waiting: 2,
         scsi_transfer: 64 << 10,
+        nvme_mdts: 64 << 10,
+        nvme_queues: 2,
+        nvme_entries: 8,
+        nvme_capsule: 4 << 10,
+        nvme_h2c: 4 << 10,
+        nvme_solicited: 128 << 10,
         target_bytes: 1 << 20,
         login_text: 8 << 10,
         ..Limits::SHIPPED

@@ -127,6 +127,9 @@ pub struct SdcConfig {
     /// The sizes of sectors that iSCSI hosts see: `512n`, `512e` or `4kn`; by default, 512e.
     #[serde(default, skip_serializing_if = "Sectors::is_default")]
     pub iscsi_sectors: Sectors,
+    /// Where it serves NVMe/TCP: `IP:PORT`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nvme: Vec<SocketAddr>,
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
@@ -229,6 +232,8 @@ nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 # (512 bytes, eight to a physical block) or 4kn (4 KiB). A volume with data keeps the size with
 # which the data was written: partitions and file systems count in sectors.
 # iscsi_sectors = "512e"
+# Where volumes are served over NVMe/TCP, one namespace per volume. By default, nowhere.
+# nvme = ["192.168.1.12:4420"]
 # auto, uring or epoll
 backend = "auto"
 # Processes of one host talk to each other over unix sockets. true: over TCP, too.
@@ -319,6 +324,11 @@ pub fn iscsi_uri(at: &SocketAddr) -> String {
     format!("iscsi://{}", reached(at))
 }
 
+/// Returns the URI of an address where NVMe/TCP is served.
+pub fn nvme_uri(at: &SocketAddr) -> String {
+    format!("nvme-tcp://{}", reached(at))
+}
+
 /// Returns how others reach an address: by the name of this host, if it is that of all interfaces.
 fn reached(at: &SocketAddr) -> String {
     if !at.ip().is_unspecified() {
@@ -393,6 +403,7 @@ mod tests {
         assert_eq!(at("unix:/tmp/a b/nbd.sock"), "nbd+unix:///?socket=/tmp/a%20b/nbd.sock");
         assert_eq!(at("127.0.0.1:10809"), "nbd://127.0.0.1:10809/");
         assert_eq!(iscsi_uri(&"10.0.0.1:3260".parse().unwrap()), "iscsi://10.0.0.1:3260");
+        assert_eq!(nvme_uri(&"10.0.0.1:4420".parse().unwrap()), "nvme-tcp://10.0.0.1:4420");
         assert!(!iscsi_uri(&"0.0.0.0:3260".parse().unwrap()).contains("0.0.0.0"));
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a data client: one shard that serves volumes over NBD and iSCSI.
+//! Runs a data client: one shard that serves volumes over NBD, iSCSI and NVMe/TCP.
 
 use crate::config::{self, NbdAddress, SdcConfig};
 use crate::secrets;
@@ -7,6 +7,7 @@ use anyhow::Result;
 use base::Limits;
 use node::sdc::{self, Sdc};
 use rt::{ListenAddr, Listener};
+use seam::Port;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
@@ -15,7 +16,9 @@ pub fn run(config: SdcConfig) -> Result<()> {
     let chap = config.iscsi_secrets.as_deref().map(secrets::read).transpose()?;
     let nbd = config.nbd.iter().map(|a| Listener { port: sdc::NBD, at: a.0.clone() });
     let iscsi = config.iscsi.iter().map(|at| Listener { port: sdc::ISCSI, at: (*at).into() });
-    let (listeners, served) = (nbd.chain(iscsi).collect(), config.nbd.len());
+    let nvme = config.nvme.iter().map(|at| Listener { port: sdc::NVME, at: (*at).into() });
+    let listeners: Vec<Listener> = nbd.chain(iscsi).chain(nvme).collect();
+    let ports: Vec<Port> = listeners.iter().map(|listener| listener.port).collect();
     let shard = rt::Config {
         backend: config.backend.0,
         local: !config.tcp_only,
@@ -33,7 +36,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
         Sdc::new(sdc::SdcConfig {
             name,
             mdm,
-            uris: uris(&place.at, served),
+            uris: uris(&place.at, &ports),
             chap,
             format: config.iscsi_sectors.0,
             nonce,
@@ -46,11 +49,12 @@ pub fn run(config: SdcConfig) -> Result<()> {
     service::run(&config.name, config.pid_file.as_slice(), vec![job], None)
 }
 
-/// Returns the URIs of the addresses where it listens: first those of NBD, then those of iSCSI.
-fn uris(at: &[ListenAddr], nbd: usize) -> Vec<String> {
-    let uri = |(place, at): (usize, &ListenAddr)| match at {
-        ListenAddr::Tcp(at) if place >= nbd => config::iscsi_uri(at),
+/// Returns the URIs of the addresses where it listens on these ports.
+fn uris(at: &[ListenAddr], ports: &[Port]) -> Vec<String> {
+    let uri = |(at, port): (&ListenAddr, &Port)| match (*port, at) {
+        (sdc::ISCSI, ListenAddr::Tcp(at)) => config::iscsi_uri(at),
+        (sdc::NVME, ListenAddr::Tcp(at)) => config::nvme_uri(at),
         _ => NbdAddress(at.clone()).uri(),
     };
-    at.iter().enumerate().map(uri).collect()
+    at.iter().zip(ports).map(uri).collect()
 }

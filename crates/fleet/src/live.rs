@@ -43,7 +43,7 @@ pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
              \x20 {gabion} sds kill 2{dir}\n\
              \x20 {gabion} status{dir}\n\
              \x20 {gabion} sds start 2{dir}\n",
-            by_iscsi(report)
+            by_iscsi(report) + &by_nvme(report)
         );
     }
     if detached {
@@ -66,6 +66,22 @@ fn by_iscsi(report: &Report) -> String {
          \x20 qemu-img info '{uri}'\n\
          \x20 iscsiadm -m discovery -t sendtargets -p {portal}\n\
          \x20 iscsiadm -m node -T {target} -p {portal} --login\n"
+    )
+}
+
+/// Describes how to attach the volumes by NVMe/TCP, if that is served.
+fn by_nvme(report: &Report) -> String {
+    let Some(portal) = report.sdc.iter().find_map(|sdc| sdc.nvme_portals.first()) else {
+        return String::new();
+    };
+    let Some((ip, port)) = portal.trim_start_matches("nvme-tcp://").rsplit_once(':') else {
+        return String::new();
+    };
+    let ip = ip.trim_matches(['[', ']']);
+    format!(
+        "\nOr with NVMe/TCP, all volumes at once, here Linux:\n\
+         \x20 nvme connect-all -t tcp -a {ip} -s {port}\n\
+         \x20 ls -l /dev/disk/by-id/nvme-uuid.*\n"
     )
 }
 

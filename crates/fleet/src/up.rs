@@ -117,6 +117,9 @@ pub struct UpArgs {
     /// directory's cluster]
     #[arg(long, value_name = "SIZES")]
     iscsi_sectors: Option<Sectors>,
+    /// Serve NVMe/TCP too, at this TCP address; without one, at 127.0.0.1:4420
+    #[arg(long, value_name = "IP:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:4420")]
+    nvme: Option<SocketAddr>,
 }
 
 /// Parses a number of servers.
@@ -489,6 +492,7 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
             .iscsi_sectors
             .or_else(|| kept.as_ref().map(|kept| kept.iscsi_sectors))
             .unwrap_or_default(),
+        nvme: args.nvme.into_iter().collect(),
         backend,
         tcp_only,
         spin_us,

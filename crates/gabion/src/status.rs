@@ -109,12 +109,11 @@ fn connected(nbd: u64, iscsi: u64) -> String {
     }
 }
 
-/// Formats where a client serves iSCSI, if it does.
+/// Formats where a client serves iSCSI and NVMe/TCP, if it does.
 fn portals(sdc: &Sdc) -> String {
-    if sdc.iscsi_portals.is_empty() {
-        return String::new();
-    }
-    format!("  {}", sdc.iscsi_portals.join(" "))
+    let all: Vec<&str> =
+        sdc.iscsi_portals.iter().chain(&sdc.nvme_portals).map(String::as_str).collect();
+    if all.is_empty() { String::new() } else { format!("  {}", all.join(" ")) }
 }
 
 /// Formats the clients. More than [`CLIENTS`] of them are summed up in one line, so that they don't
@@ -261,6 +260,7 @@ mod tests {
             pid: n,
             nbd_uris: Vec::new(),
             iscsi_portals: Vec::new(),
+            nvme_portals: Vec::new(),
             nbd_connections: 1,
             iscsi_sessions: n % 2,
             build: None,

@@ -1,5 +1,5 @@
-//! The client role (SDC): sends block requests, from programs and over NBD and iSCSI, to the
-//! primaries of their groups.
+//! The client role (SDC): sends block requests, from programs and over NBD, iSCSI and NVMe/TCP, to
+//! the primaries of their groups.
 //!
 //! [`mirror::client`] decides which device is asked for what. This module has the links that it
 //! needs (one to each device that a request has gone to), the registration with the MDM, the map,
@@ -17,7 +17,7 @@
 //! |---|---|
 //! | `mdm` | the link to the MDM: registration, heartbeats, pulls |
 //! | `servers` | the links to devices |
-//! | `targets` | the sessions of block clients: NBD and iSCSI |
+//! | `targets` | the sessions of block clients: NBD, iSCSI, NVMe/TCP |
 //! | `topology` | the map as the client core and the NBD sessions see it |
 //! | `framer` | the framers of both kinds of links |
 
@@ -52,6 +52,8 @@ pub use targets::{Chap, NbdLengths, Secret};
 pub const NBD: Port = Port::Target(0);
 /// The port of iSCSI initiators.
 pub const ISCSI: Port = Port::Target(1);
+/// The port of NVMe/TCP hosts.
+pub const NVME: Port = Port::Target(2);
 
 /// Settings with which an SDC starts.
 #[derive(Clone, Debug)]
@@ -60,8 +62,8 @@ pub struct SdcConfig {
     pub name: String,
     /// The addresses of the MDMs. They are tried in turn.
     pub mdm: Vec<SocketAddr>,
-    /// The addresses at which it serves NBD and iSCSI, as URIs without the name of a volume: for
-    /// people, in `status`.
+    /// The addresses at which it serves NBD, iSCSI and NVMe/TCP, as URIs without the name of a
+    /// volume: for people, in `status`.
     pub uris: Vec<String>,
     /// How iSCSI hosts show who they are; with `None`, all of them are let in.
     pub chap: Option<Chap>,
@@ -315,7 +317,7 @@ impl Sdc {
         out: &mut Effects,
     ) {
         match (port, dial) {
-            (NBD | ISCSI, None) => self.target_open(now, (link, port, at), out),
+            (NBD | ISCSI | NVME, None) => self.target_open(now, (link, port, at), out),
             (Port::Ours, Some(dial)) if self.mdm.finder.dialled(dial) => {
                 self.greet_mdm(now, link, out)
             }

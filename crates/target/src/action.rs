@@ -63,7 +63,8 @@ pub enum Action {
     /// it has logged in again. Not used by NBD.
     Reinstate,
     /// Call `cleared` of all other sessions of this volume. When nothing of the commands that they
-    /// ended can take effect any more, call this session's `others_cleared`. Not used by NBD.
+    /// ended can take effect any more, call this session's `others_cleared`. For NVMe: close the
+    /// I/O queues of this session's controller, and so on. Not used by NBD.
     Clear {
         /// How much ends.
         what: Cleared,

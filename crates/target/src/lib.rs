@@ -9,6 +9,7 @@
 //! | `extents` | converts a bitmap of blocks to runs |
 //! | [`nbd`] | the session of NBD |
 //! | [`iscsi`] | the session of iSCSI |
+//! | [`nvme`] | the session of NVMe/TCP |
 //! | [`scsi`] | the SCSI command set, without a transport |
 //! | [`reserve`] | persistent reservations of one volume |
 //! | [`ident`] | the identifiers by which hosts know volumes |
@@ -21,6 +22,7 @@ mod extents;
 pub mod ident;
 pub mod iscsi;
 pub mod nbd;
+pub mod nvme;
 pub mod reserve;
 pub mod scsi;
 

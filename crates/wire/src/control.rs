@@ -298,8 +298,8 @@ pub struct RegisterSdc {
     /// The process id, for people.
     #[prost(uint32, tag = "3")]
     pub pid: u32,
-    /// The addresses where it serves NBD and iSCSI, as URIs without the name of a volume, for
-    /// people and `status`.
+    /// The addresses where it serves NBD, iSCSI and NVMe/TCP, as URIs without the name of a volume,
+    /// for people and `status`.
     #[prost(string, repeated, tag = "4")]
     pub nbd: Vec<String>,
     /// The id that an MDM gave to this process before; 0: none yet.

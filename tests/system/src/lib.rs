@@ -11,6 +11,7 @@ pub mod extra;
 pub mod failing;
 pub mod fio;
 pub mod folder;
+pub mod guest;
 pub mod ledger;
 pub mod machine;
 pub mod nbd;

@@ -49,7 +49,8 @@ pub(crate) fn check(remote: &Remote<'_>) -> Findings {
     match remote.run(&script(remote)) {
         Ok(said) => {
             let mut found = read(&said, before, SystemTime::now());
-            let served = [remote.host.sdc, remote.host.iscsi].into_iter().flatten();
+            let served =
+                [remote.host.sdc, remote.host.iscsi, remote.host.nvme].into_iter().flatten();
             let asked: BTreeSet<IpAddr> = served.map(|at| at.ip()).collect();
             found.wrong.extend(asked.into_iter().filter_map(|ip| absent(ip, &said)));
             found
@@ -80,7 +81,7 @@ fn script(remote: &Remote<'_>) -> String {
     }
     let mut ports: Vec<u16> = host.mdm.map(|_| MDM_PORT).into_iter().collect();
     ports.extend((0..host.devices.len()).map(|shard| SDS_PORT + shard as u16));
-    ports.extend([host.sdc, host.iscsi].into_iter().flatten().map(|at| at.port()));
+    ports.extend([host.sdc, host.iscsi, host.nvme].into_iter().flatten().map(|at| at.port()));
     for role in ["mdm", "sds", "sdc"] {
         let pid = host.path(&format!("run/gabion/{role}.pid"));
         // The start time in the file shows that the pid still belongs to the same process.

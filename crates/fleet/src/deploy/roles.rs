@@ -74,6 +74,7 @@ pub(crate) fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec
             iscsi: host.iscsi.into_iter().collect(),
             iscsi_secrets: None,
             iscsi_sectors: Default::default(),
+            nvme: host.nvme.into_iter().collect(),
             backend: Default::default(),
             tcp_only: false,
             spin_us: None,

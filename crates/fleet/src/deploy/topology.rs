@@ -43,6 +43,8 @@ mdm = "manager"
 sdc = "127.0.0.1:10809"
 # The same over iSCSI.
 # iscsi = "192.168.1.11:3260"
+# The same over NVMe/TCP.
+# nvme = "192.168.1.11:4420"
 # The devices of this host: whole disks, or files that are created.
 devices = ["block:/dev/sdb", "file:/var/lib/gabion/disk0:100GiB"]
 
@@ -144,6 +146,9 @@ pub struct Host {
     /// It serves volumes over iSCSI at this address, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iscsi: Option<SocketAddr>,
+    /// It serves volumes over NVMe/TCP at this address, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme: Option<SocketAddr>,
     /// The devices of its server; a host without devices runs none.
     #[serde(default)]
     pub devices: Vec<InPool<DeviceSpec>>,
@@ -279,6 +284,7 @@ impl Host {
             pool: None,
             sdc: None,
             iscsi: None,
+            nvme: None,
             devices: Vec::new(),
         }
     }
@@ -390,8 +396,12 @@ impl Topology {
         if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
             bail!("no host has `sdc`, so nobody would serve the volumes");
         }
-        if let Some(host) = self.hosts.iter().find(|h| h.iscsi.is_some() && h.sdc.is_none()) {
-            bail!("{} has `iscsi` and no `sdc`, which serves it: give it both", host.name);
+        for host in self.hosts.iter().filter(|host| host.sdc.is_none()) {
+            for (key, at) in [("iscsi", host.iscsi), ("nvme", host.nvme)] {
+                if at.is_some() {
+                    bail!("{} has `{key}` and no `sdc`, which serves it: give it both", host.name);
+                }
+            }
         }
         Ok(())
     }
@@ -553,7 +563,9 @@ mod tests {
         wrong("devices = [\"block:/dev/sdb\"]", "devices = []", "two hosts");
         wrong("sdc = \"127.0.0.1:10809\"", "", "serve the volumes");
         let tie_breaker = "mdm = \"tie-breaker\"";
-        wrong(tie_breaker, &format!("{tie_breaker}\niscsi = \"127.0.0.1:3260\""), "no `sdc`");
+        for key in ["iscsi", "nvme"] {
+            wrong(tie_breaker, &format!("{tie_breaker}\n{key} = \"127.0.0.1:3260\""), "no `sdc`");
+        }
         wrong("/var/lib/gabion/disk0", "disk0", "slash");
     }
 }

@@ -1,10 +1,11 @@
 //! The framers of an SDC's links.
 
-use super::ISCSI;
+use super::{ISCSI, NVME};
 use base::{Dialect, Limits};
 use seam::{FrameError, Framer, Framing, Port};
 use target::iscsi::IscsiFramer;
 use target::nbd::NbdFramer;
+use target::nvme::NvmeFramer;
 use wire::PeerFramer;
 
 /// Cuts the bytes of one of an SDC's links into frames.
@@ -16,6 +17,8 @@ pub enum SdcFramer {
     Nbd(NbdFramer),
     /// From an iSCSI initiator.
     Iscsi(IscsiFramer),
+    /// From an NVMe host.
+    Nvme(NvmeFramer),
 }
 
 impl SdcFramer {
@@ -24,6 +27,7 @@ impl SdcFramer {
         match port {
             Port::Ours => SdcFramer::Ours(PeerFramer::speaking(dialect, limits.frame_body)),
             ISCSI => SdcFramer::Iscsi(IscsiFramer::new(limits)),
+            NVME => SdcFramer::Nvme(NvmeFramer::new(limits)),
             Port::Target(_) => SdcFramer::Nbd(NbdFramer::new(limits)),
         }
     }
@@ -36,12 +40,13 @@ impl Framer for SdcFramer {
             SdcFramer::Ours(framer) => framer.frame(start),
             SdcFramer::Nbd(framer) => framer.frame(start),
             SdcFramer::Iscsi(framer) => framer.frame(start),
+            SdcFramer::Nvme(framer) => framer.frame(start),
         }
     }
 
     fn set_mode(&mut self, mode: u32) {
         match self {
-            SdcFramer::Ours(_) | SdcFramer::Nbd(_) => {} // their frames have one form
+            SdcFramer::Ours(_) | SdcFramer::Nbd(_) | SdcFramer::Nvme(_) => {} // one form
             SdcFramer::Iscsi(framer) => framer.set_mode(mode),
         }
     }

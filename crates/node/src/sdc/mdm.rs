@@ -279,6 +279,7 @@ impl Sdc {
             out.note(Note::Map { version: self.map.version });
             self.mdm.finder.learn(&self.map.mdms);
             self.servers_changed(now, &changes.devices, out);
+            self.nvme_fence(now, out);
             self.client(now, out, |client, turn| client.map_changed(turn));
             self.targets.review = true;
         }

@@ -1,4 +1,5 @@
-//! The sessions of block clients: one per link, of NBD ([`nbd`]) or of iSCSI ([`iscsi`]).
+//! The sessions of block clients: one per link, of NBD ([`nbd`]), iSCSI ([`iscsi`]) or
+//! NVMe/TCP ([`nvme`]).
 //!
 //! Requests go to the client core under the name (link, tag). When a link is down, its session is
 //! dropped, and none of its requests is sent again: the client will connect and repeat a request,
@@ -8,6 +9,7 @@
 mod former;
 mod iscsi;
 mod nbd;
+mod nvme;
 
 use super::{ISCSI, Link, NBD, Origin, Sdc};
 use crate::mapview::MapView;
@@ -81,6 +83,7 @@ struct Patience {
 enum Session {
     Nbd(nbd::Connection),
     Iscsi(Box<iscsi::Connection>),
+    Nvme(Box<nvme::Connection>),
 }
 
 /// All sessions.
@@ -89,6 +92,7 @@ pub(super) struct Sessions {
     sessions: Map<LinkId, Session>,
     nbd: nbd::Shares,
     iscsi: iscsi::Hosts,
+    nvme: nvme::Hosts,
     /// Links whose negotiation waits for a fresh map.
     refreshing: Vec<LinkId>,
     /// When the first of them has waited long enough. Then all of them are answered.
@@ -97,8 +101,8 @@ pub(super) struct Sessions {
     /// Sessions that are to be called, because of what they or others have asked for.
     calls: VecDeque<(LinkId, iscsi::Call)>,
     /// Connections without a volume, and the time by which they have to attach one, oldest first:
-    /// of NBD, and of iSCSI.
-    strangers: [VecDeque<(LinkId, Time)>; 2],
+    /// of NBD, of iSCSI, and of NVMe (those that are no queue).
+    strangers: [VecDeque<(LinkId, Time)>; 3],
     /// Requests for which the client core has no place now: writes in the second queue, all others
     /// in the first.
     crowded: [VecDeque<Waiting>; 2],
@@ -115,6 +119,7 @@ impl Sessions {
             sessions: Map::default(),
             nbd: nbd::Shares::new(limits),
             iscsi: iscsi::Hosts::default(),
+            nvme: nvme::Hosts::default(),
             refreshing: Vec::new(),
             refresh_by: None,
             spare: Vec::new(),
@@ -128,7 +133,10 @@ impl Sessions {
 
     /// Returns the volumes that are attached, each once.
     pub(super) fn attached(&self) -> Vec<u32> {
-        let volumes: BTreeSet<u32> = self.leaves.values().map(|(volume, _)| volume.0).collect();
+        let mut volumes: BTreeSet<u32> = self.leaves.values().map(|(volume, _)| volume.0).collect();
+        if self.nvme.has_queues() {
+            volumes.extend(self.nvme.volumes().map(|volume| volume.0));
+        }
         volumes.into_iter().collect()
     }
 
@@ -142,6 +150,10 @@ impl Sessions {
             Some(Session::Iscsi(iscsi)) => {
                 self.iscsi.remove(link, &mut iscsi.session);
                 iscsi.session.in_flight()
+            }
+            Some(Session::Nvme(nvme)) => {
+                self.nvme.remove(link, &nvme.session);
+                nvme.session.in_flight()
             }
             None => 0,
         };
@@ -159,6 +171,12 @@ impl Sessions {
         }
     }
 
+    /// Welcomes a connection that is no stranger's any more.
+    fn welcome(&mut self, link: LinkId, out: &mut Effects) {
+        out.push(Effect::Welcome { link });
+        self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
+    }
+
     /// Returns the connections whose volume is gone, those whose client may no longer use it, and
     /// those for which `other` is true of the old and the new permission.
     fn over(&self, map: &MapView, other: impl Fn(&Grant, &Grant) -> bool) -> BTreeSet<LinkId> {
@@ -173,6 +191,7 @@ impl Sessions {
     fn since(&self, link: LinkId, tag: u64) -> Option<Time> {
         match self.sessions.get(&link)? {
             Session::Iscsi(iscsi) => iscsi.session.since(tag),
+            Session::Nvme(nvme) => nvme.session.since(tag),
             Session::Nbd(_) => None,
         }
     }
@@ -180,7 +199,7 @@ impl Sessions {
     /// Returns true while sessions are to be called.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
-        !self.calls.is_empty()
+        !self.calls.is_empty() || self.nvme.has_calls()
     }
 
     /// Returns true if [`Sdc::targets_work`] has something to do.
@@ -198,7 +217,8 @@ impl Sessions {
     /// Returns the time at which [`Sdc::targets_tick`] has something to do.
     pub(super) fn wake_at(&self) -> Option<Time> {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
-        Time::earliest(Time::earliest(strangers, self.refresh_by), self.iscsi.tick_at)
+        let ticks = Time::earliest(self.iscsi.tick_at, self.nvme.tick_at);
+        Time::earliest(Time::earliest(strangers, self.refresh_by), ticks)
     }
 }
 
@@ -210,7 +230,11 @@ impl Sdc {
         (link, port, at): (LinkId, Port, Option<SocketAddr>),
         out: &mut Effects,
     ) {
-        let list = usize::from(port == ISCSI);
+        let list = match port {
+            NBD => 0,
+            ISCSI => 1,
+            _ => 2,
+        };
         let full = self.targets.sessions.len() >= CONNECTIONS;
         if full || self.targets.strangers[list].len() >= STRANGERS {
             // The oldest connection without a volume makes room.
@@ -226,9 +250,13 @@ impl Sdc {
         let limits = &self.config.limits;
         let (session, patience) = match port {
             NBD => (Session::Nbd(nbd::Connection::new(limits)), nbd::NEGOTIATION),
-            _ => {
+            ISCSI => {
                 let connection = self.targets.iscsi.connect(now, at, limits, out);
                 (Session::Iscsi(Box::new(connection)), iscsi::DISCOVERY)
+            }
+            _ => {
+                let connection = self.targets.nvme.connect(now, at, limits, out);
+                (Session::Nvme(Box::new(connection)), nvme::CONNECT)
             }
         };
         self.targets.strangers[list].push_back((link, now + patience));
@@ -236,7 +264,7 @@ impl Sdc {
         self.targets.sessions.insert(link, session);
         self.target_session(now, link, out, |session, _, _, actions| match session {
             Session::Nbd(nbd) => nbd.session.greet(actions),
-            Session::Iscsi(_) => {} // the initiator speaks first
+            Session::Iscsi(_) | Session::Nvme(_) => {} // the host speaks first
         });
     }
 
@@ -253,6 +281,7 @@ impl Sdc {
             self.targets_refreshed(now, out);
         }
         self.targets.iscsi_tick(now);
+        self.targets.nvme_tick(now);
     }
 
     /// Closes a connection. `why`: what its client is refused for, if that is the reason.
@@ -290,6 +319,7 @@ impl Sdc {
         self.target_session(now, link, out, |session, view, out, actions| match session {
             Session::Nbd(nbd) => nbd.session.frame(head, body, out.pool(), actions),
             Session::Iscsi(iscsi) => iscsi.session.frame(head, body, view, out.pool(), actions),
+            Session::Nvme(nvme) => nvme.session.frame(head, body, view, out.pool(), actions),
         });
     }
 
@@ -327,7 +357,17 @@ impl Sdc {
         while let Some((link, call)) = self.targets.calls.pop_front() {
             self.target_session(now, link, out, |session, _, out, actions| match session {
                 Session::Iscsi(iscsi) => call.make(&mut iscsi.session, now, out.pool(), actions),
-                Session::Nbd(_) => {}
+                Session::Nbd(_) | Session::Nvme(_) => {}
+            });
+        }
+        while let Some((link, call)) = self.targets.nvme.next_call() {
+            if let nvme::Call::End = call {
+                self.target_close(now, link, None, out);
+                continue;
+            }
+            self.target_session(now, link, out, |session, view, out, actions| match session {
+                Session::Nvme(nvme) => call.make(&mut nvme.session, view, now, (out, actions)),
+                Session::Nbd(_) | Session::Iscsi(_) => {}
             });
         }
         if self.targets.has_crowd() {
@@ -404,6 +444,7 @@ impl Sdc {
         self.target_session(now, link, out, |session, view, out, actions| match session {
             Session::Nbd(nbd) => nbd.session.done(tag, result, out.pool(), actions),
             Session::Iscsi(iscsi) => iscsi.done(tag, result, view.map, (out.pool(), actions)),
+            Session::Nvme(nvme) => nvme.session.done(tag, result, out.pool(), actions),
         });
     }
 
@@ -417,6 +458,7 @@ impl Sdc {
             self.target_session(now, link, out, |session, view, out, actions| match session {
                 Session::Nbd(nbd) => nbd.session.refreshed(view.map, out.pool(), actions),
                 Session::Iscsi(iscsi) => iscsi.session.refreshed(view, out.pool(), actions),
+                Session::Nvme(_) => {}
             });
         }
     }
@@ -428,8 +470,7 @@ impl Sdc {
             return;
         };
         self.targets.leaves.insert(link, (id, grant));
-        out.push(Effect::Welcome { link });
-        self.targets.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
+        self.targets.welcome(link, out);
         self.targets.share();
         self.mdm.heartbeat_soon(now);
     }
@@ -447,6 +488,7 @@ impl Sdc {
             self.target_close(now, link, Some(why), out);
         }
         self.targets.iscsi_review(&self.map, (&self.config.limits, self.config.format));
+        self.targets.nvme_review();
     }
 
     /// Calls a session, if it still exists, and carries out its actions.
@@ -468,13 +510,17 @@ impl Sdc {
             limits: &self.config.limits,
             ready,
             hosts: &targets.iscsi,
+            nvme: &targets.nvme,
             link,
             at: session.at(),
         };
         let flying = targets.nbd.begin(session);
+        let nvme_bytes = nvme::Hosts::begin(session);
         call(session, &view, out, &mut actions);
         let patience = session.patience(&self.config.limits);
         targets.nbd.end(session, flying);
+        targets.nvme.end(session, nvme_bytes);
+        let mut is_new_queue = false;
         let attached = match session {
             Session::Nbd(nbd) => nbd.take_attached(),
             Session::Iscsi(iscsi) => iscsi.take_nexus().and_then(|nexus| {
@@ -482,7 +528,15 @@ impl Sdc {
                 targets.iscsi.add(link, nexus);
                 volume
             }),
+            Session::Nvme(nvme) => {
+                is_new_queue = targets.nvme.learn(link, nvme);
+                None
+            }
         };
+        if is_new_queue {
+            targets.welcome(link, out);
+            self.mdm.heartbeat_soon(now);
+        }
         if let Some(volume) = attached {
             targets.iscsi_succeed(link);
             self.target_attached(now, link, volume, out);
@@ -517,7 +571,10 @@ impl Sdc {
                 Action::Reframe { mode } => out.push(Effect::Reframe { link, mode }),
                 Action::Withdraw { tag } => self.iscsi_withdraw(now, link, tag, out),
                 Action::Reinstate => self.iscsi_reinstate(now, link, out),
-                Action::Clear { what } => self.targets.iscsi_clear(link, what),
+                Action::Clear { what } => match self.targets.sessions.get(&link) {
+                    Some(Session::Nvme(_)) => self.targets.nvme_clear(link),
+                    _ => self.targets.iscsi_clear(link, what),
+                },
                 // None is asked while units say that they have no reservations.
                 Action::Ask { tag, .. } => {
                     self.targets.calls.push_back((link, iscsi::Call::Unasked(tag)));
@@ -534,7 +591,7 @@ impl Session {
         let own = limits.answer_within;
         let target = limits.target_patience;
         match self {
-            Session::Iscsi(_) => {
+            Session::Iscsi(_) | Session::Nvme(_) => {
                 let within = if own.is_zero() { target } else { target.min(own) };
                 Patience { within, of_command: true }
             }
@@ -547,6 +604,7 @@ impl Session {
         match self {
             Session::Nbd(_) => None,
             Session::Iscsi(iscsi) => iscsi.at,
+            Session::Nvme(nvme) => nvme.at,
         }
     }
 }

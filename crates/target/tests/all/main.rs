@@ -2,4 +2,5 @@
 
 mod iscsi;
 mod nbd;
+mod nvme;
 mod scsi;

@@ -284,7 +284,7 @@ pub struct SdcStatus {
     /// True if it has a session with the MDM.
     #[prost(bool, tag = "4")]
     pub connected: bool,
-    /// Its addresses of NBD and iSCSI, as URIs without the name of a volume.
+    /// Its addresses of NBD, iSCSI and NVMe/TCP, as URIs without the name of a volume.
     #[prost(string, repeated, tag = "5")]
     pub nbd: Vec<String>,
     /// NBD connections.

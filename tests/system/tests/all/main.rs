@@ -24,6 +24,7 @@ mod mdm_cluster;
 mod mdm_parted;
 mod mdm_restart;
 mod no_room;
+mod nvme;
 mod objects;
 mod operator;
 mod outage;

@@ -163,6 +163,7 @@ pub(super) struct View<'a> {
     /// True if the map is there, and knows this client.
     pub(super) ready: bool,
     pub(super) hosts: &'a Hosts,
+    pub(super) nvme: &'a super::nvme::Hosts,
     pub(super) link: LinkId,
     /// The address of ours that it came to.
     pub(super) at: Option<SocketAddr>,

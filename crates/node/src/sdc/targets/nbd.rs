@@ -91,7 +91,7 @@ impl Sessions {
     fn nbd_sessions(&self) -> impl Iterator<Item = &target::nbd::Session> {
         self.sessions.values().filter_map(|session| match session {
             Session::Nbd(nbd) => Some(&nbd.session),
-            Session::Iscsi(_) => None,
+            Session::Iscsi(_) | Session::Nvme(_) => None,
         })
     }
 
@@ -159,7 +159,7 @@ impl Sdc {
         let nbd = match self.targets.sessions.get_mut(&link) {
             Some(Session::Nbd(nbd)) => nbd,
             Some(Session::Iscsi(iscsi)) => return iscsi.session.waits(tag),
-            None => return,
+            Some(Session::Nvme(_)) | None => return,
         };
         if nbd.session.knows_wait(tag) {
             return;
@@ -173,7 +173,7 @@ impl Sdc {
         let most = if room { limits.nbd_waiting.saturating_sub(all) } else { 0 };
         self.target_session(now, link, out, |session, _, out, actions| match session {
             Session::Nbd(nbd) => nbd.session.waits(tag, most, out.pool(), actions),
-            Session::Iscsi(_) => {}
+            Session::Iscsi(_) | Session::Nvme(_) => {}
         });
     }
 }

@@ -1,4 +1,4 @@
-//! The SDC as a node: links, registration, maps, NBD and iSCSI, against a fake MDM and fake
+//! The SDC as a node: links, registration, maps, block clients, against a fake MDM and fake
 //! servers.
 
 mod cluster;
@@ -7,5 +7,7 @@ mod iscsi_host;
 pub(crate) mod links;
 mod nbd;
 mod nbd_client;
+mod nvme;
+mod nvme_host;
 mod orphans;
 mod versions;

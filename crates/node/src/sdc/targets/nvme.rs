@@ -1,0 +1,351 @@
+//! NVMe/TCP connections: what hosts see of the cluster, which links belong to one controller, and
+//! what becomes of commands when a mapping changes.
+//!
+//! The cluster is one subsystem, and each volume that is mapped to this SDC is a namespace, whose
+//! id is that of the volume. A link is an admin queue with its controller, or an I/O queue.
+//!
+//! Invariants:
+//! - I/O queues end with the link of their admin queue, and when their controller is reset.
+//! - A command of a host is done under the permission with which it came, or not at all: a change
+//!   of permission ends the commands under way of all hosts, and hosts repeat those that they still
+//!   may do.
+
+use super::iscsi::View;
+use super::{Session, Sessions, Waiting};
+use crate::mapview::{MapView, Volume};
+use crate::sdc::Sdc;
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::{ClusterId, Limits, LinkId, Map, Time, VolumeId};
+use core::net::SocketAddr;
+use core::ops::Bound;
+use mdm::mapping::Grant;
+use seam::{BlockError, Effects};
+use target::nvme::{Controller, Namespace, Opening, Path, Subsystem};
+use target::{Action, ident};
+use wire::control::Access;
+
+/// A link that is no queue ends after this time.
+pub(super) const CONNECT: Duration = Duration::from_secs(60);
+/// Interval at which sessions let time pass.
+const TICK: Duration = Duration::from_secs(1);
+/// The most bytes that all queues together may have in flight when a host connects.
+const BYTES: u64 = 512 << 20;
+/// The number of this gateway. (There is one gateway per host until an MDM gives numbers.)
+const GATEWAY: u8 = 0;
+/// Ids of controllers per gateway.
+const CONTROLLERS: u16 = 512;
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) session: target::nvme::Session,
+    /// The address of ours that it came to.
+    pub(super) at: Option<SocketAddr>,
+    /// It is a queue, as the owner knows.
+    is_queue: bool,
+}
+
+/// A call of a session, or the end of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Call {
+    /// Time passes.
+    Tick,
+    /// Namespaces may have changed.
+    Review,
+    /// The I/O queues of the controller have ended.
+    Cleared,
+    /// The controller of this I/O queue has ended, or was reset.
+    End,
+}
+
+impl Call {
+    /// Makes the call.
+    pub(super) fn make(
+        self,
+        session: &mut target::nvme::Session,
+        view: &View<'_>,
+        now: Time,
+        (out, actions): (&Effects, &mut Vec<Action>),
+    ) {
+        match self {
+            Call::Tick => session.tick(now, out.pool(), actions),
+            Call::Review => session.review(view, out.pool(), actions),
+            Call::Cleared => session.others_cleared(),
+            Call::End => {} // the owner closes the link
+        }
+    }
+}
+
+/// The hosts that are connected.
+#[derive(Debug, Default)]
+pub(super) struct Hosts {
+    /// The controllers, by the links of their admin queues.
+    controllers: Map<LinkId, Controller>,
+    /// The I/O queues: controller, and queue.
+    queues: Map<LinkId, (u16, u16)>,
+    /// The newest controller's id, without the gateway's part; 0 before the first one.
+    newest: u16,
+    /// Bytes in flight of all queues.
+    bytes: u64,
+    /// When sessions let time pass next; `None` without any.
+    pub(super) tick_at: Option<Time>,
+    /// What hosts may do with each volume, as it was reviewed last.
+    grants: BTreeMap<VolumeId, Grant>,
+    calls: VecDeque<(LinkId, Call)>,
+}
+
+impl Hosts {
+    /// Creates the session of a connection that was just accepted.
+    pub(super) fn connect(
+        &mut self,
+        now: Time,
+        at: Option<SocketAddr>,
+        limits: &Limits,
+        out: &mut Effects,
+    ) -> Connection {
+        if self.newest == 0 {
+            // Hosts may still remember controllers of an earlier process.
+            self.newest = out.prng().below(u64::from(CONTROLLERS)) as u16;
+        }
+        self.tick_at.get_or_insert(now + TICK);
+        let opening = Opening { cntlid: self.next_cntlid() };
+        let session = target::nvme::Session::new(limits, opening);
+        Connection { session, at, is_queue: false }
+    }
+
+    /// Returns the next id in turn that no controller has, or the next one: with so many
+    /// controllers, no host can connect.
+    fn next_cntlid(&mut self) -> u16 {
+        let id = |newest: u16| u16::from(GATEWAY) * CONTROLLERS + newest;
+        for _ in 1..CONTROLLERS {
+            self.newest = self.newest % (CONTROLLERS - 1) + 1;
+            let next = id(self.newest);
+            if self.controllers.values().all(|controller| controller.cntlid != next) {
+                break;
+            }
+        }
+        id(self.newest)
+    }
+
+    /// Removes a session that has ended. I/O queues of its controller are to end, too.
+    pub(super) fn remove(&mut self, link: LinkId, session: &target::nvme::Session) {
+        self.bytes -= bytes(session);
+        self.queues.remove(&link);
+        if let Some(controller) = self.controllers.remove(&link) {
+            self.end_queues(controller.cntlid);
+        }
+    }
+
+    /// Leaves the I/O queues of a controller to be ended.
+    fn end_queues(&mut self, cntlid: u16) {
+        let of = self.queues.iter().filter(|(_, queue)| queue.0 == cntlid);
+        let mut links: Vec<LinkId> = of.map(|(link, _)| *link).collect();
+        links.sort_unstable();
+        self.calls.extend(links.into_iter().map(|link| (link, Call::End)));
+    }
+
+    /// Returns true while calls are to be made.
+    #[inline]
+    pub(super) fn has_calls(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// Takes the next call. No queue is ended twice.
+    pub(super) fn next_call(&mut self) -> Option<(LinkId, Call)> {
+        loop {
+            let (link, call) = self.calls.pop_front()?;
+            let over = matches!(call, Call::End) && !self.queues.contains_key(&link);
+            if !over {
+                return Some((link, call));
+            }
+        }
+    }
+
+    /// Returns the bytes in flight of a session that is about to be called.
+    #[inline]
+    pub(super) fn begin(session: &Session) -> u64 {
+        if let Session::Nvme(nvme) = session { bytes(&nvme.session) } else { 0 }
+    }
+
+    /// Accounts for what the session had `before` the call, and has now.
+    #[inline]
+    pub(super) fn end(&mut self, session: &Session, before: u64) {
+        self.bytes = self.bytes - before + Hosts::begin(session);
+    }
+
+    /// Records what the link has become. Returns true if it has just become a queue.
+    pub(super) fn learn(&mut self, link: LinkId, nvme: &mut Connection) -> bool {
+        if let Some(controller) = nvme.session.controller() {
+            if self.controllers.get(&link) != Some(controller) {
+                self.controllers.insert(link, controller.clone());
+            }
+        } else if nvme.is_queue {
+            return false;
+        } else if let Some(queue) = nvme.session.io_queue() {
+            self.queues.insert(link, queue);
+        } else {
+            return false;
+        }
+        !core::mem::replace(&mut nvme.is_queue, true)
+    }
+
+    /// Returns true if hosts have I/O queues.
+    pub(super) fn has_queues(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
+    /// Returns the volumes that hosts may use.
+    pub(super) fn volumes(&self) -> impl Iterator<Item = VolumeId> {
+        self.grants.keys().copied()
+    }
+}
+
+/// Returns the bytes that a session has in flight.
+fn bytes(session: &target::nvme::Session) -> u64 {
+    let (asked, read) = session.bytes();
+    asked + read
+}
+
+/// Returns what hosts are told of a volume, if it is mapped to this client.
+fn namespace(map: &MapView, id: VolumeId, volume: &Volume) -> Option<Namespace> {
+    let read_only = map.my_grant(volume)?.access == Access::ReadOnly;
+    Some(Namespace { volume: id, size: volume.size, read_only, path: Path::Optimized })
+}
+
+impl Subsystem for View<'_> {
+    fn cluster(&self) -> ClusterId {
+        self.map.cluster
+    }
+
+    // Ports are those of this process, and so they never change while it runs.
+    fn version(&self) -> u64 {
+        1
+    }
+
+    fn port(&self) -> u16 {
+        ident::port(GATEWAY)
+    }
+
+    fn namespace(&self, nsid: u32) -> Option<Namespace> {
+        let id = VolumeId(nsid);
+        namespace(self.map, id, self.map.volumes.get(&id)?)
+    }
+
+    fn next(&self, after: u32) -> Option<Namespace> {
+        let above = (Bound::Excluded(VolumeId(after)), Bound::Unbounded);
+        let mut volumes = self.map.volumes.range(above);
+        volumes.find_map(|(id, volume)| namespace(self.map, *id, volume))
+    }
+
+    fn portals(&self, visit: &mut dyn FnMut(SocketAddr)) {
+        if let Some(at) = self.at {
+            visit(at);
+        }
+    }
+
+    fn admits(&self, _: &str, _: &[u8; 16]) -> bool {
+        true
+    }
+
+    fn is_busy(&self) -> bool {
+        let hosts = self.nvme;
+        let full = hosts.controllers.len() >= usize::from(CONTROLLERS) - 1;
+        !self.ready || hosts.bytes >= BYTES || full
+    }
+
+    fn controller(&self, cntlid: u16) -> Option<&Controller> {
+        self.nvme.controllers.values().find(|controller| controller.cntlid == cntlid)
+    }
+
+    fn has_queue(&self, cntlid: u16, qid: u16) -> bool {
+        self.nvme.queues.values().any(|queue| *queue == (cntlid, qid))
+    }
+}
+
+impl Sessions {
+    /// Lets time pass for all sessions.
+    pub(super) fn nvme_tick(&mut self, now: Time) {
+        if self.nvme.tick_at.is_none_or(|at| now < at) {
+            return;
+        }
+        let links = self.nvme_links();
+        self.nvme.tick_at = (!links.is_empty()).then_some(now + TICK);
+        self.nvme.calls.extend(links.into_iter().map(|link| (link, Call::Tick)));
+    }
+
+    /// Returns the links of NVMe sessions, in the order of their ids.
+    fn nvme_links(&self) -> Vec<LinkId> {
+        let nvme = self.sessions.iter().filter(|(_, s)| matches!(s, Session::Nvme(_)));
+        let mut links: Vec<LinkId> = nvme.map(|(link, _)| *link).collect();
+        links.sort_unstable();
+        links
+    }
+
+    /// Lets hosts know of namespaces that have changed.
+    pub(super) fn nvme_review(&mut self) {
+        let controllers = &self.nvme.controllers;
+        let mut links: Vec<LinkId> = controllers.keys().copied().collect();
+        links.sort_unstable();
+        let calls = links.into_iter().map(|link| (link, Call::Review));
+        self.nvme.calls.extend(calls);
+    }
+
+    /// Ends the I/O queues of an admin queue's controller. When it is told, nothing of their
+    /// commands can take effect later.
+    pub(super) fn nvme_clear(&mut self, link: LinkId) {
+        if let Some(cntlid) = self.nvme.controllers.get(&link).map(|of| of.cntlid) {
+            self.nvme.end_queues(cntlid);
+        }
+        self.nvme.calls.push_back((link, Call::Cleared));
+    }
+}
+
+impl Sdc {
+    /// Ends commands that came under a permission that has ended since. An order that takes a
+    /// permission away is a fence, even if the permission is given again before this client hears
+    /// of it. Called when the map has changed, before the client core hears of that: what the core
+    /// ends then has its status already.
+    pub(in crate::sdc) fn nvme_fence(&mut self, now: Time, out: &mut Effects) {
+        let map = &self.map;
+        let grant = |(id, volume)| Some((id, map.my_grant(volume)?));
+        let now_granted: BTreeMap<VolumeId, Grant> =
+            map.volumes.iter().map(|(id, volume)| (*id, volume)).filter_map(grant).collect();
+        let generation = |grant: Option<&Grant>| grant.map(|grant| grant.generation);
+        let before = core::mem::replace(&mut self.targets.nvme.grants, now_granted);
+        let grants = &self.targets.nvme.grants;
+        let over = before
+            .iter()
+            .filter(|(id, grant)| generation(Some(grant)) != generation(grants.get(id)));
+        let over: Vec<VolumeId> = over.map(|(id, _)| *id).collect();
+        if over.is_empty() || !self.targets.nvme.has_queues() {
+            return;
+        }
+        for link in self.targets.nvme_links() {
+            self.target_session(now, link, out, |session, view, out, actions| {
+                let Session::Nvme(nvme) = session else { return };
+                for id in &over {
+                    let there = view.namespace(id.0).is_some();
+                    nvme.session.fenced(*id, there, out.pool(), actions);
+                }
+            });
+        }
+        // Sessions make no more requests for commands that have ended.
+        let targets = &mut self.targets;
+        let sessions = &targets.sessions;
+        let ended = |w: &Waiting| {
+            let nvme = matches!(sessions.get(&w.link), Some(Session::Nvme(_)));
+            nvme && over.contains(&w.request.volume)
+        };
+        let mut refused = Vec::new();
+        for queue in &mut targets.crowded {
+            let (taken, kept): (VecDeque<_>, _) = queue.drain(..).partition(&ended);
+            *queue = kept;
+            refused.extend(taken);
+        }
+        for Waiting { link, tag, .. } in refused {
+            self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The commands of an admin queue, and the controller behind it (base 5).
+//!
+//! Invariants: a discovery controller answers nothing about namespaces. A host whose keep-alive
+//! time-out passes without a command on this queue loses the controller. What has changed about
+//! namespaces since the host has read of changes is remembered up to [`ACTIVE`] namespaces, and
+//! beyond that as "many".
+
+use super::command::Command;
+use super::controller::Controller;
+use super::events::{Event, Events};
+use super::identify;
+use super::proto::*;
+use super::status::Status;
+use super::step::Step;
+use super::subsystem::{Namespace, Subsystem, active};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::{Limits, Time};
+use seam::BufPool;
+
+/// Time that a keep alive may come late.
+const LATE: Duration = Duration::from_secs(1);
+
+/// A controller.
+#[derive(Debug)]
+pub(crate) struct Admin {
+    /// What other links see of it.
+    pub(crate) controller: Controller,
+    /// The property CC.
+    pub(crate) configuration: u32,
+    /// The property CSTS.
+    pub(crate) status: u32,
+    /// The host's keep-alive time-out; zero without one.
+    pub(crate) keep_alive: Duration,
+    /// The host has sent something since the last tick.
+    pub(crate) heard: bool,
+    /// The last tick before the host was heard.
+    heard_at: Option<Time>,
+    pub(crate) events: Events,
+    /// The namespaces, as they were when they were looked at last.
+    known: Vec<Namespace>,
+    /// What has changed since the host has read of changes.
+    changed: BTreeSet<u32>,
+    /// Changes of ways.
+    pub(crate) path_changes: u64,
+    /// The version of the discovery log.
+    version: u64,
+}
+
+impl Admin {
+    /// Creates the controller of a host, which has to be heard within `keep_alive` milliseconds.
+    pub(crate) fn new(controller: Controller, keep_alive: u32, now: Option<Time>) -> Admin {
+        Admin {
+            controller,
+            configuration: 0,
+            status: 0,
+            keep_alive: Duration::from_millis(keep_alive.into()),
+            heard: true,
+            heard_at: now,
+            events: Events::default(),
+            known: Vec::new(),
+            changed: BTreeSet::new(),
+            path_changes: 0,
+            version: 0,
+        }
+    }
+
+    /// Begins to look for changes.
+    pub(crate) fn enabled(&mut self, subsystem: &dyn Subsystem) {
+        self.known =
+            if self.controller.discovery { Vec::new() } else { active(subsystem, 0).collect() };
+        self.version = subsystem.version();
+        self.changed.clear();
+    }
+
+    /// Looks for changes, about which the host may want to hear.
+    pub(crate) fn review(&mut self, subsystem: &dyn Subsystem) {
+        if self.status & CSTS_RDY == 0 {
+            return;
+        }
+        if self.controller.discovery {
+            if core::mem::replace(&mut self.version, subsystem.version()) != self.version {
+                self.events.happened(Event::Discovery);
+            }
+            return;
+        }
+        let same = active(subsystem, 0).eq(self.known.iter().copied());
+        if same {
+            return;
+        }
+        let known = core::mem::replace(&mut self.known, active(subsystem, 0).collect());
+        let find = |list: &[Namespace], ns: &Namespace| {
+            list.binary_search_by_key(&ns.volume, |other| other.volume).ok().map(|i| list[i])
+        };
+        let attributes = |ns: Namespace| (ns.size, ns.read_only);
+        let other =
+            |a: &Namespace, b: Option<Namespace>| b.is_none_or(|b| attributes(*a) != attributes(b));
+        let gone = known.iter().filter(|ns| other(ns, find(&self.known, ns)));
+        let new = self.known.iter().filter(|ns| other(ns, find(&known, ns)));
+        let changed: BTreeSet<u32> = gone.chain(new).map(|ns| ns.volume.0).collect();
+        let moved = |ns: &Namespace| find(&known, ns).is_some_and(|old| old.path != ns.path);
+        if self.known.iter().any(moved) {
+            self.path_changes += 1;
+            self.events.happened(Event::Paths);
+        }
+        if !changed.is_empty() {
+            self.changed.extend(changed);
+            // One more than the log page has room for says that there are many.
+            while self.changed.len() > ACTIVE as usize + 1 {
+                self.changed.pop_last();
+            }
+            self.events.happened(Event::Namespaces);
+        }
+    }
+
+    /// Returns the ids of the namespaces that have changed; with `forget`, they were read.
+    pub(crate) fn changes(&mut self, forget: bool) -> Vec<u32> {
+        let changed: Vec<u32> = self.changed.iter().copied().collect();
+        if forget {
+            self.changed.clear();
+        }
+        changed
+    }
+
+    /// Returns the namespaces as they were looked at last.
+    pub(crate) fn namespaces(&self) -> &[Namespace] {
+        &self.known
+    }
+
+    /// Returns true if the host has not been heard for too long. Call it with each tick.
+    pub(crate) fn is_silent(&mut self, now: Time) -> bool {
+        if core::mem::take(&mut self.heard) || self.keep_alive.is_zero() {
+            self.heard_at = Some(now);
+        }
+        let heard_at = *self.heard_at.get_or_insert(now);
+        now.since(heard_at) > self.keep_alive + LATE
+    }
+
+    /// Handles a command that is not a fabrics command.
+    pub(crate) fn command(
+        &mut self,
+        command: &Command,
+        subsystem: &dyn Subsystem,
+        limits: &Limits,
+        pool: &BufPool,
+    ) -> Result<Step, Status> {
+        if self.configuration & CC_EN == 0 || self.status & CSTS_RDY == 0 {
+            return Err(Status::SEQUENCE);
+        }
+        match command.opcode() {
+            IDENTIFY => {
+                let mut body = pool.zeroed(IDENTIFIED);
+                identify::fill(command, &self.controller, subsystem, limits, body.as_mut())?;
+                Ok(Step::Send(body))
+            }
+            GET_LOG_PAGE => self.log_page(command, subsystem, limits, pool),
+            SET_FEATURES => self.set_feature(command, limits),
+            GET_FEATURES => self.feature(command, limits, pool),
+            ASYNC_EVENT => {
+                self.events.wait(command.cid())?;
+                Ok(Step::Wait)
+            }
+            KEEP_ALIVE => Ok(Step::Answer(0)),
+            ABORT if !self.controller.discovery => Ok(Step::Answer(1)), // it was not aborted
+            _ => Err(Status::INVALID_OPCODE),
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The entry of a submission queue: a command, as it comes in a capsule.
+
+use super::proto::*;
+use super::status::Status;
+
+/// A command (base 4.2): 64 bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Command {
+    bytes: [u8; 64],
+}
+
+/// Where the data of a command is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Place {
+    /// In the capsule, from this offset on.
+    Capsule(usize),
+    /// Anywhere at the host: it is moved in PDUs of its own.
+    Host,
+}
+
+impl Command {
+    /// Takes a command from the head of a capsule.
+    pub(crate) fn of(head: &[u8]) -> Command {
+        Command { bytes: core::array::from_fn(|i| head[COMMON + i]) }
+    }
+
+    pub(crate) fn opcode(&self) -> u8 {
+        self.bytes[0]
+    }
+
+    /// The command's id, which the host chooses.
+    pub(crate) fn cid(&self) -> u16 {
+        le16(&self.bytes, 2)
+    }
+
+    /// The namespace.
+    pub(crate) fn nsid(&self) -> u32 {
+        le32(&self.bytes, 4)
+    }
+
+    /// The type of a fabrics command.
+    pub(crate) fn fabrics_type(&self) -> u8 {
+        self.bytes[4]
+    }
+
+    /// A byte of the command's own part, which begins at 40.
+    pub(crate) fn u8(&self, at: usize) -> u8 {
+        self.bytes[at]
+    }
+
+    /// Two bytes of it.
+    pub(crate) fn u16(&self, at: usize) -> u16 {
+        le16(&self.bytes, at)
+    }
+
+    /// Eight bytes of it.
+    pub(crate) fn u64(&self, at: usize) -> u64 {
+        le64(&self.bytes, at)
+    }
+
+    /// Dword 10 to 15.
+    pub(crate) fn dword(&self, number: usize) -> u32 {
+        le32(&self.bytes, number * 4)
+    }
+
+    /// Checks what all commands have in common: no fused operation, and data by an SGL.
+    pub(crate) fn check(&self) -> Result<(), Status> {
+        let flags = self.bytes[1];
+        if flags & FUSE != 0 || flags & PSDT != PSDT_SGL {
+            return Err(Status::INVALID_FIELD);
+        }
+        Ok(())
+    }
+
+    /// Returns the length of the data that the host has announced.
+    pub(crate) fn announced(&self) -> u32 {
+        le32(&self.bytes, 32)
+    }
+
+    /// Checks the place to which `len` bytes are to be sent. It may be longer.
+    pub(crate) fn room(&self, len: usize) -> Result<(), Status> {
+        if self.bytes[39] != SGL_TRANSPORT {
+            return Err(Status::SGL_TYPE);
+        }
+        if (self.announced() as usize) < len { Err(Status::SGL_LENGTH) } else { Ok(()) }
+    }
+
+    /// Returns where the `len` bytes are that the command needs. The capsule has `carried` bytes,
+    /// and no more than `most` are allowed there.
+    pub(crate) fn source(&self, len: u32, carried: usize, most: u32) -> Result<Place, Status> {
+        if self.announced() != len {
+            return Err(Status::SGL_LENGTH);
+        }
+        match self.bytes[39] {
+            SGL_TRANSPORT if carried == 0 => Ok(Place::Host),
+            SGL_IN_CAPSULE => {
+                if carried > most as usize {
+                    return Err(Status::SGL_LENGTH);
+                }
+                let offset = le64(&self.bytes, 24);
+                match offset.checked_add(u64::from(len)) {
+                    Some(end) if end <= carried as u64 => Ok(Place::Capsule(offset as usize)),
+                    _ => Err(Status::SGL_OFFSET),
+                }
+            }
+            _ => Err(Status::SGL_TYPE),
+        }
+    }
+}

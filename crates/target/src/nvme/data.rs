@@ -1,0 +1,187 @@
+//! Data of commands on its way in.
+//!
+//! Invariants:
+//! - All data of a command comes in its capsule, or is asked for by one R2T. It comes in order, and
+//!   ends where it has to. Anything else ends the connection, with the reason
+//!   (transport 3.3.2.4).
+//! - Data is found by the tag of the R2T, never by the command's id, which the host has chosen.
+//! - Whole sectors of a write go to the volume as they come, without a copy. Only a sector that is
+//!   split between two PDUs is put together, and what a command gathers, in 4 KiB at most.
+//! - What was asked for and is not done is at most `Limits::nvme_solicited`, or one command. What
+//!   is read at once is bounded alike.
+//! - Data that did not come as it was sent fails its command, and nothing of it is written.
+
+use super::framer::Fault;
+use super::proto::*;
+use super::queue::Queue;
+use super::status::Status;
+use super::subsystem::Subsystem;
+use super::table::{Flow, Table, Work, piece, tag};
+use super::wire::Turn;
+use crate::Action;
+use base::SECTOR;
+use seam::{BlockError, BlockKind, BlockRequest, Buf};
+
+impl Queue {
+    /// Handles data of a command. `intact`: it came as it was sent.
+    pub(crate) fn host_data(
+        &mut self,
+        head: &[u8],
+        (data, intact): (Buf, bool),
+        subsystem: &dyn Subsystem,
+        turn: &mut Turn<'_>,
+    ) {
+        let (ttag, offset) = (le16(head, 10), le32(head, 12));
+        let found = self.table.find(ttag);
+        let task = found.and_then(|handle| Some((handle, self.table.get(handle)?)));
+        let Some((handle, task)) = task.filter(|(_, task)| task.flow == Flow::Coming) else {
+            let why = "sent data that nobody has asked for";
+            return turn.terminate(Fault::field(10), head, why);
+        };
+        if le32(head, 16) as usize != data.len() {
+            return turn.terminate(Fault::field(16), head, "sent another length than it said");
+        }
+        let end = u64::from(offset) + data.len() as u64;
+        if offset != task.came || end > u64::from(task.wants) {
+            let why = "sent other data than it was asked for";
+            return turn.terminate(Fault::new(FES_RANGE), head, why);
+        }
+        let last = end == u64::from(task.wants);
+        if last != (head[1] & LAST != 0) {
+            let why = "ended its data in another place than it was asked to";
+            return turn.terminate(Fault::new(FES_SEQUENCE), head, why);
+        }
+        if last {
+            task.flow = Flow::Idle;
+        }
+        if intact {
+            self.arrive(handle, data, turn);
+        } else {
+            task.fail(offset, Status::TRANSPORT);
+            task.came += data.len() as u32;
+        }
+        if last {
+            self.arrived(handle, subsystem, turn);
+        }
+    }
+
+    /// Takes data of a command.
+    pub(crate) fn arrive(&mut self, handle: u32, data: Buf, turn: &mut Turn<'_>) {
+        let Some(task) = self.table.get(handle) else { return };
+        let (start, wants) = (task.came, task.wants);
+        task.came += data.len() as u32;
+        if task.failed.is_some() {
+            return;
+        }
+        match &mut task.work {
+            Work::Gather(_, buffer) if data.len() == wants as usize => *buffer = data,
+            Work::Gather(_, buffer) => {
+                if buffer.is_empty() {
+                    *buffer = turn.pool.alloc(wants as usize);
+                }
+                buffer.as_mut()[start as usize..][..data.len()].copy_from_slice(&data);
+            }
+            Work::Write(_) | Work::Compare(_) => self.pieces(handle, start, data, turn),
+            Work::Read(_) | Work::Zero(..) | Work::Deallocate(_) => {}
+        }
+    }
+
+    /// Sends data to the volume that begins at `start` of the command's data.
+    fn pieces(&mut self, handle: u32, mut start: u32, mut data: Buf, turn: &mut Turn<'_>) {
+        const WHOLE: usize = SECTOR as usize;
+        let Some(task) = self.table.get(handle) else { return };
+        if task.odd_len > 0 {
+            // The rest of a sector whose start has come.
+            let at = task.odd_len as usize;
+            let rest = data.len().min(WHOLE - at);
+            task.odd.as_mut()[at..at + rest].copy_from_slice(&data[..rest]);
+            task.odd_len += rest as u32;
+            if task.odd_len < SECTOR {
+                return;
+            }
+            task.odd_len = 0;
+            let sector = core::mem::take(&mut task.odd);
+            let from = start - at as u32;
+            data = data.slice(rest..data.len());
+            start += rest as u32;
+            self.piece(handle, from, sector, turn);
+        }
+        let whole = data.len() / WHOLE * WHOLE;
+        if whole > 0 {
+            self.piece(handle, start, data.slice(0..whole), turn);
+        }
+        if whole < data.len()
+            && let Some(task) = self.table.get(handle)
+        {
+            let rest = data.len() - whole;
+            let mut odd = turn.pool.alloc(WHOLE);
+            odd.as_mut()[..rest].copy_from_slice(&data[whole..]);
+            (task.odd, task.odd_len) = (odd, rest as u32);
+        }
+    }
+
+    /// Sends whole sectors to the volume, or asks it for the sectors that they are compared with.
+    fn piece(&mut self, handle: u32, offset: u32, data: Buf, turn: &mut Turn<'_>) {
+        let Some(task) = self.table.get(handle) else { return };
+        let len = data.len() as u32;
+        let tag = tag(handle, offset, len);
+        let (range, kind) = match task.work {
+            Work::Write(range) => (range, BlockKind::Write),
+            Work::Compare(range) => (range, BlockKind::Read),
+            _ => return,
+        };
+        task.pieces += 1;
+        let body = if kind == BlockKind::Write {
+            data
+        } else {
+            self.comparing.insert(tag, data);
+            Buf::EMPTY
+        };
+        let at = range.at + u64::from(offset);
+        let request = BlockRequest { volume: range.volume, kind, at, len, body };
+        turn.ask(Action::Request { tag, request });
+    }
+
+    /// Handles the result of a piece.
+    pub(crate) fn piece_done(
+        &mut self,
+        tag: u64,
+        result: Result<Buf, BlockError>,
+        turn: &mut Turn<'_>,
+    ) {
+        let (offset, len) = piece(tag);
+        let sent = self.comparing.remove(&tag);
+        let Some(task) = self.table.get(tag as u32) else { return };
+        let solicited = len.min(task.owed);
+        task.owed -= solicited;
+        let failed = match (result, sent) {
+            (Ok(stored), Some(sent)) if stored.len() == sent.len() => {
+                (stored[..] != sent[..]).then_some(Status::MISCOMPARE)
+            }
+            (Ok(_), Some(_)) => Some(Status::READ_ERROR),
+            (Ok(_), None) => None,
+            (Err(error), sent) => Some(Status::of(error, sent.is_none())),
+        };
+        if let Some(status) = failed {
+            task.fail(offset, status);
+        }
+        self.credit.give_back(solicited);
+        self.ask_more(turn);
+    }
+
+    /// Asks the host for the data of commands, in their order, as far as the credit goes.
+    pub(crate) fn ask_more(&mut self, turn: &mut Turn<'_>) {
+        while let Some(&handle) = self.asking.front() {
+            let Some(task) = self.table.get(handle).filter(|task| task.flow == Flow::Queued) else {
+                self.asking.pop_front();
+                continue;
+            };
+            if !self.credit.ask(task.wants) {
+                return;
+            }
+            self.asking.pop_front();
+            (task.flow, task.owed) = (Flow::Coming, task.wants);
+            turn.r2t(task.cid, Table::ttag(handle), task.wants);
+        }
+    }
+}

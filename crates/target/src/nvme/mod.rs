@@ -1,0 +1,54 @@
+//! The target side of NVMe/TCP: the NVMe base specification 1.4 ("the base" below), NVMe over
+//! Fabrics 1.1 ("fabrics"), and the TCP transport 1.0 ("the transport").
+//!
+//! | file | content |
+//! |---|---|
+//! | `proto`, `status` | the constants of the specifications; the status of a command |
+//! | `framer` | splits the host's stream into frames |
+//! | `command`, `step` | the submission queue entry, and what it begins |
+//! | `wire` | digests, the queue's head, and what leaves |
+//! | `subsystem` | the interface through which a session learns about namespaces and other queues |
+//! | `table` | the commands that are not answered |
+//! | `queue` | a command from its arrival to its answer |
+//! | `data`, `credit` | data on its way in; how much may be asked for |
+//! | `io`, `deallocate`, `ranges` | the commands of an I/O queue |
+//! | `fabrics`, `controller` | Connect, the properties of a controller |
+//! | `admin`, `identify`, `features`, `logs`, `events` | the commands of an admin queue |
+//! | `session` | what the owner calls |
+//!
+//! A link is one queue: an admin queue with its controller, or an I/O queue. The owner creates an
+//! [`NvmeFramer`] and a [`Session`] for each link, feeds frames and completions, and executes the
+//! [`Action`](crate::Action)s in order. I/O queues find their controller through [`Subsystem`], and
+//! the owner closes them when the link of their admin queue ends.
+//!
+//! Not supported: fused commands, reservations, Verify, protection information, metadata, in-band
+//! authentication, TLS. None of them is announced.
+
+mod admin;
+mod command;
+mod controller;
+mod credit;
+mod data;
+mod deallocate;
+mod events;
+mod fabrics;
+mod features;
+mod framer;
+mod identify;
+mod io;
+mod logs;
+pub mod proto;
+mod queue;
+mod ranges;
+mod session;
+mod status;
+mod step;
+mod subsystem;
+mod table;
+mod wire;
+
+pub use controller::{Controller, Opening};
+pub use framer::NvmeFramer;
+pub use session::Session;
+pub use status::Status;
+pub use subsystem::{Namespace, Path, Subsystem};

@@ -1,0 +1,412 @@
+//! A command of a queue, from its arrival to its answer.
+//!
+//! Invariants:
+//! - A command has exactly one answer. It is answered when nothing of it is under way any more, and
+//!   when the host has sent everything that it was asked for: its tag is free then.
+//! - After a failure no more data is asked for. Of several, the one with the lowest offset decides
+//!   the status, whenever it came.
+//! - The host never has more commands open than the queue has entries: one more is the end of the
+//!   connection. Reading never stops.
+//!
+//! Reads begin in their order, while the bytes that are read at once are within the queue's credit.
+//! Others begin at once. A command whose turn does not come in `Limits::target_patience` is
+//! answered like one without a primary. The owner counts the same time for requests under way, from
+//! the begin of their command ([`Session::since`](super::Session::since)).
+
+use super::admin::Admin;
+use super::command::{Command, Place};
+use super::controller::Opening;
+use super::credit::Credit;
+use super::framer::Fault;
+use super::proto::*;
+use super::ranges::RANGE;
+use super::status::Status;
+use super::step::Step;
+use super::subsystem::Subsystem;
+use super::table::{Flow, Gather, Range, Table, Task, Work, tag};
+use super::wire::Turn;
+use crate::Action;
+use alloc::boxed::Box;
+use alloc::collections::{BTreeMap, VecDeque};
+use base::time::Duration;
+use base::{Limits, Time, VolumeId};
+use seam::{BlockError, BlockKind, BlockRequest, Buf};
+
+/// What a queue is for.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Nothing yet: Connect comes first.
+    New,
+    /// It is the admin queue of a controller.
+    Admin(Box<Admin>),
+    /// It is an I/O queue.
+    Io {
+        /// The controller.
+        cntlid: u16,
+        /// The queue's id.
+        qid: u16,
+    },
+}
+
+/// One queue.
+#[derive(Debug)]
+pub(crate) struct Queue {
+    pub(crate) role: Role,
+    pub(crate) opening: Opening,
+    pub(crate) limits: Limits,
+    /// The entries of the submission queue.
+    pub(crate) entries: u16,
+    /// The commands that are not answered, except those that wait for an event.
+    pub(crate) table: Table,
+    /// What the queue may ask the host and the volume for.
+    pub(crate) credit: Credit,
+    /// Commands that wait to ask the host for data.
+    pub(crate) asking: VecDeque<u32>,
+    /// Reads that wait to be executed.
+    pub(crate) reading: VecDeque<u32>,
+    /// Pieces of data that wait for the data of the volume, to be compared with it.
+    pub(crate) comparing: BTreeMap<u64, Buf>,
+    /// The host understands delays before a repetition.
+    pub(crate) delays: bool,
+    /// The last tick.
+    pub(crate) now: Option<Time>,
+}
+
+impl Queue {
+    /// Creates the queue of a connection that was just set up.
+    pub(crate) fn new(limits: &Limits, opening: Opening) -> Queue {
+        Queue {
+            role: Role::New,
+            opening,
+            limits: limits.clone(),
+            entries: 1,
+            table: Table::default(),
+            credit: Credit::new(limits.nvme_solicited),
+            asking: VecDeque::new(),
+            reading: VecDeque::new(),
+            comparing: BTreeMap::new(),
+            delays: false,
+            now: None,
+        }
+    }
+
+    /// Returns the id of the queue.
+    pub(crate) fn qid(&self) -> u16 {
+        if let Role::Io { qid, .. } = self.role { qid } else { 0 }
+    }
+
+    /// Returns the number of commands that are not answered.
+    pub(crate) fn open(&self) -> usize {
+        let waiting = match &self.role {
+            Role::Admin(admin) => admin.events.waiting(),
+            Role::New | Role::Io { .. } => 0,
+        };
+        self.table.len() + waiting
+    }
+
+    /// Returns how long a command may wait.
+    pub(crate) fn patience(&self) -> Duration {
+        self.limits.target_patience
+    }
+
+    /// Handles a command capsule. `intact`: its data came as it was sent.
+    pub(crate) fn capsule(
+        &mut self,
+        head: &[u8],
+        (data, intact): (Buf, bool),
+        subsystem: &dyn Subsystem,
+        turn: &mut Turn<'_>,
+    ) {
+        if self.open() >= usize::from(self.entries) {
+            let why = "sent more commands than its queue has entries";
+            return turn.terminate(Fault::new(FES_SEQUENCE), head, why);
+        }
+        let command = Command::of(head);
+        if let Role::Admin(admin) = &mut self.role {
+            admin.heard = true;
+        }
+        if let Err(status) = self.begin(&command, (data, intact), subsystem, turn) {
+            self.answer(command.cid(), status, 0, turn);
+        }
+    }
+
+    fn begin(
+        &mut self,
+        command: &Command,
+        (data, intact): (Buf, bool),
+        subsystem: &dyn Subsystem,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Status> {
+        command.check()?;
+        if !intact {
+            return Err(Status::TRANSPORT);
+        }
+        let step = match &mut self.role {
+            _ if command.opcode() == FABRICS => self.fabrics(command, subsystem, turn)?,
+            Role::New => return Err(Status::SEQUENCE),
+            Role::Admin(admin) => admin.command(command, subsystem, &self.limits, turn.pool)?,
+            Role::Io { .. } => self.io(command, subsystem)?,
+        };
+        let cid = command.cid();
+        match step {
+            Step::Answer(result) => self.answer(cid, Status::SUCCESS, result, turn),
+            Step::Send(body) => {
+                command.room(body.len())?;
+                self.send(cid, body, turn);
+            }
+            Step::Begin(work, wants) => {
+                self.begin_work(command, work, (wants, data), subsystem, turn)?;
+            }
+            Step::Wait => {}
+            Step::Leave => {
+                self.answer(cid, Status::SUCCESS, 0, turn);
+                turn.close(None);
+            }
+        }
+        self.tell_events(turn);
+        Ok(())
+    }
+
+    fn begin_work(
+        &mut self,
+        command: &Command,
+        work: Work,
+        (wants, data): (u32, Buf),
+        subsystem: &dyn Subsystem,
+        turn: &mut Turn<'_>,
+    ) -> Result<(), Status> {
+        let place = match work {
+            Work::Read(range) => {
+                command.room(range.len as usize)?;
+                Place::Host
+            }
+            _ if wants == 0 => Place::Host,
+            _ => {
+                let io = self.qid() > 0 && command.opcode() != FABRICS;
+                let most = if io { self.limits.nvme_capsule } else { ADMIN_CAPSULE };
+                command.source(wants, data.len(), most)?
+            }
+        };
+        let (now, cid) = (self.now, command.cid());
+        let handle = self.table.insert(Task::new(cid, now, work, wants));
+        match place {
+            Place::Capsule(offset) => {
+                let data = data.slice(offset..offset + wants as usize);
+                self.arrive(handle, data, turn);
+                self.arrived(handle, subsystem, turn);
+            }
+            Place::Host if wants > 0 => {
+                if let Some(task) = self.table.get(handle) {
+                    task.flow = Flow::Queued;
+                }
+                self.asking.push_back(handle);
+                self.ask_more(turn);
+            }
+            Place::Host => self.run(handle, turn),
+        }
+        Ok(())
+    }
+
+    /// Begins a command that needs no data of the host.
+    fn run(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        let Some(task) = self.table.get(handle) else { return };
+        match task.work {
+            Work::Read(_) => {
+                self.reading.push_back(handle);
+                self.read_more(turn);
+            }
+            Work::Zero(Range { volume, at, len }, hole) => {
+                task.pieces = 1;
+                let kind = BlockKind::Zero { hole };
+                let request = BlockRequest { volume, kind, at, len, body: Buf::EMPTY };
+                turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+            }
+            _ => unreachable!("all others need data of the host"),
+        }
+    }
+
+    /// Continues a command whose data has come.
+    pub(crate) fn arrived(&mut self, handle: u32, subsystem: &dyn Subsystem, turn: &mut Turn<'_>) {
+        let Some(task) = self.table.get(handle) else { return };
+        let (cid, failed) = (task.cid, task.failed);
+        let Work::Gather(gather, data) = &mut task.work else {
+            return self.advance(handle, turn);
+        };
+        let (gather, data) = (*gather, core::mem::take(data));
+        if let Some((_, status)) = failed {
+            return self.end(handle, status, turn);
+        }
+        match gather {
+            Gather::Connect(request) => {
+                self.forget(handle);
+                match self.connect(&request, &data, subsystem, turn) {
+                    Ok(result) => self.answer(cid, Status::SUCCESS, result, turn),
+                    Err((status, result)) => self.answer(cid, status, result, turn),
+                }
+            }
+            Gather::Behavior => {
+                self.delays = data.first() == Some(&1);
+                if let Role::Admin(admin) = &mut self.role {
+                    admin.controller.delays = self.delays;
+                }
+                self.end(handle, Status::SUCCESS, turn);
+            }
+            Gather::Ranges(namespace, count) => {
+                let list = data.slice(0..usize::from(count) * RANGE as usize);
+                self.deallocate(handle, &namespace, list, turn);
+            }
+        }
+    }
+
+    /// Continues a command after data has come or a request is done: answers it, if it is over.
+    pub(crate) fn advance(&mut self, handle: u32, turn: &mut Turn<'_>) {
+        let Some(task) = self.table.get(handle) else { return };
+        if task.flow != Flow::Idle || task.pieces > 0 {
+            return;
+        }
+        let status = task.failed.map_or(Status::SUCCESS, |(_, status)| status);
+        self.end(handle, status, turn);
+    }
+
+    /// Begins reads that wait, as far as the credit goes.
+    pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
+        while let Some(&handle) = self.reading.front() {
+            let Some(task) = self.table.get(handle) else {
+                self.reading.pop_front();
+                continue;
+            };
+            let Work::Read(Range { volume, at, len }) = task.work else {
+                unreachable!("only reads are in this list");
+            };
+            if !self.credit.read(len) {
+                return;
+            }
+            (task.owed, task.pieces) = (len, 1);
+            self.reading.pop_front();
+            let request = BlockRequest { volume, kind: BlockKind::Read, at, len, body: Buf::EMPTY };
+            turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+        }
+    }
+
+    /// Handles the result of a request.
+    pub(crate) fn done(&mut self, tag: u64, result: Result<Buf, BlockError>, turn: &mut Turn<'_>) {
+        let handle = tag as u32;
+        let Some(task) = self.table.get(handle) else { return };
+        if task.pieces == 0 {
+            return; // not a request of this command
+        }
+        match task.work {
+            Work::Read(range) => {
+                task.pieces -= 1;
+                let failed = task.failed;
+                match result {
+                    _ if let Some((_, status)) = failed => self.end(handle, status, turn),
+                    Ok(data) if data.len() == range.len as usize => {
+                        let cid = task.cid;
+                        self.forget(handle);
+                        self.send(cid, data, turn);
+                    }
+                    Ok(_) => self.end(handle, Status::READ_ERROR, turn),
+                    Err(error) => self.end(handle, Status::of(error, false), turn),
+                }
+                self.read_more(turn);
+            }
+            Work::Write(_) | Work::Compare(_) => {
+                task.pieces -= 1;
+                self.piece_done(tag, result, turn);
+                self.advance(handle, turn);
+            }
+            Work::Zero(..) => {
+                task.pieces -= 1;
+                if let Err(error) = result {
+                    task.fail(0, Status::of(error, true));
+                }
+                self.advance(handle, turn);
+            }
+            Work::Deallocate(_) => {
+                task.pieces -= 1;
+                if let Err(error) = result {
+                    task.fail(0, Status::of(error, true));
+                }
+                self.deallocate_more(handle, turn);
+            }
+            Work::Gather(..) => {}
+        }
+    }
+
+    /// Ends the commands about a volume with this status: those that wait, at once, and others when
+    /// nothing of them is under way any more.
+    pub(crate) fn fenced(&mut self, volume: VolumeId, status: Status, turn: &mut Turn<'_>) {
+        for handle in self.table.about(volume) {
+            let Some(task) = self.table.get(handle) else { continue };
+            if task.waits() {
+                self.stop_waiting(handle, status, turn);
+            } else {
+                task.fail(0, status);
+            }
+        }
+        self.read_more(turn);
+    }
+
+    /// Ends a command that waits for its turn.
+    fn stop_waiting(&mut self, handle: u32, status: Status, turn: &mut Turn<'_>) {
+        self.asking.retain(|of| *of != handle);
+        self.reading.retain(|of| *of != handle);
+        self.end(handle, status, turn);
+    }
+
+    /// Ends commands that have waited too long for their turn: their host repeats them, and would
+    /// end the controller otherwise.
+    pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
+        self.now = Some(now);
+        if let Role::Admin(admin) = &mut self.role
+            && admin.is_silent(now)
+        {
+            return turn.close(Some("sent no keep alive in time"));
+        }
+        for handle in self.table.late(now, self.limits.target_patience) {
+            self.stop_waiting(handle, Status::NOT_READY, turn);
+        }
+    }
+
+    /// Sends the data of a command, and its answer.
+    fn send(&mut self, cid: u16, body: Buf, turn: &mut Turn<'_>) {
+        let ends = turn.wire.flow.is_none();
+        turn.data(cid, body, ends);
+        if !ends {
+            self.answer(cid, Status::SUCCESS, 0, turn);
+        }
+    }
+
+    /// Answers a command.
+    pub(crate) fn answer(&self, cid: u16, status: Status, result: u64, turn: &mut Turn<'_>) {
+        let status = if self.delays { status } else { status.without_delay() };
+        turn.answer(self.qid(), cid, status, result);
+    }
+
+    /// Answers a command of the table, and forgets it.
+    pub(crate) fn end(&mut self, handle: u32, status: Status, turn: &mut Turn<'_>) {
+        if let Some(task) = self.forget(handle) {
+            self.answer(task.cid, status, 0, turn);
+        }
+        self.ask_more(turn);
+    }
+
+    /// Removes a command, with everything that it holds.
+    fn forget(&mut self, handle: u32) -> Option<Task> {
+        let task = self.table.remove(handle)?;
+        match task.work {
+            Work::Read(_) => self.credit.read_done(task.owed),
+            _ => self.credit.give_back(task.owed),
+        }
+        Some(task)
+    }
+
+    /// Answers commands that wait for an event, if one has happened.
+    pub(crate) fn tell_events(&mut self, turn: &mut Turn<'_>) {
+        let Role::Admin(admin) = &mut self.role else { return };
+        while let Some((cid, result)) = admin.events.take() {
+            turn.answer(0, cid, Status::SUCCESS, result.into());
+        }
+    }
+}

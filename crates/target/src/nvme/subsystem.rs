@@ -1,0 +1,71 @@
+//! The interface through which a session learns about namespaces, portals, and other queues of its
+//! controller.
+
+use super::controller::Controller;
+use super::proto::{ACTIVE, NAMESPACES};
+use base::{ClusterId, VolumeId};
+use core::net::SocketAddr;
+
+/// The asymmetric access state of the way that a host uses (base 8.20.3).
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Path {
+    /// This gateway serves the host.
+    #[default]
+    Optimized,
+    /// Another gateway serves the host.
+    Inaccessible,
+    /// The host moves, to this gateway or away from it.
+    Change,
+}
+
+/// A namespace, as one host sees it. Its id is that of the volume.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Namespace {
+    /// The volume.
+    pub volume: VolumeId,
+    /// Size of the volume in bytes. A last part that does not fill a block is not exported.
+    pub size: u64,
+    /// True if the host may only read.
+    pub read_only: bool,
+    /// The state of this way.
+    pub path: Path,
+}
+
+/// What a session asks its owner about.
+pub trait Subsystem {
+    /// Returns the cluster.
+    fn cluster(&self) -> ClusterId;
+
+    /// Returns the version of what [`Subsystem::portals`] lists.
+    fn version(&self) -> u64;
+
+    /// Returns the id of the port that the host uses: the gateway's number + 1.
+    fn port(&self) -> u16;
+
+    /// Returns the namespace with this id, if there is one that the host may use.
+    fn namespace(&self, nsid: u32) -> Option<Namespace>;
+
+    /// Returns the namespace with the lowest id above `after`.
+    fn next(&self, after: u32) -> Option<Namespace>;
+
+    /// Visits each address at which hosts reach the subsystem.
+    fn portals(&self, visit: &mut dyn FnMut(SocketAddr));
+
+    /// Returns true if this host may connect.
+    fn admits(&self, host: &str, id: &[u8; 16]) -> bool;
+
+    /// Returns true if no host can connect now: there is no map, or too much is in flight.
+    fn is_busy(&self) -> bool;
+
+    /// Returns the controller with this id, which another link of the same port has.
+    fn controller(&self, cntlid: u16) -> Option<&Controller>;
+
+    /// Returns true if a link has this queue of a controller.
+    fn has_queue(&self, cntlid: u16, qid: u16) -> bool;
+}
+
+/// Visits the namespaces that a host is told of, by rising ids above `after`.
+pub(crate) fn active(subsystem: &dyn Subsystem, after: u32) -> impl Iterator<Item = Namespace> {
+    let next = move |after: u32| subsystem.next(after).filter(|ns| ns.volume.0 <= NAMESPACES);
+    core::iter::successors(next(after), move |ns| next(ns.volume.0)).take(ACTIVE as usize)
+}

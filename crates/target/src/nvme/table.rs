@@ -1,0 +1,261 @@
+//! The commands of a queue that are not answered.
+//!
+//! Invariants: a command has one handle, which no other command gets soon: it names the command in
+//! tags of requests, and its low bits in R2Ts. Pieces of a command are counted, not listed: the tag
+//! of a request says which piece it is. The table grows to the number of commands that are open at
+//! once, and keeps that memory.
+
+use super::controller::Request;
+use super::ranges::Ranges;
+use super::status::Status;
+use super::subsystem::Namespace;
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::{SECTOR, Time, VolumeId};
+use seam::Buf;
+
+/// A part of a volume, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Range {
+    /// The volume.
+    pub(crate) volume: VolumeId,
+    /// Where the part begins.
+    pub(crate) at: u64,
+    /// Its length.
+    pub(crate) len: u32,
+}
+
+/// What a command does with data of the host that is gathered first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Gather {
+    /// Connect.
+    Connect(Request),
+    /// The feature "host behavior support".
+    Behavior,
+    /// Ranges of a namespace, which are deallocated: the first ones, so many.
+    Ranges(Namespace, u16),
+}
+
+/// What a command does.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Read a range.
+    Read(Range),
+    /// Write the data that comes.
+    Write(Range),
+    /// Compare the data that comes with that of the volume.
+    Compare(Range),
+    /// Make a range read as zeros; with true, its space may be freed.
+    Zero(Range, bool),
+    /// Gather the data in a buffer.
+    Gather(Gather, Buf),
+    /// Deallocate ranges.
+    Deallocate(Ranges),
+}
+
+/// The data that a command may get.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flow {
+    /// None.
+    Idle,
+    /// None: the command waits for a place to ask for its data.
+    Queued,
+    /// The rest of its data.
+    Coming,
+}
+
+/// One command.
+#[derive(Debug)]
+pub(crate) struct Task {
+    /// The host's id of the command.
+    pub(crate) cid: u16,
+    /// The last tick before it came; `None` until the first one.
+    pub(crate) since: Option<Time>,
+    /// What the command does.
+    pub(crate) work: Work,
+    /// What data may come.
+    pub(crate) flow: Flow,
+    /// Bytes that the command needs.
+    pub(crate) wants: u32,
+    /// Bytes that have come.
+    pub(crate) came: u32,
+    /// Bytes that were asked for, from the host or the volume, and whose work is not done.
+    pub(crate) owed: u32,
+    /// Requests under way.
+    pub(crate) pieces: u32,
+    /// The start of a sector whose end has not come, and its length.
+    pub(crate) odd: Buf,
+    pub(crate) odd_len: u32,
+    /// The lowest offset at which the command has failed, and the status.
+    pub(crate) failed: Option<(u32, Status)>,
+}
+
+impl Task {
+    /// Creates a command that has done nothing, and needs `wants` bytes of the host.
+    pub(crate) fn new(cid: u16, since: Option<Time>, work: Work, wants: u32) -> Task {
+        Task {
+            cid,
+            since,
+            work,
+            flow: Flow::Idle,
+            wants,
+            came: 0,
+            owed: 0,
+            pieces: 0,
+            odd: Buf::EMPTY,
+            odd_len: 0,
+            failed: None,
+        }
+    }
+
+    /// Returns the volume, if the command is about one.
+    fn volume(&self) -> Option<VolumeId> {
+        match &self.work {
+            Work::Read(range) | Work::Write(range) => Some(range.volume),
+            Work::Compare(range) | Work::Zero(range, _) => Some(range.volume),
+            Work::Gather(Gather::Ranges(namespace, _), _) => Some(namespace.volume),
+            Work::Gather(Gather::Connect(_) | Gather::Behavior, _) => None,
+            Work::Deallocate(ranges) => Some(ranges.volume()),
+        }
+    }
+
+    /// Returns true if the command waits for its turn to ask for data, or to read.
+    pub(crate) fn waits(&self) -> bool {
+        let reads = matches!(self.work, Work::Read(_)) && self.pieces == 0;
+        reads || self.flow == Flow::Queued
+    }
+
+    /// Records that the command has failed at this offset.
+    pub(crate) fn fail(&mut self, offset: u32, status: Status) {
+        if self.failed.is_none_or(|(lowest, _)| offset < lowest) {
+            self.failed = Some((offset, status));
+        }
+    }
+}
+
+/// Where in a command's data the piece is that a tag names, in bytes: offset and length.
+pub(crate) fn piece(tag: u64) -> (u32, u32) {
+    let sectors = |shift: u32| u32::from((tag >> shift) as u16) * SECTOR;
+    (sectors(32), sectors(48))
+}
+
+/// Returns the tag of a piece of a command.
+pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
+    let sectors = |bytes: u32| u64::from(bytes / SECTOR);
+    debug_assert!(offset / SECTOR < 1 << 16 && len / SECTOR < 1 << 16, "limited in `Session::new`");
+    sectors(len) << 48 | sectors(offset) << 32 | u64::from(handle)
+}
+
+/// The table.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<(u16, Option<Task>)>,
+    free: Vec<u16>,
+}
+
+/// The most commands of a table: an R2T has room for their numbers.
+pub(crate) const TASKS_MAX: u32 = 1 << 8;
+
+impl Table {
+    /// Adds a command, and returns its handle. The caller limits their number.
+    pub(crate) fn insert(&mut self, task: Task) -> u32 {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            (self.slots.len() - 1) as u16
+        });
+        debug_assert!(u32::from(index) < TASKS_MAX, "limited in `Session::new`");
+        let slot = &mut self.slots[usize::from(index)];
+        slot.1 = Some(task);
+        u32::from(slot.0) << 16 | u32::from(index)
+    }
+
+    /// Returns the command with this handle.
+    #[inline]
+    pub(crate) fn get(&mut self, handle: u32) -> Option<&mut Task> {
+        let slot = self.slots.get_mut(usize::from(handle as u16))?;
+        if slot.0 == (handle >> 16) as u16 { slot.1.as_mut() } else { None }
+    }
+
+    /// Returns the tag by which the host names a command when it sends its data.
+    pub(crate) fn ttag(handle: u32) -> u16 {
+        (handle >> 8) as u16 & 0xff00 | handle as u16 & 0xff
+    }
+
+    /// Returns the handle of the command with such a tag.
+    #[inline]
+    pub(crate) fn find(&self, ttag: u16) -> Option<u32> {
+        let index = ttag & 0xff;
+        let (generation, task) = self.slots.get(usize::from(index))?;
+        let found = task.is_some() && generation & 0xff == ttag >> 8;
+        found.then(|| u32::from(*generation) << 16 | u32::from(index))
+    }
+
+    /// Removes the command with this handle.
+    pub(crate) fn remove(&mut self, handle: u32) -> Option<Task> {
+        self.get(handle)?;
+        let slot = &mut self.slots[usize::from(handle as u16)];
+        slot.0 = slot.0.wrapping_add(1);
+        self.free.push(handle as u16);
+        slot.1.take()
+    }
+
+    /// Returns the last tick before the command with this handle came, if it is known.
+    pub(crate) fn since(&self, handle: u32) -> Option<Time> {
+        let (generation, task) = self.slots.get(usize::from(handle as u16))?;
+        task.as_ref().filter(|_| *generation == (handle >> 16) as u16)?.since
+    }
+
+    /// Returns the handles of the commands that wait for their turn, and came `patience` ago.
+    pub(crate) fn late(&mut self, now: Time, patience: Duration) -> Vec<u32> {
+        let mut late = Vec::new();
+        for (index, (generation, task)) in self.slots.iter_mut().enumerate() {
+            let Some(task) = task else { continue };
+            let since = *task.since.get_or_insert(now);
+            if task.waits() && now.since(since) >= patience {
+                late.push(u32::from(*generation) << 16 | index as u32);
+            }
+        }
+        late
+    }
+
+    /// Returns the handles of the commands about a volume.
+    pub(crate) fn about(&self, volume: VolumeId) -> Vec<u32> {
+        let mut found = Vec::new();
+        for (index, (generation, task)) in self.slots.iter().enumerate() {
+            if task.as_ref().is_some_and(|task| task.volume() == Some(volume)) {
+                found.push(u32::from(*generation) << 16 | index as u32);
+            }
+        }
+        found
+    }
+
+    /// Returns the number of commands.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_and_tags_of_ended_commands_find_nothing() {
+        let task = |cid| Task::new(cid, None, Work::Gather(Gather::Behavior, Buf::EMPTY), 0);
+        let mut table = Table::default();
+        let a = table.insert(task(1));
+        let b = table.insert(task(2));
+        assert_eq!(table.find(Table::ttag(b)), Some(b));
+        assert!(table.remove(b).is_some() && table.remove(b).is_none());
+        let c = table.insert(task(3));
+        assert!(table.get(b).is_none() && table.find(Table::ttag(b)).is_none());
+        assert_eq!((table.find(Table::ttag(a)), table.find(Table::ttag(c))), (Some(a), Some(c)));
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn a_tag_says_which_piece_it_is() {
+        let tag = tag(0xffff_0007, 1 << 20, 256 << 10);
+        assert_eq!((tag as u32, piece(tag)), (0xffff_0007, (1 << 20, 256 << 10)));
+    }
+}

@@ -1,0 +1,11 @@
+//! Tests of the NVMe/TCP session from the outside, as a host sees it.
+
+mod about;
+mod connect;
+mod data;
+mod events;
+mod framing;
+mod host;
+mod io;
+mod properties;
+mod rig;

@@ -1,0 +1,261 @@
+//! Arbitrary bytes as the stream of an NVMe/TCP host, in any pieces, with any order of completions.
+//!
+//! Checked: no panic; the framer keeps its contract and does not depend on the pieces; nothing
+//! happens after a close; the limits hold; all memory is freed.
+//!
+//! Input: one byte for the mode, then a script of control bytes, each followed by bytes of the
+//! stream. The content of the answers is not checked here (`crates/target/tests/all/nvme` does
+//! that).
+#![no_main]
+
+mod cut;
+
+use base::time::Duration;
+use base::{ClusterId, Limits, Time, VolumeId};
+use cut::cut;
+use libfuzzer_sys::fuzz_target;
+use seam::{BlockError, BlockKind, BlockRequest, BufPool};
+use std::net::SocketAddr;
+use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
+use target::{Action, ident};
+
+/// Longest body of a frame: a capsule of an admin queue.
+const LONGEST: usize = 8 << 10;
+
+const SIZE: u64 = 16 << 20;
+const CLUSTER: ClusterId = ClusterId(1);
+
+struct Hosts {
+    controller: Controller,
+    namespaces: u32,
+    version: u64,
+}
+
+impl Hosts {
+    fn at(&self, nsid: u32) -> Option<Namespace> {
+        let path = if nsid % 8 == 7 { Path::Change } else { Path::Optimized };
+        let there = (1..=self.namespaces).contains(&nsid);
+        let (volume, read_only) = (VolumeId(nsid), nsid % 4 == 3);
+        there.then_some(Namespace { volume, size: SIZE, read_only, path })
+    }
+}
+
+impl Subsystem for Hosts {
+    fn cluster(&self) -> ClusterId {
+        CLUSTER
+    }
+
+    fn version(&self) -> u64 {
+        self.version
+    }
+
+    fn port(&self) -> u16 {
+        1
+    }
+
+    fn namespace(&self, nsid: u32) -> Option<Namespace> {
+        self.at(nsid)
+    }
+
+    fn next(&self, after: u32) -> Option<Namespace> {
+        self.at(after.checked_add(1)?)
+    }
+
+    fn portals(&self, visit: &mut dyn FnMut(SocketAddr)) {
+        visit(([10, 0, 0, 1], 4420).into());
+    }
+
+    fn admits(&self, host: &str, _: &[u8; 16]) -> bool {
+        host != "x"
+    }
+
+    fn is_busy(&self) -> bool {
+        false
+    }
+
+    fn controller(&self, cntlid: u16) -> Option<&Controller> {
+        (cntlid == 9).then_some(&self.controller)
+    }
+
+    fn has_queue(&self, _: u16, qid: u16) -> bool {
+        qid == 2
+    }
+}
+
+struct Owner {
+    session: Session,
+    framer: NvmeFramer,
+    pool: BufPool,
+    hosts: Hosts,
+    out: Vec<Action>,
+    asked: Vec<(u64, BlockRequest)>,
+    clearing: bool,
+    closed: bool,
+    seconds: u64,
+}
+
+impl Owner {
+    fn act(&mut self) {
+        for action in self.out.drain(..) {
+            assert!(!self.closed, "{action:?} after the close");
+            match action {
+                Action::Send { head, .. } => assert!(!head.as_slice().is_empty()),
+                Action::Request { tag, request } => {
+                    let end = request.at + u64::from(request.len);
+                    assert!(end <= SIZE && end % 512 == 0 && request.at % 512 == 0);
+                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
+                    assert_eq!(request.body.len(), body as usize);
+                    self.asked.push((tag, request));
+                }
+                Action::Clear { .. } => self.clearing = true,
+                Action::Close { .. } => self.closed = true,
+                other => panic!("{other:?} is not for NVMe"),
+            }
+        }
+        let limits = Limits::TEST_MIN;
+        let (solicited, reading) = self.session.bytes();
+        assert!(solicited <= limits.nvme_solicited.into());
+        assert!(reading <= limits.nvme_solicited.into());
+        assert!(self.session.in_flight() <= limits.nvme_entries as usize);
+        assert!(self.pool.used() <= 4 << 20, "{} bytes", self.pool.used());
+    }
+
+    fn frame(&mut self, head: &[u8], body: &[u8]) {
+        let body = self.pool.copy(body);
+        self.session.frame(head, body, &self.hosts, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    fn done(&mut self, pick: u8) {
+        if self.asked.is_empty() {
+            return;
+        }
+        let (tag, request) = self.asked.swap_remove(pick as usize % self.asked.len());
+        let result = match (pick % 16, request.kind) {
+            (15, _) => Err(BlockError::Lost),
+            (14, BlockKind::Read) => Ok(self.pool.zeroed(3)),
+            (13, _) => Err(BlockError::TimedOut),
+            (_, BlockKind::Read) => Ok(self.pool.zeroed(request.len as usize)),
+            _ => Ok(seam::Buf::EMPTY),
+        };
+        drop(request);
+        self.session.done(tag, result, &self.pool, &mut self.out);
+        self.act();
+    }
+
+    /// Something that is not a frame happens.
+    fn happen(&mut self, what: u8) {
+        let (session, pool, out) = (&mut self.session, &self.pool, &mut self.out);
+        match what % 16 {
+            0..9 => return self.done(what),
+            9 => {
+                self.hosts.namespaces = u32::from(what) * 30;
+                session.review(&self.hosts, pool, out);
+            }
+            10 => {
+                self.hosts.version += 1;
+                session.review(&self.hosts, pool, out);
+            }
+            11 if self.clearing => {
+                self.clearing = false;
+                session.others_cleared();
+            }
+            12 => session.fenced(VolumeId(1), what > 32, pool, out),
+            13 => {
+                self.seconds += u64::from(what / 16);
+                let now = Time::ZERO + Duration::from_secs(self.seconds);
+                session.tick(now, pool, out);
+            }
+            _ => {}
+        }
+        self.act();
+    }
+}
+
+/// Sets up a connection, and makes it a queue.
+fn enter(owner: &mut Owner, qid: u8, discovery: bool, digests: u8) {
+    let mut head = [0; 128];
+    (head[2], head[4], head[11]) = (128, 128, digests);
+    owner.frame(&head, b"");
+    let mut data = [0; 1024];
+    data[16..18].copy_from_slice(if qid > 0 { &[9, 0] } else { &[0xff, 0xff] });
+    let name = match discovery {
+        true => target::nvme::proto::DISCOVERY_NQN.to_string(),
+        false => ident::nqn(CLUSTER),
+    };
+    data[256..256 + name.len()].copy_from_slice(name.as_bytes());
+    data[512] = b'h';
+    let mut head = [0; 76];
+    (head[0], head[2], head[3]) = (4, 72, 72);
+    (head[8], head[9], head[12]) = (0x7f, 0x40, 1);
+    (head[41], head[47], head[50], head[52]) = (4, 1, qid, 7);
+    head[1] = digests & 1;
+    let len = if digests & 1 == 0 { 72 } else { 76 };
+    if digests & 2 != 0 {
+        head[1] |= 2;
+        owner.frame(&head[..len], &data);
+        owner.frame(&base::crc::crc32c(&data).to_le_bytes(), b"");
+    } else {
+        owner.frame(&head[..len], &data);
+    }
+    assert!(owner.session.controller().is_some() || owner.session.io_queue().is_some());
+    if qid == 0 {
+        // CC.EN
+        let mut head = [0; 76];
+        (head[0], head[1], head[2]) = (4, digests & 1, 72);
+        (head[8], head[9], head[47], head[52]) = (0x7f, 0x40, 0x5a, 0x14);
+        (head[56], head[58]) = (1, 0x46);
+        owner.frame(&head[..len], b"");
+        assert!(owner.session.controller().is_some_and(|controller| controller.ready));
+    }
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&mode, script)) = input.split_first() else { return };
+    let limits = Limits::TEST_MIN;
+    let pool = BufPool::new(1 << 20);
+    let controller = Controller {
+        cntlid: 9,
+        host: "h".into(),
+        host_id: [0; 16],
+        discovery: false,
+        ready: true,
+        delays: mode & 64 != 0,
+    };
+    let mut owner = Owner {
+        session: Session::new(&limits, Opening { cntlid: 8 }),
+        framer: NvmeFramer::new(&limits),
+        pool: pool.clone(),
+        hosts: Hosts { controller, namespaces: 20, version: 1 },
+        out: Vec::new(),
+        asked: Vec::new(),
+        clearing: false,
+        closed: false,
+        seconds: 0,
+    };
+    let digests = mode >> 4 & 3;
+    match mode & 7 {
+        0 => {}
+        1 => enter(&mut owner, 0, true, digests),
+        2 | 3 => enter(&mut owner, 0, false, digests),
+        _ => enter(&mut owner, 1, false, digests),
+    }
+    let mut rest = script;
+    while let Some((&control, stream)) = rest.split_first() {
+        rest = stream;
+        if control >> 6 < 2 {
+            owner.happen(control & 63);
+            continue;
+        }
+        let piece = 1 + (control & 63) as usize;
+        let Some((head, body)) = cut(&mut owner.framer, stream, piece, LONGEST) else { break };
+        if head + body > stream.len() {
+            break; // The host left within a frame.
+        }
+        let (frame, behind) = stream.split_at(head + body);
+        owner.frame(&frame[..head], &frame[head..]);
+        rest = behind;
+    }
+    drop(owner);
+    assert_eq!(pool.used(), 0);
+});

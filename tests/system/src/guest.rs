@@ -1,0 +1,242 @@
+//! A machine with a kernel of its own, for what the host's kernel can't do: QEMU, with Debian's
+//! kernel for clouds. QEMU emulates the processor, because a `/dev/kvm` may be there and not work:
+//! a boot takes ten seconds.
+//!
+//! Its root is in memory: busybox, the programs that a test names with their libraries, and the
+//! kernel's modules. 127.0.0.1 is the host, not the machine, so a server of the host that listens
+//! there has the same address for both.
+
+use crate::{Folder, tool, wait};
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const QEMU: &str = "/usr/bin/qemu-system-x86_64";
+const BUSYBOX: &str = "/bin/busybox";
+/// The start of the name of the kernel, and its end: from Debian's package
+/// `linux-image-cloud-amd64`.
+const KERNEL: (&str, &str) = ("vmlinuz-", "-cloud-amd64");
+/// Prefix of script output that the test evaluates.
+const MARK: &str = "=== ";
+/// Memory of the machine, in MiB.
+const MEMORY_MIB: u32 = 512;
+
+/// A machine that is off.
+#[derive(Debug)]
+pub struct Guest {
+    folder: Folder,
+    kernel: PathBuf,
+    /// The files of its root, by path.
+    files: BTreeMap<PathBuf, Vec<u8>>,
+    /// Modules in the order in which they are loaded.
+    modules: Vec<PathBuf>,
+}
+
+impl Guest {
+    /// Creates a machine with these programs and these modules of the kernel. Returns `None` if a
+    /// package is not installed.
+    pub fn new(programs: &[&str], modules: &[&str]) -> Result<Option<Guest>> {
+        let Some((kernel, release)) = kernel()? else { return Ok(None) };
+        let programs: Vec<PathBuf> = programs.iter().map(PathBuf::from).collect();
+        let needed = programs.iter().map(PathBuf::as_path).chain([QEMU, BUSYBOX].map(Path::new));
+        if needed.into_iter().any(|program| !program.exists()) {
+            return Ok(None);
+        }
+        let mut guest =
+            Guest { folder: Folder::new()?, kernel, files: BTreeMap::new(), modules: Vec::new() };
+        guest.add(Path::new(BUSYBOX))?;
+        for program in programs {
+            for library in libraries(&program)? {
+                guest.add(&library)?;
+            }
+            guest.add(&program)?;
+        }
+        for name in modules {
+            for module in module_files(name, &release)? {
+                if !guest.modules.contains(&module) {
+                    guest.add(&module)?;
+                    guest.modules.push(module);
+                }
+            }
+        }
+        Ok(Some(guest))
+    }
+
+    /// Adds a file of the host under its own path.
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let content = fs::read(path).with_context(|| format!("no {}", path.display()))?;
+        self.files.insert(path.to_owned(), content);
+        Ok(())
+    }
+
+    /// Boots it. It runs this shell script and powers off at the end.
+    pub fn boot(&self, script: &str) -> Result<Running> {
+        let insmod = |module: &PathBuf| format!("insmod {} || echo no module\n", module.display());
+        let modules: String = self.modules.iter().map(insmod).collect();
+        let init = format!(
+            "#!/bin/busybox sh\n\
+             /bin/busybox --install -s /usr/bin\n\
+             export PATH=/usr/bin:/usr/sbin:/sbin:/bin\n\
+             mount -t proc proc /proc; mount -t sysfs sys /sys\n\
+             mount -t devtmpfs dev /dev; mount -t tmpfs tmpfs /run\n\
+             {modules}\
+             ip link set eth0 up; ip addr add 10.0.2.15/24 dev eth0\n\
+             echo 1 >/proc/sys/net/ipv4/conf/all/route_localnet\n\
+             ip route add 127.0.0.1/32 via 10.0.2.2\n\
+             {script}\n\
+             echo '{MARK}off'; poweroff -f\n"
+        );
+        let mut files = self.files.clone();
+        files.insert("/init".into(), init.into_bytes());
+        let root = self.folder.join("root");
+        fs::write(&root, archive(&files))?;
+        let mut command = Command::new(QEMU);
+        command
+            .args(["-accel", "tcg", "-cpu", "max", "-nodefaults"])
+            .args(["-smp", "2", "-m", &format!("{MEMORY_MIB}M"), "-display", "none"])
+            .args(["-serial", "stdio", "-no-reboot", "-nic", "user,model=virtio-net-pci"])
+            .arg("-kernel")
+            .arg(&self.kernel)
+            .arg("-initrd")
+            .arg(&root)
+            .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 net.ifnames=0"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::inherit());
+        let mut child = command.spawn().context("QEMU does not start")?;
+        let mut console = child.stdout.take().context("stdout is piped")?;
+        let said = Arc::<Mutex<Vec<u8>>>::default();
+        let shown = said.clone();
+        // It ends with the machine.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(len) = console.read(&mut bytes)
+                && len > 0
+            {
+                shown.lock().expect("nobody panics with it").extend(&bytes[..len]);
+            }
+        });
+        Ok(Running { child, said })
+    }
+}
+
+/// A machine that is on. It is ended when this is dropped.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    said: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Running {
+    /// Returns all output of its console.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().expect("nobody panics with it")).into_owned()
+    }
+
+    /// Waits for a mark and returns the text after it.
+    pub fn wait(&self, name: &str, limit: Duration) -> Result<String> {
+        let wanted = format!("{MARK}{name}");
+        wait(&format!("the machine says `{name}`"), limit, || {
+            let said = self.said();
+            // The last line may have no end yet.
+            let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
+            let found = whole.lines().rev().find_map(|line| line.trim_end().strip_prefix(&wanted));
+            match found {
+                Some(rest) => Ok(Some(rest.trim().to_owned())),
+                None => bail!("it said:\n{said}"),
+            }
+        })
+    }
+
+    /// Waits until its script has ended. Returns all output of its console.
+    pub fn end(self, limit: Duration) -> Result<String> {
+        self.wait("off", limit)?;
+        Ok(self.said())
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the newest kernel for clouds, and its release.
+fn kernel() -> Result<Option<(PathBuf, String)>> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir("/boot").into_iter().flatten() {
+        let name = entry?.file_name();
+        let release = name.to_str().and_then(|name| name.strip_prefix(KERNEL.0));
+        found.extend(release.filter(|release| release.ends_with(KERNEL.1)).map(str::to_owned));
+    }
+    Ok(found.pop_last().map(|release| {
+        let path = Path::new("/boot").join(format!("{}{release}", KERNEL.0));
+        (path, release)
+    }))
+}
+
+/// Returns the libraries that a program is linked with, and its loader.
+fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
+    let linked = tool("ldd", [program])?.ok()?;
+    let path = |line: &str| {
+        let word = line.split_whitespace().find(|word| word.starts_with('/'))?;
+        Some(PathBuf::from(word))
+    };
+    let found: Vec<PathBuf> = linked.lines().filter_map(path).collect();
+    ensure!(!found.is_empty(), "{} has no libraries: {linked}", program.display());
+    Ok(found)
+}
+
+/// Returns the files of a module and of those that it needs, in the order of loading.
+fn module_files(name: &str, release: &str) -> Result<Vec<PathBuf>> {
+    let listed = tool("modprobe", ["-S", release, "--show-depends", name])?.ok()?;
+    let path = |line: &str| line.strip_prefix("insmod ").map(|path| PathBuf::from(path.trim()));
+    if !listed.contains("insmod") && !listed.contains("builtin") {
+        bail!("no module {name}: {listed}");
+    }
+    Ok(listed.lines().filter_map(path).collect())
+}
+
+/// Returns files as an archive that the kernel unpacks: cpio, format "newc".
+fn archive(files: &BTreeMap<PathBuf, Vec<u8>>) -> Vec<u8> {
+    const FOLDER: u32 = 0o040_755;
+    const FILE: u32 = 0o100_755;
+    let mut bytes = Vec::new();
+    let mut number = 0;
+    let mut add = |name: &str, mode: u32, content: &[u8]| {
+        number += 1;
+        let fields =
+            [number, mode, 0, 0, 1, 0, content.len() as u32, 0, 0, 0, 0, name.len() as u32 + 1, 0];
+        bytes.extend(b"070701");
+        fields.iter().for_each(|field| bytes.extend(format!("{field:08x}").bytes()));
+        bytes.extend(name.bytes());
+        bytes.push(0);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes.extend(content);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+    };
+    let mut folders: BTreeSet<&Path> = ["proc", "sys", "dev", "run", "mnt", "usr/bin", "tmp"]
+        .iter()
+        .flat_map(|name| Path::new(name).ancestors())
+        .collect();
+    let inside = |path: &'_ Path| -> PathBuf { path.strip_prefix("/").unwrap_or(path).to_owned() };
+    let named: Vec<(PathBuf, &Vec<u8>)> =
+        files.iter().map(|(path, content)| (inside(path), content)).collect();
+    for (path, _) in &named {
+        folders.extend(path.ancestors().skip(1));
+    }
+    for folder in folders.iter().filter(|folder| !folder.as_os_str().is_empty()) {
+        add(&folder.to_string_lossy(), FOLDER, &[]);
+    }
+    for (path, content) in &named {
+        add(&path.to_string_lossy(), FILE, content);
+    }
+    add("TRAILER!!!", 0, &[]);
+    bytes
+}

@@ -1,0 +1,169 @@
+//! Volumes over NVMe/TCP, with Linux as the host: in a machine, because few hosts have its module.
+//!
+//! Without QEMU, Debian's kernel for clouds, busybox and nvme-cli these tests say so and pass,
+//! unless the environment has `GABION_ALL=1`.
+
+use anyhow::{Context, Result, ensure};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::thread;
+use std::time::Duration;
+use system::guest::Guest;
+use system::{Cluster, MIB, Options, case, free_port, leave_out, secs};
+
+/// Time limit for anything in the machine, whose processor is emulated.
+const PATIENCE: Duration = secs(200);
+
+const PROGRAMS: &[&str] = &["/usr/sbin/nvme", "/sbin/mkfs.ext4", "/sbin/e2fsck"];
+const MODULES: &[&str] = &["virtio_pci", "virtio_net", "nvme_tcp", "crc32c_generic", "ext4"];
+
+fn guest() -> Result<Option<Guest>> {
+    let guest = Guest::new(PROGRAMS, MODULES)?;
+    if guest.is_none() {
+        leave_out(
+            "NVMe/TCP with Linux: it takes Debian's packages qemu-system-x86, \
+             linux-image-cloud-amd64, busybox-static, nvme-cli and kmod",
+        )?;
+    }
+    Ok(guest)
+}
+
+/// Starts a cluster that serves NVMe/TCP. Returns its port, too.
+fn served(volumes: &'static [&'static str]) -> Result<(Cluster, u16)> {
+    let port = free_port()?;
+    let at: &'static str = String::leak(format!("127.0.0.1:{port}"));
+    // Options live as long as the test.
+    let more: &'static [&'static str] = Box::leak(vec!["--nvme", at].into_boxed_slice());
+    let options = Options { volumes, device: "file:1GiB", more, ..Options::default() };
+    Ok((Cluster::start(&options)?, port))
+}
+
+/// Functions for the scripts. `hosts` are options by which the machine names itself.
+const FUNCTIONS: &str = r#"
+hosts='--hostnqn nqn.2014-08.org.nvmexpress:uuid:11111111-2222-3333-4444-555555555555
+       --hostid 11111111-2222-3333-4444-555555555555'
+# until CONDITION: waits up to 60 s
+until_true() {
+    for n in $(seq 300); do if eval "$1"; then return 0; fi; sleep 0.2; done
+    echo "never: $1"; return 1
+}
+# block UUID: prints the block device of a volume
+block() {
+    for at in /sys/block/nvme[0-9]n*; do
+        if [ "$(cat $at/uuid 2>/dev/null)" = "$1" ]; then echo /dev/${at##*/}; fi
+    done
+}
+blocks() { ls /sys/block | grep -c '^nvme[0-9]*n'; }
+# fill NAME: writes four files of 16 MiB at once, and remembers their sums
+fill() {
+    for i in 1 2 3 4; do
+        dd if=/dev/urandom bs=64k count=256 2>/dev/null | tee /mnt/$1$i | md5sum >/run/$1$i &
+        jobs="$jobs $!"
+    done
+    wait $jobs; jobs=; sync
+}
+# check NAME: compares the files with their sums
+check() {
+    for i in 1 2 3 4; do [ "$(md5sum </mnt/$1$i)" = "$(cat /run/$1$i)" ] || return 1; done
+}
+"#;
+
+/// Returns a script that connects to the cluster, and finds its first volume as `$dev`.
+fn connect(port: u16, uuid: &str, options: &str) -> String {
+    let at = format!("-t tcp -a 127.0.0.1 -s {port} $hosts");
+    format!(
+        "{FUNCTIONS}\
+         until_true 'nvme discover {at} >/run/log 2>&1'; cat /run/log\n\
+         nvme connect-all {at} {options} && echo '=== connected'\n\
+         until_true '[ -n \"$(block {uuid})\" ]' || dmesg | tail -30\n\
+         dev=$(block {uuid})\n\
+         echo \"=== device $dev $(blockdev --getsize64 $dev)\"\n"
+    )
+}
+
+fn uuid(cluster: &Cluster, volume: &str) -> Result<String> {
+    let status = cluster.status()?;
+    let volumes = status["volumes"].as_array().context("volumes are a list")?;
+    let volume = volumes.iter().find(|v| v["name"] == volume).context("the volume")?;
+    Ok(volume["nvme_uuid"].as_str().context("it has a UUID")?.to_owned())
+}
+
+/// Data survives the loss of a server and of the SDC under load. What changes about volumes is
+/// noticed.
+#[test]
+fn linux_keeps_a_file_system_on_a_volume_through_failures_and_changes() {
+    case(|| {
+        let Some(guest) = guest()? else { return Ok(()) };
+        let (cluster, port) = served(&["vol1:256MiB"])?;
+        let uuid = uuid(&cluster, "vol1")?;
+        let grown = 512 * MIB;
+        let options = "-i 2 -c 1 -g -G";
+        let script = connect(port, &uuid, options)
+            + &format!(
+                "nvme list-subsys; nvme id-ctrl $dev | head -20\n\
+                 mkfs.ext4 -q $dev && mount -t ext4 $dev /mnt && echo '=== mounted'\n\
+                 echo '=== writing'; fill a; echo '=== written'\n\
+                 umount /mnt; mount -t ext4 $dev /mnt; check a && echo '=== whole'\n\
+                 until_true '[ $(blockdev --getsize64 $dev) = {grown} ]' && echo '=== grown'\n\
+                 until_true '[ $(blocks) = 2 ]' && echo '=== second'\n\
+                 until_true '[ $(blocks) = 1 ]' && echo '=== gone'\n\
+                 echo '=== again'; fill b; umount /mnt; e2fsck -f -n $dev && echo '=== clean'\n\
+                 mount -t ext4 $dev /mnt; check a && check b && echo '=== all'\n\
+                 rm /mnt/a*; sync; fstrim /mnt && echo '=== trimmed'\n\
+                 umount /mnt; nvme disconnect-all; [ $(blocks) = 0 ] && echo '=== left'\n\
+                 dmesg | grep -i -E 'error|nvme' | tail -40\n"
+            );
+        let on = guest.boot(&script)?;
+        let device = on.wait("device", PATIENCE)?;
+        ensure!(device.ends_with(&(256 * MIB).to_string()), "{device}\n{}", on.said());
+        ensure!(on.said().contains("trsvcid"), "no discovery log:\n{}", on.said());
+        on.wait("writing", PATIENCE)?;
+        thread::sleep(secs(1));
+        cluster.kill("sds1")?;
+        thread::sleep(secs(2));
+        cluster.start_sds(1)?;
+        on.wait("written", PATIENCE)?;
+        ensure!(on.wait("whole", PATIENCE).is_ok(), "files differ:\n{}", on.said());
+        cluster.wait_state("healthy", secs(60))?;
+        cluster.say("volume resize vol1 512MiB")?.ok()?;
+        on.wait("grown", PATIENCE)?;
+        cluster.say("volume create more 16MiB")?.ok()?;
+        on.wait("second", PATIENCE)?;
+        cluster.say("volume unmap more --all")?.ok()?;
+        on.wait("gone", PATIENCE)?;
+        on.wait("again", PATIENCE)?;
+        thread::sleep(secs(1));
+        cluster.kill("sdc")?;
+        cluster.say("sdc start")?.ok()?;
+        for mark in ["clean", "all", "trimmed", "left"] {
+            on.wait(mark, PATIENCE)?;
+        }
+        let said = on.end(PATIENCE)?;
+        ensure!(!said.contains("I/O error") && !said.contains("Buffer I/O"), "{said}");
+        Ok(())
+    });
+}
+
+#[test]
+fn what_up_prints_of_nvme_is_what_linux_takes() {
+    case(|| {
+        let (cluster, port) = served(&["vol1:64MiB"])?;
+        let printed = &cluster.printed;
+        let line = format!("nvme connect-all -t tcp -a 127.0.0.1 -s {port}");
+        ensure!(printed.lines().any(|l| l.trim() == line), "no `{line}` in {printed}");
+        let status = cluster.say("status")?.ok()?;
+        ensure!(status.contains(&format!("nvme-tcp://127.0.0.1:{port}")), "{status}");
+        let json = cluster.status()?;
+        let portal = &json["sdc"][0]["nvme_portals"][0];
+        ensure!(*portal == format!("nvme-tcp://127.0.0.1:{port}"), "{json:#}");
+        // Who speaks something else is cut off, and nobody notices.
+        let mut stranger = TcpStream::connect(("127.0.0.1", port))?;
+        stranger.set_read_timeout(Some(secs(10)))?;
+        stranger.write_all(&[0; 128])?;
+        let mut told = Vec::new();
+        stranger.read_to_end(&mut told)?;
+        ensure!(told.first() == Some(&3), "no reason was told: {told:?}");
+        cluster.fill("vol1", &[7; 1 << 20])?;
+        Ok(())
+    });
+}
