@@ -91,7 +91,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     if [".", ".."].contains(&name) {
         bail!("a volume called `{name}` can't be a file: rename it with `gabion volume rename`");
     }
-    need_root("attach")?;
+    block::need_root("attach")?;
     let (via, not_taken) = ways::choose(args.via)?;
     let at = args.at.as_deref().map(mount_point).transpose()?;
     let place = Place::take(name)?;
@@ -115,14 +115,6 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
         lasting.iter().for_each(|line| println!("{line}"));
     }
     Ok(Exit::Ok)
-}
-
-/// Refuses to go on for anybody but root.
-pub(crate) fn need_root(command: &str) -> Result<()> {
-    match rustix::process::geteuid().is_root() {
-        true => Ok(()),
-        false => bail!("`gabion {command}` changes block devices and mounts: run it as root"),
-    }
 }
 
 /// Makes the folder to mount over, and returns its full path.

@@ -14,6 +14,14 @@ use std::time::{Duration, Instant};
 /// How long a loop device may take to go when nobody has it open.
 const GOING: Duration = Duration::from_secs(5);
 
+/// Refuses to go on for anybody but root.
+pub(crate) fn need_root(command: &str) -> Result<()> {
+    match rustix::process::geteuid().is_root() {
+        true => Ok(()),
+        false => bail!("`gabion {command}` changes block devices and mounts: run it as root"),
+    }
+}
+
 /// Runs a program and returns its output. `package`: what contains it, for people.
 pub(crate) fn tool<S: AsRef<OsStr>>(
     program: &str,

@@ -2,7 +2,6 @@
 //!
 //! It also cleans up after an attempt that was cut off, or after a serving process that has died.
 
-use crate::attach::need_root;
 use crate::record::Place;
 use crate::{block, holders, persist};
 use admin::exit::{Exit, coded};
@@ -44,7 +43,7 @@ pub struct DetachArgs {
 
 /// Runs `gabion detach`.
 pub fn run(args: &DetachArgs) -> Result<Exit> {
-    need_root("detach")?;
+    block::need_root("detach")?;
     let name = &args.volume;
     let forgotten = args.forget && persist::forget(&args.root, name)?;
     if forgotten {

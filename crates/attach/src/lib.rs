@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `fuse` | the kernel's interface for file systems |
 //! | `client` | a data client that makes requests of its own |
-//! | `folder`, `serve`, `mount` | the files of a mount, their I/O, and the command |
+//! | `folder`, `request`, `serve`, `mount` | the files of a mount, their I/O, and the command |
 //! | `safety` | what keeps the serving process from waiting for itself |
 //! | `ways` | the ways to a block device, and why one can't be taken |
 //! | `block`, `content`, `holders` | devices and mounts; what a volume holds; who uses something |
@@ -28,6 +28,7 @@ mod list;
 mod mount;
 mod persist;
 mod record;
+mod request;
 mod safety;
 mod serve;
 mod ways;

@@ -8,16 +8,16 @@
 //! - Memory is bounded: while [`REQUESTS`] or [`BYTES`] are under way, no request is taken. The
 //!   kernel keeps the rest.
 
-use crate::client::{Client, Usable};
+use crate::client::Client;
 use crate::folder::Shown;
-use crate::fuse::abi::{self, Allocate, Body, Call, Request, Start, Wanted};
+use crate::fuse::abi::{self, Body, Call, Request, Start, Wanted};
 use crate::fuse::channel::{Channel, Received};
+use crate::request::{self, BLOCK, Outcome, Pending, STEP, within};
 use anyhow::{Context, Result, bail};
-use base::{SECTOR, VolumeId};
 use fleet::eprintln;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use seam::{BlockError, BlockKind, BlockRequest, Buf, RequestId};
+use seam::{BlockError, Buf, RequestId};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -32,38 +32,8 @@ const REQUESTS: u32 = 512;
 const BYTES: u64 = 64 << 20;
 /// Requests that are taken before answers are looked for.
 const BATCH: usize = 64;
-/// Bytes of a range that are zeroed, or searched for data, with one request.
-const STEP: u64 = 1 << 30;
-/// Bytes of a block, of which the client says whether it has data.
-const BLOCK: u64 = base::BLOCK as u64;
-
 /// How the kernel is to use a mount.
 pub(crate) const START: Start = Start { transfer: TRANSFER, background: 256 };
-
-/// What is done with an answer.
-#[derive(Clone, Copy, Debug)]
-enum Pending {
-    Read {
-        len: u32,
-    },
-    Write {
-        len: u32,
-    },
-    /// The range from `at` to `end` is left to zero.
-    Zero {
-        volume: VolumeId,
-        at: u64,
-        end: u64,
-        hole: bool,
-    },
-    /// From `at` on, blocks are searched up to `end`, which is the volume's.
-    Seek {
-        volume: VolumeId,
-        at: u64,
-        end: u64,
-        wanted: Wanted,
-    },
-}
 
 /// A request of the kernel that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +56,15 @@ pub(crate) struct Server {
     failed: u64,
 }
 
+/// What a wait has found.
+#[derive(Clone, Copy, Debug)]
+struct Woken {
+    /// The kernel has a request, or the mount is gone.
+    kernel: bool,
+    /// A signal has come.
+    stop: bool,
+}
+
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSuchVolume => Errno::NXIO,
@@ -100,23 +79,6 @@ fn errno(error: BlockError) -> Errno {
         | BlockError::Busy
         | BlockError::Forgotten => Errno::IO,
     }
-}
-
-/// Returns the length of a range, shortened at the end of a volume of `size` bytes.
-fn within(at: u64, len: u64, size: u64) -> u64 {
-    len.min(size.saturating_sub(at))
-}
-
-/// Returns true if offset and length are whole sectors.
-fn is_aligned(at: u64, len: u64) -> bool {
-    at.is_multiple_of(SECTOR.into()) && len.is_multiple_of(SECTOR.into())
-}
-
-/// Returns the first block, of those that begin at `at`, whose bit is as wanted: its first byte.
-fn first(bits: &[u8], at: u64, blocks: u64, wanted: Wanted) -> Option<u64> {
-    let has_data = |block: u64| bits[block as usize / 8] >> (block % 8) & 1 == 1;
-    let found = (0..blocks).find(|block| has_data(*block) == (wanted == Wanted::Data))?;
-    Some(at + found * BLOCK)
 }
 
 impl Server {
@@ -166,15 +128,17 @@ impl Server {
 
     /// Serves until it is unmounted. When `stop` is readable, it is unmounted, unless it is in use.
     pub(crate) fn run(&mut self, stop: &mut UnixStream) -> Result<()> {
+        let mut woken = Woken { kernel: true, stop: false };
         loop {
             self.client.turn()?;
             self.finish()?;
-            if !self.take_requests()? {
+            if woken.kernel && !self.take_requests()? {
                 return Ok(());
             }
             let idle = self.client.arm()?;
             let idle = !self.finish()? && idle;
-            if self.wait(stop, idle)? {
+            woken = self.wait(stop, idle)?;
+            if woken.stop {
                 // One byte for each signal.
                 let _ = stop.read(&mut [0; 64])?;
                 if self.channel.unmount()? {
@@ -189,8 +153,8 @@ impl Server {
         }
     }
 
-    /// Waits for something to do. Returns true if `stop` is readable.
-    fn wait(&self, stop: &UnixStream, idle: bool) -> Result<bool> {
+    /// Waits for something to do. Unless it is `idle`, only looks.
+    fn wait(&self, stop: &UnixStream, idle: bool) -> Result<Woken> {
         let room = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
         let client = self.client.fd();
         let mut all = [
@@ -200,8 +164,12 @@ impl Server {
         ];
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         match rustix::event::poll(&mut all, (!idle).then_some(&now)) {
-            Ok(_) => Ok(all[2].revents().contains(PollFlags::IN)),
-            Err(Errno::INTR) => Ok(false),
+            // When it is unmounted, the kernel reports an error here.
+            Ok(_) => Ok(Woken {
+                kernel: !all[0].revents().is_empty(),
+                stop: !all[2].revents().is_empty(),
+            }),
+            Err(Errno::INTR) => Ok(Woken { kernel: false, stop: false }),
             Err(why) => Err(why).context("can't wait"),
         }
     }
@@ -227,7 +195,7 @@ impl Server {
                 bail!("a request of the kernel that is cut off");
             };
             let unique = request.unique;
-            match start(client, *shown, &request) {
+            match request::start(client, *shown, &request) {
                 Outcome::Silent => {}
                 Outcome::Reply(body) => channel.reply(unique, body.bytes())?,
                 Outcome::Empty => channel.reply(unique, &[])?,
@@ -235,7 +203,7 @@ impl Server {
                 Outcome::Ask(pending, ask) => {
                     let slot = free.pop().context("there is room")?;
                     slots[slot as usize] = Slot { unique, pending };
-                    *bytes += weight(pending);
+                    *bytes += request::weight(pending);
                     client.request(RequestId(slot.into()), ask);
                 }
             }
@@ -289,7 +257,7 @@ impl Server {
             Pending::Seek { volume, at: from, end, wanted } => {
                 let len = within(from / BLOCK * BLOCK, STEP, end);
                 let base = from / BLOCK * BLOCK;
-                let found = first(&data, base, len.div_ceil(BLOCK), wanted);
+                let found = request::first(&data, base, len.div_ceil(BLOCK), wanted);
                 let next = base + len;
                 match found {
                     Some(found) => {
@@ -316,11 +284,11 @@ impl Server {
     /// Asks for the next part of a long range.
     fn go_on(&mut self, at: u32, pending: Pending) {
         self.slots[at as usize].pending = pending;
-        self.client.request(RequestId(at.into()), ask(pending));
+        self.client.request(RequestId(at.into()), request::ask(pending));
     }
 
     fn done(&mut self, at: u32) {
-        self.bytes -= weight(self.slots[at as usize].pending);
+        self.bytes -= request::weight(self.slots[at as usize].pending);
         self.free.push(at);
     }
 
@@ -330,180 +298,5 @@ impl Server {
         if self.failed.is_power_of_two() {
             eprintln!("{} requests have failed; the last one ({what:?}): {why}", self.failed);
         }
-    }
-}
-
-/// The bytes of memory that a request holds until its answer.
-fn weight(pending: Pending) -> u64 {
-    match pending {
-        Pending::Read { len, .. } | Pending::Write { len } => len.into(),
-        Pending::Zero { .. } | Pending::Seek { .. } => 0,
-    }
-}
-
-/// What becomes of a request.
-enum Outcome {
-    /// It gets no answer.
-    Silent,
-    Reply(Body),
-    Empty,
-    Refuse(Errno),
-    Ask(Pending, BlockRequest),
-}
-
-/// Returns the client's request for the first part of a long range.
-fn ask(pending: Pending) -> BlockRequest {
-    let (volume, kind, at, len) = match pending {
-        Pending::Zero { volume, at, end, hole } => {
-            (volume, BlockKind::Zero { hole }, at, within(at, STEP, end))
-        }
-        Pending::Seek { volume, at, end, .. } => {
-            let at = at / BLOCK * BLOCK;
-            (volume, BlockKind::Extents, at, within(at, STEP, end))
-        }
-        Pending::Read { .. } | Pending::Write { .. } => unreachable!("they have one part"),
-    };
-    BlockRequest { volume, kind, at, len: len as u32, body: Buf::EMPTY }
-}
-
-/// Decides what a request needs.
-fn start(client: &mut Client, shown: Shown, request: &Request<'_>) -> Outcome {
-    let node = request.node;
-    let outcome = match request.call {
-        Call::Silent => return Outcome::Silent,
-        Call::Read { handle, at, len } => {
-            shown.opened(client, node, handle).and_then(|volume| read(volume, at, len))
-        }
-        Call::Write { handle, at, data } => {
-            shown.opened(client, node, handle).and_then(|volume| write(client, volume, at, data))
-        }
-        Call::Allocate { handle, at, len, how } => {
-            shown.opened(client, node, handle).and_then(|volume| zero(volume, at, len, how))
-        }
-        Call::Seek { handle, at, wanted } => {
-            shown.opened(client, node, handle).and_then(|volume| seek(volume, at, wanted))
-        }
-        call => shown.answer(client, node, call).map(Outcome::Reply),
-    };
-    outcome.unwrap_or_else(Outcome::Refuse)
-}
-
-/// Reads any range: whole sectors are asked for.
-fn read(volume: Usable, at: u64, len: u32) -> Result<Outcome, Errno> {
-    let len = within(at, len.into(), volume.size) as u32;
-    if len == 0 {
-        return Ok(Outcome::Empty);
-    }
-    let skip = (at % u64::from(SECTOR)) as u32;
-    let ask = BlockRequest {
-        volume: volume.id,
-        kind: BlockKind::Read,
-        at: at - u64::from(skip),
-        len: (skip + len).next_multiple_of(SECTOR),
-        body: Buf::EMPTY,
-    };
-    Ok(Outcome::Ask(Pending::Read { skip, len }, ask))
-}
-
-fn write(client: &Client, volume: Usable, at: u64, data: &[u8]) -> Result<Outcome, Errno> {
-    let len = within(at, data.len() as u64, volume.size) as u32;
-    if len == 0 && !data.is_empty() {
-        return Err(Errno::NOSPC);
-    }
-    if !is_aligned(at, len.into()) {
-        return Err(Errno::INVAL);
-    }
-    let body = client.copy(&data[..len as usize]);
-    let ask = BlockRequest { volume: volume.id, kind: BlockKind::Write, at, len, body };
-    Ok(Outcome::Ask(Pending::Write { len }, ask))
-}
-
-fn zero(volume: Usable, at: u64, len: u64, how: Allocate) -> Result<Outcome, Errno> {
-    let Allocate::Zero { hole } = how else { return Err(Errno::OPNOTSUPP) };
-    if volume.read_only {
-        return Err(Errno::ROFS);
-    }
-    let end = at + within(at, len, volume.size);
-    if end == at {
-        return Ok(Outcome::Empty);
-    }
-    if !is_aligned(at, end) {
-        return Err(Errno::INVAL);
-    }
-    let pending = Pending::Zero { volume: volume.id, at, end, hole };
-    Ok(Outcome::Ask(pending, ask(pending)))
-}
-
-fn seek(volume: Usable, at: u64, wanted: Wanted) -> Result<Outcome, Errno> {
-    if at >= volume.size {
-        return Err(Errno::NXIO);
-    }
-    let pending = Pending::Seek { volume: volume.id, at, end: volume.size, wanted };
-    Ok(Outcome::Ask(pending, ask(pending)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const VOLUME: Usable =
-        Usable { id: VolumeId(1), size: 4 << 20, generation: 1, read_only: false };
-
-    fn asked(outcome: Result<Outcome, Errno>) -> Option<(u64, u32)> {
-        match outcome {
-            Ok(Outcome::Ask(_, ask)) => Some((ask.at, ask.len)),
-            _ => None,
-        }
-    }
-
-    #[test]
-    fn requests_end_at_the_end_of_the_volume() {
-        assert_eq!(asked(read(VOLUME, 4096, 8192)), Some((4096, 8192)));
-        assert_eq!(asked(read(VOLUME, (4 << 20) - 512, 8192)), Some(((4 << 20) - 512, 512)));
-        assert!(matches!(read(VOLUME, 4 << 20, 512), Ok(Outcome::Empty)));
-        assert!(matches!(read(VOLUME, u64::MAX, 512), Ok(Outcome::Empty)));
-        let hole = Allocate::Zero { hole: true };
-        assert_eq!(asked(zero(VOLUME, 0, u64::MAX, hole)), Some((0, 4 << 20)));
-        assert!(matches!(zero(VOLUME, 5 << 20, 512, hole), Ok(Outcome::Empty)));
-        assert!(matches!(seek(VOLUME, 4 << 20, Wanted::Data), Err(Errno::NXIO)));
-    }
-
-    #[test]
-    fn parts_of_sectors_can_be_read() {
-        assert_eq!(asked(read(VOLUME, 1, 100)), Some((0, 512)));
-        assert_eq!(asked(read(VOLUME, 1000, 100)), Some((512, 1024)));
-        assert_eq!(asked(read(VOLUME, (4 << 20) - 1, 100)), Some(((4 << 20) - 512, 512)));
-        let Ok(Outcome::Ask(Pending::Read { skip, len }, _)) = read(VOLUME, 1000, 100) else {
-            panic!("it is a read");
-        };
-        assert_eq!((skip, len), (488, 100));
-    }
-
-    #[test]
-    fn ranges_of_parts_of_sectors_and_other_kinds_of_allocation_are_refused() {
-        let hole = Allocate::Zero { hole: true };
-        assert!(matches!(zero(VOLUME, 0, 100, hole), Err(Errno::INVAL)));
-        assert!(matches!(zero(VOLUME, 100, 1024, hole), Err(Errno::INVAL)));
-        assert!(matches!(zero(VOLUME, 0, 4096, Allocate::Other), Err(Errno::OPNOTSUPP)));
-        let read_only = Usable { read_only: true, ..VOLUME };
-        assert!(matches!(zero(read_only, 0, 4096, hole), Err(Errno::ROFS)));
-    }
-
-    #[test]
-    fn long_ranges_are_done_in_steps_of_whole_blocks() {
-        let large = Usable { size: 5 << 30, ..VOLUME };
-        let hole = Allocate::Zero { hole: true };
-        assert_eq!(asked(zero(large, 512, 4 << 30, hole)), Some((512, 1 << 30)));
-        assert_eq!(asked(seek(large, 5000, Wanted::Data)), Some((4096, 1 << 30)));
-    }
-
-    #[test]
-    fn the_first_block_that_is_wanted_is_found() {
-        let bits = [0b0000_0011, 0b0000_0100];
-        let found = |blocks, wanted| first(&bits, 8192, blocks, wanted);
-        assert_eq!(found(11, Wanted::Data), Some(8192));
-        assert_eq!(found(11, Wanted::Hole), Some(8192 + 2 * 4096));
-        assert_eq!(first(&bits[1..], 0, 3, Wanted::Data), Some(2 * 4096));
-        assert_eq!(first(&bits[1..], 0, 2, Wanted::Data), None);
     }
 }

@@ -92,11 +92,11 @@ impl Drop for Attached {
         }
         let (volume, at) = (self.volume, self.at.display());
         let device = self.device().unwrap_or("none").to_owned();
-        // Without its process, whatever waits for I/O gets an error, and ends.
+        // Unmounting by force ends what waits for I/O, with an error.
         let pid = self.pid().map_or(String::new(), |pid| format!("kill -9 {pid};"));
         let _ = shell(&format!(
-            "{pid} umount -l {at}; losetup -d {device}; \
-             umount -l /run/gabion/attach/{volume}/volumes; rm -rf /run/gabion/attach/{volume} \
+            "umount -f /run/gabion/attach/{volume}/volumes; {pid} umount -l {at}; \
+             losetup -d {device}; umount -l /run/gabion/attach/{volume}/volumes; rm -rf /run/gabion/attach/{volume} \
              /dev/gabion/{volume}"
         ));
     }

@@ -293,7 +293,7 @@ fn a_full_page_cache_is_written_back_under_a_memory_limit() {
             leave_out("processes can't be protected (CAP_SYS_RESOURCE)")?;
         }
         let source = cluster.folder.join("source");
-        fs::write(&source, Random::new(5).bytes(600 << 20))?;
+        fs::write(&source, Random::new(5).bytes(400 << 20))?;
         let (from, to) = (text(&source), at.join("big"));
         group.shell(&format!("timeout 200 dd if={from} of={} bs=1M status=none", text(&to)))?;
         group.shell(&format!("timeout 200 sync -f {}", text(&at)))?;
