@@ -120,8 +120,8 @@ pub(crate) enum Step {
     Use(&'static str),
 }
 
-/// Decides what to do with a volume. `mounted`: it is to be mounted. `destroy`: what it holds may be
-/// destroyed.
+/// Decides what to do with a volume. `mounted`: it is to be mounted. `destroy`: what it holds may
+/// be destroyed.
 pub(crate) fn decide(
     name: &str,
     content: Content,

@@ -19,8 +19,8 @@ pub(crate) const BLOCK: u64 = base::BLOCK as u64;
 /// What is done with an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pending {
-    /// Of the sectors that are read, the first `skip` bytes and what follows `len` more are not asked
-    /// for.
+    /// Of the sectors that are read, the first `skip` bytes are not asked for, and nothing after
+    /// the next `len`.
     Read {
         skip: u32,
         len: u32,

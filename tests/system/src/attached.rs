@@ -52,7 +52,7 @@ impl Attached {
         Ok(attached)
     }
 
-    /// What was attached otherwise; `told` is what `attach --json` has printed, if it was asked for.
+    /// What was attached otherwise. `told`: what `attach --json` has printed, or null.
     pub fn of(volume: &'static str, at: PathBuf, told: Value) -> Attached {
         Attached { volume, at, told, detached: false }
     }
