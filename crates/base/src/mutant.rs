@@ -325,6 +325,8 @@ pub enum Mutant {
     KeepRefusal,
     /// R12: a broken path counts only as long as a primary reports it.
     ForgetBrokenPath,
+    /// R11: the healer levels over paths that are known to be broken.
+    LevelBlindly,
 }
 
 impl Mutant {
@@ -497,6 +499,7 @@ impl Mutant {
         Mutant::SuspectNobody,
         Mutant::TakeCopy,
         Mutant::ForgetBrokenPath,
+        Mutant::LevelBlindly,
     ];
 }
 
