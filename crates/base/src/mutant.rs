@@ -327,6 +327,16 @@ pub enum Mutant {
     ForgetBrokenPath,
     /// R11: the healer levels over paths that are known to be broken.
     LevelBlindly,
+    /// R13: blocks that another copy can't read either are not read from a third one.
+    IgnoreThird,
+    /// R8: a read that waits holds back the floor of its client.
+    ReadsHoldFloor,
+    /// R8: a client goes on although the MDM says that a newer process has its name.
+    IgnoreSuccessor,
+    /// Links: an MDM that knows less than this process is followed.
+    FollowSetBack,
+    /// Store: a failed write counts as done.
+    BelieveWrite,
 }
 
 impl Mutant {
@@ -346,6 +356,7 @@ impl Mutant {
         Mutant::NoDataCheck,
         Mutant::PresentSize,
         Mutant::GrownGap,
+        Mutant::BelieveWrite,
     ];
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
@@ -357,6 +368,8 @@ impl Mutant {
         Mutant::RetryWhole,
         Mutant::NewerIsDead,
         Mutant::ForgetPause,
+        Mutant::IgnoreThird,
+        Mutant::ReadsHoldFloor,
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
@@ -367,10 +380,12 @@ impl Mutant {
         Mutant::KeepContacts,
         Mutant::AwaitDial,
         Mutant::KeepRefusal,
+        Mutant::IgnoreSuccessor,
+        Mutant::FollowSetBack,
     ];
 
-    /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
-    /// them, nor those that only a test of `crates/sim/tests` catches.
+    /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not
+    /// among them, nor those that only a test of `crates/sim/tests` catches.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,
         Mutant::AckBeforeLocal,

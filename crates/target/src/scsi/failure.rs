@@ -16,6 +16,8 @@ pub enum Failure {
     Miscompare(u32),
     /// The right to serve this volume changed under way. Nothing was done.
     Fenced,
+    /// The host's data did not arrive in order.
+    Data,
 }
 
 impl From<BlockError> for Failure {
@@ -32,6 +34,7 @@ impl Failure {
         let sense = match self {
             Failure::Miscompare(at) => Sense::MISCOMPARE.about(u64::from(*at)),
             Failure::Fenced => return Answer::bare(Status::Busy),
+            Failure::Data => Sense::DATA_LOST,
             Failure::Block(error) => match error {
                 BlockError::OutOfRange => Sense::OUT_OF_RANGE,
                 BlockError::Misaligned | BlockError::TooBig => Sense::IN_CDB,
