@@ -24,6 +24,8 @@ pub(crate) const SYSTEM: &[Tool] = &[
     ("iscsi-test-cu", "libiscsi-bin"),
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
+    ("losetup", "mount"),
+    ("fstrim", "util-linux"),
     ("mkfs.xfs", "xfsprogs"),
     ("xfs_repair", "xfsprogs"),
     ("ip", "iproute2"),

@@ -113,6 +113,11 @@ pub fn make_folder(folder: &Path) -> Result<()> {
     }
 }
 
+/// Makes a folder that must not exist, so of two callers one gets it. It is not flushed.
+pub fn make_new_folder(folder: &Path) -> Result<()> {
+    fs::create_dir(folder)
+}
+
 /// Makes the creation, removal or renaming of this name durable.
 pub fn settle(file: &Path) -> Result<()> {
     match File::open(above(file))?.sync_all() {

@@ -30,7 +30,8 @@ pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
             volume.nbd_uris[0]
         );
     }
-    if let Some(uri) = report.volumes.iter().find(used).map(|v| &v.nbd_uris[0]) {
+    if let Some(first) = report.volumes.iter().find(used) {
+        let (volume, uri) = (&first.name, &first.nbd_uris[0]);
         let _ = write!(
             text,
             "\nUse it with any NBD client:\n\
@@ -39,6 +40,9 @@ pub(crate) fn how_to_use(report: &Report, dir: &str, detached: bool) -> String {
              \x20 fio --name=try --ioengine=nbd --uri='{uri}' --rw=randread --bs=4k --iodepth=32 \
              --runtime=10 --time_based\n\
              {}\
+             \nOr as a block device of this machine, or a mounted file system (as root):\n\
+             \x20 {gabion} attach {volume}{dir}\n\
+             \x20 {gabion} attach {volume} --fs ext4 --at /mnt/{volume}{dir}\n\
              \nTry a failure while it runs:\n\
              \x20 {gabion} sds kill 2{dir}\n\
              \x20 {gabion} status{dir}\n\

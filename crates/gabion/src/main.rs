@@ -3,7 +3,7 @@
 //! Each subcommand has one file (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`,
 //! `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`). The rest
 //! is in libraries: `admin` talks to the MDM, `daemon` runs a role, `fleet` has the processes of a
-//! cluster.
+//! cluster, `attach` has `attach`, `detach` and `mount`.
 #![forbid(unsafe_code)]
 
 #[macro_use(print, println, eprintln)]
@@ -81,6 +81,12 @@ enum Command {
     /// List, add, import and remove devices; probe whether one can be trusted with data
     #[command(subcommand)]
     Device(device::DeviceCommand),
+    /// Make a volume a block device of this machine, and mount its file system
+    Attach(attach::AttachArgs),
+    /// Unmount a volume that was attached, and remove its device
+    Detach(attach::DetachArgs),
+    /// Show volumes as files, for programs that take images
+    Mount(attach::MountArgs),
     /// Inspect one device without a cluster: show its content, verify it, export a volume
     Inspect(inspect::InspectArgs),
     /// Create, list, rename and remove protection domains
@@ -141,6 +147,7 @@ impl Command {
     fn is_local(&self) -> bool {
         match self {
             Command::Up(_) | Command::Down | Command::Deploy(_) | Command::Demo(_) => true,
+            Command::Detach(_) => true,
             Command::Sds(command) => {
                 matches!(command, sds::SdsCommand::Kill { .. } | sds::SdsCommand::Start { .. })
             }
@@ -170,6 +177,9 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Sdc(command) => sdc::run(target, command),
         Command::Mdm(command) => mdm::run(target, command),
         Command::Device(command) => device::run(target, command),
+        Command::Attach(args) => attach::attach(target, args),
+        Command::Detach(args) => attach::detach(args),
+        Command::Mount(args) => attach::mount(target, args),
         Command::Inspect(args) => inspect::run(target, args),
         Command::Domain(command) => objects::domain(target, command),
         Command::FaultSet(command) => objects::fault_set(target, command),

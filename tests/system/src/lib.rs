@@ -5,6 +5,7 @@
 //! "give it time": it waits for conditions, with a limit. It ends processes by recorded pid only.
 #![forbid(unsafe_code)]
 
+pub mod attached;
 pub mod bytes;
 pub mod cluster;
 pub mod extra;
@@ -22,6 +23,7 @@ pub mod run;
 pub mod spaces;
 pub mod wire;
 
+pub use attached::Attached;
 pub use cluster::{Cluster, Options};
 pub use extra::Extra;
 pub use failing::Failing;

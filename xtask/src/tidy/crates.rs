@@ -63,6 +63,7 @@ const TABLE: &[Row] = &[
             "toml",
         ],
     ),
+    row("gabion-attach", 3, &["anyhow", "clap", "rustix", "serde", "serde_json", "signal-hook"]),
     // hdrhistogram: latency percentiles that can be merged over jobs.
     row(
         "gabion-bench",

@@ -1,5 +1,6 @@
 //! Black-box tests of what a user can see, one file per topic.
 
+mod attach;
 mod bad_input;
 mod bench;
 mod clients;

@@ -1,0 +1,206 @@
+//! What a volume holds, so that no file system is made over something.
+//!
+//! Signatures lie in the first and the last bytes. What has none may still be data, so a volume
+//! counts as blank only if all of it is a hole or reads as zeros.
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Bytes that are looked at for signatures.
+const LOOK: usize = 1 << 20;
+
+/// A file system that `attach` makes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Fs {
+    /// The usual one
+    Ext4,
+    /// For large files and many writers
+    Xfs,
+}
+
+impl Fs {
+    /// Its name for `mount` and `mkfs`.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fs::Ext4 => "ext4",
+            Fs::Xfs => "xfs",
+        }
+    }
+}
+
+/// What a volume holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Content {
+    /// Nothing.
+    Blank,
+    /// A file system, by its name for `mount`.
+    Fs(&'static str),
+    /// Something that is no file system.
+    Other(&'static str),
+    /// Data without a signature that is known here.
+    Data,
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Content::Blank => "nothing",
+            Content::Fs(name) => name,
+            Content::Other(what) => what,
+            Content::Data => "data of an unknown kind",
+        })
+    }
+}
+
+/// Signatures: where they are, what they are, and what they mean. Sources: the headers of the Linux
+/// kernel and of util-linux.
+const SIGNATURES: &[(usize, &[u8], Content)] = &[
+    (0, b"XFSB", Content::Fs("xfs")),
+    (0x10040, b"_BHRfS_M", Content::Fs("btrfs")),
+    (1024, &[0x10, 0x20, 0xf5, 0xf2], Content::Fs("f2fs")),
+    (3, b"NTFS    ", Content::Fs("ntfs")),
+    (0, b"LUKS\xba\xbe", Content::Other("an encrypted volume (LUKS)")),
+    (4096 - 10, b"SWAPSPACE2", Content::Other("swap space")),
+    (512, b"LABELONE", Content::Other("a physical volume of LVM")),
+    (4096, &[0xfc, 0x4e, 0x2b, 0xa9], Content::Other("a part of a software RAID")),
+    (512, b"EFI PART", Content::Other("a partition table")),
+    (510, &[0x55, 0xaa], Content::Other("a partition table")),
+];
+
+/// Returns what the first bytes of a volume say that it holds.
+fn recognised(head: &[u8]) -> Option<Content> {
+    let at = |at: usize, what: &[u8]| head.get(at..at + what.len()) == Some(what);
+    if at(1080, &[0x53, 0xef]) {
+        // A file system of the second or third version has no extents.
+        let extents = head.get(1024 + 96).is_some_and(|incompatible| incompatible & 0x40 != 0);
+        return Some(Content::Fs(if extents { "ext4" } else { "ext3" }));
+    }
+    let found = SIGNATURES.iter().find(|(place, what, _)| at(*place, what));
+    found.map(|(_, _, content)| *content)
+}
+
+/// Looks at a volume.
+pub(crate) fn look(volume: &File) -> Result<Content> {
+    let size = volume.metadata().context("the volume's size")?.len();
+    let mut head = vec![0; LOOK.min(size as usize)];
+    volume.read_exact_at(&mut head, 0).context("can't read the volume's beginning")?;
+    if let Some(found) = recognised(&head) {
+        return Ok(found);
+    }
+    let mut from = 0;
+    let mut piece = vec![0; LOOK];
+    loop {
+        let data = match rustix::fs::seek(volume, SeekFrom::Data(from)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => return Ok(Content::Blank),
+            Err(why) => bail!("can't look for data in the volume: {why}"),
+        };
+        let len = LOOK.min((size - data) as usize);
+        volume.read_exact_at(&mut piece[..len], data).context("can't read the volume")?;
+        if piece[..len].iter().any(|byte| *byte != 0) {
+            return Ok(Content::Data);
+        }
+        from = data + len as u64;
+    }
+}
+
+/// What to do with a volume before it is mounted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Nothing: only the device is wanted.
+    Leave,
+    /// Make this file system. `over`: the volume is not blank.
+    Make { fs: Fs, over: bool },
+    /// Use the file system that is there.
+    Use(&'static str),
+}
+
+/// Decides what to do with a volume. `mounted`: it is to be mounted. `destroy`: what it holds may
+/// be destroyed.
+pub(crate) fn decide(
+    name: &str,
+    content: Content,
+    fs: Option<Fs>,
+    mounted: bool,
+    destroy: bool,
+) -> Result<Step> {
+    match (fs, content) {
+        (Some(fs), Content::Blank) => Ok(Step::Make { fs, over: false }),
+        (Some(fs), Content::Fs(there)) if there == fs.name() => Ok(Step::Use(there)),
+        (Some(fs), _) if destroy => Ok(Step::Make { fs, over: true }),
+        (Some(fs), _) => bail!(
+            "{name} holds {content}, and is left as it is: leave out --fs to attach it so, or add \
+             --yes to destroy that and make {} in its place",
+            fs.name()
+        ),
+        (None, _) if !mounted => Ok(Step::Leave),
+        (None, Content::Fs(there)) => Ok(Step::Use(there)),
+        (None, Content::Blank) => {
+            bail!("{name} holds nothing that could be mounted yet: add --fs ext4 or --fs xfs")
+        }
+        (None, _) => bail!(
+            "{name} holds {content}, which can't be mounted: leave out --at to attach the device \
+             alone"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Content::{Blank, Data, Other};
+
+    fn with(at: usize, what: &[u8]) -> Vec<u8> {
+        let mut head = vec![0; LOOK];
+        head[at..at + what.len()].copy_from_slice(what);
+        head
+    }
+
+    #[test]
+    fn signatures_are_recognised_where_they_belong() {
+        assert_eq!(recognised(&with(0, b"XFSB")), Some(Content::Fs("xfs")));
+        assert_eq!(recognised(&with(1, b"XFSB")), None);
+        let mut ext = with(1080, &[0x53, 0xef]);
+        assert_eq!(recognised(&ext), Some(Content::Fs("ext3")));
+        ext[1024 + 96] = 0x42;
+        assert_eq!(recognised(&ext), Some(Content::Fs("ext4")));
+        assert_eq!(recognised(&with(4086, b"SWAPSPACE2")), Some(Other("swap space")));
+        assert_eq!(recognised(&[]), None);
+    }
+
+    #[test]
+    fn only_what_is_blank_is_formatted_without_leave() {
+        let make = |over| Step::Make { fs: Fs::Xfs, over };
+        let xfs = Some(Fs::Xfs);
+        assert_eq!(decide("v", Blank, xfs, true, false).unwrap(), make(false));
+        for content in [Data, Other("swap space"), Content::Fs("ext4")] {
+            for mounted in [false, true] {
+                let error = decide("v", content, xfs, mounted, false).unwrap_err().to_string();
+                assert!(error.contains("--yes") && error.contains(&content.to_string()));
+                assert_eq!(decide("v", content, xfs, mounted, true).unwrap(), make(true));
+            }
+        }
+    }
+
+    #[test]
+    fn the_file_system_that_is_there_is_never_made_again() {
+        for destroy in [false, true] {
+            let there = decide("v", Content::Fs("xfs"), Some(Fs::Xfs), true, destroy).unwrap();
+            assert_eq!(there, Step::Use("xfs"));
+        }
+        assert_eq!(decide("v", Content::Fs("ext3"), None, true, false).unwrap(), Step::Use("ext3"));
+    }
+
+    #[test]
+    fn what_can_not_be_mounted_is_attached_as_a_device() {
+        for content in [Blank, Data, Other("swap space")] {
+            assert_eq!(decide("v", content, None, false, false).unwrap(), Step::Leave);
+            assert!(decide("v", content, None, true, true).is_err());
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! `gabion detach`: unmounts, removes the device, and ends the process that served it.
+//!
+//! It also cleans up after an attempt that was cut off, or after a serving process that has died.
+
+use crate::record::Place;
+use crate::{block, holders, persist};
+use admin::exit::{Exit, coded};
+use anyhow::{Context, Result};
+use clap::Args;
+use daemon::spec;
+use fleet::println;
+use rustix::mount::UnmountFlags;
+use rustix::process::Signal;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the serving process may take to end.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// Options of `gabion detach`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+It waits until everything is written. If somebody uses the volume, nothing is changed, and the \
+processes are named (exit code 6). A volume that was attached with --persist comes back with the \
+next start of the machine, unless --forget is given.
+
+Examples:
+  gabion detach vol1
+  gabion detach vol1 --forget")]
+pub struct DetachArgs {
+    /// The volume's name
+    #[arg(value_parser = spec::volume_name)]
+    volume: String,
+    /// Don't attach it at the next start of this machine
+    #[arg(long)]
+    forget: bool,
+    /// With --forget: the folder that systemd's files are below
+    #[arg(long, hide = true, default_value = "/")]
+    root: PathBuf,
+}
+
+/// Runs `gabion detach`.
+pub fn run(args: &DetachArgs) -> Result<Exit> {
+    block::need_root("detach")?;
+    let name = &args.volume;
+    let forgotten = args.forget && persist::forget(&args.root, name)?;
+    if forgotten {
+        println!("{name} is not attached any more when this machine starts.");
+    }
+    let place = match Place::find(name) {
+        Ok(place) => place,
+        Err(_) if forgotten => return Ok(Exit::Ok),
+        Err(error) => return Err(error),
+    };
+    let served = place.process().is_some();
+    take_down(&place)?;
+    println!("{name} is detached.");
+    if !served {
+        println!("The process that served it was gone: what was not written by then is lost.");
+    }
+    if !forgotten && persist::is_lasting(&args.root, name) {
+        println!("The next start of this machine attaches it again, unless you use --forget.");
+    }
+    Ok(Exit::Ok)
+}
+
+/// Returns an error that says what is in use, and by whom.
+fn busy(what: &Path, by: &str, otherwise: &str) -> anyhow::Error {
+    let what = what.display();
+    let text = match by.is_empty() {
+        false => format!("{what} is in use by {by}: end that first"),
+        true => format!("{what} is in use, and no process shows it: {otherwise}"),
+    };
+    coded(Exit::InUse, text)
+}
+
+/// Removes everything that `attach` has made, from the top down. What is in use stays, and all that
+/// is below it.
+pub(crate) fn take_down(place: &Place) -> Result<()> {
+    if let Some(device) = device(place)? {
+        check_unused(&device)?;
+        unmount_all(&device)?;
+        if !block::drop_loop(&device)? {
+            let otherwise = "it is mounted in another mount namespace (a container), perhaps. It \
+                             goes when that ends; then run `gabion detach` again";
+            return Err(busy(&device, "", otherwise));
+        }
+    }
+    match place.process() {
+        Some(process) => {
+            process.signal(Signal::TERM)?;
+            if !process.wait_gone(ENDING) {
+                let folder = place.volumes();
+                let otherwise = "a mount namespace may have it (a container)";
+                return Err(busy(&folder, &users(&folder), otherwise));
+            }
+        }
+        None => clear_dead(&place.volumes())?,
+    }
+    place.remove()
+}
+
+/// Returns the device of a volume: the recorded one, or that of an attempt that was cut off before
+/// it was recorded.
+fn device(place: &Place) -> Result<Option<PathBuf>> {
+    let file = place.file();
+    let is_ours = |device: &PathBuf| block::loop_file(device).is_some_and(|f| f == file);
+    if let Some(record) = place.record()? {
+        // After it is gone, the kernel may give its number to another file.
+        return Ok(Some(record.device).filter(is_ours));
+    }
+    let entries = fs::read_dir("/sys/block").context("can't list block devices")?;
+    let devices = entries.flatten().map(|entry| Path::new("/dev").join(entry.file_name()));
+    Ok(devices.into_iter().find(is_ours))
+}
+
+/// Refuses to go on while a process uses the device or a mount of it, so that nothing is done by
+/// halves.
+fn check_unused(device: &Path) -> Result<()> {
+    let on_top = block::on_top(device);
+    if !on_top.is_empty() {
+        let text = format!(
+            "{} is in use by the devices {}: remove those first",
+            device.display(),
+            on_top.join(", ")
+        );
+        return Err(coded(Exit::InUse, text));
+    }
+    if let Ok(this) = fs::metadata(device) {
+        let by = holders::names(|found| block::is_device(found, &this));
+        if !by.is_empty() {
+            return Err(busy(device, &by, ""));
+        }
+    }
+    for mount in block::mounts_of(device)? {
+        let by = users(&mount.at);
+        if !by.is_empty() {
+            return Err(busy(&mount.at, &by, ""));
+        }
+    }
+    Ok(())
+}
+
+/// Names the processes that use a mount.
+fn users(at: &Path) -> String {
+    let of = fs::metadata(at).map(|found| found.dev());
+    holders::names(|found| of.as_ref().is_ok_and(|dev| *dev == found.dev()))
+}
+
+fn unmount_all(device: &Path) -> Result<()> {
+    for mount in block::mounts_of(device)?.iter().rev() {
+        if !block::unmount(&mount.at)? {
+            let kernel = "swap, an NFS export or a mount inside it may use it";
+            return Err(busy(&mount.at, &users(&mount.at), kernel));
+        }
+    }
+    Ok(())
+}
+
+/// Removes the mount that a dead process has left.
+fn clear_dead(folder: &Path) -> Result<()> {
+    if block::mounts()?.iter().any(|mount| mount.at == folder) {
+        rustix::mount::unmount(folder, UnmountFlags::DETACH)
+            .with_context(|| format!("can't unmount {}", folder.display()))?;
+    }
+    Ok(())
+}

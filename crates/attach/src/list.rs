@@ -1,0 +1,85 @@
+//! `gabion attach --list`: what is attached to this machine.
+
+use crate::block;
+use crate::record::Place;
+use anyhow::Result;
+use fleet::println;
+use fleet::table::table;
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// A volume that is attached.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Attached {
+    /// Its name.
+    pub(crate) volume: String,
+    /// The device under the volume's name.
+    pub(crate) link: PathBuf,
+    /// The device under the kernel's name.
+    pub(crate) device: PathBuf,
+    /// How it is attached.
+    pub(crate) via: String,
+    /// It can only be read.
+    pub(crate) read_only: bool,
+    /// The process that serves it; `None` if that has died.
+    pub(crate) pid: Option<u32>,
+    /// Where it is mounted.
+    pub(crate) mounted: Vec<Mounted>,
+}
+
+/// A mount of a volume.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub(crate) struct Mounted {
+    /// The folder.
+    pub(crate) at: PathBuf,
+    /// The file system.
+    pub(crate) fs: String,
+}
+
+impl Attached {
+    /// Looks at a volume. `None`: it is not attached, or only half.
+    pub(crate) fn of(place: &Place) -> Result<Option<Attached>> {
+        let Some(record) = place.record()? else { return Ok(None) };
+        let mounts = block::mounts_of(&record.device)?.into_iter();
+        Ok(Some(Attached {
+            volume: place.name.clone(),
+            link: place.link(),
+            via: record.via,
+            read_only: record.read_only,
+            pid: place.process().map(|process| process.pid),
+            mounted: mounts.map(|mount| Mounted { at: mount.at, fs: mount.fs }).collect(),
+            device: record.device,
+        }))
+    }
+}
+
+/// Prints what is attached.
+pub(crate) fn print(json: bool) -> Result<()> {
+    let mut all = Vec::new();
+    for place in Place::all()? {
+        all.extend(Attached::of(&place)?);
+    }
+    if json {
+        println!("{}", serde_json::to_string_pretty(&all)?);
+        return Ok(());
+    }
+    if all.is_empty() {
+        println!("No volume is attached to this machine.");
+        return Ok(());
+    }
+    let mut rows = table(&["volume", "device", "kernel name", "via", "mounted at", "served by"]);
+    for one in &all {
+        let mounts = one.mounted.iter().map(|m| format!("{} ({})", m.at.display(), m.fs));
+        let mounts: Vec<String> = mounts.collect();
+        rows.add_row([
+            one.volume.clone(),
+            one.link.display().to_string(),
+            one.device.display().to_string(),
+            one.via.clone(),
+            mounts.join(", "),
+            one.pid.map_or("nobody: `gabion detach`".into(), |pid| format!("pid {pid}")),
+        ]);
+    }
+    println!("{rows}");
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! `gabion mount`: shows volumes as files, until it is unmounted or signalled.
+
+use crate::client::Client;
+use crate::folder::Shown;
+use crate::safety;
+use crate::serve::Server;
+use admin::exit::Exit;
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use daemon::process::Process;
+use fleet::target::Target;
+use fleet::{eprintln, println};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+
+/// Options of `gabion mount`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Each file is a volume: it has the volume's size, and programs write it in whole sectors of 512 \
+bytes. Punching holes gives space back. The files are for programs that take an image, such as \
+QEMU; for a file system, use `gabion attach`.
+
+Examples:
+  gabion mount /mnt/volumes
+  gabion mount /mnt/volumes --volume vol1
+  umount /mnt/volumes               ends it")]
+pub struct MountArgs {
+    /// An existing folder
+    folder: PathBuf,
+    /// Show only this volume
+    #[arg(long, value_name = "NAME")]
+    volume: Option<String>,
+    /// The client's name, where volumes are mapped by name [default: HOST-mount-N]
+    #[arg(long, value_name = "SDC")]
+    client: Option<String>,
+    /// Write the process id to this file
+    #[arg(long, hide = true)]
+    pid_file: Option<PathBuf>,
+}
+
+/// Runs `gabion mount`.
+pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
+    let mdm = target.mdms()?;
+    let mut client = Client::open(&mdm, args.client.as_deref())?;
+    let shown = match &args.volume {
+        None => Shown::All,
+        Some(name) => match client.named(name) {
+            Some(volume) => Shown::One(volume.id),
+            None => bail!(
+                "there is no volume `{name}` for this client: `gabion volume list` shows those \
+                 that exist, and `gabion volume show {name}` the clients that it is mapped to \
+                 (--client says which of them this is)"
+            ),
+        },
+    };
+    let (mut stop, signals) = UnixStream::pair().context("can't make a pair of sockets")?;
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, signals.try_clone()?)
+            .context("can't handle signals")?;
+    }
+    let mut server = Server::mount(client, &args.folder, shown)?;
+    safety::protect().iter().for_each(|warning| eprintln!("{warning}"));
+    if let Some(file) = &args.pid_file {
+        Process::this()?.write(file)?;
+    }
+    println!("The volumes are files in {} now.", args.folder.display());
+    server.run(&mut stop)?;
+    Ok(Exit::Ok)
+}

@@ -1,0 +1,161 @@
+//! What is attached to this machine: a folder for each volume in [`ROOT`], which a restart of the
+//! machine empties.
+//!
+//! | file | content |
+//! |---|---|
+//! | `volumes/NAME` | the volume as a file, as long as it is served |
+//! | `pid` | the process that serves it |
+//! | `log` | what that process has said |
+//! | `attached.toml` | the [`Record`], from the moment at which the device exists |
+//!
+//! Invariant: who makes the folder owns the attachment, so two commands can't attach one volume.
+
+use admin::exit::{Exit, coded};
+use anyhow::{Context, Result, bail};
+use daemon::files;
+use daemon::process::Process;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where the folders are.
+const ROOT: &str = "/run/gabion/attach";
+/// Where the devices have the names of their volumes.
+const DEVICES: &str = "/dev/gabion";
+
+/// A volume that is attached.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(crate) struct Record {
+    /// How.
+    pub(crate) via: String,
+    /// The kernel's name of the block device, such as `/dev/loop3`.
+    pub(crate) device: PathBuf,
+    /// The device can't be written.
+    pub(crate) read_only: bool,
+}
+
+/// The folder of one volume.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    /// The volume's name.
+    pub(crate) name: String,
+    folder: PathBuf,
+}
+
+impl Place {
+    fn of(name: &str) -> Place {
+        Place { name: name.to_owned(), folder: Path::new(ROOT).join(name) }
+    }
+
+    /// Takes the folder of a volume that is not attached.
+    pub(crate) fn take(name: &str) -> Result<Place> {
+        let place = Place::of(name);
+        let made = files::make_folder(Path::new(ROOT))
+            .and_then(|()| files::make_new_folder(&place.folder))
+            .and_then(|()| files::make_folder(&place.folder.join("volumes")));
+        match made {
+            Ok(()) => Ok(place),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                let text = match place.record()? {
+                    Some(record) => format!(
+                        "{name} is attached already, as {} ({}): `gabion attach --list` shows it, \
+                         `gabion detach {name}` ends that",
+                        place.link().display(),
+                        record.device.display()
+                    ),
+                    None => format!(
+                        "{name} is being attached, or an attempt was cut off: if no other command \
+                         runs, `gabion detach {name}` cleans up"
+                    ),
+                };
+                Err(coded(Exit::InUse, text))
+            }
+            Err(e) => Err(e).with_context(|| format!("can't make {}", place.folder.display())),
+        }
+    }
+
+    /// Returns the folder of a volume that is attached, or was only half attached.
+    pub(crate) fn find(name: &str) -> Result<Place> {
+        let place = Place::of(name);
+        if !place.folder.is_dir() {
+            bail!("{name} is not attached here: `gabion attach --list` shows what is");
+        }
+        Ok(place)
+    }
+
+    /// Returns the folders of all volumes, by name.
+    pub(crate) fn all() -> Result<Vec<Place>> {
+        let entries = match fs::read_dir(ROOT) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(e) => return Err(e).with_context(|| format!("can't read {ROOT}")),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            names.push(entry?.file_name().to_string_lossy().into_owned());
+        }
+        names.sort_unstable();
+        Ok(names.iter().map(|name| Place::of(name)).collect())
+    }
+
+    /// Returns the record, if the device was made.
+    pub(crate) fn record(&self) -> Result<Option<Record>> {
+        let file = self.folder.join("attached.toml");
+        match file.exists() {
+            true => daemon::config::read(&file).map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Writes the record, and gives the device the volume's name.
+    pub(crate) fn keep(&self, record: &Record) -> Result<()> {
+        daemon::config::write(&self.folder.join("attached.toml"), record)?;
+        let link = self.link();
+        let made = files::make_folder(Path::new(DEVICES)).and_then(|()| {
+            files::remove(&link)?;
+            std::os::unix::fs::symlink(&record.device, &link)
+        });
+        made.with_context(|| format!("can't make {}", link.display()))
+    }
+
+    /// Returns the path at which the device has the volume's name.
+    pub(crate) fn link(&self) -> PathBuf {
+        Path::new(DEVICES).join(&self.name)
+    }
+
+    /// Returns the folder over which the volume is mounted as a file.
+    pub(crate) fn volumes(&self) -> PathBuf {
+        self.folder.join("volumes")
+    }
+
+    /// Returns the volume as a file.
+    pub(crate) fn file(&self) -> PathBuf {
+        self.volumes().join(&self.name)
+    }
+
+    /// Returns the file of the serving process's id.
+    pub(crate) fn pid_file(&self) -> PathBuf {
+        self.folder.join("pid")
+    }
+
+    /// Returns the serving process's log.
+    pub(crate) fn log(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// Returns the process that serves the volume, if it runs.
+    pub(crate) fn process(&self) -> Option<Process> {
+        Process::read(&self.pid_file()).filter(Process::is_alive)
+    }
+
+    /// Removes the device's name and the folder.
+    pub(crate) fn remove(&self) -> Result<()> {
+        files::remove(&self.link()).or_else(|e| match e.kind() {
+            ErrorKind::NotFound => Ok(()), // the folder of names was never made
+            _ => Err(e),
+        })?;
+        fs::remove_dir_all(&self.folder)
+            .with_context(|| format!("can't remove {}", self.folder.display()))
+    }
+}

@@ -1,0 +1,103 @@
+//! Volumes that a test attaches to this machine with `gabion attach`.
+
+use crate::{Cluster, leave_out, shell};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What an attachment needs of a machine, beside root.
+const NEEDED: [&str; 2] = ["/dev/fuse", "/dev/loop-control"];
+
+/// Returns true if this machine can attach volumes. Says so if it can't.
+pub fn works_here() -> Result<bool> {
+    let lacks = NEEDED.iter().find(|device| !Path::new(device).exists());
+    match lacks {
+        _ if !rustix::process::geteuid().is_root() => leave_out("it takes root")?,
+        Some(device) => leave_out(&format!("there is no {device}"))?,
+        None => return Ok(true),
+    }
+    Ok(false)
+}
+
+/// A volume that is attached. When the test fails before it is detached, this takes it down by
+/// force: a file system without its cluster would hang for ever.
+#[derive(Debug)]
+pub struct Attached {
+    volume: &'static str,
+    /// Where it is mounted.
+    pub at: PathBuf,
+    /// What `attach --json` has printed.
+    pub told: Value,
+    detached: bool,
+}
+
+impl Attached {
+    /// Attaches a volume with these arguments, mounted over a folder of the test with its name.
+    pub fn mount(cluster: &Cluster, volume: &'static str, args: &[&str]) -> Result<Attached> {
+        let at = cluster.folder.join(volume);
+        let folder = at.to_str().context("a temporary path is text")?;
+        let more = [&["--at", folder], args].concat();
+        Attached::attach(cluster, volume, &more)
+    }
+
+    /// Attaches a volume with these arguments.
+    pub fn attach(cluster: &Cluster, volume: &'static str, args: &[&str]) -> Result<Attached> {
+        let at = cluster.folder.join(volume);
+        let mut attached = Attached { volume, at, told: Value::Null, detached: false };
+        let ran = cluster.gabion(&[&["attach", volume, "--json"], args].concat())?;
+        if ran.code != 0 {
+            attached.detached = true; // it has cleaned up
+        }
+        attached.told = serde_json::from_str(&ran.ok()?)?;
+        Ok(attached)
+    }
+
+    /// What was attached otherwise. `told`: what `attach --json` has printed, or null.
+    pub fn of(volume: &'static str, at: PathBuf, told: Value) -> Attached {
+        Attached { volume, at, told, detached: false }
+    }
+
+    /// It was detached otherwise.
+    pub fn is_gone(mut self) {
+        self.detached = true;
+    }
+
+    /// The device under the kernel's name.
+    pub fn device(&self) -> Result<&str> {
+        self.told["device"].as_str().context("a device")
+    }
+
+    /// The process that serves it.
+    pub fn pid(&self) -> Result<u32> {
+        let pid = self.told["pid"].as_u64().context("a pid")?;
+        Ok(pid.try_into()?)
+    }
+
+    /// Detaches it.
+    pub fn detach(mut self) -> Result<String> {
+        let said = crate::gabion(["detach", self.volume])?.ok()?;
+        self.detached = true;
+        let device = self.device()?.trim_start_matches("/dev/");
+        let backing = format!("/sys/block/{device}/loop/backing_file");
+        let file = std::fs::read_to_string(backing).unwrap_or_default();
+        ensure!(!file.contains(self.volume), "{device} is still there");
+        Ok(said)
+    }
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if self.detached {
+            return;
+        }
+        let (volume, at) = (self.volume, self.at.display());
+        let device = self.device().unwrap_or("none").to_owned();
+        // Unmounting by force ends what waits for I/O, with an error.
+        let pid = self.pid().map_or(String::new(), |pid| format!("kill -9 {pid};"));
+        let _ = shell(&format!(
+            "umount -f /run/gabion/attach/{volume}/volumes; {pid} umount -l {at}; \
+             losetup -d {device}; umount -l /run/gabion/attach/{volume}/volumes; rm -rf /run/gabion/attach/{volume} \
+             /dev/gabion/{volume}"
+        ));
+    }
+}

@@ -1,0 +1,425 @@
+//! Volumes as block devices and file systems of this machine, and as files: `attach`, `detach`,
+//! `mount`. They take root, FUSE and loop devices.
+
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use system::attached::works_here;
+use system::bytes::Random;
+use system::cluster::{is_running, signal};
+use system::run::binary;
+use system::{Attached, Cluster, Fio, MIB, Options, case, gabion, leave_out, secs, shell, wait};
+
+/// Random writes of mixed sizes that are compared with what was written, for some seconds.
+const JOB: &str = "--rw=randwrite --norandommap --bsrange=4k-128k --ioengine=libaio --direct=1 \
+                   --iodepth=16 --size=96m --io_size=192m --rate=,24m --verify=crc32c --do_verify=1 \
+                   --verify_backlog=64 --verify_fatal=1 --serialize_overlap=1";
+
+fn fio(cluster: &Cluster, name: &str, file: &Path) -> Result<Fio> {
+    let mut args: Vec<String> = JOB.split_whitespace().map(str::to_owned).collect();
+    args.push(format!("--filename={}", file.display()));
+    Fio::start(&cluster.folder, name, &args)
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("a temporary path is text")
+}
+
+/// Bytes of the pool that hold data.
+fn used(cluster: &Cluster) -> Result<u64> {
+    Ok(cluster.number("/capacity/protected_bytes")? + cluster.number("/capacity/degraded_bytes")?)
+}
+
+/// A file system on a volume, with a server killed under load; fstrim; detached and attached again.
+fn file_system(fs: &str, volume: &'static str, spec: &'static [&'static str]) -> Result<()> {
+    if !works_here()? {
+        return Ok(());
+    }
+    let cluster = Cluster::start(&Options { volumes: spec, ..Options::default() })?;
+    let attached = Attached::mount(&cluster, volume, &["--fs", fs])?;
+    let at = attached.at.clone();
+    ensure!(attached.told["mounted"][0]["fs"] == fs, "{}", attached.told);
+    let link = fs::canonicalize(Path::new("/dev/gabion").join(volume))?;
+    ensure!(link == Path::new(attached.device()?), "{} is {}", volume, link.display());
+    let listed = gabion(["attach", "--list", "--json"])?.ok()?;
+    let listed: Value = serde_json::from_str(&listed)?;
+    let ours = listed.as_array().context("a list")?.iter().find(|one| one["volume"] == volume);
+    ensure!(ours.is_some_and(|one| one["pid"] == attached.told["pid"]), "{listed}");
+
+    let load = fio(&cluster, volume, &at.join("load"))?;
+    wait("fio writes", secs(60), || Ok((used(&cluster)? > 40 * MIB).then_some(())))?;
+    cluster.kill("sds2")?;
+    cluster.wait_down("sds2")?;
+    cluster.start_sds(2)?;
+    let did = load.finish()?;
+    ensure!(did.verified > 16 * MIB, "too little was compared: {did:?}");
+    cluster.wait_state("healthy", secs(60))?;
+
+    let content = Random::new(3).bytes(100 << 20);
+    fs::write(at.join("kept"), &content)?;
+    fs::write(at.join("trash"), &content)?;
+    shell(&format!("sync -f {}", text(&at)))?.ok()?;
+    let before = used(&cluster)?;
+    fs::remove_file(at.join("trash"))?;
+    // What was removed is free for fstrim once the file system's log is written.
+    shell(&format!("sync -f {at} && fstrim -v {at}", at = text(&at)))?.ok()?;
+    wait("fstrim gives space back to the pool", secs(20), || {
+        let now = used(&cluster)?;
+        ensure!(now + 180 * MIB < before, "{now} of {before} bytes are used");
+        Ok(Some(()))
+    })?;
+
+    attached.detach()?;
+    ensure!(!at.join("kept").exists(), "it is still mounted");
+    let check = match fs {
+        "ext4" => "e2fsck -f -n",
+        _ => "xfs_repair -n",
+    };
+    let alone = Attached::attach(&cluster, volume, &[])?;
+    ensure!(alone.told["mounted"] == Value::Array(Vec::new()), "{}", alone.told);
+    shell(&format!("{check} {}", alone.device()?))?.ok()?;
+    alone.detach()?;
+
+    let again = Attached::mount(&cluster, volume, &[])?;
+    ensure!(fs::read(again.at.join("kept"))? == content, "the file has changed");
+    again.detach()?;
+    Ok(())
+}
+
+#[test]
+fn ext4_on_a_volume_survives_a_server_and_gives_space_back() {
+    case(|| file_system("ext4", "att-ext4", &["att-ext4:512MiB"]));
+}
+
+#[test]
+fn xfs_on_a_volume_survives_a_server_and_gives_space_back() {
+    case(|| file_system("xfs", "att-xfs", &["att-xfs:512MiB"]));
+}
+
+#[test]
+fn what_a_volume_holds_is_never_formatted_without_leave() {
+    case(|| {
+        if !works_here()? {
+            return Ok(());
+        }
+        let volumes = &["att-data:64MiB", "att-fs:512MiB"];
+        let cluster = Cluster::start(&Options { volumes, ..Options::default() })?;
+        // Data without a signature, in the middle.
+        let content = Random::new(4).bytes(4096);
+        cluster.nbd("att-data")?.write(33 * MIB, &content)?;
+        let attach = |more: &[&str]| cluster.gabion(&[&["attach", "att-data"], more].concat());
+        attach(&["--fs", "ext4"])?.fails(1, &["holds data of an unknown kind", "--yes"])?;
+        let at = cluster.folder.join("m");
+        attach(&["--at", text(&at)])?.fails(1, &["can't be mounted"])?;
+        ensure!(cluster.nbd("att-data")?.read(33 * MIB, 4096)? == content, "it was changed");
+
+        let attached = Attached::mount(&cluster, "att-fs", &["--fs", "ext4"])?;
+        let again = cluster.gabion(&["attach", "att-fs"])?;
+        again.fails(6, &["attached already", "gabion detach att-fs"])?;
+        fs::write(attached.at.join("a"), "kept")?;
+        attached.detach()?;
+        let other = cluster.gabion(&["attach", "att-fs", "--fs", "xfs"])?;
+        other.fails(1, &["att-fs holds ext4", "--yes"])?;
+        let same = Attached::mount(&cluster, "att-fs", &["--fs", "ext4", "--yes"])?;
+        ensure!(fs::read_to_string(same.at.join("a"))? == "kept", "it was formatted again");
+        same.detach()?;
+        let xfs = Attached::mount(&cluster, "att-fs", &["--fs", "xfs", "--yes"])?;
+        ensure!(!xfs.at.join("a").exists(), "it is the old file system");
+        xfs.detach()?;
+        let none = cluster.gabion(&["attach", "att-none"])?;
+        none.fails(1, &["no volume `att-none`"])?;
+        let nbd = cluster.gabion(&["attach", "att-fs", "--via", "nbd"])?;
+        nbd.fails(1, &["can't attach by nbd"])?;
+        gabion(["detach", "att-fs"])?.fails(1, &["not attached here"])
+    });
+}
+
+/// Ends with its value.
+struct Sleeping(Child);
+
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_is_in_use_stays_attached_and_its_users_are_named() {
+    case(|| {
+        if !works_here()? {
+            return Ok(());
+        }
+        let cluster =
+            Cluster::start(&Options { volumes: &["att-busy:512MiB"], ..Options::default() })?;
+        let attached = Attached::mount(&cluster, "att-busy", &["--fs", "ext4"])?;
+        let sleep = |command: &mut Command| -> Result<Sleeping> {
+            Ok(Sleeping(command.arg("600").stdin(Stdio::null()).spawn()?))
+        };
+        let inside = sleep(Command::new("sleep").current_dir(&attached.at))?;
+        let named = format!("process {} (sleep)", inside.0.id());
+        gabion(["detach", "att-busy"])?.fails(6, &[&named, text(&attached.at)])?;
+        ensure!(attached.at.join("lost+found").exists(), "it was unmounted");
+        drop(inside);
+        let open = File::open(attached.device()?)?;
+        let holds = sleep(Command::new("sleep").stdout(open))?;
+        let named = format!("process {} (sleep)", holds.0.id());
+        gabion(["detach", "att-busy"])?.fails(6, &[&named, attached.device()?])?;
+        // The process that serves it does not end, either, as long as it is needed.
+        signal(attached.pid()?, rustix::process::Signal::TERM)?;
+        let log = Path::new("/run/gabion/attach/att-busy/log");
+        wait("it refuses to end", secs(10), || {
+            Ok(fs::read_to_string(log)?.contains("is in use").then_some(()))
+        })?;
+        drop(holds);
+        attached.detach()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_killed_serving_process_is_noticed_and_cleaned_up() {
+    case(|| {
+        if !works_here()? {
+            return Ok(());
+        }
+        let cluster =
+            Cluster::start(&Options { volumes: &["att-dead:512MiB"], ..Options::default() })?;
+        let attached = Attached::mount(&cluster, "att-dead", &["--fs", "ext4"])?;
+        fs::write(attached.at.join("a"), "kept")?;
+        shell(&format!("sync -f {}", text(&attached.at)))?.ok()?;
+        let pid = attached.pid()?;
+        signal(pid, rustix::process::Signal::KILL)?;
+        wait("it is dead", secs(10), || Ok((!is_running(pid)).then_some(())))?;
+        let listed = gabion(["attach", "--list"])?.ok()?;
+        ensure!(listed.contains("nobody"), "{listed}");
+        let said = attached.detach()?;
+        ensure!(said.contains("was gone"), "{said}");
+        let again = Attached::mount(&cluster, "att-dead", &[])?;
+        ensure!(fs::read_to_string(again.at.join("a"))? == "kept", "it is lost");
+        again.detach()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_restart_of_the_whole_cluster_under_load_is_no_error() {
+    case(|| {
+        if !works_here()? {
+            return Ok(());
+        }
+        let options =
+            Options { device: "file:1GiB", volumes: &["att-all:512MiB"], ..Options::default() };
+        let cluster = Cluster::start(&options)?;
+        let attached = Attached::mount(&cluster, "att-all", &["--fs", "xfs"])?;
+        let load = fio(&cluster, "all", &attached.at.join("load"))?;
+        wait("fio writes", secs(60), || Ok((used(&cluster)? > 40 * MIB).then_some(())))?;
+        cluster.kill_all()?;
+        cluster.start_again()?;
+        let did = load.finish()?;
+        ensure!(did.verified > 16 * MIB, "too little was compared: {did:?}");
+        attached.detach()?;
+        Ok(())
+    });
+}
+
+/// A control group with a limit of memory, which is removed with its value.
+struct Group(std::path::PathBuf);
+
+impl Group {
+    fn new(name: &str, bytes: u64) -> Result<Group> {
+        let root = Path::new("/sys/fs/cgroup");
+        let second = root.join("cgroup.controllers").exists();
+        let (root, limit) = match second {
+            true => (root.to_owned(), "memory.max"),
+            false => (root.join("memory"), "memory.limit_in_bytes"),
+        };
+        let group = Group(root.join(name));
+        fs::create_dir_all(&group.0)?;
+        fs::write(group.0.join(limit), bytes.to_string())?;
+        Ok(group)
+    }
+
+    /// Runs a line in a shell inside the group.
+    fn shell(&self, line: &str) -> Result<String> {
+        let enter = format!("echo $$ > {}/cgroup.procs", self.0.display());
+        shell(&format!("{enter} && {line}"))?.ok()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Returns true if root may do here what the kernel allows to root: some containers take this away.
+fn may_protect() -> Result<bool> {
+    const CAP_SYS_RESOURCE: u32 = 24;
+    let status = fs::read_to_string("/proc/self/status")?;
+    let all = status.lines().find_map(|line| line.strip_prefix("CapEff:")).context("CapEff")?;
+    Ok(u64::from_str_radix(all.trim(), 16)? >> CAP_SYS_RESOURCE & 1 == 1)
+}
+
+#[test]
+fn a_full_page_cache_is_written_back_under_a_memory_limit() {
+    case(|| {
+        if !works_here()? {
+            return Ok(());
+        }
+        let cluster =
+            Cluster::start(&Options { volumes: &["att-mem:1GiB"], ..Options::default() })?;
+        let group = Group::new("gabion-test-attach", 224 * MIB)?;
+        // Both who serves the volume and who writes to it have to live with this little memory.
+        let at = cluster.folder.join("att-mem");
+        let line = format!(
+            "{} attach att-mem --fs ext4 --at {} --json --dir {}",
+            binary().display(),
+            text(&at),
+            cluster.dir()
+        );
+        let told = serde_json::from_str(&group.shell(&line)?)?;
+        let attached = Attached::of("att-mem", at.clone(), told);
+        let status = fs::read_to_string(format!("/proc/{}/status", attached.pid()?))?;
+        let locked = status.lines().find_map(|line| line.strip_prefix("VmLck:"));
+        ensure!(locked.is_some_and(|kib| kib.trim() != "0 kB"), "no memory is locked: {status}");
+        if may_protect()? {
+            let spared = fs::read_to_string(format!("/proc/{}/oom_score_adj", attached.pid()?))?;
+            ensure!(spared.trim() == "-1000", "{spared}");
+        } else {
+            leave_out("processes can't be protected (CAP_SYS_RESOURCE)")?;
+        }
+        let source = cluster.folder.join("source");
+        fs::write(&source, Random::new(5).bytes(400 << 20))?;
+        let (from, to) = (text(&source), at.join("big"));
+        group.shell(&format!("timeout 200 dd if={from} of={} bs=1M status=none", text(&to)))?;
+        group.shell(&format!("timeout 200 sync -f {}", text(&at)))?;
+        ensure!(is_running(attached.pid()?), "the serving process has died");
+        shell(&format!("echo 1 > /proc/sys/vm/drop_caches; cmp {from} {}", text(&to)))?.ok()?;
+        attached.detach()?;
+        Ok(())
+    });
+}
+
+#[test]
+fn a_unit_of_systemd_attaches_it_again() {
+    case(|| {
+        if !works_here()? || shell("command -v systemctl")?.code != 0 {
+            return Ok(());
+        }
+        let cluster =
+            Cluster::start(&Options { volumes: &["att-boot:512MiB"], ..Options::default() })?;
+        let root = cluster.folder.join("root");
+        fs::create_dir_all(&root)?;
+        let more = ["--fs", "ext4", "--persist", "--root", text(&root)];
+        let attached = Attached::mount(&cluster, "att-boot", &more)?;
+        let units = root.join("etc/systemd/system");
+        let unit = units.join("gabion-attach@att-boot.service");
+        let written = fs::read_to_string(&unit)?;
+        let enabled = units.join("multi-user.target.wants/gabion-attach@att-boot.service");
+        ensure!(enabled.is_symlink(), "{} is missing", enabled.display());
+        fs::write(attached.at.join("a"), "kept")?;
+        attached.detach()?;
+
+        // What systemd would run at the next start.
+        let start = written.lines().find_map(|line| line.strip_prefix("ExecStart="));
+        let stop = written.lines().find_map(|line| line.strip_prefix("ExecStop="));
+        let at = cluster.folder.join("att-boot");
+        shell(start.context("a start")?)?.ok()?;
+        let again = Attached::of("att-boot", at.clone(), Value::Null);
+        ensure!(fs::read_to_string(at.join("a"))? == "kept", "it holds something else");
+        shell(stop.context("a stop")?)?.ok()?;
+        again.is_gone();
+        ensure!(!at.join("a").exists(), "it is still mounted");
+
+        let forget = ["detach", "att-boot", "--forget", "--root", text(&root)];
+        gabion(forget)?.ok()?;
+        ensure!(!unit.exists() && !enabled.is_symlink(), "the unit is still there");
+        gabion(forget)?.fails(1, &["not attached here"])
+    });
+}
+
+/// A mount of all volumes as files.
+struct Files(Child);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn volumes_are_files_with_holes() {
+    case(|| {
+        if !works_here()? {
+            return Ok(());
+        }
+        let volumes = &["a:4MiB", "b.c:8MiB"];
+        let cluster = Cluster::start(&Options { volumes, ..Options::default() })?;
+        let folder = cluster.folder.join("files");
+        fs::create_dir(&folder)?;
+        let mut command = Command::new(binary());
+        command.arg("mount").arg(&folder).args(["--dir", cluster.dir()]).stdin(Stdio::null());
+        let mut files = Files(command.stdout(Stdio::null()).spawn()?);
+        wait("the volumes are files", secs(20), || Ok(folder.join("a").exists().then_some(())))?;
+        let mut names: Vec<_> = fs::read_dir(&folder)?
+            .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+            .collect::<Result<_>>()?;
+        names.sort_unstable();
+        ensure!(names == ["a", "b.c"], "{names:?}");
+        let path = folder.join("b.c");
+        ensure!(fs::metadata(&path)?.len() == 8 * MIB, "the size");
+
+        let file = File::options().read(true).write(true).open(&path)?;
+        let content = Random::new(6).bytes(3 << 20);
+        file.write_all_at(&content, MIB)?;
+        ensure!(cluster.nbd("b.c")?.read(MIB, content.len())? == content, "over NBD");
+        let mut back = vec![0; content.len()];
+        file.read_exact_at(&mut back, MIB)?;
+        ensure!(back == content, "from the file");
+        let mut part = [0; 100];
+        file.read_exact_at(&mut part, MIB + 1000)?;
+        ensure!(part == content[1000..1100], "a part of a sector");
+        let seek = |from| rustix::fs::seek(&file, from);
+        use rustix::fs::SeekFrom::{Data, Hole};
+        ensure!(seek(Data(0)) == Ok(MIB) && seek(Hole(MIB)) == Ok(4 * MIB), "where its data is");
+        ensure!(seek(Data(4 * MIB)) == Err(rustix::io::Errno::NXIO), "there is no more");
+        shell(&format!("fallocate --punch-hole -o 2M -l 1M {}", text(&path)))?.ok()?;
+        ensure!(seek(Hole(MIB)) == Ok(2 * MIB) && seek(Data(2 * MIB)) == Ok(3 * MIB), "a hole");
+        file.sync_all()?;
+
+        // What no volume does is refused, and changes nothing.
+        ensure!(file.write_at(&[1; 512], 8 * MIB).is_err(), "a write beyond its end");
+        ensure!(file.write_at(&[1; 100], 0).is_err(), "a part of a sector");
+        ensure!(file.set_len(MIB).is_err() && fs::remove_file(&path).is_err(), "its name and size");
+        ensure!(File::create(folder.join("d")).is_err(), "a new file");
+        ensure!(fs::metadata(folder.join("none")).is_err(), "no such volume");
+        ensure!(file.read_at(&mut [0; 512], 8 * MIB)? == 0, "it ends there");
+
+        // An open file is not a way past a fence.
+        cluster.say("volume unmap b.c --all")?.ok()?;
+        wait("it is cut off", secs(10), || {
+            Ok(file.read_at(&mut [0; 512], 0).is_err().then_some(()))
+        })?;
+        cluster.say("volume map b.c --all")?.ok()?;
+        wait("it can be opened again", secs(10), || {
+            Ok(File::open(&path).and_then(|f| f.read_at(&mut [0; 512], 0)).ok())
+        })?;
+        ensure!(file.read_at(&mut [0; 512], 0).is_err(), "the old permission counts again");
+        drop(file);
+
+        // It grows while it is open, and ends when it is unmounted.
+        cluster.say("volume resize a 6MiB")?.ok()?;
+        wait("the file has grown", secs(10), || {
+            Ok((fs::metadata(folder.join("a"))?.len() == 6 * MIB).then_some(()))
+        })?;
+        shell(&format!("umount {}", text(&folder)))?.ok()?;
+        let status = wait("it ends", secs(10), || Ok(files.0.try_wait()?))?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    });
+}
