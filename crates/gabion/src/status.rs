@@ -253,6 +253,7 @@ mod tests {
             nbd_uris: Vec::new(),
             iscsi_portals: Vec::new(),
             nbd_connections: 1,
+            counts_left_out: 0,
             build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
         }

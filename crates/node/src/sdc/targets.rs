@@ -8,6 +8,7 @@
 mod iscsi;
 mod nbd;
 
+use super::counters::Asked;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
 use crate::mapview::MapView;
 use alloc::boxed::Box;
@@ -48,6 +49,7 @@ struct Waiting {
     link: LinkId,
     tag: u64,
     request: BlockRequest,
+    asked: Asked,
     since: Time,
     /// How long it may wait, in all; zero: for as long as it takes.
     within: Duration,
@@ -177,6 +179,15 @@ impl Sessions {
         }
     }
 
+    /// Returns the number of commands of a host that are not answered.
+    pub(super) fn in_flight(&self, link: LinkId) -> usize {
+        match self.sessions.get(&link) {
+            Some(Session::Nbd(nbd)) => nbd.session.in_flight(),
+            Some(Session::Iscsi(iscsi)) => iscsi.session.in_flight(),
+            None => 0,
+        }
+    }
+
     /// Returns true while sessions are to be called.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
@@ -218,6 +229,7 @@ impl Sdc {
             match self.targets.strangers[list].front().copied() {
                 Some((oldest, _)) => self.target_close(now, oldest, Some(why), out),
                 None => {
+                    self.counters.close(link);
                     out.note(Note::Refused { link, why });
                     return out.push(Effect::Close { link });
                 }
@@ -274,6 +286,7 @@ impl Sdc {
     /// Handles the end of a connection.
     pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
         self.targets.remove(link);
+        self.counters.close(link);
         self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
         self.client(now, out, |client, turn| client.forget(gone, turn));
@@ -310,13 +323,16 @@ impl Sdc {
             true => self.targets.since(link, tag).unwrap_or(now),
             false => now,
         };
+        // Sessions of iSCSI divide long writes.
+        let first = !patience.of_command || target::iscsi::is_first(tag);
+        let asked = Asked::new(now, &request, first);
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
-            return queue.push_back(Waiting { link, tag, request, since, within });
+            return queue.push_back(Waiting { link, tag, request, asked, since, within });
         }
-        let origin = Origin::Target { link, tag };
+        let origin = Origin::Target { link, tag, asked };
         self.client(now, out, |client, turn| {
             client.request_of((since, within), origin, request, turn);
         });
@@ -346,8 +362,8 @@ impl Sdc {
             while self.client.admits(writes)
                 && let Some(waiting) = self.targets.crowded[usize::from(writes)].pop_front()
             {
-                let Waiting { link, tag, request, since, within } = waiting;
-                let origin = Origin::Target { link, tag };
+                let Waiting { link, tag, request, asked, since, within } = waiting;
+                let origin = Origin::Target { link, tag, asked };
                 self.client(now, out, |client, turn| {
                     client.request_of((since, within), origin, request, turn);
                 });
@@ -360,9 +376,10 @@ impl Sdc {
         let late = |w: &Waiting| !w.within.is_zero() && now.since(w.since) >= w.within;
         for kind in 0..self.targets.crowded.len() {
             while let Some(at) = self.targets.crowded[kind].iter().position(late) {
-                let Some(Waiting { link, tag, .. }) = self.targets.crowded[kind].remove(at) else {
-                    return;
-                };
+                let Some(waiting) = self.targets.crowded[kind].remove(at) else { return };
+                let Waiting { link, tag, asked, .. } = waiting;
+                let origin = Origin::Target { link, tag, asked };
+                self.counters.done(now, &self.map, &origin, false);
                 self.target_done(now, link, tag, Err(BlockError::TimedOut), out);
             }
         }
@@ -400,6 +417,7 @@ impl Sdc {
             return;
         };
         self.targets.leaves.insert(link, (id, grant));
+        self.counters.attached(link, id, self.targets.iscsi.host(link));
         out.push(Effect::Welcome { link });
         self.targets.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
         self.targets.share();
@@ -424,7 +442,9 @@ impl Sdc {
             if refused.is_empty() {
                 return;
             }
-            for Waiting { link, tag, .. } in refused {
+            for Waiting { link, tag, asked, .. } in refused {
+                let origin = Origin::Target { link, tag, asked };
+                self.counters.done(now, &self.map, &origin, false);
                 self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
             }
         }
@@ -552,7 +572,9 @@ mod tests {
         let waiting = |(link, tag)| {
             let (volume, kind) = (VolumeId(1), BlockKind::Flush);
             let request = BlockRequest { volume, kind, at: 0, len: 0, body: Buf::EMPTY };
-            Waiting { link: LinkId(link), tag, request, since: Time(0), within: Duration::ZERO }
+            let asked = Asked::new(Time(0), &request, true);
+            let (link, since, within) = (LinkId(link), Time(0), Duration::ZERO);
+            Waiting { link, tag, request, asked, since, within }
         };
         let mut queue: VecDeque<Waiting> =
             [(1, 1), (2, 2), (1, 3), (2, 4), (3, 5)].map(waiting).into();

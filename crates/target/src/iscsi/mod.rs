@@ -48,3 +48,4 @@ pub use framer::{IscsiFramer, Mode};
 pub use login::Opening;
 pub use session::{Asked, Session};
 pub use targets::{Closed, Nexus, Portal, Target, Targets};
+pub use tasks::is_first;

@@ -3,6 +3,7 @@
 mod bad_input;
 mod bench;
 mod clients;
+mod counts;
 mod demo;
 mod deploy;
 mod devices;
