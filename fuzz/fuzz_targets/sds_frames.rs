@@ -66,6 +66,7 @@ impl Rig {
                             port: Port::Ours,
                             dial: Some(dial),
                             at: None,
+                            from: None,
                         }
                     }
                     Effect::Read { op, len, .. } => {
@@ -210,7 +211,7 @@ fuzz_target!(|steps: Vec<Step>| {
             Step::Hello { sdc, id, incarnation, session } => {
                 rig.links += 1;
                 let (link, port) = (LinkId(rig.links), Port::Ours);
-                rig.on(Event::LinkUp { link, port, dial: None, at: None });
+                rig.on(Event::LinkUp { link, port, dial: None, at: None, from: None });
                 let role = if sdc { Role::Sdc } else { Role::Sds };
                 let hello = Hello {
                     role: role as i32,

@@ -4,15 +4,17 @@
 //! `docs/reference/status.md`.
 
 mod build;
+mod counts;
 mod objects;
 mod recovery;
 mod refused_servers;
 mod servers;
 mod summary;
+mod volumes;
 
 use crate::exit::Exit;
-use base::{ClusterId, VolumeId};
 pub use build::Build;
+pub use counts::{Client, Io, Latency, Path};
 pub use objects::{Domain, FaultSet, Mapped, Pool, mapped};
 use objects::{domain, fault_set, of_kind, pool};
 pub use recovery::Recovery;
@@ -22,7 +24,8 @@ use servers::servers;
 pub use servers::{Device, Sds};
 use std::net::SocketAddr;
 pub use summary::{summary, when};
-use target::ident;
+use volumes::volume;
+pub use volumes::{Volume, volume_uri};
 use wire::control::{MdmStatus, ObjectKind, StatusInfo};
 
 /// The version of this document's shape.
@@ -182,45 +185,12 @@ pub struct Sdc {
     pub nbd_connections: u32,
     /// Number of iSCSI sessions that have a volume.
     pub iscsi_sessions: u32,
+    /// Volumes and paths that are missing in the lists of counts, because there are too many.
+    pub counts_left_out: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
     pub refused_by: Vec<u32>,
     /// Its build, as far as it has said so.
     pub build: Option<Build>,
-}
-
-/// A volume.
-#[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct Volume {
-    /// Its name.
-    pub name: String,
-    /// Its id, which is never used again.
-    pub id: u32,
-    /// Its size, a multiple of 1 MiB.
-    pub size_bytes: u64,
-    /// The state of its groups alone.
-    pub state: State,
-    /// One URI for each NBD address of each client that is up and may use it.
-    pub nbd_uris: Vec<String>,
-    /// One URI for each iSCSI portal of each client that is up and may use it.
-    pub iscsi_uris: Vec<String>,
-    /// The name of its iSCSI target, the same at all portals.
-    pub iscsi_target: String,
-    /// One URI for each NVMe/TCP portal of each client that is up and may use it.
-    pub nvme_portals: Vec<String>,
-    /// The name of the NVMe subsystem, which has all volumes of the cluster.
-    pub nvme_subsystem: String,
-    /// The UUID by which NVMe hosts know it.
-    pub nvme_uuid: String,
-    /// The groups that it is striped over.
-    pub groups: Groups,
-    /// Its storage pool.
-    pub storage_pool: String,
-    /// Space for the whole volume is reserved.
-    pub thick: bool,
-    /// Clients that may use the volume; empty if none may.
-    pub mapped: Vec<Mapped>,
-    /// The volume is mapped to clients that have served it, and none of them is up.
-    pub unserved: bool,
 }
 
 /// Counts of placement groups.
@@ -365,11 +335,12 @@ impl Report {
                 nvme_portals: uris(&s.nbd, "nvme-tcp:"),
                 nbd_connections: s.connections,
                 iscsi_sessions: s.iscsi_sessions,
+                counts_left_out: s.counts.as_ref().map_or(0, |counts| counts.left_out),
                 refused_by: s.refused_by.clone(),
                 build: s.build.as_ref().map(Build::from),
             })
             .collect();
-        let volume = |v| volume(v, ClusterId(info.cluster), &sdc);
+        let volume = |v| volume(v, info, &sdc);
         let mut volumes: Vec<Volume> = info.volumes.iter().map(volume).collect();
         let missing = missing || volumes.iter().any(|v| v.unserved);
         let mut state = groups.state().max(if missing { State::Degraded } else { State::Healthy });
@@ -435,52 +406,6 @@ fn uris(all: &[String], scheme: &str) -> Vec<String> {
     all.iter().filter(|uri| uri.starts_with(scheme)).cloned().collect()
 }
 
-fn volume(v: &wire::control::VolumeStatus, cluster: ClusterId, sdc: &[Sdc]) -> Volume {
-    let groups = Groups { total: v.groups, degraded: v.groups_degraded, failed: v.groups_failed };
-    let mapped: Vec<Mapped> = v.mapped.iter().map(mapped).collect();
-    let may = |s: &&Sdc| mapped.iter().any(|m| m.all || m.sdc == s.name);
-    let serves = |s: &&Sdc| s.state == UpDown::Up && may(s);
-    let has_address = |s: &&Sdc| {
-        [&s.nbd_uris, &s.iscsi_portals, &s.nvme_portals].iter().any(|uris| !uris.is_empty())
-    };
-    let mut servers = sdc.iter().filter(|s| may(s) && has_address(s)).peekable();
-    let unserved = servers.peek().is_some() && servers.all(|s| s.state == UpDown::Down);
-    let bases = sdc.iter().filter(serves).flat_map(|s| &s.nbd_uris);
-    let portals = sdc.iter().filter(serves).flat_map(|s| &s.iscsi_portals);
-    let nvme = sdc.iter().filter(serves).flat_map(|s| &s.nvme_portals);
-    let uuid = ident::uuid(cluster, VolumeId(v.id));
-    let iscsi_target = ident::iqn(ident::AUTHORITY, cluster, VolumeId(v.id));
-    Volume {
-        name: v.name.clone(),
-        id: v.id,
-        size_bytes: v.size,
-        state: groups.state(),
-        nbd_uris: bases.map(|base| volume_uri(base, &v.name)).collect(),
-        iscsi_uris: portals.map(|portal| format!("{portal}/{iscsi_target}/0")).collect(),
-        iscsi_target,
-        nvme_portals: nvme.cloned().collect(),
-        nvme_subsystem: ident::nqn(cluster),
-        nvme_uuid: ident::uuid_text(&uuid),
-        groups,
-        storage_pool: v.pool.clone(),
-        thick: v.thick,
-        unserved,
-        mapped,
-    }
-}
-
-/// Returns the URI of one volume at an address that a data client has reported.
-pub fn volume_uri(base: &str, volume: &str) -> String {
-    let authority = base.find("://").map_or(0, |at| at + 3);
-    match base[authority..].find('/') {
-        Some(slash) => {
-            let (before, after) = base.split_at(authority + slash + 1);
-            format!("{before}{volume}{after}")
-        }
-        None => format!("{base}/{volume}"),
-    }
-}
-
 /// Returns all MDMs, the leader first. An MDM whose map lists no MDMs is the only one.
 fn managers(info: &StatusInfo, leader: SocketAddr) -> Vec<Mdm> {
     let one = |m: &MdmStatus| {
@@ -522,8 +447,34 @@ mod tests {
     use super::servers::natural;
     use super::*;
     use wire::control::{
-        DeviceInfo, DeviceStatus, Heartbeat, MapTo, MdmInfo, ObjectStatus, SdcStatus, VolumeStatus,
+        ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, MapTo, MdmInfo, ObjectStatus,
+        PathCounts, SdcStatus, TimeCounts, VolumeCounts, VolumeStatus,
     };
+
+    fn counts() -> ClientCounts {
+        let counts = Some(IoCounts {
+            reads: 2,
+            read_bytes: 8192,
+            outstanding: 1,
+            read_times: Some(TimeCounts { total_us: 300, ranges: vec![5, 2] }),
+            ..IoCounts::default()
+        });
+        let path = PathCounts {
+            id: 7,
+            volume: 1,
+            protocol: "iscsi".into(),
+            host: "iqn.host".into(),
+            from: "10.0.0.9:1000".into(),
+            counts: counts.clone(),
+            ..PathCounts::default()
+        };
+        ClientCounts {
+            at_ms: 5000,
+            volumes: vec![VolumeCounts { volume: 1, counts }],
+            paths: vec![path.clone(), PathCounts { volume: 2, ..path }],
+            left_out: 3,
+        }
+    }
 
     fn sample() -> StatusInfo {
         let device = |id: u32, sds: u32, up: bool| DeviceStatus {
@@ -547,6 +498,8 @@ mod tests {
                 ..Default::default()
             }],
             sdcs: vec![SdcStatus {
+                name: "host1".into(),
+                counts: Some(counts()),
                 connected: true,
                 nbd: vec![
                     "nbd+unix:///?socket=/x".into(),
@@ -665,6 +618,20 @@ mod tests {
         assert_eq!(report(&info).exit(), Exit::Ok, "another one serves it");
     }
 
+    #[test]
+    fn counts_of_a_volume_are_those_of_the_clients_that_are_up() {
+        let mut info = sample();
+        info.sdcs.push(SdcStatus { id: 2, ..info.sdcs[0].clone() });
+        let volume = &report(&info).volumes[0];
+        assert_eq!((volume.io.reads, volume.io.read_bytes, volume.io.outstanding), (4, 16384, 2));
+        assert_eq!(volume.io.read_latency.mean_us, Some(150.0));
+        assert_eq!((volume.clients.len(), volume.paths.len()), (2, 2));
+        assert_eq!(volume.paths[0].host.as_deref(), Some("iqn.host"));
+        assert_eq!((&volume.paths[0].portal, volume.paths[0].id), (&None, 7));
+        info.sdcs[0].connected = false;
+        assert_eq!(report(&info).volumes[0].io.reads, 2);
+    }
+
     /// The published fields. This test may only get additions.
     #[test]
     // Long: a table of all fields.
@@ -763,6 +730,36 @@ mod tests {
             "/volumes/0/nvme_subsystem",
             "/volumes/0/nvme_uuid",
             "/volumes/0/groups/total",
+            "/volumes/0/io/reads",
+            "/volumes/0/io/read_bytes",
+            "/volumes/0/io/writes",
+            "/volumes/0/io/written_bytes",
+            "/volumes/0/io/zeroes",
+            "/volumes/0/io/zeroed_bytes",
+            "/volumes/0/io/flushes",
+            "/volumes/0/io/extents",
+            "/volumes/0/io/failed",
+            "/volumes/0/io/outstanding",
+            "/volumes/0/io/read_latency/mean_us",
+            "/volumes/0/io/read_latency/p50_us",
+            "/volumes/0/io/read_latency/p99_us",
+            "/volumes/0/io/read_latency/total_us",
+            "/volumes/0/io/read_latency/histogram/0/from_us",
+            "/volumes/0/io/read_latency/histogram/0/below_us",
+            "/volumes/0/io/read_latency/histogram/0/count",
+            "/volumes/0/io/write_latency/mean_us",
+            "/volumes/0/clients/0/sdc",
+            "/volumes/0/clients/0/counted_ms",
+            "/volumes/0/clients/0/reads",
+            "/volumes/0/paths/0/sdc",
+            "/volumes/0/paths/0/id",
+            "/volumes/0/paths/0/protocol",
+            "/volumes/0/paths/0/host",
+            "/volumes/0/paths/0/host_address",
+            "/volumes/0/paths/0/portal",
+            "/volumes/0/paths/0/reads",
+            "/volumes/0/paths/0/read_latency/p99_us",
+            "/sdc/0/counts_left_out",
             "/groups/total",
             "/groups/degraded",
             "/groups/failed",

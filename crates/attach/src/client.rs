@@ -66,6 +66,7 @@ impl Client {
             mdm: mdm.to_vec(),
             uris: Vec::new(),
             chap: None,
+            format: Default::default(),
             nonce: random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,

@@ -93,6 +93,13 @@ impl Id for u32 {
     }
 }
 
+impl Id for VolumeId {
+    #[inline]
+    fn number(self) -> u32 {
+        self.0
+    }
+}
+
 impl Id for GroupId {
     #[inline]
     fn number(self) -> u32 {

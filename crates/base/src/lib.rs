@@ -1,4 +1,5 @@
-//! Basic types that every crate uses: ids, units, time, random numbers, checksums, limits.
+//! Basic types that every crate uses: ids, units, time, histograms, random numbers, checksums,
+//! limits.
 //!
 //! Nothing here knows about a cluster, a protocol or a driver. Everything is `no_std` except
 //! [`crc`]: its library selects the processor's fastest instructions at run time, which requires
@@ -9,6 +10,7 @@ extern crate alloc;
 
 pub mod blocks;
 pub mod crc;
+pub mod histogram;
 pub mod idmap;
 pub mod ids;
 pub mod level;
@@ -22,6 +24,7 @@ pub mod time;
 pub mod units;
 
 pub use blocks::BlockSet;
+pub use histogram::Histogram;
 pub use idmap::IdMap;
 pub use ids::*;
 pub use level::Dialect;

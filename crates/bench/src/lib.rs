@@ -9,6 +9,8 @@
 //! data has two copies again. `disk` compares a durable cluster with `fio` on the same disk;
 //! `device` does so without cluster and network.
 //!
+//! `hosts` loads a volume as hosts do, over NBD and iSCSI; `ratio` compares the two.
+//!
 //! This crate compares with nothing but the same machine in the same run: `experiments` shows
 //! figures that others published. It starts clusters with the binary that calls it.
 #![forbid(unsafe_code)]
@@ -22,6 +24,7 @@ pub mod disk;
 pub mod drive;
 pub mod figures;
 pub mod floor;
+pub mod hosts;
 pub mod interrupt;
 pub mod io;
 pub mod load;

@@ -1,5 +1,6 @@
 //! `gabion bench ratio`: the ratio of every promised figure of Gabion to its floor, in one run.
 
+mod hosts;
 mod idle;
 mod nbd;
 pub mod outcome;
@@ -12,6 +13,7 @@ use crate::test_cluster::{Layout, TestCluster};
 use admin::exit::Exit;
 use anyhow::{Result, bail};
 use clap::Args;
+use fleet::ports;
 use outcome::{Outcome, Page};
 use rows::{Growth, Plan, Row};
 use std::time::Duration;
@@ -73,7 +75,9 @@ pub fn run(args: &RatioArgs) -> Result<Exit> {
 /// Measures all rows of one layout on one cluster.
 fn measure(plan: &Plan, layout: Layout, args: &RatioArgs, page: &mut Page) -> Result<()> {
     let (rounds, window) = (args.rounds as usize, Duration::from_secs_f64(args.seconds));
-    let cluster = TestCluster::start(layout, args.backend, true)?;
+    let serves = layout == rows::BASIC && !plan.hosts.is_empty();
+    let ports = if serves { ports::free(2)? } else { Vec::new() };
+    let cluster = TestCluster::serving(layout, args.backend, true, &ports)?;
     for planned in plan.pairs.iter().filter(|p| p.pair.floor.layout == layout) {
         let taken = planned.pair.run(&planned.title, &cluster, rounds, window)?;
         planned.rows.iter().for_each(|row| page.tell(judge(row, &planned.title, &taken)));
@@ -86,6 +90,11 @@ fn measure(plan: &Plan, layout: Layout, args: &RatioArgs, page: &mut Page) -> Re
     }
     if plan.nbd {
         page.tell(nbd::measure(&cluster, rounds, window)?);
+    }
+    if let [nbd, iscsi] = ports[..] {
+        for row in &plan.hosts {
+            page.tell(hosts::measure(row, &cluster, (nbd, iscsi), rounds, window)?);
+        }
     }
     Ok(())
 }

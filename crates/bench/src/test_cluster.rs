@@ -75,8 +75,23 @@ impl TestCluster {
     /// Starts a cluster of NULL devices and fills its volume. With `tcp_only` its processes use TCP
     /// as between hosts, which the floor also does.
     pub fn start(layout: Layout, backend: rt::Backend, tcp_only: bool) -> Result<TestCluster> {
+        TestCluster::serving(layout, backend, tcp_only, &[])
+    }
+
+    /// The same. With two `ports`, it serves NBD at the first one, and iSCSI at the second.
+    pub fn serving(
+        layout: Layout,
+        backend: rt::Backend,
+        tcp_only: bool,
+        ports: &[SocketAddr],
+    ) -> Result<TestCluster> {
         let size = (u64::from(layout.servers) * VOLUME_PER_SDS).max(VOLUME_MIN);
-        TestCluster::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &[])?
+        let ports: Vec<String> = ports.iter().map(SocketAddr::to_string).collect();
+        let more = match &ports[..] {
+            [nbd, iscsi] => vec!["--nbd-tcp", nbd, "--iscsi", iscsi],
+            _ => Vec::new(),
+        };
+        TestCluster::on(&std::env::temp_dir(), "null:1TiB", size, layout, backend, tcp_only, &more)?
             .filled()
     }
 
@@ -139,6 +154,13 @@ impl TestCluster {
         let report = Target { dir: self.dir.0.clone(), mdm: Vec::new() }.report()?;
         let uri = report.volumes.iter().flat_map(|v| &v.nbd_uris).next();
         uri.cloned().context("the cluster serves no volume over NBD")
+    }
+
+    /// Returns the name of the volume's iSCSI target.
+    pub fn iscsi_target(&self) -> Result<String> {
+        let report = Target { dir: self.dir.0.clone(), mdm: Vec::new() }.report()?;
+        let volume = report.volumes.into_iter().next();
+        Ok(volume.context("the cluster has no volume")?.iscsi_target)
     }
 
     /// Returns the cluster's directory.

@@ -125,8 +125,16 @@ fn words(value: &Value) -> String {
             all.iter().map(words).collect::<Vec<_>>().join(apart)
         }
         Value::Object(fields) => {
-            let field = |(name, value): (&String, &Value)| format!("{name} {}", words(value));
-            fields.iter().map(field).collect::<Vec<_>>().join(", ").replace('_', " ")
+            // Nobody reads the ranges of a histogram in a line.
+            let fields = fields.iter().filter(|(name, _)| *name != "histogram");
+            let field = |(name, value): (&String, &Value)| match value {
+                Value::Object(_) => format!("{name} ({})", words(value)),
+                _ => format!("{name} {}", words(value)),
+            };
+            fields.map(field).collect::<Vec<_>>().join(", ").replace('_', " ")
+        }
+        Value::Number(number) if number.is_f64() => {
+            format!("{:.1}", number.as_f64().unwrap_or_default())
         }
         Value::Number(number) => number.to_string(),
     }
@@ -174,6 +182,7 @@ mod tests {
             "fault_set": null,
             "thick": false,
             "nbd_uris": ["nbd://a", "nbd://b"],
+            "io": { "read_latency": { "mean_us": 12.345, "histogram": [{ "from_us": 9 }] } },
             "mapped": [{ "sdc": "web1", "read_only": true }, { "sdc": "web2", "read_only": false }],
         });
         let page = page(&value);
@@ -183,6 +192,7 @@ mod tests {
         assert!(has(&["size ", "1 GiB"]), "{page}");
         assert!(has(&["fault set", "-"]), "{page}");
         assert!(has(&["nbd uris", "nbd://a, nbd://b"]), "{page}");
+        assert!(has(&["read latency (mean us 12.3)"]) && !page.contains("from us"), "{page}");
         assert!(has(&["mapped", "sdc web1", "read only yes"]) && has(&["sdc web2"]), "{page}");
     }
 }

@@ -263,6 +263,7 @@ mod tests {
             nvme_portals: Vec::new(),
             nbd_connections: 1,
             iscsi_sessions: n % 2,
+            counts_left_out: 0,
             build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
         }

@@ -1,10 +1,12 @@
 //! `gabion top`: the cluster live, for an operator's screen, or as lines for a log or a program.
 //!
-//! It asks the MDM for its status repeatedly, and shows the differences: `rates` computes them, and
-//! `screen` draws them. If no MDM answers, it shows that and asks again; I/O goes on meanwhile.
+//! It asks the MDM for its status repeatedly, and shows the differences: `rates` and `volumes`
+//! compute them, and `screen` draws them. If no MDM answers, it shows that and asks again; I/O goes
+//! on meanwhile.
 
 mod rates;
 mod screen;
+mod volumes;
 
 use admin::exit::Exit;
 use admin::report::Report;
@@ -20,7 +22,7 @@ use std::time::{Duration, Instant};
 /// Options of `gabion top`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Keys: q leaves, arrows scroll, space halts.
+Keys: q leaves, arrows scroll, space halts, v shows volumes in place of servers.
 
 Examples:
   gabion top                      the cluster that `gabion up` runs here, every second

@@ -108,7 +108,11 @@ impl<N: Node> Place<N> {
                     self.framers.resize_with(at + 1, || None);
                 }
                 self.framers[at] = Some(node.framer(Port::Ours));
-                node.on(now, Event::LinkUp { link, port: Port::Ours, dial, at: None }, out);
+                node.on(
+                    now,
+                    Event::LinkUp { link, port: Port::Ours, dial, at: None, from: None },
+                    out,
+                );
             }
             Item::Down(link) => {
                 node.on(now, Event::LinkDown { link, why: DownReason::Closed }, out)

@@ -34,7 +34,10 @@ pub struct Seen {
 
 impl Seen {
     /// Takes in a heartbeat.
-    pub fn beat(&mut self, now: Time, heartbeat: Heartbeat) {
+    pub fn beat(&mut self, now: Time, mut heartbeat: Heartbeat) {
+        if heartbeat.counts.is_none() {
+            heartbeat.counts = self.heartbeat.take().and_then(|before| before.counts);
+        }
         self.partial = Some(heartbeat.partial.iter().map(|group| GroupId(*group)).collect());
         let moved = heartbeat.resync_moved;
         if self.moved.back().is_some_and(|(_, before)| *before > moved) {

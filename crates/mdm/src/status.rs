@@ -19,10 +19,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use base::{DeviceId, DomainId, FaultSetId, GroupId, Limits, PoolId, SdcId, SdsId, Time, VolumeId};
 use core::time::Duration;
+use prost::Message;
 use wire::control::{
-    DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, ObjectKind, ObjectStatus,
-    SdcStatus, StatusInfo, VolumeStatus,
+    ClientCounts, DeviceStatus, FullStatus, Heartbeat, Intent, MapTo, MovesStatus, ObjectKind,
+    ObjectStatus, SdcStatus, StatusInfo, VolumeStatus,
 };
+
+/// Bytes of all counts of clients in one status. Commands take answers of 64 MiB.
+const COUNTS: usize = 16 << 20;
 
 /// Number of groups that are whole, degraded and failed.
 #[derive(Clone, Copy, Default)]
@@ -62,6 +66,7 @@ pub fn status(
     let tally = state.groups.values().fold(Tally::default(), |t, g| t.add(g, unheard));
     let there = state.devices.iter().filter(|(_, d)| d.intent != Intent::Removed);
     let delays = delays(state, seen);
+    let mut room = COUNTS;
     let mut info = StatusInfo {
         cluster: state.cluster.0,
         map: state.version.0,
@@ -70,7 +75,7 @@ pub fn status(
         groups_failed: tally.failed as u32,
         devices: there.map(|(id, _)| device(state, seen, unheard, now, *id, &delays)).collect(),
         volumes: state.volumes.iter().map(|(id, v)| volume(state, unheard, *id, v)).collect(),
-        sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id)).collect(),
+        sdcs: state.sdcs.keys().map(|id| sdc(state, seen, *id, &mut room)).collect(),
         objects: object_status(state, limits, |d| seen.used(d)),
         name: state.objects.system.clone(),
         level: state.level,
@@ -211,10 +216,24 @@ pub fn volume(
     }
 }
 
-fn sdc(state: &State, seen: &Observed, id: SdcId) -> SdcStatus {
+/// Returns the status of a client. Its counts are left out if there is no `room` for them, in bytes
+/// of the message.
+fn sdc(state: &State, seen: &Observed, id: SdcId, room: &mut usize) -> SdcStatus {
     let s = &state.sdcs[&id];
     let seen = seen.sdcs.get(&id);
+    let counts = seen.and_then(|s| s.heartbeat.as_ref()).and_then(|h| h.counts.as_ref());
+    let counts = counts.map(|counts| match room.checked_sub(counts.encoded_len()) {
+        Some(rest) => {
+            *room = rest;
+            counts.clone()
+        }
+        None => ClientCounts {
+            left_out: (counts.volumes.len() + counts.paths.len()) as u32,
+            ..ClientCounts::default()
+        },
+    });
     SdcStatus {
+        counts,
         id: id.0,
         name: s.name.clone(),
         pid: s.pid,

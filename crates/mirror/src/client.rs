@@ -338,6 +338,11 @@ impl<T: Copy> Client<T> {
         self.requests.len()
     }
 
+    /// Iterates over the owner's names of the requests that are not answered yet.
+    pub fn origins(&self) -> impl Iterator<Item = T> {
+        self.requests.iter().filter(|(_, request)| !request.answered).map(|(_, r)| r.origin)
+    }
+
     /// Returns the number of requests that write data and are not answered yet.
     pub fn writes(&self) -> usize {
         self.held.writes() as usize

@@ -17,10 +17,12 @@
 //! |---|---|
 //! | `mdm` | the link to the MDM: registration, heartbeats, pulls |
 //! | `servers` | the links to devices |
+//! | `counters` | what was requested of each volume, by whom, and how long it took |
 //! | `targets` | the sessions of block clients: NBD, iSCSI, NVMe/TCP |
 //! | `topology` | the map as the client core and the NBD sessions see it |
 //! | `framer` | the framers of both kinds of links |
 
+mod counters;
 mod framer;
 mod mdm;
 mod servers;
@@ -38,6 +40,7 @@ use base::{
     VolumeId,
 };
 use core::net::SocketAddr;
+use counters::{Asked, Counters};
 use mirror::client::{Action, Client, Hangup, Turn};
 use seam::{
     BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers,
@@ -83,9 +86,9 @@ pub struct SdcConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     /// The program that runs this node.
-    Program(RequestId),
+    Program { id: RequestId, asked: Asked },
     /// A block client.
-    Target { link: LinkId, tag: u64 },
+    Target { link: LinkId, tag: u64, asked: Asked },
 }
 
 /// What a link is for.
@@ -123,6 +126,7 @@ pub struct Sdc {
     mdm: mdm::MdmLink,
     servers: servers::Servers,
     targets: targets::Sessions,
+    counters: Counters,
     links: Map<LinkId, Link>,
     next_dial: u64,
     /// Session number of the last hello to an MDM.
@@ -144,6 +148,7 @@ impl Sdc {
             mdm: mdm::MdmLink::new(&config.mdm, &config.limits),
             servers: servers::Servers::default(),
             targets: targets::Sessions::new(&config.limits),
+            counters: Counters::default(),
             links: Map::default(),
             next_dial: 1,
             session: 0,
@@ -280,15 +285,18 @@ impl Sdc {
             }
             Action::Done { origin, result } => {
                 self.served += 1;
+                self.counters.done(now, &self.map, &origin, result.is_ok());
                 match origin {
-                    Origin::Program(id) => out.push(Effect::Reply { id, result }),
-                    Origin::Target { link, tag } => self.target_done(now, link, tag, result, out),
+                    Origin::Program { id, .. } => out.push(Effect::Reply { id, result }),
+                    Origin::Target { link, tag, .. } => {
+                        self.target_done(now, link, tag, result, out);
+                    }
                 }
             }
-            Action::Held { origin: Origin::Target { link, tag } } => {
+            Action::Held { origin: Origin::Target { link, tag, .. } } => {
                 self.target_waits(now, link, tag, out);
             }
-            Action::Held { origin: Origin::Program(_) } => {}
+            Action::Held { origin: Origin::Program { .. } } => {}
             Action::Dial { device } => self.want_server(now, device, out),
             Action::Hangup { device, why } => {
                 if let Some(link) = self.servers.up(device) {
@@ -312,12 +320,15 @@ impl Sdc {
         &mut self,
         now: Time,
         link: LinkId,
-        (port, at): (Port, Option<SocketAddr>),
+        (port, at, from): (Port, Option<SocketAddr>, Option<SocketAddr>),
         dial: Option<DialId>,
         out: &mut Effects,
     ) {
         match (port, dial) {
-            (NBD | ISCSI | NVME, None) => self.target_open(now, (link, port, at), out),
+            (NBD | ISCSI | NVME, None) => {
+                self.counters.open(link, port, (at, from));
+                self.target_open(now, (link, port, at), out);
+            }
             (Port::Ours, Some(dial)) if self.mdm.finder.dialled(dial) => {
                 self.greet_mdm(now, link, out)
             }
@@ -390,13 +401,12 @@ impl Node for Sdc {
                 out.push(Effect::Reply { id, result: Err(BlockError::Busy) });
             }
             Event::Request { id, request } => {
-                self.client(now, out, |client, turn| {
-                    client.request(Origin::Program(id), request, turn)
-                });
+                let origin = Origin::Program { id, asked: Asked::new(now, &request, true) };
+                self.client(now, out, |client, turn| client.request(origin, request, turn));
             }
             Event::Tick => self.tick(now, out),
-            Event::LinkUp { link, port, dial, at } => {
-                self.link_up(now, link, (port, at), dial, out)
+            Event::LinkUp { link, port, dial, at, from } => {
+                self.link_up(now, link, (port, at, from), dial, out)
             }
             Event::LinkDown { link, .. } => self.link_down(now, link, out),
             Event::DialFailed { dial, .. } => self.dial_failed(now, dial, out),

@@ -110,9 +110,11 @@ impl<F> Link<F> {
         self.paused || self.unread.is_some_and(|unread| unread.since.is_some())
     }
 
-    /// Returns the address of this side; `None` for a unix socket.
-    pub(crate) fn local(&self) -> Option<SocketAddr> {
-        getsockname(&self.socket).ok()?.try_into().ok()
+    /// Returns the addresses of this side and of the other side. There are none for a unix socket,
+    /// and if the connection is already broken.
+    pub(crate) fn addresses(&self) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let own = getsockname(&self.socket).ok().and_then(|own| own.try_into().ok());
+        own.zip(self.peer()).unzip()
     }
 
     /// Returns the address of the other side; `None` for a unix socket.

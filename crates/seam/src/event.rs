@@ -19,9 +19,11 @@ pub enum Event<'a> {
         port: Port,
         /// The dial that led to it; `None` if the other side dialled.
         dial: Option<DialId>,
-        /// The address of this side that the other side dialled. `None` if this side dialled, and
-        /// on unix sockets.
+        /// The address of this side that the other side dialled. `None` if this side dialled, on
+        /// unix sockets, and perhaps if the connection is already broken.
         at: Option<SocketAddr>,
+        /// The address of the other side. `None` in the same cases.
+        from: Option<SocketAddr>,
     },
     /// The connection is gone. Nothing more comes from it, and it is unknown whether data sent on
     /// it arrived. Not sent for links that the node closed itself.

@@ -133,7 +133,9 @@ impl World {
         let proc = &mut self.procs[id.0];
         self.trace.item(self.now, &proc.name, id.0, &item, &peer);
         let event = match item {
-            Item::LinkUp { link, port, dial, at } => Event::LinkUp { link, port, dial, at },
+            Item::LinkUp { link, port, dial, at, from } => {
+                Event::LinkUp { link, port, dial, at, from }
+            }
             Item::LinkDown { link, why } => {
                 proc.links.remove(&link);
                 Event::LinkDown { link, why }

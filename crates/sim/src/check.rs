@@ -2,6 +2,7 @@
 
 pub mod agreement;
 pub mod bounds;
+pub mod counts;
 pub mod deaths;
 pub mod differences;
 pub mod doubt;

@@ -15,12 +15,36 @@ use std::time::Duration;
 /// An event that is ready for delivery to a node.
 #[derive(Debug)]
 pub(crate) enum Item {
-    LinkUp { link: LinkId, port: Port, dial: Option<DialId>, at: Option<SocketAddr> },
-    LinkDown { link: LinkId, why: DownReason },
-    DialFailed { dial: DialId, why: DialError },
-    Frame { link: LinkId, head: Head, body: Buf, conn: u32, lane: u8, bytes: u64 },
-    DiskDone { op: u32 },
-    Request { id: RequestId, request: BlockRequest },
+    LinkUp {
+        link: LinkId,
+        port: Port,
+        dial: Option<DialId>,
+        at: Option<SocketAddr>,
+        from: Option<SocketAddr>,
+    },
+    LinkDown {
+        link: LinkId,
+        why: DownReason,
+    },
+    DialFailed {
+        dial: DialId,
+        why: DialError,
+    },
+    Frame {
+        link: LinkId,
+        head: Head,
+        body: Buf,
+        conn: u32,
+        lane: u8,
+        bytes: u64,
+    },
+    DiskDone {
+        op: u32,
+    },
+    Request {
+        id: RequestId,
+        request: BlockRequest,
+    },
 }
 
 /// A device operation in flight.

@@ -4,8 +4,8 @@
 use crate::admin::{ALL, Order};
 use crate::check::first_success::{self, Probes};
 use crate::check::{
-    Failure, agreement, bounds, differences, i02_register, i03_mirrors, i10_clean, i14_leaks,
-    i15_versions, older, pools, r15_spare,
+    Failure, agreement, bounds, counts, differences, i02_register, i03_mirrors, i10_clean,
+    i14_leaks, i15_versions, older, pools, r15_spare,
 };
 use crate::history::Record;
 use crate::plan::{Action, Death, FinalFault, IoKind, Plan, Who};
@@ -131,6 +131,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     i03_mirrors::apart(stage)?;
     pools::check(stage)?;
     wait(stage, "Mdm", CALM, Stage::mdms_unmet)?;
+    wait(stage, "counts", CALM, counts::unmet)?;
     agreement::check(stage)?;
     i15_versions::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;

@@ -387,6 +387,9 @@ impl World {
     fn up(&mut self, index: u32, side: usize) {
         let conn = self.conns[index as usize].as_mut().expect("still there");
         let at = conn.at.filter(|_| side == 1);
+        // Each connection of a process comes from a port of its own.
+        let host = conn.ends[0].proc.0 as u8;
+        let from = at.map(|_| SocketAddr::from(([10, 9, 9, host], index as u16)));
         let (end, port) = (&mut conn.ends[side], conn.port);
         let proc = &mut self.procs[end.proc.0];
         if proc.life != end.life {
@@ -407,7 +410,7 @@ impl World {
         {
             self.take_stranger(id, link, bounds);
         }
-        self.deliver(id, Item::LinkUp { link, port, dial, at });
+        self.deliver(id, Item::LinkUp { link, port, dial, at, from });
     }
 
     /// Counts a new incoming link as a stranger's. If there are too many of these,

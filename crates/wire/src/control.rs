@@ -2,6 +2,7 @@
 //! them. Tags are part of the format: never reuse one.
 
 mod build;
+mod counts;
 mod damage;
 mod map;
 mod objects;
@@ -10,6 +11,7 @@ mod recovery;
 mod status;
 
 pub use build::{BuildInfo, SetLevelRequest, UnknownValue, known, level_of};
+pub use counts::{ClientCounts, IoCounts, PathCounts, TimeCounts, VolumeCounts};
 pub use damage::{AcceptLoss, AcceptedLoss, DamageRequest, Unserved, UnservedGroup, VolumeDamage};
 pub use map::{
     ClientInfo, DeviceInfo, GroupInfo, IdRange, Intent, LostRange, MapPage, MdmInfo, VolumeInfo,
@@ -406,6 +408,9 @@ pub struct Heartbeat {
     /// Devices that refused the client's last hello (SDC).
     #[prost(uint32, repeated, tag = "70")]
     pub refused_by: Vec<u32>,
+    /// Counts of block requests (SDC). If they are absent, the last ones stay.
+    #[prost(message, optional, tag = "100")]
+    pub counts: Option<ClientCounts>,
 }
 
 /// What two replicas of a group lack, if one of them will be dropped: the new replica, and the one

@@ -46,6 +46,64 @@ pub const IDLE: Target = Target { must: 1.0, aim: None, higher_is_better: false 
 /// Over the cost of `nbdkit null`.
 pub const NBD: Target = at_most(1.5, 1.2);
 
+/// Over the cost of NBD over TCP.
+const ISCSI: Target = at_most(1.15, 1.08);
+/// The same with digests of heads and data.
+const ISCSI_DIGESTS: Target = at_most(1.25, 1.15);
+
+/// A row that compares iSCSI with NBD over TCP, both loaded by hosts of our own.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct HostRow {
+    /// Its name.
+    pub name: &'static str,
+    /// Its title for people.
+    pub title: &'static str,
+    /// Digests of heads and data.
+    pub digests: bool,
+    /// Percentage of reads.
+    pub mix: u32,
+    /// Requests under way. With one, the median latency is compared; else the processor time of the
+    /// data client.
+    pub depth: u32,
+    /// Its bounds.
+    pub target: Target,
+}
+
+const HOSTS: [HostRow; 4] = [
+    HostRow {
+        name: "iscsi-read",
+        title: "iSCSI, 4 KiB read, depth 32, over NBD",
+        digests: false,
+        mix: 100,
+        depth: 32,
+        target: ISCSI,
+    },
+    HostRow {
+        name: "iscsi-mixed",
+        title: "iSCSI, 4 KiB 70/30, depth 32, over NBD",
+        digests: false,
+        mix: MIX,
+        depth: 32,
+        target: ISCSI,
+    },
+    HostRow {
+        name: "iscsi-digests",
+        title: "iSCSI with digests, 4 KiB 70/30, depth 32, over NBD",
+        digests: true,
+        mix: MIX,
+        depth: 32,
+        target: ISCSI_DIGESTS,
+    },
+    HostRow {
+        name: "iscsi-latency",
+        title: "iSCSI, 4 KiB read, depth 1, over NBD",
+        digests: false,
+        mix: 100,
+        depth: 1,
+        target: ISCSI,
+    },
+];
+
 /// The figure that a row compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Figure {
@@ -139,6 +197,8 @@ pub struct Plan {
     pub idle: bool,
     /// Measure NBD, too.
     pub nbd: bool,
+    /// The rows about iSCSI.
+    pub hosts: Vec<HostRow>,
     only: Vec<String>,
 }
 
@@ -260,14 +320,15 @@ impl Plan {
                 });
             }
         }
-        Plan { pairs, growths, idle: true, nbd: true, only: Vec::new() }
+        Plan { pairs, growths, idle: true, nbd: true, hosts: HOSTS.to_vec(), only: Vec::new() }
     }
 
     /// Returns the names of all rows.
     pub fn names(&self) -> Vec<String> {
         let rows = self.pairs.iter().flat_map(|p| &p.rows).map(|r| r.name.clone());
         let growths = self.growths.iter().map(|g| g.name.clone());
-        rows.chain(growths).chain(["idle", "nbd"].map(str::to_owned)).collect()
+        let hosts = self.hosts.iter().map(|row| row.name.to_owned());
+        rows.chain(growths).chain(["idle", "nbd"].map(str::to_owned)).chain(hosts).collect()
     }
 
     /// Returns true if a row matches `pattern`, which is a name or NAME*.
@@ -291,13 +352,14 @@ impl Plan {
             planned.rows.retain(|r| wanted(&r.name) || needed(&r.name));
         }
         self.pairs.retain(|p| !p.rows.is_empty());
+        self.hosts.retain(|row| wanted(row.name));
         (self.idle, self.nbd) = (wanted("idle"), wanted("nbd"));
     }
 
     /// Returns the layouts of the remaining rows, each once.
     pub fn layouts(&self) -> Vec<Layout> {
         let mut layouts: Vec<Layout> = Vec::new();
-        if self.idle || self.nbd {
+        if self.idle || self.nbd || !self.hosts.is_empty() {
             layouts.push(BASIC);
         }
         for planned in &self.pairs {
@@ -332,7 +394,7 @@ mod tests {
         assert_eq!(plan.names()[..3], ["read-3sds", "read-128sds", "growth-read"]);
         assert_eq!(plan.layouts(), [Layout::packed(3), Layout::packed(128)]);
         assert!(plan.is_wanted("growth-read") && !plan.is_wanted("read-3sds"));
-        assert!(!plan.idle && !plan.nbd);
+        assert!(!plan.idle && !plan.nbd && plan.hosts.is_empty());
     }
 
     #[test]

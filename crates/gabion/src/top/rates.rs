@@ -2,6 +2,7 @@
 //!
 //! Counters start at 0 with each process, so a counter that went down belongs to a new process.
 
+use super::volumes::{Lately, VolumeRates};
 use admin::report::{Device, Report, State, UpDown};
 use anyhow::Result;
 use daemon::size::Size;
@@ -63,6 +64,7 @@ pub(crate) struct Seen {
     pub failed_bytes: u64,
     pub capacity_bytes: u64,
     pub servers: Vec<Server>,
+    pub volumes: Vec<VolumeRates>,
 }
 
 /// One sample.
@@ -84,12 +86,18 @@ pub(crate) struct History {
     /// The last answer, and the time when it came.
     pub last: (Instant, Report),
     pub samples: VecDeque<Sample>,
+    lately: Lately,
 }
 
 impl History {
     /// Starts with a first answer, which is not a sample yet.
     pub(crate) fn new(now: Instant, first: Report) -> History {
-        History { begin: now, last: (now, first), samples: VecDeque::new() }
+        History {
+            begin: now,
+            last: (now, first),
+            samples: VecDeque::new(),
+            lately: Lately::default(),
+        }
     }
 
     /// Makes a sample from an answer.
@@ -98,7 +106,8 @@ impl History {
         let sample = match answer {
             Ok(report) => {
                 let passed = now.duration_since(self.last.0).as_secs_f64().max(1e-3);
-                let seen = seen(&self.last.1, &report, passed);
+                let volumes = self.lately.take(&self.last.1, &report);
+                let seen = seen(&self.last.1, &report, passed, volumes);
                 self.last = (now, report);
                 Sample { seconds, seen: Some(seen), error: None }
             }
@@ -134,7 +143,7 @@ impl std::fmt::Display for Resync {
     }
 }
 
-fn seen(before: &Report, now: &Report, passed: f64) -> Seen {
+fn seen(before: &Report, now: &Report, passed: f64, volumes: Vec<VolumeRates>) -> Seen {
     let old = |id: u32| before.sds.iter().flat_map(|s| &s.devices).find(|d| d.id == id);
     let mut all = Rates::default();
     let mut servers = Vec::new();
@@ -171,6 +180,7 @@ fn seen(before: &Report, now: &Report, passed: f64) -> Seen {
         failed_bytes: now.capacity.failed_bytes,
         capacity_bytes: now.capacity.total_bytes,
         servers,
+        volumes,
     }
 }
 
@@ -190,10 +200,29 @@ fn difference(before: Option<&Device>, now: &Device, passed: f64) -> Rates {
 pub(crate) mod tests {
     use super::*;
     use std::time::Duration;
-    use wire::control::{DeviceInfo, DeviceStatus, Heartbeat, StatusInfo};
+    use wire::control::{
+        ClientCounts, DeviceInfo, DeviceStatus, Heartbeat, IoCounts, SdcStatus, StatusInfo,
+        TimeCounts, VolumeCounts, VolumeStatus,
+    };
 
-    /// A report of three servers whose counters have this value.
-    pub(crate) fn report(count: u64) -> Report {
+    /// A report of three servers and a client whose counters have this value. The client has
+    /// counted at this time, in ms.
+    pub(crate) fn report_of(count: u64, at_ms: u64) -> Report {
+        let counts = IoCounts {
+            reads: count,
+            read_bytes: count * 4096,
+            writes: count / 2,
+            written_bytes: count * 2048,
+            outstanding: 3,
+            // From 48 to 52 µs.
+            read_times: Some(TimeCounts { total_us: count * 50, ranges: vec![28, count] }),
+            ..Default::default()
+        };
+        let counts = ClientCounts {
+            at_ms,
+            volumes: vec![VolumeCounts { volume: 1, counts: Some(counts) }],
+            ..Default::default()
+        };
         let device = |id: u32| DeviceStatus {
             info: Some(DeviceInfo {
                 id,
@@ -221,9 +250,21 @@ pub(crate) mod tests {
             bytes_capacity: 3 << 30,
             resync_remaining: 600 << 20,
             resync_rate: 60 << 20,
+            volumes: vec![VolumeStatus { id: 1, name: "vol1".into(), ..Default::default() }],
+            sdcs: vec![SdcStatus {
+                id: 1,
+                connected: true,
+                counts: Some(counts),
+                ..Default::default()
+            }],
             ..Default::default()
         };
         Report::new(&info, "127.0.0.1:7001".parse().unwrap())
+    }
+
+    /// The same, counted at once.
+    pub(crate) fn report(count: u64) -> Report {
+        report_of(count, 1000)
     }
 
     #[test]

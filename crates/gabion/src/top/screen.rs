@@ -1,6 +1,7 @@
 //! The screen of `gabion top`.
 
 use super::rates::{History, Sample, Seen, Server};
+use super::volumes::VolumeRates;
 use admin::report::{State, UpDown};
 use daemon::size::Size;
 use fleet::lines;
@@ -25,7 +26,9 @@ pub(crate) enum Wish {
 pub(crate) struct View {
     /// The user has halted it: it takes no new samples.
     pub halted: bool,
-    /// Index of the first server in the list.
+    /// The list is that of volumes; else of servers.
+    volumes: bool,
+    /// Index of the first server or volume in the list.
     first: usize,
 }
 
@@ -41,6 +44,7 @@ impl View {
                 return Wish::Leave;
             }
             KeyCode::Char(' ') => self.halted = !self.halted,
+            KeyCode::Char('v') => (self.volumes, self.first) = (!self.volumes, 0),
             KeyCode::Down => self.first += 1,
             KeyCode::Up => self.first = self.first.saturating_sub(1),
             KeyCode::PageDown => self.first += 10,
@@ -54,7 +58,7 @@ impl View {
     /// Draws the whole screen.
     pub(crate) fn draw(&mut self, frame: &mut Frame<'_>, history: &History) {
         let heights = [1, 1, 6, 1, 1].map(Constraint::Length);
-        let [head, warning, curves, resync, space, servers, keys] = Layout::vertical([
+        let [head, warning, curves, resync, space, list, keys] = Layout::vertical([
             heights[0],
             heights[1],
             heights[2],
@@ -76,14 +80,19 @@ impl View {
         draw_curves(frame, curves, history);
         let Some(seen) = history.samples.iter().rev().find_map(|s| s.seen.as_ref()) else {
             let text = "The first rates come with the second answer.";
-            return frame.render_widget(Paragraph::new(text), servers);
+            return frame.render_widget(Paragraph::new(text), list);
         };
         draw_resync(frame, resync, seen);
         draw_space(frame, space, seen);
-        self.first = self.first.min(seen.servers.len().saturating_sub(1));
-        draw_servers(frame, servers, &seen.servers[self.first..]);
+        let rows = if self.volumes { seen.volumes.len() } else { seen.servers.len() };
+        self.first = self.first.min(rows.saturating_sub(1));
+        match self.volumes {
+            true => draw_volumes(frame, list, &seen.volumes[self.first..]),
+            false => draw_servers(frame, list, &seen.servers[self.first..]),
+        }
         let halted = if self.halted { "HALTED, space goes on" } else { "space halts" };
-        let text = format!("q leaves, arrows scroll, {halted}");
+        let other = if self.volumes { "servers" } else { "volumes" };
+        let text = format!("q leaves, arrows scroll, {halted}, v shows {other}");
         frame.render_widget(Line::from(text).dim(), keys);
     }
 }
@@ -175,6 +184,54 @@ fn draw_servers(frame: &mut Frame<'_>, area: Rect, servers: &[Server]) {
     frame.render_widget(table.header(Row::new(titles).bold()), area);
 }
 
+fn draw_volumes(frame: &mut Frame<'_>, area: Rect, volumes: &[VolumeRates]) {
+    let titles = [
+        "VOLUME",
+        "READS/S",
+        "READ/S",
+        "MEAN",
+        "P99",
+        "WRITES/S",
+        "WRITTEN/S",
+        "MEAN",
+        "P99",
+        "OPEN",
+    ];
+    let row = |v: &VolumeRates| {
+        Row::new([
+            Line::from(v.name.clone()),
+            Line::from(format!("{:.0}", v.rates.reads)).right_aligned(),
+            Line::from(Size(v.rates.read_bytes as u64).to_string()).right_aligned(),
+            Line::from(time(v.read_mean_us)).right_aligned(),
+            Line::from(time(v.read_p99_us)).right_aligned(),
+            Line::from(format!("{:.0}", v.rates.writes)).right_aligned(),
+            Line::from(Size(v.rates.written_bytes as u64).to_string()).right_aligned(),
+            Line::from(time(v.write_mean_us)).right_aligned(),
+            Line::from(time(v.write_p99_us)).right_aligned(),
+            Line::from(v.outstanding.to_string()).right_aligned(),
+        ])
+    };
+    let widths = [16, 9, 11, 9, 9, 9, 11, 9, 9, 6].map(Constraint::Length);
+    let table = Table::new(volumes.iter().map(row), widths);
+    let title = |(i, text): (usize, &'static str)| match i {
+        0 => Line::from(text),
+        _ => Line::from(text).right_aligned(),
+    };
+    let titles = titles.into_iter().enumerate().map(title);
+    frame.render_widget(table.header(Row::new(titles).bold()), area);
+}
+
+/// Formats a latency in three digits, more or less.
+fn time(us: Option<f64>) -> String {
+    match us {
+        None => "-".into(),
+        Some(us) if us < 1000.0 => format!("{us:.0} µs"),
+        Some(us) if us < 100_000.0 => format!("{:.1} ms", us / 1000.0),
+        Some(us) if us < 10_000_000.0 => format!("{:.0} ms", us / 1000.0),
+        Some(us) => format!("{:.0} s", us / 1_000_000.0),
+    }
+}
+
 /// Aligns numbers to the right of their column.
 fn align(column: usize, text: String) -> Line<'static> {
     let line = Line::from(text);
@@ -183,7 +240,7 @@ fn align(column: usize, text: String) -> Line<'static> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rates::tests::report;
+    use super::super::rates::tests::{report, report_of};
     use super::*;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
@@ -194,6 +251,28 @@ mod tests {
         let mut view = View::default();
         terminal.draw(|frame| view.draw(frame, history)).unwrap();
         terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_screen_shows_volumes_when_asked_to() {
+        let begin = Instant::now();
+        let mut history = History::new(begin, report_of(0, 1000));
+        let _ = history.take(begin + Duration::from_secs(1), Ok(report_of(1000, 2000)));
+        let mut terminal = Terminal::new(TestBackend::new(110, 20)).unwrap();
+        let mut view = View::default();
+        view.takes(&Event::Key(KeyCode::Char('v').into()));
+        terminal.draw(|frame| view.draw(frame, &history)).unwrap();
+        let screen = terminal.backend().to_string();
+        for text in ["VOLUME", "vol1", "3.91 MiB", "50 µs", "52 µs", "v shows servers"] {
+            assert!(screen.contains(text), "{text} is not in\n{screen}");
+        }
+        assert!(!screen.contains("sds3"), "{screen}");
+    }
+
+    #[test]
+    fn latencies_are_short() {
+        let times = [None, Some(0.4), Some(999.4), Some(1500.0), Some(123_456.0), Some(2e7)];
+        assert_eq!(times.map(time), ["-", "0 µs", "999 µs", "1.5 ms", "123 ms", "20 s"]);
     }
 
     #[test]

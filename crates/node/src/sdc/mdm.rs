@@ -115,6 +115,14 @@ impl Sdc {
             let held = self.client.held();
             let attached = self.targets.attached();
             let refused_by = refusing(&self.servers);
+            let every = self.config.limits.heartbeat_every;
+            let (targets, unanswered) = (&self.targets, self.client.origins());
+            let counts = self.counters.report(
+                (now, every),
+                &self.map,
+                |link| targets.in_flight(link),
+                unanswered,
+            );
             let heartbeat = Heartbeat {
                 ops,
                 connections,
@@ -122,10 +130,11 @@ impl Sdc {
                 held,
                 attached,
                 refused_by,
+                counts,
                 ..Heartbeat::default()
             };
             send_control(link, &heartbeat, out);
-            self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
+            self.mdm.heartbeat_at = now + every;
         }
     }
 
@@ -266,6 +275,7 @@ impl Sdc {
         self.mdm.known_at = self.mdm.known_at.max(MapVersion(registered.map));
         self.mdm.want(MapVersion(registered.map));
         self.mdm.heartbeat_at = now;
+        self.counters.tell();
         self.mdm.ask();
         self.servers.look_again();
         self.dial_servers(now, out);

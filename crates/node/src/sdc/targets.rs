@@ -11,6 +11,7 @@ mod iscsi;
 mod nbd;
 mod nvme;
 
+use super::counters::Asked;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
 use crate::mapview::MapView;
 use alloc::boxed::Box;
@@ -51,6 +52,7 @@ struct Waiting {
     link: LinkId,
     tag: u64,
     request: BlockRequest,
+    asked: Asked,
     since: Time,
     /// How long it may wait, in all; zero: for as long as it takes.
     within: Duration,
@@ -196,6 +198,16 @@ impl Sessions {
         }
     }
 
+    /// Returns the number of commands of a host that are not answered.
+    pub(super) fn in_flight(&self, link: LinkId) -> usize {
+        match self.sessions.get(&link) {
+            Some(Session::Nbd(nbd)) => nbd.session.in_flight(),
+            Some(Session::Iscsi(iscsi)) => iscsi.session.in_flight(),
+            Some(Session::Nvme(nvme)) => nvme.session.in_flight(),
+            None => 0,
+        }
+    }
+
     /// Returns true while sessions are to be called.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
@@ -242,6 +254,7 @@ impl Sdc {
             match self.targets.strangers[list].front().copied() {
                 Some((oldest, _)) => self.target_close(now, oldest, Some(why), out),
                 None => {
+                    self.counters.close(link);
                     out.note(Note::Refused { link, why });
                     return out.push(Effect::Close { link });
                 }
@@ -303,6 +316,7 @@ impl Sdc {
     /// Handles the end of a connection.
     pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
         self.targets.remove(link);
+        self.counters.close(link);
         self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
         self.client(now, out, |client, turn| client.forget(gone, turn));
@@ -340,13 +354,16 @@ impl Sdc {
             true => self.targets.since(link, tag).unwrap_or(now),
             false => now,
         };
+        // Sessions of iSCSI and NVMe divide long writes, and their tags have the same form.
+        let first = !patience.of_command || target::iscsi::is_first(tag);
+        let asked = Asked::new(now, &request, first);
         let writes = request.kind == BlockKind::Write;
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
-            return queue.push_back(Waiting { link, tag, request, since, within });
+            return queue.push_back(Waiting { link, tag, request, asked, since, within });
         }
-        let origin = Origin::Target { link, tag };
+        let origin = Origin::Target { link, tag, asked };
         self.client(now, out, |client, turn| {
             client.request_of((since, within), origin, request, turn);
         });
@@ -390,8 +407,8 @@ impl Sdc {
             while self.client.admits(writes)
                 && let Some(waiting) = self.targets.crowded[usize::from(writes)].pop_front()
             {
-                let Waiting { link, tag, request, since, within } = waiting;
-                let origin = Origin::Target { link, tag };
+                let Waiting { link, tag, request, asked, since, within } = waiting;
+                let origin = Origin::Target { link, tag, asked };
                 self.client(now, out, |client, turn| {
                     client.request_of((since, within), origin, request, turn);
                 });
@@ -427,7 +444,9 @@ impl Sdc {
             if ended.is_empty() {
                 return;
             }
-            for Waiting { link, tag, .. } in ended {
+            for Waiting { link, tag, asked, .. } in ended {
+                let origin = Origin::Target { link, tag, asked };
+                self.counters.done(now, &self.map, &origin, false);
                 self.target_done(now, link, tag, Err(error), out);
             }
         }
@@ -470,6 +489,7 @@ impl Sdc {
             return;
         };
         self.targets.leaves.insert(link, (id, grant));
+        self.counters.attached(link, id, self.targets.iscsi.host(link));
         self.targets.welcome(link, out);
         self.targets.share();
         self.mdm.heartbeat_soon(now);
@@ -619,7 +639,9 @@ mod tests {
         let waiting = |(link, tag)| {
             let (volume, kind) = (VolumeId(1), BlockKind::Flush);
             let request = BlockRequest { volume, kind, at: 0, len: 0, body: Buf::EMPTY };
-            Waiting { link: LinkId(link), tag, request, since: Time(0), within: Duration::ZERO }
+            let asked = Asked::new(Time(0), &request, true);
+            let (link, since, within) = (LinkId(link), Time(0), Duration::ZERO);
+            Waiting { link, tag, request, asked, since, within }
         };
         let mut queue: VecDeque<Waiting> =
             [(1, 1), (2, 2), (1, 3), (2, 4), (3, 5)].map(waiting).into();

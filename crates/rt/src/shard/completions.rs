@@ -51,14 +51,14 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
         let framer = self.seats[seat as usize].node.framer(port);
         let mut new = Link::new(link, seat, socket, framer);
-        let at = if dial.is_none() { new.local() } else { None };
+        let (at, from) = if dial.is_none() { new.addresses() } else { (None, None) };
         if dial.is_none() {
             new = self.take_stranger(now, port, new);
             new.unread = self.seats[seat as usize].bound_unread(port);
         }
         self.links.table.insert(new);
         self.links.to_receive.push(index);
-        self.deliver(now, seat, Event::LinkUp { link, port, dial, at });
+        self.deliver(now, seat, Event::LinkUp { link, port, dial, at, from });
     }
 
     fn accepted(&mut self, now: Time, i: u32, done: Done) {

@@ -63,8 +63,10 @@ impl Ledger {
     pub(super) fn event(&mut self, event: &Event<'_>) {
         match event {
             Event::Tick | Event::Request { .. } => {}
-            Event::LinkUp { link, dial, at, .. } => {
+            Event::LinkUp { link, dial, at, from, .. } => {
                 self.check(dial.is_none() || at.is_none(), || format!("{link}: at {at:?}"));
+                let both = at.is_some() == from.is_some();
+                self.check(both, || format!("{link}: at {at:?} from {from:?}"));
                 let new = self.seen.insert(*link);
                 self.check(new, || format!("{link} was there before"));
                 self.up.insert(*link);

@@ -170,6 +170,12 @@ pub(crate) fn piece(tag: u64) -> (u32, u32) {
     (sectors(32), sectors(48))
 }
 
+/// Returns true if the request with this tag is the first one of its command, or the only one.
+/// Requests of a command that are executed one after another all count as the first.
+pub fn is_first(tag: u64) -> bool {
+    piece(tag).0 == 0
+}
+
 /// Returns the tag of a piece of a command.
 pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
     let sectors = |bytes: u32| u64::from(bytes / SECTOR);

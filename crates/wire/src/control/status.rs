@@ -1,6 +1,8 @@
 //! The state of the cluster as an MDM reports it: the answer to a status request.
 
-use super::{BuildInfo, DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, RecoveryStatus};
+use super::{
+    BuildInfo, ClientCounts, DeviceInfo, Heartbeat, MapTo, MdmInfo, ObjectStatus, RecoveryStatus,
+};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -299,6 +301,9 @@ pub struct SdcStatus {
     /// Devices that refuse it.
     #[prost(uint32, repeated, tag = "70")]
     pub refused_by: Vec<u32>,
+    /// Counts of block requests, as last reported.
+    #[prost(message, optional, tag = "100")]
+    pub counts: Option<ClientCounts>,
     /// The build of its process, as far as it was told.
     #[prost(message, optional, tag = "91")]
     pub build: Option<BuildInfo>,

@@ -4,6 +4,7 @@ mod attach;
 mod bad_input;
 mod bench;
 mod clients;
+mod counts;
 mod demo;
 mod deploy;
 mod devices;

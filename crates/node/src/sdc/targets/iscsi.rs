@@ -149,6 +149,11 @@ impl Hosts {
         }
     }
 
+    /// Returns the name of the host of this session; empty if none has logged in.
+    pub(super) fn host(&self, link: LinkId) -> &str {
+        self.nexuses.get(&link).map_or("", |nexus| &nexus.initiator)
+    }
+
     fn has(&self, tsih: u16) -> bool {
         self.nexuses.values().any(|nexus| nexus.tsih == tsih)
     }
@@ -418,7 +423,7 @@ impl Sdc {
         for queue in &mut self.targets.crowded {
             queue.retain(|waiting| !same(waiting.link, waiting.tag));
         }
-        let gone = |origin| matches!(origin, Origin::Target { link, tag } if same(link, tag));
+        let gone = |origin| matches!(origin, Origin::Target { link, tag, .. } if same(link, tag));
         self.client(now, out, |client, turn| client.forget(gone, turn));
         self.targets.calls.push_back((link, Call::Withdrawn(tag)));
     }

@@ -93,7 +93,7 @@ pub(crate) fn an_mdm_that_is_called_by_another_id_while_it_dials_dials_again() {
     b.call_as(4);
     assert!(b.mdm.consensus().is_none());
     let link = LinkId(999);
-    let up = Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None };
+    let up = Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None, from: None };
     b.mdm.on(b.now, up, &mut b.out);
     b.settle();
     assert_eq!(b.closed, [link]);

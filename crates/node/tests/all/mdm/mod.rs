@@ -143,7 +143,7 @@ impl Bench {
         let link = LinkId(self.links);
         self.mdm.on(
             self.now,
-            Event::LinkUp { link, port: Port::Ours, dial: None, at: None },
+            Event::LinkUp { link, port: Port::Ours, dial: None, at: None, from: None },
             &mut self.out,
         );
         link
@@ -459,7 +459,7 @@ fn an_mdm_that_begins_tells_every_server_which_life_it_is() {
     let dial = Some(dials[0].0);
     again.mdm.on(
         again.now,
-        Event::LinkUp { link, port: Port::Ours, dial, at: None },
+        Event::LinkUp { link, port: Port::Ours, dial, at: None, from: None },
         &mut again.out,
     );
     again.settle();
@@ -507,7 +507,7 @@ impl Bench {
         let (dial, _) = self.dials.pop().expect("a dial");
         self.links += 1;
         let link = LinkId(self.links);
-        let up = Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None };
+        let up = Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None, from: None };
         self.mdm.on(self.now, up, &mut self.out);
         self.settle();
         (link, self.take::<Hello>(link, Kind::Hello).remove(0))

@@ -14,8 +14,8 @@ use seam::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use wire::control::{
-    DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, Refusal, RefusalCode, RegisterSdc,
-    Registered, Role, VolumeInfo, Welcome,
+    ClientCounts, DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, Refusal, RefusalCode,
+    RegisterSdc, Registered, Role, VolumeInfo, Welcome,
 };
 use wire::message::{self, Io, MapPull, Reply, Request};
 use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerLink, Status, control_frame};
@@ -45,6 +45,8 @@ pub(crate) struct Log {
     pub connected: (u32, u32),
     /// Devices that refuse this client, according to the last heartbeat.
     pub refused_by: Vec<u32>,
+    /// The last counts of requests.
+    pub counts: ClientCounts,
     pub pulls: Vec<MapPull>,
     pub ios: Vec<(u32, Io)>,
     /// The protocol versions of their frames.
@@ -201,7 +203,7 @@ impl Cluster {
         }
         let who = if to.port() == 1 { Who::Mdm } else { Who::Server(u32::from(to.port()) - 100) };
         let link = self.open(who);
-        self.on(Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None });
+        self.on(Event::LinkUp { link, port: Port::Ours, dial: Some(dial), at: None, from: None });
     }
 
     fn open(&mut self, who: Who) -> LinkId {
@@ -277,6 +279,7 @@ impl Cluster {
             Kind::Heartbeat => {
                 self.log.heartbeats += 1;
                 let beat = Heartbeat::decode(body).unwrap();
+                self.log.counts = beat.counts.unwrap_or(core::mem::take(&mut self.log.counts));
                 (self.log.attached, self.log.refused_by) = (beat.attached, beat.refused_by);
                 self.log.connected = (beat.connections, beat.iscsi_sessions);
             }
@@ -466,7 +469,7 @@ impl Cluster {
     /// Connects a block client to this port.
     pub(crate) fn accept(&mut self, port: Port) -> LinkId {
         let link = self.open(Who::Client);
-        self.on(Event::LinkUp { link, port, dial: None, at: None });
+        self.on(Event::LinkUp { link, port, dial: None, at: None, from: None });
         link
     }
 

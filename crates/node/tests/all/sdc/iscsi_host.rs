@@ -112,6 +112,40 @@ impl Host {
         self.command(c, itt, &transfer(0x2a, 0, 1), 0, &[byte; 512]);
     }
 
+    /// Writes `data`, of which the first `part` comes with the command. The rest comes in parts of
+    /// that length when it is asked for.
+    pub(crate) fn long_write(
+        &mut self,
+        c: &mut Cluster,
+        itt: u32,
+        cdb: &[u8],
+        data: &[u8],
+        part: usize,
+    ) {
+        let mut bhs = [0; 48];
+        (bhs[0], bhs[1]) = (0x01, 0xa0);
+        bhs[16..20].copy_from_slice(&itt.to_be_bytes());
+        bhs[20..24].copy_from_slice(&(data.len() as u32).to_be_bytes());
+        bhs[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
+        bhs[32..32 + cdb.len()].copy_from_slice(cdb);
+        self.cmd_sn += 1;
+        self.send(c, bhs, &data[..part]);
+        let r2t = self.answer(c);
+        let wanted = (r2t.bhs[0], r2t.u32(40) as usize, r2t.u32(44) as usize);
+        assert_eq!(wanted, (0x31, part, data.len() - part));
+        let parts = data[part..].chunks(part);
+        let last = parts.len() - 1;
+        for (number, bytes) in parts.enumerate() {
+            let mut bhs = [0; 48];
+            (bhs[0], bhs[1]) = (0x05, if number == last { 0x80 } else { 0 });
+            bhs[16..20].copy_from_slice(&itt.to_be_bytes());
+            bhs[20..24].copy_from_slice(&r2t.bhs[20..24]);
+            bhs[36..40].copy_from_slice(&(number as u32).to_be_bytes());
+            bhs[40..44].copy_from_slice(&((part * (number + 1)) as u32).to_be_bytes());
+            self.send(c, bhs, bytes);
+        }
+    }
+
     /// Asks for task management of the command with this tag, which was the last one.
     pub(crate) fn abort_last(&mut self, c: &mut Cluster, itt: u32, task: u32) {
         let mut bhs = [0; 48];

@@ -2,6 +2,7 @@
 //! servers.
 
 mod cluster;
+mod counters;
 mod iscsi;
 mod iscsi_host;
 pub(crate) mod links;

@@ -209,7 +209,7 @@ impl Bench {
         let link = LinkId(self.links);
         self.sds.on(
             self.now,
-            Event::LinkUp { link, port: Port::Ours, dial, at: None },
+            Event::LinkUp { link, port: Port::Ours, dial, at: None, from: None },
             &mut self.out,
         );
         self.settle();

@@ -1,0 +1,319 @@
+//! Counts of the block requests of this client: per volume, and per connection of a host (*path*).
+//!
+//! A request is counted once, when it is answered. The origin that goes with it through the client
+//! core carries what is counted ([`Asked`]), so nothing is looked up when it comes. Requests of
+//! hosts are counted at their path only. When the path ends, its counts are added to those of its
+//! volume. So a volume's counts are those of programs and of paths that have ended, and of all its
+//! paths. A connection of NVMe/TCP serves all volumes and is no path: its requests count as those
+//! of programs do.
+//!
+//! Invariants:
+//! - To count a request takes no memory, but for the first one of a volume that no path serves.
+//! - The counts of a volume stay until the map has it no more; they only grow.
+//! - A write over iSCSI whose data comes in several parts counts once, with the bytes of all of
+//!   them, and the time of the first. (An UNMAP counts once per range.)
+
+use super::{ISCSI, Origin};
+use crate::mapview::MapView;
+use alloc::borrow::ToOwned;
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use base::time::Duration;
+use base::{Histogram, IdMap, LinkId, Map, Time, VolumeId};
+use core::cmp::Reverse;
+use core::net::SocketAddr;
+use seam::{BlockKind, BlockRequest, Port};
+use wire::control::{ClientCounts, IoCounts, PathCounts, TimeCounts, VolumeCounts};
+
+/// The most volumes, and the most paths, in one message to the MDM: those with the most requests.
+const REPORTED: usize = 256;
+/// Volumes and paths that one heartbeat interval has to be long enough for. With more, the counts
+/// are sent less often, so that a client sends about 100 KB per second of them at most.
+const PER_INTERVAL: usize = 32;
+
+/// What is counted of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Asked {
+    /// When it came.
+    came: Time,
+    volume: VolumeId,
+    len: u32,
+    kind: BlockKind,
+    /// It is the first request of a command of its host, or the only one.
+    first: bool,
+}
+
+impl Asked {
+    /// Describes a request that comes now.
+    #[inline]
+    pub(super) fn new(now: Time, request: &BlockRequest, first: bool) -> Asked {
+        let BlockRequest { volume, len, kind, .. } = *request;
+        Asked { came: now, volume, len, kind, first }
+    }
+}
+
+/// Requests of one kind that transfer data.
+#[derive(Clone, Default, Debug)]
+struct Transfers {
+    count: u64,
+    bytes: u64,
+    /// The sum of their times, in nanoseconds. (Times of requests that are under way together add
+    /// up, so 64 bits might not last.)
+    time: u128,
+    times: Histogram,
+}
+
+impl Transfers {
+    #[inline]
+    fn add(&mut self, now: Time, asked: &Asked) {
+        self.bytes += u64::from(asked.len);
+        if asked.first {
+            self.count += 1;
+            self.time += u128::from(now.0.saturating_sub(asked.came.0));
+            self.times.record(asked.came, now);
+        }
+    }
+
+    fn merge(&mut self, other: &Transfers) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.time += other.time;
+        self.times.merge(&other.times);
+    }
+
+    fn message(&self) -> TimeCounts {
+        TimeCounts::new((self.time / 1000) as u64, self.times.ranges())
+    }
+}
+
+/// The counts of one volume or path.
+#[derive(Clone, Default, Debug)]
+struct Counts {
+    reads: Transfers,
+    writes: Transfers,
+    zeroes: u64,
+    zeroed_bytes: u64,
+    flushes: u64,
+    extents: u64,
+    failed: u64,
+}
+
+impl Counts {
+    #[inline]
+    fn add(&mut self, now: Time, asked: &Asked, ok: bool) {
+        match asked.kind {
+            _ if !ok => self.failed += 1,
+            BlockKind::Read => self.reads.add(now, asked),
+            BlockKind::Write => self.writes.add(now, asked),
+            BlockKind::Zero { .. } => {
+                self.zeroes += 1;
+                self.zeroed_bytes += u64::from(asked.len);
+            }
+            BlockKind::Flush => self.flushes += 1,
+            BlockKind::Extents => self.extents += 1,
+        }
+    }
+
+    fn merge(&mut self, other: &Counts) {
+        self.reads.merge(&other.reads);
+        self.writes.merge(&other.writes);
+        self.zeroes += other.zeroes;
+        self.zeroed_bytes += other.zeroed_bytes;
+        self.flushes += other.flushes;
+        self.extents += other.extents;
+        self.failed += other.failed;
+    }
+
+    /// Returns the number of requests that were answered.
+    fn total(&self) -> u64 {
+        let answered = self.reads.count + self.writes.count + self.zeroes;
+        answered + self.flushes + self.extents + self.failed
+    }
+
+    fn message(&self, outstanding: usize) -> IoCounts {
+        IoCounts {
+            reads: self.reads.count,
+            read_bytes: self.reads.bytes,
+            writes: self.writes.count,
+            written_bytes: self.writes.bytes,
+            zeroes: self.zeroes,
+            zeroed_bytes: self.zeroed_bytes,
+            flushes: self.flushes,
+            extents: self.extents,
+            failed: self.failed,
+            outstanding: outstanding as u32,
+            read_times: Some(self.reads.message()),
+            write_times: Some(self.writes.message()),
+        }
+    }
+}
+
+/// A connection of a host.
+#[derive(Debug)]
+struct Path {
+    port: Port,
+    /// The address of ours that the host dialled, and the host's. `None` for a unix socket.
+    at: Option<SocketAddr>,
+    from: Option<SocketAddr>,
+    /// How the host calls itself.
+    host: String,
+    /// The volume, as soon as one is attached, and the counts.
+    volume: Option<(VolumeId, Box<Counts>)>,
+}
+
+impl Path {
+    fn message(&self, id: LinkId, volume: VolumeId, counts: IoCounts) -> PathCounts {
+        let text =
+            |address: Option<SocketAddr>| address.map_or_else(String::new, |a| a.to_string());
+        PathCounts {
+            id: id.0,
+            volume: volume.0,
+            protocol: if self.port == ISCSI { "iscsi" } else { "nbd" }.to_owned(),
+            host: self.host.clone(),
+            from: text(self.from),
+            at: text(self.at),
+            counts: Some(counts),
+        }
+    }
+}
+
+/// All counts.
+#[derive(Default, Debug)]
+pub(super) struct Counters {
+    paths: Map<LinkId, Path>,
+    /// What programs and NVMe hosts have requested, and the counts of paths that have ended.
+    volumes: IdMap<VolumeId, Box<Counts>>,
+    /// When they are sent to the MDM next.
+    due: Time,
+}
+
+impl Counters {
+    /// Begins a path.
+    pub(super) fn open(
+        &mut self,
+        link: LinkId,
+        port: Port,
+        (at, from): (Option<SocketAddr>, Option<SocketAddr>),
+    ) {
+        let path = Path { port, at, from, host: String::new(), volume: None };
+        self.paths.insert(link, path);
+    }
+
+    /// Records which volume a path serves, and who the host is.
+    pub(super) fn attached(&mut self, link: LinkId, volume: VolumeId, host: &str) {
+        if let Some(path) = self.paths.get_mut(&link) {
+            path.host = host.to_owned();
+            path.volume = Some((volume, Box::default()));
+        }
+    }
+
+    /// Ends a path.
+    pub(super) fn close(&mut self, link: LinkId) {
+        if let Some((volume, counts)) = self.paths.remove(&link).and_then(|path| path.volume) {
+            self.volumes.get_or_insert_with(volume, Box::default).merge(&counts);
+        }
+    }
+
+    /// Counts a request that is answered. The answer goes nowhere if its path has ended.
+    #[inline]
+    pub(super) fn done(&mut self, now: Time, map: &MapView, origin: &Origin, ok: bool) {
+        let asked = match origin {
+            Origin::Program { asked, .. } => asked,
+            Origin::Target { link, asked, .. } => match self.paths.get_mut(link) {
+                Some(Path { volume: Some((_, counts)), .. }) => return counts.add(now, asked, ok),
+                Some(_) => asked,
+                None => return,
+            },
+        };
+        match self.volumes.get_mut(asked.volume) {
+            Some(counts) => counts.add(now, asked, ok),
+            None => self.first(now, map, asked, ok),
+        }
+    }
+
+    /// Counts the first request to a volume that exists.
+    #[cold]
+    fn first(&mut self, now: Time, map: &MapView, asked: &Asked, ok: bool) {
+        if map.volumes.contains_key(&asked.volume) {
+            self.volumes.get_or_insert_with(asked.volume, Box::default).add(now, asked, ok);
+        }
+    }
+
+    /// Makes the next heartbeat carry the counts: the MDM may not know them.
+    pub(super) fn tell(&mut self) {
+        self.due = Time::ZERO;
+    }
+
+    /// Returns the message to the MDM, if it is due. `in_flight` returns the number of commands of
+    /// a path that are not answered, and `unanswered` are the origins of all requests that are not.
+    pub(super) fn report(
+        &mut self,
+        (now, every): (Time, Duration),
+        map: &MapView,
+        in_flight: impl Fn(LinkId) -> usize,
+        unanswered: impl Iterator<Item = Origin>,
+    ) -> Option<ClientCounts> {
+        if now < self.due {
+            return None;
+        }
+        let there = |volume: &VolumeId| map.volumes.contains_key(volume);
+        if !self.volumes.keys().all(|volume| there(&volume)) {
+            let all = core::mem::take(&mut self.volumes).into_iter();
+            self.volumes = all.filter(|(volume, _)| there(volume)).collect();
+        }
+        let mut volumes: BTreeMap<VolumeId, (Box<Counts>, usize)> = BTreeMap::new();
+        for (volume, counts) in self.volumes.iter() {
+            volumes.entry(volume).or_default().0.merge(counts);
+        }
+        for origin in unanswered {
+            let (asked, of_path) = match origin {
+                Origin::Program { asked, .. } => (asked, false),
+                Origin::Target { link, asked, .. } => {
+                    let path = self.paths.get(&link);
+                    (asked, path.is_none_or(|path| path.volume.is_some()))
+                }
+            };
+            if !of_path && there(&asked.volume) {
+                volumes.entry(asked.volume).or_default().1 += 1;
+            }
+        }
+        let mut paths = Vec::new();
+        for (link, path) in &self.paths {
+            let Some((volume, counts)) = &path.volume else { continue };
+            let outstanding = in_flight(*link);
+            let all = volumes.entry(*volume).or_default();
+            all.0.merge(counts);
+            all.1 += outstanding;
+            paths.push((*link, counts.total(), path, outstanding));
+        }
+        let mut volumes: Vec<_> = volumes.into_iter().collect();
+        let left_out =
+            volumes.len().saturating_sub(REPORTED) + paths.len().saturating_sub(REPORTED);
+        volumes.sort_by_key(|(_, (counts, _))| Reverse(counts.total()));
+        volumes.truncate(REPORTED);
+        paths.sort_by_key(|(link, total, ..)| (Reverse(*total), *link));
+        paths.truncate(REPORTED);
+        let entries = volumes.len() + paths.len();
+        self.due = now + every * (entries / PER_INTERVAL) as u32;
+        Some(ClientCounts {
+            at_ms: now.0 / 1_000_000,
+            volumes: volumes
+                .into_iter()
+                .map(|(id, (counts, outstanding))| VolumeCounts {
+                    volume: id.0,
+                    counts: Some(counts.message(outstanding)),
+                })
+                .collect(),
+            paths: paths
+                .into_iter()
+                .filter_map(|(link, _, path, outstanding)| {
+                    let (volume, counts) = path.volume.as_ref()?;
+                    Some(path.message(link, *volume, counts.message(outstanding)))
+                })
+                .collect(),
+            left_out: left_out as u32,
+        })
+    }
+}
