@@ -325,6 +325,14 @@ pub enum Mutant {
     KeepRefusal,
     /// R12: a broken path counts only as long as a primary reports it.
     ForgetBrokenPath,
+    /// R17: others may use the range between a comparison and its write. (The mirror's tests.)
+    CompareUnlocked,
+    /// R17: a comparison needs no lease.
+    CompareUnleased,
+    /// R17: a retry of a compare-and-write that was executed compares again.
+    CompareAgain,
+    /// R17: a retry of a compare-and-write that was not executed writes without a comparison.
+    CompareOnce,
 }
 
 impl Mutant {
@@ -355,6 +363,10 @@ impl Mutant {
         Mutant::RetryWhole,
         Mutant::NewerIsDead,
         Mutant::ForgetPause,
+        Mutant::CompareUnlocked,
+        Mutant::CompareUnleased,
+        Mutant::CompareAgain,
+        Mutant::CompareOnce,
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does

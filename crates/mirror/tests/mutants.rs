@@ -9,7 +9,7 @@ mod pair;
 
 use base::Mutant;
 use base::mutant::choose;
-use pair::{executed, lives, stall, trio, window};
+use pair::{compare, executed, lives, stall, trio, window};
 use std::panic::catch_unwind;
 
 /// Returns the test that must fail with this mutant.
@@ -31,6 +31,10 @@ fn test_of(mutant: Mutant) -> fn() {
         Mutant::ForgetPause => {
             lives::a_primary_that_stood_still_accuses_nobody_with_its_first_breath
         }
+        Mutant::CompareUnlocked => compare::of_two_that_expect_the_same_one_writes,
+        Mutant::CompareUnleased => compare::a_primary_without_leases_compares_nothing,
+        Mutant::CompareAgain => compare::what_was_executed_is_not_compared_again,
+        Mutant::CompareOnce => compare::what_was_not_executed_is_compared_again,
         other => panic!("{other:?} has no test here"),
     }
 }

@@ -18,7 +18,7 @@ use base::time::Duration;
 use base::{Limits, LinkId, Map, Time, VolumeId};
 use core::net::SocketAddr;
 use mdm::mapping::Grant;
-use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLimits};
+use seam::{BlockError, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLimits};
 use target::Action;
 
 pub use iscsi::{Chap, Secret};
@@ -310,7 +310,7 @@ impl Sdc {
             true => self.targets.since(link, tag).unwrap_or(now),
             false => now,
         };
-        let writes = request.kind == BlockKind::Write;
+        let writes = request.kind.brings_data();
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
@@ -546,6 +546,7 @@ impl Session {
 mod tests {
     use super::*;
     use core::cell::Cell;
+    use seam::BlockKind;
 
     #[test]
     fn requests_are_taken_from_a_place_on_and_no_other_one_is_looked_at() {

@@ -88,7 +88,7 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         // A write without space waits for as long as its client's time limit allows.
         BlockError::TimedOut | BlockError::Full => !scan && case.timed,
         BlockError::Superseded => case.superseded,
-        BlockError::Misaligned | BlockError::ReadOnly => false,
+        BlockError::Misaligned | BlockError::ReadOnly | BlockError::Miscompare(_) => false,
     }
 }
 

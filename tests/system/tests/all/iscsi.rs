@@ -241,8 +241,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ),
 ];
 
-/// Suites run one by one: a test of COMPARE AND WRITE leaves its change of CDBs behind where the
-/// target does not know that command, and all tests of 16-byte CDBs after it fail.
+/// Suites run one by one, so that one which leaves a session in a bad state does not harm the next.
 #[test]
 fn the_suite_of_libiscsi_passes() {
     case(|| {

@@ -171,7 +171,6 @@ fn unit(map: &MapView, limits: &Limits, id: VolumeId, volume: &Volume) -> Option
         target: ident::iqn(AUTHORITY, map.cluster, id),
         port: ident::port(GATEWAY),
         path: Path::Optimized,
-        compare_write: false,
         reservations: false,
     })
 }
