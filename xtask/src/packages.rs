@@ -31,10 +31,6 @@ pub(crate) const SYSTEM: &[Tool] = &[
     ("sshd", "openssh-server"),
 ];
 
-/// Programs that tests can do without, with a message: the package does not exist for some
-/// processors.
-pub(crate) const OPTIONAL: &[Tool] = &[("linux.uml", "user-mode-linux")];
-
 /// The programs that the instruction gate uses.
 pub(crate) const GATE: &[Tool] = &[("valgrind", "valgrind")];
 

@@ -192,12 +192,10 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
 /// Installs what the system tests and the instruction gate need, as only one installation can run
 /// at a time.
 fn programs(steps: &mut Steps) -> Result<bool> {
-    let there = steps.check("third-party programs", |steps| {
+    steps.check("third-party programs", |steps| {
         let system = packages::ensure(steps, packages::SYSTEM)?;
         Ok(system && packages::ensure(steps, packages::GATE)?)
-    })?;
-    packages::ensure(steps, packages::OPTIONAL)?;
-    Ok(there)
+    })
 }
 
 /// Builds what the system tests run, and the tests themselves. Returns the tests' binary.

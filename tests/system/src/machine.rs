@@ -1,11 +1,13 @@
-//! A machine whose power can be cut: User Mode Linux, with a file as its disk.
+//! A machine whose power can be cut: namespaces of processes, network and mounts, with a file system
+//! of its own in a file.
 //!
-//! Data that its programs have written and not flushed is in the page cache of its kernel, and is
-//! lost with it. Killing a process never shows that, because the host's page cache survives. Its
-//! root is the host's, read-only.
+//! A cut shuts the file system down without writing anything back (`FS_IOC_SHUTDOWN`, as the crash
+//! tests of ext4 and XFS do), and then kills all processes. Data that programs have written and not
+//! flushed is in the page cache, and is lost. Killing a process alone never shows that.
 
 use crate::{Folder, secs, tool, wait};
 use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -15,17 +17,17 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The kernel as a program, from Debian's package `user-mode-linux`.
-const KERNEL: &str = "linux.uml";
 /// Prefix of script output that the test evaluates.
 const MARK: &str = "=== ";
-/// Memory of the machine, in MiB.
-const MEMORY_MIB: u32 = 768;
+
+/// Arguments of `unshare`: the machine sees no process or network of the host, and the
+/// host sees no mount of the machine.
+const NAMESPACES: [&str; 6] =
+    ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
 /// A machine that is off.
 #[derive(Debug)]
 pub struct Machine {
-    kernel: PathBuf,
     folder: Folder,
     file_system: &'static str,
 }
@@ -34,24 +36,24 @@ pub struct Machine {
 #[derive(Debug)]
 pub struct Powered {
     child: Child,
+    disk: PathBuf,
+    mount: PathBuf,
     said: Arc<Mutex<Vec<String>>>,
     heard: Option<JoinHandle<()>>,
 }
 
 impl Machine {
-    /// Creates a machine with a new disk, which has this file system. Returns `None` if User Mode
-    /// Linux is not installed.
+    /// Creates a machine with a new disk, which has this file system. Returns `None` if this host
+    /// does not allow namespaces or loop devices.
     pub fn new(file_system: &'static str) -> Result<Option<Machine>> {
-        let folders = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
-        let named = std::env::var_os("GABION_UML").map(PathBuf::from);
-        let found = named.into_iter().chain(folders.map(|folder| folder.join(KERNEL)));
-        let Some(kernel) = found.into_iter().find(|path| path.exists()) else {
+        let allowed = tool("unshare", NAMESPACES.into_iter().chain(["true"]))?.code == 0;
+        if !allowed || !Path::new("/dev/loop-control").exists() {
             return Ok(None);
-        };
-        let machine = Machine { kernel, folder: Folder::new()?, file_system };
+        }
+        let machine = Machine { folder: Folder::new()?, file_system };
         let disk = machine.disk();
         fs::File::create(&disk)?.set_len(4 << 30)?;
-        fs::create_dir(machine.folder.join("m"))?;
+        fs::create_dir(machine.mount())?;
         let disk = disk.to_str().context("a temporary path is text")?;
         let quiet = if file_system == "xfs" { ["-q", "-f"] } else { ["-q", "-F"] };
         tool(&format!("mkfs.{file_system}"), quiet.into_iter().chain([disk]))?.ok()?;
@@ -69,31 +71,28 @@ impl Machine {
 
     /// Boots it. It runs this shell script and powers off at the end.
     pub fn boot(&self, script: &str) -> Result<Powered> {
-        let (init, mount) = (self.folder.join("init"), self.mount());
-        let (mount, kind) = (mount.display(), self.file_system);
+        let (init, disk, mount) = (self.folder.join("init"), self.disk(), self.mount());
         let text = format!(
-            "#!/bin/sh\n\
-             mount -t proc proc /proc; mount -t sysfs sys /sys; mount -t tmpfs tmpfs /run\n\
-             mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm; ip link set lo up\n\
-             mount -t {kind} /dev/ubda {mount} || echo '{MARK}no disk'\n\
+            "mount -t tmpfs tmpfs /run; mount -t tmpfs tmpfs /dev/shm; ip link set lo up\n\
+             mount -t {} -o loop {} {} || echo '{MARK}no disk'\n\
              {script}\n\
-             umount {mount}; echo '{MARK}off'; poweroff -f\n"
+             echo '{MARK}off'\n",
+            self.file_system,
+            disk.display(),
+            mount.display()
         );
         fs::write(&init, text)?;
-        tool("chmod", [Path::new("+x"), &init])?.ok()?;
-        let mut command = Command::new(&self.kernel);
+        let mut command = Command::new("unshare");
         command
-            .args([&format!("mem={MEMORY_MIB}M"), "root=/dev/root", "rootfstype=hostfs"])
-            .args(["rootflags=/", "ro", "quiet", "con=null", "con0=null,fd:1"])
-            .arg(format!("ubd0={}", self.disk().display()))
-            .arg(format!("init={}", init.display()))
-            .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+            .args(NAMESPACES)
+            .arg("sh")
+            .arg(init)
             .env("TMPDIR", self.folder.join(""))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .process_group(0);
-        let mut child = command.spawn().context("User Mode Linux does not start")?;
+        let mut child = command.spawn().context("unshare does not start")?;
         let mut lines = BufReader::new(child.stdout.take().context("stdout is piped")?);
         let said = Arc::<Mutex<Vec<String>>>::default();
         let shown = said.clone();
@@ -106,7 +105,7 @@ impl Machine {
                 line.clear();
             }
         });
-        Ok(Powered { child, said, heard: Some(heard) })
+        Ok(Powered { child, disk, mount, said, heard: Some(heard) })
     }
 }
 
@@ -133,7 +132,11 @@ impl Powered {
 
     /// Cuts its power. Returns the output of its console until then.
     pub fn cut(mut self) -> Result<Vec<String>> {
-        self.kill()?;
+        // The command makes one call, `FS_IOC_SHUTDOWN`, and tells it not to flush the log.
+        let shutdown = format!("--target {} --mount xfs_io -x -c shutdown", self.child.id());
+        let shutdown = shutdown.split(' ').map(OsStr::new);
+        tool("nsenter", shutdown.chain([self.mount.as_os_str()]))?.ok()?;
+        self.off()?;
         let heard = self.heard.take().context("it was on")?;
         heard.join().expect("who listens doesn't panic");
         Ok(std::mem::take(&mut *self.said.lock().expect("nobody panics with it")))
@@ -145,15 +148,21 @@ impl Powered {
         Ok(self.said())
     }
 
-    fn kill(&mut self) -> Result<()> {
+    /// Kills all its processes, and waits until nothing uses its disk any more.
+    fn off(&mut self) -> Result<()> {
         let group = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
-        wait("the machine is off", secs(10), || Ok(self.child.try_wait()?.map(drop)))
+        wait("the machine is off", secs(10), || Ok(self.child.try_wait()?.map(drop)))?;
+        // Its mount goes with its last process.
+        wait("its disk is free", secs(20), || {
+            let used = tool("losetup", [OsStr::new("--associated"), self.disk.as_os_str()])?;
+            Ok(used.ok()?.is_empty().then_some(()))
+        })
     }
 }
 
 impl Drop for Powered {
     fn drop(&mut self) {
-        let _ = self.kill();
+        let _ = self.off();
     }
 }

@@ -34,9 +34,9 @@ fn at_rest(stage: &Stage, group: GroupId) -> Option<Vec<u8>> {
         if !config.in_sync.contains(&sds.id().0) {
             continue;
         }
-        let view = sds.groups().into_iter().find(|v| v.group == group)?;
-        let quiet =
-            sds.mirror().is_none_or(|m| m.in_flight() == 0) && view.config.epoch.0 == config.epoch;
+        let mirror = sds.mirror()?;
+        let view = mirror.replicas().view(group)?;
+        let quiet = mirror.in_flight() == 0 && view.config.epoch.0 == config.epoch;
         if !quiet || (view.primary && (!view.active || view.dirty_bytes > 0 || view.todo_bytes > 0))
         {
             return None;
