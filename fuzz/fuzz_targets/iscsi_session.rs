@@ -17,7 +17,8 @@ use cut::cut;
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer};
 use target::iscsi::{
-    Asked, Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Target, Targets,
+    Asked, Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Stranger, Target,
+    Targets,
 };
 use target::scsi::{Format, Path, Unit};
 use target::{Action, Cleared};
@@ -61,9 +62,13 @@ impl Targets for Hosts {
         initiator != "x"
     }
 
-    fn credentials(&self, _: &str, _: Option<&str>) -> Option<Credentials<'_>> {
+    fn credentials(
+        &self,
+        _: &str,
+        _: Option<&str>,
+    ) -> Result<Option<Credentials<'_>>, Stranger> {
         let own = Some(("t", &b"othersecret1"[..]));
-        self.chap.then_some(Credentials { user: "u", secret: b"secretsecret", own })
+        Ok(self.chap.then_some(Credentials { user: "u", secret: b"secretsecret", own }))
     }
 
     fn sessions(&self, visit: &mut dyn FnMut(&Nexus)) {
@@ -112,7 +117,7 @@ impl Owner {
                 Action::Reframe { mode } => self.framer.set_mode(mode),
                 Action::Clear { .. } => self.clearing = true,
                 Action::Refresh => self.refreshing = true,
-                Action::Reinstate { tsih } => assert_eq!(tsih, 5),
+                Action::Reinstate => {}
                 Action::Close { .. } => self.closed = true,
                 Action::Pause | Action::Resume => panic!("reading never stops"),
             }
@@ -122,6 +127,7 @@ impl Owner {
         assert!(solicited <= limits.iscsi_solicited.into());
         assert!(reading <= u64::from(limits.scsi_transfer) * 2);
         assert!(self.session.in_flight() <= limits.iscsi_window as usize + 8);
+        assert!(self.session.requests() <= limits.iscsi_requests + limits.iscsi_window + 8);
         assert!(self.pool.used() <= 4 << 20, "{} bytes", self.pool.used());
     }
 
@@ -182,6 +188,8 @@ impl Owner {
                 session.tick(now, pool, out);
             }
             14 if what == 0x3e => session.shutdown(pool, out),
+            14 if what == 0x4e => session.volume_gone(pool, out),
+            15 => self.asked.iter().take(1).for_each(|(tag, _)| session.waits(*tag)),
             _ => {}
         }
         self.act();

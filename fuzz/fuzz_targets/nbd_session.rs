@@ -76,7 +76,7 @@ impl Owner {
                 Action::Withdraw { .. }
                 | Action::Ask { .. }
                 | Action::Reframe { .. }
-                | Action::Reinstate { .. }
+                | Action::Reinstate
                 | Action::Clear { .. } => panic!("NBD has nothing like that"),
                 Action::Close { .. } => self.closed = true,
             }

@@ -178,6 +178,8 @@ pub struct Sdc {
     pub iscsi_portals: Vec<String>,
     /// Number of connected NBD clients.
     pub nbd_connections: u32,
+    /// Number of iSCSI sessions that have a volume.
+    pub iscsi_sessions: u32,
     /// Devices that refuse this client. Its I/O to groups that they lead waits.
     pub refused_by: Vec<u32>,
     /// Its build, as far as it has said so.
@@ -353,6 +355,7 @@ impl Report {
                 nbd_uris: uris(&s.nbd, false),
                 iscsi_portals: uris(&s.nbd, true),
                 nbd_connections: s.connections,
+                iscsi_sessions: s.iscsi_sessions,
                 refused_by: s.refused_by.clone(),
                 build: s.build.as_ref().map(Build::from),
             })
@@ -722,6 +725,7 @@ mod tests {
             "/sdc/0/nbd_uris/0",
             "/sdc/0/iscsi_portals/0",
             "/sdc/0/nbd_connections",
+            "/sdc/0/iscsi_sessions",
             "/volumes/0/name",
             "/volumes/0/id",
             "/volumes/0/size_bytes",

@@ -124,11 +124,18 @@ pub struct Limits {
     /// Bytes that one iSCSI session has asked for and whose writes are not done. At least
     /// `iscsi_max_burst`.
     pub iscsi_solicited: u32,
+    /// Requests of one iSCSI session's writes that are not done.
+    pub iscsi_requests: u32,
+    /// The same, for a write to begin while writes of the session wait for space.
+    pub iscsi_waiting: u32,
     /// Most bytes of one SCSI read or write.
     pub scsi_transfer: u32,
     /// How long a command of a host waits for space or for a primary. Then the host is told to
     /// repeat it: its own timer is longer, and ends the session.
     pub target_patience: Duration,
+    /// Bytes of memory, in whole blocks, that the commands of all hosts take when a new host is
+    /// refused. A host that takes the place of its own session is not refused.
+    pub target_bytes: u64,
     /// Time within which a host has to log in.
     pub login_time: Duration,
     /// Most bytes of text of one negotiation. At least 8 KiB.
@@ -195,8 +202,11 @@ impl Limits {
         iscsi_first_burst: 64 << 10,
         iscsi_max_burst: 1 << 20,
         iscsi_solicited: 4 << 20,
+        iscsi_requests: 1024,
+        iscsi_waiting: 64,
         scsi_transfer: 4 << 20,
         target_patience: Duration::from_secs(20),
+        target_bytes: 512 << 20,
         login_time: Duration::from_secs(15),
         login_text: 64 << 10,
     };
@@ -234,7 +244,10 @@ impl Limits {
         iscsi_first_burst: 8 << 10,
         iscsi_max_burst: 16 << 10,
         iscsi_solicited: 32 << 10,
+        iscsi_requests: 32,
+        iscsi_waiting: 2,
         scsi_transfer: 64 << 10,
+        target_bytes: 1 << 20,
         login_text: 8 << 10,
         ..Limits::SHIPPED
     };

@@ -325,6 +325,18 @@ pub enum Mutant {
     KeepRefusal,
     /// R12: a broken path counts only as long as a primary reports it.
     ForgetBrokenPath,
+    /// R11: the healer levels over paths that are known to be broken.
+    LevelBlindly,
+    /// R13: blocks that another copy can't read either are not read from a third one.
+    IgnoreThird,
+    /// R8: a read that waits holds back the floor of its client.
+    ReadsHoldFloor,
+    /// R8: a client goes on although the MDM says that a newer process has its name.
+    IgnoreSuccessor,
+    /// Links: an MDM that knows less than this process is followed.
+    FollowSetBack,
+    /// Store: a failed write counts as done.
+    BelieveWrite,
     /// R17: others may use the range between a comparison and its write. (The mirror's tests.)
     CompareUnlocked,
     /// R17: a comparison needs no lease.
@@ -352,6 +364,7 @@ impl Mutant {
         Mutant::NoDataCheck,
         Mutant::PresentSize,
         Mutant::GrownGap,
+        Mutant::BelieveWrite,
     ];
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
@@ -363,6 +376,8 @@ impl Mutant {
         Mutant::RetryWhole,
         Mutant::NewerIsDead,
         Mutant::ForgetPause,
+        Mutant::IgnoreThird,
+        Mutant::ReadsHoldFloor,
         Mutant::CompareUnlocked,
         Mutant::CompareUnleased,
         Mutant::CompareAgain,
@@ -377,10 +392,12 @@ impl Mutant {
         Mutant::KeepContacts,
         Mutant::AwaitDial,
         Mutant::KeepRefusal,
+        Mutant::IgnoreSuccessor,
+        Mutant::FollowSetBack,
     ];
 
-    /// The mutants that the simulator has to catch by seeds or plans. Six of `STORE` are not among
-    /// them, nor those that only a test of `crates/sim/tests` catches.
+    /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not
+    /// among them, nor those that only a test of `crates/sim/tests` catches.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,
         Mutant::AckBeforeLocal,
@@ -509,6 +526,7 @@ impl Mutant {
         Mutant::SuspectNobody,
         Mutant::TakeCopy,
         Mutant::ForgetBrokenPath,
+        Mutant::LevelBlindly,
     ];
 }
 

@@ -153,6 +153,7 @@ impl Jobs {
             mdm: volume.mdm.clone(),
             uris: Vec::new(),
             chap: None,
+            format: Default::default(),
             nonce: daemon::random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,

@@ -119,6 +119,7 @@ impl Context {
             mdm: settings.mdm.clone(),
             uris: Vec::new(),
             chap: None,
+            format: Default::default(),
             nonce: random()?,
             pid: std::process::id(),
             limits: Limits::SHIPPED,

@@ -124,6 +124,9 @@ pub struct SdcConfig {
     /// The file with the secrets of iSCSI hosts ([`crate::secrets`]); by default, hosts need none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iscsi_secrets: Option<PathBuf>,
+    /// The sizes of sectors that iSCSI hosts see: `512n`, `512e` or `4kn`; by default, 512e.
+    #[serde(default, skip_serializing_if = "Sectors::is_default")]
+    pub iscsi_sectors: Sectors,
     /// How it talks to the kernel.
     #[serde(default)]
     pub backend: Backend,
@@ -217,9 +220,15 @@ nbd = ["unix:/run/gabion/nbd.sock", "127.0.0.1:10809"]
 # Where volumes are served over iSCSI, one target per volume. By default, nowhere.
 # iscsi = ["192.168.1.12:3260"]
 # The secrets of iSCSI hosts (CHAP). The file has mode 0600:
-#   host = { user = "db1", secret = "at least 12 bytes" }
+#   host = { user = "db1", secret = "at least 12 bytes" }     # for hosts without one of their own
 #   target = { user = "gabion", secret = "another secret" }   # for hosts that ask for it
+#   [hosts]
+#   "iqn.1993-08.org.debian:01:db2" = { user = "db2", secret = "one of its own" }
 # iscsi_secrets = "/etc/gabion/iscsi-secrets.toml"
+# The sizes of sectors that hosts see: 512n (512 bytes, and nothing is said of larger blocks), 512e
+# (512 bytes, eight to a physical block) or 4kn (4 KiB). A volume with data keeps the size with
+# which the data was written: partitions and file systems count in sectors.
+# iscsi_sectors = "512e"
 # auto, uring or epoll
 backend = "auto"
 # Processes of one host talk to each other over unix sockets. true: over TCP, too.
@@ -267,6 +276,24 @@ pub fn read<T: DeserializeOwned>(file: &Path) -> Result<T> {
 pub fn write(file: &Path, config: &impl Serialize) -> Result<()> {
     files::write(file, written::text(config)?)
         .with_context(|| format!("can't write {}", file.display()))
+}
+
+/// Sizes of sectors as text in a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sectors(pub node::sdc::Format);
+
+impl Sectors {
+    fn is_default(&self) -> bool {
+        *self == Sectors::default()
+    }
+}
+
+impl std::str::FromStr for Sectors {
+    type Err = <node::sdc::Format as std::str::FromStr>::Err;
+
+    fn from_str(text: &str) -> Result<Sectors, Self::Err> {
+        text.parse().map(Sectors)
+    }
 }
 
 /// [`rt::Backend`] as text in a file.
@@ -329,6 +356,7 @@ macro_rules! as_text {
 
 as_text!(Backend);
 as_text!(NbdAddress);
+as_text!(Sectors);
 
 #[cfg(test)]
 mod tests {
@@ -345,6 +373,18 @@ mod tests {
         assert_eq!(toml::from_str(&toml::to_string(&sdc).unwrap()), Ok(sdc));
         assert!(toml::from_str::<MdmConfig>(&format!("{MDM_EXAMPLE}\nlitsen = 3\n")).is_err());
         assert!(toml::from_str::<MdmConfig>(&MDM_EXAMPLE.replace("auto", "aoto")).is_err());
+    }
+
+    #[test]
+    fn sectors_have_their_names_and_others_are_refused() {
+        let with = |sectors: &str| format!("{SDC_EXAMPLE}iscsi_sectors = \"{sectors}\"\n");
+        for sectors in ["512n", "512e", "4kn"] {
+            let config: SdcConfig = toml::from_str(&with(sectors)).unwrap();
+            assert_eq!(config.iscsi_sectors.0.to_string(), sectors);
+            assert_eq!(toml::from_str(&toml::to_string(&config).unwrap()), Ok(config));
+        }
+        let error = toml::from_str::<SdcConfig>(&with("4096")).unwrap_err().to_string();
+        assert!(error.contains("512n, 512e or 4kn"), "{error}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
             mdm,
             uris: uris(&place.at, served),
             chap,
+            format: config.iscsi_sectors.0,
             nonce,
             pid: std::process::id(),
             limits: Limits { answer_within, ..Limits::SHIPPED },

@@ -3,14 +3,22 @@
 //! ```toml
 //! host = { user = "db1", secret = "at least 12 bytes" }
 //! target = { user = "gabion", secret = "another secret" }
+//!
+//! [hosts]
+//! "iqn.1993-08.org.debian:01:db2" = { user = "db2", secret = "one of its own" }
 //! ```
 //!
-//! `host` is what every host shows. `target` is what the target shows to a host that asks for it,
-//! and may be left out. Invariant: no error names a secret, since errors go to the log.
+//! `hosts` has what single hosts show, by the names of their initiators, and `host` is what all
+//! others show. One of the two may be left out; without `host`, others are not let in. `target` is
+//! what the target shows to a host that asks for it, and may be left out.
+//!
+//! Invariants: no error names a secret, since errors go to the log. No secret is there twice: who
+//! knows his own could answer for another one.
 
 use anyhow::{Context, Result, bail};
 use node::sdc::{Chap, Secret};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -19,12 +27,16 @@ use std::path::Path;
 const SHORTEST: usize = 12;
 /// The longest secret in bytes: what all initiators take.
 const LONGEST: usize = 255;
+/// The longest name of an initiator in bytes (RFC 7143 4.2.7.1).
+const NAME_MAX: usize = 223;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    host: Entry,
+    host: Option<Entry>,
     target: Option<Entry>,
+    #[serde(default)]
+    hosts: BTreeMap<String, Entry>,
 }
 
 #[derive(Deserialize)]
@@ -54,12 +66,30 @@ fn parse(text: &str) -> Result<Chap> {
     // The whole error would quote the line.
     let file: File =
         toml::from_str(text).map_err(|error| anyhow::anyhow!("{}", error.message()))?;
-    let host = secret("host", file.host)?;
-    let own = file.target.map(|entry| secret("target", entry)).transpose()?;
-    if own.as_ref().is_some_and(|own| own.secret == host.secret) {
-        bail!("`host` and `target` have the same secret: give one of them another");
+    let mut whose = BTreeMap::new();
+    let mut add = |name: &str, entry: Entry| -> Result<Secret> {
+        let one = secret(name, entry)?;
+        if let Some(other) = whose.insert(one.secret.clone(), name.to_owned()) {
+            bail!("`{other}` and `{name}` have the same secret: give one of them another");
+        }
+        Ok(one)
+    };
+    let host = file.host.map(|entry| add("host", entry)).transpose()?;
+    let own = file.target.map(|entry| add("target", entry)).transpose()?;
+    let mut hosts = BTreeMap::new();
+    for (name, entry) in file.hosts {
+        if name.is_empty() || name.len() > NAME_MAX || name.to_lowercase() != name {
+            bail!(
+                "`{name}` is no name of an initiator: write it as the host does, in small letters"
+            );
+        }
+        let one = add(&name, entry)?;
+        hosts.insert(name, one);
     }
-    Ok(Chap { host, own })
+    if host.is_none() && hosts.is_empty() {
+        bail!("there is no `host` and no `hosts`: nobody could log in");
+    }
+    Ok(Chap { host, hosts, own })
 }
 
 fn secret(whose: &str, entry: Entry) -> Result<Secret> {
@@ -84,15 +114,34 @@ mod tests {
         let own =
             |secret: &str| format!("{HOST}target = {{ user = \"t\", secret = \"{secret}\" }}");
         let chap = parse(HOST).unwrap();
-        assert_eq!((chap.host.user.as_str(), chap.own), ("db1", None));
+        assert_eq!((chap.host.unwrap().user.as_str(), chap.own), ("db1", None));
         assert_eq!(parse(&own("other 12 bytes")).unwrap().own.unwrap().secret.len(), 14);
         for (text, word) in [
             (own("twelve bytes"), "same"),
             (own("twelve byte"), "11 bytes"),
             (own(""), "0 bytes"),
             (HOST.replace("db1", ""), "user"),
-            (HOST.replace("host", "hosts"), "hosts"),
+            (HOST.replace("host", "hots"), "hots"),
+            (String::new(), "nobody"),
             (HOST.replace("\"twelve bytes\"", "12"), "type"),
+        ] {
+            let error = format!("{:#}", parse(&text).unwrap_err());
+            assert!(error.contains(word) && !error.contains("twelve"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_host_has_a_secret_of_its_own() {
+        let hosts = |name: &str, secret: &str| {
+            format!("{HOST}[hosts]\n\"{name}\" = {{ user = \"b\", secret = \"{secret}\" }}")
+        };
+        let chap = parse(&hosts("iqn.2026-11.b", "b's own secret")).unwrap();
+        assert_eq!(chap.hosts["iqn.2026-11.b"].secret, b"b's own secret");
+        assert_eq!(parse(&hosts("b", "b's own secret").replace(HOST, "")).unwrap().host, None);
+        for (text, word) in [
+            (hosts("b", "twelve bytes"), "same"),
+            (hosts("b", "b's"), "3 bytes"),
+            (hosts("iqn.2026-11.B", "b's own secret"), "small letters"),
         ] {
             let error = format!("{:#}", parse(&text).unwrap_err());
             assert!(error.contains(word) && !error.contains("twelve"), "{error}");

@@ -9,7 +9,9 @@ use crate::{cluster, live, ports, room, salvage};
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use daemon::config::{self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig};
+use daemon::config::{
+    self, Backend, DeviceConfig, MdmConfig, NbdAddress, SdcConfig, SdsConfig, Sectors,
+};
 use daemon::files;
 use daemon::process::Process;
 use daemon::size::Size;
@@ -110,6 +112,11 @@ pub struct UpArgs {
     /// Serve iSCSI too, at this TCP address; without one, at 127.0.0.1:3260
     #[arg(long, value_name = "IP:PORT", num_args = 0..=1, default_missing_value = "127.0.0.1:3260")]
     iscsi: Option<SocketAddr>,
+
+    /// The sizes of sectors that iSCSI hosts see: 512n, 512e or 4kn [default: 512e, or that of the
+    /// directory's cluster]
+    #[arg(long, value_name = "SIZES")]
+    iscsi_sectors: Option<Sectors>,
 }
 
 /// Parses a number of servers.
@@ -478,6 +485,10 @@ fn write_configs(dir: &StateDir, plan: &Plan, args: &UpArgs) -> Result<Vec<Strin
         nbd,
         iscsi: args.iscsi.into_iter().collect(),
         iscsi_secrets: kept.as_ref().and_then(|kept| kept.iscsi_secrets.clone()),
+        iscsi_sectors: args
+            .iscsi_sectors
+            .or_else(|| kept.as_ref().map(|kept| kept.iscsi_sectors))
+            .unwrap_or_default(),
         backend,
         tcp_only,
         spin_us,

@@ -184,6 +184,9 @@ fn run(cli: &Cli) -> Result<Exit> {
 mod tests {
     use super::Cli;
     use clap::{CommandFactory, Parser};
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -238,6 +241,57 @@ mod tests {
                 ),
             }
         }
+        assert!(wrong.is_empty(), "{wrong:#?}");
+    }
+
+    /// Collects the text of the files below a folder, without comments, and with strings that go on
+    /// in the next line joined.
+    fn code_below(folder: &Path, into: &mut String) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                code_below(&path, into);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                let text = fs::read_to_string(&path).unwrap();
+                for line in text.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+                    into.push_str(line.strip_suffix('\\').unwrap_or(line));
+                    into.push_str(if line.ends_with('\\') { "" } else { "\n" });
+                }
+            }
+        }
+    }
+
+    /// Returns the words of a command in a text. Values that the program puts in, or that the
+    /// reader chooses, become a number.
+    fn advised(text: &str) -> Vec<String> {
+        let value = |word: &str| {
+            let chosen = word.starts_with(|c: char| c == '{' || c.is_ascii_uppercase());
+            if chosen { "7".to_owned() } else { word.split('{').next().unwrap_or_default().into() }
+        };
+        text.split_whitespace().map(value).collect()
+    }
+
+    /// An example may lack values, but not name what no command has, or what excludes each other.
+    #[test]
+    fn the_commands_that_texts_advise_are_taken() {
+        let mut code = String::new();
+        for crate_of in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("..")).unwrap() {
+            let folder = crate_of.unwrap().path().join("src");
+            if folder.is_dir() {
+                code_below(&folder, &mut code);
+            }
+        }
+        let texts: BTreeSet<&str> = code.lines().flat_map(|l| l.split('`').skip(1)).collect();
+        let commands = texts.into_iter().filter(|t| t.starts_with("gabion ") && !t.contains('"'));
+        let all: Vec<_> = commands.map(advised).filter(|words| words[1] != "7").collect();
+        assert!(all.len() > 60, "{}", all.len());
+        let wrong = |words: &Vec<String>| {
+            let error = Cli::try_parse_from(words).err()?;
+            use clap::error::ErrorKind::{ArgumentConflict, InvalidSubcommand, UnknownArgument};
+            let kinds = [ArgumentConflict, InvalidSubcommand, UnknownArgument];
+            kinds.contains(&error.kind()).then(|| format!("{}: {error}", words.join(" ")))
+        };
+        let wrong: Vec<String> = all.iter().filter_map(wrong).collect();
         assert!(wrong.is_empty(), "{wrong:#?}");
     }
 

@@ -124,8 +124,9 @@ pub(crate) fn run(target: &Target, command: &SdcCommand) -> Result<Exit> {
 }
 
 fn clients(report: &Report) -> String {
-    let mut t = table(&["sdc", "state", "pid", "nbd connections", "volumes mapped", "nbd"]);
-    right(&mut t, &[2, 3, 4]);
+    let (nbd, iscsi) = ("nbd connections", "iscsi sessions");
+    let mut t = table(&["sdc", "state", "pid", nbd, iscsi, "volumes mapped", "nbd"]);
+    right(&mut t, &[2, 3, 4, 5]);
     for sdc in &report.sdc {
         let mapped = report
             .volumes
@@ -136,6 +137,7 @@ fn clients(report: &Report) -> String {
             sdc.state.to_string(),
             sdc.pid.to_string(),
             sdc.nbd_connections.to_string(),
+            sdc.iscsi_sessions.to_string(),
             mapped.count().to_string(),
             sdc.nbd_uris.first().cloned().unwrap_or_default(),
         ]);

@@ -101,6 +101,14 @@ const VOLUMES: usize = 8;
 /// Up to this many clients get a line each; beyond it, only those that a device refuses.
 const CLIENTS: usize = 8;
 
+/// Formats how many block clients are connected.
+fn connected(nbd: u64, iscsi: u64) -> String {
+    match iscsi {
+        0 => format!("{nbd} NBD connections"),
+        _ => format!("{nbd} NBD connections, {iscsi} iSCSI sessions"),
+    }
+}
+
 /// Formats where a client serves iSCSI, if it does.
 fn portals(sdc: &Sdc) -> String {
     if sdc.iscsi_portals.is_empty() {
@@ -116,22 +124,23 @@ fn clients(sdcs: &[Sdc]) -> String {
     let many = sdcs.len() > CLIENTS;
     if many {
         let up = sdcs.iter().filter(|sdc| sdc.state == UpDown::Up).count();
-        let connections: u64 = sdcs.iter().map(|sdc| u64::from(sdc.nbd_connections)).sum();
+        let sum = |of: fn(&Sdc) -> u32| -> u64 { sdcs.iter().map(|sdc| u64::from(of(sdc))).sum() };
+        let connected = connected(sum(|sdc| sdc.nbd_connections), sum(|sdc| sdc.iscsi_sessions));
         let down = sdcs.len() - up;
         let _ = writeln!(
             page,
-            "SDC  {up} up, {down} down  {connections} NBD connections  \
+            "SDC  {up} up, {down} down  {connected}  \
              (`gabion sdc list` names them)"
         );
     }
     for sdc in sdcs.iter().filter(|sdc| !many || !sdc.refused_by.is_empty()) {
         let _ = writeln!(
             page,
-            "SDC  {}  {}  pid {}  {} NBD connections{}",
+            "SDC  {}  {}  pid {}  {}{}",
             sdc.name,
             sdc.state,
             sdc.pid,
-            sdc.nbd_connections,
+            connected(sdc.nbd_connections.into(), sdc.iscsi_sessions.into()),
             portals(sdc)
         );
         if !sdc.refused_by.is_empty() {
@@ -253,6 +262,7 @@ mod tests {
             nbd_uris: Vec::new(),
             iscsi_portals: Vec::new(),
             nbd_connections: 1,
+            iscsi_sessions: n % 2,
             build: None,
             refused_by: if refused { vec![3] } else { Vec::new() },
         }
@@ -265,7 +275,10 @@ mod tests {
         let many: Vec<Sdc> = (0..100).map(|n| client(n, n == 7)).collect();
         let page = clients(&many);
         let lines: Vec<&str> = page.lines().collect();
-        assert!(lines[0].starts_with("SDC  50 up, 50 down  100 NBD connections"), "{page}");
+        assert!(
+            lines[0].starts_with("SDC  50 up, 50 down  100 NBD connections, 50 iSCSI"),
+            "{page}"
+        );
         assert!(lines[1].starts_with("SDC  c7  down") && lines[2].contains("REFUSED by dev3"));
         assert_eq!(lines.len(), 3, "{page}");
     }

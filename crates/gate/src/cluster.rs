@@ -361,6 +361,7 @@ fn sdc() -> SdcConfig {
         mdm: vec![Who::Mdm.address()],
         uris: Vec::new(),
         chap: None,
+        format: Default::default(),
         nonce: 11,
         pid: 1,
         limits: Limits::SHIPPED,

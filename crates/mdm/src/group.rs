@@ -230,16 +230,20 @@ impl Group {
         next.joiners = replicas.iter().copied().filter(joins).collect();
         let lacks = |d: &DeviceId| !within(d, &next.in_sync) && !self.was_whole(*d);
         next.filling = replicas.iter().copied().filter(lacks).collect();
-        next.prefer(up);
+        next.primary = next.leader_beside(leaving, up);
         if next.check(up).is_ok() {
             *self = next;
         }
     }
 
-    /// Makes the first replica that is in sync and up the primary. The leaving one leads only if
-    /// there is no other.
-    fn prefer(&mut self, up: &impl Fn(DeviceId) -> bool) {
-        self.primary = self.in_sync.iter().copied().find(|d| up(*d)); // the leaving one is the last
+    /// Returns the replica that leads while `leaving` leaves, and so makes the copy in its place:
+    /// the first one that is in sync and up. The leaving one leads only if there is no other.
+    pub fn leader_beside(
+        &self,
+        leaving: Option<DeviceId>,
+        up: &impl Fn(DeviceId) -> bool,
+    ) -> Option<DeviceId> {
+        self.in_sync.iter().copied().filter(|d| up(*d)).min_by_key(|d| Some(*d) == leaving)
     }
 
     /// Marks the group as lost: the last copy is gone.

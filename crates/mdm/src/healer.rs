@@ -17,7 +17,8 @@
 //!
 //! Invariants:
 //! - A bounded number of groups moves at a time, per device and in all.
-//! - No copy goes to a device that is not heard or has no room. Only a rebuild uses the spare.
+//! - No copy goes to a device that is not heard, that has no room, or that the copy's source does
+//!   not reach. Only a rebuild uses the spare.
 //! - Nothing moves for balance while anything is degraded or a server is in maintenance.
 //! - Nothing is rebuilt for a server in maintenance, nor while more servers are away than one
 //!   accident explains (rule R12).
@@ -289,7 +290,7 @@ impl<'a> Round<'a> {
                 && let Some(to) =
                     self.rooms().best(state, *id, group, *from, group.in_sync.len() < 2)
             {
-                self.rooms().take(state, *id, group.primary.unwrap_or(to), to);
+                self.rooms().take(state, *id, room::source(state, group, *from).unwrap_or(to), to);
                 let replicas = with(*from, to).into_iter().chain([leaving]).collect();
                 self.shape(*id, replicas, Some(leaving));
             }
@@ -419,9 +420,9 @@ impl<'a> Round<'a> {
         }
         let (state, lost) = (self.state, self.lost);
         let homes = self.homes.get_or_insert_with(|| Loads::destinations(state, lost));
-        let seen = self.seen;
         let home = homes.get(&(id, from)).copied();
-        let home = home.filter(|to| !seen.is_parted(group.primary, *to));
+        let source = room::source(state, group, from);
+        let home = home.filter(|to| !self.seen.is_parted(source, *to));
         if home.is_some_and(|to| self.rooms().lags(state, id, to)) {
             return;
         }
@@ -431,9 +432,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Begins a move, unless too many are under way. Returns true if it did.
+    /// Begins a move, unless too many are under way, or its source does not reach `to`: that move
+    /// would end before it is done. Returns true if it did.
     fn begin(&mut self, id: GroupId, group: &Group, from: DeviceId, to: DeviceId) -> bool {
-        let (state, source) = (self.state, group.primary.unwrap_or(from));
+        let state = self.state;
+        let source = room::source(state, group, from).unwrap_or(from);
         let most = self.limits.moves as usize;
         if self.moving >= most
             || self.shapes.contains_key(&id)

@@ -256,6 +256,14 @@ impl<T: Copy> Client<T> {
         }
     }
 
+    /// Visits the data of all requests that is kept in memory, with the owner's name for each.
+    pub fn visit_data(&self, mut visit: impl FnMut(T, &Buf)) {
+        for (_, request) in self.requests.iter() {
+            visit(request.origin, &request.request.body);
+            visit(request.origin, &request.data);
+        }
+    }
+
     /// Returns false if a request of this kind would be answered `Busy` now.
     pub fn admits(&self, writes: bool) -> bool {
         self.held.admits(writes) && !self.requests.is_full()

@@ -15,7 +15,7 @@ use base::{Epoch, GroupId, Mutant, mutant};
 use seam::record::Dirty;
 use seam::{Change, ExecutedBlocks, Origin, UnitStore, WriteMetadata};
 
-/// Units in one change at most: the unit store takes less than 1 MiB of entries at a time.
+/// Units in one change at most: 320 KiB of entries on a device.
 const UNITS: usize = 8192;
 
 /// Returns the metadata of a write to a device that survives its process or not. `copied`: the

@@ -69,8 +69,8 @@ impl Repairs {
         let (Some(repair), Some(op)) = (self.get(key), shard.ops.get(key)) else { return };
         let replica = shard.replicas.of(op.group);
         match self.next_source(key, &replica.config, replica.needed()) {
-            Some(_) => self.send_fetch(shard, now, key, out),
-            None => shard.jobs.push_step(Step::Unreadable(key, (repair.first, repair.blocks))),
+            Some(_) if !mutant::on(Mutant::IgnoreThird) => self.send_fetch(shard, now, key, out),
+            _ => shard.jobs.push_step(Step::Unreadable(key, (repair.first, repair.blocks))),
         }
     }
 

@@ -4,11 +4,14 @@
 //! A mutant is switched on for the whole process, so this test has to run alone: `cargo test -p
 //! gabion-mirror --features mutants --test mutants -- --exact every_mutant_is_caught`.
 
+#[path = "all/client/mod.rs"]
+mod client;
 #[path = "all/pair/mod.rs"]
 mod pair;
 
 use base::Mutant;
 use base::mutant::choose;
+use client::replies;
 use pair::{compare, executed, lives, stall, trio, window};
 use std::panic::catch_unwind;
 
@@ -31,6 +34,8 @@ fn test_of(mutant: Mutant) -> fn() {
         Mutant::ForgetPause => {
             lives::a_primary_that_stood_still_accuses_nobody_with_its_first_breath
         }
+        Mutant::IgnoreThird => trio::what_two_of_three_cannot_read_comes_from_the_third,
+        Mutant::ReadsHoldFloor => replies::a_read_that_waits_does_not_hold_the_floor_back,
         Mutant::CompareUnlocked => compare::of_two_that_expect_the_same_one_writes,
         Mutant::CompareUnleased => compare::a_primary_without_leases_compares_nothing,
         Mutant::CompareAgain => compare::what_was_executed_is_not_compared_again,

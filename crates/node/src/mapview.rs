@@ -6,8 +6,8 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{
-    ClusterId, DeviceId, Epoch, GroupId, IdMap, Incarnation, MapVersion, Policy, PoolId, SdcId,
-    SdsId, UnitKey, VolumeId,
+    ClusterId, DeviceId, Epoch, GroupId, IdMap, Incarnation, MapVersion, Mutant, Policy, PoolId,
+    SdcId, SdsId, UnitKey, VolumeId, mutant,
 };
 use core::net::SocketAddr;
 use core::ops::Range;
@@ -395,7 +395,7 @@ pub fn is_of_before(ours: MapVersion, theirs: u64) -> bool {
 /// that another one leads. It must not be followed. An MDM that leads knows every map that was ever
 /// handed out.
 pub fn knows_less(theirs: u64, ours: MapVersion) -> bool {
-    theirs < ours.0
+    theirs < ours.0 && !mutant::on(Mutant::FollowSetBack)
 }
 
 /// The note about such an MDM.

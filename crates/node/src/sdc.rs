@@ -45,6 +45,7 @@ use seam::{
 };
 
 pub use framer::SdcFramer;
+pub use target::scsi::Format;
 pub use targets::{Chap, NbdLengths, Secret};
 
 /// The port of NBD clients.
@@ -64,6 +65,8 @@ pub struct SdcConfig {
     pub uris: Vec<String>,
     /// How iSCSI hosts show who they are; with `None`, all of them are let in.
     pub chap: Option<Chap>,
+    /// The sizes of blocks that iSCSI hosts are told.
+    pub format: Format,
     /// Drawn at random at process start.
     pub nonce: u64,
     /// The process id, for people.
@@ -405,11 +408,22 @@ impl Node for Sdc {
     }
 
     fn flush(&mut self, now: Time, out: &mut Effects) {
+        if self.targets.has_calls() {
+            self.run(now, out); // only `stop` leaves any
+        }
         let retried = self.client.take_retried();
         if retried > 0 {
             out.note(Note::Retried { ops: retried });
         }
         self.pull(now, out);
+    }
+
+    fn stop(&mut self) {
+        self.targets.iscsi_stop();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.targets.iscsi_is_over()
     }
 
     fn wake_at(&self) -> Option<Time> {

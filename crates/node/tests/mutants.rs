@@ -5,12 +5,15 @@
 
 #[path = "all/mdm/mod.rs"]
 mod mdm;
+#[path = "all/sdc/mod.rs"]
+mod sdc;
 #[path = "all/sds/mod.rs"]
 mod sds;
 
 use base::mutant::{Mutant, choose};
 use mdm::{clients, contacts};
-use sds::{malformed, refusing};
+use sdc::links;
+use sds::{malformed, refusing, wrong_mdms};
 
 #[test]
 fn every_mutant_is_caught() {
@@ -33,6 +36,11 @@ fn every_mutant_is_caught() {
             Mutant::KeepRefusal,
             refusing::a_server_that_no_longer_refuses_is_not_reported_as_refusing,
         ),
+        (
+            Mutant::IgnoreSuccessor,
+            links::whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so,
+        ),
+        (Mutant::FollowSetBack, wrong_mdms::an_mdm_that_was_set_back_is_not_followed),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();
     tested.dedup();

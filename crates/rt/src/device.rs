@@ -147,17 +147,20 @@ impl Device {
                 Err(RtError::LargeBlocks { path: path.to_owned(), bytes: aligns.offset })
             }
             Ok(()) => Ok(Device { direct: Some(aligns.memory), ..self }),
-            Err(Errno::INVAL) => {
-                forget_cache(&self.fd).map_err(failed(path))?;
-                let notice = Some(format!(
-                    "device {}: its file system has no direct I/O, so it goes through the page cache, \
-                     which costs memory and a copy; put it on ext4 or XFS",
-                    path.display()
-                ));
-                Ok(Device { notice, ..self })
-            }
+            Err(Errno::INVAL) => self.through_cache(path),
             Err(e) => Err(failed(path)(e)),
         }
+    }
+
+    /// Prepares a device whose file system has no direct I/O.
+    fn through_cache(self, path: &Path) -> Result<Device, RtError> {
+        forget_cache(&self.fd).map_err(failed(path))?;
+        let notice = Some(format!(
+            "device {}: its file system has no direct I/O, so it goes through the page cache, which \
+             costs memory and a copy; put it on ext4 or XFS",
+            path.display()
+        ));
+        Ok(Device { notice, ..self })
     }
 
     /// Returns the size in bytes at open; for a growing file, the present size.
@@ -333,8 +336,9 @@ mod tests {
             .unwrap();
         file.write_all(&[7; 1 << 20]).unwrap();
         assert_eq!(cached(&file), Ok(4096));
-        forget_cache(&file).unwrap();
-        assert_eq!(cached(&file), Ok(0));
+        let device = Device::of(file.into()).through_cache(&path).unwrap();
+        assert_eq!(cached(&device), Ok(0));
+        assert!(device.notice.is_some_and(|text| text.contains("no direct I/O")));
         std::fs::remove_file(path).unwrap();
     }
 }

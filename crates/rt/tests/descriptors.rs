@@ -7,6 +7,7 @@ mod common;
 
 use common::{Echo, backends, connect, exchange, frame, spawn};
 use rt::{Config, Listener, Shard};
+use rustix::net::{AddressFamily, SocketType, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use seam::{Note, Port, Strangers};
 use std::collections::BTreeSet;
@@ -43,14 +44,14 @@ fn without_descriptors_a_shard_waits_and_goes_on_when_some_are_free() {
         exchange(&mut peers[0], b"some are accepted");
         peers[29].write_all(&frame(b"accepted at last")).unwrap();
         peers[29].set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        let batches = running.batches();
+        let before_that = running.busy();
         let early = peers[29].read(&mut [0]).map_err(|e| e.kind());
         assert_eq!(early, Err(ErrorKind::WouldBlock), "not this one");
-        let batches = running.batches() - batches;
-        assert!(batches < 30, "{backend}: {batches} batches in 300 ms");
+        let busy = running.busy() - before_that;
+        assert!(busy < Duration::from_millis(30), "{backend}: {busy:?} in 300 ms");
         assert!(running.notes().contains(&Note::NoDescriptors), "{backend}: that is said");
         peers.drain(..20);
-        peers[9].set_read_timeout(None).unwrap();
+        peers[9].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let mut back = frame(b"nothing came yet");
         peers[9].read_exact(&mut back).unwrap();
         assert_eq!(back, frame(b"accepted at last"));
@@ -65,27 +66,36 @@ fn silent_connections_keep_nobody_out(most: u32, silent: usize, descriptors: Opt
         let listeners = vec![Listener { port: Port::Ours, at: "127.0.0.1:0".parse().unwrap() }];
         let shard = Shard::bind(Config { backend, ..Config::of(listeners, vec![]) }).unwrap();
         let at = shard.addrs(0)[0].clone();
-        let strangers = Strangers { most, body: 100, patience: Duration::from_millis(500) };
+        // Without descriptors, the oldest strangers have to go before their time is over.
+        let patience = Duration::from_millis(if descriptors.is_some() { 600_000 } else { 500 });
+        let strangers = Strangers { most, body: 100, patience };
         let node = || Echo { strangers: Some(strangers), ..Echo::default() };
         // Another process opens them, because their other ends would need descriptors here.
         let mut crowd = StrangerList::of(silent, &at.to_string());
         let mut member = connect(&at);
+        let late = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
         let before = descriptors.map(leave_room_for);
         let running = spawn(shard, node);
         exchange(&mut member, b"hello");
-        crowd.all_connected();
+        crowd.connect();
         let begin = Instant::now();
         exchange(&mut member, b"a member goes on");
         assert!(begin.elapsed() < Duration::from_secs(1), "{backend}: {:?}", begin.elapsed());
+        rustix::net::connect(&late, &at.tcp().unwrap()).unwrap();
+        let mut late = std::net::TcpStream::from(late);
+        late.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        exchange(&mut late, b"so does who comes now");
         if let Some(before) = before {
             assert!(running.notes().contains(&Note::NoDescriptors), "{backend}: that is said");
             setrlimit(Resource::Nofile, before).unwrap();
+        } else {
+            crowd.all_closed();
         }
-        let mut newcomer = connect(&at);
-        exchange(&mut newcomer, b"so does who comes now");
-        crowd.all_closed();
         exchange(&mut member, &[7; 100_000]);
         running.end();
+        if descriptors.is_some() {
+            crowd.all_closed();
+        }
     }
 }
 
@@ -97,6 +107,7 @@ impl StrangerList {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "the_crowd", "--ignored", "--nocapture"])
             .env("CROWD", format!("{many} {at}"))
+            .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
@@ -110,7 +121,9 @@ impl StrangerList {
         assert!(lines.any(|line| line.contains(what)), "{what}");
     }
 
-    fn all_connected(&mut self) {
+    /// Lets them dial, and waits until they have.
+    fn connect(&mut self) {
+        drop(self.0.stdin.take());
         self.says("all connected");
     }
 
@@ -128,6 +141,7 @@ fn the_crowd() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let (many, at) = crowd.split_once(' ').unwrap();
+    std::io::stdin().read_line(&mut String::new()).unwrap();
     let dial = |_| std::net::TcpStream::connect(at).unwrap();
     let all: Vec<_> = (0..many.parse().unwrap()).map(dial).collect();
     println!("all connected");
@@ -170,8 +184,8 @@ fn strangers_have_a_sixteenth_of_the_descriptors_and_sixteen_at_least() {
         let mut member = connect(&at);
         exchange(&mut member, b"hello");
         let mut crowd = StrangerList::of(60, &at.to_string());
-        let alone = open();
-        crowd.all_connected();
+        let alone = open() - 1; // without the crowd's input
+        crowd.connect();
         let mut last = connect(&at);
         exchange(&mut last, b"who comes now is served: all before were taken");
         let began = Instant::now();

@@ -203,6 +203,13 @@ impl Buf {
         }
     }
 
+    /// Returns the block that this view keeps in memory: an address that no other block has
+    /// meanwhile, and its bytes. `None` for a view of nothing.
+    pub fn block(&self) -> Option<(usize, usize)> {
+        // SAFETY: the block lives as long as this view.
+        self.block.map(|b| (b.as_ptr().addr(), unsafe { b.as_ref() }.capacity))
+    }
+
     /// Returns true if no other view shares the block.
     pub fn is_unique(&self) -> bool {
         // SAFETY: the block lives as long as this view.

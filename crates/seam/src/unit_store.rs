@@ -122,9 +122,9 @@ pub trait UnitStore {
         out: &mut Effects,
     ) -> Started;
     /// Changes a group's record. All of `changes` take effect atomically, in the order of calls.
-    /// They have less than 1 MiB of entries in total. [`UnitStore::finished`] returns `token`, if
-    /// there is one, when they are durable. Changes of blocks do not apply to jobs still in flight;
-    /// repeat their metadata if they must.
+    /// In total, their entries take less than 2 MB on a device, which the smallest log has room
+    /// for. [`UnitStore::finished`] returns `token`, if there is one, when they are durable.
+    /// Changes of blocks do not apply to jobs still in flight; repeat their metadata if they must.
     fn change(&mut self, token: Option<u64>, group: GroupId, changes: Vec<Change>);
     /// Reports that a device operation ended.
     fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>, out: &mut Effects);

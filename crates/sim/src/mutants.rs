@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 29] = [
+const PLANS: [(Mutant, &str, &str); 30] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -145,6 +145,11 @@ const PLANS: [(Mutant, &str, &str); 29] = [
         Mutant::ForgetBrokenPath,
         "path-that-stays-broken",
         include_str!("../plans/path-that-stays-broken.plan"),
+    ),
+    (
+        Mutant::LevelBlindly,
+        "share-of-a-cut-off-server",
+        include_str!("../plans/share-of-a-cut-off-server.plan"),
     ),
 ];
 

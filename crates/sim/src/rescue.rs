@@ -17,7 +17,7 @@ use crate::history::{Answer, Record};
 use crate::plan::{Death, IoKind, Who};
 use crate::stage::{NEXT, Stage};
 use crate::world::{ProcId, ProcState};
-use base::{DeviceId, GroupId, SECTOR, Time, UNIT, UnitKey, VolumeId};
+use base::{DeviceId, GroupId, PoolId, SECTOR, Time, UNIT, UnitKey, VolumeId};
 use mdm::State;
 use mdm::group::{Doubt, Group};
 use mdm::recovery::JUMP;
@@ -294,13 +294,18 @@ impl Stage {
         }
     }
 
-    /// Orders lost groups to be served again, as zeros.
+    /// Orders lost groups to be served again, as zeros. The losses of some pools stay: each device
+    /// there belonged to a lost group, and the operator has no server to add.
     pub(crate) fn accept_loss(&mut self) {
         let Some(mdm) = self.mdm().filter(|m| m.is_decided()) else { return };
         let state = mdm.state();
         let is_lost = |g: &GroupId| state.groups.get(g).is_some_and(|g| g.lost);
-        let there =
-            |v: &usize| self.volumes[*v].id.is_some_and(|id| state.volumes.contains_key(&id));
+        let lost = state.groups.values().filter(|g| g.lost);
+        let stuck: BTreeSet<PoolId> = lost.filter_map(|g| pool_without_others(state, g)).collect();
+        let there = |v: &usize| {
+            let volume = self.volumes[*v].id.and_then(|id| state.volumes.get(&id));
+            volume.is_some_and(|v| !stuck.contains(&v.pool))
+        };
         let there: Vec<usize> = (0..self.volumes.len().min(8)).filter(there).collect();
         let group = |unit: UnitKey| {
             let mut servers = (0..self.plan.sds).filter_map(|i| self.sds(i));
@@ -610,6 +615,14 @@ impl Stage {
         all.into_iter().for_each(|id| self.order(Order::Forget(id)));
         Ok(())
     }
+}
+
+/// Returns the pool of a group if each of its devices belongs to the group. Then none of them can
+/// begin anew with the group, however long the operator waits.
+fn pool_without_others(state: &State, group: &Group) -> Option<PoolId> {
+    let pool = state.pool_of(group)?;
+    let mut devices = state.devices.iter().filter(|(_, d)| d.pool == pool);
+    devices.all(|(id, _)| group.replicas.contains(id)).then_some(pool)
 }
 
 /// Returns the content of an MDM's state.

@@ -246,10 +246,17 @@ impl Scale {
         }
         self.until_known("the volumes' map")?;
         let nonce = self.world.draw(ProcId(2));
-        let (name, uris, limits) = ("sdc".into(), Vec::new(), Scale::limits());
-        let chap = None;
-        let dialect = wire::DIALECT;
-        let config = SdcConfig { name, mdm: vec![MDM], uris, chap, nonce, pid: 1, limits, dialect };
+        let config = SdcConfig {
+            name: "sdc".into(),
+            mdm: vec![MDM],
+            uris: Vec::new(),
+            chap: None,
+            format: Default::default(),
+            nonce,
+            pid: 1,
+            limits: Scale::limits(),
+            dialect: wire::DIALECT,
+        };
         self.world.boot(ProcId(2), Box::new(Sdc::new(config)));
         self.until("the client's map", Duration::from_secs(5), |s| s.maps[2] > MapVersion(0))?;
         self.ask_all(BlockKind::Write)?;

@@ -344,9 +344,17 @@ impl Stage {
                 let limits = Limits { link_queue: self.plan.client_queue(i), ..limits };
                 self.world.set_link_queue(id, limits.link_queue);
                 let name = format!("sdc{i}");
-                let (uris, chap) = (Vec::new(), None);
-                let config =
-                    SdcConfig { name, mdm: known, uris, chap, nonce, pid: 1, limits, dialect };
+                let config = SdcConfig {
+                    name,
+                    mdm: known,
+                    uris: Vec::new(),
+                    chap: None,
+                    format: Default::default(),
+                    nonce,
+                    pid: 1,
+                    limits,
+                    dialect,
+                };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {

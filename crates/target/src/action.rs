@@ -59,12 +59,9 @@ pub enum Action {
         /// The mode, in the words of the session's framer.
         mode: u32,
     },
-    /// End the session with this handle, and close its link: its client has logged in again. Not
-    /// used by NBD.
-    Reinstate {
-        /// The handle.
-        tsih: u16,
-    },
+    /// End the session that this client had before with the same id and volume, and close its link:
+    /// it has logged in again. Not used by NBD.
+    Reinstate,
     /// Call `cleared` of all other sessions of this volume. When nothing of the commands that they
     /// ended can take effect any more, call this session's `others_cleared`. Not used by NBD.
     Clear {

@@ -397,9 +397,12 @@ pub struct Heartbeat {
     /// deleted for a full copy (SDS).
     #[prost(uint32, repeated, tag = "34")]
     pub partial: Vec<u32>,
-    /// Volumes that NBD clients have attached (SDC).
+    /// Volumes that block clients have attached (SDC).
     #[prost(uint32, repeated, tag = "50")]
     pub attached: Vec<u32>,
+    /// iSCSI sessions that have a volume (SDC).
+    #[prost(uint32, tag = "51")]
+    pub iscsi_sessions: u32,
     /// Devices that refused the client's last hello (SDC).
     #[prost(uint32, repeated, tag = "70")]
     pub refused_by: Vec<u32>,

@@ -1,5 +1,5 @@
-//! A machine whose power can be cut: namespaces of processes, network and mounts, with a file system
-//! of its own in a file.
+//! A machine whose power can be cut: namespaces of processes, network and mounts, with a file
+//! system of its own in a file.
 //!
 //! A cut shuts the file system down without writing anything back (`FS_IOC_SHUTDOWN`, as the crash
 //! tests of ext4 and XFS do), and then kills all processes. Data that programs have written and not

@@ -7,6 +7,7 @@ mod crates;
 mod links;
 mod long;
 mod mutants;
+mod promises;
 mod rules;
 mod shape;
 mod source;
@@ -42,6 +43,7 @@ pub(crate) fn run() -> Result<bool> {
     findings.extend(links::check(&files));
     findings.extend(rules::check(&files));
     findings.extend(mutants::check(&files));
+    findings.extend(promises::check(&files));
     findings.extend(columns::check(&files));
     findings.extend(long::check(&files));
     findings.extend(shape::check(&files));

@@ -73,6 +73,7 @@ pub(crate) fn of(host: &Host, topology: &Topology, founding: bool) -> Result<Vec
             nbd: host.nbd_at(),
             iscsi: host.iscsi.into_iter().collect(),
             iscsi_secrets: None,
+            iscsi_sectors: Default::default(),
             backend: Default::default(),
             tcp_only: false,
             spin_us: None,

@@ -174,12 +174,14 @@ impl Loads {
         self.rooms.get(&device).is_some_and(|room| room.open && !room.knows(&state.groups[&id]))
     }
 
-    /// Returns true when neither device has too many copies under way. Small ones may exceed the
-    /// count, as each takes a round of the MDM.
+    /// Returns true when the source reaches the destination, and neither has too many copies under
+    /// way. Small ones may exceed the count, as each takes a round of the MDM.
     pub(super) fn may(&self, state: &State, id: GroupId, source: DeviceId, to: DeviceId) -> bool {
         let bytes = self.bytes(state, id);
-        let makes = self.rooms.get(&source).is_some_and(|r| self.are_few(r.makes, bytes));
-        makes && self.rooms.get(&to).is_some_and(|r| self.are_few(r.gets, bytes))
+        let reaches = |r: &Room| !r.parted.contains(&to) || mutant::on(Mutant::LevelBlindly);
+        let makes = |r: &Room| reaches(r) && self.are_few(r.makes, bytes);
+        self.rooms.get(&source).is_some_and(makes)
+            && self.rooms.get(&to).is_some_and(|r| self.are_few(r.gets, bytes))
     }
 
     fn are_few(&self, copies: Copies, bytes: u64) -> bool {
@@ -215,7 +217,7 @@ impl Loads {
         let other = group.replicas.iter().find(|d| **d != from)?;
         let Room { unit, pool, .. } = *self.rooms.get(other)?;
         let (bytes, units) = (self.bytes(state, id), state.units_of(id));
-        let source = self.rooms.get(&group.primary?)?;
+        let source = self.rooms.get(&source(state, group, from)?)?;
         if !self.are_few(source.makes, bytes) {
             return None;
         }
@@ -279,6 +281,12 @@ impl Loads {
         }
         all
     }
+}
+
+/// Returns the device that makes the copy when another one takes the place of `from`: the leader of
+/// the group while that move is under way.
+pub(super) fn source(state: &State, group: &Group, from: DeviceId) -> Option<DeviceId> {
+    group.leader_beside(Some(from), &|d| state.is_up(d))
 }
 
 /// Returns the devices that may take a pool's groups.

@@ -760,6 +760,22 @@ fn a_copy_that_its_leader_does_not_reach_is_made_elsewhere() {
 }
 
 #[test]
+fn nothing_is_levelled_over_a_broken_path() {
+    let mut rig = Rig::new(3);
+    rig.settle();
+    rig.add(4, 0);
+    // Whoever leads a group now: its other replica makes the copy when the leader is to leave.
+    rig.seen.parted.extend([1, 2].map(|d| (DeviceId(d), DeviceId(4))));
+    rig.beats();
+    let moving = rig.moving();
+    assert!(!moving.is_empty() && moving.iter().all(|m| m.1 == DeviceId(3)), "{moving:?}");
+    assert!((0..9).all(|_| rig.beats() == 0), "no move ends before it is done");
+    rig.settle();
+    rig.seen.parted.clear();
+    assert!((0..20).any(|_| rig.beats() > 0), "the path is in order again");
+}
+
+#[test]
 fn who_has_not_pulled_the_map_in_this_life_gets_no_copy() {
     let mut rig = Rig::new(3);
     rig.settle();

@@ -1,11 +1,11 @@
 //! Accepted losses: how many are remembered, and how many groups one order takes.
 
 use crate::common::*;
-use base::{DeviceId, VolumeId};
+use base::{DeviceId, GroupId, VolumeId};
 use mdm::command::{CreateVolume, NewGroup};
 use mdm::observed::Observed;
 use mdm::recovery::DeviceReports;
-use mdm::{Command, Outcome, State};
+use mdm::{Command, Outcome, Refused, State};
 use wire::control::AcceptLoss;
 use wire::control::DeviceKind::Ram;
 
@@ -84,4 +84,42 @@ fn one_order_accepts_the_loss_of_8192_groups_and_the_next_one_of_the_rest() {
     }
     state.check().unwrap();
     assert!(state.groups.values().all(|g| !g.lost));
+}
+
+/// A device that belongs to a group does not delete what it has of it. So a lost group needs
+/// another one, however many of its own devices are there, and that one may come at any time.
+#[test]
+fn a_loss_is_accepted_as_soon_as_the_pool_has_a_device_outside_of_the_group() {
+    let accept = |state: &State| {
+        let order = AcceptLoss { volumes: vec!["v".into()], ..AcceptLoss::default() };
+        state.accept_loss_command(&order, &all_know(state), &DeviceReports::new())
+    };
+    for moves in [false, true] {
+        let mut state = pair(Ram);
+        let mut own = vec![1, 2];
+        if moves {
+            // dev3 is about to take the place of dev2: until then all three belong to each group.
+            own.push(3);
+            apply(&mut state, &up(3, 3, 13, Ram));
+            apply(&mut state, &down(2, 2, false));
+            for group in [1, 2] {
+                let epoch = state.groups[&GroupId(group)].epoch.0;
+                let step = reshape(group, epoch, &[1, 3, 2], 2);
+                assert_eq!(apply(&mut state, &step), Outcome::Changed);
+            }
+        }
+        for device in &own {
+            apply(&mut state, &down(*device, u64::from(*device), true));
+        }
+        assert!(state.groups.values().all(|g| g.lost), "{:?}", state.groups);
+        for device in &own {
+            apply(&mut state, &up(*device, 10, 20 + u64::from(*device), Ram));
+            assert_eq!(accept(&state), Err(Refused::NobodyEmpty));
+        }
+        let other = own.len() as u32 + 1;
+        apply(&mut state, &up(other, 4, 24, Ram));
+        let command = accept(&state).unwrap();
+        assert_eq!(apply(&mut state, &command), Outcome::Changed);
+        assert!(state.groups.values().all(|g| !g.lost && g.primary == Some(DeviceId(other))));
+    }
 }

@@ -188,7 +188,7 @@ impl<T: Copy> Client<T> {
             turn.out.push(request.answer_early(Ok(Buf::EMPTY)));
         }
         self.retried += u32::from(!first);
-        let new = (first && writes).then_some(key);
+        let new = (first && (writes || mutant::on(Mutant::ReadsHoldFloor))).then_some(key);
         let floor = self.numbers.floor(group, seq, new, &self.ops);
         let client = ClientWrite { sdc, incarnation, seq, floor };
         let map = turn.map.version();

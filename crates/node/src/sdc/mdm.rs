@@ -12,7 +12,7 @@ use crate::link::{Answer, MdmFinder, Welcomed, hello, send_control};
 use crate::mapview::{OF_BEFORE, knows_less, read_page};
 use crate::refusals::{MUTE, Reason, Writer};
 use base::time::Duration;
-use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, SdcId, Time};
+use base::{ClusterId, Incarnation, Limits, LinkId, MapVersion, Mutant, SdcId, Time, mutant};
 use core::net::SocketAddr;
 use prost::Message;
 use seam::{Buf, Effects, Note};
@@ -111,11 +111,19 @@ impl Sdc {
         {
             let ops = self.served;
             let connections = self.targets.nbd_connections() as u32;
+            let iscsi_sessions = self.targets.iscsi_connections() as u32;
             let held = self.client.held();
             let attached = self.targets.attached();
             let refused_by = refusing(&self.servers);
-            let heartbeat =
-                Heartbeat { ops, connections, held, attached, refused_by, ..Heartbeat::default() };
+            let heartbeat = Heartbeat {
+                ops,
+                connections,
+                iscsi_sessions,
+                held,
+                attached,
+                refused_by,
+                ..Heartbeat::default()
+            };
             send_control(link, &heartbeat, out);
             self.mdm.heartbeat_at = now + self.config.limits.heartbeat_every;
         }
@@ -191,7 +199,8 @@ impl Sdc {
             Answer::Refusal(refusal) => {
                 // Only a refusal by an MDM ends this client: MDMs assign the incarnations, while
                 // servers may have believed a stranger.
-                if refusal.code() == RefusalCode::Superseded {
+                let superseded = refusal.code() == RefusalCode::Superseded;
+                if superseded && !mutant::on(Mutant::IgnoreSuccessor) {
                     self.client(now, out, |client, turn| client.superseded(turn));
                 }
                 if let Ok(leader) = refusal.leader.parse() {

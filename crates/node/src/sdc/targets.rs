@@ -5,6 +5,7 @@
 //! or write something else, and an old write must not come after that (rule R16). A primary that
 //! has a request already may execute it or not. Its answer is ignored.
 
+mod former;
 mod iscsi;
 mod nbd;
 
@@ -53,15 +54,14 @@ struct Waiting {
     within: Duration,
 }
 
-/// Takes the requests of connections that `wanted` accepts out of a queue, from place `from` on.
-/// The others keep their order.
+/// Takes the requests that `wanted` accepts out of a queue, from place `from` on. The others keep
+/// their order.
 fn take_from(
     queue: &mut VecDeque<Waiting>,
     from: usize,
-    wanted: impl Fn(LinkId) -> bool,
+    wanted: impl Fn(&Waiting) -> bool,
 ) -> Vec<Waiting> {
-    let (taken, others): (Vec<_>, Vec<_>) =
-        queue.drain(from..).partition(|waiting| wanted(waiting.link));
+    let (taken, others): (Vec<_>, Vec<_>) = queue.drain(from..).partition(wanted);
     queue.extend(others);
     taken
 }
@@ -133,14 +133,14 @@ impl Sessions {
     }
 
     fn remove(&mut self, link: LinkId) {
-        let gone = self.sessions.remove(&link);
-        let in_flight = match &gone {
+        let mut gone = self.sessions.remove(&link);
+        let in_flight = match &mut gone {
             Some(Session::Nbd(nbd)) => {
                 self.nbd.left(&nbd.session);
                 nbd.session.in_flight()
             }
             Some(Session::Iscsi(iscsi)) => {
-                self.iscsi.remove(link, &iscsi.session);
+                self.iscsi.remove(link, &mut iscsi.session);
                 iscsi.session.in_flight()
             }
             None => 0,
@@ -340,7 +340,11 @@ impl Sdc {
     /// is given again before this client hears of it.
     fn targets_admit(&mut self, now: Time, out: &mut Effects) {
         if self.targets.review && !mutant::on(Mutant::KeepPermission) {
-            self.targets_refuse(now, out);
+            let over = self.targets.over(&self.map, |old, new| old.generation != new.generation);
+            if !over.is_empty() {
+                let over = |waiting: &Waiting| over.contains(&waiting.link);
+                self.targets_end(now, over, BlockError::NoSuchVolume, out);
+            }
         }
         for writes in [false, true] {
             while self.client.admits(writes)
@@ -358,12 +362,33 @@ impl Sdc {
     /// Answers requests that have waited for a place longer than they may.
     pub(super) fn targets_late(&mut self, now: Time, out: &mut Effects) {
         let late = |w: &Waiting| !w.within.is_zero() && now.since(w.since) >= w.within;
-        for kind in 0..self.targets.crowded.len() {
-            while let Some(at) = self.targets.crowded[kind].iter().position(late) {
-                let Some(Waiting { link, tag, .. }) = self.targets.crowded[kind].remove(at) else {
-                    return;
-                };
-                self.target_done(now, link, tag, Err(BlockError::TimedOut), out);
+        if self.targets.crowded.iter().flatten().any(late) {
+            self.targets_end(now, late, BlockError::TimedOut, out);
+        }
+    }
+
+    /// Answers requests that wait for a place with this error. The sessions may make more requests
+    /// because of that, which are answered as well if `over` accepts them.
+    fn targets_end(
+        &mut self,
+        now: Time,
+        over: impl Fn(&Waiting) -> bool,
+        error: BlockError,
+        out: &mut Effects,
+    ) {
+        // Sessions put new requests at the end. So each request is looked at once.
+        let mut kept = [0; 2];
+        loop {
+            let mut ended = Vec::new();
+            for (queue, kept) in self.targets.crowded.iter_mut().zip(&mut kept) {
+                ended.extend(take_from(queue, *kept, &over));
+                *kept = queue.len();
+            }
+            if ended.is_empty() {
+                return;
+            }
+            for Waiting { link, tag, .. } in ended {
+                self.target_done(now, link, tag, Err(error), out);
             }
         }
     }
@@ -376,15 +401,18 @@ impl Sdc {
         result: Result<Buf, BlockError>,
         out: &mut Effects,
     ) {
-        self.target_session(now, link, out, |session, _, out, actions| match session {
+        self.target_session(now, link, out, |session, view, out, actions| match session {
             Session::Nbd(nbd) => nbd.session.done(tag, result, out.pool(), actions),
-            Session::Iscsi(iscsi) => iscsi.session.done(tag, result, out.pool(), actions),
+            Session::Iscsi(iscsi) => iscsi.done(tag, result, view.map, (out.pool(), actions)),
         });
     }
 
     /// Continues the negotiations that wait for a fresh map: this one is as fresh as possible.
     pub(super) fn targets_refreshed(&mut self, now: Time, out: &mut Effects) {
         self.targets.refresh_by = None;
+        if !self.targets.refreshing.is_empty() {
+            self.targets.iscsi_measure(&self.client);
+        }
         for link in core::mem::take(&mut self.targets.refreshing) {
             self.target_session(now, link, out, |session, view, out, actions| match session {
                 Session::Nbd(nbd) => nbd.session.refreshed(view.map, out.pool(), actions),
@@ -406,39 +434,19 @@ impl Sdc {
         self.mdm.heartbeat_soon(now);
     }
 
-    /// Refuses requests that wait for a place, if the permission of their connection has ended. The
-    /// sessions may make more requests because of that, which are refused as well.
-    fn targets_refuse(&mut self, now: Time, out: &mut Effects) {
-        let over = self.targets.over(&self.map, |old, new| old.generation != new.generation);
-        if over.is_empty() {
-            return;
-        }
-        // Sessions put new requests at the end. So each request is looked at once.
-        let mut kept = [0; 2];
-        loop {
-            let mut refused = Vec::new();
-            for (queue, kept) in self.targets.crowded.iter_mut().zip(&mut kept) {
-                refused.extend(take_from(queue, *kept, |link| over.contains(&link)));
-                *kept = queue.len();
-            }
-            if refused.is_empty() {
-                return;
-            }
-            for Waiting { link, tag, .. } in refused {
-                self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
-            }
-        }
-    }
-
     /// Closes the connections whose client may no longer use the volume, or has another permission
     /// now. When the client connects again, it learns what it may do. Requests that have to be
-    /// refused were answered before.
+    /// refused were answered before. Over iSCSI, a host is told instead, if it can be.
     pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
         for link in self.targets.over(&self.map, |old, new| old != new) {
+            if self.targets.iscsi_regrant(link, &self.map) {
+                self.mdm.heartbeat_soon(now);
+                continue;
+            }
             let why = "its volume is mapped otherwise from now on";
             self.target_close(now, link, Some(why), out);
         }
-        self.targets.iscsi_review(&self.map, &self.config.limits);
+        self.targets.iscsi_review(&self.map, (&self.config.limits, self.config.format));
     }
 
     /// Calls a session, if it still exists, and carries out its actions.
@@ -456,17 +464,17 @@ impl Sdc {
         let view = iscsi::View {
             map: &self.map,
             chap: self.config.chap.as_ref(),
+            format: self.config.format,
             limits: &self.config.limits,
             ready,
             hosts: &targets.iscsi,
             link,
             at: session.at(),
         };
-        let (flying, bytes) = (targets.nbd.begin(session), iscsi::Hosts::begin(session));
+        let flying = targets.nbd.begin(session);
         call(session, &view, out, &mut actions);
         let patience = session.patience(&self.config.limits);
         targets.nbd.end(session, flying);
-        targets.iscsi.end(session, bytes);
         let attached = match session {
             Session::Nbd(nbd) => nbd.take_attached(),
             Session::Iscsi(iscsi) => iscsi.take_nexus().and_then(|nexus| {
@@ -476,6 +484,7 @@ impl Sdc {
             }),
         };
         if let Some(volume) = attached {
+            targets.iscsi_succeed(link);
             self.target_attached(now, link, volume, out);
         }
         self.target_execute(now, (link, patience), actions, out);
@@ -507,7 +516,7 @@ impl Sdc {
                 Action::Close { why } => self.target_close(now, link, why, out),
                 Action::Reframe { mode } => out.push(Effect::Reframe { link, mode }),
                 Action::Withdraw { tag } => self.iscsi_withdraw(now, link, tag, out),
-                Action::Reinstate { .. } => self.iscsi_reinstate(now, link, out),
+                Action::Reinstate => self.iscsi_reinstate(now, link, out),
                 Action::Clear { what } => self.targets.iscsi_clear(link, what),
                 // None is asked while units say that they have no reservations.
                 Action::Ask { tag, .. } => {
@@ -558,9 +567,9 @@ mod tests {
         let mut queue: VecDeque<Waiting> =
             [(1, 1), (2, 2), (1, 3), (2, 4), (3, 5)].map(waiting).into();
         let looked_at = Cell::new(0);
-        let second = |link| {
+        let second = |waiting: &Waiting| {
             looked_at.set(looked_at.get() + 1);
-            link == LinkId(2)
+            waiting.link == LinkId(2)
         };
         let tags = |list: &[Waiting]| list.iter().map(|waiting| waiting.tag).collect::<Vec<_>>();
         assert_eq!(tags(&take_from(&mut queue, 2, second)), [4]);

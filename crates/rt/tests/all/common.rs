@@ -6,12 +6,16 @@ use seam::{
     Framing, Head, Node, Note, Port, RequestId, Strangers, UnsentLimits,
 };
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Says that a test leaves something out, because this machine lacks or forbids something. Panics
 /// if the environment has `GABION_ALL=1`. `cargo xtask test` lists it at its end: the line bypasses
@@ -57,7 +61,6 @@ impl Framer for Lengths {
 pub(crate) struct Echo {
     pub frames: u64,
     pub panic_at: Option<u64>,
-    pub batches: Arc<AtomicU64>,
     /// Bytes of the shard's buffers in use.
     pub memory: Arc<AtomicU64>,
     pub requests: BTreeMap<u64, RequestId>,
@@ -124,7 +127,6 @@ impl Node for Echo {
 
     fn flush(&mut self, _: base::Time, out: &mut Effects) {
         self.memory.store(out.pool().used() as u64, Ordering::Relaxed);
-        self.batches.fetch_add(1, Ordering::Relaxed);
     }
 
     fn wake_at(&self) -> Option<base::Time> {
@@ -135,7 +137,8 @@ impl Node for Echo {
 /// A shard on a thread.
 pub(crate) struct Running {
     stop: Stop,
-    batches: Arc<AtomicU64>,
+    /// What the kernel tells about its thread.
+    stat: File,
     notes: Arc<Mutex<Vec<Note>>>,
     memory: Arc<AtomicU64>,
     thread: JoinHandle<Result<(), RtError>>,
@@ -143,18 +146,30 @@ pub(crate) struct Running {
 
 pub(crate) fn spawn(shard: Shard, make: impl FnOnce() -> Echo) -> Running {
     let mut node = make();
-    let (stop, batches, memory) = (Stop::new(), node.batches.clone(), node.memory.clone());
+    let (stop, memory) = (Stop::new(), node.memory.clone());
     let for_thread = stop.clone();
     let notes: Arc<Mutex<Vec<Note>>> = Arc::default();
     let told = notes.clone();
     let on_note = move |_, _, note| told.lock().unwrap().push(note);
-    let thread = std::thread::spawn(move || shard.run(vec![&mut node], &for_thread, on_note));
-    Running { stop, batches, memory, notes, thread }
+    let (tell, told) = channel();
+    let thread = std::thread::spawn(move || {
+        tell.send(File::open("/proc/thread-self/stat").unwrap()).unwrap();
+        shard.run(vec![&mut node], &for_thread, on_note)
+    });
+    let stat = told.recv().unwrap();
+    Running { stop, stat, memory, notes, thread }
 }
 
 impl Running {
-    pub(crate) fn batches(&self) -> u64 {
-        self.batches.load(Ordering::Relaxed)
+    /// Returns how long the thread has used a processor so far, to 10 ms.
+    pub(crate) fn busy(&self) -> Duration {
+        let mut stat = [0; 1024];
+        let len = self.stat.read_at(&mut stat, 0).unwrap();
+        let stat = std::str::from_utf8(&stat[..len]).unwrap();
+        // After the name in brackets: user and system time, in ticks of 10 ms.
+        let (_, words) = stat.rsplit_once(')').unwrap();
+        let ticks = words.split_whitespace().skip(11).take(2).map(|n| n.parse::<u64>().unwrap());
+        Duration::from_millis(10 * ticks.sum::<u64>())
     }
 
     /// Returns the notes so far.

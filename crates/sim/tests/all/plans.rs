@@ -25,6 +25,15 @@ fn a_link_whose_queue_is_full_is_given_up_and_its_client_served() {
     assert!(outcome.marks.get("Stuck").is_some_and(|n| *n >= 2), "{:?}", outcome.marks);
 }
 
+/// Beside a loss that can't be accepted, the operator accepts the one that can.
+#[test]
+fn a_loss_is_accepted_where_that_is_possible() {
+    let text = include_str!("../../plans/loss-in-a-pool-of-two.plan");
+    let outcome = run(&text.parse::<Plan>().unwrap(), Sink::Off);
+    assert!(outcome.failure.is_none(), "{}", outcome.failure.unwrap());
+    assert_eq!(outcome.marks.get("sim: a loss was accepted"), Some(&1), "{:?}", outcome.marks);
+}
+
 #[test]
 fn a_few_seeds_pass() {
     for seed in 0..20 {

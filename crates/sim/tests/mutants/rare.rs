@@ -38,6 +38,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::AnyCluster,
         Mutant::TakeCopy,
         Mutant::ForgetBrokenPath,
+        Mutant::LevelBlindly,
     ];
     for mutant in all {
         let caught = hunt(mutant, 0, 0, 1).caught;

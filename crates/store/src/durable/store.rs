@@ -321,25 +321,26 @@ impl UnitStore for Durable {
                 self.page_read((page, wanted, tries), result, out);
             }
             (Op::Flush, Some(_)) if mutant::on(Mutant::BelieveFlush) => self.flushed(),
-            (_, Some(error)) => self.fail(error),
-            (Op::Data { job }, None) => self.arrived(job, None, out),
-            (Op::Log, None) => self.log_written(out),
+            (Op::Flush, Some(error)) => self.fail(error),
+            (_, Some(error)) if !mutant::on(Mutant::BelieveWrite) => self.fail(error),
+            (Op::Data { job }, _) => self.arrived(job, None, out),
+            (Op::Log, _) => self.log_written(out),
             (Op::Flush, None) => self.flushed(),
-            (Op::Home(pin, blocks), None) => {
+            (Op::Home(pin, blocks), _) => {
                 self.destage.wrote();
                 self.slots.wrote(pin, &blocks);
                 self.await_flush(Waiter::Home(blocks));
             }
-            (Op::SaveMap { page, sum }, None) => {
+            (Op::SaveMap { page, sum }, _) => {
                 self.pages.saved(page, sum);
                 self.checkpoints.wrote();
             }
-            (Op::SaveSums { page, sum, sums }, None) => {
+            (Op::SaveSums { page, sum, sums }, _) => {
                 self.pages.sums.saved(page, sums);
                 self.pages.saved(self.content.layout.map_pages() + page, sum);
                 self.checkpoints.wrote();
             }
-            (Op::CheckpointHead, None) => {
+            (Op::CheckpointHead, _) => {
                 if self.checkpoints.wrote() {
                     self.await_flush(Waiter::Checkpoint);
                 }

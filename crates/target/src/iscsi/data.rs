@@ -3,6 +3,8 @@
 //! Invariants:
 //! - Data comes in order, within what was agreed or asked for, and a sequence ends where it has to
 //!   (RFC 7143 11.7). Anything else ends the connection, except data of commands that ended early.
+//!   A wrong number fails its command: the rest of the sequence is dropped, and the answer
+//!   comes at its end, when nothing of the command is under way.
 //! - Whole sectors of a write go to the volume as they come, without a copy. Only a sector that is
 //!   split between two PDUs is put together, and what a command gathers, in 8 KiB at most.
 //! - What was asked for and is not done is at most `Limits::iscsi_solicited`. What is read at once
@@ -17,7 +19,7 @@ use super::wire::Turn;
 use crate::Action;
 use crate::scsi::Answer;
 use base::{Limits, SECTOR};
-use seam::{BlockKind, BlockRequest, Buf};
+use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
 /// What a session may ask for.
 #[derive(Clone, Copy, Debug)]
@@ -95,20 +97,27 @@ impl Full {
             _ => return turn.close(Some("sent data of a command that does not exist")),
         };
         let Some(task) = self.tasks.get(handle) else { return };
+        if out.data_sn != task.data_sn && !task.lost {
+            task.lose();
+        }
         let to = u64::from(out.offset) + data.len() as u64;
-        if out.data_sn != task.data_sn || out.offset != task.came || to > u64::from(end) {
+        if to > u64::from(end) || (out.offset != task.came && !task.lost) {
             return turn.close(Some("sent data in another order than it was asked for"));
         }
         // A burst ends exactly where it was asked to end.
-        if !unasked && common.last != (to == u64::from(end)) {
+        if !unasked && !task.lost && common.last != (to == u64::from(end)) {
             return turn.close(Some("ended a sequence of data in another place than agreed"));
         }
         task.data_sn = task.data_sn.wrapping_add(1);
+        if task.aborted || task.lost {
+            task.came = task.came.max(to as u32);
+        }
         if task.aborted {
-            task.came += data.len() as u32;
             return;
         }
-        self.arrive(handle, data, turn);
+        if !task.lost {
+            self.arrive(handle, data, turn);
+        }
         if common.last {
             if unasked {
                 self.end_unsolicited(handle);
@@ -192,12 +201,19 @@ impl Full {
         let len = data.len() as u32;
         let tag = tag(handle, offset, len);
         let (transfer, kind) = match &task.work {
-            Work::Write(transfer) => (transfer, BlockKind::Write),
-            Work::Verify(transfer) => (transfer, BlockKind::Read),
+            Work::Write(transfer) => (*transfer, BlockKind::Write),
+            Work::Verify(transfer) => (*transfer, BlockKind::Read),
             _ => return,
         };
+        if !self.places.has_room() {
+            return task.fail(offset, transfer.failed(BlockError::Busy.into(), offset));
+        }
+        if task.failed.is_some() {
+            return;
+        }
         let at = transfer.at + u64::from(offset);
-        task.pieces += 1;
+        (task.pieces, task.asked) = (task.pieces + 1, task.asked + 1);
+        self.places.take();
         let body = if kind == BlockKind::Write {
             data
         } else {

@@ -49,11 +49,12 @@ impl Full {
             sends: announced(command.writes),
         };
         let Some(device) = &mut self.device else { return };
-        let step = if self.leaving {
+        let step = if self.leaving && !device.is_removed() {
             Step::Answer(Answer::bare(Status::Busy))
         } else {
             device.start(&scsi, turn.pool)
         };
+        let step = self.room_for(step);
         let work = Work::Answer(Answer::good());
         let mut task = Task::new(common.itt, common.lun, common.cmd_sn, common.immediate, work);
         (task.flow, task.since) = (Flow::Unsolicited(unsolicited), self.now);
@@ -67,6 +68,18 @@ impl Full {
             self.end_unsolicited(handle);
         }
         self.advance(handle, turn);
+    }
+
+    /// Returns the step, or "task set full" if the session has too many requests under way.
+    fn room_for(&self, step: Step) -> Step {
+        let room = match step {
+            Step::Write(_) => self.places.admits_write(),
+            Step::Answer(_) | Step::Reserve(_) | Step::Report(_) => true,
+            Step::Read(_) | Step::Verify(_) | Step::Gather(_) | Step::Run(_) => {
+                self.places.has_room()
+            }
+        };
+        if room { step } else { Step::Answer(Answer::bare(Status::TaskSetFull)) }
     }
 
     /// Does what the step says. [`Full::advance`] follows.
@@ -164,6 +177,10 @@ impl Full {
         let Some(device) = &self.device else { return };
         let Request { kind, at, len, body } = request;
         let request = BlockRequest { volume: device.unit().volume, kind, at, len, body };
+        if let Some(task) = self.tasks.get(handle) {
+            task.asked += 1;
+            self.places.take();
+        }
         turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
     }
 
@@ -187,7 +204,8 @@ impl Full {
                 len: transfer.len,
                 body: Buf::EMPTY,
             };
-            task.owed = transfer.len;
+            (task.owed, task.asked) = (transfer.len, 1);
+            self.places.take();
             self.reading.pop_front();
             turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
         }
@@ -200,6 +218,9 @@ impl Full {
         if task.pieces == 0 {
             return; // not a request of this command
         }
+        let asked = task.asked.min(1);
+        task.asked -= asked;
+        self.places.give_back(asked);
         let gone = matches!(result, Err(BlockError::NoSuchVolume));
         match &mut task.work {
             Work::Read(transfer) => {
@@ -214,7 +235,7 @@ impl Full {
                 self.advance(handle, turn);
             }
             Work::Run(plan) => {
-                if task.aborted {
+                if task.aborted || task.failed.is_some() {
                     task.pieces = 0;
                 } else if let Some(answer) = plan.done(result.map_err(Failure::from), turn.pool) {
                     task.pieces = 0;
@@ -229,7 +250,15 @@ impl Full {
         }
         self.settle(turn);
         if gone {
-            self.leave(turn);
+            self.volume_gone(turn);
+        }
+    }
+
+    /// Records that the request with this tag waits for space.
+    pub(crate) fn waits(&mut self, tag: u64) {
+        if let Some(task) = self.tasks.get(tag as u32).filter(|task| task.asked > 0 && !task.full) {
+            task.full = true;
+            self.places.waits();
         }
     }
 
@@ -285,23 +314,18 @@ impl Full {
         self.ask_more(turn);
     }
 
-    /// Answers a command that has waited for its turn as long as a command may: its host repeats
-    /// it, and would end the session otherwise.
-    pub(crate) fn give_up(&mut self, handle: u32, turn: &mut Turn<'_>) {
+    /// Answers a command that waits for its turn: it has waited as long as a command may, and its
+    /// host repeats it, and would end the session otherwise; or the volume is gone.
+    pub(crate) fn give_up(&mut self, handle: u32, why: BlockError, turn: &mut Turn<'_>) {
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);
         let Some(task) = self.tasks.get(handle) else { return };
-        let failure = Failure::Block(BlockError::TimedOut);
-        let answer = match &task.work {
-            Work::Read(transfer) => {
-                (task.work, task.pieces) = (Work::Answer(transfer.unread(failure)), 0);
-                return self.advance(handle, turn);
-            }
-            Work::Write(transfer) | Work::Verify(transfer) => transfer.failed(failure, task.came),
-            _ => failure.answer(true, 0),
-        };
-        task.flow = Flow::Idle;
-        task.fail(task.came, answer);
+        if let Work::Read(transfer) = &task.work {
+            (task.work, task.pieces) = (Work::Answer(transfer.unread(why.into())), 0);
+        } else {
+            task.flow = Flow::Idle;
+            task.end(why.into());
+        }
         self.advance(handle, turn);
     }
 
@@ -332,6 +356,10 @@ impl Full {
         let task = self.tasks.remove(handle)?;
         if !task.immediate {
             turn.wire.ended();
+        }
+        self.places.give_back(task.asked);
+        if task.full {
+            self.places.ended();
         }
         match task.work {
             Work::Read(_) => self.credit.read_done(task.owed),

@@ -16,11 +16,12 @@ use super::keys::Params;
 use super::login::Entry;
 use super::manage::Managed;
 use super::pdu::{Body, Common, Pdu};
+use super::places::Places;
 use super::proto::*;
 use super::reply::Reply;
 use super::strays::Strays;
 use super::targets::{Nexus, Targets};
-use super::tasks::Tasks;
+use super::tasks::{Flow, Tasks, Work};
 use super::text::{Incoming, Outgoing, pairs};
 use super::wire::{Order, Turn};
 use crate::Action;
@@ -29,14 +30,14 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
 use base::time::Duration;
 use base::{Limits, Time};
-use seam::Buf;
+use seam::{BlockError, Buf};
 
 /// Commands and requests of task management that may be open beside the command window.
 pub(crate) const BESIDE_WINDOW: usize = 8;
 /// Silence after which the initiator is asked for a sign of life, and has to give it.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Time that an initiator has to log out after it was asked.
-pub(crate) const LEAVE: Duration = Duration::from_secs(5);
+/// Time that an initiator has to log out after it was asked. A process that stops waits longer.
+pub(crate) const LEAVE: Duration = Duration::from_secs(2);
 /// The tag of a text that goes on, and of a question for a sign of life.
 const OUR_TAG: u32 = 1;
 /// Most bytes of the answer to one text.
@@ -55,6 +56,8 @@ pub(crate) struct Full {
     pub(crate) tasks: Tasks,
     /// What the session may ask the initiator and the volume for.
     pub(crate) credit: Credit,
+    /// What the commands have under way at the volume.
+    pub(crate) places: Places,
     /// Commands that wait to ask the initiator for data.
     pub(crate) asking: VecDeque<u32>,
     /// Reads that wait to be executed.
@@ -94,16 +97,14 @@ impl Full {
     /// Creates the state after a login.
     pub(crate) fn new(entry: Entry, limits: &Limits) -> Full {
         let most = limits.login_text as usize;
-        let first = match entry.reinstates {
-            Some(_) => Attention::NexusLoss,
-            None => Attention::NewNexus,
-        };
+        let first = if entry.reinstates { Attention::NexusLoss } else { Attention::NewNexus };
         Full {
             nexus: entry.nexus,
             device: entry.target.map(|target| Device::new(target.unit, first)),
             params: entry.params,
             tasks: Tasks::new(),
             credit: Credit::new(limits),
+            places: Places::new(limits),
             asking: VecDeque::new(),
             reading: VecDeque::new(),
             comparing: BTreeMap::new(),
@@ -296,6 +297,25 @@ impl Full {
         }
     }
 
+    /// Visits the data that the session holds for commands. Returns the bytes that may come
+    /// besides: those that are being read, and those that the initiator sends or was asked for.
+    pub(crate) fn memory(&self, visit: &mut dyn FnMut(&Buf)) -> u64 {
+        self.comparing.values().for_each(&mut *visit);
+        let (_, mut bytes) = self.credit.used();
+        for task in self.tasks.all() {
+            visit(&task.odd);
+            match &task.work {
+                Work::Gather(_, data) => visit(data),
+                Work::Run(plan) => plan.held().into_iter().for_each(&mut *visit),
+                _ => {}
+            }
+            if let Flow::Unsolicited(end) | Flow::Burst(end) = task.flow {
+                bytes += u64::from(end.saturating_sub(task.came));
+            }
+        }
+        bytes
+    }
+
     // Time
 
     /// Ends commands that have waited too long. Asks a silent initiator for a sign of life, and
@@ -303,7 +323,7 @@ impl Full {
     pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
         self.now = Some(now);
         for handle in self.tasks.late(now, self.patience) {
-            self.give_up(handle, turn);
+            self.give_up(handle, BlockError::TimedOut, turn);
         }
         if core::mem::take(&mut self.heard) {
             (self.since, self.pinged) = (Some(now), false);

@@ -98,8 +98,8 @@ pub(crate) struct Entry {
     pub(crate) nexus: Nexus,
     /// The target; `None` in a discovery session.
     pub(crate) target: Option<Target>,
-    /// A session that ends by this login.
-    pub(crate) reinstates: Option<u16>,
+    /// A session of the same host and id ends by this login.
+    pub(crate) reinstates: bool,
     /// What was negotiated.
     pub(crate) params: super::keys::Params,
 }
@@ -289,6 +289,7 @@ impl Login {
         const FAILURE: u16 = status::AUTHENTICATION_FAILURE;
         let names = self.names.as_ref().expect("the names come first");
         let credentials = targets.credentials(&names.initiator, names.target.as_deref());
+        let credentials = credentials.map_err(|_| FAILURE)?;
         if let Some((_, methods)) = pairs.iter().find(|pair| pair.0 == "AuthMethod") {
             if !matches!(self.security, Security::Open) {
                 return Err(status::INITIATOR_ERROR);
@@ -323,7 +324,7 @@ impl Login {
         let names = self.names.as_ref().expect("the names come first");
         if !matches!(self.security, Security::Done) {
             // The initiator has skipped the security stage.
-            if targets.credentials(&names.initiator, names.target.as_deref()).is_some() {
+            if targets.credentials(&names.initiator, names.target.as_deref()) != Ok(None) {
                 return Err(status::AUTHENTICATION_FAILURE);
             }
             self.security = Security::Done;
@@ -393,20 +394,19 @@ impl Login {
             None => None,
         };
         let volume = target.as_ref().map(|target| target.unit.volume);
-        let (isid, mut tsih, mut reinstates) = (self.isid, self.opening.tsih, None);
-        let (mut known, mut same_cid) = (false, false);
+        let (isid, mut tsih) = (self.isid, self.opening.tsih);
+        let (mut reinstates, mut same_cid) = (false, false);
         targets.sessions(&mut |other| {
             let same = other.initiator == initiator && other.isid == isid;
             if !same || other.volume != volume || volume.is_none() {
                 return;
             }
             if self.tsih == 0 || other.tsih == self.tsih {
-                reinstates = Some(other.tsih);
-                (known, same_cid) = (true, other.cid == cid);
+                (reinstates, same_cid) = (true, other.cid == cid);
             }
         });
         if self.tsih != 0 {
-            if !known {
+            if !reinstates {
                 return Err((status::NO_SUCH_SESSION, None));
             }
             if !same_cid {
@@ -418,7 +418,7 @@ impl Login {
             Some(Closed::NotReady | Closed::Stopping) => {
                 return Err((status::SERVICE_UNAVAILABLE, None));
             }
-            Some(Closed::Full) if reinstates.is_none() => {
+            Some(Closed::Full) if !reinstates => {
                 return Err((status::OUT_OF_RESOURCES, None));
             }
             Some(Closed::Elsewhere(address)) => {

@@ -20,6 +20,7 @@ use crate::{Action, Cleared};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::Time;
+use seam::BlockError;
 
 /// An answer that waits for the end of commands.
 #[derive(Clone, Copy, Debug)]
@@ -222,6 +223,25 @@ impl Full {
         self.abort_all(turn);
         self.managed.logout = Some((common.itt, LOGGED_OUT));
         self.settle(turn);
+    }
+
+    /// Ends all commands: the volume is gone. Nothing of them is asked for any more, of the volume or
+    /// of the initiator, and there is no such logical unit from now on.
+    pub(crate) fn volume_gone(&mut self, turn: &mut Turn<'_>) {
+        const GONE: BlockError = BlockError::NoSuchVolume;
+        let Some(device) = self.device.as_mut().filter(|device| !device.is_removed()) else {
+            return;
+        };
+        device.remove();
+        let all: Vec<u32> = self.tasks.handles(|task: &Task| !task.aborted).collect();
+        for handle in all {
+            match self.tasks.get(handle) {
+                Some(task) if task.waits() => self.give_up(handle, GONE, turn),
+                Some(task) => task.end(GONE.into()),
+                None => {}
+            }
+        }
+        self.leave(turn);
     }
 
     /// Asks the initiator to log out: the volume or the process goes. New commands are not done any

@@ -12,6 +12,7 @@
 //! | `login` | the login phase |
 //! | `wire` | numbers of commands and answers, and what leaves |
 //! | `tasks`, `strays` | the commands that are not answered; tags of those that ended early |
+//! | `places` | how many requests the commands may have under way |
 //! | `full` | the full feature phase: every request that is not a command |
 //! | `execute` | a SCSI command from its first step to its answer |
 //! | `data` | data of writes on its way in, data of reads on its way out |
@@ -34,6 +35,7 @@ mod keys;
 mod login;
 mod manage;
 mod pdu;
+mod places;
 pub mod proto;
 mod reply;
 mod session;
@@ -47,4 +49,4 @@ pub use chap::Credentials;
 pub use framer::{IscsiFramer, Mode};
 pub use login::Opening;
 pub use session::{Asked, Session};
-pub use targets::{Closed, Nexus, Portal, Target, Targets};
+pub use targets::{Closed, Nexus, Portal, Stranger, Target, Targets};

@@ -168,8 +168,8 @@ impl Session {
                 }
             }
             Outcome::Full(answer, text, entry) => {
-                if let Some(tsih) = entry.reinstates {
-                    turn.ask(Action::Reinstate { tsih });
+                if entry.reinstates {
+                    turn.ask(Action::Reinstate);
                 }
                 turn.send(Reply::login(self.login_tag, &answer), &text);
                 let mode = entry.params.mode();
@@ -254,6 +254,20 @@ impl Session {
         self.full(pool, out, |full, turn| full.tick(now, turn));
     }
 
+    /// Records that the request with this tag waits for space. It may be told again and again.
+    pub fn waits(&mut self, tag: u64) {
+        if let Phase::Full(full) = &mut self.phase {
+            full.waits(tag);
+        }
+    }
+
+    /// Ends the session because its volume was deleted, or is not mapped to this gateway any more.
+    /// All commands fail, and the initiator is asked to log out. `tick` closes the connection in
+    /// the end.
+    pub fn volume_gone(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
+        self.full(pool, out, |full, turn| full.volume_gone(turn));
+    }
+
     /// Ends the session from the target's side: the initiator is asked to log out. Commands under
     /// way end, and new ones are answered "busy". `tick` closes the connection in the end.
     pub fn shutdown(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
@@ -294,6 +308,26 @@ impl Session {
         match &self.phase {
             Phase::Full(full) => full.credit.used(),
             Phase::Login(_) => (0, 0),
+        }
+    }
+
+    /// Returns the number of requests that the volume has.
+    pub fn requests(&self) -> u32 {
+        match &self.phase {
+            Phase::Full(full) => full.places.used(),
+            Phase::Login(_) => 0,
+        }
+    }
+
+    /// Visits the data that the session holds, besides that of its requests. Returns the bytes that
+    /// may come besides: those that are being read, and those that the initiator may send.
+    pub fn memory(&self, visit: &mut dyn FnMut(&Buf)) -> u64 {
+        if let Some((_, data)) = &self.held {
+            visit(data);
+        }
+        match &self.phase {
+            Phase::Full(full) => full.memory(visit),
+            Phase::Login(_) => 0,
         }
     }
 

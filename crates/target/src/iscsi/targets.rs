@@ -55,6 +55,10 @@ pub enum Closed {
     Elsewhere(SocketAddr),
 }
 
+/// Hosts have secrets here, and this one has none: it is not let in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Stranger;
+
 /// Targets, hosts and sessions of a gateway.
 pub trait Targets {
     /// Returns the portal group of this gateway. That of a gateway without a number is 1.
@@ -78,7 +82,11 @@ pub trait Targets {
     /// Returns what the initiator has to show, if it has to; for a discovery without a target.
     /// Whether it has to does not depend on whether there is such a target: a stranger would learn
     /// of it.
-    fn credentials(&self, initiator: &str, target: Option<&str>) -> Option<Credentials<'_>>;
+    fn credentials(
+        &self,
+        initiator: &str,
+        target: Option<&str>,
+    ) -> Result<Option<Credentials<'_>>, Stranger>;
 
     /// Visits each session of this gateway that is logged in, this one excepted.
     fn sessions(&self, visit: &mut dyn FnMut(&Nexus));

@@ -6,7 +6,7 @@
 //! keeps that memory.
 
 use super::proto::NO_TAG;
-use crate::scsi::{Answer, Gather, Plan, Report, Transfer};
+use crate::scsi::{Answer, Failure, Gather, Plan, Report, Transfer};
 use alloc::vec::Vec;
 use base::time::Duration;
 use base::{SECTOR, Time};
@@ -72,8 +72,12 @@ pub(crate) struct Task {
     pub(crate) data_sn: u32,
     /// The number of the next R2T.
     pub(crate) r2t_sn: u32,
-    /// Requests under way.
+    /// Requests under way, and those that wait for their turn.
     pub(crate) pieces: u32,
+    /// Of these, the requests that the volume has.
+    pub(crate) asked: u32,
+    /// One of them waits for space.
+    pub(crate) full: bool,
     /// The start of a sector whose end has not come, and its length.
     pub(crate) odd: Buf,
     pub(crate) odd_len: u32,
@@ -81,6 +85,8 @@ pub(crate) struct Task {
     pub(crate) failed: Option<(u32, Answer)>,
     /// The command was aborted: it is not answered, and its requests are being withdrawn.
     pub(crate) aborted: bool,
+    /// A number of its data was wrong: what comes until the end of the sequence is dropped.
+    pub(crate) lost: bool,
 }
 
 impl Task {
@@ -100,10 +106,13 @@ impl Task {
             data_sn: 0,
             r2t_sn: 0,
             pieces: 0,
+            asked: 0,
+            full: false,
             odd: Buf::EMPTY,
             odd_len: 0,
             failed: None,
             aborted: false,
+            lost: false,
         }
     }
 
@@ -117,7 +126,7 @@ impl Task {
     }
 
     /// Returns true if the command waits for its turn to ask for data, or to read.
-    fn waits(&self) -> bool {
+    pub(crate) fn waits(&self) -> bool {
         let reads = matches!(self.work, Work::Read(_)) && self.owed == 0;
         !self.aborted && (reads || self.flow == Flow::Queued)
     }
@@ -127,6 +136,26 @@ impl Task {
         if self.failed.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
             self.failed = Some((offset, answer));
         }
+    }
+
+    /// Drops all further data: a part of it did not come in its turn. A command that wants no data
+    /// keeps the answer that it has.
+    pub(crate) fn lose(&mut self) {
+        self.lost = true;
+        if !matches!(self.work, Work::Run(_)) {
+            self.end(Failure::Data);
+        }
+    }
+
+    /// Lets the command fail: it asks for no more data, and makes no more requests. What has its
+    /// answer keeps it, and what waits for one answer alone gets that.
+    pub(crate) fn end(&mut self, failure: Failure) {
+        let answer = match &self.work {
+            Work::Write(transfer) | Work::Verify(transfer) => transfer.failed(failure, self.came),
+            Work::Gather(..) | Work::Run(_) => failure.answer(true, 0),
+            Work::Answer(_) | Work::Read(_) | Work::Ask(_) => return,
+        };
+        self.fail(self.came, answer);
     }
 
     /// Returns how many bytes of the piece were asked for.
@@ -241,6 +270,11 @@ impl Tasks {
             }
         }
         late
+    }
+
+    /// Returns all commands, in the order of the table.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Task> {
+        self.slots.iter().filter_map(|(_, task)| task.as_ref())
     }
 
     /// Returns the number of commands.

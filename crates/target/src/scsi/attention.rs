@@ -54,6 +54,12 @@ impl Attention {
         Attention::ALL.into_iter().find(|attention| attention.sense() == *sense)
     }
 
+    /// Returns true if it tells of the volume, and false if it tells of the nexus and its commands.
+    pub(super) fn is_of_unit(self) -> bool {
+        use Attention::*;
+        !matches!(self, NewNexus | Reset | NexusLoss | Cleared)
+    }
+
     /// Returns its sense data.
     pub fn sense(self) -> Sense {
         let (asc, ascq) = match self {
@@ -106,6 +112,11 @@ impl Attentions {
             self.waiting[0] = Some(attention);
             self.len += 1;
         }
+    }
+
+    /// Returns those that wait, the oldest first.
+    pub(super) fn all(&self) -> impl Iterator<Item = Attention> {
+        self.waiting[..self.len].iter().flatten().copied()
     }
 
     /// Returns the oldest.

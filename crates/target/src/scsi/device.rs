@@ -23,6 +23,8 @@ pub struct Device {
     unit: Unit,
     attentions: Attentions,
     access: Access,
+    /// The volume is not served any more.
+    gone: bool,
 }
 
 impl Device {
@@ -32,7 +34,7 @@ impl Device {
     pub fn new(unit: Unit, first: Attention) -> Device {
         let mut attentions = Attentions::default();
         attentions.add(first);
-        Device { unit, attentions, access: Access::FULL }
+        Device { unit, attentions, access: Access::FULL, gone: false }
     }
 
     /// Returns what the host was told of the volume.
@@ -76,6 +78,24 @@ impl Device {
         }
     }
 
+    /// Adds what the host was not told before it lost its `former` nexus: the unit attentions of
+    /// the volume that waited there, and one for each property that has changed since.
+    pub fn succeed(&mut self, former: &Device) {
+        former.attentions.all().filter(|a| a.is_of_unit()).for_each(|a| self.attentions.add(a));
+        let now = core::mem::replace(&mut self.unit, former.unit.clone());
+        self.changed(now);
+    }
+
+    /// Makes the logical unit one that does not exist: its volume was deleted or unmapped.
+    pub fn remove(&mut self) {
+        self.gone = true;
+    }
+
+    /// Returns true after [`Device::remove`].
+    pub fn is_removed(&self) -> bool {
+        self.gone
+    }
+
     /// Begins a command.
     pub fn start(&mut self, command: &Command<'_>, pool: &BufPool) -> Step {
         let step = opcode::find(command.cdb, &self.unit)
@@ -91,7 +111,7 @@ impl Device {
     fn enter(&mut self, entry: &Entry, c: &Command<'_>, pool: &BufPool) -> Result<Step, Answer> {
         let told_anyway =
             matches!(entry.name, Name::Inquiry | Name::ReportLuns | Name::RequestSense);
-        let exists = is_unit(c.lun);
+        let exists = is_unit(c.lun) && !self.gone;
         if !exists && !told_anyway {
             return Err(Sense::NO_UNIT.into());
         }

@@ -13,6 +13,8 @@ pub enum Failure {
     Block(BlockError),
     /// The right to serve this volume changed under way. Nothing was done.
     Fenced,
+    /// The host's data did not arrive in order.
+    Data,
 }
 
 impl From<BlockError> for Failure {
@@ -28,6 +30,7 @@ impl Failure {
     pub fn answer(&self, writes: bool, lba: u64) -> Answer {
         let sense = match self {
             Failure::Fenced => return Answer::bare(Status::Busy),
+            Failure::Data => Sense::DATA_LOST,
             Failure::Block(error) => match error {
                 BlockError::Miscompare(at) => Sense::MISCOMPARE.about(u64::from(*at)),
                 BlockError::OutOfRange => Sense::OUT_OF_RANGE,

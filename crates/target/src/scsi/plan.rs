@@ -86,6 +86,16 @@ impl Plan {
         Some(Plan { block: unit.format.block(), rest: Rest::Unmap { list, index, next } })
     }
 
+    /// Returns the data that the plan holds.
+    pub fn held(&self) -> Option<&Buf> {
+        match &self.rest {
+            Rest::Fill { copies: body, .. }
+            | Rest::Unmap { list: body, .. }
+            | Rest::CompareWrite { body, .. } => Some(body),
+            Rest::Zero { .. } | Rest::Check { .. } | Rest::Status { .. } => None,
+        }
+    }
+
     /// Returns the request that is due.
     pub fn request(&self) -> Request {
         let (kind, at, len, body) = match &self.rest {

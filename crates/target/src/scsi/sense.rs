@@ -69,6 +69,9 @@ impl Sense {
     pub const REGISTRATIONS_FULL: Sense = Sense::new(5, 0x55, 0x04);
     /// DATA PROTECT, write protected.
     pub const WRITE_PROTECTED: Sense = Sense::new(7, 0x27, 0x00);
+    /// ABORTED COMMAND, protocol service CRC error: data of the command did not arrive, or not in
+    /// order (RFC 7143 11.4.7.2). Hosts repeat the command.
+    pub const DATA_LOST: Sense = Sense::new(0xb, 0x47, 0x05);
     /// ABORTED COMMAND, invalid message error: a task attribute that this device does not know.
     pub const ATTRIBUTE: Sense = Sense::new(0xb, 0x49, 0x00);
     /// MISCOMPARE, miscompare during verify operation.

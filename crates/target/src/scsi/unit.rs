@@ -2,6 +2,7 @@
 
 use alloc::string::String;
 use base::{ClusterId, VolumeId};
+use core::fmt;
 
 /// The sizes of logical and physical blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -15,7 +16,43 @@ pub enum Format {
     Native4k,
 }
 
+/// Text that is not the name of a [`Format`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnknownFormat;
+
+impl fmt::Display for UnknownFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no such size of sectors: write 512n, 512e or 4kn")
+    }
+}
+
+impl core::error::Error for UnknownFormat {}
+
+impl core::str::FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Format, UnknownFormat> {
+        const ALL: [Format; 3] = [Format::Native512, Format::Emulated512, Format::Native4k];
+        ALL.into_iter().find(|format| format.name() == name).ok_or(UnknownFormat)
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 impl Format {
+    /// Returns its name, as vendors of disks write it.
+    fn name(self) -> &'static str {
+        match self {
+            Format::Native512 => "512n",
+            Format::Emulated512 => "512e",
+            Format::Native4k => "4kn",
+        }
+    }
+
     /// Returns the bytes of a logical block.
     pub fn block(self) -> u32 {
         match self {

@@ -290,6 +290,9 @@ pub struct SdcStatus {
     /// NBD connections.
     #[prost(uint32, tag = "6")]
     pub connections: u32,
+    /// iSCSI sessions that have a volume.
+    #[prost(uint32, tag = "7")]
+    pub iscsi_sessions: u32,
     /// Operations that wait because there is no space.
     #[prost(uint32, tag = "10")]
     pub held: u32,

@@ -108,6 +108,35 @@ fn what_a_connection_that_is_gone_had_asked_for_never_lands_after_what_a_later_o
     });
 }
 
+/// A program writes while no server is there, and is gone before one comes back. Nobody may know
+/// then that it has ever written.
+#[test]
+fn what_a_connection_that_is_gone_had_asked_for_is_not_done_when_servers_come_back() {
+    case(|| {
+        let device = "file:320MiB";
+        let cluster =
+            Cluster::start(&Options { device, volumes: &["vol1:64MiB"], ..Options::default() })?;
+        let mut stays = cluster.nbd("vol1")?;
+        for part in 0..PARTS {
+            stays.write(part * MIB, &[1; 4096])?;
+        }
+        for n in 1..=3 {
+            cluster.kill(&format!("sds{n}"))?;
+        }
+        let mut gone = cluster.nbd("vol1")?;
+        for part in 0..PARTS {
+            gone.ask(cmd::WRITE, part * MIB, 4096, &[2; 4096])?;
+        }
+        thread::sleep(secs(1));
+        drop(gone);
+        for n in 1..=3 {
+            cluster.start_sds(n)?;
+        }
+        cluster.wait_state("healthy", secs(60))?;
+        all_parts_have(&mut stays, 1)
+    });
+}
+
 #[test]
 fn fio_verifies_through_kill_return_and_another_kill() {
     case(|| {

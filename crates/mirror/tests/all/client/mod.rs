@@ -1,6 +1,6 @@
 //! The client against primaries driven by hand and at random, in virtual time.
 
 mod any_order;
-mod replies;
+pub(crate) mod replies;
 mod rig;
 mod scenes;

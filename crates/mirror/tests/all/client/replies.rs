@@ -32,7 +32,7 @@ fn a_write_names_all_that_a_primary_checks() {
 
 /// A read is never retried under its number, so what was written meanwhile may be forgotten.
 #[test]
-fn a_read_that_waits_does_not_hold_the_floor_back() {
+pub(crate) fn a_read_that_waits_does_not_hold_the_floor_back() {
     let mut rig = Rig::up(1);
     rig.read(1, 0, 4096);
     rig.write(2, MIB / 2, &[1; 4096]);

@@ -175,8 +175,7 @@ fn the_new_leader_overwrites_what_was_never_acknowledged() {
 fn more_units_may_be_in_flight_than_one_change_names() {
     let mut pair = Pair::new([4, 4]);
     let media = Memory { kept: true, ..Memory::room(4) };
-    let limits = Limits { shard_ops: Limits::SHIPPED.shard_ops, ..Limits::TEST_MIN };
-    pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), limits, media, Time::ZERO);
+    pair.mirrors[0] = Mirror::new(DeviceId(1), Incarnation(7), Limits::SHIPPED, media, Time::ZERO);
     pair.connect(true);
     pair.configure(1, &[1], &[2], &[0, 1]);
     pair.wait(3000);
@@ -184,6 +183,7 @@ fn more_units_may_be_in_flight_than_one_change_names() {
     pair.connected = false;
     (0..9000).for_each(|unit| pair.ask(0, Kind::Zero, unit, 0..BLOCK, 0, HOLE));
     pair.run();
+    assert_eq!((pair.replies.len(), pair.mirrors[0].in_flight()), (0, 9000));
     pair.connected = true;
     pair.configure(1, &[1, 2], &[], &[0, 1]);
     pair.wait(500);

@@ -369,7 +369,7 @@ fn a_settle_of_three_that_breaks_off_twice_loses_nothing() {
 }
 
 #[test]
-fn what_two_of_three_cannot_read_comes_from_the_third() {
+pub(crate) fn what_two_of_three_cannot_read_comes_from_the_third() {
     let mut trio = Trio::in_limbo();
     trio.configure(1, &[1, 2, 3], &[]);
     trio.pass(200);

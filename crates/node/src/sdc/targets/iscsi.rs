@@ -3,27 +3,31 @@
 //! Each volume that is mapped to this SDC is a target, and the volume is its logical unit 0. All
 //! names are derived from the ids of cluster and volume ([`target::ident`]).
 
+use super::former::Former;
 use super::{Session, Sessions};
 use crate::mapview::{MapView, Volume};
 use crate::sdc::{Origin, Sdc};
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::time::Duration;
 use base::{Limits, LinkId, Map, Time, VolumeId};
 use core::net::SocketAddr;
-use seam::{BufPool, Effects};
+use mirror::client::Client;
+use seam::{BlockError, Buf, BufPool, Effects};
 use target::Cleared;
 use target::ident::{self, AUTHORITY};
-use target::iscsi::{Asked, Closed, Credentials, Nexus, Opening, Portal, Target, Targets};
+use target::iscsi::{
+    Asked, Closed, Credentials, Nexus, Opening, Portal, Stranger, Target, Targets,
+};
 use target::scsi::{Format, Path, Unit};
 use wire::control::Access;
 
 /// A session without a volume ends after this time, a login included.
 pub(super) const DISCOVERY: Duration = Duration::from_secs(60);
-/// Interval at which sessions let time pass.
-const TICK: Duration = Duration::from_secs(1);
-/// The most bytes that all sessions together may have in flight when a host logs in.
-const BYTES: u64 = 512 << 20;
+/// Interval at which sessions let time pass. Hosts that are asked to log out have to be gone before
+/// the process ends.
+const TICK: Duration = Duration::from_millis(500);
 /// The number of this gateway. (There is one gateway per host until an MDM gives numbers.)
 const GATEWAY: u8 = 0;
 
@@ -45,8 +49,10 @@ impl core::fmt::Debug for Secret {
 /// How the hosts of an SDC show who they are.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chap {
-    /// What each host has to show.
-    pub host: Secret,
+    /// What a host has to show that is not in `hosts`; with `None`, it is not let in.
+    pub host: Option<Secret>,
+    /// What single hosts have to show, by their iSCSI names.
+    pub hosts: BTreeMap<String, Secret>,
     /// What the target shows to a host that asks.
     pub own: Option<Secret>,
 }
@@ -71,6 +77,26 @@ impl Connection {
         self.logged_in = true;
         Some(nexus)
     }
+
+    /// Passes the result of a request on. If the permission under which it was made has ended, but
+    /// the volume is still mapped to this client, the host is told to repeat the command. It learns
+    /// what it may do then.
+    pub(super) fn done(
+        &mut self,
+        tag: u64,
+        result: Result<Buf, BlockError>,
+        map: &MapView,
+        (pool, actions): (&BufPool, &mut Vec<target::Action>),
+    ) {
+        let volume = || map.volumes.get(&self.session.nexus()?.volume?);
+        let result = match result {
+            Err(BlockError::NoSuchVolume) if volume().and_then(|v| map.my_grant(v)).is_some() => {
+                Err(BlockError::Forgotten)
+            }
+            other => other,
+        };
+        self.session.done(tag, result, pool, actions);
+    }
 }
 
 /// The hosts that are logged in.
@@ -79,8 +105,12 @@ pub(super) struct Hosts {
     nexuses: Map<LinkId, Nexus>,
     /// The handle of the newest session.
     tsih: u16,
-    /// Bytes in flight of all sessions.
-    bytes: u64,
+    /// What hosts were told that are not logged in any more.
+    former: Former,
+    /// Bytes that the commands of all sessions took when a host logged in last.
+    memory: u64,
+    /// This process stops.
+    stopping: bool,
     /// When sessions let time pass next; `None` without any.
     pub(super) tick_at: Option<Time>,
 }
@@ -111,21 +141,12 @@ impl Hosts {
     }
 
     /// Removes a session that has ended.
-    pub(super) fn remove(&mut self, link: LinkId, session: &target::iscsi::Session) {
-        self.nexuses.remove(&link);
-        self.bytes -= bytes(session);
-    }
-
-    /// Returns the bytes in flight of a session that is about to be called.
-    #[inline]
-    pub(super) fn begin(session: &Session) -> u64 {
-        if let Session::Iscsi(iscsi) = session { bytes(&iscsi.session) } else { 0 }
-    }
-
-    /// Accounts for what the session had `before` the call, and has now.
-    #[inline]
-    pub(super) fn end(&mut self, session: &Session, before: u64) {
-        self.bytes = self.bytes - before + Hosts::begin(session);
+    pub(super) fn remove(&mut self, link: LinkId, session: &mut target::iscsi::Session) {
+        if let Some(nexus) = self.nexuses.remove(&link)
+            && let Some(device) = session.device()
+        {
+            self.former.add(nexus, device);
+        }
     }
 
     fn has(&self, tsih: u16) -> bool {
@@ -133,16 +154,11 @@ impl Hosts {
     }
 }
 
-/// Returns the bytes that a session has in flight.
-fn bytes(session: &target::iscsi::Session) -> u64 {
-    let (asked, read) = session.bytes();
-    asked + read
-}
-
 /// What the session of one link sees.
 pub(super) struct View<'a> {
     pub(super) map: &'a MapView,
     pub(super) chap: Option<&'a Chap>,
+    pub(super) format: Format,
     pub(super) limits: &'a Limits,
     /// True if the map is there, and knows this client.
     pub(super) ready: bool,
@@ -154,19 +170,24 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     fn unit(&self, id: VolumeId, volume: &Volume) -> Option<Unit> {
-        unit(self.map, self.limits, id, volume)
+        unit(self.map, (self.limits, self.format), id, volume)
     }
 }
 
 /// Returns what hosts are told of a volume, if it is mapped to this client.
-fn unit(map: &MapView, limits: &Limits, id: VolumeId, volume: &Volume) -> Option<Unit> {
+fn unit(
+    map: &MapView,
+    (limits, format): (&Limits, Format),
+    id: VolumeId,
+    volume: &Volume,
+) -> Option<Unit> {
     let grant = map.my_grant(volume)?;
     Some(Unit {
         cluster: map.cluster,
         volume: id,
         size: volume.size,
         read_only: grant.access == Access::ReadOnly,
-        format: Format::default(),
+        format,
         transfer: limits.scsi_transfer,
         target: ident::iqn(AUTHORITY, map.cluster, id),
         port: ident::port(GATEWAY),
@@ -200,10 +221,15 @@ impl Targets for View<'_> {
         true
     }
 
-    fn credentials(&self, _: &str, _: Option<&str>) -> Option<Credentials<'_>> {
-        let chap = self.chap?;
+    fn credentials(
+        &self,
+        initiator: &str,
+        _: Option<&str>,
+    ) -> Result<Option<Credentials<'_>>, Stranger> {
+        let Some(chap) = self.chap else { return Ok(None) };
         let own = chap.own.as_ref().map(|own| (own.user.as_str(), own.secret.as_slice()));
-        Some(Credentials { user: &chap.host.user, secret: &chap.host.secret, own })
+        let host = chap.hosts.get(initiator).or(chap.host.as_ref()).ok_or(Stranger)?;
+        Ok(Some(Credentials { user: &host.user, secret: &host.secret, own }))
     }
 
     fn sessions(&self, visit: &mut dyn FnMut(&Nexus)) {
@@ -215,7 +241,10 @@ impl Targets for View<'_> {
         if !self.ready {
             return Some(Closed::NotReady);
         }
-        (self.hosts.bytes >= BYTES).then_some(Closed::Full)
+        if self.hosts.stopping {
+            return Some(Closed::Stopping);
+        }
+        (self.hosts.memory >= self.limits.target_bytes).then_some(Closed::Full)
     }
 }
 
@@ -232,6 +261,10 @@ pub(super) enum Call {
     Unasked(u64),
     /// Time passes.
     Tick,
+    /// The volume was deleted, or is not mapped to this client any more.
+    Gone,
+    /// This process stops.
+    Shutdown,
 }
 
 impl Call {
@@ -249,6 +282,8 @@ impl Call {
             Call::OthersCleared => session.others_cleared(pool, actions),
             Call::Unasked(tag) => session.asked(tag, Asked::Nobody, pool, actions),
             Call::Tick => session.tick(now, pool, actions),
+            Call::Gone => session.volume_gone(pool, actions),
+            Call::Shutdown => session.shutdown(pool, actions),
         }
     }
 }
@@ -264,13 +299,89 @@ impl Sessions {
         self.calls.extend(links.into_iter().map(|link| (link, Call::Tick)));
     }
 
+    /// Takes over that the session of this link has another permission now: its host is told with
+    /// its next command. If the volume is gone, the session ends in order. Returns false if the
+    /// connection has to be closed: a permission that was taken away and given back, because
+    /// others may have written in between.
+    pub(super) fn iscsi_regrant(&mut self, link: LinkId, map: &MapView) -> bool {
+        let Some(Session::Iscsi(_)) = self.sessions.get(&link) else { return false };
+        let Some((id, old)) = self.leaves.get(&link).copied() else { return false };
+        match map.volumes.get(&id).and_then(|volume| map.my_grant(volume)) {
+            None => {
+                self.leaves.remove(&link);
+                self.calls.push_back((link, Call::Gone));
+                true
+            }
+            Some(new) => {
+                self.leaves.insert(link, (id, new));
+                new.access != old.access
+            }
+        }
+    }
+
+    /// Tells the session of this link what its host was not told before it logged in.
+    pub(super) fn iscsi_succeed(&mut self, link: LinkId) {
+        let Some(nexus) = self.iscsi.nexuses.get(&link) else { return };
+        if let Some(former) = self.iscsi.former.take(nexus)
+            && let Some(Session::Iscsi(iscsi)) = self.sessions.get_mut(&link)
+            && let Some(device) = iscsi.session.device()
+        {
+            device.succeed(&former);
+        }
+    }
+
+    /// Asks all hosts to log out. No host is let in any more.
+    pub(in crate::sdc) fn iscsi_stop(&mut self) {
+        self.iscsi.stopping = true;
+        let links = self.iscsi_links();
+        self.calls.extend(links.into_iter().map(|link| (link, Call::Shutdown)));
+    }
+
+    /// Returns true if no host is logged in.
+    pub(in crate::sdc) fn iscsi_is_over(&self) -> bool {
+        self.iscsi.nexuses.is_empty()
+    }
+
+    /// Returns the number of sessions that have a volume.
+    pub(in crate::sdc) fn iscsi_connections(&self) -> usize {
+        self.iscsi.nexuses.values().filter(|nexus| nexus.volume.is_some()).count()
+    }
+
+    /// Counts the memory of all sessions: each block once that holds data of a command, and what
+    /// the commands may still get.
+    pub(super) fn iscsi_measure(&mut self, client: &Client<Origin>) {
+        if self.iscsi.nexuses.is_empty() {
+            self.iscsi.memory = 0;
+            return;
+        }
+        let (mut blocks, mut coming) = (Vec::new(), 0);
+        for session in self.sessions.values() {
+            if let Session::Iscsi(iscsi) = session {
+                coming += iscsi.session.memory(&mut |data| blocks.extend(data.block()));
+            }
+        }
+        let nexuses = &self.iscsi.nexuses;
+        client.visit_data(|origin, data| match origin {
+            Origin::Target { link, .. } if nexuses.contains_key(&link) => {
+                blocks.extend(data.block());
+            }
+            _ => {}
+        });
+        let waiting = self.crowded.iter().flatten();
+        let waiting = waiting.filter(|waiting| nexuses.contains_key(&waiting.link));
+        blocks.extend(waiting.filter_map(|waiting| waiting.request.body.block()));
+        blocks.sort_unstable();
+        blocks.dedup();
+        self.iscsi.memory = coming + blocks.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
+    }
+
     /// Tells the sessions of volumes that have grown, or may only be read from now on.
-    pub(super) fn iscsi_review(&mut self, map: &MapView, limits: &Limits) {
+    pub(super) fn iscsi_review(&mut self, map: &MapView, of: (&Limits, Format)) {
         for session in self.sessions.values_mut() {
             let Session::Iscsi(iscsi) = session else { continue };
             let Some(id) = iscsi.session.nexus().and_then(|nexus| nexus.volume) else { continue };
             let Some(volume) = map.volumes.get(&id) else { continue };
-            if let Some(unit) = unit(map, limits, id, volume) {
+            if let Some(unit) = unit(map, of, id, volume) {
                 iscsi.session.changed(unit);
             }
         }
@@ -321,6 +432,7 @@ impl Sdc {
         });
         if let Some(before) = before.map(|(of, _)| *of) {
             self.target_close(now, before, Some("its host has logged in again"), out);
+            self.targets.iscsi_succeed(link);
         }
     }
 }

@@ -156,7 +156,11 @@ impl Sdc {
         tag: u64,
         out: &mut Effects,
     ) {
-        let Some(Session::Nbd(nbd)) = self.targets.sessions.get(&link) else { return };
+        let nbd = match self.targets.sessions.get_mut(&link) {
+            Some(Session::Nbd(nbd)) => nbd,
+            Some(Session::Iscsi(iscsi)) => return iscsi.session.waits(tag),
+            None => return,
+        };
         if nbd.session.knows_wait(tag) {
             return;
         }

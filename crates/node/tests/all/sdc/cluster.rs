@@ -41,6 +41,8 @@ pub(crate) struct Log {
     pub heartbeats: u32,
     /// Volumes that are attached, according to the last heartbeat.
     pub attached: Vec<u32>,
+    /// NBD connections and iSCSI sessions, according to the last heartbeat.
+    pub connected: (u32, u32),
     /// Devices that refuse this client, according to the last heartbeat.
     pub refused_by: Vec<u32>,
     pub pulls: Vec<MapPull>,
@@ -115,6 +117,7 @@ impl Cluster {
             mdm: vec![address(1)],
             uris: vec!["nbd://10.0.0.9".into()],
             chap: None,
+            format: Default::default(),
             nonce: 77,
             pid: 5,
             limits,
@@ -275,6 +278,7 @@ impl Cluster {
                 self.log.heartbeats += 1;
                 let beat = Heartbeat::decode(body).unwrap();
                 (self.log.attached, self.log.refused_by) = (beat.attached, beat.refused_by);
+                self.log.connected = (beat.connections, beat.iscsi_sessions);
             }
             Kind::MapPull => {
                 let pull = MapPull::try_from(&header).unwrap();
@@ -465,6 +469,12 @@ impl Cluster {
     pub(crate) fn cut_link(&mut self, link: LinkId) {
         self.links.remove(&link);
         self.on(Event::LinkDown { link, why: DownReason::Broken });
+    }
+
+    /// Tells the SDC that its process stops.
+    pub(crate) fn stop(&mut self) {
+        self.sdc.stop();
+        self.finish();
     }
 
     /// Connects a block client to this port.

@@ -2,9 +2,12 @@
 
 use super::cluster::{Cluster, UNITS, VOLUME, Who, volume};
 use super::iscsi_host::{Host, transfer};
+use base::Limits;
 use core::time::Duration;
 use mdm::mapping::Mapping;
+use seam::Node;
 use wire::Status;
+use wire::control::Access;
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -93,15 +96,77 @@ fn a_volume_that_grows_is_told_with_the_next_command() {
     let mut c = Cluster::ready();
     let mut host = Host::attached(&mut c, 1);
     c.pass(ms(200));
-    c.change(|map| map.volumes[0] = volume(VOLUME, "data", u64::from(UNITS) << 21));
-    c.sdc.refresh();
-    c.pass(ms(500));
+    grow(&mut c);
     let capacity: [u8; 10] = [0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     host.command(&mut c, 2, &capacity, 8, &[]);
     assert_eq!(host.answer(&mut c).result(), Err((6, 0x2a, 9)));
     host.command(&mut c, 3, &capacity, 8, &[]);
     let last = u32::from_be_bytes(host.answer(&mut c).data[..4].try_into().unwrap());
     assert_eq!(u64::from(last) + 1, (u64::from(UNITS) << 21) / 512);
+}
+
+/// Makes the volume larger, and lets the SDC hear of it.
+fn grow(c: &mut Cluster) {
+    c.change(|map| map.volumes[0] = volume(VOLUME, "data", u64::from(UNITS) << 21));
+    c.sdc.refresh();
+    c.pass(ms(500));
+}
+
+#[test]
+fn growth_that_a_host_was_not_told_is_told_when_it_comes_back() {
+    // The host comes back over a link that was cut, or in place of the session that it has.
+    for cut in [true, false] {
+        let mut c = Cluster::ready();
+        let host = Host::attached(&mut c, 1);
+        if cut {
+            c.cut_link(host.link);
+        }
+        grow(&mut c);
+        let mut other = Host::attached(&mut c, 2);
+        assert_eq!(other.ready(&mut c), Ok(()), "it has seen nothing else");
+        let mut host = Host::attached(&mut c, 1);
+        assert_eq!(host.ready(&mut c), Err((6, 0x2a, 9)), "cut: {cut}");
+        assert_eq!(host.ready(&mut c), Ok(()));
+        // It was told, so the next session is not.
+        let mut host = Host::attached(&mut c, 1);
+        assert_eq!(host.ready(&mut c), Ok(()));
+    }
+}
+
+/// Maps the volume to this client in this way.
+fn map_to(c: &mut Cluster, mapping: &Mapping) {
+    c.change(|map| map.volumes[0].mapping = Some(mapping.info()));
+    c.sdc.refresh();
+    c.pass(ms(10));
+}
+
+#[test]
+fn a_volume_that_becomes_read_only_keeps_its_sessions() {
+    let mut c = Cluster::ready();
+    let mut host = Host::attached(&mut c, 1);
+    c.hold = true;
+    host.write(&mut c, 2, 0xaa);
+    c.pass(ms(200));
+    map_to(&mut c, &Mapping::to_all(Access::ReadOnly, 1));
+    let answer = host.answer(&mut c);
+    assert_eq!((answer.bhs[0], answer.bhs[3]), (0x21, 8), "busy: the host repeats it");
+    c.hold = false;
+    c.release();
+    assert!(c.log.closed.is_empty() && host.answers(&mut c).is_empty());
+    host.write(&mut c, 3, 0xbb);
+    assert_eq!(host.answer(&mut c).result(), Err((6, 0x2a, 1)));
+    host.write(&mut c, 4, 0xbb);
+    assert_eq!(host.answer(&mut c).result(), Err((7, 0x27, 0)));
+    host.command(&mut c, 5, &transfer(0x28, 0, 1), 512, &[]);
+    assert_eq!(host.answer(&mut c).result(), Ok(()));
+    // Whoever keeps the access keeps the generation.
+    map_to(&mut c, &Mapping::to_all(Access::ReadWrite, 1));
+    assert_eq!(host.ready(&mut c), Err((6, 0x2a, 1)));
+    host.write(&mut c, 6, 0xcc);
+    assert_eq!((host.answer(&mut c).result(), c.data[0]), (Ok(()), 0xcc));
+    // Access that was taken away and given back: others may have written.
+    map_to(&mut c, &Mapping::to_all(Access::ReadWrite, 3));
+    assert_eq!(c.log.closed, [Who::Client]);
 }
 
 #[test]
@@ -111,12 +176,81 @@ fn a_volume_that_is_unmapped_ends_its_sessions() {
     c.hold = true;
     host.write(&mut c, 2, 0xaa);
     c.pass(ms(200));
-    c.change(|map| map.volumes[0].mapping = Some(Mapping::nobody().info()));
-    c.pass(ms(10));
-    assert_eq!((c.log.closed.as_slice(), c.log.welcome.len()), (&[Who::Client][..], 1));
-    assert!(host.answers(&mut c).iter().all(|pdu| pdu.bhs[0] != 0x21 || pdu.bhs[3] != 0));
-    let mut host = Host::connect(&mut c);
-    assert_eq!(host.log_in(&mut c, 1), 0x0203);
+    assert_eq!(c.log.connected, (0, 1));
+    map_to(&mut c, &Mapping::nobody());
+    let answers = host.answers(&mut c);
+    assert_eq!(answers[0].result(), Err((5, 0x25, 0)));
+    assert_eq!((answers[1].bhs[0], answers[1].bhs[36], answers.len()), (0x32, 1, 2), "log out");
+    // It stays gone for this session, even if it comes back.
+    map_to(&mut c, &Mapping::to_all(Access::ReadWrite, 1));
+    host.write(&mut c, 3, 0xbb);
+    assert_eq!(host.answer(&mut c).result(), Err((5, 0x25, 0)));
+    assert!(c.log.closed.is_empty() && c.log.ios.len() == 1);
+    map_to(&mut c, &Mapping::nobody());
+    c.pass(Duration::from_secs(4));
+    assert_eq!((c.log.closed.as_slice(), c.log.connected), (&[Who::Client][..], (0, 0)));
+    assert_eq!(Host::connect(&mut c).log_in(&mut c, 1), 0x0203);
+}
+
+#[test]
+fn a_process_that_stops_asks_its_hosts_to_log_out() {
+    let mut c = Cluster::ready();
+    assert!(c.sdc.is_stopped(), "nobody is there");
+    let mut host = Host::attached(&mut c, 1);
+    c.hold = true;
+    host.write(&mut c, 2, 0xaa);
+    c.stop();
+    let message = host.answer(&mut c);
+    assert_eq!((message.bhs[0], message.bhs[36]), (0x32, 1));
+    assert!(!c.sdc.is_stopped());
+    host.write(&mut c, 3, 0xbb);
+    assert_eq!(host.answer(&mut c).bhs[3], 8, "busy");
+    c.hold = false;
+    c.release();
+    assert_eq!((host.answer(&mut c).result(), c.data[0]), (Ok(()), 0xaa), "what has begun ends");
+    assert_eq!(Host::connect(&mut c).log_in(&mut c, 2), 0x0301);
+    c.pass(ms(2_900));
+    assert!(c.sdc.is_stopped() && !c.sdc.serves(host.link), "within the 3 s that it has");
+}
+
+#[test]
+fn a_host_whose_writes_wait_for_space_leaves_places_to_others() {
+    let mut c = Cluster::ready();
+    let (mut host, mut other) = (Host::attached(&mut c, 1), Host::attached(&mut c, 2));
+    c.full = true;
+    for itt in 0..Limits::SHIPPED.iscsi_waiting {
+        host.write(&mut c, 10 + itt, 0xaa);
+    }
+    assert!(host.answers(&mut c).is_empty());
+    host.write(&mut c, 5, 0xaa);
+    assert_eq!(host.answer(&mut c).bhs[3], 0x28, "task set full");
+    other.write(&mut c, 5, 0xaa);
+    assert!(other.answers(&mut c).is_empty(), "it waits, too");
+    host.command(&mut c, 6, &transfer(0x28, 0, 1), 512, &[]);
+    assert_eq!(host.answer(&mut c).result(), Ok(()));
+    c.full = false;
+    c.pass(Duration::from_secs(5));
+    assert_eq!(host.answers(&mut c).len(), Limits::SHIPPED.iscsi_waiting as usize);
+}
+
+#[test]
+fn while_commands_take_too_much_memory_no_new_host_is_let_in() {
+    let mut c = Cluster::new(Limits { target_bytes: 256 << 10, ..Limits::SHIPPED });
+    c.make_ready();
+    let mut host = Host::attached(&mut c, 1);
+    c.hold = true;
+    host.command(&mut c, 2, &transfer(0x2a, 0, 120), 0, &[7; 120 * 512]);
+    let mut second = Host::attached(&mut c, 2);
+    // A body of 40 KiB takes a block of 64 KiB, so four are enough.
+    for itt in 3..6 {
+        second.command(&mut c, itt, &transfer(0x2a, 0, 80), 0, &[7; 80 * 512]);
+    }
+    assert_eq!(Host::connect(&mut c).log_in(&mut c, 3), 0x0302);
+    let again = Host::attached(&mut c, 2);
+    assert!(c.sdc.serves(again.link), "it takes the place of its own session");
+    c.hold = false;
+    c.release();
+    assert_eq!(Host::connect(&mut c).log_in(&mut c, 3), 0);
 }
 
 /// Both sessions may have the same handle, or another one.

@@ -55,10 +55,15 @@ impl Host {
     pub(crate) fn attached(c: &mut Cluster, isid: u8) -> Host {
         let mut host = Host::connect(c);
         assert_eq!(host.log_in(c, isid), 0);
-        host.command(c, 1, &[0; 6], 0, &[]);
-        let (key, code, _) = host.answer(c).result().unwrap_err();
+        let (key, code, _) = host.ready(c).unwrap_err();
         assert_eq!((key, code), (6, 0x29));
         host
+    }
+
+    /// Asks whether the unit is ready (TEST UNIT READY).
+    pub(crate) fn ready(&mut self, c: &mut Cluster) -> Result<(), Sense> {
+        self.command(c, 1, &[0; 6], 0, &[]);
+        self.answer(c).result()
     }
 
     /// Logs in. Returns the status: class and detail.

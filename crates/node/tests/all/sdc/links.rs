@@ -227,7 +227,7 @@ fn who_refuses_a_client_is_told_to_the_mdm_until_it_does_not() {
 }
 
 #[test]
-fn whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so() {
+pub(crate) fn whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so() {
     let mut c = Cluster::ready();
     c.every_status = Some(Status::Behind);
     c.ask(1, BlockKind::Read, 0, 512, &[]);

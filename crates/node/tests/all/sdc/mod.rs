@@ -4,7 +4,7 @@
 mod cluster;
 mod iscsi;
 mod iscsi_host;
-mod links;
+pub(crate) mod links;
 mod nbd;
 mod nbd_client;
 mod orphans;

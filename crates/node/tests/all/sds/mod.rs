@@ -5,7 +5,7 @@ mod clients;
 pub(crate) mod malformed;
 pub(crate) mod refusing;
 mod versions;
-mod wrong_mdms;
+pub(crate) mod wrong_mdms;
 
 use base::{
     ClusterId, Epoch, GroupId, Incarnation, Limits, LinkId, Lsn, MapVersion, Prng, SdcId, Time,

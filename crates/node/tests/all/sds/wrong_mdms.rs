@@ -37,7 +37,7 @@ fn a_server_that_serves_outlives_an_mdm_of_another_cluster() {
 
 /// The MDM's disk was set back: it lacks changes that it has published.
 #[test]
-fn an_mdm_that_was_set_back_is_not_followed() {
+pub(crate) fn an_mdm_that_was_set_back_is_not_followed() {
     let mut b = Bench::new();
     let mdm = b.join_mdm(1);
     b.map(mdm, 5, &[3]); // version 25

@@ -215,7 +215,7 @@ fn the_same_port_replaces_its_session() {
     rig.hosts.sessions = vec![port, name, volume, other(13)];
     rig.send(Request::login(0x87, &[I, T]).u32(24, rig.cmd_sn));
     assert_eq!(rig.answer().bhs[14..16], [0, 0x77], "a new handle");
-    assert_eq!(rig.told(), [Told::Reinstate(13)]);
+    assert_eq!(rig.told(), [Told::Reinstate]);
     rig.ask(Request::command(1, 0x80, 0, &[0; 16]));
     assert_eq!(rig.answers()[0].status(), (2, Some((6, 0x29, 7))), "the former nexus was lost");
 }
@@ -228,12 +228,12 @@ fn a_known_session_is_continued_by_its_connection_only() {
     };
     let mut same = rig();
     assert_eq!(login(&mut same, 13, 0), 0);
-    assert_eq!(same.told(), [Told::Reinstate(13)]);
+    assert_eq!(same.told(), [Told::Reinstate]);
     assert_eq!(same.session.nexus().unwrap().tsih, 13, "the handle stays");
     for (tsih, cid, expected) in [(13, 1, 0x0206), (14, 0, 0x020a)] {
         let mut rig = rig();
         assert_eq!(login(&mut rig, tsih, cid), expected);
-        assert!(!rig.told().contains(&Told::Reinstate(13)));
+        assert!(!rig.told().contains(&Told::Reinstate));
     }
 }
 
@@ -268,6 +268,18 @@ fn who_knows_the_secret_gets_in() {
     rig.send(Request::login(0x87, OFFERS));
     assert_eq!(rig.answer().bhs[1], 0x87);
     assert!(rig.session.nexus().is_some());
+}
+
+#[test]
+fn a_host_without_a_secret_where_others_have_one_stays_out() {
+    for request in
+        [Request::login(0x81, &[I, T, ("AuthMethod", "CHAP,None")]), Request::login(0x87, &[I, T])]
+    {
+        let mut rig = rig();
+        rig.hosts.strange = true;
+        assert_eq!(status(&mut rig, request), 0x0201);
+        assert_eq!(rig.hosts.visits.get(), 0, "and learns of no target");
+    }
 }
 
 #[test]
@@ -351,7 +363,7 @@ fn a_host_that_comes_back_is_let_in_though_there_is_no_memory() {
     rig.hosts.closed = Some(Closed::Full);
     rig.hosts.sessions = vec![other(13)];
     assert_eq!(status(&mut rig, Request::login(0x87, &[I, T])), 0);
-    assert_eq!(rig.told(), [Told::Reinstate(13)]);
+    assert_eq!(rig.told(), [Told::Reinstate]);
 }
 
 #[test]

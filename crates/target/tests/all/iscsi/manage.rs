@@ -5,6 +5,7 @@ use super::rig::*;
 use base::time::Duration;
 use base::{Limits, Time};
 use seam::BlockError;
+use target::scsi::Attention;
 use target::{Cleared, Question};
 
 const NOBODY: u32 = 0xffff_ffff;
@@ -256,6 +257,57 @@ fn a_volume_that_is_gone_ends_the_session() {
     let answers = rig.answers();
     assert_eq!(answers[0].status(), (2, Some((5, 0x25, 0))));
     assert_eq!((answers.len(), answers[1].opcode(), answers[1].bhs[36]), (2, 0x32, 1));
+}
+
+/// Nothing of a command is asked for after the volume has gone, even if it comes back.
+#[test]
+fn commands_under_way_end_with_their_volume() {
+    let mut rig = Rig::full(&Limits::TEST_MIN, &[]);
+    rig.serves = false;
+    let data = [7; 65536];
+    for itt in 0..3 {
+        rig.write(itt, &write10(0, 128), &data, 512);
+    }
+    let r2ts = rig.answers();
+    assert_eq!((r2ts.len(), rig.asked.len()), (2, 3), "the third one waits for its turn");
+    rig.call(|session, _, pool, out| session.volume_gone(pool, out));
+    rig.call(|session, _, pool, out| session.volume_gone(pool, out));
+    let message = rig.answer();
+    assert_eq!((message.opcode(), message.bhs[36]), (0x32, 1), "once");
+    r2ts.iter().for_each(|r2t| rig.give(r2t, &data, 8192));
+    assert_eq!((rig.asked.len(), rig.answers()), (3, vec![]));
+    for _ in 0..3 {
+        rig.serve(0);
+        assert_eq!(rig.answer().status(), (2, Some((5, 0x25, 0))));
+    }
+    rig.ask(Request::command(6, 0x80, 0, &[0; 16]));
+    assert_eq!(rig.answer().status(), (2, Some((5, 0x25, 0))));
+    rig.ask(Request::command(7, 0xc0, 36, &[0x12, 0, 0, 0, 36, 0]));
+    let inquiry = rig.answer();
+    assert_eq!((inquiry.status(), inquiry.data[0]), ((0, None), 0x7f), "no unit at this number");
+    assert_eq!((rig.session.in_flight(), rig.session.bytes(), rig.asked.len()), (0, (0, 0), 0));
+}
+
+#[test]
+fn a_host_that_comes_back_hears_what_it_was_not_told() {
+    let mut rig = full();
+    rig.call(|session, _, _, _| {
+        session.device().unwrap().attention(Attention::RegistrationsPreempted)
+    });
+    rig.call(|session, _, _, _| session.device().unwrap().attention(Attention::Reset));
+    let former = rig.session.device().unwrap().clone();
+    let mut rig = Rig::new(&Limits::SHIPPED);
+    rig.hosts.unit.size *= 2;
+    rig.hosts.unit.read_only = true;
+    rig.log_in(&[]);
+    rig.session.device().unwrap().succeed(&former);
+    for (itt, told) in (1..).zip([(0x29, 0), (0x2a, 5), (0x2a, 9), (0x2a, 1)]) {
+        rig.ask(Request::command(itt, 0x80, 0, &[0; 16]));
+        assert_eq!(rig.answer().status(), (2, Some((6, told.0, told.1))));
+    }
+    rig.ask(Request::command(9, 0x80, 0, &[0; 16]));
+    assert_eq!(rig.answer().status(), (0, None));
+    assert_eq!(rig.session.device().unwrap().unit().size, 2 * SIZE as u64);
 }
 
 #[test]

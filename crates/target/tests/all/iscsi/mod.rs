@@ -7,5 +7,6 @@ mod initiator;
 mod login;
 mod manage;
 mod order;
+mod places;
 mod properties;
 mod rig;

@@ -3,6 +3,7 @@
 use super::initiator::*;
 use super::rig::*;
 use base::Limits;
+use target::scsi::Attention;
 
 const NOBODY: u32 = 0xffff_ffff;
 
@@ -85,10 +86,9 @@ fn wrong_data_ends_the_connection() {
         Request::data_out(5, ttt, data_sn, offset, last, &vec![1; len])
     };
     let unsolicited: &[Request] = &[
-        out(NOBODY, 1, 4096, true, 4096), // its number
-        out(NOBODY, 0, 8192, true, 4096), // its place
-        out(NOBODY, 0, 4096, true, 8192), // beyond the first burst
-        out(7, 0, 4096, true, 4096),      // nobody asked
+        out(NOBODY, 0, 8192, true, 4096),                        // its place
+        out(NOBODY, 0, 4096, true, 8192),                        // beyond the first burst
+        out(7, 0, 4096, true, 4096),                             // nobody asked
         Request::data_out(6, NOBODY, 0, 4096, true, &[1; 4096]), // no such command
     ];
     for wrong in unsolicited {
@@ -97,7 +97,7 @@ fn wrong_data_ends_the_connection() {
         rig.send(wrong.clone());
         assert!(rig.is_out(), "{:?}", wrong.bhs);
     }
-    for wrong in 0..6 {
+    for wrong in 0..5 {
         let mut rig = full();
         rig.write(5, &write10(0, 256), &[1; 131_072], 4096);
         let r2t = rig.answer();
@@ -107,12 +107,71 @@ fn wrong_data_ends_the_connection() {
             0 => out(ttt, 0, offset, true, 4096),          // ends too soon
             1 => out(ttt, 0, offset + 512, false, 4096),   // leaves a gap
             2 => out(ttt, 0, offset, false, len as usize), // does not end
-            3 => out(ttt, 1, offset, false, 4096),         // its number
-            4 => out(ttt ^ 1, 0, offset, false, 4096),     // another R2T
+            3 => out(ttt ^ 1, 0, offset, false, 4096),     // another R2T
             _ => Request::data_out(6, ttt, 0, offset, false, &[1; 4096]), // another command
         });
         assert!(rig.is_out(), "{wrong}");
     }
+}
+
+/// What libiscsi's `iSCSIDataSnInvalid` sends, before the R2T and after it.
+#[test]
+fn a_wrong_number_of_data_fails_its_command_and_no_other() {
+    const LOST: (u8, Option<(u8, u8, u8)>) = (2, Some((0xb, 0x47, 5)));
+    for (first, second) in [(0, 0), (27, 1), (u32::MAX, 0), (1, 0)] {
+        for unasked in [true, false] {
+            let mut rig = full();
+            let before = rig.disk.clone();
+            rig.serves = false;
+            let flags = if unasked { 0x20 } else { 0xa0 };
+            rig.ask(Request::command(5, flags, 1024, &write10(0, 2)));
+            let ttt = if unasked { NOBODY } else { rig.answer().u32(20) };
+            rig.send(Request::data_out(5, ttt, first, 0, false, &[1; 512]));
+            rig.send(Request::data_out(5, ttt, second, 512, true, &[1; 512]));
+            // What came before the wrong number may be written, and its end is waited for.
+            let began = first == 0;
+            assert_eq!(rig.asked.len(), usize::from(began), "{first} {second}");
+            if began {
+                assert_eq!(rig.answers(), []);
+                rig.serve(0);
+            }
+            let answer = rig.answer();
+            assert_eq!((answer.status(), answer.itt()), (LOST, 5), "{first} {second}");
+            assert!(rig.asked.is_empty() && rig.disk[512..] == before[512..]);
+            assert_eq!((rig.session.bytes(), rig.session.in_flight()), ((0, 0), 0));
+            rig.serves = true;
+            rig.write(6, &write10(0, 2), &[2; 1024], 1024);
+            assert_eq!((rig.answer().status(), rig.disk[1023]), ((0, None), 2));
+        }
+    }
+}
+
+#[test]
+fn data_behind_a_wrong_number_is_swallowed_until_its_end() {
+    let mut rig = full();
+    rig.serves = false;
+    rig.write(5, &write10(0, 256), &[1; 131_072], 4096);
+    let r2t = rig.answer();
+    let (ttt, offset) = (r2t.u32(20), r2t.u32(40));
+    rig.send(Request::data_out(5, ttt, 1, offset + 512, false, &[1; 512]));
+    rig.send(Request::data_out(5, ttt, 2, offset, false, &[1; 4096]));
+    assert!(rig.answers().is_empty() && rig.asked.len() == 1 && !rig.session.is_closed());
+    let mut beyond = rig;
+    beyond.send(Request::data_out(5, ttt, 3, 131_072, true, &[1; 512]));
+    assert!(beyond.is_out(), "more than was asked for");
+}
+
+#[test]
+fn a_command_that_has_its_answer_keeps_it() {
+    let mut rig = full();
+    rig.call(|session, _, _, _| session.device().unwrap().attention(Attention::Capacity));
+    rig.ask(Request::command(5, 0x20, 512, &write10(0, 1)));
+    rig.send(Request::data_out(5, NOBODY, 7, 0, true, &[1; 512]));
+    assert_eq!(rig.answer().status(), (2, Some((6, 0x2a, 9))));
+    // A parameter list that did not come in order is not used.
+    rig.ask(Request::command(5, 0x20, 512, &transfer10(0x41, 8, 16)));
+    rig.send(Request::data_out(5, NOBODY, 7, 0, true, &[1; 512]));
+    assert_eq!(rig.answer().status(), (2, Some((0xb, 0x47, 5))));
 }
 
 #[test]

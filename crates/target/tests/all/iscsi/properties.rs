@@ -55,6 +55,8 @@ enum Event {
     Clear(Cleared),
     Clears,
     Shutdown,
+    Gone,
+    Waits(Index),
     Tick(u8),
 }
 
@@ -68,6 +70,8 @@ fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Clears),
         1 => any::<u8>().prop_map(Event::Tick),
         1 => Just(Event::Shutdown),
+        1 => Just(Event::Gone),
+        2 => any::<Index>().prop_map(Event::Waits),
     ]
 }
 
@@ -77,10 +81,15 @@ fn happen(rig: &mut Rig, event: &Event) {
         Event::Fail(index) if !rig.asked.is_empty() => {
             rig.fail(index.index(rig.asked.len()), BlockError::Media);
         }
-        Event::Serve(_) | Event::Fail(_) => {}
+        Event::Waits(index) if !rig.asked.is_empty() => {
+            let (tag, _) = rig.asked[index.index(rig.asked.len())];
+            rig.session.waits(tag);
+        }
+        Event::Serve(_) | Event::Fail(_) | Event::Waits(_) => {}
         Event::Withdraw => withdraw(rig),
         Event::Clear(what) => rig.call(|session, _, pool, out| session.cleared(*what, pool, out)),
         Event::Clears => rig.call(|session, _, pool, out| session.others_cleared(pool, out)),
+        Event::Gone => rig.call(|session, _, pool, out| session.volume_gone(pool, out)),
         Event::Shutdown => rig.call(|session, _, pool, out| session.shutdown(pool, out)),
         Event::Tick(seconds) => {
             let now = base::Time::ZERO + base::time::Duration::from_secs(u64::from(*seconds));
@@ -162,6 +171,7 @@ proptest! {
             prop_assert!(rig.pool.used() <= MEMORY, "{} bytes", rig.pool.used());
             prop_assert!(rig.session.bytes().0 <= 32 << 10);
             prop_assert!(rig.session.in_flight() <= 4 + 8);
+            prop_assert!(rig.session.requests() <= Limits::TEST_MIN.iscsi_requests + 4 + 8);
             rig.answers();
         }
         drop(rig.session);
@@ -254,7 +264,9 @@ struct Host {
 
 impl Host {
     fn new(segment: usize) -> Host {
-        let mut rig = Rig::full(&Limits::TEST_MIN, &[]);
+        // Its commands have places for all pieces.
+        let limits = Limits { iscsi_requests: 4096, ..Limits::TEST_MIN };
+        let mut rig = Rig::full(&limits, &[]);
         rig.serves = false;
         let max = rig.cmd_sn + 3;
         let (open, asking, written) = (BTreeMap::new(), Vec::new(), Vec::new());

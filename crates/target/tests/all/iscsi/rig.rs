@@ -7,7 +7,7 @@ use seam::{BlockError, BlockKind, BlockRequest, BufPool, FrameError, Framer, Fra
 use std::cell::Cell;
 use std::net::SocketAddr;
 use target::iscsi::{
-    Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Target, Targets,
+    Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Stranger, Target, Targets,
 };
 use target::scsi::{Format, Path, Unit};
 use target::{Action, Cleared, Question};
@@ -25,6 +25,8 @@ pub(crate) struct Hosts {
     pub unit: Unit,
     pub others: Vec<String>,
     pub chap: Option<Credentials<'static>>,
+    /// Hosts have secrets, and this one has none.
+    pub strange: bool,
     pub sessions: Vec<Nexus>,
     pub closed: Option<Closed>,
     /// How often a target was named or looked for.
@@ -49,6 +51,7 @@ impl Hosts {
             unit,
             others: Vec::new(),
             chap: None,
+            strange: false,
             sessions: Vec::new(),
             closed: None,
             visits: Cell::new(0),
@@ -85,8 +88,8 @@ impl Targets for Hosts {
         initiator == HOST
     }
 
-    fn credentials(&self, _: &str, _: Option<&str>) -> Option<Credentials<'_>> {
-        self.chap
+    fn credentials(&self, _: &str, _: Option<&str>) -> Result<Option<Credentials<'_>>, Stranger> {
+        if self.strange { Err(Stranger) } else { Ok(self.chap) }
     }
 
     fn sessions(&self, visit: &mut dyn FnMut(&Nexus)) {
@@ -103,7 +106,7 @@ impl Targets for Hosts {
 pub(crate) enum Told {
     Withdraw(u64),
     Ask(u64, Question),
-    Reinstate(u16),
+    Reinstate,
     Clear(Cleared),
     Refresh,
     Close(Option<&'static str>),
@@ -349,7 +352,7 @@ impl Rig {
                 Action::Refresh => refresh = true,
                 Action::Withdraw { tag } => self.told.push(Told::Withdraw(tag)),
                 Action::Ask { tag, question } => self.told.push(Told::Ask(tag, question)),
-                Action::Reinstate { tsih } => self.told.push(Told::Reinstate(tsih)),
+                Action::Reinstate => self.told.push(Told::Reinstate),
                 Action::Clear { what } => self.told.push(Told::Clear(what)),
                 Action::Close { why } => self.told.push(Told::Close(why)),
                 Action::Pause | Action::Resume => panic!("reading never stops"),

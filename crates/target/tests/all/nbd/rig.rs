@@ -202,7 +202,7 @@ impl Rig {
                 Action::Withdraw { .. }
                 | Action::Ask { .. }
                 | Action::Reframe { .. }
-                | Action::Reinstate { .. }
+                | Action::Reinstate
                 | Action::Clear { .. } => panic!("NBD has nothing like {action:?}"),
                 Action::Close { why } => self.told.push(Told::Close(why)),
             }

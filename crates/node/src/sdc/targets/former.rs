@@ -1,0 +1,40 @@
+//! What iSCSI hosts were told before their sessions ended, so that a host that comes back hears what
+//! has changed meanwhile: Linux does not look at a volume's size again by itself.
+//!
+//! Invariant: one entry per host, session id and volume, and at most [`MOST`]. A host that finds no
+//! entry any more gets only the unit attention of a new session.
+
+use alloc::collections::VecDeque;
+use target::iscsi::Nexus;
+use target::scsi::Device;
+
+/// The most sessions that are remembered: about 600 bytes each.
+const MOST: usize = 1024;
+
+/// Sessions that have ended, the oldest first.
+#[derive(Debug, Default)]
+pub(super) struct Former {
+    list: VecDeque<(Nexus, Device)>,
+}
+
+/// Returns true if both are sessions of one host's port with one volume.
+fn is_same(a: &Nexus, b: &Nexus) -> bool {
+    (a.isid, a.volume) == (b.isid, b.volume) && a.initiator == b.initiator
+}
+
+impl Former {
+    /// Adds what the host of a session was told.
+    pub(super) fn add(&mut self, nexus: Nexus, device: &Device) {
+        drop(self.take(&nexus));
+        if self.list.len() == MOST {
+            self.list.pop_front();
+        }
+        self.list.push_back((nexus, device.clone()));
+    }
+
+    /// Removes and returns what the host of this session was told in the one before.
+    pub(super) fn take(&mut self, nexus: &Nexus) -> Option<Device> {
+        let at = self.list.iter().position(|(former, _)| is_same(former, nexus))?;
+        self.list.remove(at).map(|(_, device)| device)
+    }
+}
