@@ -45,7 +45,6 @@ impl Targets for Hosts {
             target: "t".into(),
             port: 1,
             path: Path::Optimized,
-            compare_write: false,
             reservations: true,
         };
         (name == "t").then(|| Target { unit, alias: "vol".into() })
@@ -106,8 +105,7 @@ impl Owner {
                 Action::Request { tag, request } => {
                     let end = request.at + u64::from(request.len);
                     assert!(end <= SIZE && end % 512 == 0 && request.at % 512 == 0);
-                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
-                    assert_eq!(request.body.len(), body as usize);
+                    assert_eq!(request.body.len(), request.kind.body_len(request.len));
                     self.asked.push((tag, request));
                 }
                 Action::Withdraw { tag } => {
@@ -149,6 +147,7 @@ impl Owner {
             (14, BlockKind::Read) => Ok(self.pool.zeroed(3)),
             (13, _) => Err(BlockError::NoSuchVolume),
             (_, BlockKind::Read) => Ok(self.pool.zeroed(request.len as usize)),
+            (12, BlockKind::CompareWrite) => Err(BlockError::Miscompare(request.len - 1)),
             (_, BlockKind::Extents) => {
                 Ok(self.pool.copy(&vec![pick; request.len as usize / 4096 / 8 + 2]))
             }

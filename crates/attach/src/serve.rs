@@ -77,7 +77,8 @@ fn errno(error: BlockError) -> Errno {
         | BlockError::Lost
         | BlockError::Media
         | BlockError::Busy
-        | BlockError::Forgotten => Errno::IO,
+        | BlockError::Forgotten
+        | BlockError::Miscompare(_) => Errno::IO,
     }
 }
 

@@ -337,6 +337,14 @@ pub enum Mutant {
     FollowSetBack,
     /// Store: a failed write counts as done.
     BelieveWrite,
+    /// R17: others may use the range between a comparison and its write. (The mirror's tests.)
+    CompareUnlocked,
+    /// R17: a comparison needs no lease.
+    CompareUnleased,
+    /// R17: a retry of a compare-and-write that was executed compares again.
+    CompareAgain,
+    /// R17: a retry of a compare-and-write that was not executed writes without a comparison.
+    CompareOnce,
 }
 
 impl Mutant {
@@ -370,6 +378,10 @@ impl Mutant {
         Mutant::ForgetPause,
         Mutant::IgnoreThird,
         Mutant::ReadsHoldFloor,
+        Mutant::CompareUnlocked,
+        Mutant::CompareUnleased,
+        Mutant::CompareAgain,
+        Mutant::CompareOnce,
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does

@@ -61,7 +61,8 @@ pub(crate) fn errno(error: BlockError) -> c_int {
         BlockError::Misaligned | BlockError::TooBig => libc::EINVAL,
         BlockError::Full => libc::ENOSPC,
         BlockError::Lost => libc::ENODATA,
-        BlockError::Media | BlockError::Forgotten => libc::EIO,
+        // The library has no request that compares.
+        BlockError::Media | BlockError::Forgotten | BlockError::Miscompare(_) => libc::EIO,
         BlockError::Superseded => libc::ESTALE,
         BlockError::Busy => libc::EAGAIN,
         BlockError::TimedOut => libc::ETIMEDOUT,

@@ -73,6 +73,7 @@ mod tests {
             BlockError::Forgotten,
             BlockError::Superseded,
             BlockError::TimedOut,
+            BlockError::Miscompare(0),
         ];
         let words = |result: i64| {
             // SAFETY: a text of this library.

@@ -231,7 +231,7 @@ impl<T: Copy> Client<T> {
         if !early && (request.kind == BlockKind::Flush || request.len == 0) {
             return turn.out.push(Action::Done { origin, result: Ok(Buf::EMPTY) });
         }
-        let writes = request.kind == BlockKind::Write;
+        let writes = request.kind.brings_data();
         let key = match self.held.admits(writes) {
             true => {
                 let until = if within.is_zero() { Time::NEVER } else { since + within };

@@ -159,7 +159,7 @@ impl Flows {
             // The blocks are damaged here as well: the secondary asks again, and gives up in the
             // end.
             Work::Whole { of: None } => shard.drop_over(key),
-            Work::Read(..) => shard.finish_client(key, Status::Media, out),
+            Work::Read(..) | Work::Compare(_) => shard.finish_client(key, Status::Media, out),
             Work::Copy(_) => {
                 let bad = BlockSet::from_range(first.into()..(first + blocks).into());
                 self.peers.skip_copy(shard, now, key, bad, out);

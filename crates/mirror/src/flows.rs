@@ -125,6 +125,7 @@ impl Flows {
         match &op.work {
             Work::Read(..) | Work::Extents(..) => self.clients.start_read(shard, now, key, out),
             Work::Write(_) => self.clients.start_write(shard, now, key, out),
+            Work::Compare(_) => self.clients.start_compare(shard, now, key, out),
             Work::Stream(s) if !s.zero && arrival::yields(s) => {
                 self.secondaries.arrivals.add(now, key)
             }
@@ -218,6 +219,7 @@ impl Flows {
             }
             Work::Extents(..) => unreachable!("it has no job"),
             Work::Write(_) => shard.check_write(now, key, out),
+            Work::Compare(compare) => self.clients.compare(shard, now, key, compare, &data, out),
             Work::Stream(_) => self.secondaries.end_replicated(shard, now, key, Status::Ok, out),
             Work::Fetch(requester) => {
                 self.secondaries.fetched_here(shard, now, key, requester, data, out)

@@ -162,6 +162,15 @@ impl History {
         self.forgotten.entries(group).chain(list).map(|e| wire_entry(&e)).collect()
     }
 
+    /// Returns the answer to a retried compare-and-write, which lies in one block, if it must not be
+    /// executed: its block has it already, or it is not known whether it has.
+    pub(crate) fn done_before(&self, op: &Op, list: &ExecutedList) -> Option<Status> {
+        if !list.blocks(op.client).is_empty() {
+            return Some(Status::Ok);
+        }
+        self.forgotten.covers(op.group, op.client).then_some(Status::Forgotten)
+    }
+
     /// Returns the answer to a retried write if nothing of it is left to do now.
     ///
     /// If a part of the write is in the content, the operation is reduced to the first run of

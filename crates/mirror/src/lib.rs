@@ -62,6 +62,7 @@ extern crate alloc;
 
 mod arrival;
 pub mod client;
+mod compare;
 mod configuration;
 mod copies;
 mod damage;

@@ -51,6 +51,8 @@ pub(crate) enum Work {
     Extents(Requester, Time),
     /// Writes for a client.
     Write(Write),
+    /// Reads for a client, to compare, and then becomes a write ([`crate::compare`]).
+    Compare(Compare),
     /// Does a write of the primary's stream.
     Stream(Streamed),
     /// Reads for the group's primary, whose copy of these blocks is damaged.
@@ -83,6 +85,16 @@ pub(crate) struct Write {
     /// The client has its answer, and the range is free.
     pub answered: bool,
     pub whole: WholeBlocks,
+}
+
+/// A client's compare-and-write, before it has compared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Compare {
+    pub requester: Requester,
+    /// When it came.
+    pub since: Time,
+    /// Its number may have arrived somewhere before.
+    pub retry: bool,
 }
 
 /// The sending of whole blocks to replicas that have damaged blocks in a write's range.
@@ -205,19 +217,13 @@ impl Work {
         let zero = match io {
             Io::Read(_) => return Work::Read(requester, since),
             Io::Extents(_) => return Work::Extents(requester, since),
+            Io::CompareWrite(m) => {
+                return Work::Compare(Compare { requester, since, retry: m.retry });
+            }
             Io::Write(_) => false,
             Io::Zero(_) => true,
         };
-        Work::Write(Write {
-            requester,
-            since,
-            zero,
-            retry: io.is_retry(),
-            in_part: false,
-            more: false,
-            answered: false,
-            whole: WholeBlocks::default(),
-        })
+        Work::Write(Write { zero, retry: io.is_retry(), ..Write::new(requester, since) })
     }
 
     /// Returns true if it changes the content of this device.
@@ -244,6 +250,7 @@ impl Work {
         match self {
             Work::Read(_, since) | Work::Extents(_, since) => Some(*since),
             Work::Write(write) => Some(write.since),
+            Work::Compare(compare) => Some(compare.since),
             _ => None,
         }
     }
@@ -254,6 +261,7 @@ impl Work {
         match self {
             Work::Read(requester, _) | Work::Extents(requester, _) => Some(*requester),
             Work::Write(write) => Some(write.requester),
+            Work::Compare(compare) => Some(compare.requester),
             _ => None,
         }
     }
@@ -383,6 +391,20 @@ impl Op {
 }
 
 impl Write {
+    /// Creates the write of a request that came at `since`.
+    pub(crate) fn new(requester: Requester, since: Time) -> Write {
+        Write {
+            requester,
+            since,
+            zero: false,
+            retry: false,
+            in_part: false,
+            more: false,
+            answered: false,
+            whole: WholeBlocks::default(),
+        }
+    }
+
     /// Returns the status to answer once it is done. After `Busy` the client asks for the rest.
     pub(crate) fn status_when_done(&self) -> Status {
         if self.more { Status::Busy } else { Status::Ok }

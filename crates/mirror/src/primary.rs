@@ -13,6 +13,7 @@
 //! - A retry of a write that the content includes is not executed again (R8).
 //! - Nothing is served before [`crate::configuration`] has activated the group.
 
+use crate::compare;
 use crate::executed::refusal;
 use crate::lease::Leases;
 use crate::lost_blocks::LostBlocks;
@@ -75,13 +76,18 @@ impl Replica {
         if request.client.seq == u64::MAX {
             return Err(Status::OutOfRange);
         }
-        if matches!(io, Io::Write(_)) && body.data.len() != len as usize {
+        let sound = match io {
+            Io::Write(_) => body.data.len() == len as usize,
+            Io::CompareWrite(_) => compare::is_sound(at, len, body.data.len()),
+            Io::Read(_) | Io::Zero(_) | Io::Extents(_) => true,
+        };
+        if !sound {
             return Err(Status::OutOfRange);
         }
         if full || request.client.sdc.0 == 0 {
             return Err(Status::Busy);
         }
-        if matches!(io, Io::Write(_) | Io::Zero(_)) {
+        if io.writes() {
             // A discard may make the space that the client's oldest write waits for, so discards
             // have room beyond the window of writes.
             let windows = if matches!(io, Io::Zero(_)) { 2 } else { 1 };
@@ -96,7 +102,7 @@ impl Replica {
 
     /// Returns true if every replica that could be promoted has promised, by a lease, not to act as
     /// the primary for now (rule R3).
-    fn may_read(&self, now: Time, leases: &Leases) -> bool {
+    pub(crate) fn may_read(&self, now: Time, leases: &Leases) -> bool {
         let needed = self.needed();
         needed.is_empty() || self.config.devices(needed).all(|device| leases.holds(now, device))
     }

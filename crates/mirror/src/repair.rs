@@ -241,7 +241,7 @@ impl<S: UnitStore> Shard<S> {
         let needs_space =
             matches!(work, Work::Write(Write { zero: false, .. })) && !self.known.is_gone(volume);
         match work {
-            Work::Read(..) | Work::Fetch(_) | Work::Scrub | Work::Copy(_) => {
+            Work::Read(..) | Work::Compare(_) | Work::Fetch(_) | Work::Scrub | Work::Copy(_) => {
                 self.ops.can_start(key);
             }
             _ if needs_space && !self.reserve_again(key) => {}

@@ -12,7 +12,7 @@ mod pair;
 use base::Mutant;
 use base::mutant::choose;
 use client::replies;
-use pair::{executed, lives, stall, trio, window};
+use pair::{compare, executed, lives, stall, trio, window};
 use std::panic::catch_unwind;
 
 /// Returns the test that must fail with this mutant.
@@ -36,6 +36,10 @@ fn test_of(mutant: Mutant) -> fn() {
         }
         Mutant::IgnoreThird => trio::what_two_of_three_cannot_read_comes_from_the_third,
         Mutant::ReadsHoldFloor => replies::a_read_that_waits_does_not_hold_the_floor_back,
+        Mutant::CompareUnlocked => compare::of_two_that_expect_the_same_one_writes,
+        Mutant::CompareUnleased => compare::a_primary_without_leases_compares_nothing,
+        Mutant::CompareAgain => compare::what_was_executed_is_not_compared_again,
+        Mutant::CompareOnce => compare::what_was_not_executed_is_compared_again,
         other => panic!("{other:?} has no test here"),
     }
 }

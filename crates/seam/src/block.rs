@@ -16,11 +16,39 @@ pub enum BlockKind {
         /// True if the space may be freed.
         hole: bool,
     },
+    /// Compare the first half of `body` with the range, and write the second half if they are equal,
+    /// both as one step of the volume (rule R17). The range lies in one block of 4 KiB, and `body` is
+    /// `2 * len` bytes long. Durable when answered.
+    CompareWrite,
     /// Answered at once: everything that was acknowledged is durable already (rule R7).
     Flush,
     /// Report which 4 KiB blocks of the range hold data. The reply's buffer has one bit per block
     /// that the range touches, lowest bit first.
     Extents,
+}
+
+impl BlockKind {
+    /// Returns true if the request changes the volume.
+    #[inline]
+    pub fn changes(self) -> bool {
+        matches!(self, BlockKind::Write | BlockKind::Zero { .. } | BlockKind::CompareWrite)
+    }
+
+    /// Returns the length of the body of a request of this kind for `len` bytes.
+    #[inline]
+    pub fn body_len(self, len: u32) -> usize {
+        match self {
+            BlockKind::Write => len as usize,
+            BlockKind::CompareWrite => 2 * len as usize,
+            _ => 0,
+        }
+    }
+
+    /// Returns true if the request brings data that is kept, so it may have to wait for space.
+    #[inline]
+    pub fn brings_data(self) -> bool {
+        matches!(self, BlockKind::Write | BlockKind::CompareWrite)
+    }
 }
 
 /// One request. `at` and `len` are in bytes, multiples of 512.
@@ -34,7 +62,7 @@ pub struct BlockRequest {
     pub at: u64,
     /// Length of the range, in bytes.
     pub len: u32,
-    /// The data of a write; empty otherwise.
+    /// The data of a write, or what a compare-and-write compares and then writes; else empty.
     pub body: Buf,
 }
 
@@ -47,7 +75,8 @@ pub enum BlockError {
     ReadOnly,
     /// The range leaves the volume.
     OutOfRange,
-    /// `at` or `len` is not a multiple of 512, or the body's length is not `len`.
+    /// `at` or `len` is not a multiple of 512, the body has another length than the kind says, or a
+    /// compare-and-write leaves its block of 4 KiB.
     Misaligned,
     /// The request is larger than this process accepts.
     TooBig,
@@ -67,6 +96,9 @@ pub enum BlockError {
     /// There was no answer within the time limit that a user has set. It is unknown whether a write
     /// was done. It will not be done after any later request.
     TimedOut,
+    /// A compare-and-write found other data, and wrote nothing. The byte at this offset of the range
+    /// is the first one that differs.
+    Miscompare(u32),
 }
 
 impl fmt::Display for BlockError {
@@ -89,6 +121,7 @@ impl fmt::Display for BlockError {
             BlockError::TimedOut => {
                 "no answer within the client's `io_timeout`: see `gabion status`; a write may have been done or not"
             }
+            BlockError::Miscompare(_) => "the range has other data than was expected: read it again",
             BlockError::Forgotten => {
                 "nobody knows any more whether this write was done: read the range, or write it again"
             }

@@ -8,7 +8,7 @@ use crate::plan::{Action, Death, IoKind, Who};
 use crate::stage::{NEXT, Stage};
 use crate::stamp;
 use crate::world::ProcState;
-use base::{BLOCKS_PER_UNIT, GroupId, MIB, SECTOR, UNIT, UnitKey, VolumeId};
+use base::{BLOCK, BLOCKS_PER_UNIT, GroupId, MIB, SECTOR, UNIT, UnitKey, VolumeId};
 use node::sdc::Sdc;
 use node::sds::Sds;
 use seam::{BlockKind, BlockRequest, Buf, DiskId, RequestId, UnitStore};
@@ -16,6 +16,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 const UNIT_SECTORS: u32 = UNIT / SECTOR;
+const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
 
 /// A block that can be damaged.
 struct Spot {
@@ -399,6 +400,9 @@ impl Stage {
         {
             return;
         }
+        if kind == IoKind::Swap && sector % BLOCK_SECTORS + sectors > BLOCK_SECTORS {
+            return;
+        }
         // A client that does not know the volume answers with an error at once. A few of these
         // requests are enough.
         let known = self.sdc(client).is_some_and(|s| {
@@ -427,6 +431,7 @@ impl Stage {
             IoKind::Zero => BlockKind::Zero { hole: false },
             IoKind::Discard => BlockKind::Zero { hole: true },
             IoKind::Extents => BlockKind::Extents,
+            IoKind::Swap => BlockKind::CompareWrite,
         };
         let (index, body) = self.record(client, volume, kind, sector, sectors);
         let (at, len) = (u64::from(sector) * u64::from(SECTOR), sectors * SECTOR);
@@ -446,9 +451,16 @@ impl Stage {
         let proc = self.proc(Who::Sdc(client));
         let index = self.history.ops.len();
         let mut body = Vec::new();
-        if kind == IoKind::Write {
-            body.resize((sectors * SECTOR) as usize, 0);
-            stamp::fill(index as u32 + 1, volume, sector, &mut body);
+        let mut expected = Vec::new();
+        if kind == IoKind::Swap {
+            let values = (sector..sector + sectors).map(|s| self.history.known(volume, s));
+            expected.extend(values);
+            stamp::sectors(&expected, volume, sector, &mut body);
+        }
+        if matches!(kind, IoKind::Write | IoKind::Swap) {
+            let from = body.len();
+            body.resize(from + (sectors * SECTOR) as usize, 0);
+            stamp::fill(index as u32 + 1, volume, sector, &mut body[from..]);
         }
         let end = u64::from(sector + sectors) * u64::from(SECTOR);
         let knew = self.sdc(client).map(Sdc::map).and_then(|map| {
@@ -468,6 +480,7 @@ impl Stage {
             clock: self.world.local_now(proc),
             answer: None,
             seen: Vec::new(),
+            expected,
             cut: None,
             knew,
             left: false,

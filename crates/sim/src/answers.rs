@@ -57,6 +57,9 @@ impl Stage {
         }
         if result.is_ok() {
             self.may_use(index)?;
+            if self.history.ops[index].kind == IoKind::Swap {
+                self.marks.meet("sim: data was compared and written");
+            }
         }
         self.error_is_in_order(index, result)?;
         let record = &mut self.history.ops[index];
@@ -91,6 +94,7 @@ impl Stage {
                 BlockError::Media => "sim: damage was reported",
                 BlockError::Forgotten => "sim: a write was forgotten",
                 BlockError::TimedOut => "sim: no answer in time",
+                BlockError::Miscompare(_) => "sim: other data than expected",
                 _ => "sim: too big",
             });
             return Ok(());
@@ -120,7 +124,7 @@ impl Stage {
             superseded: op.life < self.world.life(self.proc(Who::Sdc(op.client))),
             repeated: match op.kind {
                 IoKind::Read | IoKind::Extents => false,
-                IoKind::Write => self.world.writes.may_be_done(index as u32 + 1),
+                IoKind::Write | IoKind::Swap => self.world.writes.may_be_done(index as u32 + 1),
                 IoKind::Zero | IoKind::Discard => true,
             },
         };

@@ -21,6 +21,7 @@ pub mod older;
 pub mod pace;
 pub mod pools;
 pub mod r15_spare;
+pub mod r17_swaps;
 pub mod register;
 mod told;
 pub mod upkeep;

@@ -2,7 +2,7 @@
 
 use crate::check::register::Value;
 use crate::plan::IoKind;
-use base::{MapVersion, Time, VolumeId};
+use base::{MapVersion, SECTOR, Time, VolumeId};
 use seam::BlockError;
 use std::fmt;
 
@@ -45,6 +45,8 @@ pub struct Record {
     pub answer: Option<Answer>,
     /// Values that a read returned, by sector.
     pub seen: Vec<Value>,
+    /// Values that a compare-and-write expected, by sector.
+    pub expected: Vec<Value>,
     /// Version of the client's map, if the volume was in it, mapped to the client and large enough.
     pub knew: Option<MapVersion>,
     /// The moment from which the client surely could not use the volume. If the operation was not
@@ -67,7 +69,20 @@ impl Record {
 
     /// Returns true for operations that change sectors.
     pub fn is_write(&self) -> bool {
-        matches!(self.kind, IoKind::Write | IoKind::Zero | IoKind::Discard)
+        self.stamps() || matches!(self.kind, IoKind::Zero | IoKind::Discard)
+    }
+
+    /// Returns true for operations that write a stamp to each sector.
+    pub fn stamps(&self) -> bool {
+        matches!(self.kind, IoKind::Write | IoKind::Swap)
+    }
+
+    /// Returns the sector that a compare-and-write has found to differ.
+    pub fn miscompared(&self) -> Option<u32> {
+        match self.answer?.result {
+            Err(BlockError::Miscompare(at)) => Some(self.sector + at / SECTOR),
+            _ => None,
+        }
     }
 
     /// Returns true when the answer says that nothing was tried.
@@ -105,6 +120,22 @@ impl History {
     pub fn tick(&mut self) -> u64 {
         self.moment += 1;
         self.moment
+    }
+
+    /// Returns what is known of a sector: what the operation that was answered last left or saw.
+    pub fn known(&self, volume: VolumeId, sector: u32) -> Value {
+        let value = |(index, op): (usize, &Record)| {
+            let at = sector.checked_sub(op.sector).filter(|at| *at < op.sectors)?;
+            let answer = op.answer.filter(|a| a.result.is_ok() && op.volume == volume)?;
+            let value = match op.kind {
+                IoKind::Write | IoKind::Swap => index as u32 + 1,
+                IoKind::Zero | IoKind::Discard => 0,
+                IoKind::Read => *op.seen.get(at as usize)?,
+                IoKind::Extents => return None,
+            };
+            Some((answer.moment, value))
+        };
+        self.ops.iter().enumerate().filter_map(value).max().map_or(0, |(_, value)| value)
     }
 
     /// Returns the operation that wrote this value.

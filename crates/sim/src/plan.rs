@@ -27,6 +27,7 @@ mod rescue;
 mod seals;
 mod shipped;
 mod slow;
+mod swaps;
 mod text;
 mod together;
 mod twins;
@@ -80,6 +81,9 @@ pub enum IoKind {
     Discard,
     /// Query which blocks hold data.
     Extents,
+    /// Compare sectors of one block with what they had when it was last heard of, and write a stamp
+    /// to each if they are equal.
+    Swap,
 }
 
 /// How a process dies.

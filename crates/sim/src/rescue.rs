@@ -226,7 +226,7 @@ impl Stage {
         let ops = || self.history.ops.iter();
         let back = |r: &&Record| matches!(r.kind, IoKind::Zero | IoKind::Discard);
         let back: BTreeSet<VolumeId> = ops().filter(back).map(|r| r.volume).collect();
-        let written = ops().filter(|r| r.kind == IoKind::Write && r.is_ok()).map(|r| r.volume);
+        let written = ops().filter(|r| r.stamps() && r.is_ok()).map(|r| r.volume);
         written.filter(|id| !back.contains(id)).collect()
     }
 
@@ -337,6 +337,7 @@ impl Stage {
                 clock: at,
                 answer: None,
                 seen: Vec::new(),
+                expected: Vec::new(),
                 cut: None,
                 knew: None,
                 left: false,

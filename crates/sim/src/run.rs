@@ -5,7 +5,7 @@ use crate::admin::{ALL, Order};
 use crate::check::first_success::{self, Probes};
 use crate::check::{
     Failure, agreement, bounds, counts, differences, i02_register, i03_mirrors, i10_clean,
-    i14_leaks, i15_versions, older, pools, r15_spare,
+    i14_leaks, i15_versions, older, pools, r15_spare, r17_swaps,
 };
 use crate::history::Record;
 use crate::plan::{Action, Death, FinalFault, IoKind, Plan, Who};
@@ -135,6 +135,7 @@ fn play(stage: &mut Stage, unclear: &mut u32) -> Result<(), Failure> {
     agreement::check(stage)?;
     i15_versions::check(stage)?;
     *unclear = i02_register::check(&stage.history)?;
+    r17_swaps::check(&stage.history)?;
     older_copies(stage)
 }
 

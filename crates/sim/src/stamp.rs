@@ -59,6 +59,17 @@ pub fn fill(writer: Value, volume: VolumeId, sector: u32, body: &mut [u8]) {
     }
 }
 
+/// Appends the content of sectors that these operations have written; 0 stands for zeros.
+pub fn sectors(writers: &[Value], volume: VolumeId, first: u32, body: &mut Vec<u8>) {
+    for (writer, sector) in writers.iter().zip(first..) {
+        let from = body.len();
+        body.resize(from + SECTOR as usize, 0);
+        if *writer != 0 {
+            fill(*writer, volume, sector, &mut body[from..]);
+        }
+    }
+}
+
 /// Returns the writer of a sector; 0 for zeros.
 pub fn writer(data: &[u8], volume: VolumeId, sector: u32) -> Result<Value, Damage> {
     if data[RECORD..] != data[..data.len() - RECORD] {

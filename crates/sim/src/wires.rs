@@ -8,7 +8,7 @@ use base::{LinkId, Time};
 use seam::{Buf, DialError, DialId, DownReason, Effects, FrameError, Head, Note, Port, Strangers};
 use std::net::SocketAddr;
 use std::time::Duration;
-use wire::message::{Replicate, SyncStart, Write};
+use wire::message::{CompareWrite, Io, Replicate, SyncStart, Write};
 use wire::{Header, Kind};
 
 /// Time-out of a dial.
@@ -258,12 +258,20 @@ impl World {
                     self.writes.sent(request.group, request.client, body);
                 }
             }
+            Some(Kind::CompareWrite) => {
+                if let Ok(CompareWrite { request, .. }) = CompareWrite::try_from(header) {
+                    self.writes.sent(request.group, request.client, &body[body.len() / 2..]);
+                }
+            }
             _ => {}
         }
     }
 
     fn note_arrival(&mut self, head: &Head) {
-        if let Some(Ok(Write { request, .. })) = header(head).map(Write::try_from) {
+        if let Some(Ok(io)) = header(head).and_then(Io::of)
+            && io.body_len() > 0
+        {
+            let request = io.request();
             self.writes.arrived(request.group, request.client);
         }
     }
@@ -704,7 +712,7 @@ fn is_copy(head: &Head) -> bool {
 
 fn is_write(head: &Head) -> bool {
     let kind = header(head).and_then(|h| h.kind());
-    matches!(kind, Some(Kind::Write | Kind::Replicate))
+    matches!(kind, Some(Kind::Write | Kind::CompareWrite | Kind::Replicate))
 }
 
 /// Returns the header of a frame between Gabion's processes; `None` for other frames.

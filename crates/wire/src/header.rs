@@ -80,12 +80,14 @@ codes! {
         Zero = 12,
         /// From a client: report which blocks hold data.
         Extents = 13,
-        /// Answer to `Read`, `Write`, `Zero` and `Extents`.
+        /// Answer to `Read`, `Write`, `Zero`, `Extents` and `CompareWrite`.
         Reply = 14,
         /// From a primary to a secondary: return the secondary's content of these blocks.
         Fetch = 15,
         /// Answer: the blocks, and `records::Executed` of the blocks.
         Fetched = 16,
+        /// From a client: write the second half of the body if the range equals the first half.
+        CompareWrite = 17,
         /// Primary to secondary or joiner: one write, in the order of the stream.
         Replicate = 20,
         /// Answer: the write is durable there, or could not be done.
@@ -162,5 +164,7 @@ codes! {
         /// In `Replicated`: the write was not done, because blocks that it covers only in part are
         /// damaged on the device, or because its body has changed in memory. Send its blocks whole.
         SendWhole = 13,
+        /// The range differs from what a compare-and-write expected, so nothing was written.
+        Miscompare = 14,
     }
 }

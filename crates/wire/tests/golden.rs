@@ -23,9 +23,9 @@ use wire::control::{
     Role, SetLevelRequest, Welcome,
 };
 use wire::message::{
-    self, Beacon, Commit, Damage, Extents, Fetch, Fetched, Grant, Raft, Read, Replicate,
-    Replicated, Reply, Request, Seal, Sealed, Sender, SyncStart, SyncState, SyncWipe, UnitRange,
-    Write, Zero,
+    self, Beacon, Commit, CompareWrite, Damage, Extents, Fetch, Fetched, Grant, Raft, Read,
+    Replicate, Replicated, Reply, Request, Seal, Sealed, Sender, SyncStart, SyncState, SyncWipe,
+    UnitRange, Write, Zero,
 };
 use wire::records::{Executed, UnitBlocks};
 use wire::{Frame, Kind, PeerFramer, PeerLink, Status, body_ok, parse};
@@ -97,6 +97,7 @@ fn body(kind: Kind) -> Vec<u8> {
         }
         .encode_to_vec(),
         Kind::Write | Kind::Replicate => vec![7; 512],
+        Kind::CompareWrite => [[7; 512], [8; 512]].concat(),
         Kind::Fetched => {
             Executed::new(SdcId(4), Incarnation(40), 5, unit, blocks).as_bytes().to_vec()
         }
@@ -187,6 +188,7 @@ fn said(kind: Kind) -> Frame {
         Kind::Write => Frame::Write(Write { request, retry }),
         Kind::Zero => Frame::Zero(Zero { request, retry, hole: true }),
         Kind::Extents => Frame::Extents(Extents { request, retry }),
+        Kind::CompareWrite => Frame::CompareWrite(CompareWrite { request, retry }),
         Kind::Reply => {
             let reply = Reply::new(op, group, status, map);
             Frame::Reply(Reply { epoch, leader: Some(DeviceId(12)), part_done: true, ..reply })

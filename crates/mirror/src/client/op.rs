@@ -2,7 +2,7 @@
 
 use base::{DeviceId, Epoch, GroupId, Time, UnitKey};
 use seam::{BlockKind, BlockRequest};
-use wire::message::{Extents, Io, Read, Request, UnitRange, Write, Zero};
+use wire::message::{CompareWrite, Extents, Io, Read, Request, UnitRange, Write, Zero};
 
 /// The place of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,7 +58,7 @@ impl Op {
             unit: 0,
             at: 0,
             len: 0,
-            writes: matches!(kind, BlockKind::Write | BlockKind::Zero { .. }),
+            writes: kind.changes(),
             cost: 0,
             group: GroupId(0),
             seq: 0,
@@ -93,6 +93,7 @@ pub(super) fn io(kind: BlockKind, request: Request, retry: bool) -> Io {
         BlockKind::Write => Io::Write(Write { request, retry }),
         BlockKind::Zero { hole } => Io::Zero(Zero { request, hole, retry }),
         BlockKind::Extents => Io::Extents(Extents { request, retry }),
+        BlockKind::CompareWrite => Io::CompareWrite(CompareWrite { request, retry }),
         BlockKind::Flush => unreachable!("a flush is answered at once"),
     }
 }

@@ -4,7 +4,7 @@ use super::op::Place;
 use super::routes::Hint;
 use super::{Client, Hangup, Leader, Topology, Turn};
 use base::DeviceId;
-use seam::{BlockError, Buf};
+use seam::{BlockError, BlockKind, Buf};
 use wire::Status;
 use wire::message::Reply;
 
@@ -50,6 +50,14 @@ impl<T: Copy> Client<T> {
             }
             return self.finish(key, Ok(body), turn);
         }
+        if status == Status::Miscompare {
+            let compares = request.request.kind == BlockKind::CompareWrite;
+            let at = Reply::miscompared_at(&body).filter(|at| compares && *at < op.len);
+            return match at {
+                Some(at) => self.finish(key, Err(BlockError::Miscompare(at)), turn),
+                None => self.hang_up(device, Hangup::Nonsense, turn),
+            };
+        }
         let failed = request.error;
         self.free(key);
         if let Some(error) = failed {
@@ -67,7 +75,7 @@ impl<T: Copy> Client<T> {
         turn: &mut Turn<'_, M, T>,
     ) {
         match reply.status {
-            Status::Ok => unreachable!("dealt with"),
+            Status::Ok | Status::Miscompare => unreachable!("dealt with"),
             Status::Full => self.hold(key, reply.part_done, turn),
             Status::Lost => self.finish(key, Err(BlockError::Lost), turn),
             Status::Media => self.finish(key, Err(BlockError::Media), turn),

@@ -49,11 +49,12 @@ pub(super) fn check(request: &BlockRequest, transfer: u32) -> Result<(), BlockEr
     if !request.at.is_multiple_of(sector) || !request.len.is_multiple_of(SECTOR) {
         return Err(BlockError::Misaligned);
     }
-    let body = if request.kind == BlockKind::Write { request.len as usize } else { 0 };
-    if request.body.len() != body {
+    if request.body.len() != request.kind.body_len(request.len) {
         return Err(BlockError::Misaligned);
     }
+    let in_block = || request.at % u64::from(BLOCK) + u64::from(request.len) <= u64::from(BLOCK);
     match request.kind {
+        BlockKind::CompareWrite if !in_block() => Err(BlockError::Misaligned),
         BlockKind::Read | BlockKind::Write if request.len > transfer => Err(BlockError::TooBig),
         _ => Ok(()),
     }
@@ -62,7 +63,7 @@ pub(super) fn check(request: &BlockRequest, transfer: u32) -> Result<(), BlockEr
 /// Checks a request against the map, and returns the generation of the client's permission.
 pub(super) fn place(request: &BlockRequest, map: &impl Topology) -> Result<u32, BlockError> {
     let volume = map.volume(request.volume).ok_or(BlockError::NoSuchVolume)?;
-    if !volume.writable && matches!(request.kind, BlockKind::Write | BlockKind::Zero { .. }) {
+    if !volume.writable && request.kind.changes() {
         return Err(BlockError::ReadOnly);
     }
     match request.at.checked_add(u64::from(request.len)) {

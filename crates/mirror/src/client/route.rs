@@ -36,9 +36,11 @@ impl<T: Copy> Client<T> {
             let mut op = Op::new(kind, key, turn.now);
             (op.group, op.offset) = (group, request.next);
             (op.unit, op.at, op.len) = (piece.unit, piece.at, piece.len);
-            if matches!(kind, BlockKind::Read | BlockKind::Write) {
-                op.cost = piece.len;
-            }
+            op.cost = match kind {
+                BlockKind::Read | BlockKind::Write => piece.len,
+                BlockKind::CompareWrite => 2 * piece.len,
+                BlockKind::Zero { .. } | BlockKind::Extents | BlockKind::Flush => 0,
+            };
             request.next += piece.len;
             request.live += 1;
             self.ops.insert(op);
@@ -55,7 +57,7 @@ impl<T: Copy> Client<T> {
 
     fn answer<M>(&mut self, key: u64, turn: &mut Turn<'_, M, T>) {
         let Some(request) = self.requests.remove(key) else { return };
-        if request.request.kind == BlockKind::Write {
+        if request.request.kind.brings_data() {
             self.held.ends();
         }
         if !request.answered {
@@ -178,6 +180,7 @@ impl<T: Copy> Client<T> {
             BlockKind::Write => {
                 request.request.body.slice(op.offset as usize..(op.offset + op.len) as usize)
             }
+            BlockKind::CompareWrite => request.request.body.clone(),
             _ => Buf::EMPTY,
         };
         let last = op.offset + op.len == request.request.len && !request.answered;

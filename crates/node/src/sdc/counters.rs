@@ -106,7 +106,7 @@ impl Counts {
         match asked.kind {
             _ if !ok => self.failed += 1,
             BlockKind::Read => self.reads.add(now, asked),
-            BlockKind::Write => self.writes.add(now, asked),
+            BlockKind::Write | BlockKind::CompareWrite => self.writes.add(now, asked),
             BlockKind::Zero { .. } => {
                 self.zeroes += 1;
                 self.zeroed_bytes += u64::from(asked.len);

@@ -22,7 +22,7 @@ use base::time::Duration;
 use base::{Limits, LinkId, Map, Time, VolumeId};
 use core::net::SocketAddr;
 use mdm::mapping::Grant;
-use seam::{BlockError, BlockKind, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLimits};
+use seam::{BlockError, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLimits};
 use target::Action;
 
 pub use iscsi::{Chap, Secret};
@@ -357,7 +357,7 @@ impl Sdc {
         // Sessions of iSCSI and NVMe divide long writes, and their tags have the same form.
         let first = !patience.of_command || target::iscsi::is_first(tag);
         let asked = Asked::new(now, &request, first);
-        let writes = request.kind == BlockKind::Write;
+        let writes = request.kind.brings_data();
         let queue = &mut self.targets.crowded[usize::from(writes)];
         let review = self.targets.review && !mutant::on(Mutant::KeepPermission);
         if !queue.is_empty() || !self.client.admits(writes) || review {
@@ -633,6 +633,7 @@ impl Session {
 mod tests {
     use super::*;
     use core::cell::Cell;
+    use seam::BlockKind;
 
     #[test]
     fn requests_are_taken_from_a_place_on_and_no_other_one_is_looked_at() {

@@ -12,7 +12,7 @@ use base::{DeviceId, Incarnation, LinkId, MapVersion, Mutant, SdcId, Time, UNIT,
 use seam::{Buf, DialId, Effect, Effects, Note};
 use wire::control::{Access, Hello, Refusal, RefusalCode, Role};
 use wire::message::{
-    self, Beacon, Damage, Fetched, Grant, Io, MapPage, MapPull, Replicated, Reply, Request, Sealed,
+    Beacon, Damage, Fetched, Grant, Io, MapPage, MapPull, Replicated, Reply, Request, Sealed,
     Sender, SyncState, UnitRange,
 };
 use wire::{Body, Frame, Header, Kind, Malformed, PeerLink, Status};
@@ -89,10 +89,10 @@ impl Sds {
         if !wire::body_ok(h, &body) {
             out.note(Note::BadBody { link });
             // A client can send its data again. Every other link starts over.
-            return match (who, message::Write::try_from(h)) {
-                (PeerRole::Client(_, version), Ok(write)) => {
+            return match (who, Io::of(h)) {
+                (PeerRole::Client(_, version), Some(Ok(io))) if io.body_len() > 0 => {
                     let link = PeerLink::new(link, version);
-                    self.answer(link, &write.request, Status::Damaged, out)
+                    self.answer(link, io.request(), Status::Damaged, out)
                 }
                 _ => self.drop_link(now, link, out),
             };

@@ -70,7 +70,7 @@ pub struct Case<'a> {
 
 /// Returns true when this error is allowed for the operation.
 pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
-    use crate::plan::IoKind::{Read, Write};
+    use crate::plan::IoKind::{Read, Swap, Write};
     let Case { op, lives, scan, .. } = case;
     match error {
         BlockError::Lost => case.lost,
@@ -88,6 +88,7 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         // A write without space waits for as long as its client's time limit allows.
         BlockError::TimedOut | BlockError::Full => !scan && case.timed,
         BlockError::Superseded => case.superseded,
+        BlockError::Miscompare(at) => op.kind == Swap && at < op.sectors * base::SECTOR,
         BlockError::Misaligned | BlockError::ReadOnly => false,
     }
 }
@@ -114,6 +115,7 @@ mod tests {
             clock: Time::ZERO,
             answer: None,
             seen: Vec::new(),
+            expected: Vec::new(),
             cut: None,
             left: false,
             gone: None,

@@ -150,6 +150,7 @@ mod tests {
             clock: Time::ZERO,
             answer,
             seen: Vec::new(),
+            expected: Vec::new(),
             cut: None,
             left: false,
             gone: None,

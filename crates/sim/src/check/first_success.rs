@@ -137,6 +137,7 @@ mod tests {
             clock: Time(0),
             answer,
             seen: Vec::new(),
+            expected: Vec::new(),
             cut: None,
             left: false,
             gone: None,

@@ -34,14 +34,24 @@ fn fences(history: &History) -> Fences {
     fences
 }
 
+/// Returns what a compare-and-write has seen in a sector: what it expected, if it was done, and in
+/// front of the first sector that differs.
+fn compared(op: &Record, sector: u32) -> Option<Op> {
+    let answer = op.answer.filter(|_| !op.left)?;
+    let equal = answer.result.is_ok() || op.miscompared().is_some_and(|differs| sector < differs);
+    let access = Access::Read(*op.expected.get((sector - op.sector) as usize)?);
+    let (invoked, answered) = (op.invoked, Some(answer.moment));
+    equal.then_some(Op { access, invoked, answered, expires: answer.moment })
+}
+
 fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
     // Reads of a volume that was deleted and came back in a recovery may see anything.
     let undone = op.left && !op.is_write();
-    if op.is_refused() || undone {
+    if op.is_refused() || op.miscompared().is_some() || undone {
         return None;
     }
     let access = match op.kind {
-        IoKind::Write => Access::Write(index as u32 + 1),
+        IoKind::Write | IoKind::Swap => Access::Write(index as u32 + 1),
         IoKind::Zero | IoKind::Discard => Access::Write(0),
         IoKind::Read | IoKind::Extents => {
             let seen = *op.seen.get((sector - op.sector) as usize)?;
@@ -105,6 +115,10 @@ pub fn check(history: &History) -> Result<u32, Failure> {
             let mut ops = Vec::with_capacity(touched.len());
             for i in touched {
                 let record = &history.ops[*i as usize];
+                if let Some(op) = compared(record, sector) {
+                    names.push(*i);
+                    ops.push(op);
+                }
                 let Some(mut op) = access(record, *i as usize, sector) else { continue };
                 let key = (record.client, *volume, sector / UNIT_SECTORS);
                 let lives = fences.get(&key);
@@ -160,7 +174,7 @@ fn explain(
         let op = &history.ops[i as usize];
         let seen = op.seen.get((sector - op.sector) as usize);
         let value = match (op.is_write(), seen) {
-            (true, _) if op.kind == IoKind::Write => format!("writes {}", i + 1),
+            (true, _) if op.stamps() => format!("writes {}", i + 1),
             (true, _) => "writes 0".to_string(),
             (false, Some(v)) => format!("sees {v}"),
             (false, None) => "sees nothing".to_string(),
@@ -201,6 +215,7 @@ mod tests {
             clock: Time::ZERO,
             answer: Some(Answer { moment, at: Time::ZERO, result }),
             seen: Vec::new(),
+            expected: Vec::new(),
             cut: None,
             knew: None,
             left: false,
@@ -247,6 +262,27 @@ mod tests {
         };
         assert!(story(1, 1), "it was done before, or at once written over");
         assert!(!story(1, 0), "it came over what the newer life has written");
+    }
+
+    #[test]
+    fn a_compare_and_write_has_seen_what_it_expected_and_writes_only_then() {
+        let swap = |invoked, expected: u32, result| {
+            let record = write(0, invoked, invoked + 1, result);
+            Record { kind: IoKind::Swap, expected: vec![expected], ..record }
+        };
+        let story = |swap: Record, sees: u32| {
+            let mut history = History::default();
+            history.ops.extend([write(0, 1, 2, Ok(())), write(1, 3, 4, Ok(()))]);
+            history.ops.extend([swap, read(1, 10, sees)]);
+            check(&history).is_ok()
+        };
+        assert!(story(swap(5, 2, Ok(())), 2));
+        assert!(!story(swap(5, 1, Ok(())), 2), "that was overwritten before");
+        assert!(!story(swap(5, 2, Ok(())), 1), "it was done");
+        let differs = Err(BlockError::Miscompare(0));
+        assert!(story(swap(5, 1, differs), 1));
+        assert!(!story(swap(5, 1, differs), 2), "it has written nothing");
+        assert!(story(swap(5, 1, Err(BlockError::TimedOut)), 2), "it may be done");
     }
 
     #[test]

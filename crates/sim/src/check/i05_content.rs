@@ -40,7 +40,7 @@ pub fn value(
     if value != 0 {
         let writer =
             history.writer(value).ok_or_else(|| fail(format!("is of the future: {value}")))?;
-        let covers = writer.kind == IoKind::Write
+        let covers = writer.stamps()
             && writer.volume == volume
             && (writer.sector..writer.sector + writer.sectors).contains(&sector);
         if !covers {

@@ -4,7 +4,6 @@
 
 use super::Failure;
 use crate::history::{History, SILENT};
-use crate::plan::IoKind;
 use base::VolumeId;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +34,7 @@ pub fn check(history: &History, first: usize) -> Result<(), Failure> {
 
 fn written(history: &History) -> Written {
     let mut all = Written::new();
-    for (i, op) in history.ops.iter().enumerate().filter(|(_, op)| op.kind == IoKind::Write) {
+    for (i, op) in history.ops.iter().enumerate().filter(|(_, op)| op.stamps()) {
         for sector in op.sector..op.sector + op.sectors {
             all.entry((op.volume, sector)).or_default().insert(i as u32 + 1);
         }
@@ -47,6 +46,7 @@ fn written(history: &History) -> Written {
 mod tests {
     use super::*;
     use crate::history::{Answer, Record};
+    use crate::plan::IoKind;
     use base::Time;
 
     fn op(kind: IoKind, sector: u32, seen: Vec<u32>) -> Record {
@@ -63,6 +63,7 @@ mod tests {
             clock: Time(0),
             answer,
             seen,
+            expected: Vec::new(),
             cut: None,
             knew: None,
             left: false,

@@ -99,7 +99,7 @@ impl Stage {
             || outlet.ids[usize::from(v)] != Some(id)
             || long
             || sector + sectors > first
-            || kind == IoKind::Extents
+            || matches!(kind, IoKind::Extents | IoKind::Swap)
         {
             return false;
         }
@@ -108,7 +108,7 @@ impl Stage {
         }
         let connection = *outlet.prng.pick(&those);
         let command = match kind {
-            IoKind::Read | IoKind::Extents => NBD_CMD_READ,
+            IoKind::Read | IoKind::Extents | IoKind::Swap => NBD_CMD_READ,
             IoKind::Write => NBD_CMD_WRITE,
             IoKind::Zero => NBD_CMD_WRITE_ZEROES,
             IoKind::Discard => NBD_CMD_TRIM,

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that do not change what was drawn before them. Each draws from its own random
 /// stream. Append new ones at the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 22] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 23] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -36,7 +36,13 @@ const FAMILIES: [fn(&mut Plan, &Prng); 22] = [
     super::twins::draw,
     super::queues::draw,
     super::versions::draw,
+    super::swaps::draw,
 ];
+
+/// Returns true for the plans that are one long story about leases.
+pub(super) fn is_duel(root: &Prng) -> bool {
+    root.fork("kind").chance(0.15)
+}
 
 impl Plan {
     /// Draws a moment in phase 1, of the length drawn so far.
@@ -107,7 +113,7 @@ impl Plan {
             let stays = how != FinalFault::Dead || plan.keeps(Who::Sds(who));
             plan.outcast = stays.then_some((who, how));
         }
-        if root.fork("kind").chance(0.15) {
+        if is_duel(&root) {
             duel(&mut plan, &mut root.fork("duel"));
         } else {
             workload(&mut plan, &mut root.fork("workload"));

@@ -143,6 +143,7 @@ impl fmt::Display for Action {
                     IoKind::Zero => "zero",
                     IoKind::Discard => "discard",
                     IoKind::Extents => "extents",
+                    IoKind::Swap => "swap",
                 };
                 write!(f, "{kind} {client} {volume} {sector} {sectors}")
             }
@@ -267,6 +268,7 @@ impl FromStr for Action {
             ["zero", w @ ..] => io(IoKind::Zero, w)?,
             ["discard", w @ ..] => io(IoKind::Discard, w)?,
             ["extents", w @ ..] => io(IoKind::Extents, w)?,
+            ["swap", w @ ..] => io(IoKind::Swap, w)?,
             ["crash", who, flags @ ..] => {
                 let has = |name| flags.contains(&name);
                 let death = Death {

@@ -19,7 +19,7 @@ use super::reply::Reply;
 use super::session::Asked;
 use super::tasks::{Flow, Task, Work, piece, tag};
 use super::wire::Turn;
-use crate::scsi::{Answer, Command, Failure, Op, Request, Sense, Status, Step, Transfer};
+use crate::scsi::{Answer, Command, Failure, Request, Sense, Status, Step, Transfer};
 use crate::{Action, Question};
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
@@ -175,16 +175,8 @@ impl Full {
     /// Sends a request of a command to the volume.
     fn ask_volume(&mut self, handle: u32, request: Request, turn: &mut Turn<'_>) {
         let Some(device) = &self.device else { return };
-        let Op::Block(kind) = request.op else {
-            unreachable!("the owner says in `Unit::compare_write` that it can't do this");
-        };
-        let request = BlockRequest {
-            volume: device.unit().volume,
-            kind,
-            at: request.at,
-            len: request.len,
-            body: request.body,
-        };
+        let Request { kind, at, len, body } = request;
+        let request = BlockRequest { volume: device.unit().volume, kind, at, len, body };
         if let Some(task) = self.tasks.get(handle) {
             task.asked += 1;
             self.places.take();

@@ -172,6 +172,7 @@ pub(crate) fn error_value(header: &Header, export: &Attached, error: BlockError)
         (BlockError::OutOfRange | BlockError::Misaligned | BlockError::TooBig, _) => NBD_EINVAL,
         (BlockError::Lost | BlockError::Media | BlockError::NoSuchVolume, _) => NBD_EIO,
         (BlockError::Forgotten | BlockError::Superseded | BlockError::TimedOut, _) => NBD_EIO,
+        (BlockError::Miscompare(_), _) => NBD_EIO, // NBD has no such request
         (BlockError::ReadOnly, _) => NBD_EPERM,
         (BlockError::Busy, _) => NBD_ENOMEM,
     }

@@ -72,6 +72,7 @@ impl Status {
             BlockError::Busy | BlockError::Forgotten => Status::INTERRUPTED,
             BlockError::Full | BlockError::TimedOut => Status::NOT_READY,
             BlockError::Superseded => Status::INACCESSIBLE,
+            BlockError::Miscompare(_) => Status::MISCOMPARE,
         }
     }
 

@@ -11,9 +11,6 @@ use seam::BlockError;
 pub enum Failure {
     /// The client of the volume says so.
     Block(BlockError),
-    /// COMPARE AND WRITE found other data; the byte at this offset of the data is the first one
-    /// that differs.
-    Miscompare(u32),
     /// The right to serve this volume changed under way. Nothing was done.
     Fenced,
     /// The host's data did not arrive in order.
@@ -32,10 +29,10 @@ impl Failure {
     /// [`BlockError::NoSuchVolume`] the session ends.
     pub fn answer(&self, writes: bool, lba: u64) -> Answer {
         let sense = match self {
-            Failure::Miscompare(at) => Sense::MISCOMPARE.about(u64::from(*at)),
             Failure::Fenced => return Answer::bare(Status::Busy),
             Failure::Data => Sense::DATA_LOST,
             Failure::Block(error) => match error {
+                BlockError::Miscompare(at) => Sense::MISCOMPARE.about(u64::from(*at)),
                 BlockError::OutOfRange => Sense::OUT_OF_RANGE,
                 BlockError::Misaligned | BlockError::TooBig => Sense::IN_CDB,
                 BlockError::ReadOnly => Sense::WRITE_PROTECTED,

@@ -125,7 +125,7 @@ fn limits(unit: &Unit) -> [u8; 60] {
     let whole = unit.format.per_block();
     let mut body = [0; 60];
     body[0] = 0x01; // WSNZ
-    body[1] = if unit.compare_write { (BLOCK / block) as u8 } else { 0 };
+    body[1] = (BLOCK / block) as u8; // maximum length of COMPARE AND WRITE
     body[2..4].copy_from_slice(&(whole as u16).to_be_bytes());
     let numbers = [
         unit.transfer / block,

@@ -50,7 +50,7 @@ pub use command::{Attribute, Command, Residual};
 pub use device::Device;
 pub(crate) use device::is_unit;
 pub use failure::Failure;
-pub use plan::{Op, Plan, Request};
+pub use plan::{Plan, Request};
 pub use sense::Sense;
 pub use step::{Gather, Report, Step, Transfer};
 pub use unit::{Format, Path, Unit, UnknownFormat};

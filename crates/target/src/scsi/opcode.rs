@@ -103,7 +103,6 @@ impl Entry {
     /// Returns true if this unit has the command.
     pub(super) fn is_in(&self, unit: &Unit) -> bool {
         match self.name {
-            Name::CompareWrite => unit.compare_write,
             Name::PersistIn | Name::PersistOut => unit.reservations,
             _ => true,
         }

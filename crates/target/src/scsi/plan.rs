@@ -9,21 +9,11 @@ use seam::{BlockError, BlockKind, Buf, BufPool};
 /// Most bytes of one request that has data.
 const PIECE: u32 = 256 << 10;
 
-/// What to do with a range of the volume.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Op {
-    /// This, as it is.
-    Block(BlockKind),
-    /// Compare the first half of the body with the range, which lies in one 4 KiB block, and if
-    /// they are equal write the second half, both as one step of the volume.
-    CompareWrite,
-}
-
 /// A request to the volume.
 #[derive(Clone, Debug)]
 pub struct Request {
     /// What to do.
-    pub op: Op,
+    pub kind: BlockKind,
     /// Start of the range in bytes. A multiple of 512.
     pub at: u64,
     /// Length of the range in bytes. A multiple of 512, and never 0.
@@ -121,13 +111,12 @@ impl Plan {
                 (BlockKind::Zero { hole: true }, at, next.count * self.block, Buf::EMPTY)
             }
             Rest::CompareWrite { at, len, body } => {
-                let (at, len, body) = (*at, *len, body.clone());
-                return Request { op: Op::CompareWrite, at, len, body };
+                (BlockKind::CompareWrite, *at, *len, body.clone())
             }
             Rest::Check { at, left } => (BlockKind::Read, *at, (*left).min(PIECE), Buf::EMPTY),
             Rest::Status { at, len, .. } => (BlockKind::Extents, *at, *len, Buf::EMPTY),
         };
-        Request { op: Op::Block(kind), at, len, body }
+        Request { kind, at, len, body }
     }
 
     /// Takes the result of that request: the data of a read, or the bitmap of extents. Returns the

@@ -51,7 +51,7 @@ impl Transfer {
             return Some(self.failed(BlockError::Media.into(), offset));
         }
         let at = sent.iter().zip(stored).position(|(a, b)| a != b)?;
-        Some(self.failed(Failure::Miscompare(offset + at as u32), offset))
+        Some(self.failed(BlockError::Miscompare(offset + at as u32).into(), offset))
     }
 }
 

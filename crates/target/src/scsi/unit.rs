@@ -105,8 +105,6 @@ pub struct Unit {
     pub port: u16,
     /// The state of this way.
     pub path: Path,
-    /// True if the owner can do [`super::Op::CompareWrite`].
-    pub compare_write: bool,
     /// True if the owner can do [`super::Step::Reserve`] and [`super::Step::Report`].
     pub reservations: bool,
 }

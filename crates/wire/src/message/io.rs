@@ -4,7 +4,7 @@ use super::Malformed;
 use super::layout::{Part, UnitRange, message, part};
 use crate::header::{Header, Kind, Status};
 use base::{DeviceId, Epoch, GroupId, MapVersion};
-use seam::ClientWrite;
+use seam::{Buf, BufPool, ClientWrite};
 
 part! {
     /// The fields of every operation of a client.
@@ -83,8 +83,24 @@ message! {
 }
 
 message! {
+    /// Client to primary: compare the range with the first half of the body, and write the second
+    /// half if they are equal, both as one step (rule R17). The body has twice the length of the
+    /// range, which lies in one block of 4 KiB.
+    CompareWrite {
+        /// The operation.
+        request: Request;
+    }
+    flags {
+        /// This number may have arrived somewhere before.
+        retry: 4;
+    }
+    body: SUMMED
+}
+
+message! {
     /// Primary to client: the answer to an operation. With `Ok` the body has the data of a read, or
-    /// the bits of `Extents`.
+    /// the bits of `Extents`; with `Miscompare` the place of the first byte that differs, counted
+    /// from the start of the range, as 4 bytes ([`Reply::miscompare_body`]).
     Reply {
         /// The result.
         status: Status, @ 20;
@@ -113,6 +129,17 @@ impl Reply {
         let (epoch, leader) = (Epoch(0), None);
         Reply { status, op, group, epoch, leader, map, part_done: false }
     }
+
+    /// Returns the body of an answer with `Miscompare`: the byte at this offset is the first one
+    /// that differs.
+    pub fn miscompare_body(at: u32, pool: &BufPool) -> Buf {
+        pool.copy(&at.to_le_bytes())
+    }
+
+    /// Returns the offset that such a body names; `None` if it has another length.
+    pub fn miscompared_at(body: &[u8]) -> Option<u32> {
+        body.try_into().map(u32::from_le_bytes).ok()
+    }
 }
 
 /// An operation of a client.
@@ -126,6 +153,8 @@ pub enum Io {
     Zero(Zero),
     /// Say which blocks hold data.
     Extents(Extents),
+    /// Compare, and write.
+    CompareWrite(CompareWrite),
 }
 
 impl Io {
@@ -137,6 +166,7 @@ impl Io {
             Io::Write(m) => &m.request,
             Io::Zero(m) => &m.request,
             Io::Extents(m) => &m.request,
+            Io::CompareWrite(m) => &m.request,
         }
     }
 
@@ -148,6 +178,7 @@ impl Io {
             Io::Write(m) => &mut m.request,
             Io::Zero(m) => &mut m.request,
             Io::Extents(m) => &mut m.request,
+            Io::CompareWrite(m) => &mut m.request,
         }
     }
 
@@ -159,13 +190,24 @@ impl Io {
             Io::Write(m) => m.retry,
             Io::Zero(m) => m.retry,
             Io::Extents(m) => m.retry,
+            Io::CompareWrite(m) => m.retry,
         }
     }
 
     /// Returns true if the operation changes the volume.
     #[inline]
     pub fn writes(&self) -> bool {
-        matches!(self, Io::Write(_) | Io::Zero(_))
+        matches!(self, Io::Write(_) | Io::Zero(_) | Io::CompareWrite(_))
+    }
+
+    /// Returns the length of the body that the operation has.
+    #[inline]
+    pub fn body_len(&self) -> usize {
+        match self {
+            Io::Write(m) => m.request.range.len as usize,
+            Io::CompareWrite(m) => 2 * m.request.range.len as usize,
+            Io::Read(_) | Io::Zero(_) | Io::Extents(_) => 0,
+        }
     }
 
     /// Returns the operation of a frame; `None` if the frame is of another kind.
@@ -176,6 +218,7 @@ impl Io {
             Kind::Write => Write::try_from(header).map(Io::Write),
             Kind::Zero => Zero::try_from(header).map(Io::Zero),
             Kind::Extents => Extents::try_from(header).map(Io::Extents),
+            Kind::CompareWrite => CompareWrite::try_from(header).map(Io::CompareWrite),
             _ => return None,
         })
     }
@@ -190,6 +233,7 @@ impl From<&Io> for Header {
             Io::Write(m) => (Kind::Write, m.flags()),
             Io::Zero(m) => (Kind::Zero, m.flags()),
             Io::Extents(m) => (Kind::Extents, m.flags()),
+            Io::CompareWrite(m) => (Kind::CompareWrite, m.flags()),
         };
         let mut header = Header::new(kind);
         header.flags = flags;

@@ -24,7 +24,7 @@ pub use control::{
     Admin, AdminReply, Control, Heartbeat, Hello, MapPage, MapPull, Proposal, Raft, Refusal,
     Register, RegisterSdc, Registered, Report, Welcome,
 };
-pub use io::{Extents, Io, Read, Reply, Request, Write, Zero};
+pub use io::{CompareWrite, Extents, Io, Read, Reply, Request, Write, Zero};
 pub use layout::{Sender, UnitRange};
 pub use lease::{Beacon, Grant};
 pub use replication::{Commit, Damage, Fetch, Fetched, Replicate, Replicated};
@@ -151,7 +151,7 @@ macro_rules! all_kinds {
 
 all_kinds! {
     Hello Welcome Refusal Beacon Grant
-    Read Write Zero Extents Reply Fetch Fetched
+    Read Write Zero Extents CompareWrite Reply Fetch Fetched
     Replicate Replicated Commit SyncStart SyncState SyncWipe Seal Sealed Damage
     Register RegisterSdc Registered Heartbeat MapPull MapPage Proposal Report
     Admin AdminReply Raft
@@ -192,7 +192,7 @@ mod tests {
         for at in FLAGS_AT + 1..HEADER {
             let number = match at {
                 _ if !uses(kind, at) => 0,
-                at if at == STATUS.start => prng.below(14) as u8,
+                at if at == STATUS.start => prng.below(15) as u8,
                 at if STATUS.contains(&at) => 0,
                 _ => prng.next_u64() as u8,
             };
@@ -255,7 +255,7 @@ mod tests {
     fn a_code_without_a_meaning_and_a_wrong_kind_are_refused() {
         for kind in kinds().filter(|kind| uses(*kind, STATUS.start)) {
             let mut header = Header::new(kind);
-            header.bytes_mut()[STATUS].copy_from_slice(&14u16.to_le_bytes());
+            header.bytes_mut()[STATUS].copy_from_slice(&15u16.to_le_bytes());
             assert_eq!(Frame::try_from(&header), wrong(kind, STATUS.start, Fault::Code));
         }
         let read = Header::new(Kind::Read);

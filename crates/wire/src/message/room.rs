@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | class of service | 22 | all of these, `Fetch`, `Fetched`, `Damage` |
 //! | generation of a snapshot | 112 to 119 | the same |
-//! | stages of a slow request, 4 bytes each | 48 to 63 | `Read`, `Write`, `Zero`, `Extents` |
+//! | stages of a slow request, 4 bytes each | 48 to 63 | `Read`, `Write`, `Zero`, `Extents`, `CompareWrite` |
 //! | | 64 to 79 | `Reply`, `Replicated` |
 //! | | 104 to 111, 120 to 123 | `Replicate`: three, as its fourth ends at the receiver |
 //!
@@ -13,7 +13,7 @@
 //!
 //! | kind | bytes |
 //! |---|---|
-//! | `Read`, `Write`, `Zero`, `Extents` | 20 and 21, 124 to 127 |
+//! | `Read`, `Write`, `Zero`, `Extents`, `CompareWrite` | 20 and 21, 124 to 127 |
 //! | `Reply` | 36 to 39, 48 to 63, 80 to 87, 92 to 103, 120 to 127 |
 //! | `Replicate` | 20 and 21 |
 //! | `Replicated` | 36 to 39, 56 to 63, 80 to 95, 120 to 127 |
@@ -21,17 +21,20 @@
 //! Flags that are free are in [`FREE_FLAGS`].
 
 use super::layout::{Mask, both, flags, span};
-use super::{Damage, Extents, Fetch, Fetched, Read, Replicate, Replicated, Reply, Write, Zero};
+use super::{
+    CompareWrite, Damage, Extents, Fetch, Fetched, Read, Replicate, Replicated, Reply, Write, Zero,
+};
 
 /// The class of service, and the generation of a snapshot.
 const CLASS_AND_SNAPSHOT: Mask = both(span(22, 1), span(112, 8));
 
 /// The bytes that each kind has to keep free.
-const ROOM: [(Mask, Mask); 10] = [
+const ROOM: [(Mask, Mask); 11] = [
     (Read::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
     (Write::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
     (Zero::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
     (Extents::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
+    (CompareWrite::USED, both(CLASS_AND_SNAPSHOT, span(48, 16))),
     (Fetch::USED, CLASS_AND_SNAPSHOT),
     (Fetched::USED, CLASS_AND_SNAPSHOT),
     (Damage::USED, CLASS_AND_SNAPSHOT),
@@ -42,11 +45,12 @@ const ROOM: [(Mask, Mask); 10] = [
 
 /// The flags of each kind that have no meaning yet. 64 is left out: it is `NO_BODY_CRC` where a
 /// body may have no checksum.
-const FREE_FLAGS: [(Mask, u8); 10] = [
+const FREE_FLAGS: [(Mask, u8); 11] = [
     (Read::USED, 1 | 2 | 8 | 16 | 32 | 128),
     (Write::USED, 1 | 2 | 8 | 16 | 32 | 128),
     (Zero::USED, 2 | 8 | 16 | 32 | 128),
     (Extents::USED, 1 | 2 | 8 | 16 | 32 | 128),
+    (CompareWrite::USED, 1 | 2 | 8 | 16 | 32 | 128),
     (Fetch::USED, 1 | 2 | 4 | 8 | 16 | 32 | 128),
     (Fetched::USED, 1 | 2 | 4 | 8 | 16 | 32 | 128),
     (Damage::USED, 1 | 2 | 4 | 8 | 16 | 32 | 128),

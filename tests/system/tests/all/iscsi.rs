@@ -260,8 +260,7 @@ const IMPOSSIBLE: &[(&str, &str)] = &[(
     "it asks for the state of sector i + 1, and wants an answer that begins at the next block",
 )];
 
-/// Suites run one by one: a test of COMPARE AND WRITE leaves its change of CDBs behind where the
-/// target does not know that command, and all tests of 16-byte CDBs after it fail.
+/// Suites run one by one, so that one which leaves a session in a bad state does not harm the next.
 fn run_suite(sectors: &'static str, impossible: &[(&str, &str)]) {
     case(|| {
         let arguments = ["--iscsi-sectors", sectors];

@@ -8,7 +8,7 @@ use base::{BLOCK, DeviceId, Epoch, Limits, MapVersion, UNIT};
 use mirror::client::Leader;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use seam::{BlockKind, Buf};
+use seam::{BlockError, BlockKind, Buf};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::Status;
 use wire::message::Io;
@@ -24,6 +24,7 @@ enum Step {
     Write(u32),
     Zero(u32),
     Extents(u32),
+    Swap(u32),
     Deliver(u32),
     Refuse(u32, u8),
     Ignore(u32),
@@ -41,6 +42,7 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<u32>().prop_map(Step::Write),
         1 => any::<u32>().prop_map(Step::Zero),
         1 => any::<u32>().prop_map(Step::Extents),
+        2 => any::<u32>().prop_map(Step::Swap),
         8 => any::<u32>().prop_map(Step::Deliver),
         2 => (any::<u32>(), any::<u8>()).prop_map(|(a, b)| Step::Refuse(a, b)),
         1 => any::<u32>().prop_map(Step::Ignore),
@@ -73,7 +75,14 @@ struct World {
     /// answered.
     slots: Vec<Option<u8>>,
     writes: BTreeMap<u64, (usize, u8)>,
+    /// The first byte of each block that is compared and written, and by request: the block, and
+    /// what it has afterwards; `None` if it must be found to differ.
+    swapped: Vec<u8>,
+    swaps: BTreeMap<u64, (usize, Option<u8>)>,
 }
+
+/// Where the blocks are that are compared and written. No read touches them.
+const SWAPPED: u64 = 15 * MIB / 2;
 
 fn pattern(at: u64) -> u8 {
     (at / 512 % 251) as u8
@@ -104,6 +113,8 @@ impl World {
             answered: BTreeSet::new(),
             slots: vec![None; 128],
             writes: BTreeMap::new(),
+            swapped: (0..16).map(|block| pattern(SWAPPED + block * 4096)).collect(),
+            swaps: BTreeMap::new(),
         }
     }
 
@@ -143,6 +154,19 @@ impl World {
                     self.rig.write(id, at, &[value; 65536]);
                 }
             }
+            Step::Swap(n) => {
+                let block = (n % 16) as usize;
+                if self.swaps.values().any(|swap| swap.0 == block) {
+                    return; // not two at once, as above
+                }
+                let (now, new, fits) = (self.swapped[block], (n >> 8) as u8, n >> 16 & 3 > 0);
+                let expected = if fits { now } else { now.wrapping_add(1) };
+                self.asked.insert(id, Vec::new());
+                self.swaps.insert(id, (block, fits.then_some(new)));
+                let body = self.rig.pool.copy(&[[expected; 512], [new; 512]].concat());
+                let at = SWAPPED + block as u64 * 4096;
+                self.rig.ask(id, BlockKind::CompareWrite, at, 512, body);
+            }
             _ => unreachable!(),
         }
     }
@@ -174,6 +198,14 @@ impl World {
         }
         for (id, result) in std::mem::take(&mut self.rig.done) {
             assert!(self.answered.insert(id), "{id} was answered twice");
+            if let Some((block, after)) = self.swaps.remove(&id) {
+                let expected = after.map(|_| ()).ok_or(BlockError::Miscompare(0));
+                assert_eq!(result.map(drop), expected, "request {id}");
+                self.swapped[block] = after.unwrap_or(self.swapped[block]);
+                let from = SWAPPED as usize + block * 4096;
+                assert_eq!(self.data[from..from + 512], [self.swapped[block]; 512]);
+                continue;
+            }
             assert_eq!(
                 &result.expect("nothing fails here")[..],
                 &self.asked[&id][..],
@@ -217,8 +249,10 @@ impl World {
                     .answer_with(&sent, Status::Stale, b"", |m| m.map = MapVersion(version));
             }
         }
-        let body = self.execute(&sent);
-        self.rig.answer(&sent, Status::Ok, &body);
+        match self.execute(&sent) {
+            Ok(body) => self.rig.answer(&sent, Status::Ok, &body),
+            Err(at) => self.rig.answer(&sent, Status::Miscompare, &at.to_le_bytes()),
+        }
     }
 
     /// The true primary has no space for a write that was not executed.
@@ -228,31 +262,36 @@ impl World {
         let leader = self.truth.groups[sent.request().group.0 as usize];
         let leads = leader == Leader::At(sent.device, sent.request().epoch);
         let is_new = !self.executed.contains(&sent.seq());
-        if matches!(sent.io, Io::Write(_)) && leads && is_new {
+        if matches!(sent.io, Io::Write(_) | Io::CompareWrite(_)) && leads && is_new {
             let (_, sent) = self.inbox.swap_remove(n);
             self.rig.answer(&sent, Status::Full, b"");
         }
     }
 
-    fn execute(&mut self, sent: &Sent) -> Vec<u8> {
+    /// Returns the data of the answer, or where the data differs that was to be compared.
+    fn execute(&mut self, sent: &Sent) -> Result<Vec<u8>, u32> {
         let from = sent.unit() as usize * UNIT as usize + sent.at() as usize;
         let range = from..from + sent.len() as usize;
         match sent.io {
-            Io::Read(_) => self.data[range].to_vec(),
-            Io::Extents(_) => bits_of(from as u64, u64::from(sent.len())),
-            _ if !self.executed.insert(sent.seq()) => {
+            Io::Read(_) => return Ok(self.data[range].to_vec()),
+            Io::Extents(_) => return Ok(bits_of(from as u64, u64::from(sent.len()))),
+            _ if self.executed.contains(&sent.seq()) => {
                 assert!(sent.is_retry());
-                Vec::new()
+                return Ok(Vec::new());
             }
-            Io::Write(_) => {
-                self.data[range].copy_from_slice(&sent.body);
-                Vec::new()
-            }
-            Io::Zero(_) => {
-                self.data[range].fill(0);
-                Vec::new()
+            Io::Write(_) => self.data[range].copy_from_slice(&sent.body),
+            Io::Zero(_) => self.data[range].fill(0),
+            Io::CompareWrite(_) => {
+                let (expected, new) = sent.body.split_at(range.len());
+                let stored = &mut self.data[range];
+                if let Some(at) = stored.iter().zip(expected).position(|(a, b)| a != b) {
+                    return Err(at as u32);
+                }
+                stored.copy_from_slice(new);
             }
         }
+        self.executed.insert(sent.seq());
+        Ok(Vec::new())
     }
 
     fn link_up(&mut self, device: DeviceId) {
@@ -265,7 +304,9 @@ impl World {
     fn step(&mut self, step: Step) {
         let device = |n: u32| DeviceId(n % DEVICES + 1);
         match step {
-            Step::Read(_) | Step::Write(_) | Step::Zero(_) | Step::Extents(_) => self.ask(step),
+            Step::Read(_) | Step::Write(_) | Step::Zero(_) | Step::Extents(_) | Step::Swap(_) => {
+                self.ask(step)
+            }
             Step::Deliver(n) => self.deliver(n, false),
             Step::Ignore(n) => self.deliver(n, true),
             Step::Refuse(n, how) if !self.inbox.is_empty() && how % 5 == 4 => self.full(n),

@@ -322,6 +322,7 @@ fn requests_that_are_not_in_order_are_refused() {
         (BlockKind::Read, 1, 512, BlockError::Misaligned),
         (BlockKind::Read, 0, 100, BlockError::Misaligned),
         (BlockKind::Write, 0, 512, BlockError::Misaligned), // without a body
+        (BlockKind::CompareWrite, 0, 512, BlockError::Misaligned),
         (BlockKind::Read, 0, big, BlockError::TooBig),
         (BlockKind::Read, 16 * MIB, 512, BlockError::OutOfRange),
         (BlockKind::Read, 16 * MIB - 512, 1024, BlockError::OutOfRange),
@@ -340,6 +341,82 @@ fn requests_that_are_not_in_order_are_refused() {
     rig.map.volumes.clear();
     rig.ask(5, BlockKind::Flush, 0, 0, Buf::EMPTY);
     assert_eq!(rig.result().unwrap_err(), BlockError::NoSuchVolume);
+}
+
+#[test]
+fn a_comparison_is_one_operation_within_a_block() {
+    let mut rig = Rig::up(1);
+    let body = |rig: &Rig, len: usize| rig.pool.copy(&vec![7; len]);
+    for (at, len, bytes) in [(3584, 1024, 2048), (0, 8192, 16384), (0, 512, 512), (0, 512, 1536)] {
+        let body = body(&rig, bytes);
+        rig.ask(1, BlockKind::CompareWrite, at, len, body);
+        assert_eq!(rig.result().unwrap_err(), BlockError::Misaligned, "{at} {len} {bytes}");
+    }
+    for (at, len) in [(0, 4096), (3584, 512), (8192 + 512, 2048)] {
+        let body = body(&rig, 2 * len as usize);
+        rig.ask(1, BlockKind::CompareWrite, at, len, body);
+        let sent = rig.one();
+        assert!(matches!(sent.io, Io::CompareWrite(_)) && !sent.is_retry());
+        assert_eq!((u64::from(sent.at()), sent.len()), (at, len));
+        assert_eq!(sent.body.len(), 2 * len as usize);
+        rig.answer(&sent, Status::Ok, b"");
+        assert!(rig.result().is_ok());
+    }
+    rig.map.read_only = true;
+    let body = body(&rig, 1024);
+    rig.ask(1, BlockKind::CompareWrite, 0, 512, body);
+    assert_eq!(rig.result().unwrap_err(), BlockError::ReadOnly);
+}
+
+#[test]
+fn other_data_than_expected_is_an_answer_and_is_asked_for_once() {
+    let mut rig = Rig::up(1);
+    let swap = |rig: &mut Rig| {
+        let body = rig.pool.copy(&[1; 1024]);
+        rig.ask(1, BlockKind::CompareWrite, 512, 512, body);
+        rig.one()
+    };
+    let sent = swap(&mut rig);
+    rig.answer(&sent, Status::Busy, b"");
+    rig.pass(Duration::from_millis(5));
+    let again = rig.one();
+    assert_eq!((again.seq(), again.is_retry()), (sent.seq(), true));
+    rig.answer(&again, Status::Miscompare, &511u32.to_le_bytes());
+    assert_eq!(rig.result().unwrap_err(), BlockError::Miscompare(511));
+    assert_eq!((rig.client.ops(), rig.client.writes()), (0, 0));
+    // One that names no place in the range, and one that nobody has asked for.
+    for at in [&512u32.to_le_bytes()[..], b"", &[0; 5]] {
+        let sent = swap(&mut rig);
+        rig.answer(&sent, Status::Miscompare, at);
+        assert_eq!((rig.hangups.pop(), rig.done.len()), (Some(sent.device), 0));
+        rig.link_up(1);
+        let again = rig.one();
+        rig.answer(&again, Status::Ok, b"");
+        assert!(rig.result().is_ok());
+    }
+    rig.read(2, 0, 512);
+    let sent = rig.one();
+    rig.answer(&sent, Status::Miscompare, &0u32.to_le_bytes());
+    assert_eq!(rig.hangups.len(), 1);
+}
+
+/// A comparison that passes may find no space for what it writes.
+#[test]
+fn a_comparison_waits_for_space_as_a_write_does() {
+    let mut rig = Rig::up(1);
+    let body = rig.pool.copy(&[1; 1024]);
+    rig.ask(1, BlockKind::CompareWrite, 0, 512, body);
+    let sent = rig.one();
+    assert_eq!(rig.client.writes(), 1);
+    rig.answer(&sent, Status::Full, b"");
+    assert_eq!((rig.client.held(), &rig.told_held[..]), (1, &[1][..]));
+    rig.pass(Duration::from_millis(300));
+    let again = rig.one();
+    assert!(!again.is_retry() && again.seq() > sent.seq() && again.body[..] == [1; 1024]);
+    rig.forget(|_| true);
+    rig.answer(&again, Status::Full, b"");
+    rig.pass(Duration::from_secs(2));
+    assert_eq!((rig.sent.len(), rig.client.outstanding()), (0, 0), "nobody waits for it");
 }
 
 #[test]

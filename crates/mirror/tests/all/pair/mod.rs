@@ -1,6 +1,7 @@
 //! Two replicas of one group, connected by hand: the main paths of the protocol, step by step. The
 //! simulator covers the others.
 
+pub(crate) mod compare;
 mod damage;
 pub(crate) mod executed;
 pub(crate) mod lives;
@@ -496,13 +497,14 @@ fn request(op: u64, group: GroupId, epoch: u64, range: UnitRange, client: Client
 
 /// Returns the operation of this kind.
 fn io(kind: Kind, request: Request, flags: u8) -> Io {
-    use wire::message::{Extents, Read, Write, Zero};
+    use wire::message::{CompareWrite, Extents, Read, Write, Zero};
     let (retry, hole) = (flags & RETRY != 0, flags & HOLE != 0);
     match kind {
         Kind::Read => Io::Read(Read { request, retry }),
         Kind::Write => Io::Write(Write { request, retry }),
         Kind::Zero => Io::Zero(Zero { request, retry, hole }),
         Kind::Extents => Io::Extents(Extents { request, retry }),
+        Kind::CompareWrite => Io::CompareWrite(CompareWrite { request, retry }),
         other => panic!("{other:?} is no operation of a client"),
     }
 }

@@ -198,7 +198,6 @@ fn unit(
         target: ident::iqn(AUTHORITY, map.cluster, id),
         port: ident::port(GATEWAY),
         path: Path::Optimized,
-        compare_write: false,
         reservations: false,
     })
 }

@@ -369,11 +369,14 @@ impl Cluster {
                 .groups
                 .iter()
                 .any(|g| (g.id, g.epoch, g.primary) == (group.0, epoch.0, device));
-            let full = self.full && matches!(io, Io::Write(_));
+            let full = self.full && io.body_len() > 0;
             let status = self.next_status.take().or(self.every_status);
             let status = status.or(full.then_some(Status::Full));
             let status = status.unwrap_or(if leads { Status::Ok } else { Status::Stale });
-            let answer = if status == Status::Ok { self.io(&io, &body) } else { Vec::new() };
+            let (status, answer) = match status {
+                Status::Ok => self.io(&io, &body),
+                _ => (status, Vec::new()),
+            };
             let reply = Reply::new(op, group, status, MapVersion(self.map.version));
             let version = self.version_of(link);
             let head = PeerLink::new(link, version).frame(Reply { epoch, ..reply }, &answer);
@@ -386,12 +389,12 @@ impl Cluster {
         self.held.extend(kept);
     }
 
-    fn io(&mut self, io: &Io, body: &[u8]) -> Vec<u8> {
+    fn io(&mut self, io: &Io, body: &[u8]) -> (Status, Vec<u8>) {
         let range = io.request().range;
         let from = range.unit.index * UNIT + range.at;
         let blocks = from / BLOCK..(from + range.len).div_ceil(BLOCK);
         let range = from as usize..(from + range.len) as usize;
-        match io {
+        let answer = match io {
             Io::Read(_) => self.data[range].to_vec(),
             Io::Write(_) => {
                 self.data[range].copy_from_slice(body);
@@ -411,7 +414,18 @@ impl Cluster {
                 }
                 bits
             }
-        }
+            Io::CompareWrite(_) => {
+                let (expected, new) = body.split_at(range.len());
+                let stored = &mut self.data[range];
+                if let Some(at) = stored.iter().zip(expected).position(|(a, b)| a != b) {
+                    return (Status::Miscompare, (at as u32).to_le_bytes().to_vec());
+                }
+                stored.copy_from_slice(new);
+                self.written.extend(blocks);
+                Vec::new()
+            }
+        };
+        (Status::Ok, answer)
     }
 
     /// Lets time pass, and delivers the ticks that are due in it.

@@ -6,6 +6,7 @@ use base::Limits;
 use core::time::Duration;
 use mdm::mapping::Mapping;
 use seam::Node;
+use wire::Status;
 use wire::control::Access;
 
 const fn ms(ms: u64) -> Duration {
@@ -44,6 +45,33 @@ fn a_host_logs_in_writes_and_reads() {
     c.cut_link(host.link);
     c.pass(ms(500));
     assert!(c.log.attached.is_empty());
+}
+
+/// Two hosts lock the same place of a disk, as cluster file systems do.
+#[test]
+fn of_two_hosts_that_compare_and_write_the_same_one_gets_it() {
+    let mut c = Cluster::ready();
+    let mut hosts = [1, 2].map(|isid| Host::attached(&mut c, isid));
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[9], cdb[13]) = (0x89, 5, 1);
+    let mut lock = |c: &mut Cluster, host: usize, itt: u32, from: u8, to: u8| {
+        let data = [[from; 512], [to; 512]].concat();
+        hosts[host].command(c, itt, &cdb, 0, &data);
+        let answer = hosts[host].answer(c);
+        (answer.result(), answer.data.get(5..9).map(<[u8]>::to_vec))
+    };
+    const MISCOMPARE: (u8, u8, u8) = (0xe, 0x1d, 0);
+    assert_eq!(lock(&mut c, 0, 2, 0, 7), (Ok(()), None));
+    assert_eq!(lock(&mut c, 1, 2, 0, 8), (Err(MISCOMPARE), Some(vec![0; 4])));
+    assert_eq!(c.data[5 * 512..][..512], [7; 512]);
+    c.data[5 * 512 + 300] = 9;
+    let at = 300u32.to_be_bytes().to_vec();
+    assert_eq!(lock(&mut c, 0, 3, 7, 0), (Err(MISCOMPARE), Some(at)));
+    c.next_status = Some(Status::Damaged);
+    c.data[5 * 512 + 300] = 7;
+    assert_eq!(lock(&mut c, 0, 4, 7, 0), (Ok(()), None));
+    assert_eq!(lock(&mut c, 1, 3, 0, 8), (Ok(()), None));
+    assert_eq!(c.data[5 * 512..][..512], [8; 512]);
 }
 
 #[test]

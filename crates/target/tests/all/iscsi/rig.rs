@@ -45,7 +45,6 @@ impl Hosts {
             target: NAME.into(),
             port: 3,
             path: Path::Optimized,
-            compare_write: false,
             reservations: true,
         };
         Hosts {
@@ -282,20 +281,31 @@ impl Rig {
         let (tag, request) = self.asked.remove(index);
         let range = request.at as usize..request.at as usize + request.len as usize;
         let result = match request.kind {
-            BlockKind::Read => self.pool.copy(&self.disk[range]),
+            BlockKind::Read => Ok(self.pool.copy(&self.disk[range])),
             BlockKind::Write => {
                 self.disk[range].copy_from_slice(&request.body);
-                seam::Buf::EMPTY
+                Ok(seam::Buf::EMPTY)
+            }
+            BlockKind::CompareWrite => {
+                let (expected, new) = request.body.split_at(request.len as usize);
+                let stored = &mut self.disk[range];
+                match stored.iter().zip(expected).position(|(a, b)| a != b) {
+                    Some(at) => Err(BlockError::Miscompare(at as u32)),
+                    None => {
+                        stored.copy_from_slice(new);
+                        Ok(seam::Buf::EMPTY)
+                    }
+                }
             }
             BlockKind::Zero { .. } => {
                 self.disk[range].fill(0);
-                seam::Buf::EMPTY
+                Ok(seam::Buf::EMPTY)
             }
-            BlockKind::Extents => self.pool.copy(&vec![0xff; range.len() / 4096 / 8 + 2]),
-            BlockKind::Flush => seam::Buf::EMPTY,
+            BlockKind::Extents => Ok(self.pool.copy(&vec![0xff; range.len() / 4096 / 8 + 2])),
+            BlockKind::Flush => Ok(seam::Buf::EMPTY),
         };
         drop(request);
-        self.session.done(tag, Ok(result), &self.pool, &mut self.out);
+        self.session.done(tag, result, &self.pool, &mut self.out);
         self.act();
     }
 
@@ -335,8 +345,7 @@ impl Rig {
                 Action::Request { tag, request } => {
                     let end = request.at + u64::from(request.len);
                     assert!(end <= SIZE as u64 && end % 512 == 0 && request.at % 512 == 0);
-                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
-                    assert_eq!(request.body.len(), body as usize);
+                    assert_eq!(request.body.len(), request.kind.body_len(request.len));
                     self.asked.push((tag, request));
                 }
                 Action::Reframe { mode } => self.framer.set_mode(mode),

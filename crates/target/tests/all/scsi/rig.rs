@@ -22,7 +22,6 @@ pub(crate) fn unit(format: Format) -> Unit {
         target: target::ident::iqn(target::ident::AUTHORITY, CLUSTER, VOLUME),
         port: 1,
         path: Path::Optimized,
-        compare_write: true,
         reservations: true,
     }
 }
@@ -140,7 +139,7 @@ impl Rig {
                 }
                 Step::Read(transfer) => {
                     break self.moves(transfer, |rig, at, len, _| {
-                        match rig.execute(Op::Block(BlockKind::Read), at, len, Buf::EMPTY) {
+                        match rig.execute(BlockKind::Read, at, len, Buf::EMPTY) {
                             Ok(bytes) => data.get_or_insert_with(Vec::new).extend(&bytes[..]),
                             Err(failure) => return Ok(Some(transfer.unread(failure))),
                         }
@@ -150,22 +149,21 @@ impl Rig {
                 Step::Write(transfer) => {
                     break self.moves(transfer, |rig, at, len, offset| {
                         let body = rig.pool.copy(&sends[offset..][..len as usize]);
-                        rig.execute(Op::Block(BlockKind::Write), at, len, body)?;
+                        rig.execute(BlockKind::Write, at, len, body)?;
                         Ok(None)
                     });
                 }
                 Step::Verify(transfer) => {
                     break self.moves(transfer, |rig, at, len, offset| {
-                        let stored =
-                            rig.execute(Op::Block(BlockKind::Read), at, len, Buf::EMPTY)?;
+                        let stored = rig.execute(BlockKind::Read, at, len, Buf::EMPTY)?;
                         let sent = &sends[offset..][..len as usize];
                         Ok(transfer.compare(offset as u32, sent, &stored))
                     });
                 }
                 Step::Run(mut plan) => {
                     break loop {
-                        let Request { op, at, len, body } = plan.request();
-                        let result = self.execute(op, at, len, body);
+                        let Request { kind, at, len, body } = plan.request();
+                        let result = self.execute(kind, at, len, body);
                         if let Some(answer) = plan.done(result, &self.pool) {
                             break answer;
                         }
@@ -222,7 +220,7 @@ impl Rig {
     }
 
     /// Executes one request on the disk.
-    fn execute(&mut self, op: Op, at: u64, len: u32, body: Buf) -> Result<Buf, Failure> {
+    fn execute(&mut self, kind: BlockKind, at: u64, len: u32, body: Buf) -> Result<Buf, Failure> {
         if let Some(failure) = self.fails.take() {
             return Err(failure);
         }
@@ -230,17 +228,17 @@ impl Rig {
         assert!(len > 0 && at.is_multiple_of(512) && len.is_multiple_of(512));
         assert!(range.end <= self.disk.len(), "the range leaves the volume");
         let blocks = range.start / 4096..range.end.div_ceil(4096);
-        match op {
-            Op::Block(BlockKind::Read) => {
+        match kind {
+            BlockKind::Read => {
                 self.did.push(Did::Read(at, len));
                 return Ok(self.pool.copy(&self.disk[range]));
             }
-            Op::Block(BlockKind::Write) => {
+            BlockKind::Write => {
                 self.did.push(Did::Write(at, len));
                 self.disk[range].copy_from_slice(&body);
                 self.mapped[blocks].fill(true);
             }
-            Op::Block(BlockKind::Zero { hole }) => {
+            BlockKind::Zero { hole } => {
                 self.did.push(Did::Zero(at, len, hole));
                 self.disk[range].fill(0);
                 for block in blocks {
@@ -248,18 +246,18 @@ impl Rig {
                     self.mapped[block] &= !hole || whole.iter().any(|byte| *byte != 0);
                 }
             }
-            Op::CompareWrite => {
+            BlockKind::CompareWrite => {
                 self.did.push(Did::CompareWrite(at, len));
                 assert!(at % 4096 + u64::from(len) <= 4096, "crosses a block");
                 let (compare, new) = body.split_at(len as usize);
                 let stored = &mut self.disk[range];
                 if let Some(wrong) = stored.iter().zip(compare).position(|(a, b)| a != b) {
-                    return Err(Failure::Miscompare(wrong as u32));
+                    return Err(BlockError::Miscompare(wrong as u32).into());
                 }
                 stored.copy_from_slice(new);
                 self.mapped[blocks].fill(true);
             }
-            Op::Block(BlockKind::Extents) => {
+            BlockKind::Extents => {
                 self.did.push(Did::Extents(at, len));
                 let mut bits = vec![0; blocks.len().div_ceil(8)];
                 for (i, block) in blocks.enumerate() {
@@ -267,7 +265,7 @@ impl Rig {
                 }
                 return Ok(self.pool.copy(&bits));
             }
-            Op::Block(BlockKind::Flush) => return Err(BlockError::Misaligned.into()),
+            BlockKind::Flush => return Err(BlockError::Misaligned.into()),
         }
         Ok(Buf::EMPTY)
     }

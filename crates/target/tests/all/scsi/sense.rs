@@ -54,7 +54,10 @@ fn outcomes_are_called_as_the_table_says() {
         assert_eq!(block(BlockError::Busy), (Status::TaskSetFull, None));
         assert_eq!(block(BlockError::Forgotten), (Status::Busy, None));
         assert_eq!(answer(Failure::Fenced, writes), (Status::Busy, None));
-        assert_eq!(answer(Failure::Miscompare(9), writes), check(0xe, 0x1d, 0, Some(9)));
+        assert_eq!(
+            answer(Failure::Block(BlockError::Miscompare(9)), writes),
+            check(0xe, 0x1d, 0, Some(9))
+        );
     }
     let at = Some(1234);
     assert_eq!(answer(BlockError::Lost.into(), false), check(3, 0x11, 0, at));
