@@ -2,7 +2,8 @@
 //!
 //! Up to 8 µs, each microsecond is a range of its own. Above that, each power of two is divided
 //! into eight equal ranges, so a range is at most an eighth longer than its start. The last one
-//! begins at 126 s (125,829,120 µs), and has no end. Recording takes a few instructions and no memory.
+//! begins at 126 s (125,829,120 µs), and has no end. Recording takes a few instructions and no
+//! memory.
 
 use crate::time::{Duration, Time};
 

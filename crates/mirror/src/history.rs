@@ -162,8 +162,8 @@ impl History {
         self.forgotten.entries(group).chain(list).map(|e| wire_entry(&e)).collect()
     }
 
-    /// Returns the answer to a retried compare-and-write, which lies in one block, if it must not be
-    /// executed: its block has it already, or it is not known whether it has.
+    /// Returns the answer to a retried compare-and-write, which lies in one block, if it must not
+    /// be executed: its block has it already, or it is not known whether it has.
     pub(crate) fn done_before(&self, op: &Op, list: &ExecutedList) -> Option<Status> {
         if !list.blocks(op.client).is_empty() {
             return Some(Status::Ok);

@@ -16,9 +16,9 @@ pub enum BlockKind {
         /// True if the space may be freed.
         hole: bool,
     },
-    /// Compare the first half of `body` with the range, and write the second half if they are equal,
-    /// both as one step of the volume (rule R17). The range lies in one block of 4 KiB, and `body` is
-    /// `2 * len` bytes long. Durable when answered.
+    /// Compare the first half of `body` with the range, and write the second half if they are
+    /// equal, both as one step of the volume (rule R17). The range lies in one block of 4 KiB, and
+    /// `body` is `2 * len` bytes long. Durable when answered.
     CompareWrite,
     /// Answered at once: everything that was acknowledged is durable already (rule R7).
     Flush,
@@ -96,8 +96,8 @@ pub enum BlockError {
     /// There was no answer within the time limit that a user has set. It is unknown whether a write
     /// was done. It will not be done after any later request.
     TimedOut,
-    /// A compare-and-write found other data, and wrote nothing. The byte at this offset of the range
-    /// is the first one that differs.
+    /// A compare-and-write found other data, and wrote nothing. The byte at this offset of the
+    /// range is the first one that differs.
     Miscompare(u32),
 }
 

@@ -337,15 +337,12 @@ impl Stage {
             }
             Who::Sdc(i) => {
                 // The client of the final scan waits for every answer.
-                let limits = match self.scanning {
-                    true => Limits { answer_within: Duration::ZERO, ..limits },
-                    false => limits,
-                };
-                let limits = Limits { link_queue: self.plan.client_queue(i), ..limits };
+                let within = if self.scanning { Duration::ZERO } else { limits.answer_within };
+                let link_queue = self.plan.client_queue(i);
+                let limits = Limits { answer_within: within, link_queue, ..limits };
                 self.world.set_link_queue(id, limits.link_queue);
-                let name = format!("sdc{i}");
                 let config = SdcConfig {
-                    name,
+                    name: format!("sdc{i}"),
                     mdm: known,
                     uris: Vec::new(),
                     chap: None,
@@ -358,8 +355,7 @@ impl Stage {
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }
             Who::Admin => {
-                let admin = Admin::new(self.desk.clone(), known, limits);
-                self.world.boot(id, Box::new(admin));
+                self.world.boot(id, Box::new(Admin::new(self.desk.clone(), known, limits)));
             }
         }
     }

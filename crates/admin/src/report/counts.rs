@@ -1,6 +1,5 @@
 //! Counts of block requests, per volume, data client and path, as `status --json` publishes them.
 
-use super::{Sdc, UpDown};
 use base::histogram::{RANGES, begin_us};
 use base::{Duration, Histogram};
 use serde::Serialize;
@@ -180,10 +179,10 @@ impl Io {
 }
 
 /// Returns the counts of a volume at each data client that is up, and its paths.
-pub(super) fn of_volume(volume: u32, sdcs: &[SdcStatus], all: &[Sdc]) -> (Vec<Client>, Vec<Path>) {
+pub(super) fn of_volume(volume: u32, sdcs: &[SdcStatus]) -> (Vec<Client>, Vec<Path>) {
     let (mut clients, mut paths) = (Vec::new(), Vec::new());
-    let up = sdcs.iter().zip(all).filter(|(_, sdc)| sdc.state == UpDown::Up);
-    for (counts, sdc) in up.filter_map(|(status, sdc)| Some((status.counts.as_ref()?, sdc))) {
+    let up = sdcs.iter().filter(|sdc| sdc.connected);
+    for (counts, sdc) in up.filter_map(|sdc| Some((sdc.counts.as_ref()?, sdc))) {
         for of in counts.volumes.iter().filter(|of| of.volume == volume) {
             clients.push(Client {
                 sdc: sdc.name.clone(),

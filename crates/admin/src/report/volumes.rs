@@ -66,7 +66,7 @@ pub(super) fn volume(v: &VolumeStatus, info: &StatusInfo, sdc: &[Sdc]) -> Volume
     let cluster = ClusterId(info.cluster);
     let uuid = ident::uuid(cluster, VolumeId(v.id));
     let iscsi_target = ident::iqn(ident::AUTHORITY, cluster, VolumeId(v.id));
-    let (clients, paths) = of_volume(v.id, &info.sdcs, sdc);
+    let (clients, paths) = of_volume(v.id, &info.sdcs);
     Volume {
         name: v.name.clone(),
         id: v.id,

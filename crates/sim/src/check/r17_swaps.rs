@@ -1,5 +1,5 @@
-//! Judges R17 beside I2, which takes a compare-and-write for a read of what it expected and a write,
-//! both at some moment between request and answer. Here they are one step:
+//! Judges R17 beside I2, which takes a compare-and-write for a read of what it expected and a
+//! write, both at some moment between request and answer. Here they are one step:
 //!
 //! - What an operation has written is replaced by at most one compare-and-write that expected it.
 //!   Zeros are there once at the beginning, and once more after each operation that zeroes.

@@ -225,8 +225,8 @@ impl Full {
         self.settle(turn);
     }
 
-    /// Ends all commands: the volume is gone. Nothing of them is asked for any more, of the volume or
-    /// of the initiator, and there is no such logical unit from now on.
+    /// Ends all commands: the volume is gone. Nothing of them is asked for any more, of the volume
+    /// or of the initiator, and there is no such logical unit from now on.
     pub(crate) fn volume_gone(&mut self, turn: &mut Turn<'_>) {
         const GONE: BlockError = BlockError::NoSuchVolume;
         let Some(device) = self.device.as_mut().filter(|device| !device.is_removed()) else {

@@ -1,5 +1,5 @@
-//! What iSCSI hosts were told before their sessions ended, so that a host that comes back hears what
-//! has changed meanwhile: Linux does not look at a volume's size again by itself.
+//! What iSCSI hosts were told before their sessions ended, so that a host that comes back hears
+//! what has changed meanwhile: Linux does not look at a volume's size again by itself.
 //!
 //! Invariant: one entry per host, session id and volume, and at most [`MOST`]. A host that finds no
 //! entry any more gets only the unit attention of a new session.
