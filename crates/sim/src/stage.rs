@@ -99,8 +99,7 @@ pub struct Stage {
     pub(crate) harmed: BTreeSet<(u8, UnitKey, u32)>,
     /// Volumes that clients may be told they can't use.
     pub leaves: Leaves,
-    /// Number of unmap orders that were answered without the confirmation of a server
-    /// that may still serve.
+    /// Unmap orders that were answered although a server that may still serve had not confirmed.
     pub unconfirmed: u32,
     /// The moment since which a client surely can't use a volume.
     pub cuts: BTreeMap<(u8, VolumeId), u64>,
@@ -133,7 +132,7 @@ pub struct Stage {
     /// Ambush: the next primary that begins to seal three or more replicas is killed this many µs
     /// later, and starts again after this many ms.
     pub(crate) ambush: Option<(u32, u32)>,
-    /// The final scan runs: errors are no longer accepted.
+    /// The final scan runs: errors are no longer accepted, and clients wait for every answer.
     pub scanning: bool,
     /// By process: a pending death in the middle of effects, and whether to start again at once.
     pub(crate) dying: Vec<Option<(Death, bool)>>,
@@ -336,10 +335,9 @@ impl Stage {
                 self.world.boot(id, Box::new(Sds::new(config)));
             }
             Who::Sdc(i) => {
-                // The client of the final scan waits for every answer.
                 let within = if self.scanning { Duration::ZERO } else { limits.answer_within };
-                let link_queue = self.plan.client_queue(i);
-                let limits = Limits { answer_within: within, link_queue, ..limits };
+                let queue = self.plan.client_queue(i);
+                let limits = Limits { answer_within: within, link_queue: queue, ..limits };
                 self.world.set_link_queue(id, limits.link_queue);
                 let config = SdcConfig {
                     name: format!("sdc{i}"),
