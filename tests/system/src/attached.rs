@@ -1,6 +1,6 @@
 //! Volumes that a test attaches to this machine with `gabion attach`.
 
-use crate::{Cluster, leave_out, shell};
+use crate::{Cluster, leave_out, secs, shell, wait};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -73,9 +73,14 @@ impl Attached {
         Ok(pid.try_into()?)
     }
 
-    /// Detaches it.
+    /// Detaches it. Mount namespaces that other tests make meanwhile have copies of its mount, which
+    /// keep it in use until they end.
     pub fn detach(mut self) -> Result<String> {
-        let said = crate::gabion(["detach", self.volume])?.ok()?;
+        let said = wait("it is detached", secs(120), || {
+            let ran = crate::gabion(["detach", self.volume])?;
+            let elsewhere = ran.stderr.contains("it is mounted in another mount namespace");
+            if elsewhere { Ok(None) } else { ran.ok().map(Some) }
+        })?;
         self.detached = true;
         let device = self.device()?.trim_start_matches("/dev/");
         let backing = format!("/sys/block/{device}/loop/backing_file");

@@ -121,8 +121,12 @@ pub(super) fn compare_write(checked: &Checked<'_>) -> Result<Step, Answer> {
     if at % u64::from(BLOCK) + u64::from(len) > u64::from(BLOCK) {
         return Err(Sense::cdb(13, 7).into());
     }
-    if len == 0 {
+    if len == 0 && checked.sends == 0 {
         return Ok(checked.good());
+    }
+    if len == 0 {
+        // 256 blocks, which the field of one byte can't say.
+        return Err(Sense::cdb(13, 7).into());
     }
     checked.gather(2 * len, Then::CompareWrite { at, len })
 }

@@ -294,6 +294,8 @@ fn compare_and_write_is_one_step_in_one_block() {
         let told = rig.write(&compare_and_write(0, 1), &vec![0; 4 * block]);
         assert_eq!(told.sense, says::WRONG_LENGTH);
         assert_eq!(rig.write(&compare_and_write(0, 0), &[]), Told::good());
+        let told = rig.write(&compare_and_write(0, 0), &vec![0; 2 * 256 * block]);
+        assert_eq!(told.sense, says::IN_CDB, "256 blocks");
         assert!(rig.did.is_empty());
     }
 }
