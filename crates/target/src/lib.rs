@@ -26,4 +26,4 @@ pub mod nvme;
 pub mod reserve;
 pub mod scsi;
 
-pub use action::{Action, Cleared, Question};
+pub use action::{Action, Cleared, Question, is_first};

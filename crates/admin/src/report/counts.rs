@@ -74,16 +74,16 @@ pub struct Client {
     pub io: Io,
 }
 
-/// Counts of one connection of a host.
+/// Counts of one volume over one connection of a host.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Path {
     /// The data client that it leads through.
     pub sdc: String,
     /// Its number there, which is never used again while that process runs.
     pub id: u64,
-    /// `nbd` or `iscsi`.
+    /// `nbd`, `iscsi` or `nvme`.
     pub protocol: String,
-    /// How the host calls itself: its iSCSI name. `None` if the protocol has no such name.
+    /// The host's name: IQN or NQN. `None` if the protocol has no such name.
     pub host: Option<String>,
     /// The host's address; `None` for a unix socket.
     pub host_address: Option<String>,

@@ -4,21 +4,22 @@
 //! core carries what is counted ([`Asked`]), so nothing is looked up when it comes. Requests of
 //! hosts are counted at their path only. When the path ends, its counts are added to those of its
 //! volume. So a volume's counts are those of programs and of paths that have ended, and of all its
-//! paths. A connection of NVMe/TCP serves all volumes and is no path: its requests count as those
-//! of programs do.
+//! paths. A connection of NVMe serves many volumes: it has counts for each that it has used.
 //!
 //! Invariants:
-//! - To count a request takes no memory, but for the first one of a volume that no path serves.
+//! - To count a request takes no memory, but for the first one of a program or of an NVMe queue to
+//!   a volume. A connection has the counts of [`VOLUMES`] volumes at most.
 //! - The counts of a volume stay until the map has it no more; they only grow.
-//! - A write over iSCSI whose data comes in several parts counts once, with the bytes of all of
-//!   them, and the time of the first. (An UNMAP counts once per range.)
+//! - A write over iSCSI or NVMe whose data comes in several parts counts once, with the bytes of
+//!   all of them, and the time of the first. (An UNMAP counts once per range.)
 
-use super::{ISCSI, Origin};
+use super::{ISCSI, NVME, Origin};
 use crate::mapview::MapView;
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
+use alloc::vec;
 use alloc::vec::Vec;
 use base::time::Duration;
 use base::{Histogram, IdMap, LinkId, Map, Time, VolumeId};
@@ -32,6 +33,8 @@ const REPORTED: usize = 256;
 /// Volumes and paths that one heartbeat interval has to be long enough for. With more, the counts
 /// are sent less often, so that a client sends about 100 KB per second of them at most.
 const PER_INTERVAL: usize = 32;
+/// The most volumes of one path. Requests to further ones count for their volume only.
+const VOLUMES: usize = 32;
 
 /// What is counted of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -159,18 +162,23 @@ struct Path {
     from: Option<SocketAddr>,
     /// How the host calls itself.
     host: String,
-    /// The volume, as soon as one is attached, and the counts.
-    volume: Option<(VolumeId, Box<Counts>)>,
+    /// The volumes that it serves, with their counts.
+    volumes: Vec<(VolumeId, Box<Counts>)>,
 }
 
 impl Path {
     fn message(&self, id: LinkId, volume: VolumeId, counts: IoCounts) -> PathCounts {
+        let protocol = match self.port {
+            ISCSI => "iscsi",
+            NVME => "nvme",
+            _ => "nbd",
+        };
         let text =
             |address: Option<SocketAddr>| address.map_or_else(String::new, |a| a.to_string());
         PathCounts {
             id: id.0,
             volume: volume.0,
-            protocol: if self.port == ISCSI { "iscsi" } else { "nbd" }.to_owned(),
+            protocol: protocol.to_owned(),
             host: self.host.clone(),
             from: text(self.from),
             at: text(self.at),
@@ -183,7 +191,8 @@ impl Path {
 #[derive(Default, Debug)]
 pub(super) struct Counters {
     paths: Map<LinkId, Path>,
-    /// What programs and NVMe hosts have requested, and the counts of paths that have ended.
+    /// What programs have requested, the counts of paths that have ended, and requests of paths to
+    /// more than [`VOLUMES`] volumes.
     volumes: IdMap<VolumeId, Box<Counts>>,
     /// When they are sent to the MDM next.
     due: Time,
@@ -197,21 +206,28 @@ impl Counters {
         port: Port,
         (at, from): (Option<SocketAddr>, Option<SocketAddr>),
     ) {
-        let path = Path { port, at, from, host: String::new(), volume: None };
+        let path = Path { port, at, from, host: String::new(), volumes: Vec::new() };
         self.paths.insert(link, path);
     }
 
-    /// Records which volume a path serves, and who the host is.
-    pub(super) fn attached(&mut self, link: LinkId, volume: VolumeId, host: &str) {
+    /// Records who the host of a path is.
+    pub(super) fn named(&mut self, link: LinkId, host: &str) {
         if let Some(path) = self.paths.get_mut(&link) {
             path.host = host.to_owned();
-            path.volume = Some((volume, Box::default()));
+        }
+    }
+
+    /// Records which volume a path serves.
+    pub(super) fn attached(&mut self, link: LinkId, volume: VolumeId) {
+        if let Some(path) = self.paths.get_mut(&link) {
+            path.volumes = vec![(volume, Box::default())];
         }
     }
 
     /// Ends a path.
     pub(super) fn close(&mut self, link: LinkId) {
-        if let Some((volume, counts)) = self.paths.remove(&link).and_then(|path| path.volume) {
+        let volumes = self.paths.remove(&link).map(|path| path.volumes);
+        for (volume, counts) in volumes.into_iter().flatten() {
             self.volumes.get_or_insert_with(volume, Box::default).merge(&counts);
         }
     }
@@ -219,31 +235,63 @@ impl Counters {
     /// Counts a request that is answered. The answer goes nowhere if its path has ended.
     #[inline]
     pub(super) fn done(&mut self, now: Time, map: &MapView, origin: &Origin, ok: bool) {
-        let asked = match origin {
-            Origin::Program { asked, .. } => asked,
-            Origin::Target { link, asked, .. } => match self.paths.get_mut(link) {
-                Some(Path { volume: Some((_, counts)), .. }) => return counts.add(now, asked, ok),
-                Some(_) => asked,
-                None => return,
-            },
+        let (counts, asked) = match origin {
+            Origin::Program { asked, .. } => (self.volumes.get_mut(asked.volume), asked),
+            Origin::Target { link, asked, .. } => {
+                let path = self.paths.get_mut(link);
+                let mut volumes = path.into_iter().flat_map(|path| &mut path.volumes);
+                let own = volumes.find(|(volume, _)| *volume == asked.volume);
+                (own.map(|(_, counts)| counts), asked)
+            }
         };
-        match self.volumes.get_mut(asked.volume) {
+        match counts {
             Some(counts) => counts.add(now, asked, ok),
-            None => self.first(now, map, asked, ok),
+            None => self.first(now, map, origin, ok),
         }
     }
 
-    /// Counts the first request to a volume that exists.
+    /// Counts the first request of programs, or of a path, to a volume that exists.
     #[cold]
-    fn first(&mut self, now: Time, map: &MapView, asked: &Asked, ok: bool) {
-        if map.volumes.contains_key(&asked.volume) {
-            self.volumes.get_or_insert_with(asked.volume, Box::default).add(now, asked, ok);
+    fn first(&mut self, now: Time, map: &MapView, origin: &Origin, ok: bool) {
+        let (Origin::Program { asked, .. } | Origin::Target { asked, .. }) = origin;
+        if !map.volumes.contains_key(&asked.volume) {
+            return;
         }
+        if let Origin::Target { link, .. } = origin {
+            let Some(path) = self.paths.get_mut(link) else { return };
+            if path.volumes.len() < VOLUMES {
+                let mut counts = Box::<Counts>::default();
+                counts.add(now, asked, ok);
+                return path.volumes.push((asked.volume, counts));
+            }
+        }
+        self.volumes.get_or_insert_with(asked.volume, Box::default).add(now, asked, ok);
     }
 
     /// Makes the next heartbeat carry the counts: the MDM may not know them.
     pub(super) fn tell(&mut self) {
         self.due = Time::ZERO;
+    }
+
+    /// Counts the requests that are not answered: of programs, and of queues of NVMe, which do not
+    /// know how many of their commands are for a volume.
+    fn open_requests(
+        &self,
+        unanswered: impl Iterator<Item = Origin>,
+    ) -> BTreeMap<(Option<LinkId>, VolumeId), usize> {
+        let shared = |link| self.paths.get(&link).is_some_and(|path| path.port == NVME);
+        let mut open = BTreeMap::new();
+        for origin in unanswered {
+            let key = match origin {
+                Origin::Program { asked, .. } => (None, asked.volume),
+                Origin::Target { link, asked, .. } if asked.first && shared(link) => {
+                    (Some(link), asked.volume)
+                }
+                Origin::Target { .. } => continue,
+            };
+            *open.entry(key).or_default() += 1;
+        }
+        open
     }
 
     /// Returns the message to the MDM, if it is due. `in_flight` returns the number of commands of
@@ -263,37 +311,36 @@ impl Counters {
             let all = core::mem::take(&mut self.volumes).into_iter();
             self.volumes = all.filter(|(volume, _)| there(volume)).collect();
         }
+        self.paths.values_mut().for_each(|path| path.volumes.retain(|(volume, _)| there(volume)));
         let mut volumes: BTreeMap<VolumeId, (Box<Counts>, usize)> = BTreeMap::new();
         for (volume, counts) in self.volumes.iter() {
             volumes.entry(volume).or_default().0.merge(counts);
         }
-        for origin in unanswered {
-            let (asked, of_path) = match origin {
-                Origin::Program { asked, .. } => (asked, false),
-                Origin::Target { link, asked, .. } => {
-                    let path = self.paths.get(&link);
-                    (asked, path.is_none_or(|path| path.volume.is_some()))
-                }
-            };
-            if !of_path && there(&asked.volume) {
-                volumes.entry(asked.volume).or_default().1 += 1;
+        let open = self.open_requests(unanswered);
+        for ((_, volume), count) in open.iter().filter(|((link, _), _)| link.is_none()) {
+            if there(volume) {
+                volumes.entry(*volume).or_default().1 += count;
             }
         }
         let mut paths = Vec::new();
         for (link, path) in &self.paths {
-            let Some((volume, counts)) = &path.volume else { continue };
-            let outstanding = in_flight(*link);
-            let all = volumes.entry(*volume).or_default();
-            all.0.merge(counts);
-            all.1 += outstanding;
-            paths.push((*link, counts.total(), path, outstanding));
+            for (volume, counts) in &path.volumes {
+                let outstanding = match path.port {
+                    NVME => open.get(&(Some(*link), *volume)).copied().unwrap_or_default(),
+                    _ => in_flight(*link),
+                };
+                let all = volumes.entry(*volume).or_default();
+                all.0.merge(counts);
+                all.1 += outstanding;
+                paths.push((*link, path, *volume, counts, outstanding));
+            }
         }
         let mut volumes: Vec<_> = volumes.into_iter().collect();
         let left_out =
             volumes.len().saturating_sub(REPORTED) + paths.len().saturating_sub(REPORTED);
         volumes.sort_by_key(|(_, (counts, _))| Reverse(counts.total()));
         volumes.truncate(REPORTED);
-        paths.sort_by_key(|(link, total, ..)| (Reverse(*total), *link));
+        paths.sort_by_key(|(link, _, volume, counts, _)| (Reverse(counts.total()), *link, *volume));
         paths.truncate(REPORTED);
         let entries = volumes.len() + paths.len();
         self.due = now + every * (entries / PER_INTERVAL) as u32;
@@ -308,9 +355,8 @@ impl Counters {
                 .collect(),
             paths: paths
                 .into_iter()
-                .filter_map(|(link, _, path, outstanding)| {
-                    let (volume, counts) = path.volume.as_ref()?;
-                    Some(path.message(link, *volume, counts.message(outstanding)))
+                .map(|(link, path, volume, counts, outstanding)| {
+                    path.message(link, volume, counts.message(outstanding))
                 })
                 .collect(),
             left_out: left_out as u32,

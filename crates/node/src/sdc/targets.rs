@@ -354,8 +354,8 @@ impl Sdc {
             true => self.targets.since(link, tag).unwrap_or(now),
             false => now,
         };
-        // Sessions of iSCSI and NVMe divide long writes, and their tags have the same form.
-        let first = !patience.of_command || target::iscsi::is_first(tag);
+        // Sessions of iSCSI and NVMe divide long writes.
+        let first = !patience.of_command || target::is_first(tag);
         let asked = Asked::new(now, &request, first);
         let writes = request.kind.brings_data();
         let queue = &mut self.targets.crowded[usize::from(writes)];
@@ -489,7 +489,8 @@ impl Sdc {
             return;
         };
         self.targets.leaves.insert(link, (id, grant));
-        self.counters.attached(link, id, self.targets.iscsi.host(link));
+        self.counters.named(link, self.targets.iscsi.host(link));
+        self.counters.attached(link, id);
         self.targets.welcome(link, out);
         self.targets.share();
         self.mdm.heartbeat_soon(now);
@@ -554,6 +555,7 @@ impl Sdc {
             }
         };
         if is_new_queue {
+            self.counters.named(link, targets.nvme.host(link));
             targets.welcome(link, out);
             self.mdm.heartbeat_soon(now);
         }

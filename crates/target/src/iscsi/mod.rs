@@ -50,4 +50,3 @@ pub use framer::{IscsiFramer, Mode};
 pub use login::Opening;
 pub use session::{Asked, Session};
 pub use targets::{Closed, Nexus, Portal, Stranger, Target, Targets};
-pub use tasks::is_first;

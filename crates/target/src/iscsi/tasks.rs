@@ -170,12 +170,6 @@ pub(crate) fn piece(tag: u64) -> (u32, u32) {
     (sectors(32), sectors(48))
 }
 
-/// Returns true if the request with this tag is the first one of its command, or the only one.
-/// Requests of a command that are executed one after another all count as the first.
-pub fn is_first(tag: u64) -> bool {
-    piece(tag).0 == 0
-}
-
 /// Returns the tag of a piece of a command.
 pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
     let sectors = |bytes: u32| u64::from(bytes / SECTOR);
@@ -318,5 +312,6 @@ mod tests {
     fn a_tag_says_which_piece_it_is() {
         let tag = tag(0xffff_0007, 4 << 20, 256 << 10);
         assert_eq!((tag as u32, piece(tag)), (0xffff_0007, (4 << 20, 256 << 10)));
+        assert!(!crate::is_first(tag) && crate::is_first(super::tag(0xffff_0007, 0, 256 << 10)));
     }
 }

@@ -257,5 +257,6 @@ mod tests {
     fn a_tag_says_which_piece_it_is() {
         let tag = tag(0xffff_0007, 1 << 20, 256 << 10);
         assert_eq!((tag as u32, piece(tag)), (0xffff_0007, (1 << 20, 256 << 10)));
+        assert!(!crate::is_first(tag) && crate::is_first(super::tag(0xffff_0007, 0, 256 << 10)));
     }
 }

@@ -70,7 +70,7 @@ pub struct VolumeCounts {
     pub counts: Option<IoCounts>,
 }
 
-/// Counts of one connection of a host that has a volume attached.
+/// Counts of one volume over one connection of a host.
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub struct PathCounts {
     /// The number of the connection in the client's process. It is never used again there.

@@ -13,7 +13,7 @@
 use super::iscsi::View;
 use super::{Session, Sessions, Waiting};
 use crate::mapview::{MapView, Volume};
-use crate::sdc::Sdc;
+use crate::sdc::{Origin, Sdc};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use base::time::Duration;
@@ -191,6 +191,16 @@ impl Hosts {
         !core::mem::replace(&mut nvme.is_queue, true)
     }
 
+    /// Returns the name of the host of this queue; empty if the link is none.
+    pub(super) fn host(&self, link: LinkId) -> &str {
+        let of_queue = |(cntlid, _): &(u16, u16)| {
+            self.controllers.values().find(|controller| controller.cntlid == *cntlid)
+        };
+        let controller = self.controllers.get(&link);
+        let controller = controller.or_else(|| self.queues.get(&link).and_then(of_queue));
+        controller.map_or("", |controller| &controller.host)
+    }
+
     /// Returns true if hosts have I/O queues.
     pub(super) fn has_queues(&self) -> bool {
         !self.queues.is_empty()
@@ -344,7 +354,9 @@ impl Sdc {
             *queue = kept;
             refused.extend(taken);
         }
-        for Waiting { link, tag, .. } in refused {
+        for Waiting { link, tag, asked, .. } in refused {
+            let origin = Origin::Target { link, tag, asked };
+            self.counters.done(now, &self.map, &origin, false);
             self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
         }
     }

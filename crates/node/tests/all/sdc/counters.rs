@@ -3,6 +3,7 @@
 use super::cluster::{Cluster, VOLUME, Who};
 use super::iscsi_host::{Host, transfer};
 use super::nbd_client::Client;
+use super::nvme_host::Queue;
 use base::{Histogram, Limits};
 use core::time::Duration;
 use seam::BlockKind;
@@ -143,6 +144,30 @@ fn a_host_of_iscsi_is_named_and_its_long_writes_count_once() {
     assert_eq!((counts.reads, counts.read_bytes, counts.failed), (1, 4096, 0));
     assert_eq!(times(&counts.write_times).1.total(), 1);
     assert_eq!(numbers(&volume(&mut c)), numbers(&counts));
+}
+
+#[test]
+fn a_queue_of_nvme_has_counts_of_each_volume_that_it_uses() {
+    let mut c = Cluster::ready();
+    let admin = Queue::admin(&mut c);
+    let mut io = Queue::io(&mut c, &admin, 1).unwrap();
+    c.pass(ms(500));
+    assert!(c.log.counts.paths.is_empty(), "none is used");
+    io.write(&mut c, 0, &[7; 4096]);
+    io.read(&mut c, 0, 8192);
+    c.hold = true;
+    io.read(&mut c, 0, 512);
+    let one = path(&mut c);
+    assert_eq!((one.id, one.volume, one.protocol.as_str()), (io.link.0, VOLUME.0, "nvme"));
+    assert!(one.host.starts_with("nqn."), "{one:?}");
+    let counts = one.counts.unwrap();
+    assert_eq!((counts.writes, counts.written_bytes), (1, 4096));
+    assert_eq!((counts.reads, counts.read_bytes, counts.outstanding), (1, 8192, 1));
+    assert_eq!(numbers(&volume(&mut c)), numbers(&counts));
+    c.cut_link(admin.link);
+    let left = volume(&mut c);
+    assert_eq!((left.writes, left.reads, left.outstanding), (1, 1, 0));
+    assert!(c.log.counts.paths.is_empty());
 }
 
 #[test]
