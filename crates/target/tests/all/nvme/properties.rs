@@ -181,8 +181,9 @@ proptest! {
             prop_assert!(reading <= limits.nvme_solicited.into());
             prop_assert!(rig.session.in_flight() <= limits.nvme_entries as usize);
         }
-        // Everything is done in the end, except what waits for events.
-        for _ in 0..200 {
+        // Everything is done in the end, except what waits for events. Each sector that came in
+        // several PDUs is a request, and eight commands have up to 1,024 sectors.
+        for _ in 0..1200 {
             if rig.session.is_closed() {
                 break;
             }
