@@ -53,13 +53,14 @@ fn wrong(stage: &Stage, i: u8, volume: VolumeId, counts: &IoCounts) -> Option<St
     let ranges = |times: &Option<wire::control::TimeCounts>| {
         times.iter().flat_map(|times| times.ranges()).map(|(_, count)| count).sum::<u64>()
     };
+    const WRITES: [IoKind; 2] = [IoKind::Write, IoKind::Swap];
     const ZEROES: [IoKind; 2] = [IoKind::Zero, IoKind::Discard];
     [
         ("reads", counts.reads, of(&[IoKind::Read], one)),
         ("bytes read", counts.read_bytes, of(&[IoKind::Read], bytes)),
         ("times of reads", ranges(&counts.read_times), counts.reads..=counts.reads),
-        ("writes", counts.writes, of(&[IoKind::Write], one)),
-        ("bytes written", counts.written_bytes, of(&[IoKind::Write], bytes)),
+        ("writes", counts.writes, of(&WRITES, one)),
+        ("bytes written", counts.written_bytes, of(&WRITES, bytes)),
         ("times of writes", ranges(&counts.write_times), counts.writes..=counts.writes),
         ("zeroes", counts.zeroes, of(&ZEROES, one)),
         ("bytes zeroed", counts.zeroed_bytes, of(&ZEROES, bytes)),
