@@ -73,8 +73,8 @@ impl Attached {
         Ok(pid.try_into()?)
     }
 
-    /// Detaches it. Mount namespaces that other tests make meanwhile have copies of its mount, which
-    /// keep it in use until they end.
+    /// Detaches it. Mount namespaces that other tests make meanwhile have copies of its mount,
+    /// which keep it in use until they end.
     pub fn detach(mut self) -> Result<String> {
         let said = wait("it is detached", secs(120), || {
             let ran = crate::gabion(["detach", self.volume])?;
