@@ -15,6 +15,7 @@ mod fio;
 mod full;
 mod grow;
 mod heal;
+mod holes;
 mod hosts;
 mod iscsi;
 mod large_writes;
