@@ -25,5 +25,7 @@ pub mod nbd;
 pub mod nvme;
 pub mod reserve;
 pub mod scsi;
+pub mod vhost;
+pub mod virtio;
 
 pub use action::{Action, Cleared, Question, is_first};

@@ -40,5 +40,6 @@ mod strangers;
 mod top;
 mod torture;
 mod unread;
+mod vhost;
 mod volumes;
 mod wrong_devices;
