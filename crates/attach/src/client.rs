@@ -2,7 +2,8 @@
 
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
-use base::{ClusterId, Limits, Time, VolumeId};
+use base::{ClusterId, Time, VolumeId};
+use daemon::random;
 use node::sdc::{Sdc, SdcConfig};
 use rt::{HeldName, Reactor};
 use seam::{BlockError, BlockRequest, Buf, Note, RequestId};
@@ -91,29 +92,13 @@ pub(crate) struct Client {
     _name: Name,
 }
 
-fn random() -> Result<u64> {
-    let mut bytes = [0; 8];
-    let flags = rustix::rand::GetRandomFlags::empty();
-    let got = rustix::rand::getrandom(&mut bytes, flags).context("the kernel has no randomness")?;
-    assert_eq!(got, bytes.len(), "so few bytes come at once");
-    Ok(u64::from_ne_bytes(bytes))
-}
-
 impl Client {
     /// Connects to the cluster.
     pub(crate) fn open(mdm: &[SocketAddr], name: Name) -> Result<Client> {
         let shard = rt::Shard::bind(rt::Config { seed: random()?, ..rt::Config::default() })?;
-        let sdc = Sdc::new(SdcConfig {
-            name: name.text.clone(),
-            mdm: mdm.to_vec(),
-            uris: Vec::new(),
-            chap: None,
-            format: Default::default(),
-            nonce: random()?,
-            pid: std::process::id(),
-            limits: Limits::SHIPPED,
-            dialect: node::DIALECT,
-        });
+        let config =
+            SdcConfig::program(name.text.clone(), mdm.to_vec(), random()?, std::process::id());
+        let sdc = Sdc::new(config);
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();
         let on_note: OnNote = Box::new(move |_, _, note| {

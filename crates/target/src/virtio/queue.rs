@@ -38,7 +38,8 @@ impl Rings {
             return Err(Broken::Size(self.size));
         }
         let size = u64::from(self.size);
-        let is_there = |at: u64, align: u64, len: u64| at % align == 0 && memory.has(at, len);
+        let is_there =
+            |at: u64, align: u64, len: u64| at.is_multiple_of(align) && memory.has(at, len);
         // Each ring has its flags and index before its entries, and one number behind them.
         let all = is_there(self.descriptors, 16, 16 * size)
             && is_there(self.available, 2, 6 + 2 * size)
