@@ -4,5 +4,6 @@ mod iscsi;
 mod nbd;
 mod nvme;
 mod scsi;
+mod shared;
 mod vhost;
 mod virtio;
