@@ -41,5 +41,6 @@ mod strangers;
 mod top;
 mod torture;
 mod unread;
+mod vhost;
 mod volumes;
 mod wrong_devices;
