@@ -345,6 +345,9 @@ pub enum Mutant {
     CompareAgain,
     /// R17: a retry of a compare-and-write that was not executed writes without a comparison.
     CompareOnce,
+    /// R8: a request of a permission that has ended gets the generation of the present one. (The
+    /// mirror's tests.)
+    RenewEnded,
 }
 
 impl Mutant {
@@ -382,6 +385,7 @@ impl Mutant {
         Mutant::CompareUnleased,
         Mutant::CompareAgain,
         Mutant::CompareOnce,
+        Mutant::RenewEnded,
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does

@@ -52,7 +52,7 @@ impl State {
         }
         let generations = |v: &Volume| {
             let known = v.mapping.clients().all(|(sdc, _)| self.may_be_client(sdc));
-            known && v.mapping.newest() <= v.generation
+            known && v.mapping.newest() <= v.generation && v.mapping.is_sound()
         };
         if !self.volumes.values().all(generations) {
             return Err(String::from("a volume is mapped to nobody known, or ahead of its time"));

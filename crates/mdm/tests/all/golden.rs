@@ -74,7 +74,7 @@ fn history() -> Vec<Vec<Command>> {
         address: format!("10.1.0.{id}:7001"),
         tie_breaker: id == 3,
     };
-    let grant = GrantInfo { sdc: 1, access: 1, generation: 0 };
+    let grant = GrantInfo { sdc: 1, access: 1, generation: 0, since: None };
     let mapping = Some(MappingInfo { all: None, sdcs: vec![grant] });
     let [volume, other] = volumes();
     let sdc = |sdc, name: &str| RegisterSdc {
@@ -155,8 +155,10 @@ fn recovery() -> (State, Vec<Vec<Command>>) {
         in_sync: vec![a, b],
         ..GroupInfo::default()
     };
-    let mapping =
-        MappingInfo { all: Some(GrantInfo { sdc: 0, access: 1, generation: 2 }), sdcs: vec![] };
+    let mapping = MappingInfo {
+        all: Some(GrantInfo { sdc: 0, access: 1, generation: 2, since: None }),
+        sdcs: vec![],
+    };
     let (lost, next_volume) = (s.recovery.lost.start.0, s.next_volume.0 + 3);
     let told = Reconcile {
         made: vec![info(40, 1, 2), info(41, 2, 3)],

@@ -397,7 +397,7 @@ impl Sdc {
     /// is given again before this client hears of it.
     fn targets_admit(&mut self, now: Time, out: &mut Effects) {
         if self.targets.review && !mutant::on(Mutant::KeepPermission) {
-            let over = self.targets.over(&self.map, |old, new| old.generation != new.generation);
+            let over = self.targets.over(&self.map, |old, new| old.since != new.since);
             if !over.is_empty() {
                 let over = |waiting: &Waiting| over.contains(&waiting.link);
                 self.targets_end(now, over, BlockError::NoSuchVolume, out);
@@ -500,7 +500,7 @@ impl Sdc {
     /// now. When the client connects again, it learns what it may do. Requests that have to be
     /// refused were answered before. Over iSCSI, a host is told instead, if it can be.
     pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
-        for link in self.targets.over(&self.map, |old, new| old != new) {
+        for link in self.targets.over(&self.map, |old, new| !new.continues(old)) {
             if self.targets.iscsi_regrant(link, &self.map) {
                 self.mdm.heartbeat_soon(now);
                 continue;

@@ -16,8 +16,9 @@ impl Topology for MapView {
     fn volume(&self, id: VolumeId) -> Option<Usable> {
         let volume = self.volumes.get(&id)?;
         let grant = self.my_grant(volume)?;
+        let (generation, since) = (grant.generation, grant.since);
         let writable = grant.access == Access::ReadWrite;
-        Some(Usable { size: volume.size, generation: grant.generation, writable })
+        Some(Usable { size: volume.size, generation, since, writable })
     }
 
     #[inline]

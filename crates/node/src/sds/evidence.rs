@@ -138,7 +138,8 @@ mod tests {
         for id in 0..9000 {
             parts.part(AROUND).held.push(u32::MAX - id);
         }
-        let grant = |sdc| GrantInfo { sdc: u32::MAX - sdc, access: 2, generation: u32::MAX };
+        let (access, generation, since) = (2, u32::MAX, Some(u32::MAX - 1));
+        let grant = |sdc| GrantInfo { sdc: u32::MAX - sdc, access, generation, since };
         let volume = |id: u32, clients: u32| VolumeInfo {
             id,
             name: "n".repeat(31),

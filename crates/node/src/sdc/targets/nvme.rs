@@ -322,12 +322,10 @@ impl Sdc {
         let grant = |(id, volume)| Some((id, map.my_grant(volume)?));
         let now_granted: BTreeMap<VolumeId, Grant> =
             map.volumes.iter().map(|(id, volume)| (*id, volume)).filter_map(grant).collect();
-        let generation = |grant: Option<&Grant>| grant.map(|grant| grant.generation);
+        let since = |grant: Option<&Grant>| grant.map(|grant| grant.since);
         let before = core::mem::replace(&mut self.targets.nvme.grants, now_granted);
         let grants = &self.targets.nvme.grants;
-        let over = before
-            .iter()
-            .filter(|(id, grant)| generation(Some(grant)) != generation(grants.get(id)));
+        let over = before.iter().filter(|(id, grant)| since(Some(grant)) != since(grants.get(id)));
         let over: Vec<VolumeId> = over.map(|(id, _)| *id).collect();
         if over.is_empty() || !self.targets.nvme.has_queues() {
             return;
