@@ -348,6 +348,8 @@ pub enum Mutant {
     /// R8: a request of a permission that has ended gets the generation of the present one. (The
     /// mirror's tests.)
     RenewEnded,
+    /// R8: a change of reservations that is known by its number is done again. (The MDM's tests.)
+    ReserveAgain,
 }
 
 impl Mutant {

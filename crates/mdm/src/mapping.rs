@@ -126,6 +126,15 @@ impl Mapping {
         (Mapping { all, sdcs }, generation)
     }
 
+    /// Returns the same permissions under this generation. Each began when it did.
+    pub fn renewed(&self, generation: u32) -> Mapping {
+        let renewed = |grant: &Grant| Grant { generation, ..*grant };
+        Mapping {
+            all: self.all.as_ref().map(renewed),
+            sdcs: self.sdcs.iter().map(|(sdc, grant)| (*sdc, renewed(grant))).collect(),
+        }
+    }
+
     /// Returns the highest generation of a grant.
     pub fn newest(&self) -> u32 {
         let named = self.sdcs.values().map(|g| g.generation);

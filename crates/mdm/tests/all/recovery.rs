@@ -4,6 +4,7 @@ mod gone;
 mod ids;
 mod late;
 mod replaced;
+mod reservations;
 mod strangers;
 mod undecided;
 

@@ -4,6 +4,7 @@
 //! one holder. A reservation for all registrants has at least one registrant, and none of them is
 //! marked. Without a reservation nobody is marked.
 
+use crate::ident::ISCSI_NAME_MAX;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -109,6 +110,19 @@ impl Identity {
         name == n && isid == i
     }
 
+    /// Returns true if one host can be of both identities.
+    fn meets(&self, other: &Identity) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
+    /// Returns true if a host can have this identity.
+    pub fn is_sound(&self) -> bool {
+        match self {
+            Identity::Scsi { name, .. } => (1..=ISCSI_NAME_MAX).contains(&name.len()),
+            Identity::Nvme { .. } => true,
+        }
+    }
+
     /// Returns the same initiator at all ports of the target.
     pub(super) fn at_all_ports(&self) -> Identity {
         match self {
@@ -162,6 +176,22 @@ pub struct Table {
 }
 
 impl Table {
+    /// Returns true if changes can lead to this table, with at most `most` registrants.
+    pub fn is_sound(&self, most: usize) -> bool {
+        let all = || self.registrants.iter();
+        let holders = match self.reserved {
+            None => 0..=0,
+            Some(kind) if kind.is_held_by_all() => 0..=0,
+            Some(_) => 1..=1,
+        };
+        let twice = |i: usize| all().take(i).any(|r| r.who.meets(&self.registrants[i].who));
+        self.registrants.len() <= most
+            && all().all(|r| r.key != 0 && r.who.is_sound())
+            && !(0..self.registrants.len()).any(twice)
+            && holders.contains(&all().filter(|r| r.holds).count())
+            && !(self.reserved.is_some() && self.registrants.is_empty())
+    }
+
     /// Returns the index of the registrant that covers `who`.
     pub fn find(&self, who: &Identity) -> Option<usize> {
         self.registrants.iter().position(|r| r.who.covers(who))
