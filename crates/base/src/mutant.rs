@@ -350,6 +350,9 @@ pub enum Mutant {
     RenewEnded,
     /// R8: a change of reservations that is known by its number is done again. (The MDM's tests.)
     ReserveAgain,
+    /// R8: a change of reservations is answered before every primary knows of it. (The tests of
+    /// `node`.)
+    ReserveBlindly,
 }
 
 impl Mutant {
@@ -400,6 +403,7 @@ impl Mutant {
         Mutant::KeepRefusal,
         Mutant::IgnoreSuccessor,
         Mutant::FollowSetBack,
+        Mutant::ReserveBlindly,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not

@@ -11,7 +11,7 @@ mod sdc;
 mod sds;
 
 use base::mutant::{Mutant, choose};
-use mdm::{clients, contacts};
+use mdm::{clients, contacts, reservations};
 use sdc::links;
 use sds::{malformed, refusing, wrong_mdms};
 
@@ -41,6 +41,10 @@ fn every_mutant_is_caught() {
             links::whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so,
         ),
         (Mutant::FollowSetBack, wrong_mdms::an_mdm_that_was_set_back_is_not_followed),
+        (
+            Mutant::ReserveBlindly,
+            reservations::what_takes_access_is_answered_when_all_who_lead_know_of_it,
+        ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();
     tested.dedup();

@@ -1,4 +1,5 @@
-//! A fence follows an order that takes rights to a volume from clients. Every device that serves
+//! A fence follows an order that takes rights to a volume from clients, and a reservation that takes
+//! access from hosts. Every device that serves
 //! the volume has to know of the change before the order is answered. A former primary may not know
 //! that it was replaced, and may hold leases from these devices. Those leases have to run out first
 //! (rule R3).
