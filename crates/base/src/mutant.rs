@@ -353,6 +353,9 @@ pub enum Mutant {
     /// R8: a change of reservations is answered before every primary knows of it. (The tests of
     /// `node`.)
     ReserveBlindly,
+    /// R8: a request of a host that has lost its access gets the generation of the new map. (The
+    /// tests of `node`.)
+    RenewReserved,
 }
 
 impl Mutant {
@@ -404,6 +407,7 @@ impl Mutant {
         Mutant::IgnoreSuccessor,
         Mutant::FollowSetBack,
         Mutant::ReserveBlindly,
+        Mutant::RenewReserved,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not

@@ -115,6 +115,8 @@ pub struct Changes {
     pub groups: Vec<GroupId>,
     /// Volumes that were deleted.
     pub deleted: Vec<VolumeId>,
+    /// Volumes whose reservations are different, with those that they had before.
+    pub reserved: Vec<(VolumeId, Table)>,
     /// True if clients have new incarnations, or were removed.
     pub lives: bool,
 }
@@ -240,7 +242,13 @@ impl MapView {
             self.put_group(info);
         }
         for info in page.volumes {
-            self.volumes.insert(VolumeId(info.id), volume(info));
+            let (id, volume) = (VolumeId(info.id), volume(info));
+            let now = volume.reservations.clone();
+            let old =
+                self.volumes.insert(id, volume).map_or_else(Table::default, |v| v.reservations);
+            if old != now {
+                changes.reserved.push((id, old));
+            }
         }
         if page.all_sdcs {
             self.sdcs.clear();

@@ -11,7 +11,7 @@ mod sdc;
 mod sds;
 
 use base::mutant::{Mutant, choose};
-use mdm::{clients, contacts, reservations};
+use mdm::{clients, contacts};
 use sdc::links;
 use sds::{malformed, refusing, wrong_mdms};
 
@@ -43,7 +43,11 @@ fn every_mutant_is_caught() {
         (Mutant::FollowSetBack, wrong_mdms::an_mdm_that_was_set_back_is_not_followed),
         (
             Mutant::ReserveBlindly,
-            reservations::what_takes_access_is_answered_when_all_who_lead_know_of_it,
+            mdm::reservations::what_takes_access_is_answered_when_all_who_lead_know_of_it,
+        ),
+        (
+            Mutant::RenewReserved,
+            sdc::reservations::nothing_of_a_host_that_was_shut_out_comes_later_and_others_notice_nothing,
         ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();

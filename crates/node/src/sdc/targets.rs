@@ -10,6 +10,7 @@ mod former;
 mod iscsi;
 mod nbd;
 mod nvme;
+mod reserve;
 
 use super::counters::Asked;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
@@ -110,6 +111,8 @@ pub(super) struct Sessions {
     crowded: [VecDeque<Waiting>; 2],
     /// For each connection with a volume: the volume, and what the client may do with it.
     leaves: Map<LinkId, (VolumeId, Grant)>,
+    /// What hosts have asked the MDM for.
+    reserve: reserve::Reservations,
     /// The map has changed, and the permissions of the connections have to be compared with it.
     pub(super) review: bool,
 }
@@ -129,6 +132,7 @@ impl Sessions {
             strangers: Default::default(),
             crowded: Default::default(),
             leaves: Map::default(),
+            reserve: reserve::Reservations::default(),
             review: false,
         }
     }
@@ -227,10 +231,11 @@ impl Sessions {
     }
 
     /// Returns the time at which [`Sdc::targets_tick`] has something to do.
-    pub(super) fn wake_at(&self) -> Option<Time> {
+    pub(super) fn wake_at(&self, limits: &Limits) -> Option<Time> {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
         let ticks = Time::earliest(self.iscsi.tick_at, self.nvme.tick_at);
-        Time::earliest(Time::earliest(strangers, self.refresh_by), ticks)
+        let asked = self.reserve.wake_at(limits.target_patience);
+        Time::earliest(Time::earliest(strangers, self.refresh_by), Time::earliest(ticks, asked))
     }
 }
 
@@ -293,6 +298,7 @@ impl Sdc {
         if self.targets.refresh_by.is_some_and(|at| at <= now) {
             self.targets_refreshed(now, out);
         }
+        self.reserve_tick(now, out);
         self.targets.iscsi_tick(now);
         self.targets.nvme_tick(now);
     }
@@ -314,8 +320,9 @@ impl Sdc {
     }
 
     /// Handles the end of a connection.
-    pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
+    pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         self.targets.remove(link);
+        self.reserve_forget(now, link, None, out);
         self.counters.close(link);
         self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
@@ -489,6 +496,8 @@ impl Sdc {
             return;
         };
         self.targets.leaves.insert(link, (id, grant));
+        let access = self.targets.access(link, &self.map.volumes[&id].reservations);
+        self.targets.iscsi_access(link, access);
         self.counters.named(link, self.targets.iscsi.host(link));
         self.counters.attached(link, id);
         self.targets.welcome(link, out);
@@ -597,10 +606,7 @@ impl Sdc {
                     Some(Session::Nvme(_)) => self.targets.nvme_clear(link),
                     _ => self.targets.iscsi_clear(link, what),
                 },
-                // None is asked while units say that they have no reservations.
-                Action::Ask { tag, .. } => {
-                    self.targets.calls.push_back((link, iscsi::Call::Unasked(tag)));
-                }
+                Action::Ask { tag, question } => self.reserve_ask(now, (link, tag), question, out),
             }
         }
         self.targets.spare = actions;

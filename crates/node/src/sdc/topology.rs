@@ -40,8 +40,9 @@ impl MapView {
     /// Returns the export of a volume, if the volume is mapped to this client.
     fn export<'a>(&self, id: VolumeId, volume: &'a Volume) -> Option<Export<'a>> {
         let read_only = self.my_grant(volume)?.access == Access::ReadOnly;
+        let access = volume.reservations.access_of_strangers();
         let (size, name) = (volume.size, &volume.name);
-        Some(Export { volume: id, size, read_only, name, description: "" })
+        Some(Export { volume: id, size, read_only, access, name, description: "" })
     }
 }
 

@@ -6,11 +6,12 @@
 //! keeps that memory.
 
 use super::proto::NO_TAG;
+use crate::reserve::Access;
 use crate::scsi::{Answer, Failure, Gather, Plan, Report, Transfer};
 use alloc::vec::Vec;
 use base::time::Duration;
 use base::{SECTOR, Time};
-use seam::Buf;
+use seam::{BlockKind, Buf};
 
 /// What a command does.
 #[derive(Debug)]
@@ -122,6 +123,17 @@ impl Task {
             Work::Write(transfer) | Work::Verify(transfer) => transfer.moves,
             Work::Gather(gather, _) => gather.len,
             Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => 0,
+        }
+    }
+
+    /// Returns what the command still does to the volume.
+    pub(crate) fn needs(&self) -> Access {
+        match &self.work {
+            Work::Read(_) | Work::Verify(_) => Access::of(BlockKind::Read),
+            Work::Write(_) => Access::of(BlockKind::Write),
+            Work::Gather(gather, _) => gather.needs(),
+            Work::Run(plan) => Access::of(plan.request().kind),
+            Work::Answer(_) | Work::Ask(_) => Access::of(BlockKind::Flush),
         }
     }
 

@@ -7,6 +7,7 @@
 use crate::ident::ISCSI_NAME_MAX;
 use alloc::string::String;
 use alloc::vec::Vec;
+use seam::BlockKind;
 
 /// The type of a reservation (SPC-4 6.14.3.4). NVMe has the same six under other numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -157,6 +158,17 @@ pub struct Access {
 impl Access {
     /// Reading and writing.
     pub const FULL: Access = Access { read: true, write: true };
+
+    /// Returns what a request of this kind needs.
+    #[inline]
+    pub fn of(kind: BlockKind) -> Access {
+        match kind {
+            BlockKind::Read | BlockKind::Extents => Access { read: true, write: false },
+            BlockKind::Write | BlockKind::Zero { .. } => Access { read: false, write: true },
+            BlockKind::CompareWrite => Access::FULL,
+            BlockKind::Flush => Access { read: false, write: false },
+        }
+    }
 
     /// Returns true if `other` allows everything that this does.
     pub fn is_within(self, other: Access) -> bool {

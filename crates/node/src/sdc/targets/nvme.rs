@@ -221,7 +221,9 @@ fn bytes(session: &target::nvme::Session) -> u64 {
 /// Returns what hosts are told of a volume, if it is mapped to this client.
 fn namespace(map: &MapView, id: VolumeId, volume: &Volume) -> Option<Namespace> {
     let read_only = map.my_grant(volume)?.access == Access::ReadOnly;
-    Some(Namespace { volume: id, size: volume.size, read_only, path: Path::Optimized })
+    // Hosts of NVMe can't register.
+    let (size, access) = (volume.size, volume.reservations.access_of_strangers());
+    Some(Namespace { volume: id, size, read_only, access, path: Path::Optimized })
 }
 
 impl Subsystem for View<'_> {
@@ -286,7 +288,7 @@ impl Sessions {
     }
 
     /// Returns the links of NVMe sessions, in the order of their ids.
-    fn nvme_links(&self) -> Vec<LinkId> {
+    pub(super) fn nvme_links(&self) -> Vec<LinkId> {
         let nvme = self.sessions.iter().filter(|(_, s)| matches!(s, Session::Nvme(_)));
         let mut links: Vec<LinkId> = nvme.map(|(link, _)| *link).collect();
         links.sort_unstable();

@@ -6,6 +6,7 @@ use seam::{BlockError, BlockRequest, Buf, BufPool, FrameError, Framer, Framing};
 use target::Action;
 use target::nbd::proto::*;
 use target::nbd::{Export, Exports, NbdFramer, Session};
+use target::reserve::Access;
 
 /// Volumes: id, size, read-only, name, description.
 #[derive(Clone)]
@@ -20,7 +21,8 @@ impl Exports for Volumes {
 
     fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
         for &(id, size, read_only, name, description) in &self.0 {
-            visit(Export { volume: VolumeId(id), size, read_only, name, description });
+            let (volume, access) = (VolumeId(id), Access::FULL);
+            visit(Export { volume, size, read_only, access, name, description });
         }
     }
 }
