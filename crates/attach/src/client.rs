@@ -2,7 +2,8 @@
 
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
-use base::{Limits, Time, VolumeId};
+use base::{Time, VolumeId};
+use daemon::random;
 use node::sdc::{Sdc, SdcConfig};
 use rt::{HeldName, Reactor};
 use seam::{BlockError, BlockRequest, Buf, Note, RequestId};
@@ -43,14 +44,6 @@ pub(crate) struct Client {
     _name: Option<HeldName>,
 }
 
-fn random() -> Result<u64> {
-    let mut bytes = [0; 8];
-    let flags = rustix::rand::GetRandomFlags::empty();
-    let got = rustix::rand::getrandom(&mut bytes, flags).context("the kernel has no randomness")?;
-    assert_eq!(got, bytes.len(), "so few bytes come at once");
-    Ok(u64::from_ne_bytes(bytes))
-}
-
 impl Client {
     /// Connects to the cluster. Without a name, the client gets a free one of this host.
     pub(crate) fn open(mdm: &[SocketAddr], name: Option<&str>) -> Result<Client> {
@@ -61,17 +54,7 @@ impl Client {
         let text = held.as_ref().map(|held| held.text.clone());
         let name = name.map(str::to_owned).or(text).context("one of the two")?;
         let shard = rt::Shard::bind(rt::Config { seed: random()?, ..rt::Config::default() })?;
-        let sdc = Sdc::new(SdcConfig {
-            name,
-            mdm: mdm.to_vec(),
-            uris: Vec::new(),
-            chap: None,
-            format: Default::default(),
-            nonce: random()?,
-            pid: std::process::id(),
-            limits: Limits::SHIPPED,
-            dialect: node::DIALECT,
-        });
+        let sdc = Sdc::new(SdcConfig::program(name, mdm.to_vec(), random()?, std::process::id()));
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();
         let on_note: OnNote = Box::new(move |_, _, note| {

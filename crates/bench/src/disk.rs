@@ -155,29 +155,19 @@ impl Bench<'_> {
             let (floor, rate) = (taken.floor(|f| *f), taken.ours(|f| *f));
             let outcome = outcome.with_ratio(taken.ratio(|f| *f));
             let both = [floor, rate].map(|iops| row.rate(iops, load.work.block));
-            return Ok(told(outcome, both, [1e6 / floor, 1e6 / rate]));
+            return Ok(outcome.with_figures(both, [1e6 / floor, 1e6 / rate]));
         }
         let Some(null) = &self.null else { return Ok(outcome.not_measured("no NULL devices")) };
         let floor = |at: &str| of(null, &format!("{name}, NULL devices, {at}"));
         let taken = Rounds::take(rounds, floor, ours)?;
         let us = |f: &Figures| f.process_us_per_io;
         let both = [taken.floor(us), taken.ours(us)];
-        Ok(told(outcome.with_ratio(taken.difference(us)), both, both))
+        Ok(outcome.with_ratio(taken.difference(us)).with_figures(both, both))
     }
 }
 
 fn figures(cluster: &TestCluster, title: &str, work: &Work, window: Duration) -> Result<Figures> {
     cluster.volume.measure(title, work, &cluster.processes, window)
-}
-
-fn told(outcome: Outcome, [floor, ours]: [f64; 2], [floor_us, ours_us]: [f64; 2]) -> Outcome {
-    Outcome {
-        floor: Some(floor),
-        ours: Some(ours),
-        floor_us: Some(floor_us),
-        ours_us: Some(ours_us),
-        ..outcome
-    }
 }
 
 /// Measures the median latency of small overwrites on almost full devices, over that on half full
@@ -203,5 +193,5 @@ fn full(args: &DiskArgs, row: &Row) -> Result<Outcome> {
     let p50 = |f: &Figures| f.latency_us.p50;
     let both = [taken.floor(p50), taken.ours(p50)];
     let outcome = Outcome::new(row.name, row.title, row.unit, row.target);
-    Ok(told(outcome.with_ratio(taken.ratio(p50)), both, both))
+    Ok(outcome.with_ratio(taken.ratio(p50)).with_figures(both, both))
 }

@@ -8,7 +8,6 @@ use crate::name;
 use crate::tally::{Counters, Tally};
 use crate::workload::{Requests, Workload};
 use anyhow::{Context, Result, bail};
-use base::Limits;
 use node::sdc::{Sdc, SdcConfig};
 use rt::{HeldName, RtError, Stop};
 use std::net::SocketAddr;
@@ -148,17 +147,12 @@ impl Jobs {
             ..rt::Config::default()
         })?;
         let name = name::first_free()?;
-        let config = SdcConfig {
-            name: name.text.clone(),
-            mdm: volume.mdm.clone(),
-            uris: Vec::new(),
-            chap: None,
-            format: Default::default(),
-            nonce: daemon::random()?,
-            pid: std::process::id(),
-            limits: Limits::SHIPPED,
-            dialect: wire::DIALECT,
-        };
+        let config = SdcConfig::program(
+            name.text.clone(),
+            volume.mdm.clone(),
+            daemon::random()?,
+            std::process::id(),
+        );
         let shared = Arc::new(Shared::default());
         let (tell, halt) = (shared.clone(), self.stop.clone());
         let thread =

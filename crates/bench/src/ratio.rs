@@ -102,14 +102,13 @@ fn measure(plan: &Plan, layout: Layout, args: &RatioArgs, page: &mut Page) -> Re
 fn judge(row: &Row, title: &str, taken: &Rounds<Figures>) -> Outcome {
     let ratio = taken.ratio(|f| row.figure.of(f));
     let us = |f: &Figures| row.figure.us(f);
+    let figures = [taken.floor(|f| row.figure.of(f)), taken.ours(|f| row.figure.of(f))];
     Outcome {
-        floor: Some(taken.floor(|f| row.figure.of(f))),
-        ours: Some(taken.ours(|f| row.figure.of(f))),
-        floor_us: Some(taken.floor(us)),
-        ours_us: Some(taken.ours(us)),
         process_ratio: Some(taken.ratio(|f| f.process_us_per_io).median),
         machine_ratio: Some(taken.ratio(|f| f.machine_us_per_io).median),
-        ..Outcome::new(&row.name, title, row.figure.unit(), row.target).with_ratio(ratio)
+        ..Outcome::new(&row.name, title, row.figure.unit(), row.target)
+            .with_figures(figures, [taken.floor(us), taken.ours(us)])
+            .with_ratio(ratio)
     }
 }
 

@@ -114,17 +114,12 @@ impl Context {
             ..rt::Config::default()
         })
         .map_err(failed)?;
-        let sdc = Sdc::new(SdcConfig {
-            name: settings.name.text.clone(),
-            mdm: settings.mdm.clone(),
-            uris: Vec::new(),
-            chap: None,
-            format: Default::default(),
-            nonce: random()?,
-            pid: std::process::id(),
-            limits: Limits::SHIPPED,
-            dialect: node::DIALECT,
-        });
+        let sdc = Sdc::new(SdcConfig::program(
+            settings.name.text.clone(),
+            settings.mdm.clone(),
+            random()?,
+            std::process::id(),
+        ));
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();
         let on_note: OnNote = Box::new(move |_, _, note| {

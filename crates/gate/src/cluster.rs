@@ -356,17 +356,7 @@ impl Cluster {
 }
 
 fn sdc() -> SdcConfig {
-    SdcConfig {
-        name: "client".into(),
-        mdm: vec![Who::Mdm.address()],
-        uris: Vec::new(),
-        chap: None,
-        format: Default::default(),
-        nonce: 11,
-        pid: 1,
-        limits: Limits::SHIPPED,
-        dialect: wire::DIALECT,
-    }
+    SdcConfig::program("client".into(), vec![Who::Mdm.address()], 11, 1)
 }
 
 fn sds(who: Who) -> SdsConfig {

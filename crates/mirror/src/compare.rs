@@ -36,12 +36,10 @@ impl Clients {
         out: &mut Effects,
     ) {
         let op = shard.ops.get(key).expect("the operation lives");
-        let (group, unit) = (op.group, op.unit);
-        if shard.known.is_gone(unit.volume) {
-            return shard.finish_client(key, Status::NoVolume, out);
-        }
         let retry = matches!(op.work, Work::Compare(Compare { retry: true, .. }));
-        if retry && !mutant::on(Mutant::CompareAgain) {
+        let gone = shard.known.is_gone(op.unit.volume);
+        if retry && !gone && !mutant::on(Mutant::CompareAgain) {
+            let group = op.group;
             let list = &shard.replicas.of(group).record.executed;
             if let Some(status) = shard.history.done_before(op, list) {
                 if status == Status::Ok {
@@ -50,15 +48,7 @@ impl Clients {
                 return shard.finish_client(key, status, out);
             }
         }
-        let leased = shard.replicas.of(group).may_read(now, &shard.leases);
-        if !leased && !mutant::on(Mutant::CompareUnleased) {
-            out.note(Note::LeaseWait { group });
-            shard.replicas.block(&mut shard.ops, group, key);
-        } else if self.lost_blocks.are_met(op, || shard.store.valid(group, unit)) {
-            shard.finish_client(key, Status::Media, out);
-        } else {
-            shard.start_job(now, key, out);
-        }
+        self.start_read(shard, now, key, out);
     }
 
     /// Compares what was read with what the client expects. If they are equal the operation goes on

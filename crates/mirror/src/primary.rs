@@ -189,6 +189,7 @@ impl Clients {
 
     // ---- reads ----
 
+    /// Starts a read, or the comparison of a compare-and-write, that has its range.
     pub(crate) fn start_read<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
@@ -198,9 +199,11 @@ impl Clients {
     ) {
         let op = shard.ops.get(key).expect("the operation lives");
         let group = op.group;
+        let leased = shard.replicas.of(group).may_read(now, &shard.leases)
+            || matches!(op.work, Work::Compare(..)) && mutant::on(Mutant::CompareUnleased);
         if shard.known.is_gone(op.unit.volume) {
             shard.finish_client(key, Status::NoVolume, out);
-        } else if !shard.replicas.of(group).may_read(now, &shard.leases) {
+        } else if !leased {
             out.note(Note::LeaseWait { group });
             shard.replicas.block(&mut shard.ops, group, key);
         } else if matches!(op.work, Work::Extents(..)) {

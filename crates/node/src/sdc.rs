@@ -82,6 +82,23 @@ pub struct SdcConfig {
     pub dialect: Dialect,
 }
 
+impl SdcConfig {
+    /// Settings of a client that serves no hosts: the program that runs it makes its requests.
+    pub fn program(name: String, mdm: Vec<SocketAddr>, nonce: u64, pid: u32) -> SdcConfig {
+        SdcConfig {
+            name,
+            mdm,
+            uris: Vec::new(),
+            chap: None,
+            format: Format::default(),
+            nonce,
+            pid,
+            limits: Limits::SHIPPED,
+            dialect: wire::DIALECT,
+        }
+    }
+}
+
 /// The origin of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {

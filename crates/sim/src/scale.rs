@@ -247,15 +247,8 @@ impl Scale {
         self.until_known("the volumes' map")?;
         let nonce = self.world.draw(ProcId(2));
         let config = SdcConfig {
-            name: "sdc".into(),
-            mdm: vec![MDM],
-            uris: Vec::new(),
-            chap: None,
-            format: Default::default(),
-            nonce,
-            pid: 1,
             limits: Scale::limits(),
-            dialect: wire::DIALECT,
+            ..SdcConfig::program("sdc".into(), vec![MDM], nonce, 1)
         };
         self.world.boot(ProcId(2), Box::new(Sdc::new(config)));
         self.until("the client's map", Duration::from_secs(5), |s| s.maps[2] > MapVersion(0))?;

@@ -340,15 +340,9 @@ impl Stage {
                 let limits = Limits { answer_within: within, link_queue: queue, ..limits };
                 self.world.set_link_queue(id, limits.link_queue);
                 let config = SdcConfig {
-                    name: format!("sdc{i}"),
-                    mdm: known,
-                    uris: Vec::new(),
-                    chap: None,
-                    format: Default::default(),
-                    nonce,
-                    pid: 1,
                     limits,
                     dialect,
+                    ..SdcConfig::program(format!("sdc{i}"), known, nonce, 1)
                 };
                 self.world.boot(id, Box::new(Sdc::new(config)));
             }

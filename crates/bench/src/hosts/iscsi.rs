@@ -4,7 +4,7 @@
 //! Digests of what comes are checked: a host that does not check them would load the data client
 //! faster than any real one.
 
-use super::{Ask, Protocol, Told};
+use super::{Ask, Protocol, Told, be32};
 use crate::tally::Side;
 use base::LinkId;
 use base::crc::crc32c;
@@ -23,10 +23,6 @@ const FIRST: u32 = u32::MAX - 1;
 /// Its sense data: data with two bytes of length, then the key in the fourth byte.
 const SENSE_KEY: usize = 4;
 const UNIT_ATTENTION: u8 = 6;
-
-fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
 
 /// Returns the length of the data of a PDU.
 fn data_len(bhs: &[u8]) -> usize {

@@ -3,7 +3,7 @@
 //! The names are those of the protocol's specification. A cookie is the slot of a request, and says
 //! in its highest bit whether data follows a good reply: so the framer needs no table.
 
-use super::{Ask, Protocol, Told};
+use super::{Ask, Protocol, Told, be32, be64};
 use crate::tally::Side;
 use base::LinkId;
 use seam::{Buf, Effects, FrameError, Framer, Framing, Head};
@@ -25,14 +25,6 @@ const OPTION_REPLY: usize = 20;
 const REPLY: usize = 16;
 /// The bit of a cookie that says that a good reply has data.
 const READS: u64 = 1 << 63;
-
-fn be32(bytes: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn be64(bytes: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(bytes[at..at + 8].try_into().expect("eight bytes"))
-}
 
 /// A connection to an export.
 #[derive(Clone, Debug)]

@@ -39,10 +39,6 @@ pub(crate) fn measure(
     let unit = if row.depth == 1 { "us median latency" } else { "us of the SDC" };
     let (us, ours_us) = (taken.floor(figure), taken.ours(figure));
     Ok(Outcome {
-        floor: Some(us),
-        ours: Some(ours_us),
-        floor_us: Some(us),
-        ours_us: Some(ours_us),
         note: Some(format!(
             "IOPS: NBD {:.0}, iSCSI {:.0}",
             taken.floor(|f| f.iops),
@@ -50,7 +46,9 @@ pub(crate) fn measure(
         )),
         process_ratio: Some(taken.ratio(|f| f.process_us_per_io).median),
         machine_ratio: Some(taken.ratio(|f| f.machine_us_per_io).median),
-        ..Outcome::new(row.name, row.title, unit, row.target).with_ratio(taken.ratio(figure))
+        ..Outcome::new(row.name, row.title, unit, row.target)
+            .with_figures([us, ours_us], [us, ours_us])
+            .with_ratio(taken.ratio(figure))
     })
 }
 

@@ -68,17 +68,13 @@ pub(crate) fn measure(cluster: &TestCluster, rounds: usize, window: Duration) ->
     )?;
     let (us, ours_us) = (taken.floor(|c| c.us), taken.ours(|c| c.us));
     Ok(Outcome {
-        floor: Some(us),
-        ours: Some(ours_us),
-        floor_us: Some(us),
-        ours_us: Some(ours_us),
         note: Some(format!(
             "IOPS: nbdkit {:.0}, Gabion {:.0}",
             taken.floor(|c| c.iops),
             taken.ours(|c| c.iops)
         )),
         process_ratio: Some(taken.ratio(|c| c.us).median),
-        ..outcome.with_ratio(taken.ratio(|c| c.us))
+        ..outcome.with_figures([us, ours_us], [us, ours_us]).with_ratio(taken.ratio(|c| c.us))
     })
 }
 

@@ -84,6 +84,17 @@ impl Outcome {
         Outcome { ratio: Some(median), spread: Some([ratio.low, ratio.high]), ok, ..self }
     }
 
+    /// Adds the figures of the floor and of Gabion, as they are and as microseconds per I/O.
+    pub fn with_figures(self, [floor, ours]: [f64; 2], [floor_us, ours_us]: [f64; 2]) -> Outcome {
+        Outcome {
+            floor: Some(floor),
+            ours: Some(ours),
+            floor_us: Some(floor_us),
+            ours_us: Some(ours_us),
+            ..self
+        }
+    }
+
     /// Adds the reason why there is no ratio.
     pub fn not_measured(self, why: &str) -> Outcome {
         Outcome { note: Some(why.to_owned()), ..self }

@@ -30,8 +30,6 @@ use wire::control::Access;
 pub(super) const CONNECT: Duration = Duration::from_secs(60);
 /// Interval at which sessions let time pass.
 const TICK: Duration = Duration::from_secs(1);
-/// The most bytes that all queues together may have in flight when a host connects.
-const BYTES: u64 = 512 << 20;
 /// The number of this gateway. (There is one gateway per host until an MDM gives numbers.)
 const GATEWAY: u8 = 0;
 /// Ids of controllers per gateway.
@@ -264,7 +262,7 @@ impl Subsystem for View<'_> {
     fn is_busy(&self) -> bool {
         let hosts = self.nvme;
         let full = hosts.controllers.len() >= usize::from(CONTROLLERS) - 1;
-        !self.ready || hosts.bytes >= BYTES || full
+        !self.ready || hosts.bytes >= self.limits.target_bytes || full
     }
 
     fn controller(&self, cntlid: u16) -> Option<&Controller> {
