@@ -419,7 +419,7 @@ impl Node for Sdc {
             }
             Event::Request { id, request } => {
                 let origin = Origin::Program { id, asked: Asked::new(now, &request, true) };
-                if self.reserve_forbids(request.volume, request.kind) {
+                if self.targets.reserve_forbids(&self.map, request.volume, request.kind) {
                     let result = Err(BlockError::Reserved);
                     self.actions.push(Action::Done { origin, result });
                 } else {

@@ -2,9 +2,9 @@
 //!
 //! Invariants:
 //! - No answer is sent before the state that it depends on is committed.
-//! - An answer to an order or a reservation that changed nothing is sent after a majority has confirmed that this
-//!   MDM still leads. The consensus is asked for that, and each question has a higher number than
-//!   the one before.
+//! - An answer to an order or a reservation that changed nothing is sent after a majority has
+//!   confirmed that this MDM still leads. The consensus is asked for that, and each question has a
+//!   higher number than the one before.
 
 use super::fence::{Fence, is_everywhere};
 use super::links::Links;

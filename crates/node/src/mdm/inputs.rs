@@ -3,8 +3,8 @@
 //!
 //! Invariants: at most [`INPUTS`] inputs of links wait, and no more of each link than it may have
 //! ([`Links::queue`]). If an input does not fit, its sender repeats it (proposals, heartbeats,
-//! registrations, reservations) or is told to try again (orders). This MDM's own inputs are few, and are never
-//! dropped.
+//! registrations, reservations) or is told to try again (orders). This MDM's own inputs are few,
+//! and are never dropped.
 
 use super::links::Links;
 use alloc::collections::VecDeque;

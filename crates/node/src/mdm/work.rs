@@ -1,8 +1,8 @@
 //! Turns inputs into commands, each against the state right after the command before, as many as
 //! fit into one entry. Afterwards the state is ahead of what is committed.
 //!
-//! [`registration`]: devices and clients. [`orders`]: what operators ask for. [`reserve`]: what hosts
-//! ask for. [`levels`]: which builds may be present.
+//! [`registration`]: devices and clients. [`orders`]: what operators ask for. [`reserve`]: what
+//! hosts ask for. [`levels`]: which builds may be present.
 
 mod levels;
 mod orders;

@@ -193,7 +193,10 @@ impl Sdc {
             }
             Frame::Reserved(_) if self.mdm.registered.is_some_and(|to| to.id == link) => {
                 let m = Reserved::decode(body).map_err(|_| STRANGE)?;
-                self.reserve_answer(now, &m, out);
+                let (at, here) = ((now, self.mdm.link()), self.map.version);
+                if let Some(version) = self.targets.reserve_answer(at, &m, here, out) {
+                    self.mdm.want(version);
+                }
                 Ok(())
             }
             Frame::MapPage(m) if self.mdm.registered.is_some_and(|to| to.id == link) => {
@@ -287,7 +290,7 @@ impl Sdc {
         self.mdm.heartbeat_at = now;
         self.counters.tell();
         self.mdm.ask();
-        self.reserve_again(now, out);
+        self.targets.reserve_again((now, self.mdm.link()), out);
         self.servers.look_again();
         self.dial_servers(now, out);
         Ok(())
@@ -309,7 +312,7 @@ impl Sdc {
         if last && self.mdm.answered(op) && !self.mdm.ask {
             self.mdm.refreshed += 1;
             self.targets_refreshed(now, out);
-            self.reserve_refreshed();
+            self.targets.reserve_refreshed(&self.map);
         }
     }
 

@@ -298,7 +298,8 @@ impl Sdc {
         if self.targets.refresh_by.is_some_and(|at| at <= now) {
             self.targets_refreshed(now, out);
         }
-        self.reserve_tick(now, out);
+        let (patience, at) = (self.config.limits.target_patience, (now, self.mdm.link()));
+        self.targets.reserve_tick(at, patience, out);
         self.targets.iscsi_tick(now);
         self.targets.nvme_tick(now);
     }
@@ -322,7 +323,7 @@ impl Sdc {
     /// Handles the end of a connection.
     pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         self.targets.remove(link);
-        self.reserve_forget(now, link, None, out);
+        self.targets.reserve_forget((now, self.mdm.link()), (link, None), out);
         self.counters.close(link);
         self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
@@ -606,7 +607,12 @@ impl Sdc {
                     Some(Session::Nvme(_)) => self.targets.nvme_clear(link),
                     _ => self.targets.iscsi_clear(link, what),
                 },
-                Action::Ask { tag, question } => self.reserve_ask(now, (link, tag), question, out),
+                Action::Ask { tag, question } => {
+                    let at = (now, self.mdm.link());
+                    if self.targets.reserve_ask(at, (link, tag), question, out) {
+                        self.mdm.ask();
+                    }
+                }
             }
         }
         self.targets.spare = actions;

@@ -439,7 +439,7 @@ impl Sdc {
     /// Ends the requests of a command. What a primary has of them takes effect before any later
     /// request, or never.
     pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
-        self.reserve_forget(now, link, Some(tag), out);
+        self.targets.reserve_forget((now, self.mdm.link()), (link, Some(tag)), out);
         let same = |of: LinkId, other: u64| of == link && other as u32 == tag as u32;
         for queue in &mut self.targets.crowded {
             queue.retain(|waiting| !same(waiting.link, waiting.tag));

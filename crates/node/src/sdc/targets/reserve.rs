@@ -12,6 +12,7 @@
 use super::iscsi::{Call, GATEWAY};
 use super::{Session, Sessions, Waiting};
 use crate::link::send_control;
+use crate::mapview::MapView;
 use crate::sdc::{Origin, Sdc};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -41,7 +42,8 @@ struct Asking {
     since: Time,
 }
 
-/// The changes of one volume that were asked for. The first one is under way, or waits for its turn.
+/// The changes of one volume that were asked for. The first one is under way, or waits for its
+/// turn.
 #[derive(Debug, Default)]
 struct Queue {
     list: VecDeque<Asking>,
@@ -187,7 +189,7 @@ impl Reservations {
         self.queues.get(&volume)?.list.front().map(|first| first.link)
     }
 
-    /// Returns when [`Sdc::reserve_tick`] has something to do.
+    /// Returns when [`Sessions::reserve_tick`] has something to do.
     pub(super) fn wake_at(&self, patience: Duration) -> Option<Time> {
         let again = self.queues.values().filter(|q| q.outcome.is_none());
         let again = again.filter_map(|q| Some(q.sent? + AGAIN)).min();
@@ -223,6 +225,117 @@ impl Sessions {
         self.identity(link).map_or(table.access_of_strangers(), |who| table.access(&who))
     }
 
+    /// Calls [`Reservations`]. `mdm`: the link to the MDM, if there is one.
+    fn reservations<R>(
+        &mut self,
+        (now, mdm): (Time, Option<PeerLink>),
+        out: &mut Effects,
+        call: impl FnOnce(&mut Reservations, &mut Post<'_>) -> R,
+    ) -> R {
+        let Sessions { reserve, calls, .. } = self;
+        call(reserve, &mut Post { now, mdm, calls, out })
+    }
+
+    /// Asks the MDM for a host. Returns true if the answer needs a fresh map.
+    pub(super) fn reserve_ask(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        (link, tag): (LinkId, u64),
+        question: Question,
+        out: &mut Effects,
+    ) -> bool {
+        let volume = self.leaves.get(&link).map(|(volume, _)| *volume);
+        match (question, self.identity(link), volume) {
+            (Question::Report, ..) => {
+                self.reserve.reports.push((link, tag, at.0));
+                return true;
+            }
+            (Question::Reserve(change), Some(who), Some(volume)) => {
+                let asking = Asking { link, tag, who, change, since: at.0 };
+                self.reservations(at, out, |all, post| all.ask(volume, asking, post));
+            }
+            (Question::Reserve(_), ..) => self.calls.push_back((link, Call::Unasked(tag))),
+        }
+        false
+    }
+
+    /// Takes the MDM's answer to a change. `here`: the version of this client's map. Returns the
+    /// version that is needed.
+    pub(in crate::sdc) fn reserve_answer(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        m: &Reserved,
+        here: MapVersion,
+        out: &mut Effects,
+    ) -> Option<MapVersion> {
+        let needed = self.reserve.answered(m)?;
+        self.reservations(at, out, |all, post| all.pass_on(here, post));
+        Some(needed)
+    }
+
+    /// Sends all changes under way on a new link to an MDM.
+    pub(in crate::sdc) fn reserve_again(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        out: &mut Effects,
+    ) {
+        self.reservations(at, out, |all, post| all.send_again(Duration::ZERO, post));
+    }
+
+    /// Does what is due. Changes wait for this long.
+    pub(super) fn reserve_tick(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        patience: Duration,
+        out: &mut Effects,
+    ) {
+        let late = |_: LinkId, _: u64, since: Time| at.0.since(since) >= patience;
+        let late = self.reservations(at, out, |all, post| {
+            let late = all.remove(late, post);
+            all.send_again(AGAIN, post);
+            late
+        });
+        self.calls.extend(late.into_iter().map(|(link, tag)| (link, Call::Unasked(tag))));
+    }
+
+    /// Forgets what a host has asked for: one command, or all of them.
+    pub(super) fn reserve_forget(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        (link, tag): (LinkId, Option<u64>),
+        out: &mut Effects,
+    ) {
+        let same = |of: u64| tag.is_none_or(|tag| tag as u32 == of as u32);
+        let over = |of: LinkId, other: u64, _: Time| of == link && same(other);
+        self.reservations(at, out, |all, post| all.remove(over, post));
+    }
+
+    /// Reports reservations from a fresh map.
+    pub(in crate::sdc) fn reserve_refreshed(&mut self, map: &MapView) {
+        for (link, tag, _) in core::mem::take(&mut self.reserve.reports) {
+            let volume = self.leaves.get(&link).and_then(|(id, _)| map.volumes.get(id));
+            let call = match volume {
+                Some(volume) => Call::Reported(tag, volume.reservations.clone()),
+                None => Call::Unasked(tag),
+            };
+            self.calls.push_back((link, call));
+        }
+    }
+
+    /// Returns true if another host's reservation forbids a program this.
+    #[inline]
+    pub(in crate::sdc) fn reserve_forbids(
+        &self,
+        map: &MapView,
+        volume: VolumeId,
+        kind: BlockKind,
+    ) -> bool {
+        self.reserve.any && {
+            let table = map.volumes.get(&volume).map(|v| &v.reservations);
+            table.is_some_and(|table| !Access::of(kind).is_within(table.access_of_strangers()))
+        }
+    }
+
     /// Returns the sessions of a volume, in the order of their links.
     fn links_of(&self, volume: VolumeId) -> Vec<LinkId> {
         let here = self.leaves.iter().filter(|(_, (of, _))| *of == volume);
@@ -233,95 +346,6 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Calls [`Reservations`].
-    fn reservations<R>(
-        &mut self,
-        now: Time,
-        out: &mut Effects,
-        call: impl FnOnce(&mut Reservations, &mut Post<'_>) -> R,
-    ) -> R {
-        let mdm = self.mdm.link();
-        let Sessions { reserve, calls, .. } = &mut self.targets;
-        call(reserve, &mut Post { now, mdm, calls, out })
-    }
-
-    /// Asks the MDM for a host.
-    pub(super) fn reserve_ask(
-        &mut self,
-        now: Time,
-        (link, tag): (LinkId, u64),
-        question: Question,
-        out: &mut Effects,
-    ) {
-        let volume = self.targets.leaves.get(&link).map(|(volume, _)| *volume);
-        match (question, self.targets.identity(link), volume) {
-            (Question::Report, ..) => {
-                self.targets.reserve.reports.push((link, tag, now));
-                self.mdm.ask();
-            }
-            (Question::Reserve(change), Some(who), Some(volume)) => {
-                let asking = Asking { link, tag, who, change, since: now };
-                self.reservations(now, out, |all, post| all.ask(volume, asking, post));
-            }
-            (Question::Reserve(_), ..) => {
-                self.targets.calls.push_back((link, Call::Unasked(tag)));
-            }
-        }
-    }
-
-    /// Takes the MDM's answer to a change.
-    pub(in crate::sdc) fn reserve_answer(&mut self, now: Time, m: &Reserved, out: &mut Effects) {
-        if let Some(version) = self.targets.reserve.answered(m) {
-            self.mdm.want(version);
-            let here = self.map.version;
-            self.reservations(now, out, |all, post| all.pass_on(here, post));
-        }
-    }
-
-    /// Sends all changes under way on a new link to an MDM.
-    pub(in crate::sdc) fn reserve_again(&mut self, now: Time, out: &mut Effects) {
-        self.reservations(now, out, |all, post| all.send_again(Duration::ZERO, post));
-    }
-
-    /// Reports reservations from a fresh map.
-    pub(in crate::sdc) fn reserve_refreshed(&mut self) {
-        for (link, tag, _) in core::mem::take(&mut self.targets.reserve.reports) {
-            let volume =
-                self.targets.leaves.get(&link).and_then(|(id, _)| self.map.volumes.get(id));
-            let call = match volume {
-                Some(volume) => Call::Reported(tag, volume.reservations.clone()),
-                None => Call::Unasked(tag),
-            };
-            self.targets.calls.push_back((link, call));
-        }
-    }
-
-    /// Does what is due.
-    pub(super) fn reserve_tick(&mut self, now: Time, out: &mut Effects) {
-        let patience = self.config.limits.target_patience;
-        let late = |_: LinkId, _: u64, since: Time| now.since(since) >= patience;
-        let late = self.reservations(now, out, |all, post| {
-            let late = all.remove(late, post);
-            all.send_again(AGAIN, post);
-            late
-        });
-        let late = late.into_iter().map(|(link, tag)| (link, Call::Unasked(tag)));
-        self.targets.calls.extend(late);
-    }
-
-    /// Forgets what a host has asked for: one command, or all of them.
-    pub(super) fn reserve_forget(
-        &mut self,
-        now: Time,
-        link: LinkId,
-        tag: Option<u64>,
-        out: &mut Effects,
-    ) {
-        let same = |of: u64| tag.is_none_or(|tag| tag as u32 == of as u32);
-        let over = |of: LinkId, other: u64, _: Time| of == link && same(other);
-        self.reservations(now, out, |all, post| all.remove(over, post));
-    }
-
     /// Takes over what a new map says of reservations: tells sessions what they may do, and ends
     /// what they may not do any more. Called before the client core hears of the map.
     pub(in crate::sdc) fn reserve_fence(
@@ -366,8 +390,8 @@ impl Sdc {
             }
             self.reserve_end(now, *id, &lost, strangers, out);
         }
-        let version = self.map.version;
-        self.reservations(now, out, |all, post| all.pass_on(version, post));
+        let (version, at) = (self.map.version, (now, self.mdm.link()));
+        self.targets.reservations(at, out, |all, post| all.pass_on(version, post));
     }
 
     /// Ends the requests to a volume that hosts have lost the access for, and those of programs.
@@ -394,14 +418,5 @@ impl Sdc {
             Origin::Target { link, asked, .. } => asked.volume == id && over(&link, asked.kind),
         };
         self.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
-    }
-
-    /// Returns true if another host's reservation forbids a program this.
-    #[inline]
-    pub(in crate::sdc) fn reserve_forbids(&self, volume: VolumeId, kind: BlockKind) -> bool {
-        self.targets.reserve.any && {
-            let table = self.map.volumes.get(&volume).map(|v| &v.reservations);
-            table.is_some_and(|table| !Access::of(kind).is_within(table.access_of_strangers()))
-        }
     }
 }
