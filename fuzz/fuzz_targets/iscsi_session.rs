@@ -13,7 +13,7 @@ mod cut;
 
 use base::time::Duration;
 use base::{ClusterId, Limits, Time, VolumeId};
-use cut::cut;
+use cut::{Script, Step};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer};
 use target::iscsi::{
@@ -236,21 +236,12 @@ fuzz_target!(|input: &[u8]| {
     if mode & 7 > 1 {
         enter(&mut owner, mode & 7 == 2);
     }
-    let mut rest = script;
-    while let Some((&control, stream)) = rest.split_first() {
-        rest = stream;
-        if control >> 6 < 2 {
-            owner.happen(control & 63);
-            continue;
+    let mut script = Script(script);
+    while let Some(step) = script.next(&mut owner.framer, LONGEST, |control| control < 128) {
+        match step {
+            Step::Event(control) => owner.happen(control & 63),
+            Step::Frame(head, body) => owner.frame(head, body),
         }
-        let piece = 1 + (control & 63) as usize;
-        let Some((head, body)) = cut(&mut owner.framer, stream, piece, LONGEST) else { break };
-        if head + body > stream.len() {
-            break; // The initiator left within a frame.
-        }
-        let (frame, behind) = stream.split_at(head + body);
-        owner.frame(&frame[..head], &frame[head..]);
-        rest = behind;
     }
     drop(owner);
     assert_eq!(pool.used(), 0);

@@ -12,7 +12,7 @@
 mod cut;
 
 use base::{Limits, VolumeId};
-use cut::cut;
+use cut::{Script, Step, cut};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use target::Action;
@@ -65,8 +65,7 @@ impl Owner {
                 Action::Request { tag, request } => {
                     let end = request.at + u64::from(request.len);
                     assert!(end <= 16 << 20 && end % 512 == 0 && request.at % 512 == 0);
-                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
-                    assert_eq!(request.body.len(), body as usize);
+                    assert_eq!(request.body.len(), request.kind.body_len(request.len));
                     self.asked.push((tag, request));
                 }
                 Action::Refresh => {
@@ -165,30 +164,29 @@ fuzz_target!(|input: &[u8]| {
         enter(&mut owner, &mut framer, mode & 1 != 0);
     }
     let (before, mut requests) = (owner.sends, 0);
-    let mut rest = script;
-    while let Some((&control, stream)) = rest.split_first() {
-        rest = stream;
-        match control >> 6 {
-            0 => owner.done(control),
-            1 if owner.wants_refresh => owner.refresh(),
-            1 if control == 0x7f => {
+    let mut script = Script(script);
+    loop {
+        let is_event = |control: u8| match control >> 6 {
+            0 => true,
+            1 => owner.wants_refresh || control == 0x7f,
+            _ => false,
+        };
+        let Some(step) = script.next(&mut framer, LONGEST, is_event) else { break };
+        match step {
+            Step::Event(control) if control >> 6 == 0 => owner.done(control),
+            Step::Event(_) if owner.wants_refresh => owner.refresh(),
+            Step::Event(_) => {
                 owner.session.shutdown(&owner.pool, &mut owner.out);
                 owner.act();
             }
-            _ => {
-                let piece = 1 + (control & 63) as usize;
-                let Some((head, body)) = cut(&mut framer, stream, piece, LONGEST) else { break };
-                if head + body > stream.len() {
-                    break; // The client left within a frame.
-                }
-                let (frame, behind) = stream.split_at(head + body);
+            Step::Frame(head, body) => {
                 // Data after a client's DISC, or after the close, is not a request.
-                requests += usize::from(head == 28 && !owner.closed && frame[6..8] != [0, 2]);
-                owner.frame(&frame[..head], &frame[head..]);
-                if head == 28 && frame[6..8] == [0, 2] {
+                let leaves = head.len() == 28 && head[6..8] == [0, 2];
+                requests += usize::from(head.len() == 28 && !owner.closed && !leaves);
+                owner.frame(head, body);
+                if leaves {
                     break;
                 }
-                rest = behind;
             }
         }
     }

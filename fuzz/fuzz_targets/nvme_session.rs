@@ -12,7 +12,7 @@ mod cut;
 
 use base::time::Duration;
 use base::{ClusterId, Limits, Time, VolumeId};
-use cut::cut;
+use cut::{Script, Step};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use std::net::SocketAddr;
@@ -105,8 +105,7 @@ impl Owner {
                 Action::Request { tag, request } => {
                     let end = request.at + u64::from(request.len);
                     assert!(end <= SIZE && end % 512 == 0 && request.at % 512 == 0);
-                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
-                    assert_eq!(request.body.len(), body as usize);
+                    assert_eq!(request.body.len(), request.kind.body_len(request.len));
                     self.asked.push((tag, request));
                 }
                 Action::Clear { .. } => self.clearing = true,
@@ -242,21 +241,12 @@ fuzz_target!(|input: &[u8]| {
         2 | 3 => enter(&mut owner, 0, false, digests),
         _ => enter(&mut owner, 1, false, digests),
     }
-    let mut rest = script;
-    while let Some((&control, stream)) = rest.split_first() {
-        rest = stream;
-        if control >> 6 < 2 {
-            owner.happen(control & 63);
-            continue;
+    let mut script = Script(script);
+    while let Some(step) = script.next(&mut owner.framer, LONGEST, |control| control < 128) {
+        match step {
+            Step::Event(control) => owner.happen(control & 63),
+            Step::Frame(head, body) => owner.frame(head, body),
         }
-        let piece = 1 + (control & 63) as usize;
-        let Some((head, body)) = cut(&mut owner.framer, stream, piece, LONGEST) else { break };
-        if head + body > stream.len() {
-            break; // The host left within a frame.
-        }
-        let (frame, behind) = stream.split_at(head + body);
-        owner.frame(&frame[..head], &frame[head..]);
-        rest = behind;
     }
     drop(owner);
     assert_eq!(pool.used(), 0);

@@ -23,13 +23,6 @@ pub enum Cleared {
     Target,
 }
 
-/// Returns true if the request with this tag, of a session of iSCSI or NVMe, is the first one of
-/// its command, or the only one. Requests that a command makes one after another all count as
-/// first.
-pub fn is_first(tag: u64) -> bool {
-    (tag >> 32) as u16 == 0 // where the piece begins in the command's data, in sectors
-}
-
 /// What the session asks its owner to do, in the order given.
 #[derive(Debug)]
 pub enum Action {

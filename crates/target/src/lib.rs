@@ -7,6 +7,9 @@
 //! |---|---|
 //! | `action` | what a session asks its owner to do |
 //! | `extents` | converts a bitmap of blocks to runs |
+//! | `slots` | a table of values with handles, such as commands |
+//! | `piece`, `split` | the tags of requests; a sector whose data comes in several PDUs |
+//! | `credit` | what a session may ask for at once |
 //! | [`nbd`] | the session of NBD |
 //! | [`iscsi`] | the session of iSCSI |
 //! | [`nvme`] | the session of NVMe/TCP |
@@ -18,12 +21,17 @@
 extern crate alloc;
 
 mod action;
+mod credit;
 mod extents;
 pub mod ident;
 pub mod iscsi;
 pub mod nbd;
 pub mod nvme;
+mod piece;
 pub mod reserve;
 pub mod scsi;
+mod slots;
+mod split;
 
-pub use action::{Action, Cleared, Question, is_first};
+pub use action::{Action, Cleared, Question};
+pub use piece::is_first;

@@ -14,66 +14,13 @@ use super::full::Full;
 use super::pdu::{Common, DataOut};
 use super::proto::NO_TAG;
 use super::reply::Reply;
-use super::tasks::{Flow, Work, tag};
+use super::tasks::{Flow, Work};
 use super::wire::Turn;
 use crate::Action;
+use crate::piece::tag;
 use crate::scsi::Answer;
-use base::{Limits, SECTOR};
+use base::SECTOR;
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
-
-/// What a session may ask for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Credit {
-    solicited: u64,
-    most_solicited: u64,
-    read: u64,
-    most_read: u64,
-}
-
-impl Credit {
-    /// Creates the credit of a session.
-    pub(crate) fn new(limits: &Limits) -> Credit {
-        Credit {
-            solicited: 0,
-            most_solicited: limits.iscsi_solicited.into(),
-            read: 0,
-            most_read: u64::from(limits.scsi_transfer) * 2,
-        }
-    }
-
-    /// Takes credit to ask for `len` bytes, if there is enough.
-    fn ask(&mut self, len: u32) -> bool {
-        let fits = self.solicited == 0 || self.solicited + u64::from(len) <= self.most_solicited;
-        if fits {
-            self.solicited += u64::from(len);
-        }
-        fits
-    }
-
-    /// Gives it back.
-    pub(crate) fn give_back(&mut self, len: u32) {
-        self.solicited -= u64::from(len);
-    }
-
-    /// Takes credit to read `len` bytes, if there is enough.
-    pub(crate) fn read(&mut self, len: u32) -> bool {
-        let fits = self.read == 0 || self.read + u64::from(len) <= self.most_read;
-        if fits {
-            self.read += u64::from(len);
-        }
-        fits
-    }
-
-    /// Gives it back.
-    pub(crate) fn read_done(&mut self, len: u32) {
-        self.read -= u64::from(len);
-    }
-
-    /// Returns the bytes that were asked for and are not done, and those that are being read.
-    pub(crate) fn used(&self) -> (u64, u64) {
-        (self.solicited, self.read)
-    }
-}
 
 impl Full {
     /// Handles data of a write.
@@ -138,13 +85,13 @@ impl Full {
     /// Takes data of a command, as far as the command wants it.
     pub(crate) fn arrive(&mut self, handle: u32, data: Buf, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
-        let start = task.came;
+        let mut start = task.came;
         task.came += data.len() as u32;
         let wants = task.wants().saturating_sub(start).min(data.len() as u32);
         if wants == 0 || task.failed.is_some() {
             return;
         }
-        let data = data.slice(0..wants as usize);
+        let mut data = data.slice(0..wants as usize);
         match &mut task.work {
             Work::Gather(gather, buffer) => {
                 if wants == gather.len {
@@ -156,42 +103,16 @@ impl Full {
                     buffer.as_mut()[start as usize..][..data.len()].copy_from_slice(&data);
                 }
             }
-            Work::Write(_) | Work::Verify(_) => self.pieces(handle, start, data, turn),
-            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => {}
-        }
-    }
-
-    /// Sends data to the volume that begins at `start` of the command's data.
-    fn pieces(&mut self, handle: u32, mut start: u32, mut data: Buf, turn: &mut Turn<'_>) {
-        const WHOLE: usize = SECTOR as usize;
-        let Some(task) = self.tasks.get(handle) else { return };
-        if task.odd_len > 0 {
-            // The rest of a sector whose start has come.
-            let at = task.odd_len as usize;
-            let rest = data.len().min(WHOLE - at);
-            task.odd.as_mut()[at..at + rest].copy_from_slice(&data[..rest]);
-            task.odd_len += rest as u32;
-            if task.odd_len < SECTOR {
-                return;
+            Work::Write(_) | Work::Verify(_) => {
+                let sector = task.split.take(&mut start, &mut data, turn.pool);
+                if let Some(sector) = sector {
+                    self.piece(handle, start - SECTOR, sector, turn);
+                }
+                if !data.is_empty() {
+                    self.piece(handle, start, data, turn);
+                }
             }
-            task.odd_len = 0;
-            let sector = core::mem::take(&mut task.odd);
-            let from = start - at as u32;
-            data = data.slice(rest..data.len());
-            start += rest as u32;
-            self.piece(handle, from, sector, turn);
-        }
-        let whole = data.len() / WHOLE * WHOLE;
-        if whole > 0 {
-            self.piece(handle, start, data.slice(0..whole), turn);
-        }
-        if whole < data.len()
-            && let Some(task) = self.tasks.get(handle)
-        {
-            let rest = data.len() - whole;
-            let mut odd = turn.pool.alloc(WHOLE);
-            odd.as_mut()[..rest].copy_from_slice(&data[whole..]);
-            (task.odd, task.odd_len) = (odd, rest as u32);
+            Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => {}
         }
     }
 

@@ -11,7 +11,6 @@
 //!
 //! Commands are in `execute`, data in `data`, task management and logout in `manage`.
 
-use super::data::Credit;
 use super::keys::Params;
 use super::login::Entry;
 use super::manage::Managed;
@@ -25,6 +24,7 @@ use super::tasks::{Flow, Tasks, Work};
 use super::text::{Incoming, Outgoing, pairs};
 use super::wire::{Order, Turn};
 use crate::Action;
+use crate::credit::Credit;
 use crate::scsi::{Attention, Device};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::format;
@@ -103,7 +103,7 @@ impl Full {
             device: entry.target.map(|target| Device::new(target.unit, first)),
             params: entry.params,
             tasks: Tasks::new(),
-            credit: Credit::new(limits),
+            credit: Credit::new(limits.iscsi_solicited.into(), u64::from(limits.scsi_transfer) * 2),
             places: Places::new(limits),
             asking: VecDeque::new(),
             reading: VecDeque::new(),
@@ -303,7 +303,7 @@ impl Full {
         self.comparing.values().for_each(&mut *visit);
         let (_, mut bytes) = self.credit.used();
         for task in self.tasks.all() {
-            visit(&task.odd);
+            visit(task.split.held());
             match &task.work {
                 Work::Gather(_, data) => visit(data),
                 Work::Run(plan) => plan.held().into_iter().for_each(&mut *visit),

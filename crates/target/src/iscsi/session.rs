@@ -18,6 +18,7 @@ use super::proto::*;
 use super::reply::{LoginAnswer, Reply};
 use super::targets::{Nexus, Targets};
 use super::wire::{Turn, Wire};
+use crate::piece::TRANSFER_MAX;
 use crate::reserve::{Access, Notice, Refusal, Table};
 use crate::scsi::{Device, Unit};
 use crate::{Action, Cleared};
@@ -25,9 +26,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Limits, Time};
 use seam::{BlockError, Buf, BufPool};
-
-/// The longest transfer, in bytes, whatever the limits say: a tag has room for its sectors.
-const TRANSFER_MAX: u32 = 16 << 20;
 
 /// The answer of the MDM to a [`Question`](crate::Question).
 #[derive(Clone, Copy, Debug)]

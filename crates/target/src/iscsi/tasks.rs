@@ -1,16 +1,16 @@
 //! The commands of a session that are not answered.
 //!
-//! Invariants: a command has one handle, which no other command gets soon: it names the command in
-//! tags of requests, and in R2Ts. Pieces of a command are counted, not listed: the tag of a request
-//! says which piece it is. The table grows to the number of commands that are open at once, and
-//! keeps that memory.
+//! Invariants: the handle of a command names it in tags of requests, and in R2Ts. Pieces of a
+//! command are counted, not listed: the tag of a request says which piece it is.
 
 use super::proto::NO_TAG;
 use crate::reserve::Access;
 use crate::scsi::{Answer, Failure, Gather, Plan, Report, Transfer};
+use crate::slots::Slots;
+use crate::split::SplitSector;
 use alloc::vec::Vec;
+use base::Time;
 use base::time::Duration;
-use base::{SECTOR, Time};
 use seam::{BlockKind, Buf};
 
 /// What a command does.
@@ -79,9 +79,8 @@ pub(crate) struct Task {
     pub(crate) asked: u32,
     /// One of them waits for space.
     pub(crate) full: bool,
-    /// The start of a sector whose end has not come, and its length.
-    pub(crate) odd: Buf,
-    pub(crate) odd_len: u32,
+    /// The start of a sector whose end has not come.
+    pub(crate) split: SplitSector,
     /// The lowest offset of a piece that has failed, and the answer.
     pub(crate) failed: Option<(u32, Answer)>,
     /// The command was aborted: it is not answered, and its requests are being withdrawn.
@@ -109,8 +108,7 @@ impl Task {
             pieces: 0,
             asked: 0,
             full: false,
-            odd: Buf::EMPTY,
-            odd_len: 0,
+            split: SplitSector::default(),
             failed: None,
             aborted: false,
             lost: false,
@@ -176,27 +174,13 @@ impl Task {
     }
 }
 
-/// Where in a command's data the piece is that a tag names, in bytes: offset and length.
-pub(crate) fn piece(tag: u64) -> (u32, u32) {
-    let sectors = |shift: u32| u32::from((tag >> shift) as u16) * SECTOR;
-    (sectors(32), sectors(48))
-}
-
-/// Returns the tag of a piece of a command.
-pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
-    let sectors = |bytes: u32| u64::from(bytes / SECTOR);
-    debug_assert!(offset / SECTOR < 1 << 16 && len / SECTOR < 1 << 16, "limited in `Session::new`");
-    sectors(len) << 48 | sectors(offset) << 32 | u64::from(handle)
-}
-
 /// The table.
 #[derive(Debug)]
 pub(crate) struct Tasks {
-    slots: Vec<(u16, Option<Task>)>,
+    slots: Slots<Task>,
     /// The initiator's tag of each slot, to find a command: [`NO_TAG`] if there is none, or it is
     /// aborted.
     tags: Vec<u32>,
-    free: Vec<u16>,
     /// Commands that came beside the window.
     immediate: usize,
 }
@@ -204,21 +188,18 @@ pub(crate) struct Tasks {
 impl Tasks {
     /// Creates an empty table.
     pub(crate) fn new() -> Tasks {
-        Tasks { slots: Vec::new(), tags: Vec::new(), free: Vec::new(), immediate: 0 }
+        Tasks { slots: Slots::new(), tags: Vec::new(), immediate: 0 }
     }
 
     /// Adds a command, and returns its handle. The caller limits their number.
     pub(crate) fn insert(&mut self, task: Task) -> u32 {
+        let itt = task.itt;
         self.immediate += usize::from(task.immediate);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((0, None));
-            self.tags.push(NO_TAG);
-            (self.slots.len() - 1) as u16
-        });
-        let slot = &mut self.slots[usize::from(index)];
-        self.tags[usize::from(index)] = task.itt;
-        slot.1 = Some(task);
-        let handle = u32::from(slot.0) << 16 | u32::from(index);
+        let handle = self.slots.insert(task);
+        match self.tags.get_mut(usize::from(handle as u16)) {
+            Some(tag) => *tag = itt,
+            None => self.tags.push(itt),
+        }
         debug_assert!(handle != NO_TAG, "fewer than 65,535 commands");
         handle
     }
@@ -226,20 +207,15 @@ impl Tasks {
     /// Returns the command with this handle.
     #[inline]
     pub(crate) fn get(&mut self, handle: u32) -> Option<&mut Task> {
-        let slot = self.slots.get_mut(usize::from(handle as u16))?;
-        if slot.0 == (handle >> 16) as u16 { slot.1.as_mut() } else { None }
+        self.slots.get_mut(handle)
     }
 
     /// Removes the command with this handle.
     pub(crate) fn remove(&mut self, handle: u32) -> Option<Task> {
-        self.get(handle)?;
-        let slot = &mut self.slots[usize::from(handle as u16)];
-        slot.0 = slot.0.wrapping_add(1);
+        let task = self.slots.remove(handle)?;
         self.tags[usize::from(handle as u16)] = NO_TAG;
-        self.free.push(handle as u16);
-        let task = slot.1.take();
-        self.immediate -= usize::from(task.as_ref().is_some_and(|task| task.immediate));
-        task
+        self.immediate -= usize::from(task.immediate);
+        Some(task)
     }
 
     /// Marks the command with this handle as aborted. Its tag may be used again.
@@ -253,32 +229,26 @@ impl Tasks {
     #[inline]
     pub(crate) fn find(&self, itt: u32) -> Option<u32> {
         let index = self.tags.iter().position(|tag| *tag == itt && itt != NO_TAG)?;
-        Some(u32::from(self.slots[index].0) << 16 | index as u32)
+        self.slots.handle_at(index)
     }
 
     /// Returns the handles of the commands for which `which` is true, in the order of the table.
     pub(crate) fn handles(&self, which: impl Fn(&Task) -> bool) -> impl Iterator<Item = u32> {
-        self.slots.iter().enumerate().filter_map(move |(index, (generation, task))| {
-            let handle = u32::from(*generation) << 16 | index as u32;
-            task.as_ref().is_some_and(&which).then_some(handle)
-        })
+        self.slots.iter().filter(move |(_, task)| which(task)).map(|(handle, _)| handle)
     }
 
     /// Returns the last tick before the command with this handle came, if it is known.
     pub(crate) fn since(&self, handle: u32) -> Option<Time> {
-        let (generation, task) = self.slots.get(usize::from(handle as u16))?;
-        let task = task.as_ref().filter(|_| *generation == (handle >> 16) as u16)?;
-        task.since
+        self.slots.get(handle)?.since
     }
 
     /// Returns the handles of the commands that wait for their turn, and came `patience` ago.
     pub(crate) fn late(&mut self, now: Time, patience: Duration) -> Vec<u32> {
         let mut late = Vec::new();
-        for (index, (generation, task)) in self.slots.iter_mut().enumerate() {
-            let Some(task) = task else { continue };
+        for (handle, task) in self.slots.iter_mut() {
             let since = *task.since.get_or_insert(now);
             if task.waits() && now.since(since) >= patience {
-                late.push(u32::from(*generation) << 16 | index as u32);
+                late.push(handle);
             }
         }
         late
@@ -286,12 +256,12 @@ impl Tasks {
 
     /// Returns all commands, in the order of the table.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Task> {
-        self.slots.iter().filter_map(|(_, task)| task.as_ref())
+        self.slots.iter().map(|(_, task)| task)
     }
 
     /// Returns the number of commands.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 
     /// Returns the number of commands that came beside the window.
@@ -318,12 +288,5 @@ mod tests {
         assert_eq!((tasks.len(), tasks.immediate(), tasks.find(2)), (2, 0, None));
         assert!(tasks.abort(c).is_some_and(|task| task.aborted));
         assert_eq!((tasks.len(), tasks.find(3), tasks.find(NO_TAG)), (2, None, None));
-    }
-
-    #[test]
-    fn a_tag_says_which_piece_it_is() {
-        let tag = tag(0xffff_0007, 4 << 20, 256 << 10);
-        assert_eq!((tag as u32, piece(tag)), (0xffff_0007, (4 << 20, 256 << 10)));
-        assert!(!crate::is_first(tag) && crate::is_first(super::tag(0xffff_0007, 0, 256 << 10)));
     }
 }

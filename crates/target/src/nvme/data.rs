@@ -16,9 +16,10 @@ use super::proto::*;
 use super::queue::Queue;
 use super::status::Status;
 use super::subsystem::Subsystem;
-use super::table::{Flow, Table, Work, piece, tag};
+use super::table::{Flow, Table, Work};
 use super::wire::Turn;
 use crate::Action;
+use crate::piece::{piece, tag};
 use base::SECTOR;
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
@@ -66,9 +67,9 @@ impl Queue {
     }
 
     /// Takes data of a command.
-    pub(crate) fn arrive(&mut self, handle: u32, data: Buf, turn: &mut Turn<'_>) {
+    pub(crate) fn arrive(&mut self, handle: u32, mut data: Buf, turn: &mut Turn<'_>) {
         let Some(task) = self.table.get(handle) else { return };
-        let (start, wants) = (task.came, task.wants);
+        let (mut start, wants) = (task.came, task.wants);
         task.came += data.len() as u32;
         if task.failed.is_some() {
             return;
@@ -81,42 +82,16 @@ impl Queue {
                 }
                 buffer.as_mut()[start as usize..][..data.len()].copy_from_slice(&data);
             }
-            Work::Write(_) | Work::Compare(_) => self.pieces(handle, start, data, turn),
-            Work::Read(_) | Work::Zero(..) | Work::Deallocate(_) => {}
-        }
-    }
-
-    /// Sends data to the volume that begins at `start` of the command's data.
-    fn pieces(&mut self, handle: u32, mut start: u32, mut data: Buf, turn: &mut Turn<'_>) {
-        const WHOLE: usize = SECTOR as usize;
-        let Some(task) = self.table.get(handle) else { return };
-        if task.odd_len > 0 {
-            // The rest of a sector whose start has come.
-            let at = task.odd_len as usize;
-            let rest = data.len().min(WHOLE - at);
-            task.odd.as_mut()[at..at + rest].copy_from_slice(&data[..rest]);
-            task.odd_len += rest as u32;
-            if task.odd_len < SECTOR {
-                return;
+            Work::Write(_) | Work::Compare(_) => {
+                let sector = task.split.take(&mut start, &mut data, turn.pool);
+                if let Some(sector) = sector {
+                    self.piece(handle, start - SECTOR, sector, turn);
+                }
+                if !data.is_empty() {
+                    self.piece(handle, start, data, turn);
+                }
             }
-            task.odd_len = 0;
-            let sector = core::mem::take(&mut task.odd);
-            let from = start - at as u32;
-            data = data.slice(rest..data.len());
-            start += rest as u32;
-            self.piece(handle, from, sector, turn);
-        }
-        let whole = data.len() / WHOLE * WHOLE;
-        if whole > 0 {
-            self.piece(handle, start, data.slice(0..whole), turn);
-        }
-        if whole < data.len()
-            && let Some(task) = self.table.get(handle)
-        {
-            let rest = data.len() - whole;
-            let mut odd = turn.pool.alloc(WHOLE);
-            odd.as_mut()[..rest].copy_from_slice(&data[whole..]);
-            (task.odd, task.odd_len) = (odd, rest as u32);
+            Work::Read(_) | Work::Zero(..) | Work::Deallocate(_) => {}
         }
     }
 

@@ -10,7 +10,7 @@
 //! | `subsystem` | the interface through which a session learns about namespaces and other queues |
 //! | `table` | the commands that are not answered |
 //! | `queue` | a command from its arrival to its answer |
-//! | `data`, `credit` | data on its way in; how much may be asked for |
+//! | `data` | data on its way in |
 //! | `io`, `deallocate`, `ranges` | the commands of an I/O queue |
 //! | `fabrics`, `controller` | Connect, the properties of a controller |
 //! | `admin`, `identify`, `features`, `logs`, `events` | the commands of an admin queue |
@@ -27,7 +27,6 @@
 mod admin;
 mod command;
 mod controller;
-mod credit;
 mod data;
 mod deallocate;
 mod events;

@@ -16,16 +16,17 @@
 use super::admin::Admin;
 use super::command::{Command, Place};
 use super::controller::Opening;
-use super::credit::Credit;
 use super::framer::Fault;
 use super::proto::*;
 use super::ranges::RANGE;
 use super::status::Status;
 use super::step::Step;
 use super::subsystem::Subsystem;
-use super::table::{Flow, Gather, Range, Table, Task, Work, tag};
+use super::table::{Flow, Gather, Range, Table, Task, Work};
 use super::wire::Turn;
 use crate::Action;
+use crate::credit::Credit;
+use crate::piece::tag;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use base::time::Duration;
@@ -80,8 +81,8 @@ impl Queue {
             opening,
             limits: limits.clone(),
             entries: 1,
-            table: Table::default(),
-            credit: Credit::new(limits.nvme_solicited),
+            table: Table::new(),
+            credit: Credit::new(limits.nvme_solicited.into(), limits.nvme_solicited.into()),
             asking: VecDeque::new(),
             reading: VecDeque::new(),
             comparing: BTreeMap::new(),

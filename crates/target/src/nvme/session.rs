@@ -20,13 +20,12 @@ use super::subsystem::Subsystem;
 use super::table::TASKS_MAX;
 use super::wire::{Turn, Wire};
 use crate::Action;
+use crate::piece::TRANSFER_MAX;
 use alloc::vec::Vec;
 use base::crc::crc32c;
 use base::{Limits, Time, VolumeId};
 use seam::{BlockError, Buf, BufPool, Head};
 
-/// The longest transfer, in bytes, whatever the limits say: a tag has room for its sectors.
-const TRANSFER_MAX: u32 = 16 << 20;
 /// The largest alignment that a host may ask for, in units of 4 bytes, one less.
 const ALIGN_MAX: u8 = 31;
 

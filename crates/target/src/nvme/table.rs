@@ -1,17 +1,17 @@
 //! The commands of a queue that are not answered.
 //!
-//! Invariants: a command has one handle, which no other command gets soon: it names the command in
-//! tags of requests, and its low bits in R2Ts. Pieces of a command are counted, not listed: the tag
-//! of a request says which piece it is. The table grows to the number of commands that are open at
-//! once, and keeps that memory.
+//! Invariants: the handle of a command names it in tags of requests, and 16 of its bits name it in
+//! R2Ts. Pieces of a command are counted, not listed: the tag of a request says which piece it is.
 
 use super::controller::Request;
 use super::ranges::Ranges;
 use super::status::Status;
 use super::subsystem::Namespace;
+use crate::slots::Slots;
+use crate::split::SplitSector;
 use alloc::vec::Vec;
 use base::time::Duration;
-use base::{SECTOR, Time, VolumeId};
+use base::{Time, VolumeId};
 use seam::Buf;
 
 /// A part of a volume, in bytes.
@@ -83,9 +83,8 @@ pub(crate) struct Task {
     pub(crate) owed: u32,
     /// Requests under way.
     pub(crate) pieces: u32,
-    /// The start of a sector whose end has not come, and its length.
-    pub(crate) odd: Buf,
-    pub(crate) odd_len: u32,
+    /// The start of a sector whose end has not come.
+    pub(crate) split: SplitSector,
     /// The lowest offset at which the command has failed, and the status.
     pub(crate) failed: Option<(u32, Status)>,
 }
@@ -102,8 +101,7 @@ impl Task {
             came: 0,
             owed: 0,
             pieces: 0,
-            odd: Buf::EMPTY,
-            odd_len: 0,
+            split: SplitSector::default(),
             failed: None,
         }
     }
@@ -133,47 +131,32 @@ impl Task {
     }
 }
 
-/// Where in a command's data the piece is that a tag names, in bytes: offset and length.
-pub(crate) fn piece(tag: u64) -> (u32, u32) {
-    let sectors = |shift: u32| u32::from((tag >> shift) as u16) * SECTOR;
-    (sectors(32), sectors(48))
-}
-
-/// Returns the tag of a piece of a command.
-pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
-    let sectors = |bytes: u32| u64::from(bytes / SECTOR);
-    debug_assert!(offset / SECTOR < 1 << 16 && len / SECTOR < 1 << 16, "limited in `Session::new`");
-    sectors(len) << 48 | sectors(offset) << 32 | u64::from(handle)
-}
-
 /// The table.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Table {
-    slots: Vec<(u16, Option<Task>)>,
-    free: Vec<u16>,
+    slots: Slots<Task>,
 }
 
 /// The most commands of a table: an R2T has room for their numbers.
 pub(crate) const TASKS_MAX: u32 = 1 << 8;
 
 impl Table {
+    /// Creates an empty table.
+    pub(crate) fn new() -> Table {
+        Table { slots: Slots::new() }
+    }
+
     /// Adds a command, and returns its handle. The caller limits their number.
     pub(crate) fn insert(&mut self, task: Task) -> u32 {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push((0, None));
-            (self.slots.len() - 1) as u16
-        });
-        debug_assert!(u32::from(index) < TASKS_MAX, "limited in `Session::new`");
-        let slot = &mut self.slots[usize::from(index)];
-        slot.1 = Some(task);
-        u32::from(slot.0) << 16 | u32::from(index)
+        let handle = self.slots.insert(task);
+        debug_assert!(u32::from(handle as u16) < TASKS_MAX, "limited in `Session::new`");
+        handle
     }
 
     /// Returns the command with this handle.
     #[inline]
     pub(crate) fn get(&mut self, handle: u32) -> Option<&mut Task> {
-        let slot = self.slots.get_mut(usize::from(handle as u16))?;
-        if slot.0 == (handle >> 16) as u16 { slot.1.as_mut() } else { None }
+        self.slots.get_mut(handle)
     }
 
     /// Returns the tag by which the host names a command when it sends its data.
@@ -184,35 +167,27 @@ impl Table {
     /// Returns the handle of the command with such a tag.
     #[inline]
     pub(crate) fn find(&self, ttag: u16) -> Option<u32> {
-        let index = ttag & 0xff;
-        let (generation, task) = self.slots.get(usize::from(index))?;
-        let found = task.is_some() && generation & 0xff == ttag >> 8;
-        found.then(|| u32::from(*generation) << 16 | u32::from(index))
+        let handle = self.slots.handle_at(usize::from(ttag & 0xff))?;
+        (Table::ttag(handle) == ttag).then_some(handle)
     }
 
     /// Removes the command with this handle.
     pub(crate) fn remove(&mut self, handle: u32) -> Option<Task> {
-        self.get(handle)?;
-        let slot = &mut self.slots[usize::from(handle as u16)];
-        slot.0 = slot.0.wrapping_add(1);
-        self.free.push(handle as u16);
-        slot.1.take()
+        self.slots.remove(handle)
     }
 
     /// Returns the last tick before the command with this handle came, if it is known.
     pub(crate) fn since(&self, handle: u32) -> Option<Time> {
-        let (generation, task) = self.slots.get(usize::from(handle as u16))?;
-        task.as_ref().filter(|_| *generation == (handle >> 16) as u16)?.since
+        self.slots.get(handle)?.since
     }
 
     /// Returns the handles of the commands that wait for their turn, and came `patience` ago.
     pub(crate) fn late(&mut self, now: Time, patience: Duration) -> Vec<u32> {
         let mut late = Vec::new();
-        for (index, (generation, task)) in self.slots.iter_mut().enumerate() {
-            let Some(task) = task else { continue };
+        for (handle, task) in self.slots.iter_mut() {
             let since = *task.since.get_or_insert(now);
             if task.waits() && now.since(since) >= patience {
-                late.push(u32::from(*generation) << 16 | index as u32);
+                late.push(handle);
             }
         }
         late
@@ -220,18 +195,13 @@ impl Table {
 
     /// Returns the handles of the commands about a volume.
     pub(crate) fn about(&self, volume: VolumeId) -> Vec<u32> {
-        let mut found = Vec::new();
-        for (index, (generation, task)) in self.slots.iter().enumerate() {
-            if task.as_ref().is_some_and(|task| task.volume() == Some(volume)) {
-                found.push(u32::from(*generation) << 16 | index as u32);
-            }
-        }
-        found
+        let about = self.slots.iter().filter(|(_, task)| task.volume() == Some(volume));
+        about.map(|(handle, _)| handle).collect()
     }
 
     /// Returns the number of commands.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len()
     }
 }
 
@@ -242,7 +212,7 @@ mod tests {
     #[test]
     fn handles_and_tags_of_ended_commands_find_nothing() {
         let task = |cid| Task::new(cid, None, Work::Gather(Gather::Behavior, Buf::EMPTY), 0);
-        let mut table = Table::default();
+        let mut table = Table::new();
         let a = table.insert(task(1));
         let b = table.insert(task(2));
         assert_eq!(table.find(Table::ttag(b)), Some(b));
@@ -251,12 +221,5 @@ mod tests {
         assert!(table.get(b).is_none() && table.find(Table::ttag(b)).is_none());
         assert_eq!((table.find(Table::ttag(a)), table.find(Table::ttag(c))), (Some(a), Some(c)));
         assert_eq!(table.len(), 2);
-    }
-
-    #[test]
-    fn a_tag_says_which_piece_it_is() {
-        let tag = tag(0xffff_0007, 1 << 20, 256 << 10);
-        assert_eq!((tag as u32, piece(tag)), (0xffff_0007, (1 << 20, 256 << 10)));
-        assert!(!crate::is_first(tag) && crate::is_first(super::tag(0xffff_0007, 0, 256 << 10)));
     }
 }

@@ -4,3 +4,4 @@ mod iscsi;
 mod nbd;
 mod nvme;
 mod scsi;
+mod shared;

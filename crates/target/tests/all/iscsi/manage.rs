@@ -2,6 +2,7 @@
 
 use super::initiator::*;
 use super::rig::*;
+use crate::shared::SIZE;
 use base::time::Duration;
 use base::{Limits, Time};
 use seam::BlockError;

@@ -199,7 +199,7 @@ fn wrong_digests_end_the_connection() {
         let mut bytes = ping.data(b"abcde").bytes(rig.digests);
         bytes[at] ^= 4;
         rig.feed(&bytes);
-        assert_eq!((rig.garbage.is_some(), rig.is_out()), (framer, !framer), "byte {at}");
+        assert_eq!((rig.input.garbage.is_some(), rig.is_out()), (framer, !framer), "byte {at}");
         assert_eq!(rig.answers(), []);
     }
     // A head that is too long for a frame's head is checked by the session.

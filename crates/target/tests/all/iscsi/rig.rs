@@ -2,8 +2,9 @@
 //! session, executes its actions on a volume in memory, and records what it sends and asks for.
 
 use super::initiator::*;
+use crate::shared::{Input, SIZE, check, disk, execute};
 use base::{ClusterId, Limits, VolumeId};
-use seam::{BlockError, BlockKind, BlockRequest, BufPool, FrameError, Framer, Framing};
+use seam::{BlockError, BlockRequest, BufPool, Framer};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use target::iscsi::{
@@ -16,8 +17,6 @@ pub(crate) const NAME: &str = "iqn.2026-11.io.github.gabion:1.7";
 pub(crate) const HOST: &str = "iqn.1993-08.org.debian:01:host";
 /// Our challenge is bytes 1 and following.
 pub(crate) const SECRET: [u8; 33] = [9; 33];
-/// Size of the volume.
-pub(crate) const SIZE: usize = 3 << 20;
 
 /// What the gateway knows.
 #[derive(Clone)]
@@ -114,20 +113,18 @@ pub(crate) enum Told {
 
 pub(crate) struct Rig {
     pub session: Session,
-    pub framer: IscsiFramer,
+    pub input: Input<IscsiFramer>,
     pub pool: BufPool,
     pub hosts: Hosts,
     pub disk: Vec<u8>,
     /// Requests that are not done.
     pub asked: Vec<(u64, BlockRequest)>,
     pub told: Vec<Told>,
-    pub garbage: Option<FrameError>,
     /// Requests are done at once.
     pub serves: bool,
     /// What was agreed about digests.
     pub digests: (bool, bool),
     pub cmd_sn: u32,
-    input: Vec<u8>,
     sent: Vec<u8>,
     out: Vec<Action>,
 }
@@ -148,17 +145,15 @@ impl Rig {
     pub(crate) fn new(limits: &Limits) -> Rig {
         Rig {
             session: Session::new(limits, Opening { tsih: 0x77, secret: SECRET }),
-            framer: IscsiFramer::new(limits),
+            input: Input::new(IscsiFramer::new(limits)),
             pool: BufPool::new(1 << 20),
             hosts: Hosts::new(),
-            disk: (0..SIZE).map(|i| (i / 512 * 7 + i) as u8).collect(),
+            disk: disk(),
             asked: Vec::new(),
             told: Vec::new(),
-            garbage: None,
             serves: true,
             digests: (false, false),
             cmd_sn: 100,
-            input: Vec::new(),
             sent: Vec::new(),
             out: Vec::new(),
         }
@@ -228,21 +223,11 @@ impl Rig {
 
     /// Sends bytes from the initiator.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
-        self.input.extend_from_slice(bytes);
-        while self.garbage.is_none() && !self.session.is_closed() {
-            match self.framer.frame(&self.input) {
-                Ok(Framing::Frame { head, body }) => {
-                    assert!(self.input.len() >= head + body, "tests feed whole PDUs");
-                    let frame: Vec<u8> = self.input.drain(..head + body).collect();
-                    let (head, body) = frame.split_at(head);
-                    self.raw(head, body);
-                }
-                Ok(Framing::Need(n)) => {
-                    assert!(n > self.input.len() && n <= 128);
-                    break;
-                }
-                Err(why) => self.garbage = Some(why),
-            }
+        self.input.push(bytes);
+        while !self.session.is_closed()
+            && let Some((head, body)) = self.input.frame()
+        {
+            self.raw(&head, &body);
         }
     }
 
@@ -279,31 +264,7 @@ impl Rig {
     /// Completes the request at `index`, as the volume in memory does.
     pub(crate) fn serve(&mut self, index: usize) {
         let (tag, request) = self.asked.remove(index);
-        let range = request.at as usize..request.at as usize + request.len as usize;
-        let result = match request.kind {
-            BlockKind::Read => Ok(self.pool.copy(&self.disk[range])),
-            BlockKind::Write => {
-                self.disk[range].copy_from_slice(&request.body);
-                Ok(seam::Buf::EMPTY)
-            }
-            BlockKind::CompareWrite => {
-                let (expected, new) = request.body.split_at(request.len as usize);
-                let stored = &mut self.disk[range];
-                match stored.iter().zip(expected).position(|(a, b)| a != b) {
-                    Some(at) => Err(BlockError::Miscompare(at as u32)),
-                    None => {
-                        stored.copy_from_slice(new);
-                        Ok(seam::Buf::EMPTY)
-                    }
-                }
-            }
-            BlockKind::Zero { .. } => {
-                self.disk[range].fill(0);
-                Ok(seam::Buf::EMPTY)
-            }
-            BlockKind::Extents => Ok(self.pool.copy(&vec![0xff; range.len() / 4096 / 8 + 2])),
-            BlockKind::Flush => Ok(seam::Buf::EMPTY),
-        };
+        let result = execute(&mut self.disk, &request, &self.pool);
         drop(request);
         self.session.done(tag, result, &self.pool, &mut self.out);
         self.act();
@@ -343,12 +304,10 @@ impl Rig {
                     self.sent.extend_from_slice(&body);
                 }
                 Action::Request { tag, request } => {
-                    let end = request.at + u64::from(request.len);
-                    assert!(end <= SIZE as u64 && end % 512 == 0 && request.at % 512 == 0);
-                    assert_eq!(request.body.len(), request.kind.body_len(request.len));
+                    check(&request);
                     self.asked.push((tag, request));
                 }
-                Action::Reframe { mode } => self.framer.set_mode(mode),
+                Action::Reframe { mode } => self.input.framer.set_mode(mode),
                 Action::Refresh => refresh = true,
                 Action::Withdraw { tag } => self.told.push(Told::Withdraw(tag)),
                 Action::Ask { tag, question } => self.told.push(Told::Ask(tag, question)),

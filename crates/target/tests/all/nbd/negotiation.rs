@@ -309,10 +309,10 @@ fn the_framer_refuses_what_is_no_nbd_or_too_long() {
     for (bytes, why) in cases {
         let mut rig = Rig::haggling();
         rig.feed(&bytes);
-        assert_eq!(rig.garbage, Some(why), "{bytes:x?}");
+        assert_eq!(rig.input.garbage, Some(why), "{bytes:x?}");
     }
     // A read may have any length: it has no body.
     let mut rig = Rig::serving(false, &Limits::SHIPPED);
     rig.feed(&request(0, NBD_CMD_READ, 1, 0, u32::MAX));
-    assert_eq!(rig.garbage, None);
+    assert_eq!(rig.input.garbage, None);
 }

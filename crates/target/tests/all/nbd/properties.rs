@@ -88,7 +88,7 @@ proptest! {
         rig.greet();
         rig.feed(&[0, 0, 0, flags]);
         for (frame, refreshes, done) in frames {
-            let mut probe = rig.framer.clone();
+            let mut probe = rig.input.framer.clone();
             // Nonsense may be half a frame; then the connection stops here.
             match probe.frame(&frame) {
                 Ok(Framing::Frame { head, body }) if head + body == frame.len() => {}

@@ -1,8 +1,9 @@
 //! A client on one side and an owner on the other: feeds bytes through the framer into a session,
 //! executes its actions, and records what it sends and asks for.
 
+use crate::shared::Input;
 use base::{Limits, VolumeId};
-use seam::{BlockError, BlockRequest, Buf, BufPool, FrameError, Framer, Framing};
+use seam::{BlockError, BlockRequest, Buf, BufPool};
 use target::Action;
 use target::nbd::proto::*;
 use target::nbd::{Export, Exports, NbdFramer, Session};
@@ -38,15 +39,13 @@ pub(crate) enum Told {
 
 pub(crate) struct Rig {
     pub session: Session,
-    pub framer: NbdFramer,
+    pub input: Input<NbdFramer>,
     pub pool: BufPool,
     pub volumes: Volumes,
     /// True if `Refresh` is answered at once.
     pub refreshes: bool,
     pub asked: Vec<(u64, BlockRequest)>,
     pub told: Vec<Told>,
-    pub garbage: Option<FrameError>,
-    input: Vec<u8>,
     sent: Vec<u8>,
     out: Vec<Action>,
 }
@@ -56,14 +55,12 @@ impl Rig {
     pub(crate) fn new(limits: &Limits) -> Rig {
         Rig {
             session: Session::new(limits),
-            framer: NbdFramer::new(limits),
+            input: Input::new(NbdFramer::new(limits)),
             pool: BufPool::new(1 << 20),
             volumes: Volumes(vec![(7, 16 << 20, false, "a", "")]),
             refreshes: true,
             asked: Vec::new(),
             told: Vec::new(),
-            garbage: None,
-            input: Vec::new(),
             sent: Vec::new(),
             out: Vec::new(),
         }
@@ -117,26 +114,9 @@ impl Rig {
 
     /// Sends bytes from the client.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
-        self.input.extend_from_slice(bytes);
-        while self.garbage.is_none() {
-            match self.framer.frame(&self.input) {
-                Ok(Framing::Frame { head, body }) => {
-                    if self.input.len() < head + body {
-                        // The framer counts the frame as delivered, so the rest has to be there.
-                        panic!("tests feed whole frames");
-                    }
-                    let frame: Vec<u8> = self.input.drain(..head + body).collect();
-                    let (head, body) = frame.split_at(head);
-                    let body = self.pool.copy(body);
-                    self.session.frame(head, body, &self.pool, &mut self.out);
-                    self.act();
-                }
-                Ok(Framing::Need(n)) => {
-                    assert!(n > self.input.len() && n <= 128);
-                    break;
-                }
-                Err(why) => self.garbage = Some(why),
-            }
+        self.input.push(bytes);
+        while let Some((head, body)) = self.input.frame() {
+            self.raw(&head, &body);
         }
     }
 

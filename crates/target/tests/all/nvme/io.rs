@@ -2,6 +2,7 @@
 
 use super::host::*;
 use super::rig::*;
+use crate::shared::SIZE;
 use base::Limits;
 use seam::{BlockError, BlockKind};
 use target::nvme::Path;

@@ -2,8 +2,9 @@
 //! executes its actions on a volume in memory, and records what it sends and asks for.
 
 use super::host::*;
+use crate::shared::{Input, SIZE, check, disk, execute};
 use base::{ClusterId, Limits, VolumeId};
-use seam::{BlockError, BlockKind, BlockRequest, BufPool, FrameError, Framer, Framing};
+use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
@@ -16,8 +17,6 @@ pub(crate) const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 /// All bytes of the id of [`HOST`].
 pub(crate) const HOST_ID: u8 = 0x42;
 pub(crate) const CNTLID: u16 = 0x205;
-/// Size of the volume.
-pub(crate) const SIZE: usize = 3 << 20;
 
 /// What the gateway knows.
 #[derive(Clone)]
@@ -108,14 +107,13 @@ pub(crate) enum Told {
 
 pub(crate) struct Rig {
     pub session: Session,
-    pub framer: NvmeFramer,
+    pub input: Input<NvmeFramer>,
     pub pool: BufPool,
     pub hosts: Hosts,
     pub disk: Vec<u8>,
     /// Requests that are not done.
     pub asked: Vec<(u64, BlockRequest)>,
     pub told: Vec<Told>,
-    pub garbage: Option<FrameError>,
     /// Requests are done at once.
     pub serves: bool,
     pub digests: Digests,
@@ -123,7 +121,6 @@ pub(crate) struct Rig {
     pub align: usize,
     /// Entries of a queue that asks for the most.
     pub entries: u16,
-    input: Vec<u8>,
     sent: Vec<u8>,
     out: Vec<Action>,
 }
@@ -143,18 +140,16 @@ impl Rig {
     pub(crate) fn new(limits: &Limits) -> Rig {
         Rig {
             session: Session::new(limits, Opening { cntlid: CNTLID }),
-            framer: NvmeFramer::new(limits),
+            input: Input::new(NvmeFramer::new(limits)),
             pool: BufPool::new(1 << 20),
             hosts: Hosts::new(),
-            disk: (0..SIZE).map(|i| (i / 512 * 7 + i) as u8).collect(),
+            disk: disk(),
             asked: Vec::new(),
             told: Vec::new(),
-            garbage: None,
             serves: true,
             digests: (false, false),
             align: 4,
             entries: limits.nvme_entries as u16,
-            input: Vec::new(),
             sent: Vec::new(),
             out: Vec::new(),
         }
@@ -248,21 +243,11 @@ impl Rig {
 
     /// Sends bytes of the host.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
-        self.input.extend_from_slice(bytes);
-        while self.garbage.is_none() && !self.session.is_closed() {
-            match self.framer.frame(&self.input) {
-                Ok(Framing::Frame { head, body }) => {
-                    assert!(self.input.len() >= head + body, "tests feed whole PDUs");
-                    let frame: Vec<u8> = self.input.drain(..head + body).collect();
-                    let (head, body) = frame.split_at(head);
-                    self.raw(head, body);
-                }
-                Ok(Framing::Need(n)) => {
-                    assert!(n > self.input.len() && n <= 128);
-                    break;
-                }
-                Err(why) => self.garbage = Some(why),
-            }
+        self.input.push(bytes);
+        while !self.session.is_closed()
+            && let Some((head, body)) = self.input.frame()
+        {
+            self.raw(&head, &body);
         }
     }
 
@@ -300,21 +285,9 @@ impl Rig {
     /// Completes the request at `index`, as the volume in memory does.
     pub(crate) fn serve(&mut self, index: usize) {
         let (tag, request) = self.asked.remove(index);
-        let range = request.at as usize..request.at as usize + request.len as usize;
-        let result = match request.kind {
-            BlockKind::Read => self.pool.copy(&self.disk[range]),
-            BlockKind::Write => {
-                self.disk[range].copy_from_slice(&request.body);
-                seam::Buf::EMPTY
-            }
-            BlockKind::Zero { .. } => {
-                self.disk[range].fill(0);
-                seam::Buf::EMPTY
-            }
-            kind => panic!("{kind:?} is not asked for"),
-        };
+        let result = execute(&mut self.disk, &request, &self.pool);
         drop(request);
-        self.session.done(tag, Ok(result), &self.pool, &mut self.out);
+        self.session.done(tag, result, &self.pool, &mut self.out);
         self.act();
     }
 
@@ -356,11 +329,12 @@ impl Rig {
                     self.sent.extend_from_slice(&body);
                 }
                 Action::Request { tag, request } => {
-                    let end = request.at + u64::from(request.len);
-                    assert!(end <= SIZE as u64);
-                    assert!(end.is_multiple_of(512) && request.at.is_multiple_of(512));
-                    let body = if request.kind == BlockKind::Write { request.len } else { 0 };
-                    assert_eq!(request.body.len(), body as usize);
+                    check(&request);
+                    let kinds = matches!(
+                        request.kind,
+                        BlockKind::Read | BlockKind::Write | BlockKind::Zero { .. }
+                    );
+                    assert!(kinds, "{request:?} is not for NVMe");
                     assert!(self.asked.iter().all(|(other, _)| *other != tag), "tags differ");
                     self.asked.push((tag, request));
                 }

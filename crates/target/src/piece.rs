@@ -1,0 +1,50 @@
+//! The tags of requests: a tag names a command, and the piece of its data that a request is about.
+//!
+//! | bits | content |
+//! |---|---|
+//! | 0 to 31 | the handle of the command |
+//! | 32 to 47 | where the piece begins in the command's data, in sectors |
+//! | 48 to 63 | its length, in sectors |
+//!
+//! So pieces are counted, not listed. Sessions of iSCSI and NVMe use such tags, and those of NBD
+//! don't.
+
+use base::SECTOR;
+
+/// The longest transfer, in bytes, whatever the limits say: a tag has room for its sectors.
+pub(crate) const TRANSFER_MAX: u32 = 16 << 20;
+
+/// Returns the tag of a piece of a command. Offset and length are in bytes.
+pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
+    let sectors = |bytes: u32| u64::from(bytes / SECTOR);
+    debug_assert!(offset / SECTOR < 1 << 16 && len / SECTOR < 1 << 16, "at most `TRANSFER_MAX`");
+    sectors(len) << 48 | sectors(offset) << 32 | u64::from(handle)
+}
+
+/// Where in a command's data the piece is that a tag names, in bytes: offset and length.
+pub(crate) fn piece(tag: u64) -> (u32, u32) {
+    let sectors = |shift: u32| u32::from((tag >> shift) as u16) * SECTOR;
+    (sectors(32), sectors(48))
+}
+
+/// Returns true if the request with this tag, of a session of iSCSI or NVMe, is the first one of
+/// its command, or the only one. Requests that a command makes one after another all count as
+/// first.
+pub fn is_first(tag: u64) -> bool {
+    piece(tag).0 == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tag_says_which_piece_it_is() {
+        let last = TRANSFER_MAX - SECTOR;
+        for (offset, len) in [(0, 0), (0, TRANSFER_MAX), (4 << 20, 256 << 10), (last, SECTOR)] {
+            let tag = tag(0xffff_0007, offset, len);
+            assert_eq!((tag as u32, piece(tag)), (0xffff_0007, (offset, len)));
+            assert_eq!(is_first(tag), offset == 0);
+        }
+    }
+}
