@@ -388,35 +388,35 @@ impl Sdc {
                     });
                 }
             }
-            self.reserve_end(now, *id, &lost, strangers, out);
+            end_requests(self, now, *id, &lost, strangers, out);
         }
         let (version, at) = (self.map.version, (now, self.mdm.link()));
         self.targets.reservations(at, out, |all, post| all.pass_on(version, post));
     }
+}
 
-    /// Ends the requests to a volume that hosts have lost the access for, and those of programs.
-    fn reserve_end(
-        &mut self,
-        now: Time,
-        id: VolumeId,
-        lost: &BTreeMap<LinkId, Access>,
-        strangers: Access,
-        out: &mut Effects,
-    ) {
-        if mutant::on(Mutant::RenewReserved) {
-            return;
-        }
-        let over = |link: &LinkId, kind: BlockKind| {
-            lost.get(link).is_some_and(|left| !Access::of(kind).is_within(*left))
-        };
-        let waits = |w: &Waiting| w.request.volume == id && over(&w.link, w.request.kind);
-        self.targets_end(now, waits, BlockError::Reserved, out);
-        let ends = |origin: Origin| match origin {
-            Origin::Program { asked, .. } => {
-                asked.volume == id && !Access::of(asked.kind).is_within(strangers)
-            }
-            Origin::Target { link, asked, .. } => asked.volume == id && over(&link, asked.kind),
-        };
-        self.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
+/// Ends the requests to a volume that hosts have lost the access for, and those of programs.
+fn end_requests(
+    sdc: &mut Sdc,
+    now: Time,
+    id: VolumeId,
+    lost: &BTreeMap<LinkId, Access>,
+    strangers: Access,
+    out: &mut Effects,
+) {
+    if mutant::on(Mutant::RenewReserved) {
+        return;
     }
+    let over = |link: &LinkId, kind: BlockKind| {
+        lost.get(link).is_some_and(|left| !Access::of(kind).is_within(*left))
+    };
+    let waits = |w: &Waiting| w.request.volume == id && over(&w.link, w.request.kind);
+    sdc.targets_end(now, waits, BlockError::Reserved, out);
+    let ends = |origin: Origin| match origin {
+        Origin::Program { asked, .. } => {
+            asked.volume == id && !Access::of(asked.kind).is_within(strangers)
+        }
+        Origin::Target { link, asked, .. } => asked.volume == id && over(&link, asked.kind),
+    };
+    sdc.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
 }
