@@ -17,6 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use target::Action;
 use target::nbd::{Export, Exports, NbdFramer, Session};
+use target::reserve::Access;
 
 /// Longest body of a frame.
 const LONGEST: usize = 1 << 20;
@@ -32,8 +33,9 @@ impl Exports for Volumes {
 
     fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
         for (i, name) in ["a", "b"].into_iter().enumerate().take(self.0 as usize) {
-            let (volume, size) = (VolumeId(i as u32 + 1), 16 << 20);
-            visit(Export { volume, size, read_only: i == 1, name, description: "words" });
+            let (volume, size, access) = (VolumeId(i as u32 + 1), 16 << 20, Access::FULL);
+            let (read_only, description) = (i == 1, "words");
+            visit(Export { volume, size, read_only, access, name, description });
         }
     }
 }

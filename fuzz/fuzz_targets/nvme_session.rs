@@ -17,6 +17,7 @@ use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use std::net::SocketAddr;
 use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
+use target::reserve::Access;
 use target::{Action, ident};
 
 /// Longest body of a frame: a capsule of an admin queue.
@@ -36,7 +37,8 @@ impl Hosts {
         let path = if nsid % 8 == 7 { Path::Change } else { Path::Optimized };
         let there = (1..=self.namespaces).contains(&nsid);
         let (volume, read_only) = (VolumeId(nsid), nsid % 4 == 3);
-        there.then_some(Namespace { volume, size: SIZE, read_only, path })
+        let access = Access { read: true, write: nsid != 2 };
+        there.then_some(Namespace { volume, size: SIZE, read_only, access, path })
     }
 }
 

@@ -34,9 +34,9 @@ pub(crate) struct Usable {
     pub(crate) id: VolumeId,
     /// Its present size in bytes.
     pub(crate) size: u64,
-    /// The number of the client's permission. A later one means that others may have written
-    /// between the two.
-    pub(crate) generation: u32,
+    /// The generation at which the client's permission began. A later one means that others may
+    /// have written between the two.
+    pub(crate) since: u32,
     /// The permission is for reading only.
     pub(crate) read_only: bool,
 }
@@ -148,8 +148,8 @@ impl Client {
         let map = self.reactor.node(SEAT).map();
         let volume = map.volumes.get(&id)?;
         let grant = map.my_grant(volume)?;
-        let (generation, read_only) = (grant.generation, grant.access == Access::ReadOnly);
-        Some(Usable { id, size: volume.size, generation, read_only })
+        let (since, read_only) = (grant.since, grant.access == Access::ReadOnly);
+        Some(Usable { id, size: volume.size, since, read_only })
     }
 
     /// Returns the names and ids of all volumes that this client may use, by id.

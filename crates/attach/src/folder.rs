@@ -55,7 +55,7 @@ impl Shown {
     /// program knows the volume's content from before others could write to it.
     pub(crate) fn opened(self, client: &mut Client, of: u64, handle: u64) -> Result<Usable, Errno> {
         let found = self.usable(client, of)?;
-        (u64::from(found.generation) == handle).then_some(found).ok_or(Errno::STALE)
+        (u64::from(found.since) == handle).then_some(found).ok_or(Errno::STALE)
     }
 
     /// Answers a request that is not about the content of a file.
@@ -87,7 +87,7 @@ impl Shown {
                 let found = self.usable(client, of)?;
                 match found.read_only && writes {
                     true => Err(Errno::ROFS),
-                    false => Ok(Body::of_open(found.generation.into())),
+                    false => Ok(Body::of_open(found.since.into())),
                 }
             }
             Call::OpenFolder => Ok(Body::of_open_folder()),

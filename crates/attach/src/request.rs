@@ -176,8 +176,7 @@ pub(crate) fn first(bits: &[u8], at: u64, blocks: u64, wanted: Wanted) -> Option
 mod tests {
     use super::*;
 
-    const VOLUME: Usable =
-        Usable { id: VolumeId(1), size: 4 << 20, generation: 1, read_only: false };
+    const VOLUME: Usable = Usable { id: VolumeId(1), size: 4 << 20, since: 1, read_only: false };
 
     fn asked(outcome: Result<Outcome, Errno>) -> Option<(u64, u32)> {
         match outcome {

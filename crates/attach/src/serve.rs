@@ -69,6 +69,7 @@ fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::NoSuchVolume => Errno::NXIO,
         BlockError::ReadOnly => Errno::ROFS,
+        BlockError::Reserved => Errno::BADE,
         BlockError::Misaligned | BlockError::TooBig => Errno::INVAL,
         BlockError::Full => Errno::NOSPC,
         BlockError::Superseded => Errno::STALE,

@@ -349,6 +349,17 @@ pub enum Mutant {
     EagerHole,
     /// R18: slots are taken again while their space is being given back.
     HoleUnawaited,
+    /// R8: a request of a permission that has ended gets the generation of the present one. (The
+    /// mirror's tests.)
+    RenewEnded,
+    /// R8: a change of reservations that is known by its number is done again. (The MDM's tests.)
+    ReserveAgain,
+    /// R8: a change of reservations is answered before every primary knows of it. (The tests of
+    /// `node`.)
+    ReserveBlindly,
+    /// R8: a request of a host that has lost its access gets the generation of the new map. (The
+    /// tests of `node`.)
+    RenewReserved,
 }
 
 impl Mutant {
@@ -388,6 +399,7 @@ impl Mutant {
         Mutant::CompareUnleased,
         Mutant::CompareAgain,
         Mutant::CompareOnce,
+        Mutant::RenewEnded,
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
@@ -400,6 +412,8 @@ impl Mutant {
         Mutant::KeepRefusal,
         Mutant::IgnoreSuccessor,
         Mutant::FollowSetBack,
+        Mutant::ReserveBlindly,
+        Mutant::RenewReserved,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not

@@ -46,8 +46,8 @@ pub(crate) struct Settings {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opened {
     id: VolumeId,
-    /// The number of the client's permission to use the volume at that time.
-    generation: u32,
+    /// The generation at which the client's permission to use the volume began.
+    since: u32,
 }
 
 /// Answers requests of a handle that was opened with an earlier permission. Its caller knows the
@@ -163,8 +163,8 @@ impl Context {
         let fresh = self.turn_until(self.timeout.min(REFRESH), |sdc| sdc.refreshed() >= asked)?;
         let sdc = self.reactor.node(SEAT);
         let found = sdc.volume_by_name(name).and_then(|(id, volume)| {
-            let generation = sdc.map().my_grant(volume)?.generation;
-            Some(Opened { id, generation })
+            let since = sdc.map().my_grant(volume)?.since;
+            Some(Opened { id, since })
         });
         match found {
             Some(opened) => Ok(opened),
@@ -244,7 +244,7 @@ impl Context {
     fn is_fenced(&mut self, volume: Opened) -> bool {
         let map = self.reactor.node(SEAT).map();
         let now = map.volumes.get(&volume.id).and_then(|volume| map.my_grant(volume));
-        now.is_some_and(|now| now.generation != volume.generation)
+        now.is_some_and(|now| now.since != volume.since)
     }
 
     /// Sends started requests, and takes up to `out.len()` completions; waits for `min` of them.

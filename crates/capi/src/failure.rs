@@ -57,6 +57,7 @@ pub(crate) fn errno(error: BlockError) -> c_int {
     match error {
         BlockError::NoSuchVolume => libc::ENOENT,
         BlockError::ReadOnly => libc::EROFS,
+        BlockError::Reserved => libc::EBADE,
         BlockError::OutOfRange => libc::ERANGE,
         BlockError::Misaligned | BlockError::TooBig => libc::EINVAL,
         BlockError::Full => libc::ENOSPC,

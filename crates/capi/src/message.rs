@@ -11,6 +11,7 @@ pub extern "C" fn gabion_strerror(result: i64) -> *const c_char {
     let text = match i32::try_from(result.saturating_neg()).unwrap_or(0) {
         code if code <= 0 => c"no error",
         libc::EAGAIN => c"the queue is full: poll for completions, then try again",
+        libc::EBADE => c"another host has reserved the volume: it has to release it",
         libc::EBADF => c"not a handle of this library, or one that was closed",
         libc::EINVAL => c"an argument is wrong: gabion_last_error says which",
         libc::ESTALE => {
@@ -63,6 +64,7 @@ mod tests {
         let all = [
             BlockError::NoSuchVolume,
             BlockError::ReadOnly,
+            BlockError::Reserved,
             BlockError::OutOfRange,
             BlockError::Misaligned,
             BlockError::TooBig,

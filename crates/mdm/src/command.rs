@@ -9,7 +9,7 @@
 
 mod objects;
 
-pub use objects::{DropObject, MapVolume, PutObject, Rename};
+pub use objects::{DropObject, MapVolume, PutObject, Rename, Reserve};
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -81,6 +81,9 @@ pub enum Command {
     /// Removes an object.
     #[prost(message, tag = "53")]
     DropObject(DropObject),
+    /// Changes the reservations of a volume.
+    #[prost(message, tag = "54")]
+    Reserve(Reserve),
     /// Several devices of one server are lost.
     #[prost(message, tag = "60")]
     DevicesDown(DevicesDown),
@@ -467,7 +470,7 @@ pub struct SetLevel {
 struct Record {
     #[prost(
         oneof = "Command",
-        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 60, 80, 81, 90"
+        tags = "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 31, 40, 41, 50, 51, 52, 53, 54, 60, 80, 81, 90"
     )]
     command: Option<Command>,
 }
@@ -498,6 +501,7 @@ impl Command {
             Command::Intend(c) => known::<Intent>("Intent", c.intent),
             Command::CreateVolume(c) => mapping(&c.mapping),
             Command::MapVolume(c) => mapping(&c.mapping),
+            Command::Reserve(c) => c.change.check(),
             Command::Rename(c) => known::<ObjectKind>("ObjectKind", c.kind),
             Command::DropObject(c) => known::<ObjectKind>("ObjectKind", c.kind),
             Command::PutObject(c) => c.check(),
@@ -555,7 +559,7 @@ mod tests {
             );
             bytes.push(0);
             let known = Record::decode(&bytes[..]).is_ok_and(|r| r.command.is_some());
-            let known = known || tag == 81; // it has a required field
+            let known = known || [54, 81].contains(&tag); // they have required fields
             assert_eq!(level::of_command(tag).is_some(), known, "tag {tag}");
         }
         let up = DeviceUp::default();

@@ -668,7 +668,7 @@ fn client<'a>(state: &'a State, name: &str) -> Result<(SdcId, &'a Sdc), Refused>
 
 /// Returns the mapping to these clients. An empty list means all clients; with `nobody`, none.
 fn wished(state: &State, to: &[control::MapTo], nobody: bool) -> Result<Mapping, Refused> {
-    let grant = |m: &control::MapTo| Grant { access: m.access(), generation: 0 };
+    let grant = |m: &control::MapTo| Grant::new(m.access(), 0);
     match to {
         [] if !nobody => Ok(Mapping::everyone(0)),
         [all] if all.sdc.is_empty() => Ok(Mapping::to_all(all.access(), 0)),

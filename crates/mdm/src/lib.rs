@@ -8,8 +8,8 @@
 //!   [`quarantine`] (devices that come and go too often), [`slowness`] (slow devices), [`reach`]
 //!   (devices that others can't reach).
 //! - Parts of the state: [`device`], [`client`], [`volume`], [`group`], [`mapping`] (the clients
-//!   that may use a volume), [`objects`] (domains, fault sets and pools), [`members`] (the MDMs of
-//!   the cluster), [`id_set`].
+//!   that may use a volume), [`reserve`] (hosts that shut others out), [`objects`] (domains, fault
+//!   sets and pools), [`members`] (the MDMs of the cluster), [`id_set`].
 //! - [`entry`]: commands on their way into the log. [`log`]: the log on the disk.
 //! - Views of the state: [`publish`] (map pages), [`snapshot`] (bytes), [`status`] (for people).
 //! - [`recovery`]: how one MDM continues when the others are lost.
@@ -46,6 +46,7 @@ pub mod reach;
 pub mod recovery;
 pub mod refused;
 pub mod removal;
+pub mod reserve;
 pub mod slowness;
 pub mod snapshot;
 pub mod state;

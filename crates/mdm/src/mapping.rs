@@ -2,11 +2,16 @@
 //! those that are named.
 //!
 //! **Generations** separate I/O before a change from I/O after it. A volume's generation rises with
-//! every change that takes access away. A grant carries the generation that was valid when it was
-//! given. I/O with a lower one belongs to an earlier grant, and is refused forever. A client that
-//! keeps its access keeps its generation, too, and notices nothing.
+//! every change that takes access away. A grant carries two of them:
+//! - `since`: the generation at which the permission began. Requests of a lower one belong to an
+//!   earlier permission, and end. A client that keeps its access keeps this number, and notices
+//!   nothing when others lose theirs.
+//! - `generation`: servers refuse I/O with a lower one. It is above `since` if a reservation has
+//!   taken access from hosts meanwhile: then all I/O under way is refused, and clients repeat what
+//!   still may be done, under the new number.
 //!
-//! Invariant: no grant has a higher generation than its volume.
+//! Invariants: no grant has a higher generation than its volume, and none began after its
+//! generation.
 
 use alloc::collections::BTreeMap;
 use base::SdcId;
@@ -18,8 +23,22 @@ use wire::control::{Access, GrantInfo, MappingInfo};
 pub struct Grant {
     /// The kind of access.
     pub access: Access,
-    /// I/O of a lower generation belongs to an earlier grant.
+    /// I/O of a lower generation is refused.
     pub generation: u32,
+    /// The generation at which this permission began.
+    pub since: u32,
+}
+
+impl Grant {
+    /// Returns a permission that begins at this generation.
+    pub fn new(access: Access, generation: u32) -> Grant {
+        Grant { access, generation, since: generation }
+    }
+
+    /// Returns true if this is the permission that `older` was, perhaps under a higher generation.
+    pub fn continues(&self, older: &Grant) -> bool {
+        (self.access, self.since) == (older.access, older.since)
+    }
 }
 
 /// The clients that may use a volume: all, or those that are named.
@@ -39,7 +58,7 @@ impl Mapping {
 
     /// Returns a mapping to all clients.
     pub fn to_all(access: Access, generation: u32) -> Mapping {
-        Mapping { all: Some(Grant { access, generation }), ..Mapping::default() }
+        Mapping { all: Some(Grant::new(access, generation)), ..Mapping::default() }
     }
 
     /// Returns a mapping to no client.
@@ -88,11 +107,11 @@ impl Mapping {
             || self.clients().any(|(sdc, old)| !keeps(old, wish.grant(sdc)));
         let raised = less && !mutant::on(Mutant::ReuseGeneration);
         let generation = if raised { generation + 1 } else { generation };
-        let renewed = |old: Option<Grant>, new: Grant| {
-            let kept = old.filter(|old| keeps(*old, Some(new)));
-            let generation = kept.map_or(generation, |old| old.generation);
-            Grant { access: new.access, generation }
-        };
+        let renewed =
+            |old: Option<Grant>, new: Grant| match old.filter(|old| keeps(*old, Some(new))) {
+                Some(kept) => Grant { access: new.access, ..kept },
+                None => Grant::new(new.access, generation),
+            };
         let all = wish.all.map(|new| renewed(self.all, new));
         let before = |sdc: SdcId| {
             let old = self.sdcs.get(&sdc).copied();
@@ -107,10 +126,24 @@ impl Mapping {
         (Mapping { all, sdcs }, generation)
     }
 
+    /// Returns the same permissions under this generation. Each began when it did.
+    pub fn renewed(&self, generation: u32) -> Mapping {
+        let renewed = |grant: &Grant| Grant { generation, ..*grant };
+        Mapping {
+            all: self.all.as_ref().map(renewed),
+            sdcs: self.sdcs.iter().map(|(sdc, grant)| (*sdc, renewed(grant))).collect(),
+        }
+    }
+
     /// Returns the highest generation of a grant.
     pub fn newest(&self) -> u32 {
         let named = self.sdcs.values().map(|g| g.generation);
         named.chain(self.all.map(|g| g.generation)).max().unwrap_or(0)
+    }
+
+    /// Returns true if every permission began at its generation or earlier.
+    pub(crate) fn is_sound(&self) -> bool {
+        self.sdcs.values().chain(&self.all).all(|grant| grant.since <= grant.generation)
     }
 
     /// Encodes the mapping for the map, the log and snapshots.
@@ -119,6 +152,7 @@ impl Mapping {
             sdc,
             access: g.access as i32,
             generation: g.generation,
+            since: Some(g.since).filter(|since| *since != g.generation),
         };
         MappingInfo {
             all: self.all.as_ref().map(|grant| info(0, grant)),
@@ -130,7 +164,10 @@ impl Mapping {
     /// mappings, means all clients.
     pub fn of(info: Option<MappingInfo>) -> Mapping {
         let Some(info) = info else { return Mapping::everyone(0) };
-        let grant = |g: &GrantInfo| Grant { access: g.access(), generation: g.generation };
+        let grant = |g: &GrantInfo| Grant {
+            since: g.since.unwrap_or(g.generation),
+            ..Grant::new(g.access(), g.generation)
+        };
         Mapping {
             all: info.all.as_ref().map(grant),
             sdcs: info.sdcs.iter().map(|g| (SdcId(g.sdc), grant(g))).collect(),
@@ -139,7 +176,7 @@ impl Mapping {
 }
 
 /// The grant that the mutant gives: no generation fences it.
-const UNFENCED: Grant = Grant { access: Access::ReadWrite, generation: 0 };
+const UNFENCED: Grant = Grant { access: Access::ReadWrite, generation: 0, since: 0 };
 
 #[cfg(test)]
 mod tests {
@@ -147,9 +184,10 @@ mod tests {
 
     const A: SdcId = SdcId(1);
     const B: SdcId = SdcId(2);
+    const GRANT: Grant = Grant { access: Access::ReadWrite, generation: 7, since: 7 };
 
     fn only(list: &[(SdcId, Access)]) -> Mapping {
-        let grant = |access| Grant { access, generation: 0 };
+        let grant = |access| Grant::new(access, 0);
         Mapping::only(list.iter().map(|(sdc, access)| (*sdc, grant(*access))).collect())
     }
 
@@ -181,9 +219,13 @@ mod tests {
 
     #[test]
     fn a_mapping_survives_the_wire_and_none_means_all() {
-        for mapping in [Mapping::everyone(3), Mapping::nobody(), only(&[(B, Access::ReadOnly)])] {
+        let renewed = Mapping { all: Some(Grant { since: 0, ..GRANT }), ..Mapping::default() };
+        for mapping in
+            [Mapping::everyone(3), Mapping::nobody(), only(&[(B, Access::ReadOnly)]), renewed]
+        {
             assert_eq!(Mapping::of(Some(mapping.info())), mapping);
         }
+        assert_eq!(Mapping::everyone(3).info().all.unwrap().since, None, "as before reservations");
         assert_eq!(Mapping::of(None), Mapping::everyone(0));
     }
 }

@@ -4,16 +4,21 @@
 //! last page lists all volumes that exist (rule R9), so `MAX_VOLUMES` bounds its size.
 
 use crate::group::Group;
+use crate::reserve::table_info;
 use crate::state::{Device, State, Volume};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::{DeviceId, GroupId, MapVersion, Mutant, VolumeId, mutant};
+use prost::Message;
 use wire::control::{ClientInfo, DeviceInfo, GroupInfo, IdRange, LostRange, MapPage, VolumeInfo};
 
 /// The most groups in one page.
 pub const GROUPS_PER_PAGE: usize = 4096;
 /// The most volumes in one page: each lists up to `stripe_width` groups.
 pub const VOLUMES_PER_PAGE: usize = 256;
+/// A page takes no further volume once its volumes have this many bytes: one may have 32 KiB of
+/// registrants.
+const VOLUME_BYTES_PER_PAGE: usize = 1 << 20;
 
 impl State {
     /// Returns the pages that a map of version `have` lacks; none if it is as new as the state.
@@ -27,7 +32,7 @@ impl State {
         let groups: Vec<GroupInfo> = groups.map(|(id, g)| group_info(*id, g)).collect();
         let volumes: Vec<VolumeInfo> = volumes.map(|(id, v)| volume_info(*id, v)).collect();
         let (mut groups, mut volumes) =
-            (groups.chunks(GROUPS_PER_PAGE), volumes.chunks(VOLUMES_PER_PAGE));
+            (groups.chunks(GROUPS_PER_PAGE), chunks(volumes).into_iter());
         let mut pages: Vec<MapPage> = Vec::new();
         loop {
             let parts = (groups.next(), volumes.next());
@@ -35,11 +40,7 @@ impl State {
                 break;
             }
             let (groups, volumes) = (parts.0.unwrap_or_default(), parts.1.unwrap_or_default());
-            pages.push(MapPage {
-                groups: groups.to_vec(),
-                volumes: volumes.to_vec(),
-                ..page(self)
-            });
+            pages.push(MapPage { groups: groups.to_vec(), volumes, ..page(self) });
         }
         // The other lists go into the last page, so that the common small answer is one frame.
         let part = pages.pop().unwrap_or_default();
@@ -67,6 +68,24 @@ impl State {
         let unknown = unknown.filter(|_| !mutant::on(Mutant::DropUnknown)).collect();
         MapPage { last: true, live, next_volume: self.next_volume.0, unknown, ..page(self) }
     }
+}
+
+/// Divides volumes into those of each page.
+fn chunks(volumes: Vec<VolumeInfo>) -> Vec<Vec<VolumeInfo>> {
+    let mut pages: Vec<Vec<VolumeInfo>> = Vec::new();
+    let mut room = 0;
+    for volume in volumes {
+        let bytes = volume.encoded_len();
+        match pages.last_mut() {
+            Some(page) if page.len() < VOLUMES_PER_PAGE && bytes <= room => page.push(volume),
+            _ => {
+                pages.push(Vec::from([volume]));
+                room = VOLUME_BYTES_PER_PAGE;
+            }
+        }
+        room = room.saturating_sub(bytes);
+    }
+    pages
 }
 
 fn page(state: &State) -> MapPage {
@@ -120,6 +139,7 @@ pub fn volume_info(id: VolumeId, v: &Volume) -> VolumeInfo {
         pool: v.pool.0,
         thick: v.thick,
         gaps: gap_infos(&v.gaps),
+        reservations: table_info(&v.reservations),
     }
 }
 

@@ -10,6 +10,7 @@ use crate::members::Member;
 use crate::objects::{Domain, FaultSet, Objects, Pool};
 use crate::publish::{device_info, gaps, group_info, volume_info};
 use crate::recovery::{JUMP, Recovery};
+use crate::reserve::{Asked, table};
 use crate::state::naming;
 use crate::state::{Device, GroupIndex, Sdc, Server, State, Volume};
 use alloc::collections::BTreeMap;
@@ -21,9 +22,10 @@ use base::{
     PoolId, SdcId, SdsId, VolumeId, level, mutant,
 };
 use prost::Message;
+use target::reserve::Table;
 use wire::control::{
-    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, UnknownValue, VolumeInfo,
-    level_of,
+    AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, ReserveOutcome,
+    UnknownValue, VolumeInfo, known, level_of,
 };
 
 #[derive(Clone, PartialEq, Message)]
@@ -190,6 +192,21 @@ struct VolumeRecord {
     changed_at: u64,
     #[prost(message, repeated, tag = "3")]
     losses: Vec<AcceptedLoss>,
+    #[prost(message, repeated, tag = "4")]
+    asked: Vec<AskedRecord>,
+}
+
+/// What a client has asked for last, of the reservations of a volume.
+#[derive(Clone, Copy, PartialEq, Message)]
+struct AskedRecord {
+    #[prost(uint32, tag = "1")]
+    sdc: u32,
+    #[prost(uint64, tag = "2")]
+    incarnation: u64,
+    #[prost(uint64, tag = "3")]
+    number: u64,
+    #[prost(enumeration = "ReserveOutcome", tag = "4")]
+    outcome: i32,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -227,15 +244,7 @@ impl State {
             servers: self.servers.iter().map(|(id, s)| server_record(*id, s)).collect(),
             devices: self.devices.iter().map(|(id, d)| device_record(*id, d)).collect(),
             groups: self.groups.iter().map(|(id, g)| group_record(*id, g)).collect(),
-            volumes: self
-                .volumes
-                .iter()
-                .map(|(id, v)| VolumeRecord {
-                    info: volume_info(*id, v),
-                    changed_at: v.changed_at.0,
-                    losses: v.losses.clone(),
-                })
-                .collect(),
+            volumes: self.volumes.iter().map(|(id, v)| volume_record(*id, v)).collect(),
             sdcs: self.sdcs.iter().map(|(id, s)| sdc_record(*id, s)).collect(),
             members: self.members.infos(),
             last_member: self.members.last_id,
@@ -298,7 +307,11 @@ impl State {
         state.objects = s.objects.map_or_else(Objects::default, objects);
         state.devices.extend(s.devices.into_iter().map(|r| (DeviceId(r.info.id), device(r))));
         state.groups.extend(s.groups.into_iter().map(|r| (GroupId(r.info.id), group(r))));
-        state.volumes.extend(s.volumes.into_iter().map(|r| (VolumeId(r.info.id), volume(r))));
+        for r in s.volumes {
+            let id = VolumeId(r.info.id);
+            let wrong = || format!("the reservations of {id} can't be");
+            state.volumes.insert(id, volume(r).ok_or_else(wrong)?);
+        }
         state.sdcs.extend(s.sdcs.into_iter().map(|r| (SdcId(r.id), sdc(r))));
         let last = state.sdcs.last_key_value().map_or(SdcId(0), |(id, _)| *id);
         state.last_sdc = last.max(SdcId(s.last_sdc));
@@ -322,6 +335,8 @@ impl Snapshot {
         self.devices.iter().try_for_each(|d| d.info.check())?;
         self.groups.iter().try_for_each(|g| g.info.check())?;
         self.volumes.iter().try_for_each(|v| v.info.check())?;
+        let asked = self.volumes.iter().flat_map(|v| &v.asked).map(|a| a.outcome);
+        asked.into_iter().try_for_each(|n| known::<ReserveOutcome>("ReserveOutcome", n))?;
         self.objects.iter().flat_map(|o| &o.list).try_for_each(command::PutObject::check)
     }
 }
@@ -512,8 +527,28 @@ fn group(r: GroupRecord) -> Group {
     }
 }
 
-fn volume(r: VolumeRecord) -> Volume {
-    Volume {
+fn volume_record(id: VolumeId, v: &Volume) -> VolumeRecord {
+    let asked = |(sdc, a): (&SdcId, &Asked)| AskedRecord {
+        sdc: sdc.0,
+        incarnation: a.incarnation,
+        number: a.number,
+        outcome: a.outcome as i32,
+    };
+    VolumeRecord {
+        info: volume_info(id, v),
+        changed_at: v.changed_at.0,
+        losses: v.losses.clone(),
+        asked: v.asked.iter().map(asked).collect(),
+    }
+}
+
+/// Returns `None` if its reservations can't be.
+fn volume(r: VolumeRecord) -> Option<Volume> {
+    let asked = |a: AskedRecord| {
+        let (incarnation, number, outcome) = (a.incarnation, a.number, a.outcome());
+        (SdcId(a.sdc), Asked { incarnation, number, outcome })
+    };
+    Some(Volume {
         name: r.info.name,
         size: r.info.size,
         generation: r.info.generation,
@@ -523,8 +558,10 @@ fn volume(r: VolumeRecord) -> Volume {
         slots: r.info.slots.into_iter().map(GroupId).collect(),
         losses: r.losses,
         gaps: gaps(&r.info.gaps),
+        reservations: r.info.reservations.as_ref().map_or(Some(Table::default()), table)?,
+        asked: r.asked.into_iter().map(asked).collect(),
         changed_at: MapVersion(r.changed_at),
-    }
+    })
 }
 
 fn sdc_record(id: SdcId, s: &Sdc) -> SdcRecord {

@@ -2,10 +2,12 @@
 
 use crate::mapping::Mapping;
 use crate::refused::Refused;
+use crate::reserve::AllAsked;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::{GroupId, MAX_VOLUME_BYTES, MapVersion, PoolId, UNIT};
+use target::reserve::Table;
 use wire::control::AcceptedLoss;
 
 /// A volume.
@@ -15,7 +17,8 @@ pub struct Volume {
     pub name: String,
     /// Bytes, a multiple of 1 MiB.
     pub size: u64,
-    /// Rises when a client's permission to use the volume ends, to fence that client.
+    /// Rises when a client's permission to use the volume ends, to fence that client, and when a
+    /// reservation takes access from hosts.
     pub generation: u32,
     /// The clients that may use it.
     pub mapping: Mapping,
@@ -30,6 +33,10 @@ pub struct Volume {
     /// Groups whose part of the volume was lost, with the number of units that the volume had then:
     /// their blocks are errors to read until they are written.
     pub gaps: BTreeMap<GroupId, u32>,
+    /// Who has registered, and who shuts others out.
+    pub reservations: Table,
+    /// The last changes of these.
+    pub asked: AllAsked,
     /// The map version that changed it last.
     pub changed_at: MapVersion,
 }

@@ -8,6 +8,9 @@ mod balance;
 #[path = "all/common.rs"]
 #[allow(dead_code)] // A part of it is used here.
 mod common;
+#[path = "all/reserve.rs"]
+#[allow(dead_code)] // One of its tests is used here.
+mod reserve;
 
 use base::mutant::{Mutant, choose};
 use base::{DeviceId, Incarnation, Limits, SdsId, Time};
@@ -43,6 +46,7 @@ fn every_mutant_is_caught() {
     mutants_break_the_rule_that_they_are_named_for();
     mutants_forget_what_a_lost_mdm_told();
     who_weighs_nothing_or_moves_twice_is_noticed();
+    who_does_a_change_twice_is_noticed();
     assert_eq!(dead_by_a_refusal(None), 5);
     assert_eq!(dead_by_a_refusal(Some(Mutant::BelieveAddress)), 6);
 }
@@ -159,6 +163,15 @@ fn mutants_forget_what_a_lost_mdm_told() {
     assert_eq!(waits_for(Some(Mutant::ForgetMaps), true), [0; 0]);
     assert_eq!(waits_for(Some(Mutant::ForgetMaps), false), [1]);
     assert_eq!(waits_for(Some(Mutant::DoubtHidesDisks), false), [0; 0]);
+}
+
+fn who_does_a_change_twice_is_noticed() {
+    let test = reserve::a_change_that_comes_again_is_done_once;
+    test();
+    choose(Some(Mutant::ReserveAgain));
+    let caught = std::panic::catch_unwind(test).is_err();
+    choose(None);
+    assert!(caught);
 }
 
 fn who_weighs_nothing_or_moves_twice_is_noticed() {

@@ -35,6 +35,9 @@ fn test_of(mutant: Mutant) -> fn() {
             lives::a_primary_that_stood_still_accuses_nobody_with_its_first_breath
         }
         Mutant::IgnoreThird => trio::what_two_of_three_cannot_read_comes_from_the_third,
+        Mutant::RenewEnded => {
+            replies::a_leave_that_ended_takes_its_requests_with_it_and_readers_write_nothing
+        }
         Mutant::ReadsHoldFloor => replies::a_read_that_waits_does_not_hold_the_floor_back,
         Mutant::CompareUnlocked => compare::of_two_that_expect_the_same_one_writes,
         Mutant::CompareUnleased => compare::a_primary_without_leases_compares_nothing,

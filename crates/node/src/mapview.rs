@@ -13,8 +13,10 @@ use core::net::SocketAddr;
 use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
+use mdm::reserve::table_info;
 use mirror::{LostUnits, Volumes};
 use prost::Message;
+use target::reserve::Table;
 use wire::control::{
     DeviceInfo, DeviceKind, GroupInfo, IdRange, Intent, MapPage, PolicyInfo, PoolInfo, VolumeInfo,
     level_of,
@@ -75,6 +77,8 @@ pub struct Volume {
     /// Groups whose data of this volume was lost, with the number of units that the volume had
     /// then. Those blocks are read errors until they are written.
     pub gaps: BTreeMap<GroupId, u32>,
+    /// Who has registered, and who shuts others out.
+    pub reservations: Table,
 }
 
 impl Volume {
@@ -90,6 +94,7 @@ impl Volume {
             pool: 0,
             thick: self.thick,
             gaps: gap_infos(&self.gaps),
+            reservations: table_info(&self.reservations),
         }
     }
 
@@ -110,6 +115,8 @@ pub struct Changes {
     pub groups: Vec<GroupId>,
     /// Volumes that were deleted.
     pub deleted: Vec<VolumeId>,
+    /// Volumes whose reservations are different, with those that they had before.
+    pub reserved: Vec<(VolumeId, Table)>,
     /// True if clients have new incarnations, or were removed.
     pub lives: bool,
 }
@@ -235,7 +242,13 @@ impl MapView {
             self.put_group(info);
         }
         for info in page.volumes {
-            self.volumes.insert(VolumeId(info.id), volume(info));
+            let (id, volume) = (VolumeId(info.id), volume(info));
+            let now = volume.reservations.clone();
+            let old =
+                self.volumes.insert(id, volume).map_or_else(Table::default, |v| v.reservations);
+            if old != now {
+                changes.reserved.push((id, old));
+            }
         }
         if page.all_sdcs {
             self.sdcs.clear();
@@ -372,7 +385,8 @@ pub fn read_page(body: &[u8], level_max: u32) -> Result<MapPage, &'static str> {
     }
     let page = MapPage::decode(body).map_err(|_| DAMAGED)?;
     page.check().map_err(|_| UNKNOWN)?;
-    match page.groups.iter().all(|info| group(info).is_sound()) {
+    let groups = page.groups.iter().all(|info| group(info).is_sound());
+    match groups && page.volumes.iter().all(|info| table_of(info).is_some()) {
         true => Ok(page),
         false => Err(DAMAGED),
     }
@@ -444,13 +458,20 @@ pub fn slot(unit: u32, slots: usize) -> usize {
     placement::slot_of(unit, slots)
 }
 
+/// Returns the reservations of a volume; `None` if they can't be.
+fn table_of(info: &VolumeInfo) -> Option<Table> {
+    info.reservations.as_ref().map_or(Some(Table::default()), mdm::reserve::table)
+}
+
 fn volume(info: VolumeInfo) -> Volume {
+    let reservations = table_of(&info).expect("`read_page` has checked it");
     Volume {
         name: info.name,
         size: info.size,
         mapping: Mapping::of(info.mapping),
         thick: info.thick,
         slots: info.slots.into_iter().map(GroupId).collect(),
+        reservations,
         gaps: gaps(&info.gaps),
     }
 }

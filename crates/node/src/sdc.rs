@@ -419,7 +419,12 @@ impl Node for Sdc {
             }
             Event::Request { id, request } => {
                 let origin = Origin::Program { id, asked: Asked::new(now, &request, true) };
-                self.client(now, out, |client, turn| client.request(origin, request, turn));
+                if self.targets.reserve_forbids(&self.map, request.volume, request.kind) {
+                    let result = Err(BlockError::Reserved);
+                    self.actions.push(Action::Done { origin, result });
+                } else {
+                    self.client(now, out, |client, turn| client.request(origin, request, turn));
+                }
             }
             Event::Tick => self.tick(now, out),
             Event::LinkUp { link, port, dial, at, from } => {
@@ -457,7 +462,8 @@ impl Node for Sdc {
 
     fn wake_at(&self) -> Option<Time> {
         let links = Time::earliest(self.mdm.wake_at(), self.servers.wake_at());
-        Time::earliest(links, Time::earliest(self.targets.wake_at(), self.client.wake_at()))
+        let targets = self.targets.wake_at(&self.config.limits);
+        Time::earliest(links, Time::earliest(targets, self.client.wake_at()))
     }
 }
 
@@ -471,7 +477,7 @@ impl Sdc {
             self.dial_servers(now, out);
         }
         self.mdm_tick(now, out);
-        if self.targets.wake_at().is_some_and(|at| at <= now) {
+        if self.targets.wake_at(&self.config.limits).is_some_and(|at| at <= now) {
             self.targets_tick(now, out);
         }
     }

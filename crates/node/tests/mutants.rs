@@ -41,6 +41,14 @@ fn every_mutant_is_caught() {
             links::whose_name_a_newer_process_has_ends_its_io_when_the_mdm_says_so,
         ),
         (Mutant::FollowSetBack, wrong_mdms::an_mdm_that_was_set_back_is_not_followed),
+        (
+            Mutant::ReserveBlindly,
+            mdm::reservations::what_takes_access_is_answered_when_all_who_lead_know_of_it,
+        ),
+        (
+            Mutant::RenewReserved,
+            sdc::reservations::nothing_of_a_host_that_was_shut_out_comes_later_and_others_notice_nothing,
+        ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();
     tested.dedup();

@@ -73,6 +73,8 @@ pub enum BlockError {
     NoSuchVolume,
     /// The volume is mapped to this client for reading only.
     ReadOnly,
+    /// Another host has reserved the volume. (Hosts reserve volumes over iSCSI.)
+    Reserved,
     /// The range leaves the volume.
     OutOfRange,
     /// `at` or `len` is not a multiple of 512, the body has another length than the kind says, or a
@@ -108,6 +110,9 @@ impl fmt::Display for BlockError {
                 "no such volume: it was deleted, is not mapped to this client, or was never made"
             }
             BlockError::ReadOnly => "the volume is mapped to this client for reading only",
+            BlockError::Reserved => {
+                "another host has reserved the volume: it has to release it, or one of its cluster preempts it"
+            }
             BlockError::OutOfRange => "the range leaves the volume",
             BlockError::Misaligned => "offset and length must be multiples of 512 bytes",
             BlockError::TooBig => "the request is larger than one request may be",

@@ -8,6 +8,7 @@ mod map;
 mod objects;
 mod orders;
 mod recovery;
+mod reserve;
 mod status;
 
 pub use build::{BuildInfo, SetLevelRequest, UnknownValue, known, level_of};
@@ -26,6 +27,10 @@ pub use orders::{
     SwitchMdm,
 };
 pub use recovery::{BackupRequest, GroupReport, RecoverMdm, RecoveryStatus, Report, StoreInfo};
+pub use reserve::{
+    HostInfo, RegistrantInfo, ReservationInfo, ReservationKind, Reserve, ReserveAction,
+    ReserveChange, ReserveOutcome, Reserved,
+};
 pub use status::{
     DeviceStatus, FullStatus, MdmStatus, MovesStatus, RefusedServer, SdcStatus, SlowDevice,
     StatusInfo, VolumeStatus,

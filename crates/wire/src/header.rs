@@ -122,6 +122,10 @@ codes! {
         Proposal = 36,
         /// SDS to MDM, before it registers, if the welcome asks for it. Body: `control::Report`.
         Report = 37,
+        /// SDC to MDM: changes the reservations of a volume. Body: `control::Reserve`.
+        Reserve = 38,
+        /// Answer to `Reserve`. Body: `control::Reserved`.
+        Reserved = 39,
         /// Command line or gateway to MDM. Body: `control::AdminRequest`.
         Admin = 40,
         /// Answer to `Admin`. Body: `control::AdminReply`.

@@ -19,8 +19,9 @@ use std::fs;
 use std::path::PathBuf;
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Ask, BuildInfo, DeviceInfo, DeviceKind, Heartbeat, Hello,
-    Intent, MapPage, Proposal, Refusal, RefusalCode, Register, RegisterSdc, Registered, Report,
-    Role, SetLevelRequest, Welcome,
+    HostInfo, Intent, MapPage, Proposal, Refusal, RefusalCode, Register, RegisterSdc, Registered,
+    Report, ReservationKind, Reserve, ReserveAction, ReserveChange, ReserveOutcome, Reserved, Role,
+    SetLevelRequest, Welcome,
 };
 use wire::message::{
     self, Beacon, Commit, CompareWrite, Damage, Extents, Fetch, Fetched, Grant, Raft, Read,
@@ -162,6 +163,19 @@ fn body(kind: Kind) -> Vec<u8> {
                 .encode_to_vec()
         }
         Kind::Report => Report::default().encode_to_vec(),
+        Kind::Reserve => {
+            let who =
+                HostInfo { name: "iqn.2026-11.a:b".into(), id: vec![1, 2, 3, 4, 5, 6], port: 7 };
+            let action = ReserveAction::Register as i32;
+            let kind = ReservationKind::ExclusiveAccess as i32;
+            let (key, other, ignore, all_ports) = (8, 9, true, true);
+            let change = ReserveChange { action, key, other, kind, ignore, all_ports };
+            Reserve { volume: 3, number: 10, who, change }.encode_to_vec()
+        }
+        Kind::Reserved => {
+            let outcome = ReserveOutcome::Conflict as i32;
+            Reserved { volume: 3, number: 10, outcome, map: 12 }.encode_to_vec()
+        }
         Kind::Raft => vec![1, 2, 3],
         _ => Vec::new(),
     }
@@ -242,6 +256,8 @@ fn said(kind: Kind) -> Frame {
         Kind::MapPage => Frame::MapPage(message::MapPage { op, map }),
         Kind::Proposal => Frame::Proposal(message::Proposal {}),
         Kind::Report => Frame::Report(message::Report {}),
+        Kind::Reserve => Frame::Reserve(message::Reserve {}),
+        Kind::Reserved => Frame::Reserved(message::Reserved {}),
         Kind::Admin => Frame::Admin(message::Admin { op }),
         Kind::AdminReply => Frame::AdminReply(message::AdminReply { op }),
         Kind::Raft => Frame::Raft(Raft { secret: 2, number: 8, at: 11, len: 12 }),
@@ -270,6 +286,8 @@ fn again(kind: Kind, body: &[u8]) -> Vec<u8> {
         Kind::MapPage => through::<MapPage>(body),
         Kind::Proposal => through::<Proposal>(body),
         Kind::Report => through::<Report>(body),
+        Kind::Reserve => through::<Reserve>(body),
+        Kind::Reserved => through::<Reserved>(body),
         Kind::Admin => through::<AdminRequest>(body),
         Kind::AdminReply => through::<AdminReply>(body),
         _ => body.to_vec(),

@@ -2,7 +2,9 @@
 
 use super::String;
 use prost::Message;
-use wire::control::{MappingInfo, Media, ObjectKind, PolicyInfo, UnknownValue, known};
+use wire::control::{
+    HostInfo, MappingInfo, Media, ObjectKind, PolicyInfo, ReserveChange, UnknownValue, known,
+};
 
 /// See [`super::Command::MapVolume`].
 #[derive(Clone, PartialEq, Message)]
@@ -13,6 +15,29 @@ pub struct MapVolume {
     /// The clients that may use it from now on. Their generations are set when it is applied.
     #[prost(message, optional, tag = "2")]
     pub mapping: Option<MappingInfo>,
+}
+
+/// See [`super::Command::Reserve`].
+#[derive(Clone, PartialEq, Message)]
+pub struct Reserve {
+    /// The volume.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+    /// The client that asks for one of its hosts.
+    #[prost(uint32, tag = "2")]
+    pub sdc: u32,
+    /// Its incarnation.
+    #[prost(uint64, tag = "3")]
+    pub incarnation: u64,
+    /// Its number for the change.
+    #[prost(uint64, tag = "4")]
+    pub number: u64,
+    /// The host.
+    #[prost(message, required, tag = "5")]
+    pub who: HostInfo,
+    /// The change.
+    #[prost(message, required, tag = "6")]
+    pub change: ReserveChange,
 }
 
 /// See [`super::Command::Rename`].

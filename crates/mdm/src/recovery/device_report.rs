@@ -5,6 +5,7 @@
 //! ([`State::heed`]).
 
 use crate::refused::{MAX_DEVICES, MAX_SDCS, MAX_VOLUMES};
+use crate::reserve::REGISTRANTS;
 use crate::state::State;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -118,13 +119,19 @@ impl DeviceReport {
 }
 
 impl Map {
-    /// Adds a volume, or more clients to its mapping: a mapping to many clients comes in several
-    /// parts.
+    /// Adds a volume, or more clients to its mapping, or more hosts to its reservations: those of
+    /// many come in several parts.
     fn add_volume(&mut self, told: VolumeInfo) -> bool {
         let Some(known) = self.volumes.get_mut(&VolumeId(told.id)) else {
             self.volumes.insert(VolumeId(told.id), told);
             return true;
         };
+        let hosts = told.reservations.map_or_else(Vec::new, |r| r.registrants);
+        if !hosts.is_empty() {
+            let registrants = &mut known.reservations.get_or_insert_default().registrants;
+            registrants.extend(hosts);
+            return registrants.len() <= REGISTRANTS;
+        }
         let more = told.mapping.map_or_else(Vec::new, |m| m.sdcs);
         let sdcs = &mut known.mapping.get_or_insert_default().sdcs;
         sdcs.extend(more);

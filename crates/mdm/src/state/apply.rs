@@ -76,6 +76,7 @@ impl State {
                 Ok(Edits { member: self.members.removed(c), ..Edits::default() })
             }
             Command::MapVolume(c) => volumes::map_volume(self, c),
+            Command::Reserve(c) => volumes::reserve(self, c),
             Command::Rename(c) => naming::rename(self, c),
             Command::PutObject(c) => naming::put_object(self, c),
             Command::DropObject(c) => naming::drop_object(self, c),

@@ -2,6 +2,7 @@
 
 use super::{Device, GroupIndex, State, Volume};
 use crate::group::Doubt;
+use crate::reserve::REGISTRANTS;
 use crate::volume::check_size;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -52,10 +53,13 @@ impl State {
         }
         let generations = |v: &Volume| {
             let known = v.mapping.clients().all(|(sdc, _)| self.may_be_client(sdc));
-            known && v.mapping.newest() <= v.generation
+            let reserved = v.reservations.is_sound(REGISTRANTS);
+            reserved && known && v.mapping.newest() <= v.generation && v.mapping.is_sound()
         };
         if !self.volumes.values().all(generations) {
-            return Err(String::from("a volume is mapped to nobody known, or ahead of its time"));
+            return Err(String::from(
+                "a volume is mapped to nobody known, or ahead of its time, or has a wrong reservation",
+            ));
         }
         check_objects(self)?;
         let names: BTreeSet<&str> = self.volumes.values().map(|v| &*v.name).collect();

@@ -7,11 +7,13 @@ use crate::mapping::Mapping;
 use crate::publish::gaps;
 use crate::recovery::{IDS_END, JUMP, SkippedIds, first_generation, first_number};
 use crate::refused::Refused;
+use crate::reserve::table;
 use crate::volume::check_size;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Epoch, GroupId, MapVersion, PoolId, SdcId, VolumeId};
+use target::reserve::Table;
 use wire::control::{GroupInfo, RecoverMdm, VolumeInfo};
 
 impl State {
@@ -133,6 +135,8 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo) -> Option<Volume> {
         slots,
         losses: old.map_or_else(Vec::new, |v| v.losses.clone()),
         gaps: gaps(&info.gaps),
+        reservations: info.reservations.as_ref().map_or(Some(Table::default()), table)?,
+        asked: old.map_or_else(BTreeMap::new, |v| v.asked.clone()),
         changed_at: old.map_or(MapVersion(0), |v| v.changed_at),
     };
     let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;

@@ -5,13 +5,16 @@ use crate::command;
 use crate::group::{Doubt, Group};
 use crate::mapping::Mapping;
 use crate::refused::{MAX_VOLUMES, Refused, check_name};
+use crate::reserve::{Asked, REGISTRANTS, change, host, outcome};
 use crate::volume::check_size;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
-use base::{DeviceId, Epoch, GroupId, MapVersion, PoolId, SdsId, VolumeId};
+use base::{DeviceId, Epoch, GroupId, MapVersion, PoolId, SdcId, SdsId, VolumeId};
+use target::reserve::{self, Table};
 
+// Long: one check after the other, and the volume.
 pub(super) fn create_volume(state: &State, c: &command::CreateVolume) -> Result<Edits, Refused> {
     check_name(&c.name)?;
     check_size(c.size)?;
@@ -54,9 +57,20 @@ pub(super) fn create_volume(state: &State, c: &command::CreateVolume) -> Result<
     let (mapping, generation) = Mapping::nobody().replaced(&wish, 1);
     let changed_at = MapVersion(0);
     let (name, size, thick) = (c.name.clone(), c.size, c.thick);
-    let (losses, gaps) = (Vec::new(), BTreeMap::new());
-    #[rustfmt::skip]
-    let volume = Volume { name, size, generation, mapping, pool, thick, slots, losses, gaps, changed_at };
+    let volume = Volume {
+        name,
+        size,
+        generation,
+        mapping,
+        pool,
+        thick,
+        slots,
+        losses: Vec::new(),
+        gaps: BTreeMap::new(),
+        reservations: Table::default(),
+        asked: BTreeMap::new(),
+        changed_at,
+    };
     Ok(Edits { groups, volume: Some((state.next_volume, Some(volume))), ..Edits::default() })
 }
 
@@ -86,6 +100,38 @@ pub(super) fn map_volume(state: &State, c: &command::MapVolume) -> Result<Edits,
 
 fn are_known(state: &State, mapping: &Mapping) -> bool {
     mapping.clients().all(|(sdc, _)| state.may_be_client(sdc))
+}
+
+/// Changes the reservations of a volume, for a host of a client. A change that is refused changes
+/// only the record of what was asked; one that is known by its number, or older, changes nothing.
+pub(super) fn reserve(state: &State, c: &command::Reserve) -> Result<Edits, Refused> {
+    let (id, sdc) = (VolumeId(c.volume), SdcId(c.sdc));
+    let old = state.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
+    let lives = |sdc: &SdcId, life: u64| {
+        let here = state.sdcs.get(sdc).is_some_and(|s| s.incarnation.0 == life);
+        here && old.mapping.grant(*sdc).is_some()
+    };
+    let (Some(who), Some(change)) = (host(&c.who), change(&c.change)) else {
+        return Err(Refused::Outdated);
+    };
+    if !lives(&sdc, c.incarnation) {
+        return Err(Refused::Outdated);
+    }
+    let known = old.asked.get(&sdc).filter(|last| last.incarnation == c.incarnation);
+    if known.is_some_and(|last| last.number >= c.number) && !mutant::on(Mutant::ReserveAgain) {
+        return Ok(Edits::default());
+    }
+    let mut volume = old.clone();
+    let outcome = outcome(reserve::step(&mut volume.reservations, &who, &change, REGISTRANTS));
+    let fences = reserve::fences(&old.reservations, &volume.reservations);
+    if fences && !mutant::on(Mutant::ReuseGeneration) {
+        volume.generation += 1;
+        volume.mapping = old.mapping.renewed(volume.generation);
+    }
+    volume.asked.retain(|sdc, last| lives(sdc, last.incarnation));
+    let asked = Asked { incarnation: c.incarnation, number: c.number, outcome };
+    volume.asked.insert(sdc, asked);
+    Ok(Edits { volume: Some((id, Some(volume))), ..Edits::default() })
 }
 
 pub(super) fn delete_volume(state: &State, c: &command::DeleteVolume) -> Result<Edits, Refused> {

@@ -2,8 +2,9 @@
 //!
 //! `golden/RELEASE/log.txt` has one entry of the MDMs' log per line, in hex, followed by the sum of
 //! the state after it. `snapshot.txt` is the last state. `recovery.txt` is the same for an MDM that
-//! recovers: the state with which it begins, and then its entries. `disk.txt` is a log on a disk:
-//! the pages that are not zero, each with its offset and without the zeros at its end.
+//! recovers: the state with which it begins, and then its entries. `reservations.txt` is a log with
+//! reservations, and the state at its end. `disk.txt` is a log on a disk: the pages that are not
+//! zero, each with its offset and without the zeros at its end.
 //!
 //! If a sum differs, `apply` has changed for an existing command, which must never happen. The
 //! files of a release are never written again. A new release adds its own folder:
@@ -27,8 +28,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use wire::control::DeviceKind::{Durable, Ram};
 use wire::control::{
-    AcceptedLoss, GrantInfo, GroupInfo, Intent, LostRange, MappingInfo, MdmInfo, ObjectKind,
-    VolumeInfo,
+    AcceptedLoss, GrantInfo, GroupInfo, HostInfo, Intent, LostRange, MappingInfo, MdmInfo,
+    ObjectKind, ReservationKind, ReserveAction, ReserveChange, VolumeInfo,
 };
 
 const LIMIT: u64 = 1 << 20;
@@ -66,7 +67,7 @@ fn volumes() -> [CreateVolume; 2] {
 }
 
 /// A history with every command of level 1 that a log without a recovery has, some in one entry.
-/// [`recovery`] has the others.
+/// [`reservations`] and [`recovery`] have the others.
 fn history() -> Vec<Vec<Command>> {
     let member = |id: u32| MdmInfo {
         id,
@@ -74,7 +75,7 @@ fn history() -> Vec<Vec<Command>> {
         address: format!("10.1.0.{id}:7001"),
         tie_breaker: id == 3,
     };
-    let grant = GrantInfo { sdc: 1, access: 1, generation: 0 };
+    let grant = GrantInfo { sdc: 1, access: 1, generation: 0, since: None };
     let mapping = Some(MappingInfo { all: None, sdcs: vec![grant] });
     let [volume, other] = volumes();
     let sdc = |sdc, name: &str| RegisterSdc {
@@ -117,6 +118,35 @@ fn history() -> Vec<Vec<Command>> {
     ]
 }
 
+/// A history with reservations. It has a file of its own, because it was written later.
+fn reservations() -> Vec<Vec<Command>> {
+    let sdc = RegisterSdc { sdc: 1, name: "c".into(), incarnation: 4, ..RegisterSdc::default() };
+    let iqn = HostInfo { name: "iqn.2026-11.a:b".into(), id: vec![1, 2, 3, 4, 5, 6], port: 1 };
+    let nvme = HostInfo { id: vec![7; 16], ..HostInfo::default() };
+    let mut number = 0;
+    let mut ask = |who: &HostInfo, action, key, other, kind, all_ports| {
+        number += 1;
+        let (action, kind) = (action as i32, kind as i32);
+        let change = ReserveChange { action, key, other, kind, ignore: number == 1, all_ports };
+        let (sdc, incarnation, who) = (1, 4, who.clone());
+        Command::Reserve(Reserve { volume: 1, sdc, incarnation, number, who, change })
+    };
+    use ReservationKind::{ExclusiveAccess, None, WriteExclusiveRegistrants as Shared};
+    use ReserveAction::{Clear, Preempt, Register, Release};
+    vec![
+        vec![Command::FormCluster(FormCluster { cluster: 7 })],
+        vec![up(1, 1, 11, Durable), up(2, 2, 12, Durable), up(3, 3, 13, Durable)],
+        vec![Command::RegisterSdc(sdc), Command::CreateVolume(volumes()[0].clone())],
+        vec![ask(&iqn, Register, 9, 10, None, true), ask(&nvme, Register, 0, 20, None, false)],
+        vec![ask(&iqn, ReserveAction::Reserve, 10, 0, Shared, false)],
+        vec![ask(&nvme, ReserveAction::Reserve, 20, 0, ExclusiveAccess, false)],
+        vec![ask(&nvme, Preempt, 20, 10, ExclusiveAccess, false)],
+        vec![ask(&nvme, Release, 20, 0, Shared, false)],
+        vec![ask(&iqn, Register, 0, 30, None, false)],
+        vec![ask(&iqn, Clear, 30, 0, None, false), ask(&iqn, Register, 0, 40, None, false)],
+    ]
+}
+
 /// The state with which a recovering MDM begins, and a history with the commands of recoveries. It
 /// knows two volumes on three groups. The lost MDMs had made a volume and two groups more.
 // Long: one entry after the other, each of which relies on the state after those before.
@@ -155,8 +185,10 @@ fn recovery() -> (State, Vec<Vec<Command>>) {
         in_sync: vec![a, b],
         ..GroupInfo::default()
     };
-    let mapping =
-        MappingInfo { all: Some(GrantInfo { sdc: 0, access: 1, generation: 2 }), sdcs: vec![] };
+    let mapping = MappingInfo {
+        all: Some(GrantInfo { sdc: 0, access: 1, generation: 2, since: None }),
+        sdcs: vec![],
+    };
     let (lost, next_volume) = (s.recovery.lost.start.0, s.next_volume.0 + 3);
     let told = Reconcile {
         made: vec![info(40, 1, 2), info(41, 2, 3)],
@@ -182,6 +214,7 @@ fn recovery() -> (State, Vec<Vec<Command>>) {
         pool: 1,
         thick: true,
         gaps: vec![gap],
+        reservations: None,
     }];
     let groups = vec![info(1, 1, 2), GroupInfo { in_sync: vec![2], ..info(40, 2, 1) }];
     let known = Reconcile { groups, volumes, deleted: vec![2], ..Reconcile::default() };
@@ -278,8 +311,14 @@ fn files() -> BTreeMap<&'static str, String> {
     for commands in history {
         writeln!(rescue, "{}", entry(&mut recovering, &commands)).unwrap();
     }
+    let (mut state_with, mut reserved) = (State::new(), String::new());
+    for commands in reservations() {
+        writeln!(reserved, "{}", entry(&mut state_with, &commands)).unwrap();
+    }
+    writeln!(reserved, "{}", hex(&state_with.to_bytes())).unwrap();
     [
         ("log.txt", log),
+        ("reservations.txt", reserved),
         ("snapshot.txt", hex(&state.to_bytes())),
         ("recovery.txt", rescue),
         ("disk.txt", pages),
@@ -315,6 +354,11 @@ fn the_log_of_every_release_leads_to_the_same_states() {
     for release in releases() {
         let mut state = State::new();
         follow(&mut state, &release, &fs::read_to_string(release.join("log.txt")).unwrap());
+        let reserved = fs::read_to_string(release.join("reservations.txt")).unwrap();
+        let (lines, last) = reserved.trim_end().rsplit_once('\n').unwrap();
+        let mut with = State::new();
+        follow(&mut with, &release, lines);
+        assert!(State::from_bytes(&unhex(last)) == Ok(with), "{release:?}");
         let rescue = fs::read_to_string(release.join("recovery.txt")).unwrap();
         let (begin, lines) = rescue.split_once('\n').unwrap();
         follow(&mut State::from_bytes(&unhex(begin)).unwrap(), &release, lines);
@@ -345,7 +389,7 @@ fn the_disk_of_every_release_is_read() {
 #[test]
 fn the_histories_have_every_command() {
     let tag = |c: &Command| prost::encoding::decode_key(&mut &c.to_bytes()[..]).unwrap().0;
-    let all = [history(), recovery().1].concat();
+    let all = [history(), reservations(), recovery().1].concat();
     let mut tags: Vec<u32> = all.iter().flatten().map(tag).collect();
     tags.sort_unstable();
     tags.dedup();

@@ -11,6 +11,7 @@ mod losses;
 mod objects;
 mod random;
 mod recovery;
+mod reserve;
 mod reshape;
 mod scale;
 mod slowness;

@@ -4,6 +4,7 @@ mod gone;
 mod ids;
 mod late;
 mod replaced;
+mod reservations;
 mod strangers;
 mod undecided;
 
@@ -438,7 +439,8 @@ fn a_backup_of_before_the_first_device_waits_for_a_person() {
 #[test]
 fn what_follows_fits_into_an_entry_however_many_clients_are_named() {
     let state = recovered(Durable);
-    let grants = (1..4000).map(|sdc| control::GrantInfo { sdc, access: 1, generation: 1 });
+    let grants =
+        (1..4000).map(|sdc| control::GrantInfo { sdc, access: 1, generation: 1, since: None });
     let mapping = control::MappingInfo { sdcs: grants.collect(), all: None };
     let volume = |id: u32| VolumeInfo {
         id,

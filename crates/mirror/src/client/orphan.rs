@@ -48,6 +48,17 @@ impl<T: Copy> Client<T> {
     /// Ends the requests that `gone` picks, because nothing wants their answers any more. Nothing
     /// of them is sent again.
     pub fn forget<M: Topology>(&mut self, gone: impl Fn(T) -> bool, turn: &mut Turn<'_, M, T>) {
+        self.end(gone, BlockError::Busy, turn);
+    }
+
+    /// Ends the requests that `gone` picks with this error: what they asked for is not allowed any
+    /// more. Nothing of them is sent again. Each is answered when no primary has a part of it.
+    pub fn end<M: Topology>(
+        &mut self,
+        gone: impl Fn(T) -> bool,
+        why: BlockError,
+        turn: &mut Turn<'_, M, T>,
+    ) {
         let mut over = Vec::new();
         for (key, request) in self.requests.iter() {
             if gone(request.origin) && request.gone.is_none() {
@@ -58,7 +69,7 @@ impl<T: Copy> Client<T> {
             let held = |key: &u64| self.ops.iter().any(|(_, op)| op.held && op.request == *key);
             over.retain(held);
         }
-        self.orphan(&over, BlockError::Busy, turn);
+        self.orphan(&over, why, turn);
     }
 
     /// Answers the requests that have exceeded their time limit. Operations of them that a

@@ -7,7 +7,7 @@
 use super::device::Device;
 use super::op::{self, Place};
 use super::request::WINDOW;
-use super::{Action, Client, Hangup, Leader, Op, Topology, Turn};
+use super::{Action, Client, Hangup, Leader, Op, Topology, Turn, Usable};
 use base::mutant::{self, Mutant};
 use base::{DeviceId, MapVersion, Time};
 use seam::{BlockError, BlockKind, Buf, ClientWrite};
@@ -259,9 +259,15 @@ impl<T: Copy> Client<T> {
         let Some(request) = self.requests.get(op.request) else { return };
         // A request under an ended permission is not sent under a later one (R8).
         let usable = turn.map.volume(request.request.volume);
-        if usable.is_none_or(|v| v.generation != request.generation) {
+        let blind = mutant::on(Mutant::RenewEnded);
+        let goes_on = |v: &Usable| (v.since..=v.generation).contains(&request.generation);
+        let usable = usable.filter(|v| goes_on(v) || blind);
+        let Some(usable) = usable else {
             return self.finish(key, Err(BlockError::NoSuchVolume), turn);
-        }
+        };
+        // Its permission goes on, perhaps under a higher generation: servers have refused what they
+        // had not begun. It keeps its number, so nothing is done twice.
+        self.requests.get_mut(op.request).expect("just seen").generation = usable.generation;
         let leader = self.routes.leader(op.group, turn.map);
         let Place::Sent(device) = op.place else { return self.set_free(key) };
         let op = self.ops.get_mut(key).expect("just seen");

@@ -19,8 +19,10 @@ pub trait Topology {
 pub struct Usable {
     /// Its size in bytes.
     pub size: u64,
-    /// The generation of the client's permission. I/O of an earlier generation is over.
+    /// Servers refuse I/O of an earlier generation.
     pub generation: u32,
+    /// The generation at which the client's permission began. Requests of an earlier one are over.
+    pub since: u32,
     /// The client may write.
     pub writable: bool,
 }

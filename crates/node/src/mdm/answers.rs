@@ -1,10 +1,10 @@
-//! Answers that wait to be sent: answers to orders and registrations, and refusals.
+//! Answers that wait to be sent: answers to orders, registrations and reservations, and refusals.
 //!
 //! Invariants:
 //! - No answer is sent before the state that it depends on is committed.
-//! - An answer to an order that changed nothing is sent after a majority has confirmed that this
-//!   MDM still leads. The consensus is asked for that, and each question has a higher number than
-//!   the one before.
+//! - An answer to an order or a reservation that changed nothing is sent after a majority has
+//!   confirmed that this MDM still leads. The consensus is asked for that, and each question has a
+//!   higher number than the one before.
 
 use super::fence::{Fence, is_everywhere};
 use super::links::Links;
@@ -23,9 +23,9 @@ pub(super) struct Answer {
     /// The refusal that ends the link, sent in place of the frame.
     pub refusal: Option<Refusal>,
     pub link: LinkId,
-    /// The order that it answers, if it answers one.
+    /// The order that it answers, if it answers one. Other senders repeat what is not answered.
     pub order: Option<u64>,
-    /// The progress of that order's change.
+    /// The progress of the change that was asked for.
     pub progress: Progress,
     /// The question to the consensus that must be answered before this is sent.
     question: u64,
@@ -39,7 +39,7 @@ pub(super) struct Answer {
     pub body: Buf,
 }
 
-/// The progress of the change that an order makes.
+/// The progress of the change that an order or a client makes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Progress {
     /// There is no change: the order asks for information, or the state already was as ordered.
@@ -68,8 +68,14 @@ impl Answer {
 
     /// Returns the answer to order `op`, which waits until this MDM is known to lead.
     pub(super) fn to_order(op: u64, changed: bool, frame: Answer) -> Answer {
+        Answer { order: Some(op), ..Answer::to_client(changed, frame) }
+    }
+
+    /// Returns the answer to a client's question, which waits until this MDM is known to lead. A
+    /// client that gets no answer asks again.
+    pub(super) fn to_client(changed: bool, frame: Answer) -> Answer {
         let progress = if changed { Progress::Proposed } else { Progress::None };
-        Answer { order: Some(op), progress, question: NEW, ..frame }
+        Answer { progress, question: NEW, ..frame }
     }
 
     /// Returns the answer so that it needs no confirmation: soon this MDM will not lead, and could

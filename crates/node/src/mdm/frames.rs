@@ -15,11 +15,12 @@ use alloc::string::String;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, LinkId, Time};
 use mdm::controller::superseded;
+use mdm::reserve::{change, host};
 use prost::Message;
 use seam::{Effect, Effects, Note};
 use wire::control::{
     AdminError, AdminReply, AdminRequest, Heartbeat, Intent, Proposal, Refusal, RefusalCode,
-    Register, RegisterSdc, Report, Role,
+    Register, RegisterSdc, Report, Reserve, Role,
 };
 use wire::{Fault, Frame, Malformed, message};
 
@@ -183,6 +184,7 @@ impl Mdm {
             (Ok(Frame::RegisterSdc(_)), Some(Role::Sdc)) => {
                 self.queue(Input::RegisterSdc(link, decode::<RegisterSdc>(body)?));
             }
+            (Ok(Frame::Reserve(_)), Some(Role::Sdc)) => self.reserve(link, decode(body)?)?,
             (Ok(Frame::Heartbeat(_)), Some(Role::Sds | Role::Sdc)) => {
                 self.heartbeat(now, peer, decode(body)?)?;
             }
@@ -275,6 +277,17 @@ impl Mdm {
             self.watch.probe(DeviceId(*refused), state, &mut self.dials, out);
         }
         self.queue(Input::Proposal(link, m));
+        Ok(())
+    }
+
+    fn reserve(&mut self, link: LinkId, m: Reserve) -> Result<(), Refusal> {
+        m.change.check().map_err(|unknown| {
+            unexpected(format!("this MDM doesn't know {unknown} in a reservation: update it"))
+        })?;
+        if host(&m.who).is_none() || change(&m.change).is_none() {
+            return Err(unexpected("a reservation for a host, or of a kind, that can't be"));
+        }
+        self.queue(Input::Reserve(link, m));
         Ok(())
     }
 

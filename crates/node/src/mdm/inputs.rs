@@ -3,15 +3,15 @@
 //!
 //! Invariants: at most [`INPUTS`] inputs of links wait, and no more of each link than it may have
 //! ([`Links::queue`]). If an input does not fit, its sender repeats it (proposals, heartbeats,
-//! registrations) or is told to try again (orders). This MDM's own inputs are few, and are never
-//! dropped.
+//! registrations, reservations) or is told to try again (orders). This MDM's own inputs are few,
+//! and are never dropped.
 
 use super::links::Links;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{ClusterId, LinkId};
 use mdm::detector::Verdict;
-use wire::control::{Ask, Proposal, Register, RegisterSdc};
+use wire::control::{Ask, Proposal, Register, RegisterSdc, Reserve};
 
 /// The most inputs of links that may wait.
 pub(super) const INPUTS: usize = 4096;
@@ -32,6 +32,8 @@ pub(super) enum Input {
     Proposal(LinkId, Proposal),
     /// Suspicions of a primary that were deferred.
     Doubts(Proposal),
+    /// An SDC asks for a change of reservations.
+    Reserve(LinkId, Reserve),
     /// An order; the second field is the sender's number for it.
     Order(LinkId, u64, Option<Ask>),
 }
@@ -43,6 +45,7 @@ impl Input {
             Input::Register(link, _)
             | Input::RegisterSdc(link, _)
             | Input::Proposal(link, _)
+            | Input::Reserve(link, _)
             | Input::Order(link, ..) => Some(*link),
         }
     }

@@ -149,8 +149,10 @@ impl Mdm {
     fn send_answer(&mut self, answer: Answer, out: &mut Effects) {
         let Answer { link, order, refusal, fence, head, body, .. } = answer;
         let late = fence.and_then(|fence| fence.unconfirmed(self.journal.state(), &self.links));
-        if let (Some(device), Some(op)) = (late, order) {
-            return self.answer_late(link, op, device, out);
+        match (late, order) {
+            (Some(device), Some(op)) => return self.answer_late(link, op, device, out),
+            (Some(_), None) => return, // it is asked again
+            (None, _) => {}
         }
         match refusal {
             _ if !self.links.has(link) => {}

@@ -1,12 +1,13 @@
 //! Turns inputs into commands, each against the state right after the command before, as many as
 //! fit into one entry. Afterwards the state is ahead of what is committed.
 //!
-//! [`registration`]: devices and clients. [`orders`]: what operators ask for. [`levels`]: which
-//! builds may be present.
+//! [`registration`]: devices and clients. [`orders`]: what operators ask for. [`reserve`]: what
+//! hosts ask for. [`levels`]: which builds may be present.
 
 mod levels;
 mod orders;
 mod registration;
+mod reserve;
 
 pub(super) use levels::check_build;
 
@@ -118,6 +119,7 @@ impl Work<'_> {
                 self.propose_all(&m);
             }
             Input::Doubts(m) => self.propose_all(&m),
+            Input::Reserve(link, m) => self.reserve(link, m),
             Input::Order(link, op, ask) => self.obey(link, op, ask),
         }
     }

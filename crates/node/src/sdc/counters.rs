@@ -41,9 +41,9 @@ const VOLUMES: usize = 32;
 pub(super) struct Asked {
     /// When it came.
     came: Time,
-    volume: VolumeId,
+    pub(super) volume: VolumeId,
     len: u32,
-    kind: BlockKind,
+    pub(super) kind: BlockKind,
     /// It is the first request of a command of its host, or the only one.
     first: bool,
 }

@@ -17,7 +17,7 @@ use core::net::SocketAddr;
 use prost::Message;
 use seam::{Buf, Effects, Note};
 use wire::control::{
-    BuildInfo, Heartbeat, Hello, MapPage, RefusalCode, RegisterSdc, Registered, Role,
+    BuildInfo, Heartbeat, Hello, MapPage, RefusalCode, RegisterSdc, Registered, Reserved, Role,
 };
 use wire::message::MapPull;
 use wire::{Frame, Header, PeerLink};
@@ -72,6 +72,11 @@ impl MdmLink {
     /// True when an MDM knows us on a link that is up.
     pub(super) fn is_up(&self) -> bool {
         self.registered.is_some()
+    }
+
+    /// Returns the link on which an MDM knows us.
+    pub(super) fn link(&self) -> Option<PeerLink> {
+        self.registered
     }
 
     /// Records that operations need a map of at least this version.
@@ -186,6 +191,14 @@ impl Sdc {
                 let registered = Registered::decode(body).map_err(|_| STRANGE)?;
                 self.registered(now, link, &registered, out)
             }
+            Frame::Reserved(_) if self.mdm.registered.is_some_and(|to| to.id == link) => {
+                let m = Reserved::decode(body).map_err(|_| STRANGE)?;
+                let (at, here) = ((now, self.mdm.link()), self.map.version);
+                if let Some(version) = self.targets.reserve_answer(at, &m, here, out) {
+                    self.mdm.want(version);
+                }
+                Ok(())
+            }
             Frame::MapPage(m) if self.mdm.registered.is_some_and(|to| to.id == link) => {
                 let page = read_page(body, dialect.level_max)?;
                 self.map_page(now, m.op, page, out);
@@ -277,6 +290,7 @@ impl Sdc {
         self.mdm.heartbeat_at = now;
         self.counters.tell();
         self.mdm.ask();
+        self.targets.reserve_again((now, self.mdm.link()), out);
         self.servers.look_again();
         self.dial_servers(now, out);
         Ok(())
@@ -289,6 +303,7 @@ impl Sdc {
             out.note(Note::Map { version: self.map.version });
             self.mdm.finder.learn(&self.map.mdms);
             self.servers_changed(now, &changes.devices, out);
+            self.reserve_fence(now, &changes.reserved, out);
             self.nvme_fence(now, out);
             self.client(now, out, |client, turn| client.map_changed(turn));
             self.targets.review = true;
@@ -297,6 +312,7 @@ impl Sdc {
         if last && self.mdm.answered(op) && !self.mdm.ask {
             self.mdm.refreshed += 1;
             self.targets_refreshed(now, out);
+            self.targets.reserve_refreshed(&self.map);
         }
     }
 

@@ -10,6 +10,7 @@ mod former;
 mod iscsi;
 mod nbd;
 mod nvme;
+mod reserve;
 
 use super::counters::Asked;
 use super::{ISCSI, Link, NBD, Origin, Sdc};
@@ -110,6 +111,8 @@ pub(super) struct Sessions {
     crowded: [VecDeque<Waiting>; 2],
     /// For each connection with a volume: the volume, and what the client may do with it.
     leaves: Map<LinkId, (VolumeId, Grant)>,
+    /// What hosts have asked the MDM for.
+    reserve: reserve::Reservations,
     /// The map has changed, and the permissions of the connections have to be compared with it.
     pub(super) review: bool,
 }
@@ -129,6 +132,7 @@ impl Sessions {
             strangers: Default::default(),
             crowded: Default::default(),
             leaves: Map::default(),
+            reserve: reserve::Reservations::default(),
             review: false,
         }
     }
@@ -227,10 +231,11 @@ impl Sessions {
     }
 
     /// Returns the time at which [`Sdc::targets_tick`] has something to do.
-    pub(super) fn wake_at(&self) -> Option<Time> {
+    pub(super) fn wake_at(&self, limits: &Limits) -> Option<Time> {
         let strangers = self.strangers.iter().filter_map(|list| Some(list.front()?.1)).min();
         let ticks = Time::earliest(self.iscsi.tick_at, self.nvme.tick_at);
-        Time::earliest(Time::earliest(strangers, self.refresh_by), ticks)
+        let asked = self.reserve.wake_at(limits.target_patience);
+        Time::earliest(Time::earliest(strangers, self.refresh_by), Time::earliest(ticks, asked))
     }
 }
 
@@ -293,6 +298,8 @@ impl Sdc {
         if self.targets.refresh_by.is_some_and(|at| at <= now) {
             self.targets_refreshed(now, out);
         }
+        let (patience, at) = (self.config.limits.target_patience, (now, self.mdm.link()));
+        self.targets.reserve_tick(at, patience, out);
         self.targets.iscsi_tick(now);
         self.targets.nvme_tick(now);
     }
@@ -314,8 +321,9 @@ impl Sdc {
     }
 
     /// Handles the end of a connection.
-    pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &Effects) {
+    pub(super) fn target_gone(&mut self, now: Time, link: LinkId, out: &mut Effects) {
         self.targets.remove(link);
+        self.targets.reserve_forget((now, self.mdm.link()), (link, None), out);
         self.counters.close(link);
         self.mdm.heartbeat_soon(now);
         let gone = |origin| matches!(origin, Origin::Target { link: of, .. } if of == link);
@@ -397,7 +405,7 @@ impl Sdc {
     /// is given again before this client hears of it.
     fn targets_admit(&mut self, now: Time, out: &mut Effects) {
         if self.targets.review && !mutant::on(Mutant::KeepPermission) {
-            let over = self.targets.over(&self.map, |old, new| old.generation != new.generation);
+            let over = self.targets.over(&self.map, |old, new| old.since != new.since);
             if !over.is_empty() {
                 let over = |waiting: &Waiting| over.contains(&waiting.link);
                 self.targets_end(now, over, BlockError::NoSuchVolume, out);
@@ -489,6 +497,8 @@ impl Sdc {
             return;
         };
         self.targets.leaves.insert(link, (id, grant));
+        let access = self.targets.access(link, &self.map.volumes[&id].reservations);
+        self.targets.iscsi_access(link, access);
         self.counters.named(link, self.targets.iscsi.host(link));
         self.counters.attached(link, id);
         self.targets.welcome(link, out);
@@ -500,7 +510,7 @@ impl Sdc {
     /// now. When the client connects again, it learns what it may do. Requests that have to be
     /// refused were answered before. Over iSCSI, a host is told instead, if it can be.
     pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
-        for link in self.targets.over(&self.map, |old, new| old != new) {
+        for link in self.targets.over(&self.map, |old, new| !new.continues(old)) {
             if self.targets.iscsi_regrant(link, &self.map) {
                 self.mdm.heartbeat_soon(now);
                 continue;
@@ -597,9 +607,11 @@ impl Sdc {
                     Some(Session::Nvme(_)) => self.targets.nvme_clear(link),
                     _ => self.targets.iscsi_clear(link, what),
                 },
-                // None is asked while units say that they have no reservations.
-                Action::Ask { tag, .. } => {
-                    self.targets.calls.push_back((link, iscsi::Call::Unasked(tag)));
+                Action::Ask { tag, question } => {
+                    let at = (now, self.mdm.link());
+                    if self.targets.reserve_ask(at, (link, tag), question, out) {
+                        self.mdm.ask();
+                    }
                 }
             }
         }

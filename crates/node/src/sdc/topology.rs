@@ -16,8 +16,9 @@ impl Topology for MapView {
     fn volume(&self, id: VolumeId) -> Option<Usable> {
         let volume = self.volumes.get(&id)?;
         let grant = self.my_grant(volume)?;
+        let (generation, since) = (grant.generation, grant.since);
         let writable = grant.access == Access::ReadWrite;
-        Some(Usable { size: volume.size, generation: grant.generation, writable })
+        Some(Usable { size: volume.size, generation, since, writable })
     }
 
     #[inline]
@@ -39,8 +40,9 @@ impl MapView {
     /// Returns the export of a volume, if the volume is mapped to this client.
     fn export<'a>(&self, id: VolumeId, volume: &'a Volume) -> Option<Export<'a>> {
         let read_only = self.my_grant(volume)?.access == Access::ReadOnly;
+        let access = volume.reservations.access_of_strangers();
         let (size, name) = (volume.size, &volume.name);
-        Some(Export { volume: id, size, read_only, name, description: "" })
+        Some(Export { volume: id, size, read_only, access, name, description: "" })
     }
 }
 

@@ -9,7 +9,7 @@ use base::{DeviceId, GroupId};
 use mirror::Evidence;
 use prost::Message;
 use seam::UnitStore;
-use wire::control::{GroupReport, MappingInfo, Report, StoreInfo, VolumeInfo};
+use wire::control::{GroupReport, MappingInfo, Report, ReservationInfo, StoreInfo, VolumeInfo};
 
 /// Bytes of tag and length of an item in a report.
 const AROUND: usize = 8;
@@ -17,6 +17,8 @@ const AROUND: usize = 8;
 const HEAD: usize = 64;
 /// Upper bound of one grant of a volume, in bytes.
 const GRANT: usize = 24;
+/// Upper bound of one registrant of a volume, in bytes: its name has at most 223.
+const REGISTRANT: usize = 272;
 
 impl Sds {
     /// Returns what this shard knows, in parts that are short enough for a stranger to send.
@@ -102,11 +104,12 @@ impl Parts {
     }
 
     /// Adds a volume. One that is mapped to very many clients is added several times, each time
-    /// with some of them.
+    /// with some of them, and so is one with registrants.
     fn volume(&mut self, mut volume: VolumeInfo) {
         let room = self.room;
         let grants = volume.mapping.as_mut().map(|m| core::mem::take(&mut m.sdcs));
         let grants = grants.unwrap_or_default();
+        let hosts = volume.reservations.as_mut().map(|r| core::mem::take(&mut r.registrants));
         let fixed = volume.encoded_len() + AROUND;
         let first = grants.len().min(room.saturating_sub(fixed) / GRANT);
         let (with, later) = grants.split_at(first);
@@ -120,6 +123,12 @@ impl Parts {
             let more = VolumeInfo { id, mapping: Some(mapping), ..VolumeInfo::default() };
             self.part(more.encoded_len() + AROUND).volumes.push(more);
         }
+        for some in hosts.unwrap_or_default().chunks(room / REGISTRANT) {
+            let registrants = some.to_vec();
+            let reservations = Some(ReservationInfo { registrants, ..ReservationInfo::default() });
+            let more = VolumeInfo { id, reservations, ..VolumeInfo::default() };
+            self.part(more.encoded_len() + AROUND).volumes.push(more);
+        }
     }
 }
 
@@ -127,7 +136,7 @@ impl Parts {
 mod tests {
     use super::*;
     use base::Limits;
-    use wire::control::GrantInfo;
+    use wire::control::{GrantInfo, HostInfo, RegistrantInfo};
 
     #[test]
     fn a_stranger_may_send_each_part_and_all_of_it_arrives() {
@@ -138,13 +147,22 @@ mod tests {
         for id in 0..9000 {
             parts.part(AROUND).held.push(u32::MAX - id);
         }
-        let grant = |sdc| GrantInfo { sdc: u32::MAX - sdc, access: 2, generation: u32::MAX };
+        let (access, generation, since) = (2, u32::MAX, Some(u32::MAX - 1));
+        let grant = |sdc| GrantInfo { sdc: u32::MAX - sdc, access, generation, since };
+        let who = HostInfo { name: "n".repeat(223), id: Vec::from([9; 6]), port: u32::MAX };
+        let host = RegistrantInfo { key: u64::MAX, who, holds: true };
+        assert!(host.encoded_len() + AROUND <= REGISTRANT);
         let volume = |id: u32, clients: u32| VolumeInfo {
             id,
             name: "n".repeat(31),
             size: u64::MAX,
             slots: (0..512).map(|slot| (1 << 20) + slot).collect(),
             mapping: Some(MappingInfo { all: None, sdcs: (0..clients).map(grant).collect() }),
+            reservations: (id == 21).then(|| ReservationInfo {
+                generation: u32::MAX,
+                kind: 6,
+                registrants: (0..128).map(|_| host.clone()).collect(),
+            }),
             ..VolumeInfo::default()
         };
         for id in 1..40 {
@@ -155,5 +173,10 @@ mod tests {
         let told = parts.done.iter().flat_map(|p| &p.volumes);
         let clients: usize = told.map(|v| v.mapping.as_ref().map_or(0, |m| m.sdcs.len())).sum();
         assert_eq!((held, clients), (9000, 4096 + 39 * 40 / 2 - 20));
+        let told =
+            parts.done.iter().flat_map(|p| &p.volumes).filter_map(|v| v.reservations.as_ref());
+        let told: Vec<&ReservationInfo> = told.collect();
+        assert_eq!(told.iter().map(|r| r.registrants.len()).sum::<usize>(), 128);
+        assert!(told.len() > 2 && told.iter().filter(|r| r.kind == 6).count() == 1);
     }
 }

@@ -89,7 +89,7 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         BlockError::TimedOut | BlockError::Full => !scan && case.timed,
         BlockError::Superseded => case.superseded,
         BlockError::Miscompare(at) => op.kind == Swap && at < op.sectors * base::SECTOR,
-        BlockError::Misaligned | BlockError::ReadOnly => false,
+        BlockError::Misaligned | BlockError::ReadOnly | BlockError::Reserved => false,
     }
 }
 

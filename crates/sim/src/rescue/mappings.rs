@@ -98,7 +98,7 @@ mod tests {
     #[test]
     fn mappings_differ_in_what_a_client_may_do() {
         let (all, clients) = (Mapping::everyone(1), [SdcId(1), SdcId(2)]);
-        let grant = Grant { access: Access::ReadWrite, generation: 7 };
+        let grant = Grant::new(Access::ReadWrite, 7);
         let one = Mapping::only([(SdcId(1), grant)].into());
         assert_eq!(differs(&all, &Mapping::everyone(9), clients.iter()), None);
         assert_eq!(differs(&all, &one, clients.iter()), Some(SdcId(2)));

@@ -16,6 +16,7 @@ use super::reply::Reply;
 use super::tasks::{Flow, Task, Work};
 use super::wire::Turn;
 use crate::piece::tag;
+use crate::reserve::{Access, Notice};
 use crate::scsi::{self, Attention};
 use crate::{Action, Cleared};
 use alloc::collections::VecDeque;
@@ -234,15 +235,31 @@ impl Full {
             return;
         };
         device.remove();
-        let all: Vec<u32> = self.tasks.handles(|task: &Task| !task.aborted).collect();
+        self.fail_those(|_| true, GONE, turn);
+        self.leave(turn);
+    }
+
+    /// Takes what reservations let the host do from now on, and what it has to be told of them. Of
+    /// commands that it may not do any more, nothing is asked for. The owner ends their requests
+    /// with [`BlockError::Reserved`].
+    pub(crate) fn reserved(&mut self, access: Access, notice: Option<Notice>, turn: &mut Turn<'_>) {
+        let Some(device) = &mut self.device else { return };
+        device.set_access(access);
+        notice.into_iter().for_each(|notice| device.attention(notice.into()));
+        self.fail_those(|task| !task.needs().is_within(access), BlockError::Reserved, turn);
+    }
+
+    /// Lets commands fail. Those with requests under way are answered when these are over.
+    fn fail_those(&mut self, which: impl Fn(&Task) -> bool, why: BlockError, turn: &mut Turn<'_>) {
+        let all = self.tasks.handles(|task: &Task| !task.aborted && which(task));
+        let all: Vec<u32> = all.collect();
         for handle in all {
             match self.tasks.get(handle) {
-                Some(task) if task.waits() => self.give_up(handle, GONE, turn),
-                Some(task) => task.end(GONE.into()),
+                Some(task) if task.waits() => self.give_up(handle, why, turn),
+                Some(task) => task.end(why.into()),
                 None => {}
             }
         }
-        self.leave(turn);
     }
 
     /// Asks the initiator to log out: the volume or the process goes. New commands are not done any

@@ -19,7 +19,7 @@ use super::reply::{LoginAnswer, Reply};
 use super::targets::{Nexus, Targets};
 use super::wire::{Turn, Wire};
 use crate::piece::TRANSFER_MAX;
-use crate::reserve::{Refusal, Table};
+use crate::reserve::{Access, Notice, Refusal, Table};
 use crate::scsi::{Device, Unit};
 use crate::{Action, Cleared};
 use alloc::boxed::Box;
@@ -215,6 +215,19 @@ impl Session {
     /// Handles the answer to a question to the MDM.
     pub fn asked(&mut self, tag: u64, asked: Asked<'_>, pool: &BufPool, out: &mut Vec<Action>) {
         self.full(pool, out, |full, turn| full.asked(tag, asked, turn));
+    }
+
+    /// Takes what reservations let the host do from now on, and what it has to be told of them. The
+    /// owner ends the requests under way that are not allowed any more with
+    /// [`BlockError::Reserved`].
+    pub fn reserved(
+        &mut self,
+        access: Access,
+        notice: Option<Notice>,
+        pool: &BufPool,
+        out: &mut Vec<Action>,
+    ) {
+        self.full(pool, out, |full, turn| full.reserved(access, notice, turn));
     }
 
     /// Ends the commands of this session, because the host of another one asks for it.

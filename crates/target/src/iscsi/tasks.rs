@@ -4,13 +4,14 @@
 //! command are counted, not listed: the tag of a request says which piece it is.
 
 use super::proto::NO_TAG;
+use crate::reserve::Access;
 use crate::scsi::{Answer, Failure, Gather, Plan, Report, Transfer};
 use crate::slots::Slots;
 use crate::split::SplitSector;
 use alloc::vec::Vec;
 use base::Time;
 use base::time::Duration;
-use seam::Buf;
+use seam::{BlockKind, Buf};
 
 /// What a command does.
 #[derive(Debug)]
@@ -120,6 +121,17 @@ impl Task {
             Work::Write(transfer) | Work::Verify(transfer) => transfer.moves,
             Work::Gather(gather, _) => gather.len,
             Work::Answer(_) | Work::Read(_) | Work::Run(_) | Work::Ask(_) => 0,
+        }
+    }
+
+    /// Returns what the command still does to the volume.
+    pub(crate) fn needs(&self) -> Access {
+        match &self.work {
+            Work::Read(_) | Work::Verify(_) => Access::of(BlockKind::Read),
+            Work::Write(_) => Access::of(BlockKind::Write),
+            Work::Gather(gather, _) => gather.needs(),
+            Work::Run(plan) => Access::of(plan.request().kind),
+            Work::Answer(_) | Work::Ask(_) => Access::of(BlockKind::Flush),
         }
     }
 

@@ -1,6 +1,7 @@
 //! The interface through which a session learns about volumes. The session queries it each time an
 //! answer depends on it, and stores only what it told the client. It does not assign names or ids.
 
+use crate::reserve::Access;
 use alloc::string::String;
 use base::VolumeId;
 
@@ -13,6 +14,8 @@ pub struct Export<'a> {
     pub size: u64,
     /// True if writes are refused.
     pub read_only: bool,
+    /// What reservations of other hosts leave to this client.
+    pub access: Access,
     /// Its name: 1 to 4096 bytes.
     pub name: &'a str,
     /// A line for people; may be empty. At most 4096 bytes.

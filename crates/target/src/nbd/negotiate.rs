@@ -97,6 +97,7 @@ impl Session {
             volume: export.volume,
             size: exported_size(export.size),
             read_only: export.read_only,
+            access: export.access,
             structured: self.structured,
             allocation: self.structured && self.allocation == Some(export.volume),
             payload: self.payload,

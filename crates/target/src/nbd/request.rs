@@ -6,6 +6,7 @@
 //! ranges again, because a volume may have changed its size since the client attached it.
 
 use super::proto::*;
+use crate::reserve::Access;
 use base::{SECTOR, VolumeId};
 use seam::{BlockError, BlockKind};
 
@@ -51,6 +52,8 @@ pub(crate) struct Attached {
     pub(crate) volume: VolumeId,
     pub(crate) size: u64,
     pub(crate) read_only: bool,
+    /// What reservations of other hosts leave to this client.
+    pub(crate) access: Access,
     /// True if structured replies were negotiated.
     pub(crate) structured: bool,
     /// True if `base:allocation` was negotiated for this export.
@@ -125,6 +128,10 @@ pub(crate) fn check(header: &Header, export: &Attached) -> Result<Step, Refusal>
     if writes && export.read_only {
         return refuse(NBD_EPERM, "the export is read-only");
     }
+    let reads = matches!(command, NBD_CMD_READ | NBD_CMD_BLOCK_STATUS);
+    if writes && !export.access.write || reads && !export.access.read {
+        return refuse(NBD_EPERM, "another host has reserved the volume");
+    }
     if len == 0 {
         return refuse(NBD_EINVAL, "the length is 0");
     }
@@ -173,7 +180,7 @@ pub(crate) fn error_value(header: &Header, export: &Attached, error: BlockError)
         (BlockError::Lost | BlockError::Media | BlockError::NoSuchVolume, _) => NBD_EIO,
         (BlockError::Forgotten | BlockError::Superseded | BlockError::TimedOut, _) => NBD_EIO,
         (BlockError::Miscompare(_), _) => NBD_EIO, // NBD has no such request
-        (BlockError::ReadOnly, _) => NBD_EPERM,
+        (BlockError::ReadOnly | BlockError::Reserved, _) => NBD_EPERM,
         (BlockError::Busy, _) => NBD_ENOMEM,
     }
 }

@@ -21,6 +21,7 @@ use super::reply;
 use super::request::{self, Attached, Header, Refusal, Step};
 use crate::Action;
 use crate::extents::Runs;
+use crate::reserve::Access;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use base::{Limits, Slab, VolumeId};
@@ -253,6 +254,13 @@ impl Session {
         self.drain(pool, out);
         if self.flying.is_empty() {
             self.close(None, out);
+        }
+    }
+
+    /// Sets what reservations of other hosts leave to this client from now on.
+    pub fn set_access(&mut self, access: Access) {
+        if let Phase::Serving(export) | Phase::Ending(export) = &mut self.phase {
+            export.access = access;
         }
     }
 

@@ -11,6 +11,7 @@ use super::status::Status;
 use super::step::Step;
 use super::subsystem::{Namespace, Path, Subsystem};
 use super::table::{Gather, Range, Work};
+use crate::reserve::Access;
 use seam::Buf;
 
 /// Most ranges of Dataset Management.
@@ -48,6 +49,10 @@ impl Queue {
             Path::Optimized => {}
             Path::Inaccessible => return Err(Status::INACCESSIBLE),
             Path::Change => return Err(Status::TRANSITION),
+        }
+        let reads = matches!(command.opcode(), READ | COMPARE);
+        if !(Access { read: reads, write: writes }).is_within(namespace.access) {
+            return Err(Status::RESERVATION_CONFLICT);
         }
         if writes && namespace.read_only {
             return Err(Status::WRITE_PROTECTED);

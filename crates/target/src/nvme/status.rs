@@ -54,6 +54,8 @@ impl Status {
     pub(crate) const WRITE_FAULT: Status = refused(2, 0x80);
     pub(crate) const READ_ERROR: Status = refused(2, 0x81);
     pub(crate) const MISCOMPARE: Status = refused(2, 0x85);
+    /// Another host has reserved the namespace.
+    pub(crate) const RESERVATION_CONFLICT: Status = refused(0, 0x83);
     /// Another gateway serves this host.
     pub(crate) const INACCESSIBLE: Status = status(3, 0x02);
     /// The host moves to another gateway, or to this one.
@@ -65,6 +67,7 @@ impl Status {
             BlockError::OutOfRange => Status::OUT_OF_RANGE,
             BlockError::Misaligned | BlockError::TooBig => Status::INVALID_FIELD,
             BlockError::ReadOnly => Status::WRITE_PROTECTED,
+            BlockError::Reserved => Status::RESERVATION_CONFLICT,
             BlockError::NoSuchVolume => Status::NO_NAMESPACE,
             BlockError::Lost | BlockError::Media if writes => Status::WRITE_FAULT,
             BlockError::Lost | BlockError::Media => Status::READ_ERROR,
@@ -101,11 +104,12 @@ mod tests {
             BlockError::Forgotten,
             BlockError::Superseded,
             BlockError::TimedOut,
+            BlockError::Reserved,
         ];
         let codes = |writes| errors.map(|error| Status::of(error, writes).0);
         let reads = [
             0x400b, 0x4020, 0x4080, 0x4002, 0x4002, 0x1882, 0x4281, 0x4281, 0x0821, 0x0821, 0x0302,
-            0x1882,
+            0x1882, 0x4083,
         ];
         assert_eq!(codes(false), reads);
         let mut writes = reads;

@@ -3,6 +3,7 @@
 
 use super::controller::Controller;
 use super::proto::{ACTIVE, NAMESPACES};
+use crate::reserve::Access;
 use base::{ClusterId, VolumeId};
 use core::net::SocketAddr;
 
@@ -27,6 +28,8 @@ pub struct Namespace {
     pub size: u64,
     /// True if the host may only read.
     pub read_only: bool,
+    /// What reservations leave to the host.
+    pub access: Access,
     /// The state of this way.
     pub path: Path,
 }

@@ -4,8 +4,10 @@
 //! one holder. A reservation for all registrants has at least one registrant, and none of them is
 //! marked. Without a reservation nobody is marked.
 
+use crate::ident::ISCSI_NAME_MAX;
 use alloc::string::String;
 use alloc::vec::Vec;
+use seam::BlockKind;
 
 /// The type of a reservation (SPC-4 6.14.3.4). NVMe has the same six under other numbers.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -109,6 +111,19 @@ impl Identity {
         name == n && isid == i
     }
 
+    /// Returns true if one host can be of both identities.
+    fn meets(&self, other: &Identity) -> bool {
+        self.covers(other) || other.covers(self)
+    }
+
+    /// Returns true if a host can have this identity.
+    pub fn is_sound(&self) -> bool {
+        match self {
+            Identity::Scsi { name, .. } => (1..=ISCSI_NAME_MAX).contains(&name.len()),
+            Identity::Nvme { .. } => true,
+        }
+    }
+
     /// Returns the same initiator at all ports of the target.
     pub(super) fn at_all_ports(&self) -> Identity {
         match self {
@@ -144,6 +159,17 @@ impl Access {
     /// Reading and writing.
     pub const FULL: Access = Access { read: true, write: true };
 
+    /// Returns what a request of this kind needs.
+    #[inline]
+    pub fn of(kind: BlockKind) -> Access {
+        match kind {
+            BlockKind::Read | BlockKind::Extents => Access { read: true, write: false },
+            BlockKind::Write | BlockKind::Zero { .. } => Access { read: false, write: true },
+            BlockKind::CompareWrite => Access::FULL,
+            BlockKind::Flush => Access { read: false, write: false },
+        }
+    }
+
     /// Returns true if `other` allows everything that this does.
     pub fn is_within(self, other: Access) -> bool {
         self.read <= other.read && self.write <= other.write
@@ -162,6 +188,22 @@ pub struct Table {
 }
 
 impl Table {
+    /// Returns true if changes can lead to this table, with at most `most` registrants.
+    pub fn is_sound(&self, most: usize) -> bool {
+        let all = || self.registrants.iter();
+        let holders = match self.reserved {
+            None => 0..=0,
+            Some(kind) if kind.is_held_by_all() => 0..=0,
+            Some(_) => 1..=1,
+        };
+        let twice = |i: usize| all().take(i).any(|r| r.who.meets(&self.registrants[i].who));
+        self.registrants.len() <= most
+            && all().all(|r| r.key != 0 && r.who.is_sound())
+            && !(0..self.registrants.len()).any(twice)
+            && holders.contains(&all().filter(|r| r.holds).count())
+            && !(self.reserved.is_some() && self.registrants.is_empty())
+    }
+
     /// Returns the index of the registrant that covers `who`.
     pub fn find(&self, who: &Identity) -> Option<usize> {
         self.registrants.iter().position(|r| r.who.covers(who))

@@ -43,6 +43,7 @@ impl Failure {
                 BlockError::Lost | BlockError::Media => Sense::READ_ERROR.about(lba),
                 BlockError::Superseded => Sense::STANDBY,
                 BlockError::TimedOut => Sense::NO_PRIMARY,
+                BlockError::Reserved => return Answer::bare(Status::ReservationConflict),
                 BlockError::Busy => return Answer::bare(Status::TaskSetFull),
                 // It won't be done later (rule R8), so the host may repeat it.
                 BlockError::Forgotten => return Answer::bare(Status::Busy),

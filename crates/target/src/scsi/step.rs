@@ -4,8 +4,8 @@ use super::answer::Answer;
 use super::command::Residual;
 use super::failure::Failure;
 use super::plan::Plan;
-use crate::reserve::{Change, Kind};
-use seam::BlockError;
+use crate::reserve::{Access, Change, Kind};
+use seam::{BlockError, BlockKind};
 
 /// A range of the volume that moves between host and volume in pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,6 +67,15 @@ pub struct Gather {
 impl Gather {
     /// The most bytes of one.
     pub const MAX: u32 = 8192;
+
+    /// Returns what the command will do to the volume.
+    pub(crate) fn needs(&self) -> Access {
+        match self.then {
+            Then::ModeSelect { .. } | Then::PersistOut { .. } => Access::of(BlockKind::Flush),
+            Then::Unmap | Then::WriteSame { .. } => Access::of(BlockKind::Write),
+            Then::CompareWrite { .. } => Access::of(BlockKind::CompareWrite),
+        }
+    }
 }
 
 /// The command that the data belongs to.

@@ -1,6 +1,6 @@
 //! What a process says of its build, and what the cluster's level is.
 
-use super::{DeviceInfo, GroupInfo, MapPage, MappingInfo, Report, VolumeInfo};
+use super::{DeviceInfo, GroupInfo, MapPage, MappingInfo, Report, ReservationInfo, VolumeInfo};
 use crate::control::{Access, Ask, DeviceKind, Intent, Media, ObjectKind};
 use alloc::string::String;
 use base::{Dialect, level};
@@ -111,9 +111,11 @@ impl GroupInfo {
 }
 
 impl VolumeInfo {
-    /// Returns an error if a grant has an access that this build does not know.
+    /// Returns an error if a grant has an access that this build does not know, or its reservation
+    /// a type.
     pub fn check(&self) -> Result<(), UnknownValue> {
-        self.mapping.iter().try_for_each(MappingInfo::check)
+        self.mapping.iter().try_for_each(MappingInfo::check)?;
+        self.reservations.iter().try_for_each(ReservationInfo::check)
     }
 }
 
@@ -155,7 +157,7 @@ impl Ask {
 mod tests {
     use super::*;
     use crate::Kind;
-    use crate::control::{GroupReport, Role};
+    use crate::control::{GroupReport, ReservationKind, ReserveAction, ReserveOutcome, Role};
 
     #[test]
     fn every_kind_and_every_value_has_a_level() {
@@ -175,6 +177,9 @@ mod tests {
         compare::<Access>("Access", &[]);
         compare::<ObjectKind>("ObjectKind", &[0]);
         compare::<Media>("Media", &[]);
+        compare::<ReservationKind>("ReservationKind", &[]);
+        compare::<ReserveAction>("ReserveAction", &[0]);
+        compare::<ReserveOutcome>("ReserveOutcome", &[0, 6]);
     }
 
     #[test]
@@ -199,6 +204,9 @@ mod tests {
         assert_eq!(page(device(4, 0)).check(), unknown("DeviceKind", 4));
         let mut mapping = MappingInfo { all: Some(Default::default()), ..Default::default() };
         mapping.all.as_mut().unwrap().access = 2;
+        let reservations = Some(ReservationInfo { kind: 7, ..ReservationInfo::default() });
+        let reserved = VolumeInfo { reservations, ..VolumeInfo::default() };
+        assert_eq!(reserved.check(), unknown("ReservationKind", 7));
         let volume = VolumeInfo { mapping: Some(mapping), ..VolumeInfo::default() };
         let page = MapPage { volumes: [volume.clone()].into(), ..MapPage::default() };
         assert_eq!(page.check(), unknown("Access", 2));

@@ -1,6 +1,6 @@
 //! The cluster map: devices, the groups that they serve, and the volumes in those groups.
 
-use super::{DeviceKind, MappingInfo, PoolInfo};
+use super::{DeviceKind, MappingInfo, PoolInfo, ReservationInfo};
 use alloc::string::String;
 use alloc::vec::Vec;
 use base::VolumeId;
@@ -143,6 +143,9 @@ pub struct VolumeInfo {
     /// True if space for all of it is reserved.
     #[prost(bool, tag = "52")]
     pub thick: bool,
+    /// Its reservations; absent: there are none, and nobody was ever registered.
+    #[prost(message, optional, tag = "53")]
+    pub reservations: Option<ReservationInfo>,
     /// Parts that were lost and are read errors until they are written.
     #[prost(message, repeated, tag = "60")]
     pub gaps: Vec<LostRange>,

@@ -24,9 +24,13 @@ pub struct GrantInfo {
     /// The access that is allowed.
     #[prost(enumeration = "Access", tag = "2")]
     pub access: i32,
-    /// I/O of a lower generation was sent before this permission was given, and is refused.
+    /// I/O of a lower generation is refused: what it was allowed to do, it may not do any more.
     #[prost(uint32, tag = "3")]
     pub generation: u32,
+    /// The generation at which this permission began. Requests of a lower one belong to an earlier
+    /// permission; others go on under the present generation. Absent: the same as `generation`.
+    #[prost(uint32, optional, tag = "4")]
+    pub since: Option<u32>,
 }
 
 /// The clients that may use a volume. Absent, as in builds before mappings: all clients, for

@@ -56,6 +56,10 @@ controls! {
     Proposal,
     /// SDS to MDM, before it registers, if the welcome asks for it. Body: `control::Report`.
     Report,
+    /// SDC to MDM: changes the reservations of a volume. Body: `control::Reserve`.
+    Reserve,
+    /// The answer to `Reserve`. Body: `control::Reserved`.
+    Reserved,
 }
 
 message! {

@@ -99,7 +99,7 @@ fn leave_that_a_client_got_after_an_earlier_restore_goes_to_no_other_one() {
     let old = client(&mut first, "one", 0).expect("the recovery is over");
     let mut state = recovered(Durable);
     assert_eq!(client(&mut state, "two", 0), None, "whose ids are whose is not known yet");
-    let grants = vec![control::GrantInfo { sdc: old.0, access: 1, generation: 1 }];
+    let grants = vec![control::GrantInfo { sdc: old.0, access: 1, generation: 1, since: None }];
     let mapping = control::MappingInfo { sdcs: grants, all: None };
     let volume = mdm::publish::volume_info(VolumeId(1), &state.volumes[&VolumeId(1)]);
     let volume = VolumeInfo { mapping: Some(mapping), ..volume };

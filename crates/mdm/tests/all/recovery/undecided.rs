@@ -62,7 +62,7 @@ fn a_life_that_was_not_decided_supersedes_nobody() {
 
 fn create(volume: u32, name: &str, groups: &[&[u32]], slots: &[u32], sdc: Option<u32>) -> Command {
     let groups = groups.iter().map(|g| NewGroup { replicas: g.to_vec() }).collect();
-    let grant = |sdc| GrantInfo { sdc, access: 1, generation: 0 };
+    let grant = |sdc| GrantInfo { sdc, access: 1, generation: 0, since: None };
     let mapping = sdc.map(|sdc| MappingInfo { all: None, sdcs: vec![grant(sdc)] });
     let (name, slots) = (name.into(), slots.to_vec());
     Command::CreateVolume(CreateVolume {
@@ -120,7 +120,7 @@ fn a_volume_on_devices_that_may_not_be_decided_is_unknown_until_a_map_has_it() {
 fn the_id_of_a_client_that_may_not_be_decided_gives_nobody_leave() {
     let mut decided = pair(Durable);
     apply(&mut decided, &client(1, "one"));
-    let grants = [1, 2].map(|sdc| GrantInfo { sdc, access: 1, generation: 0 });
+    let grants = [1, 2].map(|sdc| GrantInfo { sdc, access: 1, generation: 0, since: None });
     let mapping = Some(MappingInfo { all: None, sdcs: grants.to_vec() });
     let entry = [client(2, "two"), Command::MapVolume(MapVolume { volume: 1, mapping })];
     let mut state = with_entry(&decided, &entry);

@@ -216,7 +216,7 @@ fn volume_and_range_are_errors_only_when_our_map_agrees() {
     let mut rig = Rig::up(1);
     rig.read(1, 15 * MIB, 4096);
     let sent = rig.one();
-    rig.map.volumes.insert(VOLUME, (MIB, 2));
+    rig.map.volumes.insert(VOLUME, (MIB, 2, 2));
     rig.answer(&sent, Status::OutOfRange, b"");
     assert_eq!(rig.result().unwrap_err(), BlockError::OutOfRange);
     rig.read(1, 0, 4096);
@@ -451,12 +451,12 @@ fn one_bad_piece_fails_the_request_once() {
 }
 
 #[test]
-fn a_leave_that_ended_takes_its_requests_with_it_and_readers_write_nothing() {
+pub(crate) fn a_leave_that_ended_takes_its_requests_with_it_and_readers_write_nothing() {
     let mut rig = Rig::up(2);
     rig.write(1, 0, &[1; 512]);
     let late = rig.sent.remove(0);
     // The volume was unmapped and mapped again meanwhile.
-    rig.new_map(|map| map.volumes.extend([(VOLUME, (16 * MIB, 3))]));
+    rig.new_map(|map| map.volumes.extend([(VOLUME, (16 * MIB, 3, 3))]));
     assert_eq!((rig.done[0].0, rig.result().unwrap_err()), (1, BlockError::NoSuchVolume));
     rig.answer(&late, Status::Ok, b"");
     rig.read(2, 0, 512);
@@ -468,6 +468,37 @@ fn a_leave_that_ended_takes_its_requests_with_it_and_readers_write_nothing() {
     assert_eq!(rig.result().unwrap_err(), BlockError::ReadOnly);
     rig.read(5, 0, 512);
     assert_eq!(rig.one().len(), 512);
+}
+
+/// A reservation has taken access from others. This client's own permission goes on.
+#[test]
+fn a_permission_that_goes_on_under_a_higher_generation_keeps_its_requests_and_their_numbers() {
+    let mut rig = Rig::up(2);
+    rig.write(1, 0, &[1; 512]);
+    rig.write(2, 4096, &[2; 512]);
+    rig.read(3, MIB, 512);
+    let (first, second, read) = (rig.sent.remove(0), rig.sent.remove(0), rig.sent.remove(0));
+    // A server knows the new map before this client does.
+    rig.answer_with(&first, Status::Stale, b"", |h| h.map = MapVersion(6));
+    rig.new_map(|map| map.volumes.extend([(VOLUME, (16 * MIB, 5, 2))]));
+    assert!(rig.done.is_empty(), "nobody has lost anything");
+    let again = rig.one();
+    assert_eq!((again.seq(), again.is_retry()), (first.seq(), true), "it is done at most once");
+    assert_eq!(again.request().generation, 5);
+    // What another server had begun is answered, and what it had not is sent again.
+    rig.answer(&second, Status::Ok, b"");
+    assert_eq!((rig.done[0].0, rig.result().is_ok()), (2, true));
+    rig.answer(&read, Status::Stale, b"");
+    rig.pass(Duration::from_millis(2));
+    let read = rig.one();
+    assert_eq!(read.request().generation, 5);
+    // Then the permission ends, and begins again before this client hears of it.
+    rig.new_map(|map| map.volumes.extend([(VOLUME, (16 * MIB, 7, 6))]));
+    assert_eq!(rig.done.len(), 2, "{:?}", rig.done);
+    assert!(rig.done.drain(..).all(|(_, r)| r.unwrap_err() == BlockError::NoSuchVolume));
+    rig.answer(&again, Status::Stale, b"");
+    rig.pass(Duration::from_secs(1));
+    assert!(rig.sent.is_empty());
 }
 
 #[test]

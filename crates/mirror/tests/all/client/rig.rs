@@ -18,7 +18,8 @@ pub(crate) const LIFE: Incarnation = Incarnation(44);
 #[derive(Clone, Debug)]
 pub(crate) struct FakeMap {
     pub version: u64,
-    pub volumes: BTreeMap<VolumeId, (u64, u32)>,
+    /// The size of each, its generation, and the one at which the permission began.
+    pub volumes: BTreeMap<VolumeId, (u64, u32, u32)>,
     pub groups: Vec<Leader>,
     pub read_only: bool,
 }
@@ -29,7 +30,7 @@ impl FakeMap {
         let lead = |i| Leader::At(DeviceId(i + 1), Epoch(10));
         FakeMap {
             version: 5,
-            volumes: BTreeMap::from([(VOLUME, (16 * u64::from(UNIT), 2))]),
+            volumes: BTreeMap::from([(VOLUME, (16 * u64::from(UNIT), 2, 2))]),
             groups: (0..groups).map(lead).collect(),
             read_only: false,
         }
@@ -41,8 +42,8 @@ impl Topology for FakeMap {
         MapVersion(self.version)
     }
     fn volume(&self, id: VolumeId) -> Option<Usable> {
-        let (size, generation) = *self.volumes.get(&id)?;
-        Some(Usable { size, generation, writable: !self.read_only })
+        let (size, generation, since) = *self.volumes.get(&id)?;
+        Some(Usable { size, generation, since, writable: !self.read_only })
     }
     fn group_of(&self, unit: UnitKey) -> Option<GroupId> {
         self.volume(unit.volume)?;

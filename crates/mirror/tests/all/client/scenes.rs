@@ -40,7 +40,7 @@ fn extents_are_counted_from_the_block_that_holds_the_start() {
 #[test]
 fn a_long_zero_is_cut_lazily() {
     let mut rig = Rig::new(1, &Limits::SHIPPED);
-    rig.map.volumes.insert(super::rig::VOLUME, (1 << 42, 0));
+    rig.map.volumes.insert(super::rig::VOLUME, (1 << 42, 0, 0));
     rig.link_up(1);
     let len = u32::MAX - 511;
     rig.ask(1, BlockKind::Zero { hole: true }, 512, len, Buf::EMPTY);

@@ -20,6 +20,7 @@ use target::ident::{self, AUTHORITY};
 use target::iscsi::{
     Asked, Closed, Credentials, Nexus, Opening, Portal, Stranger, Target, Targets,
 };
+use target::reserve::{self, Refusal, Table};
 use target::scsi::{Format, Path, Unit};
 use wire::control::Access;
 
@@ -29,7 +30,7 @@ pub(super) const DISCOVERY: Duration = Duration::from_secs(60);
 /// the process ends.
 const TICK: Duration = Duration::from_millis(500);
 /// The number of this gateway. (There is one gateway per host until an MDM gives numbers.)
-const GATEWAY: u8 = 0;
+pub(super) const GATEWAY: u8 = 0;
 
 /// A name and a secret for CHAP.
 #[derive(Clone, PartialEq, Eq)]
@@ -149,6 +150,11 @@ impl Hosts {
         }
     }
 
+    /// Returns who has logged in with this session.
+    pub(super) fn nexus(&self, link: LinkId) -> Option<&Nexus> {
+        self.nexuses.get(&link)
+    }
+
     /// Returns the name of the host of this session; empty if none has logged in.
     pub(super) fn host(&self, link: LinkId) -> &str {
         self.nexuses.get(&link).map_or("", |nexus| &nexus.initiator)
@@ -198,7 +204,7 @@ fn unit(
         target: ident::iqn(AUTHORITY, map.cluster, id),
         port: ident::port(GATEWAY),
         path: Path::Optimized,
-        reservations: false,
+        reservations: true,
     })
 }
 
@@ -263,6 +269,10 @@ pub(super) enum Call {
     Cleared(Cleared),
     /// The commands of the other hosts have ended.
     OthersCleared,
+    /// The MDM has answered the question of this command.
+    Asked(u64, Result<(), Refusal>),
+    /// These are the reservations of the volume, for this command.
+    Reported(u64, Table),
     /// The MDM does not answer the question of this command.
     Unasked(u64),
     /// Time passes.
@@ -286,6 +296,8 @@ impl Call {
             Call::Withdrawn(tag) => session.withdrawn(tag, pool, actions),
             Call::Cleared(what) => session.cleared(what, pool, actions),
             Call::OthersCleared => session.others_cleared(pool, actions),
+            Call::Asked(tag, result) => session.asked(tag, Asked::Reserved(result), pool, actions),
+            Call::Reported(tag, table) => session.asked(tag, Asked::Table(&table), pool, actions),
             Call::Unasked(tag) => session.asked(tag, Asked::Nobody, pool, actions),
             Call::Tick => session.tick(now, pool, actions),
             Call::Gone => session.volume_gone(pool, actions),
@@ -333,6 +345,15 @@ impl Sessions {
             && let Some(device) = iscsi.session.device()
         {
             device.succeed(&former);
+        }
+    }
+
+    /// Tells a session that has just logged in what reservations let its host do.
+    pub(super) fn iscsi_access(&mut self, link: LinkId, access: reserve::Access) {
+        if let Some(Session::Iscsi(iscsi)) = self.sessions.get_mut(&link)
+            && let Some(device) = iscsi.session.device()
+        {
+            device.set_access(access);
         }
     }
 
@@ -417,7 +438,8 @@ impl Sessions {
 impl Sdc {
     /// Ends the requests of a command. What a primary has of them takes effect before any later
     /// request, or never.
-    pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &Effects) {
+    pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
+        self.targets.reserve_forget((now, self.mdm.link()), (link, Some(tag)), out);
         let same = |of: LinkId, other: u64| of == link && other as u32 == tag as u32;
         for queue in &mut self.targets.crowded {
             queue.retain(|waiting| !same(waiting.link, waiting.tag));

@@ -219,7 +219,9 @@ fn bytes(session: &target::nvme::Session) -> u64 {
 /// Returns what hosts are told of a volume, if it is mapped to this client.
 fn namespace(map: &MapView, id: VolumeId, volume: &Volume) -> Option<Namespace> {
     let read_only = map.my_grant(volume)?.access == Access::ReadOnly;
-    Some(Namespace { volume: id, size: volume.size, read_only, path: Path::Optimized })
+    // Hosts of NVMe can't register.
+    let (size, access) = (volume.size, volume.reservations.access_of_strangers());
+    Some(Namespace { volume: id, size, read_only, access, path: Path::Optimized })
 }
 
 impl Subsystem for View<'_> {
@@ -284,7 +286,7 @@ impl Sessions {
     }
 
     /// Returns the links of NVMe sessions, in the order of their ids.
-    fn nvme_links(&self) -> Vec<LinkId> {
+    pub(super) fn nvme_links(&self) -> Vec<LinkId> {
         let nvme = self.sessions.iter().filter(|(_, s)| matches!(s, Session::Nvme(_)));
         let mut links: Vec<LinkId> = nvme.map(|(link, _)| *link).collect();
         links.sort_unstable();
@@ -320,12 +322,10 @@ impl Sdc {
         let grant = |(id, volume)| Some((id, map.my_grant(volume)?));
         let now_granted: BTreeMap<VolumeId, Grant> =
             map.volumes.iter().map(|(id, volume)| (*id, volume)).filter_map(grant).collect();
-        let generation = |grant: Option<&Grant>| grant.map(|grant| grant.generation);
+        let since = |grant: Option<&Grant>| grant.map(|grant| grant.since);
         let before = core::mem::replace(&mut self.targets.nvme.grants, now_granted);
         let grants = &self.targets.nvme.grants;
-        let over = before
-            .iter()
-            .filter(|(id, grant)| generation(Some(grant)) != generation(grants.get(id)));
+        let over = before.iter().filter(|(id, grant)| since(Some(grant)) != since(grants.get(id)));
         let over: Vec<VolumeId> = over.map(|(id, _)| *id).collect();
         if over.is_empty() || !self.targets.nvme.has_queues() {
             return;

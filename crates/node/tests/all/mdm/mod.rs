@@ -8,6 +8,7 @@ mod malformed;
 mod members;
 mod recovery;
 mod registration;
+pub(crate) mod reservations;
 mod versions;
 
 use base::{ClusterId, DeviceId, Limits, LinkId, MapVersion, Prng, Time};

@@ -5,6 +5,7 @@ use base::{
     BLOCK, DeviceId, Dialect, GroupId, Limits, LinkId, MapVersion, Prng, Time, UNIT, VolumeId,
 };
 use core::time::Duration;
+use mdm::mapping::Mapping;
 use node::sdc::{Sdc, SdcConfig};
 use prost::Message;
 use seam::{
@@ -15,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use wire::control::{
     ClientCounts, DeviceInfo, GroupInfo, Heartbeat, Hello, MapPage, Refusal, RefusalCode,
-    RegisterSdc, Registered, Role, VolumeInfo, Welcome,
+    RegisterSdc, Registered, Reserve, Reserved, Role, VolumeInfo, Welcome,
 };
 use wire::message::{self, Io, MapPull, Reply, Request};
 use wire::{Control, HANDSHAKE_VERSION, Header, Kind, PeerLink, Status, control_frame};
@@ -48,6 +49,8 @@ pub(crate) struct Log {
     /// The last counts of requests.
     pub counts: ClientCounts,
     pub pulls: Vec<MapPull>,
+    /// Changes of reservations that were asked for.
+    pub asked: Vec<Reserve>,
     pub ios: Vec<(u32, Io)>,
     /// The protocol versions of their frames.
     pub versions: Vec<(u32, u16)>,
@@ -82,6 +85,10 @@ pub(crate) struct Cluster {
     pub refusing: BTreeSet<u32>,
     /// Servers that receive a hello and never answer it.
     pub mute: BTreeSet<u32>,
+    /// While this is set, the MDM answers no change of reservations.
+    pub silent: bool,
+    /// Servers refuse I/O of an older generation than the map has.
+    pub fences: bool,
     /// While this is set, all servers hold their I/O back.
     pub hold: bool,
     /// This server holds its I/O back.
@@ -155,6 +162,8 @@ impl Cluster {
             written: BTreeSet::new(),
             refusing: BTreeSet::new(),
             mute: BTreeSet::new(),
+            silent: false,
+            fences: false,
             hold: false,
             holds: None,
             held: VecDeque::new(),
@@ -289,7 +298,32 @@ impl Cluster {
                 self.parked = Some((link, pull)); // one per link: the newest
                 self.publish();
             }
+            Kind::Reserve => {
+                let m = Reserve::decode(body).unwrap();
+                self.log.asked.push(m.clone());
+                if !self.silent {
+                    self.reserve(link, &m);
+                }
+            }
             other => panic!("{other:?}"),
+        }
+    }
+
+    /// Does a change of reservations. The map is told when it is asked for.
+    fn reserve(&mut self, link: LinkId, m: &Reserve) {
+        let who = mdm::reserve::host(&m.who).unwrap();
+        let change = mdm::reserve::change(&m.change).unwrap();
+        let outcome = mdm::reserve::outcome(self.reserve_as(&who, &change)) as i32;
+        let (volume, number, map) = (m.volume, m.number, self.map.version);
+        let reserved = Reserved { volume, number, outcome, map };
+        self.send(link, Header::new(Kind::Reserved), &reserved);
+    }
+
+    /// Sends the map, as an MDM does when a volume has changed.
+    pub(crate) fn tell(&mut self) {
+        if let Some(link) = self.link_of(Who::Mdm) {
+            let page = message::MapPage { op: 0, map: MapVersion(self.map.version) };
+            self.send(link, page, &self.map.clone());
         }
     }
 
@@ -370,7 +404,11 @@ impl Cluster {
                 .iter()
                 .any(|g| (g.id, g.epoch, g.primary) == (group.0, epoch.0, device));
             let full = self.full && io.body_len() > 0;
+            let volume = self.map.volumes.first().filter(|_| self.fences);
+            let grant = volume.and_then(|v| Mapping::of(v.mapping.clone()).all());
+            let old = grant.is_some_and(|g| io.request().generation < g.generation);
             let status = self.next_status.take().or(self.every_status);
+            let status = status.or(old.then_some(Status::Stale));
             let status = status.or(full.then_some(Status::Full));
             let status = status.unwrap_or(if leads { Status::Ok } else { Status::Stale });
             let (status, answer) = match status {

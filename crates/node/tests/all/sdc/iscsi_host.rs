@@ -122,6 +122,19 @@ impl Host {
         data: &[u8],
         part: usize,
     ) {
+        let r2t = self.begin_write(c, itt, cdb, data, part);
+        self.end_write(c, itt, &r2t, data, part);
+    }
+
+    /// The first part of a long write. Returns what asks for the others.
+    pub(crate) fn begin_write(
+        &mut self,
+        c: &mut Cluster,
+        itt: u32,
+        cdb: &[u8],
+        data: &[u8],
+        part: usize,
+    ) -> Pdu {
         let mut bhs = [0; 48];
         (bhs[0], bhs[1]) = (0x01, 0xa0);
         bhs[16..20].copy_from_slice(&itt.to_be_bytes());
@@ -133,6 +146,18 @@ impl Host {
         let r2t = self.answer(c);
         let wanted = (r2t.bhs[0], r2t.u32(40) as usize, r2t.u32(44) as usize);
         assert_eq!(wanted, (0x31, part, data.len() - part));
+        r2t
+    }
+
+    /// The other parts of a long write.
+    pub(crate) fn end_write(
+        &mut self,
+        c: &mut Cluster,
+        itt: u32,
+        r2t: &Pdu,
+        data: &[u8],
+        part: usize,
+    ) {
         let parts = data[part..].chunks(part);
         let last = parts.len() - 1;
         for (number, bytes) in parts.enumerate() {

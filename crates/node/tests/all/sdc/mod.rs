@@ -11,4 +11,5 @@ mod nbd_client;
 mod nvme;
 mod nvme_host;
 mod orphans;
+pub(crate) mod reservations;
 mod versions;

@@ -136,7 +136,7 @@ fn map(c: &mut Cluster, mapping: Mapping) {
 #[test]
 fn who_is_unmapped_gets_an_error_and_is_closed_and_who_may_read_is_told() {
     let me = Cluster::ready().sdc.identity().unwrap().0;
-    let only = |access, generation| Mapping::only([(me, Grant { access, generation })].into());
+    let only = |access, generation| Mapping::only([(me, Grant::new(access, generation))].into());
     let mut c = Cluster::ready();
     let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
     c.pass(ms(1));
@@ -171,7 +171,7 @@ fn what_waited_under_a_leave_that_is_over_is_refused() {
     c.pass(ms(1));
     let me = c.sdc.identity().unwrap().0;
     let only = |generation| {
-        let grant = Grant { access: Access::ReadWrite, generation };
+        let grant = Grant::new(Access::ReadWrite, generation);
         Mapping::only([(me, grant)].into())
     };
     let mut nbd = Client::attached(&mut c, &limits);

@@ -7,6 +7,7 @@ use seam::{BlockError, BlockRequest, Buf, BufPool};
 use target::Action;
 use target::nbd::proto::*;
 use target::nbd::{Export, Exports, NbdFramer, Session};
+use target::reserve::Access;
 
 /// Volumes: id, size, read-only, name, description.
 #[derive(Clone)]
@@ -21,7 +22,8 @@ impl Exports for Volumes {
 
     fn each<'a>(&'a self, visit: &mut dyn FnMut(Export<'a>)) {
         for &(id, size, read_only, name, description) in &self.0 {
-            visit(Export { volume: VolumeId(id), size, read_only, name, description });
+            let (volume, access) = (VolumeId(id), Access::FULL);
+            visit(Export { volume, size, read_only, access, name, description });
         }
     }
 }

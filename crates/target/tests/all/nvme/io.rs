@@ -6,6 +6,7 @@ use crate::shared::SIZE;
 use base::Limits;
 use seam::{BlockError, BlockKind};
 use target::nvme::Path;
+use target::reserve::Access;
 
 const SUCCESS: u16 = 0;
 const FIELD: u16 = 0x4002;
@@ -130,6 +131,27 @@ fn a_namespace_may_be_read_only_or_elsewhere() {
         assert_eq!(rig.result(write).0, 0x0302);
         rig.hosts.seven().path = Path::Change;
         assert_eq!(rig.result(&Command::read(1, 0, 1)).0, 0x0303);
+    }
+}
+
+#[test]
+fn what_another_host_has_reserved_is_refused() {
+    let writes = [
+        Command::write(1, 0, 1),
+        Command::blocks(0x08, 1, 0, 1),
+        Command::deallocate(1, &[(0, 8)]),
+    ];
+    for (read, write) in [(true, false), (false, false)] {
+        let mut rig = io();
+        rig.hosts.seven().access = Access { read, write };
+        let before = rig.disk.clone();
+        assert!(writes.iter().all(|write| rig.result(write).0 == 0x4083));
+        match read {
+            true => drop(rig.fetch(&Command::read(1, 0, 1))),
+            false => assert_eq!(rig.result(&Command::read(1, 0, 1)).0, 0x4083),
+        }
+        assert_eq!(rig.result(&Command::new(0x00, 1).nsid(7)).0, SUCCESS, "a flush");
+        assert!(rig.disk == before);
     }
 }
 

@@ -8,6 +8,7 @@ use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
+use target::reserve::Access;
 use target::{Action, Cleared, ident};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef);
@@ -42,7 +43,8 @@ impl Hosts {
 
     pub(crate) fn add(&mut self, id: u32, size: u64) {
         let volume = VolumeId(id);
-        let namespace = Namespace { volume, size, read_only: false, path: Path::Optimized };
+        let (read_only, access, path) = (false, Access::FULL, Path::Optimized);
+        let namespace = Namespace { volume, size, read_only, access, path };
         self.namespaces.insert(id, namespace);
     }
 

@@ -145,6 +145,7 @@ fn check_invariants(table: &Table) {
         }
         Some(_) => assert_eq!(marked, 1),
     }
+    assert!(table.is_sound(table.registrants.len()));
     for (i, a) in table.registrants.iter().enumerate() {
         assert_ne!(a.key, 0);
         assert!(table.registrants[i + 1..].iter().all(|b| !a.who.covers(&b.who)));

@@ -1,0 +1,422 @@
+//! Reservations: what hosts ask the MDM for, what each may do, and what becomes of the requests of
+//! those that lose access.
+//!
+//! Invariants:
+//! - One change of each volume is under way, of [`UNDER_WAY`] volumes at most. It keeps its number,
+//!   and is sent again until it is answered, so it is done once.
+//! - A host hears of its change when the map of this client has it: from then on this client does
+//!   nothing that the change forbids.
+//! - What a host may not do any more ends before a request gets the generation of the new map, or
+//!   it would get past the fence (rule R8).
+
+use super::iscsi::{Call, GATEWAY};
+use super::{Session, Sessions, Waiting};
+use crate::link::send_control;
+use crate::mapview::MapView;
+use crate::sdc::{Origin, Sdc};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+use base::mutant::{self, Mutant};
+use base::time::Duration;
+use base::{LinkId, MapVersion, Time, VolumeId};
+use mdm::reserve::{change_info, host_info};
+use seam::{BlockError, BlockKind, Effects};
+use target::reserve::{self, Access, Change, Identity, Refusal, Table};
+use target::{Question, ident};
+use wire::PeerLink;
+use wire::control::{Reserve, ReserveOutcome, Reserved};
+
+/// A change that was not answered for this long is sent again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Volumes of which a change is under way at once. An MDM takes 16 inputs of a link at a time.
+const UNDER_WAY: usize = 8;
+
+/// A change that a host asks for.
+#[derive(Debug)]
+struct Asking {
+    link: LinkId,
+    tag: u64,
+    who: Identity,
+    change: Change,
+    since: Time,
+}
+
+/// The changes of one volume that were asked for. The first one is under way, or waits for its
+/// turn.
+#[derive(Debug, Default)]
+struct Queue {
+    list: VecDeque<Asking>,
+    /// The number of the first one; 0 while it waits for its turn.
+    number: u64,
+    /// When it was sent last; `None`: there was no link.
+    sent: Option<Time>,
+    /// What came of it, and the version of the map that has it.
+    outcome: Option<(ReserveOutcome, MapVersion)>,
+}
+
+/// What hosts have asked the MDM for.
+#[derive(Debug, Default)]
+pub(super) struct Reservations {
+    /// The number of the last change.
+    number: u64,
+    queues: BTreeMap<VolumeId, Queue>,
+    /// Commands that wait for a fresh map, to report the reservations of their volume.
+    reports: Vec<(LinkId, u64, Time)>,
+    /// There may be a reservation.
+    any: bool,
+}
+
+/// What [`Reservations`] needs of its owner.
+struct Post<'a> {
+    now: Time,
+    /// The link to the MDM, if there is one.
+    mdm: Option<PeerLink>,
+    calls: &'a mut VecDeque<(LinkId, Call)>,
+    out: &'a mut Effects,
+}
+
+impl Queue {
+    /// Sends the change that is under way, if there is a link.
+    fn send(&mut self, volume: VolumeId, post: &mut Post<'_>) {
+        self.sent = post.mdm.map(|_| post.now);
+        let (Some(asking), Some(link)) = (self.list.front(), post.mdm) else { return };
+        let (who, change) = (host_info(&asking.who), change_info(&asking.change));
+        let reserve = Reserve { volume: volume.0, number: self.number, who, change };
+        send_control(link, &reserve, post.out);
+    }
+}
+
+impl Reservations {
+    fn ask(&mut self, volume: VolumeId, asking: Asking, post: &mut Post<'_>) {
+        let queue = self.queues.entry(volume).or_default();
+        queue.list.push_back(asking);
+        if queue.list.len() == 1 {
+            self.begin(volume, post);
+        }
+    }
+
+    /// Lets the first change of a volume wait, if there is one, and begins those whose turn it is:
+    /// the oldest first.
+    fn begin(&mut self, volume: VolumeId, post: &mut Post<'_>) {
+        let Some(queue) = self.queues.get_mut(&volume) else { return };
+        match queue.list.is_empty() {
+            true => drop(self.queues.remove(&volume)),
+            false => (queue.number, queue.sent, queue.outcome) = (0, None, None),
+        }
+        let busy = self.queues.values().filter(|queue| queue.number > 0).count();
+        let waits = |(id, queue): (&VolumeId, &Queue)| {
+            let first = queue.list.front().filter(|_| queue.number == 0)?;
+            Some((first.since, *id))
+        };
+        let mut next: Vec<(Time, VolumeId)> = self.queues.iter().filter_map(waits).collect();
+        next.sort_unstable();
+        for (_, id) in next.into_iter().take(UNDER_WAY.saturating_sub(busy)) {
+            let Some(queue) = self.queues.get_mut(&id) else { continue };
+            self.number += 1;
+            queue.number = self.number;
+            queue.send(id, post);
+        }
+    }
+
+    /// Takes an answer of the MDM. Returns the version of the map that has to come first.
+    fn answered(&mut self, m: &Reserved) -> Option<MapVersion> {
+        let queue = self.queues.get_mut(&VolumeId(m.volume))?;
+        if queue.number != m.number {
+            return None; // to a change that nobody waits for any more
+        }
+        queue.outcome = Some((m.outcome(), MapVersion(m.map)));
+        Some(MapVersion(m.map))
+    }
+
+    /// Tells hosts of changes that a map of this version has, and begins the next ones.
+    fn pass_on(&mut self, version: MapVersion, post: &mut Post<'_>) {
+        let known = |(id, q): (&VolumeId, &Queue)| {
+            q.outcome.and_then(|(outcome, map)| (map <= version).then_some((*id, outcome)))
+        };
+        let known: Vec<_> = self.queues.iter().filter_map(known).collect();
+        for (id, outcome) in known {
+            let front = self.queues.get_mut(&id).and_then(|q| q.list.pop_front());
+            if let Some(Asking { link, tag, .. }) = front {
+                let call = result(outcome).map_or(Call::Unasked(tag), |r| Call::Asked(tag, r));
+                post.calls.push_back((link, call));
+            }
+            self.begin(id, post);
+        }
+    }
+
+    /// Removes what `over` accepts, and returns the link and the tag of each.
+    fn remove(
+        &mut self,
+        over: impl Fn(LinkId, u64, Time) -> bool,
+        post: &mut Post<'_>,
+    ) -> Vec<(LinkId, u64)> {
+        let mut removed = Vec::new();
+        let ids: Vec<VolumeId> = self.queues.keys().copied().collect();
+        for id in ids {
+            let Some(queue) = self.queues.get_mut(&id) else { continue };
+            let before = queue.list.front().map(|first| (first.link, first.tag));
+            queue.list.retain(|a| {
+                let over = over(a.link, a.tag, a.since);
+                removed.extend(over.then_some((a.link, a.tag)));
+                !over
+            });
+            if queue.list.front().map(|first| (first.link, first.tag)) != before {
+                self.begin(id, post);
+            }
+        }
+        self.reports.retain(|(link, tag, since)| {
+            let over = over(*link, *tag, *since);
+            removed.extend(over.then_some((*link, *tag)));
+            !over
+        });
+        removed
+    }
+
+    /// Sends again what was not answered for so long.
+    fn send_again(&mut self, after: Duration, post: &mut Post<'_>) {
+        let now = post.now;
+        for (id, queue) in &mut self.queues {
+            let due = queue.sent.is_none_or(|sent| now.since(sent) >= after);
+            if due && queue.number > 0 && queue.outcome.is_none() {
+                queue.send(*id, post);
+            }
+        }
+    }
+
+    /// Returns the host whose change of this volume is under way.
+    fn asker(&self, volume: VolumeId) -> Option<LinkId> {
+        self.queues.get(&volume)?.list.front().map(|first| first.link)
+    }
+
+    /// Returns when [`Sessions::reserve_tick`] has something to do.
+    pub(super) fn wake_at(&self, patience: Duration) -> Option<Time> {
+        let again = self.queues.values().filter(|q| q.outcome.is_none());
+        let again = again.filter_map(|q| Some(q.sent? + AGAIN)).min();
+        let asked = self.queues.values().flat_map(|q| &q.list).map(|a| a.since);
+        let late = asked.chain(self.reports.iter().map(|report| report.2)).min();
+        Time::earliest(again, late.map(|since| since + patience))
+    }
+}
+
+/// Returns the result of a change; `None` if it was not done, and may be asked for again.
+fn result(outcome: ReserveOutcome) -> Option<Result<(), Refusal>> {
+    match outcome {
+        ReserveOutcome::Done => Some(Ok(())),
+        ReserveOutcome::Conflict => Some(Err(Refusal::Conflict)),
+        ReserveOutcome::NoVictim => Some(Err(Refusal::NoVictim)),
+        ReserveOutcome::WrongKind => Some(Err(Refusal::WrongKind)),
+        ReserveOutcome::Full => Some(Err(Refusal::Full)),
+        ReserveOutcome::NoVolume | ReserveOutcome::Unknown => None,
+    }
+}
+
+impl Sessions {
+    /// Returns the identity under which the host of a session registers; `None` for a client of
+    /// NBD, which can't.
+    fn identity(&self, link: LinkId) -> Option<Identity> {
+        let nexus = self.iscsi.nexus(link)?;
+        let (name, isid) = (nexus.initiator.clone(), nexus.isid);
+        Some(Identity::Scsi { name, isid, port: ident::port(GATEWAY) })
+    }
+
+    /// Returns what the host of a session may do with its volume.
+    pub(super) fn access(&self, link: LinkId, table: &Table) -> Access {
+        self.identity(link).map_or(table.access_of_strangers(), |who| table.access(&who))
+    }
+
+    /// Calls [`Reservations`]. `mdm`: the link to the MDM, if there is one.
+    fn reservations<R>(
+        &mut self,
+        (now, mdm): (Time, Option<PeerLink>),
+        out: &mut Effects,
+        call: impl FnOnce(&mut Reservations, &mut Post<'_>) -> R,
+    ) -> R {
+        let Sessions { reserve, calls, .. } = self;
+        call(reserve, &mut Post { now, mdm, calls, out })
+    }
+
+    /// Asks the MDM for a host. Returns true if the answer needs a fresh map.
+    pub(super) fn reserve_ask(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        (link, tag): (LinkId, u64),
+        question: Question,
+        out: &mut Effects,
+    ) -> bool {
+        let volume = self.leaves.get(&link).map(|(volume, _)| *volume);
+        match (question, self.identity(link), volume) {
+            (Question::Report, ..) => {
+                self.reserve.reports.push((link, tag, at.0));
+                return true;
+            }
+            (Question::Reserve(change), Some(who), Some(volume)) => {
+                let asking = Asking { link, tag, who, change, since: at.0 };
+                self.reservations(at, out, |all, post| all.ask(volume, asking, post));
+            }
+            (Question::Reserve(_), ..) => self.calls.push_back((link, Call::Unasked(tag))),
+        }
+        false
+    }
+
+    /// Takes the MDM's answer to a change. `here`: the version of this client's map. Returns the
+    /// version that is needed.
+    pub(in crate::sdc) fn reserve_answer(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        m: &Reserved,
+        here: MapVersion,
+        out: &mut Effects,
+    ) -> Option<MapVersion> {
+        let needed = self.reserve.answered(m)?;
+        self.reservations(at, out, |all, post| all.pass_on(here, post));
+        Some(needed)
+    }
+
+    /// Sends all changes under way on a new link to an MDM.
+    pub(in crate::sdc) fn reserve_again(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        out: &mut Effects,
+    ) {
+        self.reservations(at, out, |all, post| all.send_again(Duration::ZERO, post));
+    }
+
+    /// Does what is due. Changes wait for this long.
+    pub(super) fn reserve_tick(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        patience: Duration,
+        out: &mut Effects,
+    ) {
+        let late = |_: LinkId, _: u64, since: Time| at.0.since(since) >= patience;
+        let late = self.reservations(at, out, |all, post| {
+            let late = all.remove(late, post);
+            all.send_again(AGAIN, post);
+            late
+        });
+        self.calls.extend(late.into_iter().map(|(link, tag)| (link, Call::Unasked(tag))));
+    }
+
+    /// Forgets what a host has asked for: one command, or all of them.
+    pub(super) fn reserve_forget(
+        &mut self,
+        at: (Time, Option<PeerLink>),
+        (link, tag): (LinkId, Option<u64>),
+        out: &mut Effects,
+    ) {
+        let same = |of: u64| tag.is_none_or(|tag| tag as u32 == of as u32);
+        let over = |of: LinkId, other: u64, _: Time| of == link && same(other);
+        self.reservations(at, out, |all, post| all.remove(over, post));
+    }
+
+    /// Reports reservations from a fresh map.
+    pub(in crate::sdc) fn reserve_refreshed(&mut self, map: &MapView) {
+        for (link, tag, _) in core::mem::take(&mut self.reserve.reports) {
+            let volume = self.leaves.get(&link).and_then(|(id, _)| map.volumes.get(id));
+            let call = match volume {
+                Some(volume) => Call::Reported(tag, volume.reservations.clone()),
+                None => Call::Unasked(tag),
+            };
+            self.calls.push_back((link, call));
+        }
+    }
+
+    /// Returns true if another host's reservation forbids a program this.
+    #[inline]
+    pub(in crate::sdc) fn reserve_forbids(
+        &self,
+        map: &MapView,
+        volume: VolumeId,
+        kind: BlockKind,
+    ) -> bool {
+        self.reserve.any && {
+            let table = map.volumes.get(&volume).map(|v| &v.reservations);
+            table.is_some_and(|table| !Access::of(kind).is_within(table.access_of_strangers()))
+        }
+    }
+
+    /// Returns the sessions of a volume, in the order of their links.
+    fn links_of(&self, volume: VolumeId) -> Vec<LinkId> {
+        let here = self.leaves.iter().filter(|(_, (of, _))| *of == volume);
+        let mut links: Vec<LinkId> = here.map(|(link, _)| *link).collect();
+        links.sort_unstable();
+        links
+    }
+}
+
+impl Sdc {
+    /// Takes over what a new map says of reservations: tells sessions what they may do, and ends
+    /// what they may not do any more. Called before the client core hears of the map.
+    pub(in crate::sdc) fn reserve_fence(
+        &mut self,
+        now: Time,
+        changed: &[(VolumeId, Table)],
+        out: &mut Effects,
+    ) {
+        for (id, before) in changed {
+            let Some(volume) = self.map.volumes.get(id) else { continue };
+            let after = volume.reservations.clone();
+            self.targets.reserve.any |= after.reserved.is_some();
+            let asker = self.targets.reserve.asker(*id);
+            let mut lost: BTreeMap<LinkId, Access> = BTreeMap::new();
+            for link in self.targets.links_of(*id) {
+                let (old, new) =
+                    (self.targets.access(link, before), self.targets.access(link, &after));
+                let who = self.targets.identity(link).filter(|_| asker != Some(link));
+                let notice = who.and_then(|who| reserve::notice(before, &after, &who));
+                self.target_session(now, link, out, |session, _, out, actions| match session {
+                    Session::Nbd(nbd) => nbd.session.set_access(new),
+                    Session::Iscsi(iscsi) => {
+                        iscsi.session.reserved(new, notice, out.pool(), actions);
+                    }
+                    Session::Nvme(_) => {}
+                });
+                if !old.is_within(new) {
+                    lost.insert(link, new);
+                }
+            }
+            let strangers = after.access_of_strangers();
+            if !before.access_of_strangers().is_within(strangers) {
+                // Hosts of NVMe repeat what they still may do.
+                for link in self.targets.nvme_links() {
+                    lost.insert(link, strangers);
+                    self.target_session(now, link, out, |session, _, out, actions| {
+                        if let Session::Nvme(nvme) = session {
+                            nvme.session.fenced(*id, true, out.pool(), actions);
+                        }
+                    });
+                }
+            }
+            end_requests(self, now, *id, &lost, strangers, out);
+        }
+        let (version, at) = (self.map.version, (now, self.mdm.link()));
+        self.targets.reservations(at, out, |all, post| all.pass_on(version, post));
+    }
+}
+
+/// Ends the requests to a volume that hosts have lost the access for, and those of programs.
+fn end_requests(
+    sdc: &mut Sdc,
+    now: Time,
+    id: VolumeId,
+    lost: &BTreeMap<LinkId, Access>,
+    strangers: Access,
+    out: &mut Effects,
+) {
+    if mutant::on(Mutant::RenewReserved) {
+        return;
+    }
+    let over = |link: &LinkId, kind: BlockKind| {
+        lost.get(link).is_some_and(|left| !Access::of(kind).is_within(*left))
+    };
+    let waits = |w: &Waiting| w.request.volume == id && over(&w.link, w.request.kind);
+    sdc.targets_end(now, waits, BlockError::Reserved, out);
+    let ends = |origin: Origin| match origin {
+        Origin::Program { asked, .. } => {
+            asked.volume == id && !Access::of(asked.kind).is_within(strangers)
+        }
+        Origin::Target { link, asked, .. } => asked.volume == id && over(&link, asked.kind),
+    };
+    sdc.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
+}

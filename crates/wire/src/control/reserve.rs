@@ -1,0 +1,180 @@
+//! Reservations of volumes: who is registered, what a host asks for, and what comes of it.
+//! `target::reserve` has the rules.
+
+use super::{UnknownValue, known};
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// A type of reservation, with the numbers of NVMe.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum ReservationKind {
+    /// There is no reservation.
+    None = 0,
+    /// Only the holder writes.
+    WriteExclusive = 1,
+    /// Only the holder reads and writes.
+    ExclusiveAccess = 2,
+    /// Only registrants write.
+    WriteExclusiveRegistrants = 3,
+    /// Only registrants read and write.
+    ExclusiveAccessRegistrants = 4,
+    /// Only registrants write, and all of them hold the reservation.
+    WriteExclusiveAll = 5,
+    /// Only registrants read and write, and all of them hold the reservation.
+    ExclusiveAccessAll = 6,
+}
+
+/// A host that registers.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct HostInfo {
+    /// The name of an iSCSI initiator; empty for an NVMe host.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// The session id of the initiator: 6 bytes. Or the identifier of the NVMe host: 16 bytes.
+    #[prost(bytes = "vec", tag = "2")]
+    pub id: Vec<u8>,
+    /// The group of target ports that the initiator uses; 0: all of them.
+    #[prost(uint32, tag = "3")]
+    pub port: u32,
+}
+
+/// A registration.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct RegistrantInfo {
+    /// Its key, which is not 0.
+    #[prost(fixed64, tag = "1")]
+    pub key: u64,
+    /// Whose it is.
+    #[prost(message, required, tag = "2")]
+    pub who: HostInfo,
+    /// It is the only holder of the reservation.
+    #[prost(bool, tag = "3")]
+    pub holds: bool,
+}
+
+/// The reservations of a volume.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct ReservationInfo {
+    /// The number of changes to registrations.
+    #[prost(uint32, tag = "1")]
+    pub generation: u32,
+    /// The type of the reservation.
+    #[prost(enumeration = "ReservationKind", tag = "2")]
+    pub kind: i32,
+    /// The registrants; the one that registered last is the last.
+    #[prost(message, repeated, tag = "3")]
+    pub registrants: Vec<RegistrantInfo>,
+}
+
+impl ReservationInfo {
+    /// Returns an error if its type is one that this build does not know.
+    pub fn check(&self) -> Result<(), UnknownValue> {
+        known::<ReservationKind>("ReservationKind", self.kind)
+    }
+}
+
+/// What a host asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum ReserveAction {
+    /// Not known to this build.
+    Unknown = 0,
+    /// Another key, or the end of the registration.
+    Register = 1,
+    /// The reservation.
+    Reserve = 2,
+    /// The end of the reservation.
+    Release = 3,
+    /// The end of the reservation and of all registrations.
+    Clear = 4,
+    /// The end of others' registrations.
+    Preempt = 5,
+}
+
+/// A change of reservations.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ReserveChange {
+    /// What the host asks for.
+    #[prost(enumeration = "ReserveAction", tag = "1")]
+    pub action: i32,
+    /// The key of the host.
+    #[prost(fixed64, tag = "2")]
+    pub key: u64,
+    /// Its new key, or the key of those who lose their registrations.
+    #[prost(fixed64, tag = "3")]
+    pub other: u64,
+    /// The type of the reservation, where there is one.
+    #[prost(enumeration = "ReservationKind", tag = "4")]
+    pub kind: i32,
+    /// To register: `key` does not matter.
+    #[prost(bool, tag = "5")]
+    pub ignore: bool,
+    /// To register: this counts at all ports of the target.
+    #[prost(bool, tag = "6")]
+    pub all_ports: bool,
+}
+
+impl ReserveChange {
+    /// Returns an error if it has a value that this build does not know.
+    pub fn check(&self) -> Result<(), UnknownValue> {
+        known::<ReserveAction>("ReserveAction", self.action)?;
+        known::<ReservationKind>("ReservationKind", self.kind)
+    }
+}
+
+/// What comes of a change.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
+#[repr(i32)]
+pub enum ReserveOutcome {
+    /// Not known to this build.
+    Unknown = 0,
+    /// It is done.
+    Done = 1,
+    /// The key is wrong, or another host's reservation is in the way.
+    Conflict = 2,
+    /// A key of 0 where none is allowed.
+    NoVictim = 3,
+    /// The reservation that is to end has another type.
+    WrongKind = 4,
+    /// There are as many registrants as a volume may have.
+    Full = 5,
+    /// The volume does not exist, or the client may not use it. (Only in answers.)
+    NoVolume = 6,
+}
+
+/// A client asks the MDM to change the reservations of a volume for one of its hosts. It asks again
+/// until it is answered, and has one change of each volume under way.
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Reserve {
+    /// The volume.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+    /// The client's number for the change, which rises with each one. A change that comes again has
+    /// the same number, and is done once.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    /// The host.
+    #[prost(message, required, tag = "3")]
+    pub who: HostInfo,
+    /// The change.
+    #[prost(message, required, tag = "4")]
+    pub change: ReserveChange,
+}
+
+/// The answer to [`Reserve`]: nothing appears any more that the change forbids.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Reserved {
+    /// The volume.
+    #[prost(uint32, tag = "1")]
+    pub volume: u32,
+    /// The number of the change.
+    #[prost(uint64, tag = "2")]
+    pub number: u64,
+    /// What came of it.
+    #[prost(enumeration = "ReserveOutcome", tag = "3")]
+    pub outcome: i32,
+    /// A map of this version, or of a later one, has the change.
+    #[prost(uint64, tag = "4")]
+    pub map: u64,
+}
