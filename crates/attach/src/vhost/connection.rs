@@ -39,9 +39,9 @@ type Answer = (Vec<u8>, Option<OwnedFd>);
 pub(crate) struct Connection {
     /// No other connection of this process has this number.
     pub(crate) serial: u64,
-    /// The number of the client's permission when it connected. A later one means that others may
-    /// have written since.
-    pub(crate) generation: u32,
+    /// The generation at which the client's permission began when the virtual machine connected. A
+    /// later one means that others may have written between the two.
+    pub(crate) since: u32,
     pub(crate) guest: Guest,
     pub(crate) rings: [Ring; QUEUES as usize],
     pub(crate) notes: Option<Notes>,
@@ -57,10 +57,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(serial: u64, generation: u32, stream: OwnedFd) -> Connection {
+    pub(crate) fn new(serial: u64, since: u32, stream: OwnedFd) -> Connection {
         Connection {
             serial,
-            generation,
+            since,
             guest: Guest::default(),
             rings: Default::default(),
             notes: None,

@@ -180,7 +180,7 @@ impl Server {
         match volume {
             Some(volume) => {
                 self.serial += 1;
-                let connection = Connection::new(self.serial, volume.generation, stream);
+                let connection = Connection::new(self.serial, volume.since, stream);
                 self.connections.push(connection);
                 eprintln!("a virtual machine has connected");
             }
@@ -255,7 +255,7 @@ impl Server {
         let Some(chain) = self.slots.chain() else { return Ok(false) };
         let Some(head) = connection.next(queue, chain)? else { return Ok(false) };
         let Request { ask, status } = Request::parse(&connection.guest, chain, disk(volume))?;
-        let usable = volume.filter(|volume| volume.generation == connection.generation);
+        let usable = volume.filter(|volume| volume.since == connection.since);
         let (kind, from, len) = match ask {
             Ask::Answered(outcome) => return self.answer(at, queue, head, status, outcome, 0),
             _ if usable.is_none() => {
