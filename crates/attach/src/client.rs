@@ -2,7 +2,7 @@
 
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
-use base::{Time, VolumeId};
+use base::{ClusterId, Time, VolumeId};
 use daemon::random;
 use node::sdc::{Sdc, SdcConfig};
 use rt::{HeldName, Reactor};
@@ -21,6 +21,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How long a turn may take meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Bytes at the end of a volume's name that a client's name has.
+const NAMED: usize = 17;
+
 /// Callback for the notes of nodes.
 type OnNote = Box<dyn FnMut(usize, Time, Note)>;
 
@@ -38,23 +41,64 @@ pub(crate) struct Usable {
     pub(crate) read_only: bool,
 }
 
+/// A client's name.
+pub(crate) struct Name {
+    text: String,
+    /// What keeps others on this host from taking it. `None`: it was given by hand.
+    _held: Option<HeldName>,
+}
+
+impl Name {
+    /// The name that was given by hand.
+    fn given(name: &str) -> Name {
+        Name { text: name.to_owned(), _held: None }
+    }
+
+    fn held(held: HeldName) -> Name {
+        Name { text: held.text.clone(), _held: Some(held) }
+    }
+
+    /// Returns the name that was given by hand, or a free one of this host.
+    pub(crate) fn numbered(given: Option<&str>) -> Result<Name> {
+        let Some(name) = given else {
+            let held = HeldName::first_free("-mount-")?;
+            return Ok(Name::held(held.context("no client name is free")?));
+        };
+        Ok(Name::given(name))
+    }
+
+    /// Returns the name that was given by hand, or one that this host always has for this volume:
+    /// so the next process replaces the one before it, and nothing of that one comes later (R8).
+    pub(crate) fn of_volume(given: Option<&str>, volume: &str) -> Result<Name> {
+        let Some(name) = given else {
+            let skip = volume.len().saturating_sub(NAMED);
+            let mark = format!("-vhost-{}", volume.get(skip..).unwrap_or_default());
+            let text = || {
+                format!(
+                    "another process serves {volume} to virtual machines here: end that one, or \
+                     give this one a name of its own (--client)"
+                )
+            };
+            let held = HeldName::of_host(&mark)?;
+            return Ok(Name::held(held.ok_or_else(|| coded(Exit::InUse, text()))?));
+        };
+        Ok(Name::given(name))
+    }
+}
+
 /// A client that an MDM has accepted.
 pub(crate) struct Client {
     reactor: Reactor<Sdc, OnNote>,
-    _name: Option<HeldName>,
+    _name: Name,
 }
 
 impl Client {
-    /// Connects to the cluster. Without a name, the client gets a free one of this host.
-    pub(crate) fn open(mdm: &[SocketAddr], name: Option<&str>) -> Result<Client> {
-        let held = match name {
-            Some(_) => None,
-            None => Some(HeldName::first_free("-mount-")?.context("no client name is free")?),
-        };
-        let text = held.as_ref().map(|held| held.text.clone());
-        let name = name.map(str::to_owned).or(text).context("one of the two")?;
+    /// Connects to the cluster.
+    pub(crate) fn open(mdm: &[SocketAddr], name: Name) -> Result<Client> {
         let shard = rt::Shard::bind(rt::Config { seed: random()?, ..rt::Config::default() })?;
-        let sdc = Sdc::new(SdcConfig::program(name, mdm.to_vec(), random()?, std::process::id()));
+        let config =
+            SdcConfig::program(name.text.clone(), mdm.to_vec(), random()?, std::process::id());
+        let sdc = Sdc::new(config);
         let refusal = Rc::new(Cell::new(None));
         let tell = refusal.clone();
         let on_note: OnNote = Box::new(move |_, _, note| {
@@ -63,7 +107,7 @@ impl Client {
             }
         });
         let reactor = shard.start(vec![sdc], on_note)?;
-        let mut client = Client { reactor, _name: held };
+        let mut client = Client { reactor, _name: name };
         let began = Instant::now();
         while !client.reactor.node(SEAT).is_ready() {
             if began.elapsed() > PATIENCE {
@@ -85,6 +129,18 @@ impl Client {
     pub(crate) fn named(&mut self, name: &str) -> Option<Usable> {
         let (id, _) = self.reactor.node(SEAT).volume_by_name(name)?;
         self.volume(id)
+    }
+
+    /// Returns the volume with this name, or an error for people.
+    pub(crate) fn find(&mut self, name: &str) -> Result<Usable> {
+        let text = || {
+            format!(
+                "there is no volume `{name}` for this client: `gabion volume list` shows those \
+                 that exist, and `gabion volume show {name}` the clients that it is mapped to \
+                 (--client says which of them this is)"
+            )
+        };
+        self.named(name).with_context(text)
     }
 
     /// Returns the volume with this id, if this client may use it.
@@ -110,9 +166,19 @@ impl Client {
         self.reactor.request(SEAT, id, request);
     }
 
+    /// Returns the cluster's id.
+    pub(crate) fn cluster(&mut self) -> ClusterId {
+        self.reactor.node(SEAT).map().cluster
+    }
+
+    /// Returns a buffer of this length with arbitrary content.
+    pub(crate) fn alloc(&self, len: usize) -> Buf {
+        self.reactor.alloc(len)
+    }
+
     /// Returns a buffer with this content.
     pub(crate) fn copy(&self, data: &[u8]) -> Buf {
-        let mut body = self.reactor.alloc(data.len());
+        let mut body = self.alloc(data.len());
         body.as_mut().copy_from_slice(data);
         body
     }

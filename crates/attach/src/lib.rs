@@ -1,5 +1,5 @@
-//! Volumes on this machine: as files (`gabion mount`), and as block devices with file systems on
-//! them (`gabion attach`, `gabion detach`).
+//! Volumes on this machine: as files (`gabion mount`), as block devices with file systems on them
+//! (`gabion attach`, `gabion detach`), and as disks of virtual machines (`gabion vhost`).
 //!
 //! | file | content |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | `block`, `content`, `holders` | devices and mounts; what a volume holds; who uses something |
 //! | `record` | what is attached |
 //! | `attach`, `detach`, `list`, `persist` | the commands |
+//! | `vhost` | disks of virtual machines |
 //!
 //! A volume is attached by a process of its own, `gabion mount`, which runs until `detach`. The
 //! kernel's loop driver makes the file in it a block device.
@@ -31,8 +32,10 @@ mod record;
 mod request;
 mod safety;
 mod serve;
+mod vhost;
 mod ways;
 
 pub use attach::{AttachArgs, run as attach};
 pub use detach::{DetachArgs, run as detach};
 pub use mount::{MountArgs, run as mount};
+pub use vhost::{VhostArgs, run as vhost};

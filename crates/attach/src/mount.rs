@@ -1,11 +1,11 @@
 //! `gabion mount`: shows volumes as files, until it is unmounted or signalled.
 
-use crate::client::Client;
+use crate::client::{Client, Name};
 use crate::folder::Shown;
 use crate::safety;
 use crate::serve::Server;
 use admin::exit::Exit;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use daemon::process::Process;
 use fleet::target::Target;
@@ -42,17 +42,10 @@ pub struct MountArgs {
 /// Runs `gabion mount`.
 pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
     let mdm = target.mdms()?;
-    let mut client = Client::open(&mdm, args.client.as_deref())?;
+    let mut client = Client::open(&mdm, Name::numbered(args.client.as_deref())?)?;
     let shown = match &args.volume {
         None => Shown::All,
-        Some(name) => match client.named(name) {
-            Some(volume) => Shown::One(volume.id),
-            None => bail!(
-                "there is no volume `{name}` for this client: `gabion volume list` shows those \
-                 that exist, and `gabion volume show {name}` the clients that it is mapped to \
-                 (--client says which of them this is)"
-            ),
-        },
+        Some(name) => Shown::One(client.find(name)?.id),
     };
     let (mut stop, signals) = UnixStream::pair().context("can't make a pair of sockets")?;
     for signal in [SIGTERM, SIGINT, SIGHUP] {

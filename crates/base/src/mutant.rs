@@ -345,6 +345,10 @@ pub enum Mutant {
     CompareAgain,
     /// R17: a retry of a compare-and-write that was not executed writes without a comparison.
     CompareOnce,
+    /// R18: the space of slots is given back before the record that frees them is durable.
+    EagerHole,
+    /// R18: slots are taken again while their space is being given back.
+    HoleUnawaited,
     /// R8: a request of a permission that has ended gets the generation of the present one. (The
     /// mirror's tests.)
     RenewEnded,
@@ -376,6 +380,8 @@ impl Mutant {
         Mutant::PresentSize,
         Mutant::GrownGap,
         Mutant::BelieveWrite,
+        Mutant::EagerHole,
+        Mutant::HoleUnawaited,
     ];
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
@@ -541,6 +547,8 @@ impl Mutant {
         Mutant::TakeCopy,
         Mutant::ForgetBrokenPath,
         Mutant::LevelBlindly,
+        Mutant::EagerHole,
+        Mutant::HoleUnawaited,
     ];
 }
 

@@ -6,7 +6,7 @@
 //! disk. A condition that may last for days is logged once per minute.
 
 use crate::size::Size;
-use seam::Note;
+use seam::{DiskError, Note};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -170,6 +170,20 @@ fn tell(note: Note) -> Telling {
         Note::NotGrown { device, used, bytes, why } => told(
             "devices that have not grown",
             format!("{device} uses {} of its {}: {why}", Size(used), Size(bytes)),
+        ),
+        Note::SpaceKept { device, why: DiskError::Unsupported } => told(
+            "devices that keep freed space",
+            format!(
+                "{device}: its file keeps the space of freed data, because it has all of its \
+                 blocks, or because its file system can't punch holes"
+            ),
+        ),
+        Note::SpaceKept { device, why } => told(
+            "devices that keep freed space",
+            format!(
+                "{device}: its file keeps the space of freed data until its server is started \
+                 again: the file system failed to punch a hole ({why:?})"
+            ),
         ),
         Note::Dropped { volume, bytes } => {
             let mib = bytes.div_ceil(base::MIB);

@@ -186,7 +186,12 @@ fn part(config: &SdsConfig, shard: u32, device: &DeviceConfig, runs: Option<u64>
             DeviceSpec::Ram(_) => sds::DeviceConfig::Ram { capacity: bytes },
             DeviceSpec::Null(_) => sds::DeviceConfig::Null { capacity: bytes },
             DeviceSpec::File(..) | DeviceSpec::Block(_) => {
-                let tuning = Tuning::SHIPPED;
+                let mut tuning = Tuning::SHIPPED;
+                if matches!(spec, DeviceSpec::Block(_)) {
+                    // A disk is Gabion's alone: nobody else would use what is given back. And many
+                    // disks would write zeros for it.
+                    tuning.holes = 0;
+                }
                 sds::DeviceConfig::Durable(DurableConfig { bytes, format, replace, uuid, tuning })
             }
         };

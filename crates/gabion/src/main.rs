@@ -3,7 +3,7 @@
 //! Each subcommand has one file (`up`, `down`, `deploy`, `status`, `top`, `volume`, `mdm`, `sds`,
 //! `sdc`, `device`, `objects` (domains, fault sets, pools), `inspect`, `demo`, `bench`). The rest
 //! is in libraries: `admin` talks to the MDM, `daemon` runs a role, `fleet` has the processes of a
-//! cluster, `attach` has `attach`, `detach` and `mount`.
+//! cluster, `attach` has `attach`, `detach`, `mount` and `vhost`.
 #![forbid(unsafe_code)]
 
 #[macro_use(print, println, eprintln)]
@@ -87,6 +87,8 @@ enum Command {
     Detach(attach::DetachArgs),
     /// Show volumes as files, for programs that take images
     Mount(attach::MountArgs),
+    /// Give a volume to virtual machines as a disk (vhost-user-blk)
+    Vhost(attach::VhostArgs),
     /// Inspect one device without a cluster: show its content, verify it, export a volume
     Inspect(inspect::InspectArgs),
     /// Create, list, rename and remove protection domains
@@ -180,6 +182,7 @@ fn run(cli: &Cli) -> Result<Exit> {
         Command::Attach(args) => attach::attach(target, args),
         Command::Detach(args) => attach::detach(args),
         Command::Mount(args) => attach::mount(target, args),
+        Command::Vhost(args) => attach::vhost(target, args),
         Command::Inspect(args) => inspect::run(target, args),
         Command::Domain(command) => objects::domain(target, command),
         Command::FaultSet(command) => objects::fault_set(target, command),

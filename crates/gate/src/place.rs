@@ -138,6 +138,7 @@ impl<N: Node> Place<N> {
                 self.inbox.push_back(Item::Done(op, Buf::EMPTY));
             }
             Effect::Flush { op, .. } => self.inbox.push_back(Item::Done(op, Buf::EMPTY)),
+            Effect::Punch { .. } => unreachable!("memory keeps its space"),
             Effect::Reply { result, .. } => {
                 result.expect("nothing fails here");
                 self.served += 1;

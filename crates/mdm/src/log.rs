@@ -158,7 +158,7 @@ impl core::fmt::Display for Why {
         f.write_str(match self.0 {
             DiskError::OutOfRange => "the offset is beyond what the device takes",
             DiskError::NoSpace => "no space left",
-            DiskError::Io => "the device reports an error",
+            DiskError::Io | DiskError::Unsupported => "the device reports an error",
             DiskError::Corrupt { .. } | DiskError::BadBody => "a checksum does not match",
         })
     }

@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 
 /// Ranges on a device are multiples of this, in bytes.
 pub(crate) const BLOCK: u64 = 4096;
+/// The unit in which the kernel counts the blocks of a file, in bytes.
+const SECTOR: u64 = 512;
 
 /// ioctls: the size of a block device in bytes (`BLKGETSIZE64`), and its read-only flag
 /// (`BLKROGET`).
@@ -44,6 +46,9 @@ pub(crate) struct Device {
     direct: Option<usize>,
     /// Each write is durable when it completes.
     pub(crate) write_through: bool,
+    /// It is a file that does not have all of its blocks: freed space is given back to its file
+    /// system.
+    thin: bool,
     /// What the user should know.
     pub(crate) notice: Option<String>,
 }
@@ -79,7 +84,8 @@ impl Device {
     }
 
     fn of(fd: OwnedFd) -> Device {
-        Device { fd, bytes: None, direct: None, write_through: false, notice: None }
+        let (bytes, direct, notice) = (None, None, None);
+        Device { fd, bytes, direct, write_through: false, thin: false, notice }
     }
 
     /// Opens a growing file; creates it if it does not exist.
@@ -110,14 +116,17 @@ impl Device {
         }
         let fd = open(path, flags, Mode::RUSR | Mode::WUSR).map_err(&failed)?;
         lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
-        let mut bytes = fstat(&fd).map_err(&failed)?.st_size as u64;
+        let found = fstat(&fd).map_err(&failed)?;
+        let mut bytes = found.st_size as u64;
+        // Whoever has given it all of its blocks wants to keep them.
+        let thin = (found.st_blocks as u64) < bytes.div_ceil(SECTOR) || bytes == 0;
         // A file is also empty after a crash between its creation and the call of `make`.
         if let (0, Some(size)) = (bytes, size) {
             make(&fd, path, size)?;
             bytes = size;
         }
         settle(path)?;
-        Device { bytes: Some(bytes), write_through, ..Device::of(fd) }.go_direct(path)
+        Device { bytes: Some(bytes), write_through, thin, ..Device::of(fd) }.go_direct(path)
     }
 
     /// Opens a block device.
@@ -166,6 +175,11 @@ impl Device {
     /// Returns the size in bytes at open; for a growing file, the present size.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.unwrap_or_else(|| fstat(&self.fd).map_or(0, |s| s.st_size as u64))
+    }
+
+    /// Returns true if freed space may be given back.
+    pub(crate) fn is_thin(&self) -> bool {
+        self.thin
     }
 
     /// Returns true for a growing file: it takes any range and has no fixed end.

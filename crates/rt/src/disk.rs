@@ -130,6 +130,7 @@ pub(crate) enum Act {
     Read { at: u64, len: u32 },
     Write { at: u64, body: Buf, durable: bool },
     Flush,
+    Punch { at: u64, len: u64 },
 }
 
 /// A started operation: it ended at once, or continues as a file operation.
@@ -169,6 +170,12 @@ pub(crate) fn begin(
             check(at, body.len(), *size).map(|()| Buf::EMPTY)
         }
         (Disk::Ram(_) | Disk::Null(_), Act::Flush) => Ok(Buf::EMPTY),
+        (Disk::Ram(Ram { len: size, .. }), Act::Punch { at, len }) => {
+            check(at, len as usize, *size as u64).and(Err(DiskError::Unsupported))
+        }
+        (Disk::Null(size), Act::Punch { at, len }) => {
+            check(at, len as usize, *size).and(Err(DiskError::Unsupported))
+        }
         (Disk::File(device), act) => return begin_file(device, op, act, pool),
     };
     Begun::Ended(ended)
@@ -183,6 +190,7 @@ fn begin_file(device: &Device, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
         Act::Read { at, len } => (Kind::Read, *at, *len as usize),
         Act::Write { at, body, .. } => (Kind::Write, *at, body.len()),
         Act::Flush => (Kind::Flush, 0, 0),
+        Act::Punch { at, len } => (Kind::Punch(*len), *at, *len as usize),
     };
     if !device.has(at, len) {
         return Begun::Ended(Err(DiskError::OutOfRange));
@@ -190,12 +198,15 @@ fn begin_file(device: &Device, op: DiskOp, act: Act, pool: &BufPool) -> Begun {
     if len == 0 && kind != Kind::Flush {
         return Begun::Ended(Ok(Buf::EMPTY));
     }
+    if matches!(kind, Kind::Punch(_)) && !device.is_thin() {
+        return Begun::Ended(Err(DiskError::Unsupported));
+    }
     let durable = device.write_through || matches!(act, Act::Write { durable: true, .. });
     let buf = match act {
         Act::Read { .. } => pool.alloc(len),
         Act::Write { body, .. } if device.takes(body.as_ptr()) => body,
         Act::Write { body, .. } => pool.copy(&body),
-        Act::Flush => Buf::EMPTY,
+        Act::Flush | Act::Punch { .. } => Buf::EMPTY,
     };
     let fd = device.as_fd().as_raw_fd();
     let grows = device.grows();
@@ -207,6 +218,8 @@ enum Kind {
     Read,
     Write,
     Flush,
+    /// The length in bytes.
+    Punch(u64),
 }
 
 /// An operation on a file.
@@ -237,14 +250,20 @@ impl FileOp {
                 FileCall::Write { from, len, at, durable: self.durable }
             }
             Kind::Flush => FileCall::Sync,
+            Kind::Punch(len) => FileCall::Punch { at, len },
         }
     }
 
     /// Takes the result of the last [`FileOp::call`]. `None`: there is more to do.
     pub(crate) fn completed(&mut self, result: i32) -> Option<Result<Buf, DiskError>> {
         if result < 0 {
+            let is_punch = matches!(self.kind, Kind::Punch(_));
             return match -result {
                 libc::EINTR | libc::EAGAIN => None,
+                // The file system can't do it, or io_uring of this kernel can't.
+                libc::EOPNOTSUPP | libc::ENOSYS | libc::EINVAL if is_punch => {
+                    Some(Err(DiskError::Unsupported))
+                }
                 libc::ENOSPC | libc::EDQUOT | libc::EFBIG => Some(Err(DiskError::NoSpace)),
                 _ => Some(Err(DiskError::Io)),
             };
@@ -261,7 +280,7 @@ impl FileOp {
             Kind::Read if self.done == self.buf.len() => Some(Ok(std::mem::take(&mut self.buf))),
             Kind::Write if result == 0 => Some(Err(DiskError::NoSpace)),
             Kind::Write if self.done == self.buf.len() => Some(Ok(Buf::EMPTY)),
-            Kind::Flush => Some(Ok(Buf::EMPTY)),
+            Kind::Flush | Kind::Punch(_) => Some(Ok(Buf::EMPTY)),
             Kind::Read | Kind::Write => None,
         }
     }

@@ -125,6 +125,7 @@ impl OfflineDevice {
                     self.begin(op, Act::Write { at, body, durable });
                 }
                 Effect::Flush { op, .. } => self.begin(op, Act::Flush),
+                Effect::Punch { op, at, len, .. } => self.begin(op, Act::Punch { at, len }),
                 _ => {}
             }
         }
@@ -142,6 +143,7 @@ impl OfflineDevice {
                 })
             }
             (Act::Flush, Some(_)) => Begun::Ended(Ok(Buf::EMPTY)),
+            (Act::Punch { .. }, Some(_)) => Begun::Ended(Err(DiskError::Unsupported)),
             (act, _) => disk::begin(&mut self.disk, op, act, &self.pool, &mut self.zeros),
         };
         match begun {

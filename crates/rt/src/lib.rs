@@ -4,7 +4,8 @@
 //! runs one or more [`seam::Node`]s. It takes no lock and allocates nothing per I/O in steady
 //! state; other threads reach it only through [`Stop`]. [`seam::contract`] lists what a driver
 //! promises to a node, and tests it. An [`OfflineDevice`] is a single device without a shard, for
-//! tools. A [`HeldName`] is the name that a process gives its client.
+//! tools. A [`HeldName`] is the name that a process gives its client. A [`SharedMemory`] is memory
+//! that this process shares with others, and a [`Listening`] is a socket beside those of a shard.
 //!
 //! ```no_run
 //! # fn run<N: seam::Node>(mut node: N) -> Result<(), rt::RtError> {
@@ -34,6 +35,7 @@ mod reactor;
 mod run;
 mod shadow;
 mod shard;
+mod shared;
 mod signal;
 mod sys;
 mod table;
@@ -43,6 +45,8 @@ pub use config::{Backend, Config, DiskSpec, ListenAddr, Listener, Seat};
 pub use drive::{Ended, OfflineDevice};
 pub use error::RtError;
 pub use name::HeldName;
+pub use net::Listening;
 pub use reactor::Reactor;
 pub use run::Shard;
+pub use shared::SharedMemory;
 pub use signal::Stop;

@@ -28,19 +28,26 @@ impl HeldName {
     /// Reserves the host name followed by `mark` and the lowest free number. `None`: all are in
     /// use.
     pub fn first_free(mark: &str) -> io::Result<Option<HeldName>> {
-        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(HOST).collect();
-        let host = if host.is_empty() { "host".to_owned() } else { host };
         for n in 1..=HeldName::MOST {
-            let text = format!("{host}{mark}{n}");
-            let at = SocketAddr::from_abstract_name(format!("gabion/{text}"))?;
-            match UnixDatagram::bind_addr(&at) {
-                Ok(socket) => return Ok(Some(HeldName { text, _socket: socket })),
-                Err(e) if e.kind() == io::ErrorKind::AddrInUse => {}
-                Err(e) => return Err(e),
+            if let Some(held) = HeldName::of_host(&format!("{mark}{n}"))? {
+                return Ok(Some(held));
             }
         }
         Ok(None)
+    }
+
+    /// Reserves the host name followed by `mark`, which has at most 24 bytes. `None`: it is in use.
+    pub fn of_host(mark: &str) -> io::Result<Option<HeldName>> {
+        let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+        let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(HOST).collect();
+        let host = if host.is_empty() { "host".to_owned() } else { host };
+        let text = format!("{host}{mark}");
+        let at = SocketAddr::from_abstract_name(format!("gabion/{text}"))?;
+        match UnixDatagram::bind_addr(&at) {
+            Ok(socket) => Ok(Some(HeldName { text, _socket: socket })),
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse => Ok(None),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -57,5 +64,14 @@ mod tests {
         // Another process may take a name first, but only one that is free.
         let again = first_free();
         assert!(again.text != b.text && again.text.contains("-test-") && again.text.len() <= 64);
+    }
+
+    #[test]
+    fn a_name_without_a_number_is_held_by_one() {
+        let mark = format!("-t{}", std::process::id());
+        let held = HeldName::of_host(&mark).unwrap().unwrap();
+        assert!(held.text.ends_with(&mark) && HeldName::of_host(&mark).unwrap().is_none());
+        drop(held);
+        assert!(HeldName::of_host(&mark).unwrap().is_some());
     }
 }

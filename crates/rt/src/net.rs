@@ -8,7 +8,7 @@ use crate::error::RtError;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,12 +17,26 @@ use std::time::Duration;
 const BACKLOG: i32 = 1024;
 
 /// A listening socket. The file of a unix socket is removed when this is dropped.
-pub(crate) struct Listening {
+#[derive(Debug)]
+pub struct Listening {
     pub(crate) socket: OwnedFd,
     pub(crate) at: ListenAddr,
     /// The same TCP address for processes on this host: see [`dial_local`].
     pub(crate) local: Option<Box<Listening>>,
     file: Option<PathBuf>,
+}
+
+impl Listening {
+    /// Listens at a unix socket that is no shard's. The file of a dead process is replaced.
+    pub fn unix(path: &Path) -> Result<Listening, RtError> {
+        listen(&ListenAddr::Unix(path.to_owned()), false)
+    }
+}
+
+impl AsFd for Listening {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
 }
 
 impl Drop for Listening {

@@ -76,7 +76,15 @@ pub(crate) enum FileCall {
         durable: bool,
     },
     Sync,
+    /// Frees the blocks of a range, which reads as zeros afterwards; the size of the file stays.
+    Punch {
+        at: u64,
+        len: u64,
+    },
 }
+
+/// The mode of `fallocate` that does that.
+pub(crate) const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
 
 /// A backend. A socket (of a link, a dial or a listener) is registered with `watch` before its
 /// first operation, and is gone after `forget`.

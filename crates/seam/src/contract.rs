@@ -35,7 +35,9 @@
 //! 10. **Devices.** Each operation ends in exactly one `DiskDone`. A read sees every write that had
 //!     ended before the read was emitted. `Flush` makes durable what had ended before it was
 //!     emitted; a write with `durable` needs no flush. A range that leaves the device, or is not a
-//!     multiple of its block size, ends in `OutOfRange`.
+//!     multiple of its block size, ends in `OutOfRange`. After a `Punch` has ended well, its range
+//!     reads as zeros until it is written, and nothing beside it has changed. If it ends in
+//!     `Unsupported`, nothing has changed at all.
 //! 11. **Reframe** takes effect before the next frame is cut, and only on its link. A peer that
 //!     waits for an answer before it sends more is cut in the new mode from then on.
 //!
@@ -54,8 +56,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 use roles::{
-    Answerer, Asker, Churner, Closer, Dialer, Flooder, Guest, Host, Pauser, Stream, Teller, Ticker,
-    Torn, Writer,
+    Answerer, Asker, Churner, Closer, Dialer, Flooder, Guest, Host, Pauser, Puncher, Stream,
+    Teller, Ticker, Torn, Writer,
 };
 
 /// Time that a harness lets one scenario run, by the driver's own clock.
@@ -138,6 +140,7 @@ pub const SCENARIOS: &[Scenario] = &[
     scenario!(a_strangers_long_body_is_garbage),
     scenario!(device_operations_end_once_and_are_seen),
     scenario!(flushed_writes_survive),
+    scenario!(space_that_was_given_back_reads_as_zeros),
 ];
 
 fn play(harness: &mut dyn Harness, name: &str, setup: Setup, roles: Vec<Box<dyn roles::Role>>) {
@@ -295,5 +298,17 @@ fn flushed_writes_survive(h: &mut dyn Harness) {
         play!(h, flushed_writes_survive, Setup::default(), Writer::new(50, false));
         let again = Setup { keep_disks: true, ..Setup::default() };
         play!(h, flushed_writes_survive, again, Writer::new(50, true));
+    }
+}
+
+fn space_that_was_given_back_reads_as_zeros(h: &mut dyn Harness) {
+    let name = "space_that_was_given_back_reads_as_zeros";
+    let run = |h: &mut dyn Harness, setup: Setup, only_read: bool| {
+        let roles: Vec<Box<dyn roles::Role>> = alloc::vec![Box::new(Puncher::new(200, only_read))];
+        play(h, name, setup, roles);
+    };
+    run(h, Setup::default(), false);
+    if h.keeps_disks() {
+        run(h, Setup { keep_disks: true, ..Setup::default() }, true);
     }
 }

@@ -137,6 +137,20 @@ pub enum Effect {
         /// The device.
         disk: DiskId,
     },
+    /// Give the space of a range back to what lies below the device. From now on the range holds
+    /// anything, and zeros once this has ended well, until it is written again. No other operation
+    /// on the range may be in flight. A flush makes it durable; before that, it may be undone.
+    /// Ends in [`crate::DiskError::Unsupported`] if the device can't, or must not, do this.
+    Punch {
+        /// The node's id for the operation.
+        op: DiskOp,
+        /// The device.
+        disk: DiskId,
+        /// Offset in bytes.
+        at: u64,
+        /// Length in bytes.
+        len: u64,
+    },
     /// Answer an `Event::Request`.
     Reply {
         /// The request.

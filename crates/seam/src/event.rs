@@ -53,7 +53,7 @@ pub enum Event<'a> {
     DiskDone {
         /// The operation.
         op: DiskOp,
-        /// The data of a read; empty for writes and flushes.
+        /// The data of a read; empty for all other operations.
         result: Result<Buf, DiskError>,
     },
     /// A block request of a program in this process.
@@ -99,6 +99,8 @@ pub enum DiskError {
     NoSpace,
     /// Any other failure of the device.
     Io,
+    /// The device can't do this (an [`crate::Effect::Punch`] only).
+    Unsupported,
     /// The data of a write does not match its checksum: this process's memory has changed. Nothing
     /// was written. Returned by a store, never by a driver.
     BadBody,

@@ -1,6 +1,7 @@
 //! What a node reports in place of logging. `rt` turns notes into counters and log lines, `sim`
 //! into its trace and its coverage of rare paths.
 
+use crate::event::DiskError;
 use crate::framer::FrameError;
 use base::{DeviceId, Duration, Epoch, GroupId, LinkId, Lsn, MapVersion, UnitKey, VolumeId};
 use core::net::SocketAddr;
@@ -186,6 +187,14 @@ pub enum Note {
         bytes: u64,
         /// The reason in a few words.
         why: &'static str,
+    },
+    /// The space of freed data can't be given back to what lies below the device. Not tried again
+    /// in this process.
+    SpaceKept {
+        /// The device.
+        device: DeviceId,
+        /// What its driver answered.
+        why: DiskError,
     },
     /// The content of a deleted volume was dropped.
     Dropped {

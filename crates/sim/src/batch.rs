@@ -157,6 +157,7 @@ impl World {
                     PendingKind::Write { at, body, durable } => {
                         disk.write(at, &body, durable).map(|()| Buf::EMPTY)
                     }
+                    PendingKind::Punch { at, len } => disk.punch(at, len).map(|()| Buf::EMPTY),
                     PendingKind::Flush { .. } => Ok(Buf::EMPTY),
                 };
                 Event::DiskDone { op: done.op, result }
@@ -179,9 +180,10 @@ impl World {
                 (PendingKind::Read { .. }, DiskKind::Log) => None,
                 (_, DiskKind::Log) => self.weather.log_fails(&mut self.disk_prng),
                 (PendingKind::Read { .. }, _) => self.weather.read_fails(&mut self.disk_prng),
+                (PendingKind::Punch { .. }, _) => self.weather.hole_fails(&mut self.disk_prng),
                 _ => self.weather.write_fails(&mut self.disk_prng),
             };
-            if trouble.is_some() {
+            if trouble.is_some_and(|e| e != DiskError::Unsupported) {
                 fail(disk, &pending.what, &mut self.disk_prng);
             }
             let result = match &pending.what {
@@ -189,6 +191,10 @@ impl World {
                 PendingKind::Read { at, len } => disk.read(*at, *len as usize, proc.out.pool()),
                 PendingKind::Write { at, body, durable } => {
                     disk.write(*at, body, *durable).map(|()| Buf::EMPTY)
+                }
+                PendingKind::Punch { at, len } => {
+                    self.punched.push((id, *at..at + len));
+                    disk.punch(*at, *len).map(|()| Buf::EMPTY)
                 }
                 PendingKind::Flush { covers } => {
                     disk.flush_ends(*covers);
@@ -208,6 +214,9 @@ impl World {
         proc.pending.insert(number, PendingDisk { op, disk, since: self.now, what });
         let longer = proc.slow.1;
         let mut at = self.now + self.weather.disk(&mut self.disk_prng) + longer;
+        if matches!(proc.pending[&number].what, PendingKind::Punch { .. }) {
+            at = at + self.weather.hole(&mut self.disk_prng);
+        }
         if proc.disks[disk.0 as usize].kind() == DiskKind::File {
             at = at + self.weather.stuck(&mut self.disk_prng);
         }
@@ -244,6 +253,9 @@ impl World {
                 let covers = self.procs[id.0].disks[disk.0 as usize].flush_begins();
                 self.start_disk(id, op, disk, PendingKind::Flush { covers });
             }
+            Effect::Punch { op, disk, at, len } => {
+                self.start_disk(id, op, disk, PendingKind::Punch { at, len });
+            }
             Effect::Reply { id: name, result } => {
                 let life = self.procs[id.0].life;
                 self.replies.push(Reply { proc: id, life, id: name, result });
@@ -265,7 +277,8 @@ impl World {
 }
 
 /// Applies the side effects of a failed operation: a write may have reached the disk, partly or
-/// fully, and a flush may have dropped what it should have made durable.
+/// fully, space may have been given back in part, and a flush may have dropped what it should have
+/// made durable.
 fn fail(disk: &mut Disk, what: &PendingKind, prng: &mut Prng) {
     let log = disk.kind() == DiskKind::Log;
     match what {
@@ -276,6 +289,7 @@ fn fail(disk: &mut Disk, what: &PendingKind, prng: &mut Prng) {
             }
         }
         PendingKind::Write { at, body, .. } => disk.write_torn(*at, body, prng),
+        PendingKind::Punch { at, len } => disk.punch_torn(*at, *len, prng),
         PendingKind::Flush { covers } if log => disk.flush_fails(*covers, prng),
         PendingKind::Flush { covers } => disk.flush_drops(*covers, prng),
         PendingKind::Ended(_) => {}

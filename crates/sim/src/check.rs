@@ -16,6 +16,7 @@ pub mod i10_clean;
 pub mod i13_epochs;
 pub mod i14_leaks;
 pub mod i15_versions;
+pub mod i17_holes;
 pub mod losses;
 pub mod older;
 pub mod pace;

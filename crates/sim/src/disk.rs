@@ -3,7 +3,8 @@
 //! Fault model: at a power loss, each write to a *log* or a *file* that was not flushed is kept,
 //! lost or torn. A torn write keeps some of its sectors; on a file it may instead keep some of its
 //! pages, or leave garbage in some sectors. When only the process dies, all finished operations are
-//! kept. A *memory* device is wiped with its process.
+//! kept. A *memory* device is wiped with its process. Space that was given back counts as a write
+//! of zeros, of which a power loss may keep some pages.
 //!
 //! On demand a file is damaged: bits of a page rot, its sectors become unreadable, a write is
 //! lost, or a write lands on another page. The *atlas* holds each damaged page and its correct
@@ -64,7 +65,9 @@ const SETTLED: u64 = 20;
 /// Sparse bytes of a device.
 #[derive(Clone, Debug)]
 struct Pages {
-    map: Map<u64, Box<[u8; PAGE as usize]>>,
+    /// `None`: zeros, because the page was given back.
+    map: Map<u64, Option<Box<[u8; PAGE as usize]>>>,
+    /// What pages hold that are not in the map.
     fill: u8,
 }
 
@@ -86,10 +89,11 @@ impl Pages {
 
     fn read(&self, at: u64, into: &mut [u8]) {
         Pages::each(at, into.len(), |page, start, part| match self.map.get(&page) {
-            Some(p) => {
+            Some(Some(p)) => {
                 let len = part.len();
                 into[part].copy_from_slice(&p[start..start + len]);
             }
+            Some(None) => into[part].fill(0),
             None => into[part].fill(self.fill),
         });
     }
@@ -97,9 +101,16 @@ impl Pages {
     fn write(&mut self, at: u64, data: &[u8]) {
         let fill = self.fill;
         Pages::each(at, data.len(), |page, start, part| {
-            let p = self.map.entry(page).or_insert_with(|| Box::new([fill; PAGE as usize]));
+            let new = || Some(Box::new([fill; PAGE as usize]));
+            let p = self.map.entry(page).or_insert_with(new);
+            let p = p.get_or_insert_with(|| Box::new([0; PAGE as usize]));
             p[start..start + part.len()].copy_from_slice(&data[part]);
         });
+    }
+
+    /// Gives whole pages back.
+    fn punch(&mut self, pages: Range<u64>) {
+        pages.for_each(|page| drop(self.map.insert(page, None)));
     }
 }
 
@@ -108,7 +119,7 @@ impl Pages {
 struct Unflushed {
     number: u64,
     at: u64,
-    data: Vec<u8>,
+    what: Content,
     /// The write was durable when it ended. It is listed only because an older write
     /// must not land later.
     durable: bool,
@@ -117,11 +128,59 @@ struct Unflushed {
     given_up: bool,
 }
 
+/// What a write puts into its range.
+#[derive(Debug)]
+enum Content {
+    Data(Vec<u8>),
+    /// The space of this many bytes was given back.
+    Hole(u64),
+}
+
 impl Unflushed {
     /// Returns true when it wrote any of these bytes.
     fn touches(&self, at: u64, len: u64) -> bool {
-        self.at < at + len && at < self.at + self.data.len() as u64
+        self.at < at + len && at < self.at + self.what.len()
     }
+
+    /// Writes all of it.
+    fn put(&self, to: &mut Pages) {
+        match &self.what {
+            Content::Data(data) => to.write(self.at, data),
+            Content::Hole(len) => to.punch(pages(self.at, *len)),
+        }
+    }
+
+    /// Writes what a power loss leaves of it, as [`tear`] says.
+    fn put_torn(&self, garbage: bool, prng: &mut Prng, to: &mut Pages) {
+        match &self.what {
+            Content::Data(data) => {
+                tear(self.at, data, garbage, prng, |at, part| to.write(at, part));
+            }
+            Content::Hole(len) => {
+                let all = prng.below(3);
+                let keeps = |prng: &mut Prng| all == 1 || all == 2 && prng.chance(0.5);
+                for page in pages(self.at, *len) {
+                    if keeps(prng) {
+                        to.punch(page..page + 1);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Content {
+    fn len(&self) -> u64 {
+        match self {
+            Content::Data(data) => data.len() as u64,
+            Content::Hole(len) => *len,
+        }
+    }
+}
+
+/// Returns the pages that lie wholly in this range.
+fn pages(at: u64, len: u64) -> Range<u64> {
+    at.div_ceil(PAGE)..((at + len) / PAGE).max(at.div_ceil(PAGE))
 }
 
 /// A simulated device.
@@ -259,10 +318,34 @@ impl Disk {
         if durable && !self.unflushed.iter().any(|w| w.touches(at, len)) {
             self.durable.write(at, data);
         } else {
-            let (number, data) = (self.ended, data.to_vec());
-            self.unflushed.push(Unflushed { number, at, data, durable, given_up: false });
+            self.is_unflushed(at, Content::Data(data.to_vec()), durable);
         }
         self.ended += 1;
+    }
+
+    fn is_unflushed(&mut self, at: u64, what: Content, durable: bool) {
+        let number = self.ended;
+        self.unflushed.push(Unflushed { number, at, what, durable, given_up: false });
+    }
+
+    /// Gives the space of a range back, whole pages of it: they read as zeros. A file or log keeps
+    /// its former content until a flush, as for any write.
+    pub fn punch(&mut self, at: u64, len: u64) -> Result<(), DiskError> {
+        self.check(at, usize::try_from(len).unwrap_or(usize::MAX))?;
+        self.mend(at, len as usize);
+        self.seen.punch(pages(at, len));
+        if self.is_cached() {
+            self.is_unflushed(at, Content::Hole(len), false);
+            self.ended += 1;
+        }
+        Ok(())
+    }
+
+    /// Gives back a part of a range, or nothing: the operation failed, or its process died.
+    pub fn punch_torn(&mut self, at: u64, len: u64, prng: &mut Prng) {
+        let all = pages(at, len);
+        let end = prng.range(all.start, all.end);
+        let _ = self.punch(at, end * PAGE - at.min(end * PAGE));
     }
 
     // ---- damage ----
@@ -446,7 +529,7 @@ impl Disk {
         self.unflushed.retain(|w| {
             let keep = w.number >= covers || w.given_up;
             if !keep {
-                durable.write(w.at, &w.data);
+                w.put(durable);
             }
             keep
         });
@@ -462,7 +545,7 @@ impl Disk {
             }
             w.given_up = prng.chance(0.7);
             if !w.given_up {
-                durable.write(w.at, &w.data);
+                w.put(durable);
             }
             w.given_up
         });
@@ -476,15 +559,15 @@ impl Disk {
         let dropped: Vec<Unflushed> = dropped;
         self.unflushed = kept;
         for w in &dropped {
-            tear(w.at, &w.data, false, prng, |at, part| self.durable.write(at, part));
+            w.put_torn(false, prng, &mut self.durable);
         }
         for w in &dropped {
-            let mut now = vec![0; w.data.len()];
+            let mut now = vec![0; w.what.len() as usize];
             self.durable.read(w.at, &mut now);
             self.seen.write(w.at, &now);
         }
         for w in &self.unflushed {
-            self.seen.write(w.at, &w.data);
+            w.put(&mut self.seen);
         }
     }
 
@@ -495,14 +578,9 @@ impl Disk {
             self.mend(at, data.len());
             tear(at, data, false, prng, |at, part| {
                 self.seen.write(at, part);
-                let (number, data) = (self.ended, part.to_vec());
-                self.unflushed.push(Unflushed {
-                    number,
-                    at,
-                    data,
-                    durable: false,
-                    given_up: false,
-                });
+                let (number, what) = (self.ended, Content::Data(part.to_vec()));
+                let new = Unflushed { number, at, what, durable: false, given_up: false };
+                self.unflushed.push(new);
                 self.ended += 1;
             });
         }
@@ -515,11 +593,11 @@ impl Disk {
                 continue;
             }
             if w.durable {
-                self.durable.write(w.at, &w.data);
+                w.put(&mut self.durable);
                 continue;
             }
             let garbage = self.kind == DiskKind::File;
-            tear(w.at, &w.data, garbage, prng, |at, part| self.durable.write(at, part));
+            w.put_torn(garbage, prng, &mut self.durable);
         }
         if self.is_cached() {
             self.seen = self.durable.clone();
@@ -668,6 +746,34 @@ mod tests {
         assert_eq!(told, [true, false, false], "a lost write never was, by its log");
         let hung = left(false, SETTLED + 1, SETTLED);
         assert_eq!(hung, [false, false, false], "the log waits for an operation that hangs");
+    }
+
+    #[test]
+    fn a_hole_is_seen_at_once_and_a_power_loss_keeps_any_of_its_pages() {
+        let (mut prng, pool) = (Prng::new(5), BufPool::new(0));
+        let mut kept = 0;
+        for _ in 0..100 {
+            let mut d = Disk::new(DiskKind::File, 1 << 20);
+            d.write(0, &[1; 5 * 4096], true).unwrap();
+            d.punch(4096, 3 * 4096).unwrap();
+            let bytes = |d: &Disk| [0, 1, 2, 3, 4].map(|i| d.read(i * 4096, 1, &pool).unwrap()[0]);
+            assert_eq!(bytes(&d), [1, 0, 0, 0, 1]);
+            // What is written later is there, whatever becomes of the hole.
+            d.write(2 * 4096, &[2; 4096], true).unwrap();
+            d.power_loss(&mut prng);
+            let now = bytes(&d);
+            assert!(matches!(now, [1, 0 | 1, 2, 0 | 1, 1]), "{now:?}");
+            kept += u32::from(now[1] == 0);
+            d.punch(4096, 4096).unwrap();
+            let covers = d.flush_begins();
+            d.flush_ends(covers);
+            d.power_loss(&mut prng);
+            assert_eq!(bytes(&d)[1], 0);
+        }
+        assert!((30..70).contains(&kept), "{kept}");
+        let mut d = Disk::new(DiskKind::File, 1 << 20);
+        assert_eq!(d.punch(1 << 20, 4096), Err(DiskError::OutOfRange));
+        assert_eq!(d.punch(0, u64::MAX), Err(DiskError::OutOfRange));
     }
 
     #[test]

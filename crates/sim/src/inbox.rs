@@ -70,6 +70,10 @@ pub(crate) enum PendingKind {
     Flush {
         covers: u64,
     },
+    Punch {
+        at: u64,
+        len: u64,
+    },
     /// An operation of a log or a file that has taken effect. The node does not know yet.
     Ended(Result<Buf, seam::DiskError>),
 }

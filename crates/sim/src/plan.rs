@@ -13,6 +13,7 @@ mod elsewhere;
 mod episode;
 mod forgeries;
 mod generate;
+mod holes;
 mod idle;
 mod lies;
 mod nbd;

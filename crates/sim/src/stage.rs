@@ -9,6 +9,7 @@ use crate::check::differences;
 use crate::check::errors::Leaves;
 use crate::check::i13_epochs::Observer;
 use crate::check::i15_versions;
+use crate::check::i17_holes;
 use crate::check::losses::Losses;
 use crate::check::pace::Pace;
 use crate::check::pools::Places;
@@ -37,7 +38,6 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
-use store::durable::{Durability, Tuning};
 use wire::control::{Intent, MapPage};
 
 /// State of one of the plan's volumes.
@@ -158,17 +158,6 @@ pub(crate) const NEXT: Dialect =
 
 /// Port of all processes.
 pub(crate) const MDM_PORT: u16 = 7000;
-/// Tuning of devices, as small as possible, so that a short run meets every bound.
-const TUNING: Tuning = Tuning {
-    durability: Durability::Flush,
-    overlay_bytes: 1200 << 10,
-    replay_bytes: 1 << 30,
-    fresh_sums: 48,
-    cached_pages: 2,
-    dirty_units: 64,
-    executed: 96,
-    sweep: 1,
-};
 /// Delay in ms before a server that gave up its device starts again: (lowest, highest).
 const AGAIN_MS: (u64, u64) = (1, 300);
 /// First alarm token for these restarts; the process id is added.
@@ -305,7 +294,7 @@ impl Stage {
                         format: true,
                         replace: true,
                         uuid,
-                        tuning: if self.plan.shipped { Tuning::SHIPPED } else { TUNING },
+                        tuning: self.plan.tuning(),
                     })
                 } else {
                     DeviceConfig::Ram { capacity: bytes }
@@ -438,6 +427,7 @@ impl Stage {
             page.groups.iter().for_each(|g| self.pace.group(g, now));
             self.observer.page(page)?;
         }
+        i17_holes::check(self)?;
         self.look_at_rescue()?;
         (0..self.plan.sds).for_each(|i| self.replace_removed(i));
         self.end_told();
@@ -487,6 +477,7 @@ impl Stage {
         }
         if !former {
             i15_versions::note(self, id, &note)?;
+            i17_holes::note(self, id, &note)?;
         }
         match note {
             Note::Active { group, epoch, .. } if former => {

@@ -124,6 +124,7 @@ impl Trace {
             Effect::Read { op, at, len, .. } => self.words(&[16, op.0, *at, u64::from(*len)]),
             Effect::Write { op, at, body, .. } => self.words(&[17, op.0, *at, body.len() as u64]),
             Effect::Flush { op, .. } => self.words(&[18, op.0]),
+            Effect::Punch { op, at, len, .. } => self.words(&[24, op.0, *at, *len]),
             Effect::Reply { id, result } => self.words(&[19, id.0, u64::from(result.is_ok())]),
             Effect::Note(_) => self.words(&[20]),
             Effect::Welcome { link } => self.words(&[21, link.0]),

@@ -30,6 +30,13 @@ pub struct Weather {
     pub disk_read_ppm: u32,
     /// Share of writes and flushes of data servers' files that fail.
     pub disk_write_ppm: u32,
+    /// Number of heartbeats for which free space of a file has to be left over before a data server
+    /// gives it back (`Tuning::holes`); 0: it gives nothing back.
+    pub holes: u32,
+    /// Largest extra duration of such an operation.
+    pub hole_ms: u32,
+    /// Share of such operations that fail, or that the file system does not support.
+    pub hole_fail_ppm: u32,
     /// Share of operations on MDMs' logs that hang for 0.2 to 3 s.
     pub log_stuck_ppm: u32,
     /// Share of writes and flushes of MDMs' logs that fail.
@@ -87,6 +94,9 @@ impl Weather {
         disk_stuck_ppm,
         disk_read_ppm,
         disk_write_ppm,
+        holes,
+        hole_ms,
+        hole_fail_ppm,
         log_stuck_ppm,
         log_fail_ppm,
         run_us,
@@ -114,6 +124,9 @@ impl Weather {
         disk_stuck_ppm: 0,
         disk_read_ppm: 0,
         disk_write_ppm: 0,
+        holes: 0,
+        hole_ms: 0,
+        hole_fail_ppm: 0,
         log_stuck_ppm: 0,
         log_fail_ppm: 0,
         run_us: 20,
@@ -140,6 +153,8 @@ impl Weather {
             disk_stuck_ppm: 0,
             disk_read_ppm: 0,
             disk_write_ppm: 0,
+            hole_ms: self.hole_ms.min(20),
+            hole_fail_ppm: 0,
             log_stuck_ppm: 0,
             log_fail_ppm: 0,
             flip_ppm: 0,
@@ -174,6 +189,17 @@ impl Weather {
         let error =
             |prng: &mut Prng| *prng.pick(&[DiskError::Io, DiskError::Io, DiskError::NoSpace]);
         hit(prng, self.disk_write_ppm).then(|| error(prng))
+    }
+
+    /// Draws the time by which giving space back takes longer.
+    pub fn hole(&self, prng: &mut Prng) -> Duration {
+        Duration::from_micros(prng.below(u64::from(self.hole_ms) * 1000 + 1))
+    }
+
+    /// Draws whether and how that fails.
+    pub fn hole_fails(&self, prng: &mut Prng) -> Option<DiskError> {
+        let error = |prng: &mut Prng| *prng.pick(&[DiskError::Io, DiskError::Unsupported]);
+        hit(prng, self.hole_fail_ppm).then(|| error(prng))
     }
 
     /// Draws the time that an operation on an MDM's log hangs in addition.

@@ -23,6 +23,7 @@ use seam::{
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 use wire::control::Hello;
 
@@ -142,6 +143,8 @@ pub struct World {
     pub replies: Vec<Reply>,
     /// Notes that the owner has not taken yet.
     pub notes: Vec<(ProcId, Note)>,
+    /// Ranges of devices that processes have given back, for a judge.
+    pub(crate) punched: Vec<(ProcId, Range<u64>)>,
     /// Frames and bytes that each process has sent.
     pub(crate) sent: Vec<[u64; 2]>,
     /// Processes whose outgoing map pages are copied to `tapped`.
@@ -186,6 +189,7 @@ impl World {
             closed: Vec::new(),
             replies: Vec::new(),
             notes: Vec::new(),
+            punched: Vec::new(),
             sent: Vec::new(),
             tap: Vec::new(),
             tapped: Vec::new(),
@@ -376,8 +380,13 @@ impl World {
         let pending = proc.pending.keys().next().map_or(0, |first| proc.next_pending - first);
         proc.disks.iter_mut().for_each(|disk| disk.forget_lies(rests, pending.into()));
         for (_, op) in std::mem::take(&mut proc.pending) {
-            if let PendingKind::Write { at, body, .. } = op.what {
-                proc.disks[op.disk.0 as usize].write_torn(at, &body, &mut self.disk_prng);
+            let disk = &mut proc.disks[op.disk.0 as usize];
+            match op.what {
+                PendingKind::Write { at, body, .. } => {
+                    disk.write_torn(at, &body, &mut self.disk_prng);
+                }
+                PendingKind::Punch { at, len } => disk.punch_torn(at, len, &mut self.disk_prng),
+                _ => {}
             }
         }
         if power {

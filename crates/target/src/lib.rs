@@ -15,6 +15,8 @@
 //! | [`nvme`] | the session of NVMe/TCP |
 //! | [`scsi`] | the SCSI command set, without a transport |
 //! | [`reserve`] | persistent reservations of one volume |
+//! | [`virtio`] | a block device in the memory of a guest |
+//! | [`vhost`] | the messages that hand such a device to a process |
 //! | [`ident`] | the identifiers by which hosts know volumes |
 #![no_std]
 #![forbid(unsafe_code)]
@@ -32,6 +34,8 @@ pub mod reserve;
 pub mod scsi;
 mod slots;
 mod split;
+pub mod vhost;
+pub mod virtio;
 
 pub use action::{Action, Cleared, Question};
 pub use piece::is_first;

@@ -76,6 +76,19 @@ impl Guest {
 
     /// Boots it. It runs this shell script and powers off at the end.
     pub fn boot(&self, script: &str) -> Result<Running> {
+        self.boot_with(script, &[])
+    }
+
+    /// Boots it with a disk at a socket (vhost-user-blk), which it finds again when that is away.
+    pub fn boot_with_disk(&self, script: &str, socket: &Path) -> Result<Running> {
+        let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
+        let socket = format!("socket,id=disk,path={},reconnect=1", socket.display());
+        let disk = "vhost-user-blk-pci,chardev=disk";
+        let all = ["-object", &memory, "-machine", "memory-backend=mem", "-chardev", &socket];
+        self.boot_with(script, &[&all[..], &["-device", disk]].concat())
+    }
+
+    fn boot_with(&self, script: &str, more: &[&str]) -> Result<Running> {
         let insmod = |module: &PathBuf| format!("insmod {} || echo no module\n", module.display());
         let modules: String = self.modules.iter().map(insmod).collect();
         let init = format!(
@@ -105,6 +118,7 @@ impl Guest {
             .arg("-initrd")
             .arg(&root)
             .args(["-append", "console=ttyS0 quiet loglevel=4 panic=-1 net.ifnames=0"])
+            .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::inherit());

@@ -21,6 +21,7 @@ pub mod replicas;
 pub mod rot;
 pub mod run;
 pub mod spaces;
+pub mod vhost;
 pub mod wire;
 
 pub use attached::Attached;

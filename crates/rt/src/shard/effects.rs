@@ -55,6 +55,9 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
                 self.disk(seat, op, disk, Act::Write { at, body, durable });
             }
             Effect::Flush { op, disk } => self.disk(seat, op, disk, Act::Flush),
+            Effect::Punch { op, disk, at, len } => {
+                self.disk(seat, op, disk, Act::Punch { at, len })
+            }
             Effect::Reply { id, result } => self.answers.push((id, result)),
             Effect::Note(note) => (self.on_note)(seat as usize, now, note),
         }

@@ -2,10 +2,10 @@
 //!
 //! An operation on a socket waits in its entry until the socket is ready; then [`Sys::wait`]
 //! performs it on the shard's thread. The kernel holds no pointer between system calls, so `forget`
-//! always returns all memory at once. Files are read, written and synced synchronously: a slow
-//! device blocks the shard for that time. That is the price of this backend.
+//! always returns all memory at once. Operations on files are synchronous: a slow device blocks the
+//! shard for that time. That is the price of this backend.
 
-use super::{Done, FileCall, Sys, Token, outcome, send_now};
+use super::{Done, FileCall, PUNCH, Sys, Token, outcome, send_now};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -329,6 +329,9 @@ impl Sys for Epoll {
                     libc::pwritev2(fd, &raw const part, 1, at as i64, flags)
                 }
                 FileCall::Sync => libc::fdatasync(fd) as isize,
+                FileCall::Punch { at, len } => {
+                    libc::fallocate64(fd, PUNCH, at as i64, len as i64) as isize
+                }
             }
         };
         Some(outcome(n))

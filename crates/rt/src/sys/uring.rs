@@ -6,7 +6,7 @@
 //! completion is reaped; its memory may not be reused before that. Operations are cancelled, never
 //! abandoned.
 
-use super::{Done, FileCall, Sys, Token, send_now};
+use super::{Done, FileCall, PUNCH, Sys, Token, send_now};
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use std::collections::VecDeque;
@@ -209,6 +209,10 @@ impl Sys for Uring {
                 opcode::Write::new(Fd(fd), from, len).offset(at).rw_flags(flags).build()
             }
             FileCall::Sync => opcode::Fsync::new(Fd(fd)).flags(FsyncFlags::DATASYNC).build(),
+            // The kernel gives it to a worker thread at once.
+            FileCall::Punch { at, len } => {
+                opcode::Fallocate::new(Fd(fd), len).offset(at).mode(PUNCH).build()
+            }
         };
         self.push(Token::Disk(slot), entry);
         // Submitted now and not with the rest of the batch: otherwise the device would be idle

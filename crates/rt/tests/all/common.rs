@@ -115,9 +115,10 @@ impl Node for Echo {
                 let result = result.map_err(|e| match e {
                     DiskError::OutOfRange => BlockError::OutOfRange,
                     DiskError::NoSpace => BlockError::Full,
-                    DiskError::Io | DiskError::Corrupt { .. } | DiskError::BadBody => {
-                        BlockError::Media
-                    }
+                    DiskError::Io
+                    | DiskError::Unsupported
+                    | DiskError::Corrupt { .. }
+                    | DiskError::BadBody => BlockError::Media,
                 });
                 out.push(Effect::Reply { id, result });
             }

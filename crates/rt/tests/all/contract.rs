@@ -112,6 +112,7 @@ impl Harness for Threads {
             nobody: nobody(),
             disk_bytes: (self.kind != Kind::Growing).then_some(DISK_BYTES),
             disk_block: if matches!(self.kind, Kind::Memory | Kind::Growing) { 1 } else { 4096 },
+            punches: matches!(self.kind, Kind::File | Kind::WriteThrough),
             same_clock: true,
         };
         let (stop, left) = (Stop::new(), Arc::new(AtomicUsize::new(probes.len())));
@@ -164,7 +165,11 @@ fn check(backend: Backend, kind: Kind, spin: Duration) {
 }
 
 /// The scenarios about devices.
-const DEVICES: [&str; 2] = ["device_operations_end_once_and_are_seen", "flushed_writes_survive"];
+const DEVICES: [&str; 3] = [
+    "device_operations_end_once_and_are_seen",
+    "flushed_writes_survive",
+    "space_that_was_given_back_reads_as_zeros",
+];
 
 /// Returns whether io_uring works here. Many containers forbid it; its tests are then skipped.
 fn has_uring() -> bool {

@@ -78,6 +78,51 @@ fn a_file_is_made_once_sparse_and_keeps_its_size() {
     assert!(matches!(error, RtError::Make { .. }), "{error}");
 }
 
+fn blocks(path: &Path) -> u64 {
+    std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
+}
+
+#[test]
+fn space_is_given_back_to_the_file_system_unless_the_file_had_all_of_its_blocks() {
+    let dir = Dir::new("device-punch");
+    for backend in backends() {
+        let path = dir.0.join(format!("thin-{backend}"));
+        let mut drive = open(&path, backend);
+        for at in 0..8 {
+            let fill = write(&drive, 1, at * MIB, 7, MIB as usize);
+            one(&mut drive, fill).unwrap();
+        }
+        one(&mut drive, flush(2)).unwrap();
+        let before = blocks(&path);
+        assert!((8 * MIB..9 * MIB).contains(&before), "{before}");
+        let punch = |at, len| Effect::Punch { op: DiskOp(3), disk: DISK, at, len };
+        one(&mut drive, punch(MIB, 4 * MIB)).unwrap();
+        one(&mut drive, flush(4)).unwrap();
+        assert_eq!(blocks(&path), before - 4 * MIB);
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), 16 * MIB);
+        let byte = |drive: &mut OfflineDevice, at| one(drive, read(5, at, 4096)).unwrap()[0];
+        let edges = [MIB - 4096, MIB, 5 * MIB - 4096, 5 * MIB];
+        assert_eq!(edges.map(|at| byte(&mut drive, at)), [7, 0, 0, 7]);
+        for (at, len) in [(16 * MIB, 4096), (4096, 16 * MIB), (100, 4096), (0, 100), (0, u64::MAX)]
+        {
+            let error = one(&mut drive, punch(at, len)).unwrap_err();
+            assert_eq!(error, DiskError::OutOfRange, "{at}+{len}");
+        }
+        drop(drive);
+        // Somebody reserves all of its blocks.
+        let file = File::options().write(true).open(&path).unwrap();
+        let none = rustix::fs::FallocateFlags::empty();
+        rustix::fs::fallocate(&file, none, 0, 16 * MIB).unwrap();
+        let all = blocks(&path);
+        let mut drive = open(&path, backend);
+        assert_eq!(one(&mut drive, punch(0, MIB)).unwrap_err(), DiskError::Unsupported);
+        assert_eq!((blocks(&path), byte(&mut drive, 0)), (all, 7));
+        drop(drive);
+        let mut looked = OfflineDevice::read_only(&path).unwrap();
+        assert_eq!(one(&mut looked, punch(0, MIB)).unwrap_err(), DiskError::Unsupported);
+    }
+}
+
 #[test]
 fn what_is_no_device_is_refused_with_what_to_write() {
     let dir = Dir::new("device-kind");

@@ -23,6 +23,9 @@ pub struct Place {
     /// Offsets and lengths of device operations are multiples of this, in bytes; 1: any. If it is
     /// above 1, other operations should end in `OutOfRange`.
     pub disk_block: u32,
+    /// True if the device can give space back. Otherwise such operations should end in
+    /// `Unsupported`.
+    pub punches: bool,
     /// True if all probes read the same clock, so that they can compare each other's timestamps.
     pub same_clock: bool,
 }
@@ -108,7 +111,10 @@ impl Ledger {
                 Effect::Close { link } => {
                     self.up.remove(link);
                 }
-                Effect::Read { op, .. } | Effect::Write { op, .. } | Effect::Flush { op, .. } => {
+                Effect::Read { op, .. }
+                | Effect::Write { op, .. }
+                | Effect::Flush { op, .. }
+                | Effect::Punch { op, .. } => {
                     self.operations.insert(*op, 1);
                 }
                 _ => {}

@@ -1,12 +1,14 @@
 //! The roles that probes play.
 
 mod disk;
+mod hole;
 mod link;
 mod reframe;
 mod strangers;
 mod stream;
 
 pub(super) use disk::Writer;
+pub(super) use hole::Puncher;
 pub(super) use link::{Churner, Closer, Dialer, Flooder, Teller, Ticker, Torn};
 pub(super) use reframe::{Answerer, Asker};
 pub(super) use strangers::{Guest, Host};

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that do not change what was drawn before them. Each draws from its own random
 /// stream. Append new ones at the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 23] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 24] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -37,6 +37,7 @@ const FAMILIES: [fn(&mut Plan, &Prng); 23] = [
     super::queues::draw,
     super::versions::draw,
     super::swaps::draw,
+    super::holes::draw,
 ];
 
 /// Returns true for the plans that are one long story about leases.

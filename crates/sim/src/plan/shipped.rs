@@ -3,6 +3,28 @@
 
 use super::{Action, Plan};
 use base::{Limits, Prng};
+use store::durable::{Durability, Tuning};
+
+/// Tuning of devices, as small as possible, so that a short run meets every bound.
+const SMALL: Tuning = Tuning {
+    durability: Durability::Flush,
+    overlay_bytes: 1200 << 10,
+    replay_bytes: 1 << 30,
+    fresh_sums: 48,
+    cached_pages: 2,
+    dirty_units: 64,
+    executed: 96,
+    sweep: 1,
+    holes: 0,
+};
+
+impl Plan {
+    /// Returns the tuning of the servers' files. The weather says whether they give space back.
+    pub(crate) fn tuning(&self) -> Tuning {
+        let tuning = if self.shipped { Tuning::SHIPPED } else { SMALL };
+        Tuning { holes: self.weather.holes, ..tuning }
+    }
+}
 
 /// Changes one plan in fifty. Of the limits that were drawn only the time limit of requests stays:
 /// families that were drawn before made other limits smaller, or a quarantine shorter, so that rare

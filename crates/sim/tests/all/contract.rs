@@ -36,6 +36,7 @@ impl Harness for Simulated {
             nobody: address(n),
             disk_bytes: Some(DISK_BYTES),
             disk_block: 1,
+            punches: true,
             same_clock: true,
         };
         let ids: Vec<ProcId> = (0..n)

@@ -17,6 +17,22 @@ impl Bits {
         Bits { words: vec![0; len.div_ceil(64) as usize], len, count: 0 }
     }
 
+    /// Returns the set of the bits that are clear here. Writes only to memory where there are some.
+    pub(super) fn complement(&self) -> Bits {
+        let mut all = Bits::new(self.len);
+        for (i, word) in self.words.iter().enumerate().filter(|(_, word)| **word != u64::MAX) {
+            let left = self.len - i as u32 * 64;
+            all.words[i] = !word & if left < 64 { (1 << left) - 1 } else { u64::MAX };
+        }
+        all.count = self.len - self.count;
+        all
+    }
+
+    /// Returns the number of bits.
+    pub(super) fn len(&self) -> u32 {
+        self.len
+    }
+
     /// Returns the number of bits that are set.
     pub(super) fn count(&self) -> u32 {
         self.count
@@ -80,6 +96,9 @@ mod tests {
             (Some(3), Some(129), None)
         );
         assert_eq!((bits.next_clear(3), bits.next_clear(129), bits.count()), (Some(4), None, 2));
+        let rest = bits.complement();
+        assert_eq!((rest.count(), rest.next_set(0), rest.next_set(3)), (128, Some(0), Some(4)));
+        assert_eq!((rest.next_set(129), rest.complement().next_set(4)), (None, Some(129)));
         assert!(bits.put(129, false) && bits.next_set(4).is_none());
     }
 }

@@ -313,6 +313,11 @@ pub(super) enum Op {
     },
     /// Root, records or superblock, for a checkpoint.
     CheckpointHead,
+    /// Free slots whose space is given back.
+    Hole {
+        /// Their number of bytes.
+        bytes: u64,
+    },
 }
 
 /// What waits for a page of checksums.

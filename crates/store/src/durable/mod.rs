@@ -22,7 +22,9 @@ mod fetch;
 mod flushes;
 pub mod format;
 mod formatter;
+mod give_back;
 pub(crate) mod groups;
+mod holes;
 mod job;
 mod jobs;
 pub mod layout;
@@ -48,6 +50,7 @@ mod write;
 
 pub use error::MountError;
 pub use formatter::{Format, Formatting};
+pub use give_back::holds_data;
 pub use mount::{Expected, Mount, Mounting};
 pub use store::Durable;
 pub use superblock::{CheckpointHead, Content, Identity, LogStart};

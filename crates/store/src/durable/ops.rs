@@ -55,6 +55,12 @@ impl Ops {
         out.push(Effect::Flush { op, disk: self.disk });
     }
 
+    /// Gives the space of a range back to what lies below the device.
+    pub(super) fn punch(&mut self, at: u64, len: u64, out: &mut Effects) {
+        let op = self.insert(Op::Hole { bytes: len });
+        out.push(Effect::Punch { op, disk: self.disk, at, len });
+    }
+
     /// Takes an operation that completed. `None`: it began before the device failed.
     pub(super) fn end(&mut self, op: DiskOp) -> Option<Op> {
         self.table.remove(op.0)

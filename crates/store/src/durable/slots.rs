@@ -5,6 +5,7 @@
 //! reservation pins all slots of its range until it ends.
 
 use super::format::NO_SLOT;
+use super::holes::Holes;
 use super::job::Piece;
 use super::layout::{SLOT, SLOT_BLOCKS};
 use super::overlay::{Overlay, Run};
@@ -48,6 +49,21 @@ impl Slots {
     /// Returns what the slots hold.
     pub(super) fn map(&self) -> &UnitMap {
         &self.map
+    }
+
+    /// Returns which free slots to give back.
+    pub(super) fn holes(&mut self) -> &mut Holes {
+        self.map.holes()
+    }
+
+    /// Begins to give slots back: see [`UnitMap::begin_hole`].
+    pub(super) fn begin_hole(&mut self) -> Option<core::ops::Range<u32>> {
+        self.map.begin_hole()
+    }
+
+    /// These slots can be taken again.
+    pub(super) fn end_hole(&mut self) {
+        self.map.end_hole();
     }
 
     /// Returns what waits in memory.

@@ -2,9 +2,9 @@
 //!
 //! Each part keeps its own rules: `slots` (what each slot holds, and what waits for it), `pages`
 //! (map and checksums on the device), `groups` (the records of replication), `log` and `commit`
-//! (what becomes durable), `flushes`, `destage`, `checkpoint`, `jobs` and `ops`. No part knows of
-//! the device. This file starts jobs, dispatches completed operations, and completes jobs; the ways
-//! of a job through the parts are in `read`, `write`, `fetch` and `commit`.
+//! (what becomes durable), `flushes`, `destage`, `checkpoint`, `holes`, `jobs` and `ops`. No part
+//! knows of the device. This file starts jobs, dispatches completed operations, and completes jobs;
+//! the ways of a job through the parts are in `read`, `write`, `fetch` and `commit`.
 
 use super::bits::Bits;
 use super::checkpoint::Checkpoints;
@@ -12,6 +12,7 @@ use super::commit::Commit;
 use super::destage::Destage;
 use super::flushes::Flushes;
 use super::format::BatchHead;
+use super::give_back;
 use super::groups::Groups;
 use super::job::{Kind, Op, Waiter};
 use super::jobs::Jobs;
@@ -122,7 +123,7 @@ impl Durable {
 
     /// Returns the number of bytes in all slots.
     pub fn capacity(&self) -> u64 {
-        self.used() + u64::from(self.slots.map().free()) * super::layout::SLOT
+        u64::from(self.slots.map().usable()) * super::layout::SLOT
     }
 
     /// Returns the error that stopped the device, if one did: a write or a flush failed, so its
@@ -296,7 +297,12 @@ impl UnitStore for Durable {
             Ask::Write { at, body, crc } => {
                 self.start_write(token, group, unit, at, (body, crc), marks, out)
             }
-            Ask::Zero { at, len } => self.start_zero(token, group, unit, at, len, marks, out),
+            Ask::Zero { at, len } => {
+                if mutant::on(Mutant::EagerHole) {
+                    give_back::early(self, (group, unit, at, len), out);
+                }
+                self.start_zero(token, group, unit, at, len, marks, out)
+            }
             Ask::MarkLost { at, len } => self.start_lose(token, group, unit, at, len, marks, out),
         }
     }
@@ -316,6 +322,7 @@ impl UnitStore for Durable {
         let Some(op) = self.ops.end(op) else { return };
         let error = result.as_ref().err().copied();
         match (op, error) {
+            (Op::Hole { bytes }, error) => give_back::ended(self, bytes, error, out),
             (Op::Fetch { job, span }, _) => self.fetched(job, span, result, out),
             (Op::SumPage { page, wanted, tries }, _) => {
                 self.page_read((page, wanted, tries), result, out);
@@ -379,6 +386,9 @@ impl UnitStore for Durable {
         if rests && self.failed.is_none() && self.log.rests_untold() && self.log.has_room(len) {
             let body = out.alloc(len.next_multiple_of(PAGE as usize));
             self.seal_batch(body, len, 0, out);
+        }
+        if self.failed.is_none() {
+            give_back::rest(self, rests, out);
         }
     }
 

@@ -72,6 +72,8 @@ pub struct Stats {
     pub lost_pages: u64,
     /// Records that the mount dropped: their data was not durable, so none was acknowledged.
     pub dropped: u64,
+    /// Bytes of free slots whose space was given back to the file system below.
+    pub given_back: u64,
 }
 
 /// What a mount found in the log.

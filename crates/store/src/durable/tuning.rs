@@ -30,6 +30,9 @@ pub struct Tuning {
     pub executed: usize,
     /// Number of units whose slots the sweep after a drop or wipe frees per call of `flush`.
     pub sweep: u32,
+    /// Number of calls of [`seam::UnitStore::rest`] for which slots have to be left over before
+    /// their space is given back to the file system below the device. 0: it never is.
+    pub holes: u32,
 }
 
 impl Tuning {
@@ -43,6 +46,7 @@ impl Tuning {
         dirty_units: 32 << 10,
         executed: 64 << 10,
         sweep: 256,
+        holes: 8,
     };
 
     /// Returns the size of the log in bytes beyond which a checkpoint is due, in a ring of `ring`.

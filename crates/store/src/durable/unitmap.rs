@@ -6,14 +6,15 @@
 //! *owner* is a pair of group and volume; there are few of them.
 //!
 //! Invariants: a slot is found under at most one key, and a key leads to at most one slot; a slot
-//! is taken while a block of it is valid or it is pinned, and free otherwise; no lookup finds a
-//! dropped owner, and its slots with data stay taken until `sweep`.
+//! is taken while a block of it is valid, it is pinned, or its space is being given back, and free
+//! otherwise; no lookup finds a dropped owner, and its slots with data stay taken until `sweep`.
 //!
 //! This module does not make anything durable. `dirty` says which pages of the map on the device
 //! are out of date.
 
 use super::bits::Bits;
 use super::format::MapEntry;
+use super::holes::{Holes, share};
 use super::layout::{MAP_ENTRIES, SLOT, UNIT_CHUNKS};
 use super::unit_index::UnitIndex;
 use crate::overlaps_are_judged;
@@ -22,6 +23,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use base::prng::mix;
 use base::{BLOCK, BlockSet, GroupId, Map, UnitKey, VolumeId};
+use core::ops::Range;
 use seam::Walk;
 
 /// Owner of a free slot. All others are below it: there are fewer than 2^28 pairs of group and
@@ -129,6 +131,7 @@ pub(super) struct UnitMap {
     given_back: VecDeque<u32>,
     /// Where to search for another free slot.
     cursor: u32,
+    holes: Holes,
     pins: Map<u32, Pins>,
     dirty: Bits,
 }
@@ -157,6 +160,7 @@ impl UnitMap {
             taken,
             given_back: VecDeque::new(),
             cursor: 0,
+            holes: Holes::new(slots),
             pins: Map::default(),
             dirty: Bits::new(slots.div_ceil(MAP_ENTRIES)),
         }
@@ -276,9 +280,14 @@ impl UnitMap {
         self.owner.len() as u32 - self.taken.count()
     }
 
-    /// Returns the number of taken slots, without those that are never used.
+    /// Returns the number of slots with an owner.
     pub(super) fn used(&self) -> u32 {
-        self.taken.count() - self.unused
+        self.taken.count() - self.unused - self.holes.held().len() as u32
+    }
+
+    /// Returns the number of slots, without those that are never used.
+    pub(super) fn usable(&self) -> u32 {
+        self.owner.len() as u32 - self.unused
     }
 
     // ---- taking and giving ----
@@ -444,7 +453,7 @@ impl UnitMap {
 
     fn next_free(&mut self) -> Option<u32> {
         while let Some(slot) = self.given_back.pop_front() {
-            if !self.taken.get(slot) {
+            if self.holes.is_filled(slot) {
                 return Some(slot);
             }
         }
@@ -455,6 +464,7 @@ impl UnitMap {
 
     fn assign(&mut self, slot: u32, owner: u32, chunk: Chunk) {
         self.taken.put(slot, true);
+        self.holes.taken(slot);
         self.owners[owner as usize].slots += 1;
         let i = slot as usize;
         self.set_owner(slot, owner << 4 | u32::from(chunk.chunk));
@@ -474,6 +484,7 @@ impl UnitMap {
         let owner = self.owner(slot) >> 4;
         self.set_owner(slot, FREE);
         self.taken.put(slot, false);
+        self.holes.freed(slot);
         if self.given_back.len() < GIVEN_BACK {
             self.given_back.push_back(slot);
         }
@@ -512,6 +523,32 @@ impl UnitMap {
         };
         self.owner_of.insert((group, volume), index);
         Some(index)
+    }
+
+    // ---- space that is given back ----
+
+    /// Returns which free slots to give back.
+    pub(super) fn holes(&mut self) -> &mut Holes {
+        &mut self.holes
+    }
+
+    /// Begins to give free slots back, if that is due. They can't be taken until
+    /// [`UnitMap::end_hole`].
+    pub(super) fn begin_hole(&mut self) -> Option<Range<u32>> {
+        let run = self.holes.begin(share(self.free()))?;
+        let free = |slot: &u32| self.owner[*slot as usize] == FREE && !self.pins.contains_key(slot);
+        assert!(run.clone().all(|slot| free(&slot)), "a slot that is given back is free");
+        for slot in self.holes.held() {
+            self.taken.put(slot, true);
+        }
+        Some(run)
+    }
+
+    /// These slots can be taken again.
+    pub(super) fn end_hole(&mut self) {
+        for slot in self.holes.end() {
+            self.taken.put(slot, false);
+        }
     }
 
     // ---- the table of places ----
@@ -691,6 +728,7 @@ impl UnitMap {
                 Err(place) => self.link_at(place, slot),
             }
         }
+        self.holes.mounted(self.taken.complement());
         let all = || 0..self.owner.len() as u32;
         let taken = || all().filter(|slot| self.owner(*slot) != FREE);
         let keys = || taken().map(|slot| (self.owner(slot) >> 4, self.unit[slot as usize]));

@@ -97,6 +97,11 @@ fn slots_that_change_hands_on_a_full_device_keep_their_owners() {
 }
 
 #[test]
+fn space_that_is_given_back_holds_nothing() {
+    (1..=200).for_each(lives::holes);
+}
+
+#[test]
 fn what_was_wiped_in_steps_does_not_come_back() {
     (1..=100).for_each(lives::wiped);
 }

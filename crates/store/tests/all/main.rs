@@ -9,6 +9,7 @@ mod format;
 mod golden;
 mod grow;
 mod held;
+mod holes;
 mod large;
 mod overlap;
 mod ram;

@@ -1,7 +1,9 @@
-//! Tests of the sessions and of the SCSI command set from the outside.
+//! Tests of the sessions, of the SCSI command set and of the virtio disk from the outside.
 
 mod iscsi;
 mod nbd;
 mod nvme;
 mod scsi;
 mod shared;
+mod vhost;
+mod virtio;

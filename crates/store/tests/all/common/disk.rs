@@ -2,11 +2,11 @@
 //!
 //! Fault model: at a crash, a write that no flush covers is kept, dropped or torn at 512 bytes
 //! (each sector is old, new or garbage). The same applies to a write that had not completed. Places
-//! that were never written read as garbage. On request, bits rot, and writes are lost or land
-//! elsewhere although the device reported success.
+//! that were never written read as garbage. Space that is given back counts as a write of zeros. On
+//! request, bits rot, and writes are lost or land elsewhere although the device reported success.
 
 use base::Prng;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
@@ -67,12 +67,26 @@ pub(crate) struct Disk {
     ended: u64,
     /// Every write is durable when it completes.
     pub write_through: bool,
+    /// Pages whose space was given back, and that were not written since.
+    holes: BTreeSet<u64>,
 }
 
 impl Disk {
     pub(crate) fn new(size: u64, write_through: bool) -> Disk {
         let (seen, durable) = (Pages::default(), Pages::default());
-        Disk { size, seen, durable, unflushed: Vec::new(), ended: 0, write_through }
+        let (unflushed, holes) = (Vec::new(), BTreeSet::new());
+        Disk { size, seen, durable, unflushed, ended: 0, write_through, holes }
+    }
+
+    /// Gives space back: it reads as zeros. Until a flush, a crash may undo that.
+    pub(crate) fn punch(&mut self, at: u64, len: u64) {
+        self.write(at, &vec![0; len as usize], false);
+        self.holes.extend(at / PAGE as u64..(at + len) / PAGE as u64);
+    }
+
+    /// Returns the number of bytes without space.
+    pub(crate) fn holes(&self) -> u64 {
+        (self.holes.len() * PAGE) as u64
     }
 
     pub(crate) fn read(&self, at: u64, into: &mut [u8]) {
@@ -84,6 +98,10 @@ impl Disk {
         assert!(at + data.len() as u64 <= self.size, "a write beyond the end");
         assert!(at.is_multiple_of(512) && data.len().is_multiple_of(512));
         self.seen.write(at, data);
+        let pages = at / PAGE as u64..(at + data.len() as u64).div_ceil(PAGE as u64);
+        for page in pages {
+            self.holes.remove(&page);
+        }
         if self.write_through {
             self.durable.write(at, data);
         } else {

@@ -25,6 +25,7 @@ impl Default for Lives {
 /// crash anywhere, a mount (which sometimes crashes, too). Returns how many jobs completed.
 pub(crate) fn random(seed: u64, lives: Lives) -> u64 {
     let mut world = World::new(seed, seed.is_multiple_of(3));
+    world.tuning.holes = (seed % 2) as u32;
     for life in 0..lives.lives {
         loop {
             let cut = life > 0 && world.prng.chance(0.3);
@@ -61,6 +62,9 @@ pub(crate) fn busy(world: &mut World, rounds: u64) {
             if world.has_open() {
                 world.step();
             }
+        }
+        if world.tuning.holes > 0 && world.prng.chance(0.3) {
+            (0..world.prng.range(1, 5)).for_each(|_| world.rest());
         }
     }
 }
@@ -135,6 +139,37 @@ pub(crate) fn reuse(seed: u64) {
             if world.prng.chance(0.5) && world.has_open() {
                 world.step();
             }
+        }
+    }
+    world.crash(Fate::Random);
+    world.mount(None).unwrap();
+    world.compare();
+}
+
+/// Frees slots, takes others, and rests in between, so that space is given back all the while. Its
+/// operations take long. Then it crashes.
+pub(crate) fn holes(seed: u64) {
+    let mut world = World::new(seed, seed.is_multiple_of(2));
+    world.tuning.holes = 1;
+    world.mount(None).unwrap();
+    let slots = world.store.as_ref().unwrap().capacity() / (64 << 10) / 2;
+    fill(&mut world, 0..slots);
+    for n in 0..world.prng.range(10, 60) {
+        let (old, slow) = (world.prng.below(slots), world.prng.chance(0.7));
+        for (n, zero) in [(old, true), (slots + n, false)] {
+            let (unit, at) = slot(n);
+            world.write(World::group(unit), unit, at, 2 * BLOCK, zero);
+            world.flush();
+        }
+        (0..5).for_each(|_| world.rest());
+        if slow {
+            world.hold_punches();
+        }
+        while world.has_open() && world.prng.chance(0.9) {
+            world.step();
+        }
+        if world.prng.chance(0.5) {
+            world.release();
         }
     }
     world.crash(Fate::Random);

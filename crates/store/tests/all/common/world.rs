@@ -11,7 +11,7 @@ use base::{
 };
 use seam::{
     Buf, BufPool, Change, ClientWrite, DiskError, DiskId, DiskOp, Effect, Effects, Finished, Job,
-    Origin, Started, UnitStore, WriteMetadata,
+    Note, Origin, Started, UnitStore, WriteMetadata,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -44,6 +44,7 @@ pub(crate) fn tuning(write_through: bool) -> Tuning {
         dirty_units: 1 << 10,
         executed: 64 << 10,
         sweep: 1,
+        holes: 0,
     }
 }
 
@@ -102,6 +103,8 @@ pub(crate) struct World {
     pub unreadable: (Range<u64>, u32),
     /// Largest number of buffer bytes in use during the last mount.
     pub most_used: usize,
+    /// What the store has reported.
+    pub notes: Vec<Note>,
 }
 
 fn take_finished(store: &mut Durable) -> Vec<Finished> {
@@ -139,6 +142,7 @@ impl World {
             may_be_damaged: false,
             unreadable: (0..0, 0),
             most_used: 0,
+            notes: Vec::new(),
         };
         world.format(identity(), false).expect("a new device");
         world
@@ -233,7 +237,18 @@ impl World {
 
     fn collect(&mut self) {
         let covers = self.disk.flush_begins();
-        self.open.extend(self.out.drain().map(|e| (e, covers)));
+        for effect in self.out.drain() {
+            match effect {
+                Effect::Note(note) => self.notes.push(note),
+                effect => self.open.push((effect, covers)),
+            }
+        }
+    }
+
+    /// Calls `rest`, as a server does with every heartbeat.
+    pub(crate) fn rest(&mut self) {
+        self.store.as_mut().expect("mounted").rest(&mut self.out);
+        self.collect();
     }
 
     /// Picks the operation that completes next.
@@ -280,6 +295,10 @@ impl World {
                 self.disk.write(at, &body, durable);
                 (op, Ok(Buf::EMPTY))
             }
+            (Effect::Punch { op, at, len, .. }, _) => {
+                self.disk.punch(at, len);
+                (op, Ok(Buf::EMPTY))
+            }
             (Effect::Flush { op, .. }, covers) => {
                 self.disk.flush_ends(covers);
                 (op, Ok(Buf::EMPTY))
@@ -312,7 +331,8 @@ impl World {
     /// Fails one write or flush, if there is one. All jobs fail, and each may have happened or not.
     pub(crate) fn fail_one(&mut self) {
         self.collect();
-        let changes = |(e, _): &(Effect, u64)| !matches!(e, Effect::Read { .. });
+        let changes =
+            |(e, _): &(Effect, u64)| matches!(e, Effect::Write { .. } | Effect::Flush { .. });
         let Some(pick) = self.open.iter().position(changes) else { return };
         let op = match self.open.remove(pick).0 {
             Effect::Write { op, at, body, .. } => {
@@ -346,6 +366,20 @@ impl World {
 
     pub(crate) fn has_open(&self) -> bool {
         self.open_len() > 0
+    }
+
+    /// Holds the operations that give space back. Returns how many bytes they are about.
+    pub(crate) fn hold_punches(&mut self) -> u64 {
+        self.collect();
+        let punches = |e: &Effect| matches!(e, Effect::Punch { .. });
+        let held: Vec<_> = self.open.extract_if(.., |(e, _)| punches(e)).collect();
+        let len = |(e, _): &(Effect, u64)| match e {
+            Effect::Punch { len, .. } => *len,
+            _ => 0,
+        };
+        let bytes = held.iter().map(len).sum();
+        self.held.extend(held);
+        bytes
     }
 
     /// Holds all operations in flight: they don't complete until `release` or a crash.
@@ -387,6 +421,7 @@ impl World {
         self.release();
         let open = std::mem::take(&mut self.open).into_iter().filter_map(|(e, _)| match e {
             Effect::Write { at, body, .. } => Some((at, body.to_vec())),
+            Effect::Punch { at, len, .. } => Some((at, vec![0; len as usize])),
             _ => None,
         });
         let open = open.chain(std::mem::take(&mut self.failed_writes)).collect();

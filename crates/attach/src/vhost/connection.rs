@@ -1,0 +1,302 @@
+//! One virtual machine: what was agreed with it, its memory and its queues.
+//!
+//! Invariants:
+//! - Messages are carried out in their order. While a queue that is to stop has requests under way,
+//!   no further message is taken.
+//! - What was refused has changed nothing.
+
+use super::guest::Guest;
+use super::ring::{Notes, Ring};
+use super::socket::{self, Received, Socket};
+use anyhow::{Context, Result, bail, ensure};
+use fleet::eprintln;
+use rustix::fs::{MemfdFlags, SealFlags};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use target::vhost::message::{self, File};
+use target::vhost::{Head, Message, PROTOCOL_FEATURES, protocol, reply};
+use target::virtio::config::{self, QUEUES};
+use target::virtio::{Chain, Disk, Inflight, QUEUE_MAX};
+
+/// Messages that are taken before requests are looked for.
+const MESSAGES: usize = 16;
+
+/// What became of a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum After {
+    /// It goes on.
+    Nothing,
+    /// Its queues are gone.
+    Reset,
+    /// It is gone.
+    Closed,
+}
+
+/// An answer, and what goes beside it.
+type Answer = (Vec<u8>, Option<OwnedFd>);
+
+/// A virtual machine that is connected.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    /// No other connection of this process has this number.
+    pub(crate) serial: u64,
+    /// The number of the client's permission when it connected. A later one means that others may
+    /// have written since.
+    pub(crate) generation: u32,
+    pub(crate) guest: Guest,
+    pub(crate) rings: [Ring; QUEUES as usize],
+    pub(crate) notes: Option<Notes>,
+    socket: Socket,
+    event_idx: bool,
+    protocol: u64,
+    /// Where it hears of changes.
+    backend: Option<OwnedFd>,
+    /// The size that it knows.
+    told: Option<u64>,
+    /// The request for the index of a queue, and the queue, which is to stop before the answer.
+    leaving: Option<(u32, u32)>,
+}
+
+impl Connection {
+    pub(crate) fn new(serial: u64, generation: u32, stream: OwnedFd) -> Connection {
+        Connection {
+            serial,
+            generation,
+            guest: Guest::default(),
+            rings: Default::default(),
+            notes: None,
+            socket: Socket::new(stream),
+            event_idx: false,
+            protocol: 0,
+            backend: None,
+            told: None,
+            leaving: None,
+        }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Returns true if messages may be taken.
+    pub(crate) fn takes_messages(&self) -> bool {
+        self.leaving.is_none()
+    }
+
+    /// Takes messages that are there. An error ends the connection.
+    pub(crate) fn receive(&mut self, disk: Disk) -> Result<After> {
+        let mut after = After::Nothing;
+        for _ in 0..MESSAGES {
+            if !self.takes_messages() {
+                break;
+            }
+            let (head, message, files) = match self.socket.receive()? {
+                Received::Message(head, message, files) => (head, message, files),
+                Received::Nothing => break,
+                Received::Closed => return Ok(After::Closed),
+            };
+            if matches!(message, Message::ResetDevice) {
+                after = After::Reset;
+            }
+            self.answer(head, message, files, disk)?;
+            self.start_rings();
+        }
+        Ok(after)
+    }
+
+    /// Carries out a message, and answers it.
+    fn answer(
+        &mut self,
+        head: Head,
+        message: Message,
+        files: Vec<OwnedFd>,
+        disk: Disk,
+    ) -> Result<()> {
+        let acknowledges = head.need_reply && self.protocol & protocol::REPLY_ACK != 0;
+        let waits = matches!(message, Message::GetVringBase { .. });
+        match self.carry_out(head.request, message, files, disk) {
+            Ok(Some((bytes, file))) => self.socket.send(&bytes, file.as_ref().map(AsFd::as_fd)),
+            Ok(None) if acknowledges && !waits => {
+                self.socket.send(&reply::number(head.request, 0), None)
+            }
+            Ok(None) => Ok(()),
+            Err(why) if acknowledges => {
+                eprintln!("request {} of a virtual machine is refused: {why:#}", head.request);
+                self.socket.send(&reply::number(head.request, 1), None)
+            }
+            Err(why) => Err(why),
+        }
+    }
+
+    // Long: one match over all messages.
+    fn carry_out(
+        &mut self,
+        request: u32,
+        message: Message,
+        files: Vec<OwnedFd>,
+        disk: Disk,
+    ) -> Result<Option<Answer>> {
+        let number = |value| Ok(Some((reply::number(request, value), None)));
+        let mut file = files.into_iter();
+        match message {
+            Message::GetFeatures => {
+                return number(config::features(disk.read_only) | PROTOCOL_FEATURES);
+            }
+            Message::SetFeatures(features) => {
+                let all = config::features(true) | config::features(false) | PROTOCOL_FEATURES;
+                ensure!(features & !all == 0, "features {features:#x} are not all offered");
+                self.event_idx = features & config::EVENT_IDX != 0;
+                if features & PROTOCOL_FEATURES == 0 {
+                    self.rings.iter_mut().for_each(|ring| ring.enabled = true);
+                }
+            }
+            Message::GetProtocolFeatures => return number(protocol::ALL),
+            Message::SetProtocolFeatures(features) => {
+                ensure!(features & !protocol::ALL == 0, "protocol features {features:#x}");
+                self.protocol = features;
+            }
+            Message::SetOwner | Message::ResetOwner | Message::SetConfig => {}
+            Message::ResetDevice => self.rings.iter_mut().for_each(Ring::reset),
+            Message::GetQueueNum => return number(QUEUES.into()),
+            Message::SetMemTable(regions) => {
+                let files: Vec<_> = file.collect();
+                self.guest = Guest::map(&regions, &files)?;
+            }
+            Message::SetVringNum(of) => {
+                let size = u16::try_from(of.value).ok();
+                let fits = size.filter(|size| size.is_power_of_two() && *size <= QUEUE_MAX);
+                let ring = self.ring(of.queue)?;
+                ring.size = fits.with_context(|| format!("a queue of {} entries", of.value))?;
+            }
+            Message::SetVringBase(of) => {
+                let base = u16::try_from(of.value).context("an index beyond 65535")?;
+                self.ring(of.queue)?.base = base;
+            }
+            Message::SetVringAddr(of) => self.ring(of.queue)?.addresses = Some(of),
+            Message::SetVringEnable(of) => self.ring(of.queue)?.enabled = of.value != 0,
+            Message::SetVringKick(File { queue, .. }) => {
+                self.ring(queue)?.set_kick(file.next())?;
+            }
+            Message::SetVringCall(File { queue, .. }) => {
+                self.ring(queue)?.set_call(file.next())?;
+            }
+            Message::SetVringErr(File { queue, .. }) => {
+                self.ring(queue)?.set_error(file.next())?;
+            }
+            Message::GetVringBase { queue } => {
+                self.ring(queue)?.leave();
+                self.leaving = Some((request, queue));
+                self.leave()?;
+            }
+            Message::SetBackendSocket => self.backend = file.next(),
+            Message::GetConfig(of) => {
+                self.told = Some(disk.size);
+                let fill = |to: &mut [u8]| config::read(disk, of.offset as usize, to);
+                return Ok(Some((reply::config(request, of, fill), None)));
+            }
+            Message::GetInflight(of) => {
+                let (notes, file) = make_notes(of)?;
+                return Ok(Some((reply::notes(request, notes), Some(file))));
+            }
+            Message::SetInflight(of) => {
+                self.notes = Some(open_notes(of, &file.next().context("its file")?)?);
+            }
+        }
+        Ok(None)
+    }
+
+    fn ring(&mut self, queue: u32) -> Result<&mut Ring> {
+        let all = self.rings.len();
+        let ring = self.rings.get_mut(queue as usize);
+        ring.with_context(|| format!("queue {queue} of {all}"))
+    }
+
+    /// Begins to serve what is set up.
+    fn start_rings(&mut self) {
+        for queue in 0..self.rings.len() {
+            let ring = &mut self.rings[queue];
+            if ring.is_due()
+                && let Err(why) =
+                    ring.start(queue, &self.guest, self.notes.as_ref(), self.event_idx)
+            {
+                self.breaks(queue, why);
+            }
+        }
+    }
+
+    /// Answers for a queue that is to stop, if it has no requests under way any more.
+    pub(crate) fn leave(&mut self) -> Result<()> {
+        let Some((request, queue)) = self.leaving else { return Ok(()) };
+        let Some(base) = self.rings[queue as usize].stop() else { return Ok(()) };
+        self.leaving = None;
+        self.socket.send(&reply::ring(request, queue, base), None)
+    }
+
+    /// Tells the virtual machine of a new size.
+    pub(crate) fn tell(&mut self, size: u64) {
+        if let (Some(told), Some(backend)) = (self.told, &self.backend)
+            && told != size
+        {
+            self.told = Some(size);
+            if let Err(why) = socket::send(backend.as_fd(), &reply::config_changed(), None) {
+                eprintln!("a virtual machine is not told of the new size: {why:#}");
+                self.backend = None;
+            }
+        }
+    }
+
+    /// Takes the next request of a queue, and returns its head.
+    pub(crate) fn next(
+        &mut self,
+        queue: usize,
+        chain: &mut Chain,
+    ) -> Result<Option<u16>, target::virtio::Broken> {
+        self.rings[queue].next(&self.guest, self.notes.as_ref(), chain)
+    }
+
+    /// Gives a request back.
+    pub(crate) fn push(
+        &mut self,
+        queue: usize,
+        head: u16,
+        len: u32,
+    ) -> Result<(), target::virtio::Broken> {
+        self.rings[queue].push(&self.guest, self.notes.as_ref(), head, len)
+    }
+
+    /// A queue has broken the rules.
+    pub(crate) fn breaks(&mut self, queue: usize, why: impl std::fmt::Display) {
+        eprintln!(
+            "queue {queue} of a virtual machine is not served any more: {why}. Its driver has to \
+             reset the disk"
+        );
+        self.rings[queue].breaks();
+    }
+}
+
+/// Returns the bytes of notes, if there may be so many.
+fn bytes_of_notes(of: message::Notes) -> Result<u64> {
+    let fits = (1..=QUEUES).contains(&of.queues) && (1..=QUEUE_MAX).contains(&of.size);
+    ensure!(fits, "notes of {} queues with {} entries", of.queues, of.size);
+    Ok(u64::from(of.queues) * Inflight::bytes(of.size))
+}
+
+/// Makes memory for notes, which nobody can make shorter.
+fn make_notes(of: message::Notes) -> Result<(message::Notes, OwnedFd)> {
+    let len = bytes_of_notes(of)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("gabion-inflight", flags).context("no memory for notes")?;
+    rustix::fs::ftruncate(&file, len).context("no memory for notes")?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&file, seals).context("no memory for notes")?;
+    Ok((message::Notes { len, offset: 0, ..of }, file))
+}
+
+/// Opens memory for notes, which a process before this one has made.
+fn open_notes(of: message::Notes, file: &OwnedFd) -> Result<Notes> {
+    let len = bytes_of_notes(of)?;
+    if of.len < len {
+        bail!("{} bytes for notes of {len}", of.len);
+    }
+    let memory = Guest::of_file(file, of.offset, len)?;
+    Ok(Notes { memory, size: of.size, queues: of.queues })
+}

@@ -1,0 +1,151 @@
+//! The requests that are under way.
+//!
+//! Invariants:
+//! - A slot is in use from the request to the answer, whatever happens to the virtual machine.
+//! - Memory is bounded: while [`REQUESTS`] or [`BYTES`] are under way, no request is taken.
+//! - An orphan is a request whose queue is gone. Its answer goes nowhere. While there are orphans,
+//!   no request is taken, so nothing of an orphan appears after what came later (T1).
+
+use seam::RequestId;
+use target::virtio::Chain;
+
+/// Requests under way, at most.
+const REQUESTS: u32 = 1024;
+/// Bytes of reads and writes under way, at most, but for the last request.
+const BYTES: u64 = 64 << 20;
+
+/// Whose request it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    /// The number of the connection.
+    pub(crate) connection: u64,
+    /// The queue.
+    pub(crate) queue: usize,
+}
+
+/// A request that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pending {
+    /// The first descriptor of its chain.
+    pub(crate) head: u16,
+    /// The address of its status.
+    pub(crate) status: u64,
+    /// Bytes that it reads: as many go to its chain.
+    pub(crate) reads: u32,
+    /// The bytes of memory that it holds.
+    pub(crate) bytes: u32,
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    owner: Option<Owner>,
+    pending: Option<Pending>,
+    chain: Chain,
+}
+
+/// All slots.
+#[derive(Debug)]
+pub(crate) struct Slots {
+    all: Vec<Slot>,
+    free: Vec<u32>,
+    bytes: u64,
+    orphans: usize,
+}
+
+impl Slots {
+    pub(crate) fn new() -> Slots {
+        Slots {
+            all: (0..REQUESTS).map(|_| Slot::default()).collect(),
+            free: (0..REQUESTS).rev().collect(),
+            bytes: 0,
+            orphans: 0,
+        }
+    }
+
+    /// Returns true if nothing is under way.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.all.len()
+    }
+
+    /// Returns true if a request may be taken.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty() && self.bytes < BYTES && self.orphans == 0
+    }
+
+    /// Returns the chain of the slot that comes next, to be filled. `None`: there is no room.
+    pub(crate) fn chain(&mut self) -> Option<&mut Chain> {
+        let next = *self.free.last().filter(|_| self.has_room())?;
+        Some(&mut self.all[next as usize].chain)
+    }
+
+    /// Takes the slot whose chain was filled, and returns the number of the request.
+    ///
+    /// # Panics
+    /// When there is no room.
+    pub(crate) fn take(&mut self, owner: Owner, pending: Pending) -> RequestId {
+        let next = self.free.pop().expect("there is room");
+        let slot = &mut self.all[next as usize];
+        (slot.owner, slot.pending) = (Some(owner), Some(pending));
+        self.bytes += u64::from(pending.bytes);
+        RequestId(next.into())
+    }
+
+    /// Ends a request. Returns what it was, and whose, unless it is an orphan.
+    pub(crate) fn end(&mut self, id: RequestId) -> Option<(Owner, Pending, &Chain)> {
+        let slot = &mut self.all[id.0 as usize];
+        let pending = slot.pending.take().expect("a request has one answer");
+        self.bytes -= u64::from(pending.bytes);
+        self.free.push(id.0 as u32);
+        match slot.owner.take() {
+            Some(owner) => Some((owner, pending, &slot.chain)),
+            None => {
+                self.orphans -= 1;
+                None
+            }
+        }
+    }
+
+    /// The owners for which this is true are gone.
+    pub(crate) fn orphan(&mut self, is_gone: impl Fn(Owner) -> bool) {
+        for slot in &mut self.all {
+            if slot.owner.is_some_and(&is_gone) {
+                slot.owner = None;
+                self.orphans += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PENDING: Pending = Pending { head: 0, status: 0, reads: 0, bytes: 4096 };
+
+    fn owner(connection: u64, queue: usize) -> Owner {
+        Owner { connection, queue }
+    }
+
+    #[test]
+    fn while_an_orphan_is_under_way_nothing_is_taken() {
+        let mut slots = Slots::new();
+        let (a, b) = (slots.take(owner(1, 0), PENDING), slots.take(owner(1, 1), PENDING));
+        slots.orphan(|owner| owner.queue == 0);
+        assert!(!slots.has_room() && slots.chain().is_none());
+        assert_eq!(slots.end(b).map(|(owner, ..)| owner), Some(owner(1, 1)));
+        assert!(!slots.has_room() && slots.end(a).is_none());
+        assert!(slots.has_room() && slots.is_empty());
+    }
+
+    #[test]
+    fn requests_and_bytes_are_bounded() {
+        let mut slots = Slots::new();
+        let small = Pending { bytes: 1, ..PENDING };
+        let all: Vec<_> = (0..REQUESTS).map(|_| slots.take(owner(1, 0), small)).collect();
+        assert!(!slots.has_room());
+        all.into_iter().for_each(|id| drop(slots.end(id)));
+        let large = Pending { bytes: BYTES as u32, ..PENDING };
+        let id = slots.take(owner(1, 0), large);
+        assert!(!slots.has_room() && slots.end(id).is_some() && slots.has_room());
+    }
+}

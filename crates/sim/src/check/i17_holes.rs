@@ -1,0 +1,40 @@
+//! Judges I17: space that is given back to the file system of a device holds no data.
+//!
+//! Looks at each such operation when it takes effect, at what the server's map says at that moment.
+//! Data of a write that is still in flight is not in the map. If it were destroyed, the block would
+//! fail its checksum: a device of which nothing was damaged repairs nothing.
+
+use super::Failure;
+use crate::stage::Stage;
+use crate::world::ProcId;
+use node::sds::Sds;
+use seam::Note;
+use store::durable::holds_data;
+
+/// Judges what has been given back since the last step.
+///
+/// # Errors
+/// A slot with data was given back.
+pub fn check(stage: &mut Stage) -> Result<(), Failure> {
+    for (id, range) in std::mem::take(&mut stage.world.punched) {
+        let device = stage.world.actor::<Sds>(id).and_then(Sds::device);
+        if device.and_then(|d| d.durable()).is_some_and(|d| holds_data(d, range.clone())) {
+            let name = stage.world.name(id);
+            return Err(Failure::new("I17", format!("{name} gave back {range:?}, which has data")));
+        }
+        stage.marks.meet("sim: space was given back");
+    }
+    Ok(())
+}
+
+/// Judges what a device reports in a plan with holes: there is nothing to repair.
+///
+/// # Errors
+/// A block was damaged.
+pub fn note(stage: &Stage, id: ProcId, note: &Note) -> Result<(), Failure> {
+    let whole = stage.plan.weather.holes > 0 && !stage.plan.damages();
+    if whole && matches!(note, Note::Repaired { .. } | Note::Unreadable { .. }) {
+        return Err(Failure::new("I17", format!("{}: {note:?}", stage.world.name(id))));
+    }
+    Ok(())
+}

@@ -1,0 +1,32 @@
+//! Plans in which data servers give freed space of their files back. The operation is slow, fails,
+//! or is not supported; it happens in part when its process dies or the power fails.
+
+use super::{Action, IoKind, Plan, Timed};
+use base::Prng;
+
+/// Sectors of a unit.
+const UNIT: u32 = base::UNIT / base::SECTOR;
+
+/// Lets the servers of some plans do so, and adds discards and writes of whole units there.
+pub(super) fn draw(plan: &mut Plan, root: &Prng) {
+    let mut r = root.fork("holes");
+    if !plan.durable || !r.chance(0.3) {
+        return;
+    }
+    let w = &mut plan.weather;
+    w.holes = r.range(1, 4) as u32;
+    w.hole_ms = *r.pick(&[0, 1, 30, 500]);
+    w.hole_fail_ppm = *r.pick(&[0, 0, 0, 20_000]);
+    if plan.is_one_story() || plan.copies_devices() {
+        return;
+    }
+    for _ in 0..r.range(0, 60) {
+        let at = plan.moment(&mut r);
+        let volume = r.below(plan.volumes.len() as u64) as u8;
+        let sector = r.below(plan.volumes[usize::from(volume)].into()) as u32 * UNIT;
+        let client = r.below(plan.clients.into()) as u8;
+        let kind = *r.pick(&[IoKind::Discard, IoKind::Write]);
+        let action = Action::Io { client, volume, kind, sector, sectors: UNIT };
+        plan.steps.push(Timed { at, action });
+    }
+}

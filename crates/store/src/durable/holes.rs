@@ -1,0 +1,225 @@
+//! Gives the space of free slots back to what lies below the device (R18): the file of a device is
+//! thin, and a slot that holds nothing needs no blocks there.
+//!
+//! Invariants: a slot is given back only while it is free, and it becomes free only when the record
+//! that frees it is durable, so no crash brings back what it held; no slot is taken while it is
+//! being given back, because the operation might reach the device after a write to it.
+//!
+//! It is never in a hurry:
+//! - Only slots that were left over for a while are given back. Overwrites of whole slots take the
+//!   slots that others have just freed, and a slot without blocks costs the file system a write of
+//!   its own. So the lowest number of free slots with blocks counts, over some calls of `rest`.
+//! - One operation is in flight. While jobs run, a few follow each other once a second: the next
+//!   write after them waits for the file system's journal.
+//! - At least seven of eight free slots can be taken meanwhile, however long the operation hangs.
+//!
+//! What was given back is not remembered on the device. After a mount, every free slot may have
+//! blocks, and all of them are given back once more. So a crash leaks nothing.
+
+use super::bits::Bits;
+use base::{Mutant, mutant};
+use core::ops::Range;
+
+/// The most slots of one operation: 16 MiB. The file system locks the whole file for its time.
+const MOST: u32 = 256;
+/// The part of the free slots of which one operation takes no more.
+const SHARE: u32 = 8;
+/// Number of operations that follow each other between two calls of `rest` if nothing was written
+/// since the call before.
+const RESTING: u32 = 64;
+/// The same while jobs run, and the number of calls of `rest` from one such burst to the next.
+const BUSY: u32 = 8;
+const BUSY_EVERY: u32 = 5;
+
+/// The free slots of a device, and which of them to give back.
+#[derive(Debug)]
+pub(super) struct Holes {
+    /// Free slots that may have blocks below the device.
+    filled: Bits,
+    /// Slots that are being given back. They count as taken.
+    held: Range<u32>,
+    /// Where to search for the next ones.
+    cursor: u32,
+    /// The lowest number of slots in `filled` since the present window began.
+    low: u32,
+    /// The same number of the last window, without what was given back since.
+    surplus: u32,
+    /// Number of calls of `rest` in the present window.
+    age: u32,
+    /// Number of calls of `rest` since the device rested.
+    busy: u32,
+    /// Number of operations that may begin before the next call of `rest`.
+    credit: u32,
+    /// An operation failed. Nothing more is given back until the next mount.
+    stopped: bool,
+}
+
+impl Holes {
+    /// Makes the state in which no slot is free.
+    pub(super) fn new(slots: u32) -> Holes {
+        let filled = Bits::new(slots);
+        let (held, stopped, credit) = (0..0, false, 0);
+        Holes { filled, held, cursor: 0, low: 0, surplus: 0, age: 0, busy: 0, credit, stopped }
+    }
+
+    /// Ends recovery with these free slots. It is not known which of them have blocks.
+    pub(super) fn mounted(&mut self, free: Bits) {
+        self.filled = free;
+    }
+
+    /// Records that a slot is free, and may have blocks.
+    pub(super) fn freed(&mut self, slot: u32) {
+        self.filled.put(slot, true);
+    }
+
+    /// Records that a slot is taken.
+    pub(super) fn taken(&mut self, slot: u32) {
+        if self.filled.put(slot, false) {
+            self.low = self.low.min(self.filled.count());
+        }
+    }
+
+    /// True for a free slot that may have blocks.
+    pub(super) fn is_filled(&self, slot: u32) -> bool {
+        self.filled.get(slot)
+    }
+
+    /// Returns the slots that are being given back.
+    pub(super) fn held(&self) -> Range<u32> {
+        self.held.clone()
+    }
+
+    /// Counts a call of `rest`. A window has `window` of them. `rests`: nothing was written since
+    /// the last one.
+    pub(super) fn rested(&mut self, window: u32, rests: bool) {
+        self.age += 1;
+        if self.age >= window {
+            (self.surplus, self.low, self.age) = (self.low, self.filled.count(), 0);
+        }
+        self.busy = if rests { 0 } else { self.busy + 1 };
+        self.credit = match self.busy {
+            0 => RESTING,
+            busy if busy.is_multiple_of(BUSY_EVERY) => BUSY,
+            _ => 0,
+        };
+    }
+
+    /// Returns the next slots to give back, neighbours and at most `most`, if there are any now.
+    /// The caller keeps them from being taken until `end`.
+    pub(super) fn begin(&mut self, most: u32) -> Option<Range<u32>> {
+        let most = most.min(MOST).min(self.surplus);
+        if self.stopped || self.credit == 0 || most == 0 || !self.held.is_empty() {
+            return None;
+        }
+        let from = |from| self.filled.next_set(from);
+        let first = from(self.cursor).or_else(|| from(0))?;
+        let count = (first..self.filled.len().min(first + most))
+            .take_while(|slot| self.filled.get(*slot))
+            .count() as u32;
+        let run = first..first + count;
+        run.clone().for_each(|slot| self.taken(slot));
+        (self.cursor, self.credit) = (run.end, self.credit - 1);
+        self.surplus -= count;
+        if !mutant::on(Mutant::HoleUnawaited) {
+            self.held = run.clone();
+        }
+        Some(run)
+    }
+
+    /// A job runs: at most a few more operations follow.
+    pub(super) fn yields(&mut self) {
+        self.credit = self.credit.min(BUSY);
+    }
+
+    /// An operation failed.
+    pub(super) fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Ends the operation. Returns the slots that can be taken again.
+    pub(super) fn end(&mut self) -> Range<u32> {
+        core::mem::replace(&mut self.held, 0..0)
+    }
+}
+
+/// Returns how many of the `free` slots one operation may take.
+pub(super) fn share(free: u32) -> u32 {
+    free / SHARE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn of(free: &[Range<u32>]) -> Holes {
+        let mut holes = Holes::new(2000);
+        free.iter().cloned().flatten().for_each(|slot| holes.freed(slot));
+        holes
+    }
+
+    /// Calls `rest` as often as two windows take.
+    fn rest(holes: &mut Holes) {
+        (0..6).for_each(|_| holes.rested(3, true));
+    }
+
+    #[test]
+    fn neighbours_go_together_and_one_operation_at_a_time() {
+        let mut holes = of(&[3..5, 7..9, 100..1000]);
+        assert_eq!(holes.begin(99), None, "they are free for too short a time");
+        rest(&mut holes);
+        assert_eq!(holes.begin(99), Some(3..5));
+        assert_eq!((holes.held(), holes.begin(99)), (3..5, None));
+        assert_eq!(holes.end(), 3..5);
+        assert!(!holes.is_filled(3) && holes.is_filled(7));
+        assert_eq!((holes.begin(1), holes.end()), (Some(7..8), 7..8));
+        assert_eq!((holes.begin(99), holes.end()), (Some(8..9), 8..9));
+        assert_eq!((holes.begin(9999), holes.end()), (Some(100..356), 100..356));
+        holes.freed(3);
+        assert_eq!((holes.begin(100), holes.end()), (Some(356..456), 356..456));
+        let mut given = 0;
+        while let Some(run) = holes.begin(9999) {
+            given += holes.end().len();
+            assert!(run.len() <= 256);
+            rest(&mut holes);
+        }
+        assert_eq!(given, 1000 - 456 + 1, "the last one was freed behind the cursor");
+    }
+
+    #[test]
+    fn only_what_was_left_over_all_the_time_goes() {
+        let mut holes = of(&[0..10]);
+        for _ in 0..20 {
+            // Overwrites take eight of them, and free eight others.
+            (0..8).for_each(|slot| holes.taken(slot));
+            holes.rested(3, true);
+            (0..8).for_each(|slot| holes.freed(slot));
+            assert!(holes.surplus <= 2, "{}", holes.surplus);
+        }
+        assert_eq!(holes.begin(99), Some(0..2));
+        holes.end();
+        assert_eq!(holes.begin(99), None);
+        // Then the device rests.
+        rest(&mut holes);
+        assert_eq!(holes.begin(99), Some(2..10));
+    }
+
+    #[test]
+    fn few_follow_each_other_while_jobs_run() {
+        let mut holes = of(&[0..2000]);
+        rest(&mut holes);
+        let count = |holes: &mut Holes| {
+            (0..100).filter(|_| holes.begin(1).map(|_| holes.end()).is_some()).count()
+        };
+        assert_eq!(count(&mut holes), 64);
+        let bursts: Vec<usize> = (0..12)
+            .map(|_| {
+                holes.rested(3, false);
+                count(&mut holes)
+            })
+            .collect();
+        assert_eq!(bursts, [0, 0, 0, 0, 8, 0, 0, 0, 0, 8, 0, 0]);
+        holes.rested(3, true);
+        assert_eq!(count(&mut holes), 64);
+    }
+}

@@ -1,0 +1,188 @@
+//! The descriptors of one request: the parts that the device reads, and those that it writes.
+//!
+//! Invariants:
+//! - A chain ends: no more than a bounded number of descriptors are followed, so a circle is found.
+//! - Each part is not empty, and lay in one region of memory when the chain was read.
+
+use super::{Broken, Memory, Rings, Segment};
+use alloc::vec::Vec;
+
+/// Parts of data that a request may have.
+pub const SEGMENTS: u16 = 126;
+
+/// Bytes of a descriptor (2.7.5).
+const DESCRIPTOR: u32 = 16;
+/// The chain goes on.
+const NEXT: u16 = 1;
+/// The device writes this part.
+const WRITE: u16 = 2;
+/// It names a table of descriptors.
+const INDIRECT: u16 = 4;
+
+/// The parts of one chain. It keeps its memory from one chain to the next.
+#[derive(Clone, Debug, Default)]
+pub struct Chain {
+    readable: Vec<Segment>,
+    writable: Vec<Segment>,
+}
+
+struct Descriptor {
+    at: u64,
+    len: u32,
+    flags: u16,
+    next: u16,
+}
+
+impl Descriptor {
+    fn read(memory: &impl Memory, table: u64, index: u32) -> Result<Descriptor, Broken> {
+        let mut bytes = [0; DESCRIPTOR as usize];
+        let from = table.wrapping_add(u64::from(index) * u64::from(DESCRIPTOR));
+        if !memory.read(from, &mut bytes) {
+            return Err(Broken::Outside);
+        }
+        let [a, b, c, d, e, f, g, h, len @ .., i, j, k, l] = bytes;
+        Ok(Descriptor {
+            at: u64::from_le_bytes([a, b, c, d, e, f, g, h]),
+            len: u32::from_le_bytes(len),
+            flags: u16::from_le_bytes([i, j]),
+            next: u16::from_le_bytes([k, l]),
+        })
+    }
+}
+
+impl Chain {
+    /// Reads the chain that begins with a descriptor.
+    pub(super) fn follow(
+        &mut self,
+        memory: &impl Memory,
+        rings: &Rings,
+        head: u16,
+    ) -> Result<(), Broken> {
+        self.readable.clear();
+        self.writable.clear();
+        // Linux lets an indirect table have as many parts as the device takes, also if the queue
+        // has fewer descriptors.
+        let most = u32::from(rings.size.max(SEGMENTS + 2));
+        let (mut table, mut entries) = (rings.descriptors, u32::from(rings.size));
+        let (mut index, mut is_indirect) = (u32::from(head), false);
+        for _ in 0..=most {
+            if index >= entries {
+                return Err(Broken::Index(index));
+            }
+            let part = Descriptor::read(memory, table, index)?;
+            if part.flags & INDIRECT != 0 {
+                let parts = part.len / DESCRIPTOR;
+                let whole = part.len.is_multiple_of(DESCRIPTOR) && (1..=most).contains(&parts);
+                if is_indirect || part.flags & NEXT != 0 || !whole {
+                    return Err(Broken::Indirect);
+                }
+                if !memory.has(part.at, part.len.into()) {
+                    return Err(Broken::Outside);
+                }
+                (table, entries, index, is_indirect) = (part.at, parts, 0, true);
+                continue;
+            }
+            self.add(memory, &part)?;
+            if part.flags & NEXT == 0 {
+                return Ok(());
+            }
+            index = part.next.into();
+        }
+        Err(Broken::Long)
+    }
+
+    fn add(&mut self, memory: &impl Memory, part: &Descriptor) -> Result<(), Broken> {
+        let is_written = part.flags & WRITE != 0;
+        if !is_written && !self.writable.is_empty() {
+            return Err(Broken::Order);
+        }
+        if part.len == 0 {
+            return Ok(());
+        }
+        if !memory.has(part.at, part.len.into()) {
+            return Err(Broken::Outside);
+        }
+        let to = if is_written { &mut self.writable } else { &mut self.readable };
+        to.push(Segment { at: part.at, len: part.len });
+        Ok(())
+    }
+
+    /// Takes the first bytes of what the device reads.
+    pub(super) fn take_head(
+        &mut self,
+        memory: &impl Memory,
+        mut to: &mut [u8],
+    ) -> Result<(), Broken> {
+        let mut spent = 0;
+        for part in &mut self.readable {
+            let n = part.len.min(to.len() as u32);
+            let (now, later) = to.split_at_mut(n as usize);
+            if !memory.read(part.at, now) {
+                return Err(Broken::Outside);
+            }
+            to = later;
+            (part.at, part.len) = (part.at.wrapping_add(n.into()), part.len - n);
+            if part.len > 0 {
+                break;
+            }
+            spent += 1;
+        }
+        self.readable.drain(..spent);
+        if to.is_empty() { Ok(()) } else { Err(Broken::Short) }
+    }
+
+    /// Takes the last byte of what the device writes, and returns its address.
+    pub(super) fn take_status(&mut self) -> Result<u64, Broken> {
+        let last = self.writable.last_mut().ok_or(Broken::Short)?;
+        last.len -= 1;
+        let at = last.at.wrapping_add(last.len.into());
+        if last.len == 0 {
+            self.writable.pop();
+        }
+        Ok(at)
+    }
+
+    /// Returns the bytes that are left for the device to read.
+    pub fn readable(&self) -> u64 {
+        self.readable.iter().map(|part| u64::from(part.len)).sum()
+    }
+
+    /// Returns the bytes that are left for the device to write.
+    pub fn writable(&self) -> u64 {
+        self.writable.iter().map(|part| u64::from(part.len)).sum()
+    }
+
+    /// Copies the first bytes of what the device reads. Returns false if memory is gone, or if
+    /// there are fewer.
+    #[must_use]
+    pub fn read(&self, memory: &impl Memory, mut to: &mut [u8]) -> bool {
+        for part in &self.readable {
+            let (now, later) = to.split_at_mut(to.len().min(part.len as usize));
+            if !memory.read(part.at, now) {
+                return false;
+            }
+            to = later;
+            if to.is_empty() {
+                return true;
+            }
+        }
+        to.is_empty()
+    }
+
+    /// Copies bytes to what the device writes. Returns false if memory is gone, or if there is room
+    /// for fewer.
+    #[must_use]
+    pub fn write(&self, memory: &impl Memory, mut from: &[u8]) -> bool {
+        for part in &self.writable {
+            let (now, later) = from.split_at(from.len().min(part.len as usize));
+            if !memory.write(part.at, now) {
+                return false;
+            }
+            from = later;
+            if from.is_empty() {
+                return true;
+            }
+        }
+        from.is_empty()
+    }
+}

@@ -1,0 +1,34 @@
+//! What a device needs of a guest's memory.
+
+/// A range of a guest's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Segment {
+    /// Its first address.
+    pub at: u64,
+    /// Its length in bytes.
+    pub len: u32,
+}
+
+/// A guest's memory: regions of addresses, which the guest may change at any moment. No call
+/// reaches beyond one region.
+pub trait Memory {
+    /// Returns true if all of this range lies in one region.
+    fn has(&self, at: u64, len: u64) -> bool;
+
+    /// Copies bytes out. Returns false if the range does not lie in one region.
+    #[must_use]
+    fn read(&self, at: u64, to: &mut [u8]) -> bool;
+
+    /// Copies bytes in. Returns false if the range does not lie in one region.
+    #[must_use]
+    fn write(&self, at: u64, from: &[u8]) -> bool;
+
+    /// Reads a number (little endian) as a whole; what is read after it is at least as new. `None`
+    /// if no region has it, or if its address is odd.
+    fn load(&self, at: u64) -> Option<u16>;
+
+    /// Writes a number (little endian) as a whole, after everything that was written before it.
+    /// Returns false if no region has it, or if its address is odd.
+    #[must_use]
+    fn store(&self, at: u64, value: u16) -> bool;
+}
