@@ -152,9 +152,9 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    fn of(free: &[Range<u32>]) -> Holes {
+    fn of(free: impl IntoIterator<Item = u32>) -> Holes {
         let mut holes = Holes::new(2000);
-        free.iter().cloned().flatten().for_each(|slot| holes.freed(slot));
+        free.into_iter().for_each(|slot| holes.freed(slot));
         holes
     }
 
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn neighbours_go_together_and_one_operation_at_a_time() {
-        let mut holes = of(&[3..5, 7..9, 100..1000]);
+        let mut holes = of((3..5).chain(7..9).chain(100..1000));
         assert_eq!(holes.begin(99), None, "they are free for too short a time");
         rest(&mut holes);
         assert_eq!(holes.begin(99), Some(3..5));
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn only_what_was_left_over_all_the_time_goes() {
-        let mut holes = of(&[0..10]);
+        let mut holes = of(0..10);
         for _ in 0..20 {
             // Overwrites take eight of them, and free eight others.
             (0..8).for_each(|slot| holes.taken(slot));
@@ -206,7 +206,7 @@ mod tests {
 
     #[test]
     fn few_follow_each_other_while_jobs_run() {
-        let mut holes = of(&[0..2000]);
+        let mut holes = of(0..2000);
         rest(&mut holes);
         let count = |holes: &mut Holes| {
             (0..100).filter(|_| holes.begin(1).map(|_| holes.end()).is_some()).count()

@@ -248,9 +248,10 @@ impl Cluster {
             Effect::Reframe { link, mode } => drop(self.log.reframed.insert(link, mode)),
             Effect::Welcome { link } => drop(self.log.welcome.insert(link)),
             Effect::Note(note) => self.log.notes.push(note),
-            Effect::Read { .. } | Effect::Write { .. } | Effect::Flush { .. } => {
-                panic!("an SDC has no disk")
-            }
+            Effect::Read { .. }
+            | Effect::Write { .. }
+            | Effect::Flush { .. }
+            | Effect::Punch { .. } => panic!("an SDC has no disk"),
         }
     }
 
