@@ -143,7 +143,7 @@ mod tests {
         let small = Pending { bytes: 1, ..PENDING };
         let all: Vec<_> = (0..REQUESTS).map(|_| slots.take(owner(1, 0), small)).collect();
         assert!(!slots.has_room());
-        all.into_iter().for_each(|id| drop(slots.end(id)));
+        assert!(all.into_iter().all(|id| slots.end(id).is_some()));
         let large = Pending { bytes: BYTES as u32, ..PENDING };
         let id = slots.take(owner(1, 0), large);
         assert!(!slots.has_room() && slots.end(id).is_some() && slots.has_room());

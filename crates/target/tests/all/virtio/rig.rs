@@ -78,11 +78,11 @@ impl Memory for Ram {
     }
 
     fn load(&self, at: u64) -> Option<u16> {
-        (at % 2 == 0 && self.has(at, 2)).then(|| self.get16(at))
+        (at.is_multiple_of(2) && self.has(at, 2)).then(|| self.get16(at))
     }
 
     fn store(&self, at: u64, value: u16) -> bool {
-        at % 2 == 0 && self.write(at, &value.to_le_bytes())
+        at.is_multiple_of(2) && self.write(at, &value.to_le_bytes())
     }
 }
 
