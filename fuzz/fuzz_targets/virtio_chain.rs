@@ -60,11 +60,11 @@ impl Memory for Ram {
 
     fn load(&self, at: u64) -> Option<u16> {
         let mut two = [0; 2];
-        (at % 2 == 0 && self.read(at, &mut two)).then(|| u16::from_le_bytes(two))
+        (at.is_multiple_of(2) && self.read(at, &mut two)).then(|| u16::from_le_bytes(two))
     }
 
     fn store(&self, at: u64, value: u16) -> bool {
-        at % 2 == 0 && self.write(at, &value.to_le_bytes())
+        at.is_multiple_of(2) && self.write(at, &value.to_le_bytes())
     }
 }
 
@@ -112,7 +112,7 @@ fuzz_target!(|input: &[u8]| {
         }
     }
     for control in script {
-        if control % 4 == 0 && !busy.is_empty() {
+        if control.is_multiple_of(4) && !busy.is_empty() {
             let head = busy.swap_remove(usize::from(*control) % busy.len());
             let _ = queue.push(&ram, head, 1);
             let _ = queue.signals(&ram);

@@ -369,7 +369,7 @@ impl Machine {
             };
             parts.iter().enumerate().flat_map(part).collect()
         };
-        if slot % 2 == 0 {
+        if slot.is_multiple_of(2) {
             self.poke(queue, 16 * u64::from(first), &table(first))?;
         } else {
             self.poke(queue, at + TABLE, &table(0))?;

@@ -95,7 +95,7 @@ proptest! {
             }
         }
         for pick in pick {
-            if pick % 4 == 0 && !busy.is_empty() {
+            if pick.is_multiple_of(4) && !busy.is_empty() {
                 let head = busy.swap_remove(usize::from(pick) % busy.len());
                 let _ = queue.push(&driver.ram, head, 1);
                 let _ = queue.signals(&driver.ram);
