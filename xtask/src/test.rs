@@ -178,7 +178,10 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
     let listed = list.output()?;
     for target in String::from_utf8_lossy(&listed.stdout).lines() {
         let mut run = Command::new("cargo");
-        run.args(["+nightly", "fuzz", "run", target, "--"]);
+        // The crates of the targets have no unsafe code, so a sanitizer would find nothing. Without
+        // one, and with less optimisation, the build takes 40 % less time.
+        run.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
+        run.args(["+nightly", "fuzz", "run", "--sanitizer", "none", target, "--"]);
         run.args([
             format!("-max_total_time={FUZZ_SECONDS}"),
             "-verbosity=0".into(),
