@@ -94,17 +94,23 @@ impl Host {
         expected: u32,
         data: &[u8],
     ) {
-        let mut bhs = [0; 48];
         let writes = !data.is_empty();
-        bhs[0] = 0x01;
-        bhs[1] = 0x80 | if writes { 0x20 } else { 0 } | if expected > 0 { 0x40 } else { 0 };
-        bhs[16..20].copy_from_slice(&itt.to_be_bytes());
+        let flags = 0x80 | if writes { 0x20 } else { 0 } | if expected > 0 { 0x40 } else { 0 };
         let length = if writes { data.len() as u32 } else { expected };
+        let bhs = self.head(itt, flags, length, cdb);
+        self.send(c, bhs, data);
+    }
+
+    /// Returns the head of the next command.
+    fn head(&mut self, itt: u32, flags: u8, length: u32, cdb: &[u8]) -> [u8; 48] {
+        let mut bhs = [0; 48];
+        (bhs[0], bhs[1]) = (0x01, flags);
+        bhs[16..20].copy_from_slice(&itt.to_be_bytes());
         bhs[20..24].copy_from_slice(&length.to_be_bytes());
         bhs[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
         bhs[32..32 + cdb.len()].copy_from_slice(cdb);
         self.cmd_sn += 1;
-        self.send(c, bhs, data);
+        bhs
     }
 
     /// Writes one block of 512 bytes at the start of the volume.
@@ -135,13 +141,7 @@ impl Host {
         data: &[u8],
         part: usize,
     ) -> Pdu {
-        let mut bhs = [0; 48];
-        (bhs[0], bhs[1]) = (0x01, 0xa0);
-        bhs[16..20].copy_from_slice(&itt.to_be_bytes());
-        bhs[20..24].copy_from_slice(&(data.len() as u32).to_be_bytes());
-        bhs[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
-        bhs[32..32 + cdb.len()].copy_from_slice(cdb);
-        self.cmd_sn += 1;
+        let bhs = self.head(itt, 0xa0, data.len() as u32, cdb);
         self.send(c, bhs, &data[..part]);
         let r2t = self.answer(c);
         let wanted = (r2t.bhs[0], r2t.u32(40) as usize, r2t.u32(44) as usize);
