@@ -21,7 +21,7 @@ pub struct Asked {
     pub incarnation: u64,
     /// Its number for the change.
     pub number: u64,
-    /// What came of it.
+    /// Its result.
     pub outcome: ReserveOutcome,
 }
 
@@ -29,7 +29,7 @@ pub struct Asked {
 pub type AllAsked = BTreeMap<SdcId, Asked>;
 
 impl Volume {
-    /// Returns what came of a change that this client has asked for; `None` if it was not done.
+    /// Returns the result of a change that this client has asked for; `None` if it was not done.
     pub fn asked(&self, sdc: SdcId, incarnation: u64, number: u64) -> Option<ReserveOutcome> {
         let last = self.asked.get(&sdc)?;
         ((last.incarnation, last.number) == (incarnation, number)).then_some(last.outcome)
@@ -45,8 +45,10 @@ pub fn table_info(table: &Table) -> Option<ReservationInfo> {
     })
 }
 
-/// Decodes a table. `None` if changes can't lead to it, or this build does not know its type.
-pub fn table(info: &ReservationInfo) -> Option<Table> {
+/// Decodes a table, as [`table_info`] has encoded it. `None` if changes can't lead to it, or this
+/// build does not know its type.
+pub fn table(info: Option<&ReservationInfo>) -> Option<Table> {
+    let Some(info) = info else { return Some(Table::default()) };
     let table = Table {
         generation: info.generation,
         reserved: kind(info.kind)?,
@@ -149,6 +151,19 @@ pub fn outcome(result: Result<(), Refusal>) -> ReserveOutcome {
     }
 }
 
+/// Returns the result with this name; `None` if the change was not done, and may be asked for
+/// again.
+pub fn result(outcome: ReserveOutcome) -> Option<Result<(), Refusal>> {
+    match outcome {
+        ReserveOutcome::Done => Some(Ok(())),
+        ReserveOutcome::Conflict => Some(Err(Refusal::Conflict)),
+        ReserveOutcome::NoVictim => Some(Err(Refusal::NoVictim)),
+        ReserveOutcome::WrongKind => Some(Err(Refusal::WrongKind)),
+        ReserveOutcome::Full => Some(Err(Refusal::Full)),
+        ReserveOutcome::NoVolume | ReserveOutcome::Unknown => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_table_comes_back_as_it_was_and_one_that_can_not_be_is_refused() {
-        assert_eq!(table_info(&Table::default()), None);
+        assert_eq!((table_info(&Table::default()), table(None)), (None, Some(Table::default())));
         let nvme = Identity::Nvme { host: [7; 16] };
         let registrants = Vec::from([
             Registrant { key: 1 << 63, who: who(0), holds: true },
@@ -172,7 +187,7 @@ mod tests {
                 reserved: Some(reserved),
                 registrants: registrants.clone(),
             };
-            assert_eq!(table(&table_info(&whole).unwrap()), Some(whole));
+            assert_eq!(table(table_info(&whole).as_ref()), Some(whole));
         }
         let good = Table { generation: 3, reserved: Some(Kind::ExclusiveAccess), registrants };
         let good = table_info(&good).unwrap();
@@ -189,7 +204,7 @@ mod tests {
         for (i, change) in wrong.into_iter().enumerate() {
             let mut info = good.clone();
             change(&mut info);
-            assert_eq!(table(&info), None, "{i}");
+            assert_eq!(table(Some(&info)), None, "{i}");
         }
         let many = |n: u64| {
             let one = |i: u64| RegistrantInfo {
@@ -199,8 +214,8 @@ mod tests {
             };
             ReservationInfo { generation: 1, kind: 6, registrants: (0..n).map(one).collect() }
         };
-        assert!(table(&many(128)).is_some() && table(&many(129)).is_none());
-        assert!(table(&many(0)).is_none(), "all of nobody hold it");
+        assert!(table(Some(&many(128))).is_some() && table(Some(&many(129))).is_none());
+        assert!(table(Some(&many(0))).is_none(), "all of nobody hold it");
     }
 
     #[test]

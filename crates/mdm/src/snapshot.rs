@@ -22,7 +22,6 @@ use base::{
     PoolId, SdcId, SdsId, VolumeId, level, mutant,
 };
 use prost::Message;
-use target::reserve::Table;
 use wire::control::{
     AcceptedLoss, DeviceInfo, GroupInfo, IdRange, MdmInfo, ObjectKind, ReserveOutcome,
     UnknownValue, VolumeInfo, known, level_of,
@@ -558,7 +557,7 @@ fn volume(r: VolumeRecord) -> Option<Volume> {
         slots: r.info.slots.into_iter().map(GroupId).collect(),
         losses: r.losses,
         gaps: gaps(&r.info.gaps),
-        reservations: r.info.reservations.as_ref().map_or(Some(Table::default()), table)?,
+        reservations: table(r.info.reservations.as_ref())?,
         asked: r.asked.into_iter().map(asked).collect(),
         changed_at: MapVersion(r.changed_at),
     })

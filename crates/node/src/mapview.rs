@@ -13,7 +13,7 @@ use core::net::SocketAddr;
 use core::ops::Range;
 use mdm::mapping::{Grant, Mapping};
 use mdm::publish::{gap_infos, gaps};
-use mdm::reserve::table_info;
+use mdm::reserve::{table, table_info};
 use mirror::{LostUnits, Volumes};
 use prost::Message;
 use target::reserve::Table;
@@ -243,10 +243,9 @@ impl MapView {
         }
         for info in page.volumes {
             let (id, volume) = (VolumeId(info.id), volume(info));
-            let now = volume.reservations.clone();
-            let old =
-                self.volumes.insert(id, volume).map_or_else(Table::default, |v| v.reservations);
-            if old != now {
+            let old = self.volumes.insert(id, volume);
+            let old = old.map_or_else(Table::default, |v| v.reservations);
+            if old != self.volumes[&id].reservations {
                 changes.reserved.push((id, old));
             }
         }
@@ -386,7 +385,7 @@ pub fn read_page(body: &[u8], level_max: u32) -> Result<MapPage, &'static str> {
     let page = MapPage::decode(body).map_err(|_| DAMAGED)?;
     page.check().map_err(|_| UNKNOWN)?;
     let groups = page.groups.iter().all(|info| group(info).is_sound());
-    match groups && page.volumes.iter().all(|info| table_of(info).is_some()) {
+    match groups && page.volumes.iter().all(|info| table(info.reservations.as_ref()).is_some()) {
         true => Ok(page),
         false => Err(DAMAGED),
     }
@@ -458,13 +457,8 @@ pub fn slot(unit: u32, slots: usize) -> usize {
     placement::slot_of(unit, slots)
 }
 
-/// Returns the reservations of a volume; `None` if they can't be.
-fn table_of(info: &VolumeInfo) -> Option<Table> {
-    info.reservations.as_ref().map_or(Some(Table::default()), mdm::reserve::table)
-}
-
 fn volume(info: VolumeInfo) -> Volume {
-    let reservations = table_of(&info).expect("`read_page` has checked it");
+    let reservations = table(info.reservations.as_ref()).expect("`read_page` has checked it");
     Volume {
         name: info.name,
         size: info.size,

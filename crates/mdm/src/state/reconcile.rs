@@ -13,7 +13,6 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::{DeviceId, Epoch, GroupId, MapVersion, PoolId, SdcId, VolumeId};
-use target::reserve::Table;
 use wire::control::{GroupInfo, RecoverMdm, VolumeInfo};
 
 impl State {
@@ -135,7 +134,7 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo) -> Option<Volume> {
         slots,
         losses: old.map_or_else(Vec::new, |v| v.losses.clone()),
         gaps: gaps(&info.gaps),
-        reservations: info.reservations.as_ref().map_or(Some(Table::default()), table)?,
+        reservations: table(info.reservations.as_ref())?,
         asked: old.map_or_else(BTreeMap::new, |v| v.asked.clone()),
         changed_at: old.map_or(MapVersion(0), |v| v.changed_at),
     };

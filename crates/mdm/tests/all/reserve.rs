@@ -166,7 +166,7 @@ fn a_snapshot_has_all_of_it_and_the_map_has_the_table() {
     assert_eq!(State::from_bytes(&s.to_bytes()), Ok(s.clone()));
     let pages = s.pages_since(MapVersion(0));
     let info = pages[0].volumes[0].reservations.as_ref().expect("they are told");
-    assert_eq!(table(info).as_ref(), Some(&s.volumes[&V].reservations));
+    assert_eq!(table(Some(info)).as_ref(), Some(&s.volumes[&V].reservations));
     assert_eq!(pair(Durable).pages_since(MapVersion(0))[0].volumes[0].reservations, None);
     // A table that can't be is no state.
     s.volumes.get_mut(&V).unwrap().reservations.registrants.clear();

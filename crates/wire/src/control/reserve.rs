@@ -1,4 +1,4 @@
-//! Reservations of volumes: who is registered, what a host asks for, and what comes of it.
+//! Reservations of volumes: who is registered, what a host asks for, and the answer.
 //! `target::reserve` has the rules.
 
 use super::{UnknownValue, known};
@@ -123,7 +123,7 @@ impl ReserveChange {
     }
 }
 
-/// What comes of a change.
+/// The result of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, prost::Enumeration)]
 #[repr(i32)]
 pub enum ReserveOutcome {
@@ -171,7 +171,7 @@ pub struct Reserved {
     /// The number of the change.
     #[prost(uint64, tag = "2")]
     pub number: u64,
-    /// What came of it.
+    /// The result.
     #[prost(enumeration = "ReserveOutcome", tag = "3")]
     pub outcome: i32,
     /// A map of this version, or of a later one, has the change.

@@ -19,9 +19,9 @@ use alloc::vec::Vec;
 use base::mutant::{self, Mutant};
 use base::time::Duration;
 use base::{LinkId, MapVersion, Time, VolumeId};
-use mdm::reserve::{change_info, host_info};
+use mdm::reserve::{change_info, host_info, result};
 use seam::{BlockError, BlockKind, Effects};
-use target::reserve::{self, Access, Change, Identity, Refusal, Table};
+use target::reserve::{self, Access, Change, Identity, Table};
 use target::{Question, ident};
 use wire::PeerLink;
 use wire::control::{Reserve, ReserveOutcome, Reserved};
@@ -51,7 +51,7 @@ struct Queue {
     number: u64,
     /// When it was sent last; `None`: there was no link.
     sent: Option<Time>,
-    /// What came of it, and the version of the map that has it.
+    /// Its result, and the version of the map that has it.
     outcome: Option<(ReserveOutcome, MapVersion)>,
 }
 
@@ -196,18 +196,6 @@ impl Reservations {
         let asked = self.queues.values().flat_map(|q| &q.list).map(|a| a.since);
         let late = asked.chain(self.reports.iter().map(|report| report.2)).min();
         Time::earliest(again, late.map(|since| since + patience))
-    }
-}
-
-/// Returns the result of a change; `None` if it was not done, and may be asked for again.
-fn result(outcome: ReserveOutcome) -> Option<Result<(), Refusal>> {
-    match outcome {
-        ReserveOutcome::Done => Some(Ok(())),
-        ReserveOutcome::Conflict => Some(Err(Refusal::Conflict)),
-        ReserveOutcome::NoVictim => Some(Err(Refusal::NoVictim)),
-        ReserveOutcome::WrongKind => Some(Err(Refusal::WrongKind)),
-        ReserveOutcome::Full => Some(Err(Refusal::Full)),
-        ReserveOutcome::NoVolume | ReserveOutcome::Unknown => None,
     }
 }
 

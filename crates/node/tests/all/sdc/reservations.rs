@@ -223,8 +223,7 @@ fn programs_and_clients_of_nbd_are_strangers() {
 impl Cluster {
     /// Returns the reservations of the volume, by the MDM.
     fn table(&self) -> Table {
-        let info = self.map.volumes[0].reservations.as_ref();
-        info.map_or_else(Table::default, |info| mdm::reserve::table(info).unwrap())
+        mdm::reserve::table(self.map.volumes[0].reservations.as_ref()).unwrap()
     }
 
     /// Changes the reservations of the volume in the MDM, as the MDM does it.
