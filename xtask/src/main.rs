@@ -83,7 +83,7 @@ fn target_dir() -> PathBuf {
     root().join(target)
 }
 
-/// Returns the path of a binary built with the profile `ci`.
-fn built(binary: &str) -> PathBuf {
-    target_dir().join("ci").join(binary)
+/// Returns the path of a binary built with this profile.
+fn built(profile: &str, binary: &str) -> PathBuf {
+    target_dir().join(profile).join(binary)
 }

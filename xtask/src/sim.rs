@@ -24,44 +24,42 @@ pub(crate) struct HuntArgs {
 }
 
 /// The sample of seeds that CI runs.
-const SAMPLE: [&str; 3] = ["run", "--seeds", "0..1000"];
+pub(crate) const SAMPLE: [&str; 3] = ["run", "--seeds", "0..1000"];
 
 /// Another sample of CI, in which damage may hit every copy: lost data must then be reported.
-pub(crate) const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..300"];
+pub(crate) const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..200"];
+
+/// The profile of what runs for hours: optimised as a release.
+const LONG: &str = "hunt";
 
 /// Builds the simulator. It is built separately from the product, because it contains the mutants.
-pub(crate) fn build(steps: &mut Steps) -> Result<bool> {
-    steps.command(
-        "build the simulator",
-        &mut cargo(&["build", "--profile", "ci", "--package", "gabion-sim", "--bin", "gabion-sim"]),
-    )
+pub(crate) fn build(steps: &mut Steps, profile: &str) -> Result<bool> {
+    let package = ["--package", "gabion-sim", "--bin", "gabion-sim"];
+    let mut build = cargo(&["build", "--profile", profile]);
+    steps.command("build the simulator", build.args(package))
 }
 
-/// Returns a command that runs the simulator with these arguments.
-pub(crate) fn simulator(args: &[&str]) -> Command {
-    let mut command = Command::new(built("gabion-sim"));
+/// Returns a command that runs the simulator of this profile with these arguments.
+pub(crate) fn simulator(profile: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(built(profile, "gabion-sim"));
     command.args(args);
     command
 }
 
-/// Returns the command that runs the sample.
-pub(crate) fn sample() -> Command {
-    simulator(&SAMPLE)
-}
-
 /// Runs `cargo xtask sim`.
 pub(crate) fn run(args: &SimArgs) -> Result<bool> {
-    if args.args.is_empty() { go(&mut sample()) } else { go(simulator(&[]).args(&args.args)) }
+    let mut simulator = simulator(LONG, &[]);
+    if args.args.is_empty() { go(simulator.args(SAMPLE)) } else { go(simulator.args(&args.args)) }
 }
 
 /// Runs `cargo xtask hunt`.
 pub(crate) fn hunt(args: &HuntArgs) -> Result<bool> {
-    go(simulator(&["hunt"]).args(&args.args))
+    go(simulator(LONG, &["hunt"]).args(&args.args))
 }
 
 fn go(command: &mut Command) -> Result<bool> {
     let mut steps = Steps::default();
-    if build(&mut steps)? {
+    if build(&mut steps, LONG)? {
         steps.command("simulator", command)?;
     }
     Ok(steps.finish())

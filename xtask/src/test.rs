@@ -1,11 +1,11 @@
 //! `cargo xtask test`: everything that CI runs, fast parts first.
 //!
 //! The code is built once with the profile `ci` for everything that runs, and what contains the
-//! mutants is built apart. While the system tests run, which wait more than they compute,
-//! everything else but the fuzz targets runs in the background, the lints first.
+//! mutants is built apart. While the unit tests and the system tests run, which wait more than they
+//! compute, everything else but the fuzz targets runs in the background, the lints first.
 
 use crate::steps::{Steps, cargo};
-use crate::{built, gate, packages, root, sim, tidy};
+use crate::{gate, packages, sim, tidy};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use serde_json::Value;
@@ -36,6 +36,9 @@ enum Part {
     System,
 }
 
+/// The profile of everything that is tested.
+const CI: &str = "ci";
+
 /// The packages that are built as a release has them, without the mutants.
 const PRODUCT: [&str; 7] = [
     "--workspace",
@@ -65,29 +68,41 @@ const FUZZ_SECONDS: u32 = 8;
 pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let wanted = |part| args.parts.is_empty() || args.parts.contains(&part);
     let mut steps = Steps::default();
+    let (mut built, mut ready) = (Built::default(), false);
     let first = |steps: &mut Steps| -> Result<()> {
         if wanted(Part::Style) {
             style(steps)?;
         }
-        if wanted(Part::Unit) {
-            unit(steps)?;
+        if wanted(Part::Unit) || wanted(Part::System) {
+            built = build(steps)?;
         }
         Ok(())
     };
-    let mut ready = false;
-    if wanted(Part::System) {
-        // They are downloaded while the other parts are compiled.
-        let install = |steps: &mut Steps| {
-            ready = programs(steps)?;
-            Ok(())
-        };
-        steps.beside(first, install)?;
-    } else {
-        first(&mut steps)?;
-    }
-    let others = |steps: &mut Steps| -> Result<()> {
+    // They are downloaded while the code is compiled.
+    let install = |steps: &mut Steps| {
+        ready = wanted(Part::System) && programs(steps)?;
+        Ok(())
+    };
+    steps.beside(first, install)?;
+    let front = |steps: &mut Steps| -> Result<()> {
+        if wanted(Part::Unit) {
+            unit(steps, &built.unit)?;
+        }
+        if let Some(binary) = built.system.as_ref().filter(|_| ready) {
+            system(steps, binary)?;
+        }
+        // They are built in a directory of their own, so no build waits for another one.
+        if wanted(Part::Fuzz) {
+            fuzz(steps)?;
+        }
+        Ok(())
+    };
+    let behind = |steps: &mut Steps| -> Result<()> {
         if wanted(Part::Style) {
             lints(steps)?;
+        }
+        if wanted(Part::Unit) {
+            other_tests(steps)?;
         }
         if wanted(Part::Sim) {
             simulation(steps)?;
@@ -100,16 +115,58 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         }
         Ok(())
     };
-    // The fuzz targets are built in a directory of their own, so no build waits for another one.
-    let last = |steps: &mut Steps| if wanted(Part::Fuzz) { fuzz(steps) } else { Ok(()) };
-    match if ready { build_system(&mut steps)? } else { None } {
-        Some(binary) => {
-            let front = |steps: &mut Steps| system(steps, &binary).and_then(|()| last(steps));
-            steps.beside(front, others)?;
-        }
-        None => others(&mut steps).and_then(|()| last(&mut steps))?,
-    }
+    steps.beside(front, behind)?;
     Ok(steps.finish())
+}
+
+/// A binary with tests.
+struct Binary {
+    /// The name of the target: `all`, or a crate.
+    target: String,
+    path: PathBuf,
+    /// The folder of its package, where it runs.
+    folder: PathBuf,
+}
+
+/// The binaries that run in the foreground. They do not run through cargo, which would wait for
+/// builds in the background.
+#[derive(Default)]
+struct Built {
+    unit: Vec<Binary>,
+    system: Option<Binary>,
+}
+
+/// Builds the product and all tests of it.
+fn build(steps: &mut Steps) -> Result<Built> {
+    // The targets of the unit tests, so that the same builds of all libraries serve both.
+    let mut build = cargo(&["build", "--profile", CI, "--lib", "--bins", "--tests"]);
+    if !steps.command("build gabion, its library and the unit tests", build.args(PRODUCT))? {
+        return Ok(Built::default());
+    }
+    let unit = binaries(&PRODUCT)?;
+    let package = ["--package", "gabion-system-tests"];
+    let mut build = cargo(&["test", "--profile", CI, "--no-run"]);
+    if !steps.command("build the system tests", build.args(package))? {
+        return Ok(Built { unit, system: None });
+    }
+    let system = binaries(&package)?.into_iter().find(|b| b.target == "all");
+    Ok(Built { unit, system: Some(system.context("cargo names no binary of the system tests")?) })
+}
+
+/// Returns the binaries of the tests of these packages, which are built.
+fn binaries(packages: &[&str]) -> Result<Vec<Binary>> {
+    let mut list = cargo(&["test", "--profile", CI, "--lib", "--bins", "--tests", "--no-run"]);
+    let told = list.args(["--quiet", "--message-format", "json"]).args(packages).output()?;
+    let told = String::from_utf8(told.stdout)?;
+    let messages = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let binary = |m: Value| {
+        let manifest = Path::new(m["manifest_path"].as_str()?);
+        let test = m["profile"]["test"].as_bool()?;
+        let path = m["executable"].as_str().filter(|_| test)?.into();
+        let target = m["target"]["name"].as_str()?.into();
+        Some(Binary { target, path, folder: manifest.parent()?.into() })
+    };
+    Ok(messages.filter_map(binary).collect())
 }
 
 fn style(steps: &mut Steps) -> Result<()> {
@@ -120,15 +177,26 @@ fn style(steps: &mut Steps) -> Result<()> {
 
 fn lints(steps: &mut Steps) -> Result<()> {
     // With the profile of everything else, so that the same macros serve all.
-    let mut lints = cargo(&["clippy", "--profile", "ci", "--workspace", "--all-targets"]);
+    let mut lints = cargo(&["clippy", "--profile", CI, "--workspace", "--all-targets"]);
     steps.command("lints", lints.args(["--quiet", "--", "-D", "warnings"]))?;
     Ok(())
 }
 
-fn unit(steps: &mut Steps) -> Result<()> {
-    let mut tests = cargo(&["test", "--profile", "ci"]);
-    steps.command("unit tests and driver contract", tests.args(PRODUCT))?;
-    let mut chores = cargo(&["test", "--profile", "ci", "--package", "xtask"]);
+fn unit(steps: &mut Steps, binaries: &[Binary]) -> Result<()> {
+    for binary in binaries {
+        let package = binary.folder.file_name().unwrap_or_default().display();
+        let mut tests = Command::new(&binary.path);
+        tests.current_dir(&binary.folder);
+        steps.command(&format!("tests of {package} ({})", binary.target), &mut tests)?;
+    }
+    Ok(())
+}
+
+/// Runs the examples in the documentation, and the tests of the chores.
+fn other_tests(steps: &mut Steps) -> Result<()> {
+    let mut examples = cargo(&["test", "--profile", CI, "--doc"]);
+    steps.command("examples in the documentation", examples.args(PRODUCT))?;
+    let mut chores = cargo(&["test", "--profile", CI, "--package", "xtask"]);
     steps.command("tests of the chores", &mut chores)?;
     Ok(())
 }
@@ -136,7 +204,7 @@ fn unit(steps: &mut Steps) -> Result<()> {
 /// Runs the tests that switch the rules of a crate off one by one. The mutants must not get into
 /// the builds of other tests.
 fn mutants(steps: &mut Steps) -> Result<()> {
-    let mut command = cargo(&["test", "--profile", "ci", "--test", "mutants"]);
+    let mut command = cargo(&["test", "--profile", CI, "--test", "mutants"]);
     // With the simulator, so that the same builds of all libraries serve both.
     command.args(["--package", "gabion-sim"]);
     for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm"] {
@@ -149,12 +217,13 @@ fn mutants(steps: &mut Steps) -> Result<()> {
 }
 
 fn simulation(steps: &mut Steps) -> Result<()> {
-    let tests = ["test", "--profile", "ci", "--package", "gabion-sim"];
+    let tests = ["test", "--profile", CI, "--package", "gabion-sim"];
     steps.command("tests of the simulator, committed plans", &mut cargo(&tests))?;
-    if sim::build(steps)? {
-        steps.command("simulation sample", &mut sim::sample())?;
-        steps.command("sample with losses", &mut sim::simulator(&sim::LOSSES))?;
-        steps.command("same seed, same run", &mut sim::simulator(&["fingerprint"]))?;
+    if sim::build(steps, CI)? {
+        let simulator = |args| sim::simulator(CI, args);
+        steps.command("simulation sample", &mut simulator(&sim::SAMPLE))?;
+        steps.command("sample with losses", &mut simulator(&sim::LOSSES))?;
+        steps.command("same seed, same run", &mut simulator(&["fingerprint"]))?;
     }
     Ok(())
 }
@@ -178,10 +247,8 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
     let listed = list.output()?;
     for target in String::from_utf8_lossy(&listed.stdout).lines() {
         let mut run = Command::new("cargo");
-        // The crates of the targets have no unsafe code, so a sanitizer would find nothing. Without
-        // one, and with less optimisation, the build takes 40 % less time.
-        run.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1");
-        run.args(["+nightly", "fuzz", "run", "--sanitizer", "none", target, "--"]);
+        // The crates of the targets have no unsafe code, so a sanitizer would find nothing.
+        run.args(["+nightly", "fuzz", "run", "--dev", "--sanitizer", "none", target, "--"]);
         run.args([
             format!("-max_total_time={FUZZ_SECONDS}"),
             "-verbosity=0".into(),
@@ -203,33 +270,14 @@ fn programs(steps: &mut Steps) -> Result<bool> {
     Ok(there)
 }
 
-/// Builds what the system tests run, and the tests themselves. Returns the tests' binary.
-fn build_system(steps: &mut Steps) -> Result<Option<PathBuf>> {
-    // With the targets of the unit tests, so that the same builds of all libraries serve both.
-    let mut build = cargo(&["build", "--profile", "ci", "--lib", "--bins", "--tests"]);
-    if !steps.command("build gabion and its library", build.args(PRODUCT))? {
-        return Ok(None);
-    }
-    let tests = ["test", "--profile", "ci", "--package", "gabion-system-tests", "--no-run"];
-    if !steps.command("build the system tests", &mut cargo(&tests))? {
-        return Ok(None);
-    }
-    let told = cargo(&tests).args(["--quiet", "--message-format", "json"]).output()?;
-    let told = String::from_utf8(told.stdout)?;
-    let messages = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let binary = messages.filter_map(|m| Some(m["executable"].as_str()?.into())).next_back();
-    Ok(Some(binary.context("cargo names no binary of the system tests")?))
-}
-
-/// Runs the system tests. Not through cargo, which would wait for builds in the background.
-fn system(steps: &mut Steps, binary: &Path) -> Result<()> {
-    let mut alone = Command::new(binary);
+fn system(steps: &mut Steps, binary: &Binary) -> Result<()> {
+    let mut alone = Command::new(&binary.path);
     alone.args(["--test-threads", "1", "--nocapture"]).args(MEASURING);
-    let mut others = Command::new(binary);
+    let mut others = Command::new(&binary.path);
     others.args(["--test-threads", "3"]);
     MEASURING.iter().for_each(|name| _ = others.args(["--skip", name]));
     for (title, mut command) in [("system tests that measure", alone), ("system tests", others)] {
-        command.env("GABION_BIN", built("gabion")).current_dir(root().join("tests/system"));
+        command.env("GABION_BIN", crate::built(CI, "gabion")).current_dir(&binary.folder);
         steps.command(title, &mut command)?;
     }
     Ok(())

@@ -453,8 +453,7 @@ impl Stage {
         let mut body = Vec::new();
         let mut expected = Vec::new();
         if kind == IoKind::Swap {
-            let values = (sector..sector + sectors).map(|s| self.history.known(volume, s));
-            expected.extend(values);
+            expected = self.history.known(volume, sector..sector + sectors);
             stamp::sectors(&expected, volume, sector, &mut body);
         }
         if matches!(kind, IoKind::Write | IoKind::Swap) {

@@ -44,7 +44,7 @@ impl Stage {
 
     /// Returns true if this process is the place of a former incarnation of the client.
     pub(crate) fn is_former(&self, client: u8, proc: ProcId) -> bool {
-        self.plan.has_doubles() && self.former_place(client) == proc
+        self.former_place(client) == proc && self.plan.has_doubles()
     }
 
     /// Freezes the client's process, and starts another one under its name.

@@ -5,6 +5,7 @@ use crate::plan::IoKind;
 use base::{MapVersion, SECTOR, Time, VolumeId};
 use seam::BlockError;
 use std::fmt;
+use std::ops::Range;
 
 /// Value of a sector that an operation did not reveal.
 pub const SILENT: Value = Value::MAX;
@@ -122,20 +123,27 @@ impl History {
         self.moment
     }
 
-    /// Returns what is known of a sector: what the operation that was answered last left or saw.
-    pub fn known(&self, volume: VolumeId, sector: u32) -> Value {
-        let value = |(index, op): (usize, &Record)| {
-            let at = sector.checked_sub(op.sector).filter(|at| *at < op.sectors)?;
-            let answer = op.answer.filter(|a| a.result.is_ok() && op.volume == volume)?;
-            let value = match op.kind {
-                IoKind::Write | IoKind::Swap => index as u32 + 1,
-                IoKind::Zero | IoKind::Discard => 0,
-                IoKind::Read => *op.seen.get(at as usize)?,
-                IoKind::Extents => return None,
+    /// Returns what is known of each of these sectors: what the operation that was answered last
+    /// left or saw.
+    pub fn known(&self, volume: VolumeId, sectors: Range<u32>) -> Vec<Value> {
+        let mut known = vec![(0, 0); sectors.len()];
+        for (index, op) in self.ops.iter().enumerate() {
+            let Some(answer) = op.answer.filter(|a| a.result.is_ok() && op.volume == volume) else {
+                continue;
             };
-            Some((answer.moment, value))
-        };
-        self.ops.iter().enumerate().filter_map(value).max().map_or(0, |(_, value)| value)
+            let common = sectors.start.max(op.sector)..sectors.end.min(op.sector + op.sectors);
+            for sector in common {
+                let value = match op.kind {
+                    IoKind::Write | IoKind::Swap => Some(index as u32 + 1),
+                    IoKind::Zero | IoKind::Discard => Some(0),
+                    IoKind::Read => op.seen.get((sector - op.sector) as usize).copied(),
+                    IoKind::Extents => None,
+                };
+                let known = &mut known[(sector - sectors.start) as usize];
+                *known = value.map_or(*known, |value| (answer.moment, value).max(*known));
+            }
+        }
+        known.into_iter().map(|(_, value)| value).collect()
     }
 
     /// Returns the operation that wrote this value.

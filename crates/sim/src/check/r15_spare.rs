@@ -15,8 +15,7 @@ use seam::UnitStore;
 /// Checks all devices.
 pub fn check(stage: &mut Stage) -> Result<(), Failure> {
     let (plan, spare) = (&stage.plan, u64::from(stage.spare_percent));
-    let moved = plan.steps.iter().any(|s| matches!(s.action, Action::Tamper(..)));
-    if spare == 0 || plan.sds > 2 || plan.memory != 0 || moved {
+    if spare == 0 || plan.sds > 2 || plan.memory != 0 {
         return Ok(());
     }
     for i in 0..plan.sds {
@@ -27,6 +26,9 @@ pub fn check(stage: &mut Stage) -> Result<(), Failure> {
         let usable = beside_spare(device.capacity(), spare);
         if writes || device.used() < usable || stage.world.took_copies(stage.proc(who)) {
             continue;
+        }
+        if stage.plan.steps.iter().any(|s| matches!(s.action, Action::Tamper(..))) {
+            return Ok(());
         }
         // When the last write came that could be refused, space was left.
         if device.used() >= usable + 2 * u64::from(UNIT) {

@@ -193,10 +193,10 @@ impl Stage {
         ];
         let late = self.may_be_late(index);
         let fits = |e: &BlockError| late || *e != BlockError::TimedOut;
-        let failed = failed.into_iter().filter(fits).find(|e| self.is_in_order(index, *e));
+        let failed = || failed.into_iter().filter(fits).find(|e| self.is_in_order(index, *e));
         let result = match error {
             0 => Ok(data),
-            NBD_EIO => Err(failed.unwrap_or(BlockError::Lost)),
+            NBD_EIO => Err(failed().unwrap_or(BlockError::Lost)),
             NBD_ENOSPC if write && self.is_in_order(index, BlockError::Full) => {
                 Err(BlockError::Full)
             }
