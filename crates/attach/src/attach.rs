@@ -1,4 +1,4 @@
-//! `gabion attach`: makes a volume a block device of this machine, and mounts it if wanted.
+//! `gabion attach`: makes a volume a block device of this machine, and optionally mounts it.
 
 use crate::content::{self, Fs, Step};
 use crate::list::{self, Attached};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the serving process may take to serve.
+/// How long the serving process may take until it serves the volume.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options of `gabion attach`.
@@ -117,7 +117,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Makes the folder to mount over, and returns its full path.
+/// Creates the mount point, and returns its full path.
 fn mount_point(at: &Path) -> Result<PathBuf> {
     files::make_folder(at).with_context(|| format!("can't make the folder {}", at.display()))?;
     let at = at.canonicalize().with_context(|| format!("can't find {}", at.display()))?;
@@ -173,7 +173,7 @@ fn make(
     at.map_or(Ok(()), |at| block::mount(device, fs, at, read_only))
 }
 
-/// Starts the process that serves the volume. Returns when its file is there.
+/// Starts the process that serves the volume. Returns when the volume's file exists.
 fn serve(target: &Target, args: &AttachArgs, place: &Place) -> Result<()> {
     let log = files::log(&place.log()).context("can't make a log")?;
     let mut command = Command::new(std::env::current_exe().context("this binary can't be found")?);
@@ -185,7 +185,7 @@ fn serve(target: &Target, args: &AttachArgs, place: &Place) -> Result<()> {
     match wait(place, &mut child) {
         Ok(()) => Ok(()),
         Err(error) => {
-            // An error means that it has ended already.
+            // An error means that the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
             Err(error)
@@ -233,7 +233,7 @@ fn lasting<'a>(
     })
 }
 
-/// Tells people what was done.
+/// Describes the result, for people.
 fn told(attached: &Attached, not_taken: &[NotTaken]) -> String {
     let mut text = format!(
         "{} is {} ({})",

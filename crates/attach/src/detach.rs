@@ -1,6 +1,6 @@
 //! `gabion detach`: unmounts, removes the device, and ends the process that served it.
 //!
-//! It also cleans up after an attempt that was cut off, or after a serving process that has died.
+//! It also cleans up after an interrupted `attach`, or after a serving process that has died.
 
 use crate::record::Place;
 use crate::{block, holders, persist};
@@ -66,7 +66,7 @@ pub fn run(args: &DetachArgs) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Returns an error that says what is in use, and by whom.
+/// Returns an error that names the object in use, and its users.
 fn busy(what: &Path, by: &str, otherwise: &str) -> anyhow::Error {
     let what = what.display();
     let text = match by.is_empty() {
@@ -76,8 +76,8 @@ fn busy(what: &Path, by: &str, otherwise: &str) -> anyhow::Error {
     coded(Exit::InUse, text)
 }
 
-/// Removes everything that `attach` has made, from the top down. What is in use stays, and all that
-/// is below it.
+/// Removes everything that `attach` has made, from the top down. Stops at the first object that is
+/// in use.
 pub(crate) fn take_down(place: &Place) -> Result<()> {
     if let Some(device) = device(place)? {
         check_unused(&device)?;
@@ -102,13 +102,13 @@ pub(crate) fn take_down(place: &Place) -> Result<()> {
     place.remove()
 }
 
-/// Returns the device of a volume: the recorded one, or that of an attempt that was cut off before
-/// it was recorded.
+/// Returns the device of a volume: the recorded one, or one that an interrupted attempt made before
+/// it could record it.
 fn device(place: &Place) -> Result<Option<PathBuf>> {
     let file = place.file();
     let is_ours = |device: &PathBuf| block::loop_file(device).is_some_and(|f| f == file);
     if let Some(record) = place.record()? {
-        // After it is gone, the kernel may give its number to another file.
+        // After it is removed, the kernel may reuse its number for another file.
         return Ok(Some(record.device).filter(is_ours));
     }
     let entries = fs::read_dir("/sys/block").context("can't list block devices")?;
@@ -116,8 +116,8 @@ fn device(place: &Place) -> Result<Option<PathBuf>> {
     Ok(devices.into_iter().find(is_ours))
 }
 
-/// Refuses to go on while a process uses the device or a mount of it, so that nothing is done by
-/// halves.
+/// Returns an error if a process uses the device or a mount of it, so that the volume is not half
+/// detached.
 fn check_unused(device: &Path) -> Result<()> {
     let on_top = block::on_top(device);
     if !on_top.is_empty() {
@@ -159,7 +159,7 @@ fn unmount_all(device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the mount that a dead process has left.
+/// Removes the FUSE mount that a dead process has left.
 fn clear_dead(folder: &Path) -> Result<()> {
     if block::mounts()?.iter().any(|mount| mount.at == folder) {
         rustix::mount::unmount(folder, UnmountFlags::DETACH)

@@ -1,4 +1,5 @@
-//! `gabion mount`: shows volumes as files, until it is unmounted or signalled.
+//! `gabion mount`: shows volumes as files, until the folder is unmounted or the process is
+//! signalled.
 
 use crate::client::{Client, Name};
 use crate::folder::Shown;

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `socket` | messages and file descriptors on a unix socket |
 //! | `guest` | the memory of a virtual machine |
-//! | `ring` | one queue, with what wakes either side |
-//! | `connection` | one virtual machine: what was agreed, its memory and its rings |
-//! | `slots` | the requests that are under way |
+//! | `ring` | one queue, with the event descriptors of both sides |
+//! | `connection` | one virtual machine: negotiated features, memory and rings |
+//! | `slots` | the requests under way |
 //! | `server` | the loop |
 
 mod connection;
@@ -67,7 +67,7 @@ fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "write it as for `chmod`, such as 660".into())
 }
 
-/// Listens at a socket that only this user may reach so far.
+/// Listens at a socket that only this user may connect to at first.
 fn listen(args: &VhostArgs) -> Result<Listening> {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let listening = Listening::unix(&args.socket);

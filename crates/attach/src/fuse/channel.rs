@@ -1,8 +1,8 @@
 //! A mounted FUSE file system: receives the kernel's requests and sends the replies, without
-//! waiting.
+//! blocking.
 //!
-//! The file system is mounted by this process itself, which takes root. It ends when it is
-//! unmounted, or when the process ends: programs then get ENOTCONN.
+//! This process mounts the file system itself, which requires root. When the process ends, programs
+//! that use the mount get ENOTCONN.
 
 use super::abi::{self, BEFORE_DATA, Start};
 use anyhow::{Context, Result};
@@ -14,10 +14,10 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The kernel refuses a buffer that has no room for a page beside the longest write.
+/// The kernel refuses a buffer that is shorter than the longest write and one page.
 const ROOM: usize = 8192;
 
-/// What a look for a request has found.
+/// The result of a check for a request.
 #[derive(Debug)]
 pub(crate) enum Received<'a> {
     /// A request.
@@ -38,7 +38,7 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Mounts over a folder. The kernel's first request is there soon after.
+    /// Mounts over a folder. The kernel's first request arrives soon after.
     pub(crate) fn mount(folder: &Path, start: Start) -> Result<Channel> {
         let folder = folder
             .canonicalize()
@@ -70,7 +70,7 @@ impl Channel {
         loop {
             return match rustix::io::read(&self.device, &mut self.buffer[..]) {
                 Ok(len) => Ok(Received::Message(&self.buffer[..len])),
-                // The program that asked was killed meanwhile.
+                // The program that made the request was killed meanwhile.
                 Err(Errno::NOENT | Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Ok(Received::Nothing),
                 Err(Errno::NODEV) => {
@@ -96,7 +96,7 @@ impl Channel {
         let head = abi::reply_head(unique, error, body.len());
         match rustix::io::writev(&self.device, &[IoSlice::new(&head), IoSlice::new(body)]) {
             Ok(_) => Ok(()),
-            // Nobody waits for this answer any more: the program, or the mount, is gone.
+            // No program waits for this answer any more, or the mount is gone.
             Err(Errno::NOENT | Errno::NODEV) => Ok(()),
             Err(why) => Err(why).context("can't write to /dev/fuse"),
         }
@@ -126,7 +126,7 @@ impl AsFd for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if self.mounted {
-            // Who has a file open keeps an error instead of the file.
+            // A program that has a file open gets errors from it.
             let _ = rustix::mount::unmount(&self.folder, UnmountFlags::DETACH);
         }
     }

@@ -1,9 +1,9 @@
-//! One queue of a virtual machine: how it was set up, and once it is served, its state.
+//! One queue of a virtual machine: its setup, and its state while it is served.
 //!
 //! Invariants:
-//! - It is served from the moment at which it is set up, has a kick, and is enabled, until it is
-//!   stopped or breaks. What breaks is served again when it gets a new kick.
-//! - A request is noted before it begins, if there is memory for notes.
+//! - A queue is served as soon as it is set up, has a kick descriptor, and is enabled, until it is
+//!   stopped or broken. A broken queue is served again when it gets a new kick descriptor.
+//! - A request is noted before it begins, if there is an in-flight region.
 
 use super::guest::Guest;
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use target::vhost::message::Addresses;
 use target::virtio::{Broken, Chain, Inflight, Memory, Queue, Rings};
 
-/// Memory for notes of the requests of all queues.
+/// The in-flight region: memory for notes of the requests of all queues.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pub(crate) memory: Guest,
@@ -27,7 +27,7 @@ pub(crate) struct Notes {
 struct Live {
     queue: Queue,
     inflight: Option<Inflight>,
-    /// The requests that the process before this one had begun.
+    /// The requests that the previous process had begun.
     redo: VecDeque<u16>,
 }
 
@@ -43,17 +43,17 @@ pub(crate) struct Ring {
     call: Option<OwnedFd>,
     error: Option<OwnedFd>,
     live: Option<Live>,
-    /// No new requests are taken, because it is to be stopped.
+    /// No new requests are taken, because the queue is about to stop.
     leaving: bool,
 }
 
-/// Makes a descriptor of another process one that is never waited for.
+/// Makes a file descriptor from another process nonblocking.
 fn without_waiting(file: OwnedFd) -> Result<OwnedFd> {
     rustix::io::ioctl_fionbio(&file, true).context("a descriptor that can't be used at once")?;
     Ok(file)
 }
 
-/// Adds 1 to an event. It only fails if the event is there already, or is no event.
+/// Adds 1 to an eventfd. It fails only if the counter is full, or if the file is no eventfd.
 fn wake(event: Option<&OwnedFd>) {
     if let Some(event) = event {
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
@@ -61,7 +61,7 @@ fn wake(event: Option<&OwnedFd>) {
 }
 
 impl Ring {
-    /// The virtual machine's side gets a new kick.
+    /// Sets the kick descriptor, on which the guest signals new requests.
     pub(crate) fn set_kick(&mut self, kick: Option<OwnedFd>) -> Result<()> {
         let kick = kick.context("a queue without a kick, which would have to be polled")?;
         self.kick = Some(without_waiting(kick)?);
@@ -70,7 +70,7 @@ impl Ring {
 
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<()> {
         self.call = call.map(without_waiting).transpose()?;
-        // What was given back before is told again: the event may have been lost.
+        // Signal requests that were given back before: the event may have been lost.
         wake(self.call.as_ref().filter(|_| self.live.is_some()));
         Ok(())
     }
@@ -80,12 +80,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Returns true if it could be served, and is not yet.
+    /// Returns true if the queue is ready to be served and is not served yet.
     pub(crate) fn is_due(&self) -> bool {
         self.live.is_none() && self.enabled && self.kick.is_some() && self.addresses.is_some()
     }
 
-    /// Begins to serve it, as queue `number`.
+    /// Begins to serve the queue, as queue `number`.
     pub(crate) fn start(
         &mut self,
         number: usize,
@@ -113,12 +113,13 @@ impl Ring {
         }
         self.live = Some(Live { queue, inflight, redo });
         self.leaving = false;
-        // An event of the process before this one may have been lost.
+        // An event of the previous process may have been lost.
         wake(self.call.as_ref());
         Ok(())
     }
 
-    /// Returns true if requests of it may be taken. Before it stops, what was begun is done.
+    /// Returns true if requests of the queue may be taken. Requests that the previous process had
+    /// begun are taken even if the queue is about to stop.
     fn takes(&self) -> bool {
         match self.leaving {
             true => self.live.as_ref().is_some_and(|live| !live.redo.is_empty()),
@@ -168,7 +169,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Tells the driver what was given back, if it wants to know.
+    /// Signals the driver that requests were given back, unless it has suppressed that.
     pub(crate) fn signal(&mut self, guest: &impl Memory) -> Result<(), Broken> {
         if let Some(live) = &mut self.live
             && live.queue.signals(guest)?
@@ -185,12 +186,12 @@ impl Ring {
         Ok(!live.redo.is_empty() || live.queue.listen(guest)?)
     }
 
-    /// Stops to take requests, so that it can be stopped.
+    /// Stops taking requests, so that the queue can be stopped.
     pub(crate) fn leave(&mut self) {
         self.leaving = true;
     }
 
-    /// If it may be stopped, stops it, and returns the index of the next request.
+    /// Stops the queue if possible, and returns the index of the next request.
     pub(crate) fn stop(&mut self) -> Option<u16> {
         if let Some(live) = &self.live {
             if live.queue.in_flight() > 0 || !live.redo.is_empty() {
@@ -202,13 +203,13 @@ impl Ring {
         Some(self.base)
     }
 
-    /// It broke the rules: it is not served until it gets a new kick.
+    /// Marks the queue as broken: it is not served until it gets a new kick descriptor.
     pub(crate) fn breaks(&mut self) {
         self.drop_live();
         wake(self.error.as_ref());
     }
 
-    /// Back to what it was at the beginning.
+    /// Resets the queue to its initial state.
     pub(crate) fn reset(&mut self) {
         *self = Ring::default();
     }
@@ -217,12 +218,12 @@ impl Ring {
         (self.live, self.kick, self.leaving) = (None, None, false);
     }
 
-    /// What the driver signals, if it is served.
+    /// Returns the kick descriptor, if the queue is served.
     pub(crate) fn kick(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().filter(|_| self.live.is_some()).map(AsFd::as_fd)
     }
 
-    /// Takes the driver's signal. Returns an error if what it signals with does not work.
+    /// Consumes the driver's kick. Returns an error if the descriptor does not work.
     pub(crate) fn kicked(&self) -> Result<()> {
         let Some(kick) = &self.kick else { return Ok(()) };
         match rustix::io::read(kick, &mut [0; 8]) {
