@@ -80,9 +80,9 @@ impl Connection {
         Some(nexus)
     }
 
-    /// Passes on the result of a request. If the mapping under which it was made has ended, but the
-    /// volume is mapped to this client again, the host is told to repeat the command. The
-    /// repetition tells it what it may do.
+    /// Passes on the result of a request. If the mapping under which it was made has ended, but
+    /// this client may use the volume under a new one, the host is told to repeat the command. The
+    /// answer to the repetition tells it what it may do.
     pub(super) fn done(
         &mut self,
         tag: u64,
