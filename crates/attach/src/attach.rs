@@ -25,8 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Options of `gabion attach`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The device is /dev/gabion/VOLUME. A file system is made only on a volume that holds nothing; one \
-that is there is used as it is. It takes root.
+The device is /dev/gabion/VOLUME. A file system is made only on a blank volume; an existing one \
+is used as it is. This command needs root.
 
 Examples:
   gabion attach vol1                              a block device
@@ -41,13 +41,13 @@ pub struct AttachArgs {
     /// Make this file system if the volume is blank, and expect it if it isn't
     #[arg(long, value_enum, value_name = "KIND")]
     fs: Option<Fs>,
-    /// Mount it over this folder, which is made if it is missing
+    /// Mount it at this folder, which is created if it is missing
     #[arg(long, value_name = "DIR")]
     at: Option<PathBuf>,
-    /// Attach it in this way [default: the best one that works here]
+    /// Attach it with this method [default: the best one that works here]
     #[arg(long, value_enum)]
     via: Option<Via>,
-    /// Attach it again at each start of this machine, by a unit of systemd
+    /// Attach it again at each boot of this machine, with a systemd unit
     #[arg(long)]
     persist: bool,
     /// With --fs: destroy what the volume holds, if that isn't this file system
@@ -56,7 +56,7 @@ pub struct AttachArgs {
     /// The client's name, where volumes are mapped by name [default: HOST-mount-N]
     #[arg(long, value_name = "SDC")]
     client: Option<String>,
-    /// List what is attached to this machine
+    /// List the volumes that are attached to this machine
     #[arg(long, conflicts_with_all = ["volume", "fs", "at", "via", "persist", "client"])]
     list: bool,
     /// Print JSON

@@ -22,9 +22,9 @@ const ENDING: Duration = Duration::from_secs(10);
 /// Options of `gabion detach`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-It waits until everything is written. If somebody uses the volume, nothing is changed, and the \
-processes are named (exit code 6). A volume that was attached with --persist comes back with the \
-next start of the machine, unless --forget is given.
+This waits until all data is written. If a process uses the volume, nothing is changed, and the \
+message names the process (exit code 6). A volume that was attached with --persist is attached \
+again at the next boot, unless --forget is given.
 
 Examples:
   gabion detach vol1
@@ -33,7 +33,7 @@ pub struct DetachArgs {
     /// The volume's name
     #[arg(value_parser = spec::volume_name)]
     volume: String,
-    /// Don't attach it at the next start of this machine
+    /// Don't attach it at the next boot of this machine
     #[arg(long)]
     forget: bool,
     /// With --forget: the folder that systemd's files are below

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Each file is a volume: it has the volume's size, and programs write it in whole sectors of 512 \
-bytes. Punching holes gives space back. The files are for programs that take an image, such as \
+bytes. Punching holes gives space back. The files are for programs that use disk images, such as \
 QEMU; for a file system, use `gabion attach`.
 
 Examples:

@@ -33,8 +33,8 @@ use std::path::PathBuf;
 /// Options of `gabion vhost`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-It runs in the foreground until it is stopped. The virtual machine needs shared memory, and waits \
-while this process is away (reconnect=1):
+This runs in the foreground until it is stopped. The virtual machine needs shared memory, and \
+waits while this process is down (reconnect=1):
 
   qemu-system-x86_64 -m 2G \\
     -object memory-backend-memfd,id=mem,size=2G,share=on -machine memory-backend=mem \\
@@ -50,7 +50,7 @@ pub struct VhostArgs {
     /// The unix socket at which virtual machines connect
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Who may connect, as the rights of the socket's file
+    /// Permissions of the socket: who may connect
     #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = mode)]
     mode: u32,
     /// The client's name, where volumes are mapped by name [default: HOST-vhost-VOLUME]

@@ -7,7 +7,7 @@ use std::path::Path;
 /// A method, the best one first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub(crate) enum Via {
-    /// The kernel's block driver for user space; not built yet
+    /// The kernel's user-space block driver; not built yet
     Ublk,
     /// NVMe/TCP to the data client of this machine; not built yet
     Nvme,
@@ -84,7 +84,7 @@ fn choose_of(
         return match via.obstacle(has) {
             None => Ok((via, Vec::new())),
             Some(why) => bail!(
-                "can't attach by {}: {why}. Without --via, the best way that works is taken",
+                "can't attach by {}: {why}. Without --via, the best method that works is used",
                 via.name()
             ),
         };
@@ -98,7 +98,7 @@ fn choose_of(
     }
     let all: Vec<String> =
         not_taken.iter().map(|not| format!("{}: {}", not.via.name(), not.why)).collect();
-    bail!("no way to attach a volume works here. {}", all.join("; "))
+    bail!("no method to attach a volume works here. {}", all.join("; "))
 }
 
 /// Returns true if the kernel has a module: loaded, built in, or as a file that is loaded on
