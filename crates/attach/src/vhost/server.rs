@@ -205,7 +205,7 @@ impl Server {
                 continue;
             }
             let serial = connection.serial;
-            // While a queue is stopping, no message is received: only its last answer continues.
+            // While a queue is stopping, the socket wakes only when the connection ends.
             let after = match connection.takes_messages() {
                 true => connection.receive(disk),
                 false => Ok(After::Closed),

@@ -7,9 +7,9 @@
 //!
 //! Giving back has a low priority:
 //! - Only slots that stayed free for a while are given back. Overwrites of whole slots reuse slots
-//!   that other overwrites have just freed, and a write to a slot without blocks makes the file
-//!   system allocate blocks. So the number of slots to give back is the lowest number of free slots
-//!   with blocks over some calls of `rest`.
+//!   that other overwrites have just freed, and a slot without blocks costs the file system an
+//!   extra write to allocate them. So the number of slots to give back is the lowest number of free
+//!   slots with blocks over some calls of `rest`.
 //! - One operation is in flight at a time. While jobs run, there is a short burst of operations
 //!   once a second, because the next write waits for the file system's journal.
 //! - At least seven of eight free slots can be allocated meanwhile, however long the operation

@@ -315,8 +315,8 @@ impl Full {
         self.ask_more(turn);
     }
 
-    /// Answers a command that waits for its turn, because it has waited too long or the volume is
-    /// gone. The host then repeats it. Without an answer, the host would end the session.
+    /// Answers a command that waits for its turn. Either it has waited too long: then its host
+    /// repeats it, and without an answer would end the session. Or the volume is gone.
     pub(crate) fn give_up(&mut self, handle: u32, why: BlockError, turn: &mut Turn<'_>) {
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);

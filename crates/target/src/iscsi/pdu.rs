@@ -184,7 +184,7 @@ impl Pdu {
 fn command(head: &[u8], data: usize, common: &Common) -> Result<Body, Malformed> {
     let writes = head[1] & WRITE != 0;
     let expected = be32(head, 20);
-    // 11.3.1: a non-final command PDU announces data, and no data comes without W.
+    // 11.3.1: a non-final command PDU has W. Immediate data needs W, and fits the expected length.
     let surplus = data > 0 && (!writes || data as u64 > u64::from(expected));
     if surplus || (!common.last && !writes) {
         return Err(Malformed);
