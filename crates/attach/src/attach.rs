@@ -97,7 +97,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     let place = Place::take(name)?;
     if let Err(error) = make(target, args, &place, via, at.as_deref()) {
         if let Err(left) = detach::take_down(&place) {
-            eprintln!("warning: a part is left, which `gabion detach {name}` removes: {left:#}");
+            eprintln!("warning: a part is left; `gabion detach {name}` removes it: {left:#}");
         }
         return Err(error);
     }
@@ -203,7 +203,7 @@ fn wait(place: &Place, child: &mut Child) -> Result<()> {
         }
         if Instant::now() > until {
             bail!(
-                "{} was not served within {PATIENCE:?}: `gabion status` tells how the cluster does",
+                "{} was not served within {PATIENCE:?}: `gabion status` shows the cluster's state",
                 place.name
             );
         }
@@ -245,12 +245,12 @@ fn told(attached: &Attached, not_taken: &[NotTaken]) -> String {
         text += &format!(", {} at {}", mount.fs, mount.at.display());
     }
     text += match attached.read_only {
-        true => ". It can only be read.",
+        true => ". It is read-only.",
         false => ".",
     };
     text += &format!("\nAttached by {}", attached.via);
     for (i, not) in not_taken.iter().enumerate() {
-        let before = if i == 0 { ". Not by " } else { "; not by " };
+        let before = if i == 0 { ". Not used: " } else { "; " };
         text += &format!("{before}{}: {}", not.via.name(), not.why);
     }
     text + "."

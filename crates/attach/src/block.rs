@@ -57,7 +57,7 @@ pub(crate) fn make_loop(file: &Path, read_only: bool) -> Result<PathBuf> {
     if direct.trim() != "1" {
         // With the page cache, an answer would not mean that data is durable.
         drop_loop(&device)?;
-        bail!("this kernel makes no loop device that goes past the page cache");
+        bail!("this kernel can't make a loop device with direct I/O");
     }
     Ok(device)
 }

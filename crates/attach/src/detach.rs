@@ -47,7 +47,7 @@ pub fn run(args: &DetachArgs) -> Result<Exit> {
     let name = &args.volume;
     let forgotten = args.forget && persist::forget(&args.root, name)?;
     if forgotten {
-        println!("{name} is not attached any more when this machine starts.");
+        println!("{name} will not be attached at boot any more.");
     }
     let place = match Place::find(name) {
         Ok(place) => place,
@@ -61,7 +61,7 @@ pub fn run(args: &DetachArgs) -> Result<Exit> {
         println!("The process that served it was gone: what was not written by then is lost.");
     }
     if !forgotten && persist::is_lasting(&args.root, name) {
-        println!("The next start of this machine attaches it again, unless you use --forget.");
+        println!("It will be attached again at the next boot, unless you use --forget.");
     }
     Ok(Exit::Ok)
 }
@@ -71,7 +71,7 @@ fn busy(what: &Path, by: &str, otherwise: &str) -> anyhow::Error {
     let what = what.display();
     let text = match by.is_empty() {
         false => format!("{what} is in use by {by}: end that first"),
-        true => format!("{what} is in use, and no process shows it: {otherwise}"),
+        true => format!("{what} is in use, but not by a visible process: {otherwise}"),
     };
     coded(Exit::InUse, text)
 }
@@ -93,7 +93,7 @@ pub(crate) fn take_down(place: &Place) -> Result<()> {
             process.signal(Signal::TERM)?;
             if !process.wait_gone(ENDING) {
                 let folder = place.volumes();
-                let otherwise = "a mount namespace may have it (a container)";
+                let otherwise = "it may be mounted in another mount namespace (a container)";
                 return Err(busy(&folder, &users(&folder), otherwise));
             }
         }

@@ -58,7 +58,7 @@ pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
     if let Some(file) = &args.pid_file {
         Process::this()?.write(file)?;
     }
-    println!("The volumes are files in {} now.", args.folder.display());
+    println!("The volumes are now files in {}.", args.folder.display());
     server.run(&mut stop)?;
     Ok(Exit::Ok)
 }

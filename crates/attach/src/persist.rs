@@ -103,9 +103,9 @@ pub(crate) fn install(root: &Path, lasting: &Lasting<'_>) -> Result<String> {
     };
     write().with_context(|| format!("can't write {}", file.display()))?;
     systemctl(root, "enable", &name).with_context(|| {
-        format!("{} is attached now, but not at the next start of this machine", lasting.volume)
+        format!("{} is attached now, but will not be at the next boot", lasting.volume)
     })?;
-    Ok(format!("At each start of this machine, {name} attaches it again."))
+    Ok(format!("{name} attaches it again at each boot."))
 }
 
 /// Returns true if a unit attaches the volume at each boot.

@@ -97,7 +97,7 @@ pub fn run(target: &Target, args: &VhostArgs) -> Result<Exit> {
     if let Some(file) = &args.pid_file {
         Process::this()?.write(file)?;
     }
-    println!("Virtual machines get {} at {} now.", args.volume, args.socket.display());
+    println!("Serving {} to virtual machines at {}.", args.volume, args.socket.display());
     server.run(&mut stop)?;
     Ok(Exit::Ok)
 }

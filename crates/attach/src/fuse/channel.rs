@@ -42,10 +42,10 @@ impl Channel {
     pub(crate) fn mount(folder: &Path, start: Start) -> Result<Channel> {
         let folder = folder
             .canonicalize()
-            .with_context(|| format!("{} has to be a folder that exists", folder.display()))?;
+            .with_context(|| format!("{} must be an existing folder", folder.display()))?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty()).context(
-            "can't open /dev/fuse: the kernel needs FUSE (`modprobe fuse`), and this takes root",
+            "can't open /dev/fuse: the kernel needs FUSE (`modprobe fuse`), and this needs root",
         )?;
         let options = format!(
             "fd={},rootmode=40555,user_id=0,group_id=0,default_permissions,allow_other,max_read={}",
@@ -55,7 +55,7 @@ impl Channel {
         let options = CString::new(options).context("no zero is in the options")?;
         let how = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
         rustix::mount::mount("gabion", &folder, "fuse.gabion", how, Some(options.as_c_str()))
-            .with_context(|| format!("can't mount over {}: this takes root", folder.display()))?;
+            .with_context(|| format!("can't mount at {}: this needs root", folder.display()))?;
         let buffer = vec![0; BEFORE_DATA + start.transfer as usize + ROOM];
         Ok(Channel { device, folder, buffer, mounted: true })
     }

@@ -238,7 +238,7 @@ impl Connection {
         {
             self.told = Some(size);
             if let Err(why) = socket::send(backend.as_fd(), &reply::config_changed(), None) {
-                eprintln!("a virtual machine is not told of the new size: {why:#}");
+                eprintln!("can't tell a virtual machine its disk's new size: {why:#}");
                 self.backend = None;
             }
         }

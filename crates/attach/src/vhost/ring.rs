@@ -49,7 +49,7 @@ pub(crate) struct Ring {
 
 /// Makes a file descriptor from another process nonblocking.
 fn without_waiting(file: OwnedFd) -> Result<OwnedFd> {
-    rustix::io::ioctl_fionbio(&file, true).context("a descriptor that can't be used at once")?;
+    rustix::io::ioctl_fionbio(&file, true).context("can't make a descriptor nonblocking")?;
     Ok(file)
 }
 
@@ -229,7 +229,7 @@ impl Ring {
         match rustix::io::read(kick, &mut [0; 8]) {
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             got => {
-                ensure!(got == Ok(8), "its kick is no event");
+                ensure!(got == Ok(8), "its kick is not an eventfd");
                 Ok(())
             }
         }

@@ -212,7 +212,7 @@ impl Server {
             };
             match after {
                 Ok(After::Nothing) => continue,
-                Ok(After::Closed) => eprintln!("a virtual machine has left"),
+                Ok(After::Closed) => eprintln!("a virtual machine has disconnected"),
                 Ok(After::Reset) => {}
                 Err(ref why) => eprintln!("the connection of a virtual machine is closed: {why:#}"),
             }
