@@ -98,7 +98,7 @@ fn choose_of(
     }
     let all: Vec<String> =
         not_taken.iter().map(|not| format!("{}: {}", not.via.name(), not.why)).collect();
-    bail!("no method to attach a volume works here. {}", all.join("; "))
+    bail!("none of the methods to attach a volume works here. {}", all.join("; "))
 }
 
 /// Returns true if the kernel has a module: loaded, built in, or as a file that is loaded on
