@@ -401,8 +401,8 @@ impl Sdc {
     }
 }
 
-/// Returns what may go on of the requests that a host had begun up to this generation. `new`: what it
-/// may do now. `since`: the generation at which it lost the right to write last.
+/// Returns what may go on of the requests that a host had begun up to this generation. `new`: what
+/// it may do now. `since`: the generation at which it lost the right to write last.
 fn goes_on(new: Access, since: u32, generation: u32) -> Access {
     let broken = since > generation && !mutant::on(Mutant::RenewPreempted);
     Access { write: new.write && !broken, ..new }
