@@ -360,6 +360,9 @@ pub enum Mutant {
     /// R8: a request of a host that has lost its access gets the generation of the new map. (The
     /// tests of `node`.)
     RenewReserved,
+    /// R8: a request of a host that lost its access, and has it again by the first map that its
+    /// client sees, gets the generation of that map. (The tests of `node`.)
+    RenewPreempted,
 }
 
 impl Mutant {
@@ -414,6 +417,7 @@ impl Mutant {
         Mutant::FollowSetBack,
         Mutant::ReserveBlindly,
         Mutant::RenewReserved,
+        Mutant::RenewPreempted,
     ];
 
     /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not

@@ -412,6 +412,10 @@ pub struct Reconcile {
     /// Contents that maps of lost MDMs name, and that no device has registered with.
     #[prost(message, repeated, tag = "14")]
     pub awaited: Vec<Awaited>,
+    /// The generations of `volumes` are to be this far above those of the map: the lost MDMs may
+    /// have gone on after it. 0 in logs of builds that did not know this.
+    #[prost(uint32, tag = "15")]
+    pub generations: u32,
 }
 
 /// The content of a device, as a map of lost MDMs names it.

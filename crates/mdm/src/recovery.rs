@@ -71,8 +71,9 @@ use device_report::{Map, Said};
 use prost::Message;
 use wire::control::{GroupInfo, Intent, RecoveryStatus, VolumeInfo};
 
-/// Step by which a recovery raises the generation of each volume: the lost MDMs may have withdrawn
-/// permissions to use it this many times, and no report tells.
+/// Step by which a recovery raises the generation of each volume, above what it knew itself and
+/// above the map of a server that it takes over: the lost MDMs may have taken access away this many
+/// times, and no report tells.
 const GENERATIONS: u32 = 1 << 16;
 /// Number of ids of devices, servers, clients and MDMs that a recovery skips.
 const IDS: u32 = 1000;
@@ -561,7 +562,9 @@ fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
         !state.volumes.contains_key(&id) && state.recovery.is_unknown(id)
     };
     let other = |v: &&VolumeInfo| {
-        (newer.is_some() || is_back(v)) && known(v) && reconcile::adopted(state, v).is_some()
+        (newer.is_some() || is_back(v))
+            && known(v)
+            && reconcile::adopted(state, v, GENERATIONS).is_some()
     };
     let mut bytes = 0;
     let room = |v: &&VolumeInfo| {
@@ -571,6 +574,7 @@ fn volumes(state: &State, reports: &DeviceReports) -> Reconcile {
     };
     let other = map.volumes.values().filter(other).take(VOLUMES);
     change.volumes = other.take_while(room).cloned().collect();
+    change.generations = if change.volumes.is_empty() { 0 } else { GENERATIONS };
     // Servers pass on only volumes that exist. Only maps from MDMs tell which ones were deleted.
     if let Some(map) = newest(state, reports, |m| m.told) {
         let gone = |id: &&VolumeId| id.0 < map.next_volume && !map.volumes.contains_key(id);

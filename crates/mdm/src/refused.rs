@@ -76,6 +76,11 @@ pub enum Refused {
     /// The list of volumes is full.
     #[error("there are {MAX_VOLUMES} volumes, and there can't be more: delete one")]
     TooManyVolumes,
+    /// The numbers that fence clients are used up.
+    #[error(
+        "access to `{0}` was taken away 2^32 times, and can't be again: copy its data to a new volume"
+    )]
+    LastGeneration(String),
     /// No device has this id.
     #[error("there is no device {0}: `gabion status` shows those that exist")]
     NoDevice(u32),
@@ -491,6 +496,7 @@ impl Refused {
             | Refused::NotHeardYet
             | Refused::NoGroup
             | Refused::TooManyVolumes
+            | Refused::LastGeneration(_)
             | Refused::TooManyObjects(_)
             | Refused::Unknown
             | Refused::Outdated => AdminError::Other,

@@ -43,6 +43,7 @@ pub fn table_info(table: &Table) -> Option<ReservationInfo> {
         generation: table.generation,
         kind: kind_number(table.reserved),
         registrants: table.registrants.iter().map(registrant_info).collect(),
+        since: table.since,
     })
 }
 
@@ -54,16 +55,18 @@ pub fn table(info: Option<&ReservationInfo>) -> Option<Table> {
         generation: info.generation,
         reserved: kind(info.kind)?,
         registrants: info.registrants.iter().map(registrant).collect::<Option<_>>()?,
+        since: info.since,
     };
     table.is_sound(REGISTRANTS).then_some(table)
 }
 
 fn registrant_info(r: &Registrant) -> RegistrantInfo {
-    RegistrantInfo { key: r.key, who: host_info(&r.who), holds: r.holds }
+    RegistrantInfo { key: r.key, who: host_info(&r.who), holds: r.holds, since: r.since }
 }
 
 fn registrant(info: &RegistrantInfo) -> Option<Registrant> {
-    Some(Registrant { key: info.key, who: host(&info.who)?, holds: info.holds })
+    let (key, holds, since) = (info.key, info.holds, info.since);
+    Some(Registrant { key, who: host(&info.who)?, holds, since })
 }
 
 /// Encodes the identity of a host.
@@ -179,18 +182,20 @@ mod tests {
         assert_eq!((table_info(&Table::default()), table(None)), (None, Some(Table::default())));
         let nvme = Identity::Nvme { host: [7; 16] };
         let registrants = Vec::from([
-            Registrant { key: 1 << 63, who: who(0), holds: true },
-            Registrant { key: 2, who: nvme, holds: false },
+            Registrant { key: 1 << 63, who: who(0), holds: true, since: 0 },
+            Registrant { key: 2, who: nvme, holds: false, since: u32::MAX },
         ]);
         for reserved in Kind::ALL.into_iter().filter(|kind| !kind.is_held_by_all()) {
             let whole = Table {
                 generation: u32::MAX,
                 reserved: Some(reserved),
                 registrants: registrants.clone(),
+                since: 7,
             };
             assert_eq!(table(table_info(&whole).as_ref()), Some(whole));
         }
-        let good = Table { generation: 3, reserved: Some(Kind::ExclusiveAccess), registrants };
+        let reserved = Some(Kind::ExclusiveAccess);
+        let good = Table { generation: 3, reserved, registrants, since: 0 };
         let good = table_info(&good).unwrap();
         let wrong: [fn(&mut ReservationInfo); 8] = [
             |t| t.kind = 7,
@@ -212,8 +217,10 @@ mod tests {
                 key: 1,
                 who: HostInfo { id: Vec::from(u128::from(i).to_be_bytes()), ..HostInfo::default() },
                 holds: false,
+                since: 0,
             };
-            ReservationInfo { generation: 1, kind: 6, registrants: (0..n).map(one).collect() }
+            let registrants = (0..n).map(one).collect();
+            ReservationInfo { generation: 1, kind: 6, registrants, since: 0 }
         };
         assert!(table(Some(&many(128))).is_some() && table(Some(&many(129))).is_none());
         assert!(table(Some(&many(0))).is_none(), "all of nobody hold it");

@@ -115,10 +115,22 @@ pub struct Changes {
     pub groups: Vec<GroupId>,
     /// Volumes that were deleted.
     pub deleted: Vec<VolumeId>,
-    /// Volumes whose reservations are different, with those that they had before.
-    pub reserved: Vec<(VolumeId, Table)>,
+    /// Volumes whose reservations are different.
+    pub reserved: Vec<Reserved>,
     /// True if clients have new incarnations, or were removed.
     pub lives: bool,
+}
+
+/// A volume whose reservations are different.
+#[derive(Clone, Debug)]
+pub struct Reserved {
+    /// The volume.
+    pub volume: VolumeId,
+    /// The reservations that it had before.
+    pub before: Table,
+    /// The generation of this client's permission before. All that it has under way is of this one,
+    /// or of an earlier one.
+    pub generation: u32,
 }
 
 /// The cluster map, as one process sees it.
@@ -244,9 +256,11 @@ impl MapView {
         for info in page.volumes {
             let (id, volume) = (VolumeId(info.id), volume(info));
             let old = self.volumes.insert(id, volume);
-            let old = old.map_or_else(Table::default, |v| v.reservations);
-            if old != self.volumes[&id].reservations {
-                changes.reserved.push((id, old));
+            let grant = old.as_ref().and_then(|v| self.my_grant(v));
+            let before = old.map_or_else(Table::default, |v| v.reservations);
+            if before != self.volumes[&id].reservations {
+                let generation = grant.map_or(0, |grant| grant.generation);
+                changes.reserved.push(Reserved { volume: id, before, generation });
             }
         }
         if page.all_sdcs {

@@ -49,6 +49,10 @@ fn every_mutant_is_caught() {
             Mutant::RenewReserved,
             sdc::reservations::nothing_of_a_host_that_was_shut_out_comes_later_and_others_notice_nothing,
         ),
+        (
+            Mutant::RenewPreempted,
+            sdc::reservations::nothing_of_a_host_that_was_shut_out_and_let_in_again_unseen_comes_later,
+        ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();
     tested.dedup();

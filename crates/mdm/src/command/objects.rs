@@ -38,6 +38,10 @@ pub struct Reserve {
     /// The change.
     #[prost(message, required, tag = "6")]
     pub change: ReserveChange,
+    /// The table records who loses the right to write ([`target::reserve::note_losses`]), and what
+    /// leaves the table as it was makes no map. Not set in logs of builds that did neither.
+    #[prost(bool, tag = "7")]
+    pub notes_losses: bool,
 }
 
 /// See [`super::Command::Rename`].

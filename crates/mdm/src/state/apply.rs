@@ -148,6 +148,9 @@ impl State {
             };
             old.iter().for_each(|v| self.group_index.remove_volume(v));
         }
+        if let Some((id, asked)) = edits.asked {
+            self.volumes.get_mut(&id).expect("the edit is of this state").asked = asked;
+        }
         if let Some(skipped) = edits.skipped {
             reconcile::skip_ids(self, skipped);
         }

@@ -6,6 +6,7 @@ use crate::group::Group;
 use crate::members::Member;
 use crate::objects::Objects;
 use crate::recovery::SkippedIds;
+use crate::reserve::AllAsked;
 use alloc::vec::Vec;
 use base::{ClusterId, DeviceId, GroupId, SdcId, SdsId, VolumeId};
 
@@ -20,6 +21,8 @@ pub struct Edits {
     pub(super) sdc: Option<(SdcId, Option<Sdc>)>,
     pub(super) groups: Vec<(GroupId, Group)>,
     pub(super) volume: Option<(VolumeId, Option<Volume>)>,
+    /// What clients have asked for last, of a volume that stays as it is. This is in no map.
+    pub(super) asked: Option<(VolumeId, AllAsked)>,
     pub(super) member: Option<(u32, Option<Member>)>,
     /// From a [`command::Reconcile`] or [`command::AcceptLoss`].
     pub(super) volumes: Vec<(VolumeId, Option<Volume>)>,
@@ -33,9 +36,10 @@ pub struct Edits {
 impl Edits {
     /// Returns true if the command changes nothing, so that it need not be logged.
     pub fn is_empty(&self) -> bool {
-        !self.is_map()
+        !self.is_map() && self.asked.is_none()
     }
 
+    /// Returns true if the command changes what maps tell.
     pub(super) fn is_map(&self) -> bool {
         self.cluster.is_some()
             || self.level.is_some()

@@ -47,7 +47,7 @@ pub(super) fn reconcile(state: &State, c: &command::Reconcile) -> Edits {
     groups.extend(anew);
     let mut volumes: Vec<(VolumeId, Option<Volume>)> = Vec::new();
     for info in c.volumes.iter().filter(|_| open) {
-        volumes.extend(adopted(state, info).map(|v| (VolumeId(info.id), Some(v))));
+        volumes.extend(adopted(state, info, c.generations).map(|v| (VolumeId(info.id), Some(v))));
     }
     let gone = c.deleted.iter().map(|id| VolumeId(*id)).filter(|_| open);
     volumes.extend(gone.filter(|id| state.volumes.contains_key(id)).map(|id| (id, None)));
@@ -111,9 +111,9 @@ pub(crate) fn may_settle(state: &State, info: &GroupInfo) -> bool {
     doubtful && in_one_pool(state, info) && group.check(&|d| state.is_up(d)).is_ok()
 }
 
-/// Returns the volume as a server's map has it; `None` if the state has the same, or if it
-/// can't be.
-pub(crate) fn adopted(state: &State, info: &VolumeInfo) -> Option<Volume> {
+/// Returns the volume as a server's map has it, with a generation that is at least so far above
+/// those of the map; `None` if the state has the same, or if it can't be.
+pub(crate) fn adopted(state: &State, info: &VolumeInfo, above: u32) -> Option<Volume> {
     let slots: Vec<GroupId> = info.slots.iter().map(|g| GroupId(*g)).collect();
     let pool = |g: &GroupId| state.groups.get(g).and_then(|g| state.pool_of(g));
     let home: PoolId = slots.first().and_then(pool)?;
@@ -122,8 +122,12 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo) -> Option<Volume> {
     told.sdcs.retain(|g| state.may_be_client(SdcId(g.sdc)) && !mutant::on(Mutant::ForgetMapping));
     let mapping =
         info.mapping.as_ref().map_or_else(|| Mapping::everyone(1), |_| Mapping::of(Some(told)));
-    let first = || first_generation(state.recovery.at).max(mapping.newest()).max(1);
-    let generation = old.map_or_else(first, |v| v.generation.max(mapping.newest()));
+    let first = || first_generation(state.recovery.at).max(1);
+    let unheard = mapping.newest().saturating_add(above);
+    let generation = old.map_or_else(first, |v| v.generation).max(unheard);
+    let reservations = table(info.reservations.as_ref())?;
+    // Of what was asked it is not known whether this table has it.
+    let asked = old.filter(|v| v.reservations == reservations).map(|v| v.asked.clone());
     let volume = Volume {
         name: info.name.clone(),
         size: info.size,
@@ -134,8 +138,8 @@ pub(crate) fn adopted(state: &State, info: &VolumeInfo) -> Option<Volume> {
         slots,
         losses: old.map_or_else(Vec::new, |v| v.losses.clone()),
         gaps: gaps(&info.gaps),
-        reservations: table(info.reservations.as_ref())?,
-        asked: old.map_or_else(BTreeMap::new, |v| v.asked.clone()),
+        reservations,
+        asked: asked.unwrap_or_default(),
         changed_at: old.map_or(MapVersion(0), |v| v.changed_at),
     };
     let other = |(id, v): (&VolumeId, &Volume)| id.0 != info.id && v.name == volume.name;

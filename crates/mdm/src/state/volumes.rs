@@ -92,10 +92,17 @@ pub(super) fn map_volume(state: &State, c: &command::MapVolume) -> Result<Edits,
     if !are_known(state, &wish) {
         return Err(Refused::Outdated);
     }
+    next_generation(old)?;
     let (mapping, generation) = old.mapping.replaced(&wish, old.generation);
     let volume = Volume { mapping, generation, ..old.clone() };
     let volume = (volume != *old).then_some((id, Some(volume)));
     Ok(Edits { volume, ..Edits::default() })
+}
+
+/// Returns the generation after that of the volume, if there is one.
+fn next_generation(volume: &Volume) -> Result<u32, Refused> {
+    let next = volume.generation.checked_add(1);
+    next.ok_or_else(|| Refused::LastGeneration(volume.name.clone()))
 }
 
 fn are_known(state: &State, mapping: &Mapping) -> bool {
@@ -103,7 +110,8 @@ fn are_known(state: &State, mapping: &Mapping) -> bool {
 }
 
 /// Changes the reservations of a volume, for a host of a client. A change that is refused changes
-/// only the record of what was asked; one that is known by its number, or older, changes nothing.
+/// only the record of what was asked, and so does one that finds the table as it is to be. One that
+/// is known by its number, or older, changes nothing.
 pub(super) fn reserve(state: &State, c: &command::Reserve) -> Result<Edits, Refused> {
     let (id, sdc) = (VolumeId(c.volume), SdcId(c.sdc));
     let old = state.volumes.get(&id).ok_or_else(|| Refused::NotFound(format!("{id}")))?;
@@ -125,12 +133,18 @@ pub(super) fn reserve(state: &State, c: &command::Reserve) -> Result<Edits, Refu
     let outcome = outcome(reserve::step(&mut volume.reservations, &who, &change, REGISTRANTS));
     let fences = reserve::fences(&old.reservations, &volume.reservations);
     if fences && !mutant::on(Mutant::ReuseGeneration) {
-        volume.generation += 1;
+        volume.generation = next_generation(old)?;
         volume.mapping = old.mapping.renewed(volume.generation);
+    }
+    if c.notes_losses {
+        reserve::note_losses(&old.reservations, &mut volume.reservations, volume.generation);
     }
     volume.asked.retain(|sdc, last| lives(sdc, last.incarnation));
     let asked = Asked { incarnation: c.incarnation, number: c.number, outcome };
     volume.asked.insert(sdc, asked);
+    if c.notes_losses && volume.reservations == old.reservations {
+        return Ok(Edits { asked: Some((id, volume.asked)), ..Edits::default() });
+    }
     Ok(Edits { volume: Some((id, Some(volume))), ..Edits::default() })
 }
 

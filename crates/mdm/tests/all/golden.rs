@@ -3,8 +3,9 @@
 //! `golden/RELEASE/log.txt` has one entry of the MDMs' log per line, in hex, followed by the sum of
 //! the state after it. `snapshot.txt` is the last state. `recovery.txt` is the same for an MDM that
 //! recovers: the state with which it begins, and then its entries. `reservations.txt` is a log with
-//! reservations, and the state at its end. `disk.txt` is a log on a disk: the pages that are not
-//! zero, each with its offset and without the zeros at its end.
+//! reservations, and the state at its end; `since.txt` is the same of builds that record who has
+//! lost the right to write. `disk.txt` is a log on a disk: the pages that are not zero, each with
+//! its offset and without the zeros at its end.
 //!
 //! If a sum differs, `apply` has changed for an existing command, which must never happen. The
 //! files of a release are never written again. A new release adds its own folder:
@@ -118,8 +119,8 @@ fn history() -> Vec<Vec<Command>> {
     ]
 }
 
-/// A history with reservations. It has a file of its own, because it was written later.
-fn reservations() -> Vec<Vec<Command>> {
+/// A history with reservations. It has files of its own, because it was written later.
+fn reservations(notes_losses: bool) -> Vec<Vec<Command>> {
     let sdc = RegisterSdc { sdc: 1, name: "c".into(), incarnation: 4, ..RegisterSdc::default() };
     let iqn = HostInfo { name: "iqn.2026-11.a:b".into(), id: vec![1, 2, 3, 4, 5, 6], port: 1 };
     let nvme = HostInfo { id: vec![7; 16], ..HostInfo::default() };
@@ -129,7 +130,7 @@ fn reservations() -> Vec<Vec<Command>> {
         let (action, kind) = (action as i32, kind as i32);
         let change = ReserveChange { action, key, other, kind, ignore: number == 1, all_ports };
         let (sdc, incarnation, who) = (1, 4, who.clone());
-        Command::Reserve(Reserve { volume: 1, sdc, incarnation, number, who, change })
+        Command::Reserve(Reserve { volume: 1, sdc, incarnation, number, who, change, notes_losses })
     };
     use ReservationKind::{ExclusiveAccess, None, WriteExclusiveRegistrants as Shared};
     use ReserveAction::{Clear, Preempt, Register, Release};
@@ -311,14 +312,18 @@ fn files() -> BTreeMap<&'static str, String> {
     for commands in history {
         writeln!(rescue, "{}", entry(&mut recovering, &commands)).unwrap();
     }
-    let (mut state_with, mut reserved) = (State::new(), String::new());
-    for commands in reservations() {
-        writeln!(reserved, "{}", entry(&mut state_with, &commands)).unwrap();
-    }
-    writeln!(reserved, "{}", hex(&state_with.to_bytes())).unwrap();
+    let reserved = |notes_losses| {
+        let (mut state, mut text) = (State::new(), String::new());
+        for commands in reservations(notes_losses) {
+            writeln!(text, "{}", entry(&mut state, &commands)).unwrap();
+        }
+        writeln!(text, "{}", hex(&state.to_bytes())).unwrap();
+        text
+    };
     [
         ("log.txt", log),
-        ("reservations.txt", reserved),
+        ("reservations.txt", reserved(false)),
+        ("since.txt", reserved(true)),
         ("snapshot.txt", hex(&state.to_bytes())),
         ("recovery.txt", rescue),
         ("disk.txt", pages),
@@ -354,11 +359,13 @@ fn the_log_of_every_release_leads_to_the_same_states() {
     for release in releases() {
         let mut state = State::new();
         follow(&mut state, &release, &fs::read_to_string(release.join("log.txt")).unwrap());
-        let reserved = fs::read_to_string(release.join("reservations.txt")).unwrap();
-        let (lines, last) = reserved.trim_end().rsplit_once('\n').unwrap();
-        let mut with = State::new();
-        follow(&mut with, &release, lines);
-        assert!(State::from_bytes(&unhex(last)) == Ok(with), "{release:?}");
+        for name in ["reservations.txt", "since.txt"] {
+            let reserved = fs::read_to_string(release.join(name)).unwrap();
+            let (lines, last) = reserved.trim_end().rsplit_once('\n').unwrap();
+            let mut with = State::new();
+            follow(&mut with, &release, lines);
+            assert!(State::from_bytes(&unhex(last)) == Ok(with), "{release:?}, {name}");
+        }
         let rescue = fs::read_to_string(release.join("recovery.txt")).unwrap();
         let (begin, lines) = rescue.split_once('\n').unwrap();
         follow(&mut State::from_bytes(&unhex(begin)).unwrap(), &release, lines);
@@ -389,7 +396,7 @@ fn the_disk_of_every_release_is_read() {
 #[test]
 fn the_histories_have_every_command() {
     let tag = |c: &Command| prost::encoding::decode_key(&mut &c.to_bytes()[..]).unwrap().0;
-    let all = [history(), reservations(), recovery().1].concat();
+    let all = [history(), reservations(true), recovery().1].concat();
     let mut tags: Vec<u32> = all.iter().flatten().map(tag).collect();
     tags.sort_unstable();
     tags.dedup();

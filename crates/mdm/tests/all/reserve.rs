@@ -6,7 +6,7 @@ use mdm::command::{MapVolume, RegisterSdc, Reserve};
 use mdm::mapping::Mapping;
 use mdm::reserve::{change_info, host_info, table};
 use mdm::{Command, Outcome, State};
-use target::reserve::{Access, Change, Identity, Kind};
+use target::reserve::{Access, Change, Identity, Kind, Registrant};
 use wire::control::DeviceKind::Durable;
 use wire::control::{Access as Leave, ReserveOutcome};
 
@@ -35,7 +35,8 @@ fn state() -> State {
 fn command(sdc: u32, number: u64, who: u8, change: &Change) -> Command {
     let (incarnation, who, change) =
         (10 + u64::from(sdc), host_info(&host(who)), change_info(change));
-    Command::Reserve(Reserve { volume: 1, sdc, incarnation, number, who, change })
+    let notes_losses = true;
+    Command::Reserve(Reserve { volume: 1, sdc, incarnation, number, who, change, notes_losses })
 }
 
 /// Host `who` asks for a change, at client `sdc`. Returns what comes of it.
@@ -124,6 +125,60 @@ fn what_is_refused_changes_the_record_of_it_and_nothing_else() {
     assert_eq!(ask(&mut s, 2, 129, 129, &register(0, 9)), ReserveOutcome::Full);
 }
 
+/// It would be pushed to every client, with the whole table, as often as a host asks.
+#[test]
+fn what_leaves_the_table_as_it_was_is_logged_and_makes_no_map() {
+    let mut s = reserved();
+    let before = (s.version, s.volumes[&V].changed_at);
+    let index = s.index;
+    let again = Change::Reserve { key: 1, kind: SHARED };
+    let cases = [
+        (2, register(5, 6), ReserveOutcome::Conflict),
+        (1, again, ReserveOutcome::Done),
+        (1, Change::Release { key: 1, kind: Kind::ExclusiveAccess }, ReserveOutcome::WrongKind),
+        (2, Change::Release { key: 2, kind: Kind::ExclusiveAccess }, ReserveOutcome::Done),
+    ];
+    for (number, (who, change, want)) in (10..).zip(&cases) {
+        assert_eq!(ask(&mut s, u32::from(*who), number, *who, change), *want, "{change:?}");
+        assert_eq!((s.version, s.volumes[&V].changed_at), before, "{change:?}");
+        assert!(s.change(command(u32::from(*who), number, *who, change)).unwrap().is_nothing());
+    }
+    assert_eq!(s.index, index + 4);
+    assert_eq!(State::from_bytes(&s.to_bytes()), Ok(s.clone()), "it is in snapshots");
+    assert_eq!(ask(&mut s, 2, 20, 2, &register(2, 3)), ReserveOutcome::Done);
+    assert!(s.version > before.0);
+}
+
+#[test]
+fn a_host_that_registers_again_is_known_to_have_been_shut_out() {
+    let mut s = reserved();
+    let since = |s: &State, n| s.volumes[&V].reservations.since(&host(n));
+    assert_eq!((since(&s, 1), since(&s, 2), since(&s, 3)), (0, 0, 2), "strangers lost it");
+    let preempt = Change::Preempt { key: 1, victim: 2, kind: SHARED };
+    assert_eq!(ask(&mut s, 1, 3, 1, &preempt), ReserveOutcome::Done);
+    assert_eq!(ask(&mut s, 2, 2, 2, &register(0, 2)), ReserveOutcome::Done);
+    assert_eq!(numbers(&s), (3, 3, 1));
+    assert_eq!((since(&s, 1), since(&s, 2)), (0, 3), "as before, but not the same");
+    assert_eq!(ask(&mut s, 2, 3, 2, &register(2, 4)), ReserveOutcome::Done);
+    assert_eq!(since(&s, 2), 3, "another key is no new registration");
+    assert_eq!(State::from_bytes(&s.to_bytes()), Ok(s));
+}
+
+#[test]
+fn no_generation_is_beyond_the_last_one() {
+    let mut s = reserved();
+    s.volumes.get_mut(&V).unwrap().generation = u32::MAX;
+    let before = s.clone();
+    let preempt = Change::Preempt { key: 1, victim: 2, kind: SHARED };
+    let refused = Outcome::Refused(mdm::refused::Refused::LastGeneration("v".into()));
+    assert!(s.change(command(1, 3, 1, &preempt)).is_err(), "it is not logged");
+    assert_eq!(apply(&mut s, &command(1, 3, 1, &preempt)), refused);
+    let unmap = MapVolume { volume: 1, mapping: Some(Mapping::nobody().info()) };
+    assert_eq!(apply(&mut s, &Command::MapVolume(unmap)), refused);
+    assert_eq!(s.volumes, before.volumes);
+    assert_eq!(ask(&mut s, 1, 3, 1, &register(1, 5)), ReserveOutcome::Done, "it takes nothing");
+}
+
 #[test]
 fn a_client_that_may_not_use_the_volume_changes_nothing() {
     let mut s = reserved();
@@ -183,12 +238,12 @@ fn the_tables_of_many_volumes_fit_into_pages() {
     }
     let who =
         |n: u32| Identity::Scsi { name: format!("{n:0223}"), isid: [n as u8; 6], port: u16::MAX };
-    let hosts =
-        (0..128).map(|n| target::reserve::Registrant { key: u64::MAX, who: who(n), holds: false });
+    let host = |n| Registrant { key: u64::MAX, who: who(n), holds: false, since: u32::MAX };
     let full = target::reserve::Table {
         generation: u32::MAX,
         reserved: Some(Kind::ExclusiveAccessAll),
-        registrants: hosts.collect(),
+        registrants: (0..128).map(host).collect(),
+        since: u32::MAX,
     };
     s.volumes.values_mut().for_each(|v| v.reservations = full.clone());
     s.check().unwrap();

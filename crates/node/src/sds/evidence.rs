@@ -18,7 +18,7 @@ const HEAD: usize = 64;
 /// Upper bound of one grant of a volume, in bytes.
 const GRANT: usize = 24;
 /// Upper bound of one registrant of a volume, in bytes: its name has at most 223.
-const REGISTRANT: usize = 272;
+const REGISTRANT: usize = 278;
 
 impl Sds {
     /// Returns what this shard knows, in parts that are short enough for a stranger to send.
@@ -150,7 +150,7 @@ mod tests {
         let (access, generation, since) = (2, u32::MAX, Some(u32::MAX - 1));
         let grant = |sdc| GrantInfo { sdc: u32::MAX - sdc, access, generation, since };
         let who = HostInfo { name: "n".repeat(223), id: Vec::from([9; 6]), port: u32::MAX };
-        let host = RegistrantInfo { key: u64::MAX, who, holds: true };
+        let host = RegistrantInfo { key: u64::MAX, who, holds: true, since: u32::MAX };
         assert!(host.encoded_len() + AROUND <= REGISTRANT);
         let volume = |id: u32, clients: u32| VolumeInfo {
             id,
@@ -162,6 +162,7 @@ mod tests {
                 generation: u32::MAX,
                 kind: 6,
                 registrants: (0..128).map(|_| host.clone()).collect(),
+                since: u32::MAX,
             }),
             ..VolumeInfo::default()
         };

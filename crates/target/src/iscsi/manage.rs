@@ -2,10 +2,13 @@
 //!
 //! Invariants:
 //! - A command that was answered is not aborted, and a command that is aborted is not answered.
-//! - A task management request is answered when the commands that it ended can't take effect any
-//!   more: their block requests are withdrawn, here and in the other affected sessions.
-//! - Answers are sent in the order of the requests. The exception is a request that is refused
-//!   because too many are outstanding.
+//! - An answer of task management comes when nothing of the commands that it ended can take
+//!   effect any more: their requests are withdrawn, here and in the other sessions that it
+//!   concerns. The exception is PERSISTENT RESERVE OUT. A change that was sent to the MDM may
+//!   still be done, until the owner's next change of this volume is answered
+//!   (docs/design/0010-reservations.md).
+//! - Answers come in the order of the requests, except the refusal of one for which there is no
+//!   room.
 //!
 //! The owner ensures that a withdrawn request has no later effect (rule R16).
 

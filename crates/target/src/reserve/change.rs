@@ -5,7 +5,7 @@
 //! but the arguments. PRgeneration rises with each successful change of registrations, and with
 //! nothing else.
 
-use super::table::{Identity, Kind, Registrant, Table};
+use super::table::{Access, Identity, Kind, Registrant, Table};
 
 /// A change that one host asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -147,7 +147,8 @@ fn register(
                 return Err(Refusal::Full);
             }
             table.registrants.retain(|r| !replaced(r));
-            table.registrants.push(Registrant { key: new, who, holds });
+            // `note_losses` knows since when.
+            table.registrants.push(Registrant { key: new, who, holds, since: 0 });
         }
     }
     count(table)
@@ -227,7 +228,29 @@ pub fn fences(before: &Table, after: &Table) -> bool {
     !strangers || known.any(|r| !before.access(&r.who).is_within(after.access(&r.who)))
 }
 
-/// Returns the notice for `who` about the change from `before` to `after`. Not for the host that
+/// Records in `after` who has lost the right to write by the change from `before`, which has led to
+/// this generation of the volume. No host's number ever falls, whether it is registered or not.
+pub fn note_losses(before: &Table, after: &mut Table, generation: u32) {
+    let lost = |old: Access, new: Access| old.write && !new.write;
+    if lost(before.access_of_strangers(), after.access_of_strangers()) {
+        after.since = generation;
+    }
+    for old in &before.registrants {
+        let lost = lost(before.access(&old.who), after.access(&old.who));
+        let since = if lost { generation } else { old.since };
+        // A host whose registration is gone is a stranger, and takes its number along.
+        let index = after.find(&old.who);
+        let at = index.map_or(&mut after.since, |index| &mut after.registrants[index].since);
+        *at = since.max(*at);
+    }
+    for new in &mut after.registrants {
+        if before.registrants.iter().all(|old| old.who != new.who) {
+            new.since = new.since.max(before.since); // it was a stranger
+        }
+    }
+}
+
+/// Returns what `who` has to be told of the change from `before` to `after`. Not for the host that
 /// asked for the change.
 pub fn notice(before: &Table, after: &Table, who: &Identity) -> Option<Notice> {
     before.find(who)?;

@@ -12,5 +12,5 @@
 mod change;
 mod table;
 
-pub use change::{Change, Notice, Refusal, fences, notice, step};
+pub use change::{Change, Notice, Refusal, fences, note_losses, notice, step};
 pub use table::{Access, Identity, Kind, Registrant, Table};

@@ -144,6 +144,8 @@ pub struct Registrant {
     pub who: Identity,
     /// True if it is the only holder of the reservation.
     pub holds: bool,
+    /// See [`Table::since`].
+    pub since: u32,
 }
 
 /// What a host may do with the volume.
@@ -185,6 +187,10 @@ pub struct Table {
     pub reserved: Option<Kind>,
     /// The registrants; the one that registered last is the last.
     pub registrants: Vec<Registrant>,
+    /// The generation of the volume at which hosts without a registration lost the right to write
+    /// last; 0: never. [`Registrant::since`] is the same for a registrant. What a host had begun
+    /// under an earlier generation has to end, even if it may write again.
+    pub since: u32,
 }
 
 impl Table {
@@ -213,6 +219,11 @@ impl Table {
     pub fn holds(&self, index: usize) -> bool {
         let all = self.reserved.is_some_and(Kind::is_held_by_all);
         all || self.registrants[index].holds
+    }
+
+    /// Returns the generation of the volume at which `who` lost the right to write last; 0: never.
+    pub fn since(&self, who: &Identity) -> u32 {
+        self.find(who).map_or(self.since, |index| self.registrants[index].since)
     }
 
     /// Returns what a host without a registration may do: clients of NBD, for example.

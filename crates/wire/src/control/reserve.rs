@@ -51,6 +51,9 @@ pub struct RegistrantInfo {
     /// It is the only holder of the reservation.
     #[prost(bool, tag = "3")]
     pub holds: bool,
+    /// The generation of the volume at which it lost the right to write last; 0: never.
+    #[prost(uint32, tag = "4")]
+    pub since: u32,
 }
 
 /// The reservations of a volume.
@@ -65,6 +68,10 @@ pub struct ReservationInfo {
     /// The registrants; the one that registered last is the last.
     #[prost(message, repeated, tag = "3")]
     pub registrants: Vec<RegistrantInfo>,
+    /// The generation of the volume at which hosts without a registration lost the right to write
+    /// last; 0: never.
+    #[prost(uint32, tag = "4")]
+    pub since: u32,
 }
 
 impl ReservationInfo {

@@ -1,11 +1,11 @@
 //! Changes of reservations, which clients request for their hosts.
 //!
 //! Invariants:
-//! - A change that takes access away is answered when no device can serve by an older map (rule
-//!   R8).
-//! - A change that arrives again is not executed again. Its answer waits for the fence as well,
-//!   because the first answer may have been lost before the fence was complete.
-//! - A change that can't be answered now gets no answer: the client sends it again.
+//! - A change that takes access is answered when no device can serve by a map without it (rule R8).
+//! - A change that comes again is not done again. Its answer waits for the fence as well: the first
+//!   answer may have been lost before the fence was over. So does the answer to a change that finds
+//!   everything done.
+//! - What can't be answered now is not answered: the client asks again.
 
 use super::Work;
 use crate::mdm::answers::Answer;
@@ -27,7 +27,7 @@ impl Work<'_> {
             return; // a heartbeat tells a client that its incarnation is over
         }
         let (id, number) = (VolumeId(m.volume), m.number);
-        let before = generation(self.state(), id);
+        let before = (generation(self.state(), id), self.state().version);
         let command = Command::Reserve(command::Reserve {
             volume: m.volume,
             sdc: sdc.0,
@@ -35,6 +35,7 @@ impl Work<'_> {
             number,
             who: m.who,
             change: m.change,
+            notes_losses: true,
         });
         let (outcome, changed) = match self.state().change(command) {
             Err(_) => (Some(ReserveOutcome::NoVolume), false),
@@ -47,7 +48,9 @@ impl Work<'_> {
         // A later change of the client was executed, so the client waits for no answer to this one.
         let Some(outcome) = outcome else { return };
         let state = self.state();
-        let fenced = generation(state, id) != before || !changed;
+        // What is done already may have been done by a change that the client has given up.
+        let done = outcome == ReserveOutcome::Done && state.version == before.1;
+        let fenced = generation(state, id) != before.0 || !changed || done;
         let fence = Fence::new(self.now, id, state.version);
         let (volume, map) = (m.volume, state.version.0);
         let reserved = Reserved { volume, number, outcome: outcome as i32, map };

@@ -2,17 +2,18 @@
 //! requests whose host has lost access.
 //!
 //! Invariants:
-//! - At most one change per volume is under way, and changes of at most [`UNDER_WAY`] volumes. A
-//!   change keeps its number when it is sent again, so it is executed once.
-//! - A host gets the answer to its change when this client's map contains the change. From then on
-//!   this client executes nothing that the change forbids.
-//! - Requests that are no longer allowed end before any request gets the generation of the new map.
-//!   Otherwise they would pass the fence (rule R8).
+//! - One change of each volume is under way, of [`UNDER_WAY`] volumes at most. It keeps its number,
+//!   and is sent again until it is answered, so it is done once.
+//! - A host hears of its change when the map of this client has it: from then on this client does
+//!   nothing that the change forbids.
+//! - What a host may not do any more ends before a request gets the generation of the new map, or
+//!   it would get past the fence (rule R8). So does what it had begun to write before it lost the
+//!   right to write, even if the map that tells of this gives the right back.
 
 use super::iscsi::{Call, GATEWAY};
 use super::{Session, Sessions, Waiting};
 use crate::link::send_control;
-use crate::mapview::MapView;
+use crate::mapview::{MapView, Reserved as Changed};
 use crate::sdc::{Origin, Sdc};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -21,7 +22,7 @@ use base::time::Duration;
 use base::{LinkId, MapVersion, Time, VolumeId};
 use mdm::reserve::{change_info, host_info, result};
 use seam::{BlockError, BlockKind, Effects};
-use target::reserve::{self, Access, Change, Identity, Table};
+use target::reserve::{self, Access, Change, Identity, Notice, Table};
 use target::{Question, ident};
 use wire::PeerLink;
 use wire::control::{Reserve, ReserveOutcome, Reserved};
@@ -183,9 +184,14 @@ impl Reservations {
         }
     }
 
-    /// Returns the host whose change of this volume is under way.
+    /// Returns the host whose change of this volume is under way, if such a change may end its own
+    /// registration or a reservation.
     fn asker(&self, volume: VolumeId) -> Option<LinkId> {
-        self.queues.get(&volume)?.list.front().map(|first| first.link)
+        let first = self.queues.get(&volume)?.list.front()?;
+        match first.change {
+            Change::Register { new: 1.., .. } | Change::Reserve { .. } => None,
+            _ => Some(first.link),
+        }
     }
 
     /// Returns when [`Sessions::reserve_tick`] has something to do.
@@ -338,10 +344,10 @@ impl Sdc {
     pub(in crate::sdc) fn reserve_fence(
         &mut self,
         now: Time,
-        changed: &[(VolumeId, Table)],
+        changed: &[Changed],
         out: &mut Effects,
     ) {
-        for (id, before) in changed {
+        for Changed { volume: id, before, generation } in changed {
             let Some(volume) = self.map.volumes.get(id) else { continue };
             let after = volume.reservations.clone();
             self.targets.reserve.any |= after.reserved.is_some();
@@ -350,20 +356,32 @@ impl Sdc {
             for link in self.targets.links_of(*id) {
                 let (old, new) =
                     (self.targets.access(link, before), self.targets.access(link, &after));
-                let who = self.targets.identity(link).filter(|_| asker != Some(link));
-                let notice = who.and_then(|who| reserve::notice(before, &after, &who));
+                let who = self.targets.identity(link);
+                let since = who.as_ref().map_or(after.since, |who| after.since(who));
+                let left = goes_on(new, since, *generation);
+                let registered = |table: &Table| who.as_ref().and_then(|w| table.find(w)).is_some();
+                let notice = match left == new {
+                    // It is registered again, or may write again: what it had begun has ended.
+                    false if registered(before) && registered(&after) => {
+                        Some(Notice::RegistrationsPreempted)
+                    }
+                    _ => who
+                        .filter(|_| asker != Some(link))
+                        .and_then(|who| reserve::notice(before, &after, &who)),
+                };
                 self.target_session(now, link, out, |session, _, out, actions| match session {
                     Session::Nbd(nbd) => nbd.session.set_access(new),
                     Session::Iscsi(iscsi) => {
-                        iscsi.session.reserved(new, notice, out.pool(), actions);
+                        iscsi.session.reserved(left, notice, out.pool(), actions);
+                        iscsi.session.reserved(new, None, out.pool(), actions);
                     }
                     Session::Nvme(_) => {}
                 });
-                if !old.is_within(new) {
-                    lost.insert(link, new);
+                if !old.is_within(left) {
+                    lost.insert(link, left);
                 }
             }
-            let strangers = after.access_of_strangers();
+            let strangers = goes_on(after.access_of_strangers(), after.since, *generation);
             if !before.access_of_strangers().is_within(strangers) {
                 // NVMe hosts repeat the commands that are still allowed.
                 for link in self.targets.nvme_links() {
@@ -382,7 +400,14 @@ impl Sdc {
     }
 }
 
-/// Ends the requests to a volume from hosts that have lost access, and those of programs.
+/// Returns what may go on of the requests that a host had begun up to this generation. `new`: what
+/// it may do now. `since`: the generation at which it lost the right to write last.
+fn goes_on(new: Access, since: u32, generation: u32) -> Access {
+    let broken = since > generation && !mutant::on(Mutant::RenewPreempted);
+    Access { write: new.write && !broken, ..new }
+}
+
+/// Ends the requests to a volume that hosts have lost the access for, and those of programs.
 fn end_requests(
     sdc: &mut Sdc,
     now: Time,

@@ -90,6 +90,36 @@ pub(crate) fn what_takes_access_is_answered_when_all_who_lead_know_of_it() {
     assert_eq!(b.mdm.state().volumes[&base::VolumeId(1)].reservations.registrants.len(), 1);
 }
 
+/// A host that asks again and again for what it can't get would push the volume to every client.
+#[test]
+fn what_is_refused_makes_no_map() {
+    let (mut b, [one, _], c) = registered();
+    let version = b.mdm.state().version;
+    assert!(b.pull(one, version, true).is_empty(), "it waits");
+    for number in 3..6 {
+        c.ask(&mut b, number, 2, &RESERVE);
+        assert_eq!(c.answer(&mut b), Some((number, ReserveOutcome::Conflict)));
+    }
+    assert_eq!(b.mdm.state().version, version);
+    assert!(b.take::<wire::control::MapPage>(one, Kind::MapPage).is_empty());
+    assert!(b.take::<wire::control::MapPage>(c.link, Kind::MapPage).is_empty());
+}
+
+/// The host was told that its first try has failed, and it may have been done.
+#[test]
+fn what_is_done_already_is_answered_behind_the_fence_of_the_first_time() {
+    let (mut b, [one, two], c) = registered();
+    c.ask(&mut b, 3, 1, &RESERVE);
+    let version = b.mdm.state().version;
+    b.pull(one, version, true);
+    c.ask(&mut b, 4, 1, &RESERVE);
+    assert_eq!((c.answer(&mut b), b.mdm.state().version), (None, version));
+    b.pull(two, version, true);
+    let both: Vec<Reserved> = b.take(c.link, Kind::Reserved);
+    let both: Vec<_> = both.iter().map(|m| (m.number, m.outcome())).collect();
+    assert_eq!(both, [(3, ReserveOutcome::Done), (4, ReserveOutcome::Done)]);
+}
+
 #[test]
 fn what_a_device_does_not_confirm_is_not_answered_before_it_does() {
     let (mut b, [one, two], c) = registered();

@@ -8,7 +8,7 @@ use core::time::Duration;
 use mdm::mapping::Mapping;
 use seam::{BlockError, BlockKind};
 use target::nbd::proto::{NBD_CMD_READ, NBD_CMD_WRITE, NBD_EPERM};
-use target::reserve::{Change, Identity, Kind, Table, step};
+use target::reserve::{Change, Identity, Kind, Table, note_losses, step};
 
 const CONFLICT: u8 = 0x18;
 /// Write exclusive, registrants only.
@@ -87,6 +87,72 @@ pub(crate) fn nothing_of_a_host_that_was_shut_out_comes_later_and_others_notice_
     register(&mut c, &mut b, 0xb);
     b.write(&mut c, 6, 0xbe);
     assert_eq!((b.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbe));
+}
+
+/// The first map that this client sees has the host as it was before. Its requests have ended all
+/// the same: whoever has shut it out was told so in between.
+#[test]
+pub(crate) fn nothing_of_a_host_that_was_shut_out_and_let_in_again_unseen_comes_later() {
+    let mut c = Cluster::ready();
+    c.fences = true;
+    let (mut a, mut b) = (Host::attached(&mut c, 1), Host::attached(&mut c, 2));
+    register(&mut c, &mut a, 0xa);
+    register(&mut c, &mut b, 0xb);
+    let kind = Kind::WriteExclusiveRegistrants;
+    others(&mut c, &[Change::Reserve { key: 9, kind }]);
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    let data = vec![0xbc; 4096];
+    let r2t = b.begin_write(&mut c, 3, &transfer(0x2a, 32, 8), &data, 512);
+    c.hold = true;
+    b.write(&mut c, 2, 0xbb);
+    a.command(&mut c, 2, &transfer(0x2a, 16, 1), 0, &[0xaa; 512]);
+    nbd.request(&mut c, NBD_CMD_READ, 5, 0, 512, &[]);
+    // B registers again before this client has a map without it.
+    c.reserve_as(&other(), &Change::Preempt { key: 9, victim: 0xb, kind }).unwrap();
+    done(&mut c, &mut b, 4, 6, 0, [0, 0xb]);
+    assert_eq!(b.ready(&mut c), Err((6, 0x2a, 5)), "registrations preempted");
+    b.end_write(&mut c, 3, &r2t, &data, 512);
+    assert_eq!(b.answer(&mut c).bhs[3], CONFLICT);
+    c.hold = false;
+    c.release();
+    c.pass(ms(500));
+    assert_eq!(b.answer(&mut c).bhs[3], CONFLICT);
+    assert!(c.data[..512].iter().chain(&c.data[16896..20480]).all(|byte| *byte == 0));
+    assert_eq!((a.answer(&mut c).result(), c.data[16 * 512]), (Ok(()), 0xaa));
+    assert_eq!(nbd.reply(&mut c, 5).0, 0, "it lost nothing");
+    assert_eq!(a.ready(&mut c), Ok(()), "it notices nothing");
+    b.write(&mut c, 6, 0xbe);
+    assert_eq!((b.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbe));
+    // A program's write comes from before a reservation that is gone again.
+    c.hold = true;
+    c.reserve_as(&other(), &Change::Release { key: 9, kind }).unwrap();
+    c.tell();
+    c.ask(1, BlockKind::Write, 4096, 512, &[8; 512]);
+    c.reserve_as(&other(), &Change::Reserve { key: 9, kind }).unwrap();
+    c.reserve_as(&other(), &Change::Clear { key: 9 }).unwrap();
+    c.tell();
+    c.hold = false;
+    c.release();
+    c.pass(ms(500));
+    assert_eq!(c.log.replies.last().map(|r| r.1.is_ok()), Some(false));
+    assert_eq!(c.data[4096], 0);
+}
+
+/// Its registration ends while another change of its own is under way.
+#[test]
+fn a_host_that_registers_again_is_told_that_it_was_shut_out() {
+    let mut c = Cluster::ready();
+    let mut b = Host::attached(&mut c, 2);
+    register(&mut c, &mut b, 0xb);
+    let kind = Kind::WriteExclusiveRegistrants;
+    others(&mut c, &[Change::Reserve { key: 9, kind }]);
+    c.silent = true;
+    ask(&mut c, &mut b, 2, 6, 0, [0, 0xb]);
+    others(&mut c, &[Change::Preempt { key: 9, victim: 0xb, kind }]);
+    c.silent = false;
+    c.pass(ms(1500));
+    assert_eq!(b.answer(&mut c).result(), Ok(()));
+    assert_eq!(b.ready(&mut c), Err((6, 0x2a, 5)), "registrations preempted");
 }
 
 #[test]
@@ -240,6 +306,7 @@ impl Cluster {
             let mapping = Mapping::of(volume.mapping.clone()).renewed(volume.generation);
             volume.mapping = Some(mapping.info());
         }
+        note_losses(&before, &mut after, volume.generation);
         volume.reservations = mdm::reserve::table_info(&after);
         self.map.version += 1;
         result

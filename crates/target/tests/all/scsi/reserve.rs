@@ -181,6 +181,34 @@ proptest! {
         }
     }
 
+    /// Beside a record of when each host could write no more.
+    #[test]
+    fn every_host_keeps_the_number_of_its_last_loss(steps in vec((0u8..5, change()), 0..40)) {
+        let (mut table, mut generation, mut lost) = (Table::default(), 1, [0; 5]);
+        for (who, change) in steps {
+            let before = table.clone();
+            let _ = step(&mut table, &host(who), &change, 3);
+            generation += u32::from(fences(&before, &table));
+            note_losses(&before, &mut table, generation);
+            for (n, lost) in (0..5).zip(&mut lost) {
+                let who = host(n);
+                if before.access(&who).write && !table.access(&who).write {
+                    *lost = generation;
+                }
+                let (old, since) = (before.since(&who), table.since(&who));
+                prop_assert!((*lost).max(old) <= since && since <= generation, "{change:?}");
+                // Who stays registered notices nothing of what happens to others.
+                let stays = before.find(&who).is_some() && table.find(&who).is_some();
+                if stays && *lost < generation {
+                    prop_assert_eq!(since, old, "{:?}", change);
+                }
+            }
+            let mut again = table.clone();
+            note_losses(&table, &mut again, generation);
+            prop_assert_eq!(&again, &table, "nothing has changed");
+        }
+    }
+
     #[test]
     fn registrations_at_all_ports_keep_the_invariants(
         steps in vec((0u8..2, 1u16..4, change(), any::<bool>()), 0..40)
