@@ -46,11 +46,12 @@ pub enum Broken {
     Index(u32),
     /// A chain is offered that is under way already.
     Twice(u16),
-    /// A chain is longer than a chain may be. One that is a circle is, too.
+    /// A chain is longer than a chain may be, or reaches into too many regions of memory. One that
+    /// is a circle is too long, too.
     Long,
     /// A part that the device reads comes after one that it writes.
     Order,
-    /// A part does not lie in one region of memory.
+    /// A part is not in memory.
     Outside,
     /// An indirect table has a wrong length, or is in another one, or is not the end of its chain.
     Indirect,
