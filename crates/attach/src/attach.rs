@@ -1,4 +1,4 @@
-//! `gabion attach`: makes a volume a block device of this machine, and mounts it if wanted.
+//! `gabion attach`: makes a volume a block device of this machine, and optionally mounts it.
 
 use crate::content::{self, Fs, Step};
 use crate::list::{self, Attached};
@@ -19,14 +19,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long the serving process may take to serve.
+/// How long the serving process may take until it serves the volume.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options of `gabion attach`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The device is /dev/gabion/VOLUME. A file system is made only on a volume that holds nothing; one \
-that is there is used as it is. It takes root.
+The device is /dev/gabion/VOLUME. A file system is made only on a blank volume; an existing one \
+is used as it is. This command needs root.
 
 Examples:
   gabion attach vol1                              a block device
@@ -41,13 +41,13 @@ pub struct AttachArgs {
     /// Make this file system if the volume is blank, and expect it if it isn't
     #[arg(long, value_enum, value_name = "KIND")]
     fs: Option<Fs>,
-    /// Mount it over this folder, which is made if it is missing
+    /// Mount it at this folder, which is created if it is missing
     #[arg(long, value_name = "DIR")]
     at: Option<PathBuf>,
-    /// Attach it in this way [default: the best one that works here]
+    /// Attach it with this method [default: the best one that works here]
     #[arg(long, value_enum)]
     via: Option<Via>,
-    /// Attach it again at each start of this machine, by a unit of systemd
+    /// Attach it again at each boot of this machine, with a systemd unit
     #[arg(long)]
     persist: bool,
     /// With --fs: destroy what the volume holds, if that isn't this file system
@@ -56,7 +56,7 @@ pub struct AttachArgs {
     /// The client's name, where volumes are mapped by name [default: HOST-mount-N]
     #[arg(long, value_name = "SDC")]
     client: Option<String>,
-    /// List what is attached to this machine
+    /// List the volumes that are attached to this machine
     #[arg(long, conflicts_with_all = ["volume", "fs", "at", "via", "persist", "client"])]
     list: bool,
     /// Print JSON
@@ -97,7 +97,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     let place = Place::take(name)?;
     if let Err(error) = make(target, args, &place, via, at.as_deref()) {
         if let Err(left) = detach::take_down(&place) {
-            eprintln!("warning: a part is left, which `gabion detach {name}` removes: {left:#}");
+            eprintln!("warning: a part is left; `gabion detach {name}` removes it: {left:#}");
         }
         return Err(error);
     }
@@ -117,7 +117,7 @@ pub fn run(target: &Target, args: &AttachArgs) -> Result<Exit> {
     Ok(Exit::Ok)
 }
 
-/// Makes the folder to mount over, and returns its full path.
+/// Creates the mount point, and returns its full path.
 fn mount_point(at: &Path) -> Result<PathBuf> {
     files::make_folder(at).with_context(|| format!("can't make the folder {}", at.display()))?;
     let at = at.canonicalize().with_context(|| format!("can't find {}", at.display()))?;
@@ -173,7 +173,7 @@ fn make(
     at.map_or(Ok(()), |at| block::mount(device, fs, at, read_only))
 }
 
-/// Starts the process that serves the volume. Returns when its file is there.
+/// Starts the process that serves the volume. Returns when the volume's file exists.
 fn serve(target: &Target, args: &AttachArgs, place: &Place) -> Result<()> {
     let log = files::log(&place.log()).context("can't make a log")?;
     let mut command = Command::new(std::env::current_exe().context("this binary can't be found")?);
@@ -185,7 +185,7 @@ fn serve(target: &Target, args: &AttachArgs, place: &Place) -> Result<()> {
     match wait(place, &mut child) {
         Ok(()) => Ok(()),
         Err(error) => {
-            // An error means that it has ended already.
+            // An error means that the process has ended already.
             let _ = child.kill();
             let _ = child.wait();
             Err(error)
@@ -203,7 +203,7 @@ fn wait(place: &Place, child: &mut Child) -> Result<()> {
         }
         if Instant::now() > until {
             bail!(
-                "{} was not served within {PATIENCE:?}: `gabion status` tells how the cluster does",
+                "{} was not served within {PATIENCE:?}: `gabion status` shows the cluster's state",
                 place.name
             );
         }
@@ -233,7 +233,7 @@ fn lasting<'a>(
     })
 }
 
-/// Tells people what was done.
+/// Describes the result, for people.
 fn told(attached: &Attached, not_taken: &[NotTaken]) -> String {
     let mut text = format!(
         "{} is {} ({})",
@@ -245,12 +245,12 @@ fn told(attached: &Attached, not_taken: &[NotTaken]) -> String {
         text += &format!(", {} at {}", mount.fs, mount.at.display());
     }
     text += match attached.read_only {
-        true => ". It can only be read.",
+        true => ". It is read-only.",
         false => ".",
     };
     text += &format!("\nAttached by {}", attached.via);
     for (i, not) in not_taken.iter().enumerate() {
-        let before = if i == 0 { ". Not by " } else { "; not by " };
+        let before = if i == 0 { ". Not used: " } else { "; " };
         text += &format!("{before}{}: {}", not.via.name(), not.why);
     }
     text + "."

@@ -1,4 +1,4 @@
-//! Block devices, file systems and mounts of this machine, by the programs that every Linux has.
+//! Block devices, file systems and mounts of this machine. Uses the standard programs of Linux.
 
 use crate::content::Fs;
 use anyhow::{Context, Result, bail};
@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a loop device may take to go when nobody has it open.
+/// How long the kernel may take to remove a loop device that is not open.
 const GOING: Duration = Duration::from_secs(5);
 
-/// Refuses to go on for anybody but root.
+/// Returns an error unless the user is root.
 pub(crate) fn need_root(command: &str) -> Result<()> {
     match rustix::process::geteuid().is_root() {
         true => Ok(()),
@@ -22,7 +22,7 @@ pub(crate) fn need_root(command: &str) -> Result<()> {
     }
 }
 
-/// Runs a program and returns its output. `package`: what contains it, for people.
+/// Runs a program and returns its output. `package`: the package to suggest if it is missing.
 pub(crate) fn tool<S: AsRef<OsStr>>(
     program: &str,
     package: &str,
@@ -45,7 +45,7 @@ pub(crate) fn tool<S: AsRef<OsStr>>(
     Ok(String::from_utf8_lossy(&out.stdout).trim().to_owned())
 }
 
-/// Makes a loop device of a file, past the page cache, and returns its path.
+/// Makes a loop device of a file, with direct I/O, and returns its path.
 pub(crate) fn make_loop(file: &Path, read_only: bool) -> Result<PathBuf> {
     let mut args: Vec<&OsStr> = ["--find", "--show", "--direct-io=on"].map(OsStr::new).into();
     if read_only {
@@ -57,12 +57,12 @@ pub(crate) fn make_loop(file: &Path, read_only: bool) -> Result<PathBuf> {
     if direct.trim() != "1" {
         // With the page cache, an answer would not mean that data is durable.
         drop_loop(&device)?;
-        bail!("this kernel makes no loop device that goes past the page cache");
+        bail!("this kernel can't make a loop device with direct I/O");
     }
     Ok(device)
 }
 
-/// Removes a loop device. Returns false if somebody has it open: then it goes when they close it.
+/// Removes a loop device. Returns false if it is open: then the last close removes it.
 pub(crate) fn drop_loop(device: &Path) -> Result<bool> {
     let backing = sys(device).join("loop/backing_file");
     if !backing.exists() {
@@ -85,7 +85,7 @@ pub(crate) fn loop_file(device: &Path) -> Option<PathBuf> {
     Some(text.trim_end().into())
 }
 
-/// Returns the devices that were made on top of a device, such as those of LVM.
+/// Returns the devices on top of a device (its holders), such as those of LVM.
 pub(crate) fn on_top(device: &Path) -> Vec<String> {
     let Ok(entries) = fs::read_dir(sys(device).join("holders")) else { return Vec::new() };
     entries.filter_map(|e| Some(e.ok()?.file_name().to_string_lossy().into_owned())).collect()
@@ -96,7 +96,7 @@ fn sys(device: &Path) -> PathBuf {
     Path::new("/sys/block").join(device.file_name().unwrap_or_default())
 }
 
-/// Returns true if the two say something about the same block device.
+/// Returns true if both describe the same block device.
 pub(crate) fn is_device(of: &fs::Metadata, device: &fs::Metadata) -> bool {
     of.file_type().is_block_device() && of.rdev() == device.rdev()
 }
@@ -105,9 +105,9 @@ pub(crate) fn is_device(of: &fs::Metadata, device: &fs::Metadata) -> bool {
 pub(crate) fn make_fs(device: &Path, fs: Fs, over: bool) -> Result<()> {
     let device = device.to_str().context("a device's path is text")?;
     let (program, package, mut args) = match fs {
-        // It has been looked at already what is there.
+        // The caller has checked the content already.
         Fs::Ext4 => ("mkfs.ext4", "e2fsprogs", vec!["-q", "-F"]),
-        // Blocks of 4 KiB are what the store keeps: shorter writes cost a read.
+        // The store's blocks have 4 KiB: shorter writes cost a read.
         Fs::Xfs => ("mkfs.xfs", "xfsprogs", vec!["-q", "-f", "-s", "size=4096"]),
     };
     if !over {
@@ -142,11 +142,11 @@ pub(crate) fn unmount(at: &Path) -> Result<bool> {
 /// A mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Mount {
-    /// Where.
+    /// The folder.
     pub(crate) at: PathBuf,
     /// The name of its file system.
     pub(crate) fs: String,
-    /// What is mounted, as `mount` was told.
+    /// The source, as given to `mount`.
     pub(crate) source: String,
     /// The device's number.
     number: (u32, u32),
@@ -164,7 +164,7 @@ pub(crate) fn mounts_of(device: &Path) -> Result<Vec<Mount>> {
     let Ok(found) = fs::metadata(device) else { return Ok(Vec::new()) };
     let number = (rustix::fs::major(found.rdev()), rustix::fs::minor(found.rdev()));
     let mut mounts = mounts()?;
-    // Some file systems have numbers of their own, and name the device.
+    // Some file systems have a device number of their own: compare the source's name, too.
     mounts.retain(|mount| mount.number == number || Path::new(&mount.source) == device);
     Ok(mounts)
 }
@@ -180,7 +180,7 @@ fn parse_mount(line: &str) -> Option<Mount> {
     Some(Mount { at, fs, source, number: (major.parse().ok()?, minor.parse().ok()?) })
 }
 
-/// Replaces `\040` and the like, by which the kernel writes spaces.
+/// Replaces escapes such as `\040`, which the kernel writes for a space.
 fn unescape(text: &str) -> String {
     let mut out = Vec::new();
     let mut rest = text.as_bytes();

@@ -1,4 +1,4 @@
-//! A data client without a target: the program makes its requests itself.
+//! A data client without a target: the program that contains it makes the requests.
 
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result};
@@ -18,10 +18,10 @@ use wire::control::Access;
 const SEAT: usize = 0;
 /// How long an MDM may take to accept the client.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a turn may take meanwhile.
+/// Longest wait of one round of the loop meanwhile.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Bytes at the end of a volume's name that a client's name has.
+/// Most bytes of a volume's name in a client's name. They are the last ones of the volume's name.
 const NAMED: usize = 17;
 
 /// Callback for the notes of nodes.
@@ -34,17 +34,17 @@ pub(crate) struct Usable {
     pub(crate) id: VolumeId,
     /// Its present size in bytes.
     pub(crate) size: u64,
-    /// The generation at which the client's permission began. A later one means that others may
-    /// have written between the two.
+    /// The generation at which the client's mapping began. If it is later than before, others may
+    /// have written in between.
     pub(crate) since: u32,
-    /// The permission is for reading only.
+    /// The mapping is read-only.
     pub(crate) read_only: bool,
 }
 
 /// A client's name.
 pub(crate) struct Name {
     text: String,
-    /// What keeps others on this host from taking it. `None`: it was given by hand.
+    /// The lock that reserves the name on this host. `None`: the user gave the name.
     _held: Option<HeldName>,
 }
 
@@ -58,7 +58,7 @@ impl Name {
         Name { text: held.text.clone(), _held: Some(held) }
     }
 
-    /// Returns the name that was given by hand, or a free one of this host.
+    /// Returns the name that the user gave, or a free one of this host.
     pub(crate) fn numbered(given: Option<&str>) -> Result<Name> {
         let Some(name) = given else {
             let held = HeldName::first_free("-mount-")?;
@@ -67,8 +67,9 @@ impl Name {
         Ok(Name::given(name))
     }
 
-    /// Returns the name that was given by hand, or one that this host always has for this volume:
-    /// so the next process replaces the one before it, and nothing of that one comes later (R8).
+    /// Returns the name that the user gave, or the fixed name of this host for this volume. With a
+    /// fixed name, a new process replaces the previous one, and the requests of the previous one
+    /// can't take effect later (R8).
     pub(crate) fn of_volume(given: Option<&str>, volume: &str) -> Result<Name> {
         let Some(name) = given else {
             let skip = volume.len().saturating_sub(NAMED);
@@ -191,7 +192,7 @@ impl Client {
         body
     }
 
-    /// Moves the answers that have come to the end of a list.
+    /// Appends the answers that have arrived to a list.
     pub(crate) fn answers(&mut self, to: &mut Vec<(RequestId, Result<Buf, BlockError>)>) {
         to.extend(self.reactor.answers());
     }
@@ -201,7 +202,7 @@ impl Client {
         Ok(self.reactor.turn(Some(Duration::ZERO))?)
     }
 
-    /// Sends what was started. Returns true if there is nothing to do before [`Client::fd`] is
+    /// Sends the started requests. Returns true if there is nothing to do before [`Client::fd`] is
     /// readable.
     pub(crate) fn arm(&mut self) -> Result<bool> {
         Ok(self.reactor.arm()?)

@@ -1,7 +1,7 @@
-//! What a volume holds, so that no file system is made over something.
+//! Detects the content of a volume, so that no file system overwrites data.
 //!
-//! Signatures lie in the first and the last bytes. What has none may still be data, so a volume
-//! counts as blank only if all of it is a hole or reads as zeros.
+//! Signatures are in the first and the last bytes. A volume without a signature may still hold
+//! data, so a volume is blank only if all of it is a hole or reads as zeros.
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Bytes that are looked at for signatures.
+/// Bytes that are searched for signatures.
 const LOOK: usize = 1 << 20;
 
 /// A file system that `attach` makes.
@@ -33,16 +33,16 @@ impl Fs {
     }
 }
 
-/// What a volume holds.
+/// The content of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Content {
     /// Nothing.
     Blank,
     /// A file system, by its name for `mount`.
     Fs(&'static str),
-    /// Something that is no file system.
+    /// Something other than a file system.
     Other(&'static str),
-    /// Data without a signature that is known here.
+    /// Data without a known signature.
     Data,
 }
 
@@ -57,8 +57,8 @@ impl fmt::Display for Content {
     }
 }
 
-/// Signatures: where they are, what they are, and what they mean. Sources: the headers of the Linux
-/// kernel and of util-linux.
+/// Signatures: offset, bytes, and meaning. Sources: the headers of the Linux kernel and of
+/// util-linux.
 const SIGNATURES: &[(usize, &[u8], Content)] = &[
     (0, b"XFSB", Content::Fs("xfs")),
     (0x10040, b"_BHRfS_M", Content::Fs("btrfs")),
@@ -72,7 +72,7 @@ const SIGNATURES: &[(usize, &[u8], Content)] = &[
     (510, &[0x55, 0xaa], Content::Other("a partition table")),
 ];
 
-/// Returns what the first bytes of a volume say that it holds.
+/// Returns the content that the first bytes of a volume indicate.
 fn recognised(head: &[u8]) -> Option<Content> {
     let at = |at: usize, what: &[u8]| head.get(at..at + what.len()) == Some(what);
     if at(1080, &[0x53, 0xef]) {
@@ -84,7 +84,7 @@ fn recognised(head: &[u8]) -> Option<Content> {
     found.map(|(_, _, content)| *content)
 }
 
-/// Looks at a volume.
+/// Detects the content of a volume.
 pub(crate) fn look(volume: &File) -> Result<Content> {
     let size = volume.metadata().context("the volume's size")?.len();
     let mut head = vec![0; LOOK.min(size as usize)];
@@ -109,18 +109,18 @@ pub(crate) fn look(volume: &File) -> Result<Content> {
     }
 }
 
-/// What to do with a volume before it is mounted.
+/// The step before a volume is mounted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
     /// Nothing: only the device is wanted.
     Leave,
-    /// Make this file system. `over`: the volume is not blank.
+    /// Make this file system. `over`: the volume is not blank, and its content is destroyed.
     Make { fs: Fs, over: bool },
-    /// Use the file system that is there.
+    /// Use the existing file system.
     Use(&'static str),
 }
 
-/// Decides what to do with a volume. `mounted`: it is to be mounted. `destroy`: what it holds may
+/// Decides the step for a volume. `mounted`: the volume will be mounted. `destroy`: its content may
 /// be destroyed.
 pub(crate) fn decide(
     name: &str,

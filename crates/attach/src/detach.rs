@@ -1,6 +1,6 @@
 //! `gabion detach`: unmounts, removes the device, and ends the process that served it.
 //!
-//! It also cleans up after an attempt that was cut off, or after a serving process that has died.
+//! It also cleans up after an interrupted `attach`, or after a serving process that has died.
 
 use crate::record::Place;
 use crate::{block, holders, persist};
@@ -22,9 +22,9 @@ const ENDING: Duration = Duration::from_secs(10);
 /// Options of `gabion detach`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-It waits until everything is written. If somebody uses the volume, nothing is changed, and the \
-processes are named (exit code 6). A volume that was attached with --persist comes back with the \
-next start of the machine, unless --forget is given.
+This waits until all data is written. If a process uses the volume, nothing is changed, and the \
+message names the process (exit code 6). A volume that was attached with --persist is attached \
+again at the next boot, unless --forget is given.
 
 Examples:
   gabion detach vol1
@@ -33,7 +33,7 @@ pub struct DetachArgs {
     /// The volume's name
     #[arg(value_parser = spec::volume_name)]
     volume: String,
-    /// Don't attach it at the next start of this machine
+    /// Don't attach it at the next boot of this machine
     #[arg(long)]
     forget: bool,
     /// With --forget: the folder that systemd's files are below
@@ -47,7 +47,7 @@ pub fn run(args: &DetachArgs) -> Result<Exit> {
     let name = &args.volume;
     let forgotten = args.forget && persist::forget(&args.root, name)?;
     if forgotten {
-        println!("{name} is not attached any more when this machine starts.");
+        println!("{name} will not be attached at boot any more.");
     }
     let place = match Place::find(name) {
         Ok(place) => place,
@@ -61,23 +61,23 @@ pub fn run(args: &DetachArgs) -> Result<Exit> {
         println!("The process that served it was gone: what was not written by then is lost.");
     }
     if !forgotten && persist::is_lasting(&args.root, name) {
-        println!("The next start of this machine attaches it again, unless you use --forget.");
+        println!("It will be attached again at the next boot, unless you use --forget.");
     }
     Ok(Exit::Ok)
 }
 
-/// Returns an error that says what is in use, and by whom.
+/// Returns an error that names the object in use, and its users.
 fn busy(what: &Path, by: &str, otherwise: &str) -> anyhow::Error {
     let what = what.display();
     let text = match by.is_empty() {
         false => format!("{what} is in use by {by}: end that first"),
-        true => format!("{what} is in use, and no process shows it: {otherwise}"),
+        true => format!("{what} is in use, but not by a visible process: {otherwise}"),
     };
     coded(Exit::InUse, text)
 }
 
-/// Removes everything that `attach` has made, from the top down. What is in use stays, and all that
-/// is below it.
+/// Removes everything that `attach` has made, from the top down. Stops at the first object that is
+/// in use.
 pub(crate) fn take_down(place: &Place) -> Result<()> {
     if let Some(device) = device(place)? {
         check_unused(&device)?;
@@ -93,7 +93,7 @@ pub(crate) fn take_down(place: &Place) -> Result<()> {
             process.signal(Signal::TERM)?;
             if !process.wait_gone(ENDING) {
                 let folder = place.volumes();
-                let otherwise = "a mount namespace may have it (a container)";
+                let otherwise = "it may be mounted in another mount namespace (a container)";
                 return Err(busy(&folder, &users(&folder), otherwise));
             }
         }
@@ -102,13 +102,13 @@ pub(crate) fn take_down(place: &Place) -> Result<()> {
     place.remove()
 }
 
-/// Returns the device of a volume: the recorded one, or that of an attempt that was cut off before
-/// it was recorded.
+/// Returns the device of a volume: the recorded one, or one that an interrupted attempt made before
+/// it could record it.
 fn device(place: &Place) -> Result<Option<PathBuf>> {
     let file = place.file();
     let is_ours = |device: &PathBuf| block::loop_file(device).is_some_and(|f| f == file);
     if let Some(record) = place.record()? {
-        // After it is gone, the kernel may give its number to another file.
+        // After it is removed, the kernel may reuse its number for another file.
         return Ok(Some(record.device).filter(is_ours));
     }
     let entries = fs::read_dir("/sys/block").context("can't list block devices")?;
@@ -116,8 +116,8 @@ fn device(place: &Place) -> Result<Option<PathBuf>> {
     Ok(devices.into_iter().find(is_ours))
 }
 
-/// Refuses to go on while a process uses the device or a mount of it, so that nothing is done by
-/// halves.
+/// Returns an error if a process uses the device or a mount of it, so that the volume is not half
+/// detached.
 fn check_unused(device: &Path) -> Result<()> {
     let on_top = block::on_top(device);
     if !on_top.is_empty() {
@@ -159,7 +159,7 @@ fn unmount_all(device: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes the mount that a dead process has left.
+/// Removes the FUSE mount that a dead process has left.
 fn clear_dead(folder: &Path) -> Result<()> {
     if block::mounts()?.iter().any(|mount| mount.at == folder) {
         rustix::mount::unmount(folder, UnmountFlags::DETACH)

@@ -1,8 +1,8 @@
 //! The folder of a mount: one file for each volume, with the volume's name.
 //!
-//! Everything here is answered at once, from the newest map that is known. The number of a file's
-//! inode is made of the volume's id, which no other volume ever gets, so a file that is open stays
-//! the same volume when the volume is renamed.
+//! Every request is answered at once, from the newest known map. The inode number of a file is made
+//! of the volume's id, which is never reused. So an open file stays the same volume when the volume
+//! is renamed.
 
 use crate::client::{Client, Usable};
 use crate::fuse::abi::{Attributes, Body, Call, ROOT};
@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 /// The first inode of a volume.
 const FIRST: u64 = ROOT + 1;
-/// The permission bits of the folder, and of files that may be written or not.
+/// The permission bits of the folder, of writable files, and of read-only files.
 const FOLDER: u32 = 0o555;
 const WRITABLE: u32 = 0o600;
 const READABLE: u32 = 0o400;
@@ -31,12 +31,12 @@ fn attributes(of: Usable) -> Attributes {
     Attributes { node: node(of.id), size: of.size, permissions }
 }
 
-/// The volumes that are shown.
+/// The volumes that the folder shows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Shown {
     /// All that the client may use.
     All,
-    /// This one.
+    /// Only this one.
     One(VolumeId),
 }
 
@@ -45,14 +45,14 @@ impl Shown {
         self == Shown::All || self == Shown::One(id)
     }
 
-    /// Returns the volume behind an inode, if it is shown and there.
+    /// Returns the volume behind an inode, if it is shown and exists.
     pub(crate) fn usable(self, client: &mut Client, of: u64) -> Result<Usable, Errno> {
         let id = volume(of).filter(|id| self.has(*id)).ok_or(Errno::STALE)?;
         client.volume(id).ok_or(Errno::NXIO)
     }
 
-    /// Returns the volume behind an open file. A handle of an earlier permission is refused: its
-    /// program knows the volume's content from before others could write to it.
+    /// Returns the volume behind an open file. A handle from an earlier mapping is refused: others
+    /// may have written since then, and its program may rely on the old content.
     pub(crate) fn opened(self, client: &mut Client, of: u64, handle: u64) -> Result<Usable, Errno> {
         let found = self.usable(client, of)?;
         (u64::from(found.since) == handle).then_some(found).ok_or(Errno::STALE)
@@ -103,10 +103,10 @@ impl Shown {
         }
     }
 
-    /// Returns the names and ids of the volumes that are shown, by id.
+    /// Returns the names and ids of the shown volumes, by id.
     fn all(self, client: &mut Client) -> Vec<(String, VolumeId)> {
         let mut all = client.list();
-        // These two names are taken in every folder.
+        // Every folder has these two entries.
         all.retain(|(name, id)| self.has(*id) && ![".", ".."].contains(&name.as_str()));
         all
     }

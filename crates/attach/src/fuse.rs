@@ -1,7 +1,7 @@
 //! The kernel's FUSE interface: its messages (`abi`), and a mounted file system (`channel`).
 //!
-//! It is spoken directly, on the thread of the data client, so that an I/O crosses no thread, takes
-//! no lock, and is copied once at most.
+//! The data client's thread uses the interface directly, so that an I/O crosses no thread, takes no
+//! lock, and is copied at most once.
 
 pub(crate) mod abi;
 pub(crate) mod channel;

@@ -1,14 +1,14 @@
-//! The processes that keep something from ending: who has a file of a mount, or a device, open.
+//! The processes that keep a mount or a device busy, because they have it or a file of it open.
 
 use std::fmt::Write;
 use std::fs::{self, Metadata};
 use std::path::Path;
 
-/// Processes that are named at most.
+/// Most processes that are named.
 const NAMED: usize = 8;
 
-/// Names the processes that have something open, or work in a folder, of which `is_it` is true. An
-/// empty string: none that can be seen.
+/// Names the processes with an open file or a working folder for which `is_it` is true. Returns an
+/// empty string if no such process is visible.
 pub(crate) fn names(is_it: impl Fn(&Metadata) -> bool) -> String {
     let mut found = Vec::new();
     let Ok(processes) = fs::read_dir("/proc") else { return String::new() };

@@ -6,10 +6,10 @@
 //! | `fuse` | the kernel's interface for file systems |
 //! | `client` | a data client that makes requests of its own |
 //! | `folder`, `request`, `serve`, `mount` | the files of a mount, their I/O, and the command |
-//! | `safety` | what keeps the serving process from waiting for itself |
-//! | `ways` | the ways to a block device, and why one can't be taken |
-//! | `block`, `content`, `holders` | devices and mounts; what a volume holds; who uses something |
-//! | `record` | what is attached |
+//! | `safety` | keeps the serving process from waiting for itself |
+//! | `ways` | the methods of attachment, and why one can't be used |
+//! | `block`, `content`, `holders` | devices and mounts; a volume's content; users of a device |
+//! | `record` | the attached volumes |
 //! | `attach`, `detach`, `list`, `persist` | the commands |
 //! | `vhost` | disks of virtual machines |
 //!

@@ -19,11 +19,11 @@ pub(crate) struct Attached {
     pub(crate) device: PathBuf,
     /// How it is attached.
     pub(crate) via: String,
-    /// It can only be read.
+    /// It is read-only.
     pub(crate) read_only: bool,
-    /// The process that serves it; `None` if that has died.
+    /// The process that serves it; `None` if it has died.
     pub(crate) pid: Option<u32>,
-    /// Where it is mounted.
+    /// Its mounts.
     pub(crate) mounted: Vec<Mounted>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Mounted {
 }
 
 impl Attached {
-    /// Looks at a volume. `None`: it is not attached, or only half.
+    /// Returns the state of a volume. `None`: it is not attached, or its `attach` was interrupted.
     pub(crate) fn of(place: &Place) -> Result<Option<Attached>> {
         let Some(record) = place.record()? else { return Ok(None) };
         let mounts = block::mounts_of(&record.device)?.into_iter();

@@ -1,4 +1,5 @@
-//! `gabion mount`: shows volumes as files, until it is unmounted or signalled.
+//! `gabion mount`: shows volumes as files, until the folder is unmounted or the process is
+//! signalled.
 
 use crate::client::{Client, Name};
 use crate::folder::Shown;
@@ -18,7 +19,7 @@ use std::path::PathBuf;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Each file is a volume: it has the volume's size, and programs write it in whole sectors of 512 \
-bytes. Punching holes gives space back. The files are for programs that take an image, such as \
+bytes. Punching holes gives space back. The files are for programs that use disk images, such as \
 QEMU; for a file system, use `gabion attach`.
 
 Examples:
@@ -57,7 +58,7 @@ pub fn run(target: &Target, args: &MountArgs) -> Result<Exit> {
     if let Some(file) = &args.pid_file {
         Process::this()?.write(file)?;
     }
-    println!("The volumes are files in {} now.", args.folder.display());
+    println!("The volumes are now files in {}.", args.folder.display());
     server.run(&mut stop)?;
     Ok(Exit::Ok)
 }

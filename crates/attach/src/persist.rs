@@ -1,21 +1,21 @@
-//! Attaches a volume again at each start of the machine: a unit of systemd for each volume.
+//! Attaches a volume at each boot of the machine: a systemd unit for each volume.
 //!
-//! The unit mounts, too. A line in `/etc/fstab` would wait for the device to be announced by udev,
-//! and udev does not know `/dev/gabion`.
+//! The unit also mounts the volume. A line in `/etc/fstab` would wait until udev announces the
+//! device, and udev does not know `/dev/gabion`.
 
 use crate::block;
 use anyhow::{Context, Result};
 use daemon::files;
 use std::path::{Path, PathBuf};
 
-/// What is attached at each start.
+/// A volume that is attached at each boot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Lasting<'a> {
     /// The volume.
     pub(crate) volume: &'a str,
     /// The MDMs, as for `--mdm`.
     pub(crate) mdm: String,
-    /// The way, if one was asked for.
+    /// The method of attachment, if one was given.
     pub(crate) via: Option<&'a str>,
     /// The client's name, if it has one.
     pub(crate) client: Option<&'a str>,
@@ -31,7 +31,7 @@ fn unit_file(root: &Path, volume: &str) -> PathBuf {
     root.join("etc/systemd/system").join(unit_name(volume))
 }
 
-/// Writes a word of a command line as systemd reads it (systemd.service(5), "Command lines").
+/// Quotes a word of a command line for systemd (systemd.service(5), "Command lines").
 fn word(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
@@ -103,12 +103,12 @@ pub(crate) fn install(root: &Path, lasting: &Lasting<'_>) -> Result<String> {
     };
     write().with_context(|| format!("can't write {}", file.display()))?;
     systemctl(root, "enable", &name).with_context(|| {
-        format!("{} is attached now, but not at the next start of this machine", lasting.volume)
+        format!("{} is attached now, but will not be at the next boot", lasting.volume)
     })?;
-    Ok(format!("At each start of this machine, {name} attaches it again."))
+    Ok(format!("{name} attaches it again at each boot."))
 }
 
-/// Returns true if a unit attaches the volume at each start.
+/// Returns true if a unit attaches the volume at each boot.
 pub(crate) fn is_lasting(root: &Path, volume: &str) -> bool {
     unit_file(root, volume).exists()
 }

@@ -1,14 +1,14 @@
-//! What is attached to this machine: a folder for each volume in [`ROOT`], which a restart of the
-//! machine empties.
+//! The volumes attached to this machine: a folder for each one in [`ROOT`], which a reboot empties.
 //!
 //! | file | content |
 //! |---|---|
 //! | `volumes/NAME` | the volume as a file, as long as it is served |
 //! | `pid` | the process that serves it |
-//! | `log` | what that process has said |
-//! | `attached.toml` | the [`Record`], from the moment at which the device exists |
+//! | `log` | the output of that process |
+//! | `attached.toml` | the [`Record`], as soon as the device exists |
 //!
-//! Invariant: who makes the folder owns the attachment, so two commands can't attach one volume.
+//! Invariant: the command that creates the folder owns the attachment, so two commands can't attach
+//! one volume.
 
 use admin::exit::{Exit, coded};
 use anyhow::{Context, Result, bail};
@@ -19,19 +19,19 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Where the folders are.
+/// The parent of the folders.
 const ROOT: &str = "/run/gabion/attach";
-/// Where the devices have the names of their volumes.
+/// The folder of links to the devices, which have the volumes' names.
 const DEVICES: &str = "/dev/gabion";
 
 /// A volume that is attached.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Record {
-    /// How.
+    /// The method of attachment.
     pub(crate) via: String,
     /// The kernel's name of the block device, such as `/dev/loop3`.
     pub(crate) device: PathBuf,
-    /// The device can't be written.
+    /// The device is read-only.
     pub(crate) read_only: bool,
 }
 
@@ -75,7 +75,7 @@ impl Place {
         }
     }
 
-    /// Returns the folder of a volume that is attached, or was only half attached.
+    /// Returns the folder of a volume that is attached, or whose `attach` was interrupted.
     pub(crate) fn find(name: &str) -> Result<Place> {
         let place = Place::of(name);
         if !place.folder.is_dir() {

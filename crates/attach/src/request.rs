@@ -1,7 +1,7 @@
-//! What a request of the kernel asks of a volume: decided here, without I/O, and carried out by
-//! `serve`.
+//! Translates a request of the kernel to a request to the data client. There is no I/O here:
+//! `serve` sends the requests.
 //!
-//! Invariant: what the client is asked for lies within the volume, as it is known, and is whole
+//! Invariant: a request to the client is within the volume's known size, and consists of whole
 //! sectors.
 
 use crate::client::{Client, Usable};
@@ -11,16 +11,15 @@ use base::{SECTOR, VolumeId};
 use rustix::io::Errno;
 use seam::{BlockKind, BlockRequest, Buf};
 
-/// Bytes of a range that are zeroed, or searched for data, with one request.
+/// Most bytes that one request zeroes or searches for data.
 pub(crate) const STEP: u64 = 1 << 30;
-/// Bytes of a block, of which the client says whether it has data.
+/// Bytes of a block: the client reports for each block whether it has data.
 pub(crate) const BLOCK: u64 = base::BLOCK as u64;
 
-/// What is done with an answer.
+/// How an answer is handled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Pending {
-    /// Of the sectors that are read, the first `skip` bytes are not asked for, and nothing after
-    /// the next `len`.
+    /// Skip the first `skip` bytes of the sectors that are read, and return the next `len`.
     Read {
         skip: u32,
         len: u32,
@@ -28,14 +27,14 @@ pub(crate) enum Pending {
     Write {
         len: u32,
     },
-    /// The range from `at` to `end` is left to zero.
+    /// The range from `at` to `end` is still to be zeroed.
     Zero {
         volume: VolumeId,
         at: u64,
         end: u64,
         hole: bool,
     },
-    /// From `at` on, blocks are searched up to `end`, which is the volume's.
+    /// Blocks are searched from `at` to `end`, the end of the volume.
     Seek {
         volume: VolumeId,
         at: u64,
@@ -52,7 +51,7 @@ pub(crate) fn weight(pending: Pending) -> u64 {
     }
 }
 
-/// What becomes of a request.
+/// What to do with a request.
 pub(crate) enum Outcome {
     /// It gets no answer.
     Silent,
@@ -99,7 +98,7 @@ pub(crate) fn start(client: &mut Client, shown: Shown, request: &Request<'_>) ->
     outcome.unwrap_or_else(Outcome::Refuse)
 }
 
-/// Reads any range: whole sectors are asked for.
+/// Reads any range, by reading the whole sectors that contain it.
 fn read(volume: Usable, at: u64, len: u32) -> Result<Outcome, Errno> {
     let len = within(at, len.into(), volume.size) as u32;
     if len == 0 {
@@ -163,8 +162,8 @@ fn is_aligned(at: u64, len: u64) -> bool {
     at.is_multiple_of(SECTOR.into()) && len.is_multiple_of(SECTOR.into())
 }
 
-/// Returns the first block, of those that begin at `at`, whose bit is as wanted: its first byte. A
-/// block without a bit counts as data: it is never taken for free.
+/// Returns the offset of the first block from `at` on whose bit has the wanted value. A block
+/// without a bit counts as data, so it is never taken for a hole.
 pub(crate) fn first(bits: &[u8], at: u64, blocks: u64, wanted: Wanted) -> Option<u64> {
     let has_data =
         |block: u64| bits.get(block as usize / 8).is_none_or(|b| b >> (block % 8) & 1 == 1);

@@ -1,22 +1,22 @@
-//! Protects a process that the kernel needs to write back memory.
+//! Protects a process that the kernel needs for writing back dirty pages.
 //!
-//! A program's dirty pages leave memory through this process. If this process waited for memory
-//! that only becomes free when those pages are written, both would wait for ever. So:
+//! Programs' dirty pages are written through this process. If the process waited for memory that
+//! becomes free only when those pages are written, it would wait for itself. So:
 //! - It never waits for write-back when it allocates memory (`PR_SET_IO_FLUSHER`).
-//! - Its own memory stays in place.
+//! - Its own memory is locked, and is not swapped out.
 //! - The kernel does not kill it when memory is short.
-//! - It leaves the memory group of the command that has started it. In control groups of version 1,
-//!   whoever reaches the limit of a group waits for the group's pages to be written.
+//! - It leaves the memory cgroup of the command that started it. In cgroup v1, a process that
+//!   reaches the limit of its cgroup waits until pages of that cgroup are written.
 
 use rustix::mm::MlockAllFlags;
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 
-/// What a process writes to be the last one that the kernel kills when memory is short.
+/// The value of `oom_score_adj` that exempts a process from the kernel's OOM killer.
 const NEVER: &str = "-1000";
 
-/// The processes of the topmost memory group, in control groups of version 1.
+/// The list of processes of the root memory cgroup, in cgroup v1.
 const TOP_GROUP: &str = "/sys/fs/cgroup/memory/cgroup.procs";
 
 /// Writes a setting of the kernel.
@@ -24,7 +24,7 @@ fn set(file: &str, value: &str) -> std::io::Result<()> {
     File::options().write(true).open(file)?.write_all(value.as_bytes())
 }
 
-/// Protects this process, and the calling thread. Returns what could not be done, for people.
+/// Protects this process, and the calling thread. Returns warnings about steps that failed.
 pub(crate) fn protect() -> Vec<String> {
     let mut missing = Vec::new();
     let mut tried = |what: &str, outcome: std::io::Result<()>| {
@@ -34,14 +34,14 @@ pub(crate) fn protect() -> Vec<String> {
             ));
         }
     };
-    // Per thread, and inherited by those that it starts.
+    // This applies to the calling thread and the threads that it starts later.
     let flusher = rustix::process::configure_io_flusher_behavior(true).map_err(Into::into);
     tried("allocating memory may wait for this process itself", flusher);
     let all = MlockAllFlags::CURRENT | MlockAllFlags::FUTURE;
     tried("its memory may be swapped out", rustix::mm::mlockall(all).map_err(Into::into));
     tried("it may be killed when memory is short", set("/proc/self/oom_score_adj", NEVER));
     if Path::new(TOP_GROUP).exists() {
-        // 0 is whoever writes it.
+        // 0 means the process that writes it.
         tried("it may wait for its memory group, and so for itself", set(TOP_GROUP, "0"));
     }
     missing

@@ -1,12 +1,12 @@
-//! Serves a mount: passes the kernel's requests to the data client, and its answers back.
+//! Serves a mount: passes the kernel's requests to the data client, and returns the answers.
 //!
 //! One thread does everything. It waits for the kernel, for the client and for a signal at the same
 //! time.
 //!
 //! Invariants:
 //! - Each request of the kernel is answered once. A slot is in use from the request to the answer.
-//! - Memory is bounded: while [`REQUESTS`] or [`BYTES`] are under way, no request is taken. The
-//!   kernel keeps the rest.
+//! - Memory is bounded: while [`REQUESTS`] or [`BYTES`] are under way, no new request is taken. The
+//!   kernel queues the rest.
 
 use crate::client::Client;
 use crate::folder::Shown;
@@ -23,19 +23,19 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Longest read and write, in bytes: half of what the kernel allows, so that it never cuts a
-/// request within a sector.
+/// Longest read and write, in bytes: half of the kernel's maximum, so that the kernel never splits
+/// a request within a sector.
 const TRANSFER: u32 = 512 << 10;
-/// Requests under way, at most.
+/// Most requests under way.
 const REQUESTS: u32 = 512;
-/// Bytes of reads and writes under way, at most, but for the last request.
+/// No request begins while this many bytes of reads and writes are under way.
 const BYTES: u64 = 64 << 20;
-/// Requests that are taken before answers are looked for.
+/// Most requests that are taken before answers are handled.
 const BATCH: usize = 64;
-/// How the kernel is to use a mount.
+/// The mount's flags for the kernel.
 pub(crate) const START: Start = Start { transfer: TRANSFER, background: 256 };
 
-/// A request of the kernel that is under way.
+/// A request of the kernel under way.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     unique: u64,
@@ -56,12 +56,12 @@ pub(crate) struct Server {
     failed: u64,
 }
 
-/// What a wait has found.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug)]
 struct Woken {
     /// The kernel has a request, or the mount is gone.
     kernel: bool,
-    /// A signal has come.
+    /// A signal has arrived.
     stop: bool,
 }
 
@@ -155,7 +155,7 @@ impl Server {
         }
     }
 
-    /// Waits for something to do. Unless it is `idle`, only looks.
+    /// Waits for work if the loop is `idle`; otherwise checks for work without waiting.
     fn wait(&self, stop: &UnixStream, idle: bool) -> Result<Woken> {
         let room = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
         let client = self.client.fd();
@@ -180,14 +180,14 @@ impl Server {
         !self.free.is_empty() && self.bytes < BYTES
     }
 
-    /// Takes the requests that are there. Returns false when the mount is gone.
+    /// Takes the available requests. Returns false when the mount is gone.
     fn take_requests(&mut self) -> Result<bool> {
         for _ in 0..BATCH {
             if !self.has_room() {
                 break;
             }
             let Server { client, channel, shown, slots, free, bytes, .. } = self;
-            // The message lies in the channel, and so does its data until it is copied.
+            // The message borrows the channel's buffer, and so does its data until it is copied.
             let message = match channel.receive()? {
                 Received::Message(message) => message,
                 Received::Nothing => break,
@@ -213,7 +213,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Passes on the answers that have come. Returns true if there were any.
+    /// Passes on the answers that have arrived. Returns true if there were any.
     fn finish(&mut self) -> Result<bool> {
         let mut answers = std::mem::take(&mut self.answers);
         self.client.answers(&mut answers);
@@ -273,7 +273,7 @@ impl Server {
                     None => {
                         self.done(at);
                         match wanted {
-                            // Behind the last byte, every file has a hole.
+                            // Every file ends with an implicit hole.
                             Wanted::Hole => self.channel.reply(unique, Body::of_seek(end).bytes()),
                             Wanted::Data => self.channel.refuse(unique, Errno::NXIO),
                         }
@@ -283,7 +283,7 @@ impl Server {
         }
     }
 
-    /// Asks for the next part of a long range.
+    /// Requests the next part of a long range.
     fn go_on(&mut self, at: u32, pending: Pending) {
         self.slots[at as usize].pending = pending;
         self.client.request(RequestId(at.into()), request::ask(pending));

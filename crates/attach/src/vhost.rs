@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `socket` | messages and file descriptors on a unix socket |
 //! | `guest` | the memory of a virtual machine |
-//! | `ring` | one queue, with what wakes either side |
-//! | `connection` | one virtual machine: what was agreed, its memory and its rings |
-//! | `slots` | the requests that are under way |
+//! | `ring` | one queue, with the event descriptors of both sides |
+//! | `connection` | one virtual machine: negotiated features, memory and rings |
+//! | `slots` | the requests under way |
 //! | `server` | the loop |
 
 mod connection;
@@ -33,8 +33,8 @@ use std::path::PathBuf;
 /// Options of `gabion vhost`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
-It runs in the foreground until it is stopped. The virtual machine needs shared memory, and waits \
-while this process is away (reconnect=1):
+This runs in the foreground until it is stopped. The virtual machine needs shared memory, and \
+waits while this process is down (reconnect=1):
 
   qemu-system-x86_64 -m 2G \\
     -object memory-backend-memfd,id=mem,size=2G,share=on -machine memory-backend=mem \\
@@ -50,7 +50,7 @@ pub struct VhostArgs {
     /// The unix socket at which virtual machines connect
     #[arg(long, value_name = "PATH")]
     socket: PathBuf,
-    /// Who may connect, as the rights of the socket's file
+    /// Permissions of the socket: who may connect
     #[arg(long, value_name = "OCTAL", default_value = "600", value_parser = mode)]
     mode: u32,
     /// The client's name, where volumes are mapped by name [default: HOST-vhost-VOLUME]
@@ -67,7 +67,7 @@ fn mode(text: &str) -> Result<u32, String> {
     mode.ok_or_else(|| "write it as for `chmod`, such as 660".into())
 }
 
-/// Listens at a socket that only this user may reach so far.
+/// Listens at a socket that only this user may connect to at first.
 fn listen(args: &VhostArgs) -> Result<Listening> {
     let before = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     let listening = Listening::unix(&args.socket);
@@ -97,7 +97,7 @@ pub fn run(target: &Target, args: &VhostArgs) -> Result<Exit> {
     if let Some(file) = &args.pid_file {
         Process::this()?.write(file)?;
     }
-    println!("Virtual machines get {} at {} now.", args.volume, args.socket.display());
+    println!("Serving {} to virtual machines at {}.", args.volume, args.socket.display());
     server.run(&mut stop)?;
     Ok(Exit::Ok)
 }

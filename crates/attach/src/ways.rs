@@ -1,13 +1,13 @@
-//! The ways in which a volume becomes a block device of this machine.
+//! The methods that make a volume a block device of this machine.
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
 use std::path::Path;
 
-/// A way, the best one first.
+/// A method, the best one first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, ValueEnum)]
 pub(crate) enum Via {
-    /// The kernel's block driver for user space; not built yet
+    /// The kernel's user-space block driver; not built yet
     Ublk,
     /// NVMe/TCP to the data client of this machine; not built yet
     Nvme,
@@ -17,17 +17,17 @@ pub(crate) enum Via {
     Fuse,
 }
 
-/// A way that is not taken.
+/// A method that is not used.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct NotTaken {
-    /// The way.
+    /// The method.
     pub(crate) via: Via,
     /// The reason.
     pub(crate) why: String,
 }
 
 impl Via {
-    /// Its name.
+    /// Returns its name.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Via::Ublk => "ublk",
@@ -37,7 +37,7 @@ impl Via {
         }
     }
 
-    /// The kernel's modules that it needs.
+    /// Returns the kernel modules that it needs.
     fn modules(self) -> &'static [&'static str] {
         match self {
             Via::Ublk => &["ublk_drv"],
@@ -47,12 +47,13 @@ impl Via {
         }
     }
 
-    /// True if this version of the program can do it.
+    /// Returns true if this version of the program supports it.
     fn is_built(self) -> bool {
         self == Via::Fuse
     }
 
-    /// Returns why it can't be taken, if that is so. `has`: whether the kernel has a module.
+    /// Returns the reason why it can't be used, if there is one. `has`: whether the kernel has a
+    /// module.
     fn obstacle(self, has: impl Fn(&str) -> bool) -> Option<String> {
         let missing: Vec<&str> = self.modules().iter().copied().filter(|m| !has(m)).collect();
         let kernel = match missing[..] {
@@ -70,7 +71,7 @@ impl Via {
     }
 }
 
-/// Chooses the best way that works, or `wanted`. Returns also why better ones are not taken.
+/// Chooses the best method that works, or `wanted`. Also returns why better ones are not used.
 pub(crate) fn choose(wanted: Option<Via>) -> Result<(Via, Vec<NotTaken>)> {
     choose_of(wanted, has_module)
 }
@@ -83,7 +84,7 @@ fn choose_of(
         return match via.obstacle(has) {
             None => Ok((via, Vec::new())),
             Some(why) => bail!(
-                "can't attach by {}: {why}. Without --via, the best way that works is taken",
+                "can't attach by {}: {why}. Without --via, the best method that works is used",
                 via.name()
             ),
         };
@@ -97,11 +98,11 @@ fn choose_of(
     }
     let all: Vec<String> =
         not_taken.iter().map(|not| format!("{}: {}", not.via.name(), not.why)).collect();
-    bail!("no way to attach a volume works here. {}", all.join("; "))
+    bail!("none of the methods to attach a volume works here. {}", all.join("; "))
 }
 
-/// Returns true if the kernel has a module: loaded, built in, or as a file that is loaded when it
-/// is needed.
+/// Returns true if the kernel has a module: loaded, built in, or as a file that is loaded on
+/// demand.
 fn has_module(name: &str) -> bool {
     let loaded = Path::new("/sys/module").join(name).exists();
     let device = match name {

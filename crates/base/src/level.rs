@@ -1,14 +1,14 @@
-//! Which build this is, and what belongs to which level of a cluster.
+//! The identity of this build, and the features of each level of a cluster.
 //!
-//! A *release* is for people. A *protocol version* belongs to a link: it says what the frames on it
-//! mean. A *level* belongs to a cluster: it says what may be logged, sent, or written to a device.
-//! [`LEVELS`] is the only table of it. Tests of the crates that define these things compare it with
-//! their definitions, so that nothing new is without a level. A function that makes something of a
-//! later level asserts that the cluster has that level. `docs/design/0008-versions.md` says what a
-//! release must never do.
+//! A *release* is for people. A *protocol version* belongs to a link: it defines the meaning of the
+//! frames on the link. A *level* belongs to a cluster: it defines what may be logged, sent, or
+//! written to a device. [`LEVELS`] is the only table of levels. Tests of the crates that define
+//! commands, frames, fields and features compare their definitions with this table, so that every
+//! new one gets a level. A function that uses a feature of a later level asserts that the cluster
+//! has that level. `docs/design/0008-versions.md` says what a release must never do.
 
-/// What a build can do. A value of the configuration and not a global, so that a test or the
-/// simulator can run two builds beside each other.
+/// The capabilities of a build. This is part of the configuration and not a global, so that a test
+/// or the simulator can run two builds side by side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Dialect {
     /// The release, for people.
@@ -21,13 +21,13 @@ pub struct Dialect {
     pub level_max: u32,
 }
 
-/// The level of every cluster of a build that knew none, and of every new one.
+/// The level of every new cluster, and of clusters of builds from before there were levels.
 pub const FIRST: u32 = 1;
-/// The highest level of a cluster that this release can belong to. The table may know the next one
-/// already, while it is being built.
+/// The highest level of a cluster that this release can belong to. The table may already contain
+/// the next level, which is under development.
 pub const LEVEL: u32 = 1;
 
-/// What comes with one level. Numbers are those of the formats: tags of commands, codes of kinds,
+/// The additions of one level. Numbers are those of the formats: tags of commands, codes of kinds,
 /// bits of features.
 #[derive(Debug)]
 pub struct Level {

@@ -113,20 +113,19 @@ pub struct Limits {
     pub nbd_flying: u64,
     /// Bytes of the NBD writes of one client that may wait for space besides these.
     pub nbd_waiting: u64,
-    /// Commands of one iSCSI session that are not answered. It says how many more may come.
+    /// Outstanding commands of one iSCSI session: the size of its command window.
     pub iscsi_window: u32,
     /// Longest data segment of an iSCSI PDU that is accepted, in bytes.
     pub iscsi_segment: u32,
-    /// Most bytes of an iSCSI command's data that come without being asked for.
+    /// Most bytes of unsolicited data of an iSCSI command.
     pub iscsi_first_burst: u32,
-    /// Most bytes that an iSCSI session asks for at a time. A multiple of 512.
+    /// Most bytes that an iSCSI session asks for with one R2T. A multiple of 512.
     pub iscsi_max_burst: u32,
-    /// Bytes that one iSCSI session has asked for and whose writes are not done. At least
-    /// `iscsi_max_burst`.
+    /// Bytes that one iSCSI session has asked for and not written yet. At least `iscsi_max_burst`.
     pub iscsi_solicited: u32,
-    /// Requests of one iSCSI session's writes that are not done.
+    /// Unfinished requests to the volume for the writes of one iSCSI session.
     pub iscsi_requests: u32,
-    /// The same, for a write to begin while writes of the session wait for space.
+    /// While writes of the session wait for space, a new write begins only below this number.
     pub iscsi_waiting: u32,
     /// Most bytes of one SCSI read or write.
     pub scsi_transfer: u32,
@@ -134,22 +133,22 @@ pub struct Limits {
     pub nvme_mdts: u32,
     /// I/O queues of one NVMe controller.
     pub nvme_queues: u32,
-    /// Entries of an NVMe queue: commands that are not answered. At most 256.
+    /// Entries of an NVMe queue, and so its outstanding commands. At most 256.
     pub nvme_entries: u32,
     /// Most bytes of data in an NVMe command capsule of an I/O queue. A multiple of 16.
     pub nvme_capsule: u32,
     /// Most bytes of data in another PDU of an NVMe host. A multiple of 4, at least 4 KiB.
     pub nvme_h2c: u32,
-    /// Bytes that one NVMe queue has asked for and whose writes are not done, and bytes that it
-    /// reads at once. At least `nvme_mdts`.
+    /// Bytes that one NVMe queue has asked for and not written yet. Also the bytes that it reads at
+    /// once. At least `nvme_mdts`.
     pub nvme_solicited: u32,
     /// How long a command of a host waits for space or for a primary. Then the host is told to
-    /// repeat it: its own timer is longer, and ends the session.
+    /// repeat it. This must be shorter than the host's own time-out, which ends the session.
     pub target_patience: Duration,
-    /// Bytes of memory, in whole blocks, that the commands of all hosts take when a new host is
-    /// refused. A host that takes the place of its own session is not refused.
+    /// Memory of the commands of all hosts, in bytes of whole blocks, from which on new hosts are
+    /// refused. A host that replaces its own session is accepted nevertheless.
     pub target_bytes: u64,
-    /// Time within which a host has to log in.
+    /// Time limit of a host's login.
     pub login_time: Duration,
     /// Most bytes of text of one negotiation. At least 8 KiB.
     pub login_text: u32,

@@ -57,8 +57,8 @@ impl<T> Slab<T> {
         entry.1.take()
     }
 
-    /// Drops the value where it lies, which costs less than to remove it. Its key is invalid from
-    /// now on.
+    /// Drops the value in place, which is cheaper than moving it out. Its key is invalid from now
+    /// on.
     #[inline]
     pub fn discard(&mut self, key: u64) {
         let Some(entry) = self.entries.get_mut(key as u32 as usize) else { return };

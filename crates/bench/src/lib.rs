@@ -11,8 +11,8 @@
 //!
 //! `hosts` loads a volume as hosts do, over NBD and iSCSI; `ratio` compares the two.
 //!
-//! This crate compares with nothing but the same machine in the same run: `experiments` shows
-//! figures that others published. It starts clusters with the binary that calls it.
+//! This crate compares only figures of the same machine and the same run. Published figures are in
+//! `experiments`. It starts clusters with the binary that calls it.
 #![forbid(unsafe_code)]
 
 #[macro_use(println, eprintln)]

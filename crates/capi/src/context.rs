@@ -20,11 +20,11 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// A request that only makes the node end a batch. Its answer is ignored.
+/// The number of a request that only makes the node end a batch. Its answer is ignored.
 const NUDGE: RequestId = RequestId(u64::MAX);
 /// How long opening a volume may wait for the newest map if there is an older one.
 const REFRESH: Duration = Duration::from_secs(1);
-/// How long one turn may take while the caller waits for something other than completions.
+/// Longest wait of one round while the caller waits for something other than completions.
 const LOOK: Duration = Duration::from_millis(20);
 /// The one node of the reactor.
 const SEAT: usize = 0;
@@ -50,8 +50,8 @@ pub(crate) struct Opened {
     since: u32,
 }
 
-/// Answers requests of a handle that was opened with an earlier permission. Its caller knows the
-/// volume's content from before others could write to it.
+/// The error for requests of a handle that was opened with an earlier permission. Others may have
+/// written since then, and the caller may rely on the old content.
 const FENCED: Failure = Failure::plain(
     libc::ESTALE,
     c"the volume was unmapped from this client after it was opened, and others may have written to \
@@ -238,8 +238,8 @@ impl Context {
         Ok(())
     }
 
-    /// Returns true if the client's permission is a later one than that with which the volume was
-    /// opened. A request gets the present one, so it would get past a fence.
+    /// Returns true if the client's permission is later than the one with which the volume was
+    /// opened. A request would be sent with the present permission, and so pass the fence.
     #[inline]
     fn is_fenced(&mut self, volume: Opened) -> bool {
         let map = self.reactor.node(SEAT).map();

@@ -118,8 +118,8 @@ pub struct Consensus {
     ticks: u64,
     /// The tick at which the present term and role began.
     since: u64,
-    /// The tick at which each member was heard last, since then. (The library only knows which
-    /// members it heard since its last quorum check, which may be a moment ago.)
+    /// The last tick at which each member was heard, in the present term and role. (The library
+    /// only knows which members it heard since its last quorum check, which may be a moment ago.)
     heard: BTreeMap<u64, u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Entries and hard states that have to be written, and the messages that wait for that.
+//! Entries and hard states to be written, and the messages that wait for these writes.
 //!
 //! Invariant: a message that promises something is sent only when everything that was queued for
 //! writing before it is durable. One write is under way at a time. Entries that are queued
@@ -21,7 +21,7 @@ pub(crate) struct Outbox {
     waiting: Vec<Message>,
     /// Number and messages of the write that is under way.
     under_way: Option<(u64, Vec<Message>)>,
-    /// A hard state of which only the commit index is new. It goes with the next write.
+    /// A hard state in which only the commit index is new. It is written with the next write.
     lazy: Option<HardState>,
     /// `records` contains terms or votes.
     unsure: bool,
@@ -132,7 +132,7 @@ impl Outbox {
         self.unsure_under_way = false;
         let (mut number, mut messages) = self.under_way.take().expect("a write was under way");
         if !self.is_due() {
-            // Nothing has to be written for what was queued meanwhile.
+            // The data that was queued meanwhile needs no write.
             number = self.number;
             messages.append(&mut self.waiting);
         }

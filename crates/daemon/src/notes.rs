@@ -26,7 +26,7 @@ struct Telling {
     bytes: u64,
     /// Number of events that it counts for.
     count: u64,
-    /// The condition lasts until an operator acts.
+    /// True for a condition that lasts until an operator acts.
     lasts: bool,
 }
 

@@ -31,7 +31,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
     let (name, mdm) = (config.name.clone(), config.mdm);
     let seconds = config.io_timeout_seconds.map_or(0, NonZeroU32::get);
     let answer_within = Duration::from_secs(seconds.into());
-    // These addresses have the real ports, also where the kernel chose them.
+    // These addresses have the actual ports, even if the kernel chose them.
     let node = move |place: &Place| {
         Sdc::new(sdc::SdcConfig {
             name,
@@ -49,7 +49,7 @@ pub fn run(config: SdcConfig) -> Result<()> {
     service::run(&config.name, config.pid_file.as_slice(), vec![job], None)
 }
 
-/// Returns the URIs of the addresses where it listens on these ports.
+/// Returns the URIs of the addresses at which these ports listen.
 fn uris(at: &[ListenAddr], ports: &[Port]) -> Vec<String> {
     let uri = |(at, port): (&ListenAddr, &Port)| match (*port, at) {
         (sdc::ISCSI, ListenAddr::Tcp(at)) => config::iscsi_uri(at),

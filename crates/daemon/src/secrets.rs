@@ -8,12 +8,12 @@
 //! "iqn.1993-08.org.debian:01:db2" = { user = "db2", secret = "one of its own" }
 //! ```
 //!
-//! `hosts` has what single hosts show, by the names of their initiators, and `host` is what all
-//! others show. One of the two may be left out; without `host`, others are not let in. `target` is
-//! what the target shows to a host that asks for it, and may be left out.
+//! `hosts` has the credentials of single hosts, by the names of their initiators. `host` has the
+//! credentials for all other hosts. One of the two may be left out; without `host`, other hosts
+//! can't log in. `target` has the target's own credentials for mutual CHAP, and may be left out.
 //!
-//! Invariants: no error names a secret, since errors go to the log. No secret is there twice: who
-//! knows his own could answer for another one.
+//! Invariants: no error contains a secret, because errors go to the log. All secrets are different:
+//! otherwise one host could authenticate as another.
 
 use anyhow::{Context, Result, bail};
 use node::sdc::{Chap, Secret};
@@ -25,7 +25,7 @@ use std::path::Path;
 
 /// The shortest secret in bytes (RFC 7143 9.2.1).
 const SHORTEST: usize = 12;
-/// The longest secret in bytes: what all initiators take.
+/// The longest secret in bytes that all initiators support.
 const LONGEST: usize = 255;
 /// The longest name of an initiator in bytes (RFC 7143 4.2.7.1).
 const NAME_MAX: usize = 223;

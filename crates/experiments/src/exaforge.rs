@@ -1,8 +1,8 @@
 //! The fifth experiment: ScaleIO 1.2 on three tiny virtual machines, ExaForge Labs, 2013.
 //!
 //! It repeats the steps of that test on servers with 1 GiB of memory each and disks of a known
-//! speed, and compares the throughput with what three such disks allow. The published figures are
-//! shown next to it, as fractions of what three of their disks allowed.
+//! speed, and compares the throughput with the maximum of three such disks. Next to it, it shows
+//! the published figures, as fractions of the maximum of their three disks.
 
 mod demo_cluster;
 mod page;
@@ -30,7 +30,7 @@ use watch::{Sample, Watch};
 const MIB: u64 = base::MIB;
 /// A phase must reach this part of what the disks allow.
 const MUST: f64 = 0.7;
-/// How soon a killed server, and one without its network link, must be noticed.
+/// Time limits for noticing a killed server, and one without its network link.
 const KILL_NOTICED: Duration = Duration::from_secs(1);
 const CABLE_NOTICED: Duration = Duration::from_secs(3);
 /// How long requests may stall after a loss was noticed before the demo fails.

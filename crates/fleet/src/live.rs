@@ -141,7 +141,7 @@ pub(crate) fn show(
     Ok(())
 }
 
-/// Replaces what was drawn before.
+/// Replaces the view on the screen.
 fn draw(view: &str, drawn: &mut usize) -> Result<()> {
     let mut out = stdout().lock();
     if *drawn > 0 {

@@ -19,7 +19,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Subcommands of `gabion sdc`.
 #[derive(Subcommand, Debug)]
 pub(crate) enum SdcCommand {
-    /// Run a data client (SDC) that serves volumes over NBD, until SIGTERM
+    /// Run a data client (SDC) that serves volumes over NBD, iSCSI or NVMe/TCP, until SIGTERM
     #[command(after_help = "\
 Examples:
   gabion sdc run --example-config > /etc/gabion/sdc.toml

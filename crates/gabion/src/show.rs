@@ -25,7 +25,7 @@ pub(crate) enum Object<'a> {
 }
 
 impl Object<'_> {
-    /// Returns it as it is now, with the fields of `gabion status --json`.
+    /// Returns the present state of the object, with the fields of `gabion status --json`.
     pub(crate) fn find(self, report: &Report) -> Result<Value> {
         let found = match self {
             Object::Mdm(name) => one(&report.mdm, |m| m.name == name),
@@ -85,7 +85,7 @@ impl Object<'_> {
     }
 }
 
-/// Returns the first item that `is` the one, as JSON.
+/// Returns the first item for which `is` is true, as JSON.
 fn one<T: Serialize>(all: &[T], is: impl Fn(&T) -> bool) -> Option<Value> {
     all.iter().find(|item| is(item)).and_then(|item| serde_json::to_value(item).ok())
 }
@@ -125,7 +125,7 @@ fn words(value: &Value) -> String {
             all.iter().map(words).collect::<Vec<_>>().join(apart)
         }
         Value::Object(fields) => {
-            // Nobody reads the ranges of a histogram in a line.
+            // The ranges of a histogram are not readable in one line.
             let fields = fields.iter().filter(|(name, _)| *name != "histogram");
             let field = |(name, value): (&String, &Value)| match value {
                 Value::Object(_) => format!("{name} ({})", words(value)),
@@ -140,7 +140,7 @@ fn words(value: &Value) -> String {
     }
 }
 
-/// How an order prints what it has done.
+/// The output format of an order.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Answer {
     /// Print the object as it is now as JSON, with the fields in docs/reference/status.md

@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    /// The stages that are counted one by one make up the whole path.
+    /// The stages that are counted separately add up to the whole path.
     #[test]
     fn every_stage_has_work_and_the_last_one_answers() {
         use Who::{Primary, Sdc, Secondary};

@@ -55,8 +55,8 @@ pub struct Place<N: Node> {
 }
 
 impl<N: Node> Place<N> {
-    /// Takes a node before its first tick. The seed is for jitter: any value will do if it never
-    /// changes.
+    /// Creates a place for a node, before the node's first tick. The seed is for jitter: it may
+    /// have any value that never changes.
     pub fn new(node: N, seed: u64) -> Place<N> {
         let pool = BufPool::new(64 << 20);
         Place {

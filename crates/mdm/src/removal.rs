@@ -1,4 +1,5 @@
-//! Graceful removal: finds out which devices may go, and refuses orders that would break a promise.
+//! Graceful removal: checks which devices may be removed, and refuses orders that would break a
+//! promise.
 //!
 //! An order is stored in the state as an intent ([`Intent`]). The healer carries it out, group by
 //! group, while both copies stay, and marks the device as removed when it is empty. Until then the
@@ -98,8 +99,8 @@ pub(crate) fn check_can_remove(
     };
     for pool in pools {
         let of_pool = |d: &Device| d.pool == pool;
-        // A device whose copies were rebuilt while it was away has nothing left to move, even if it
-        // used space.
+        // If the copies of a device were rebuilt while it was away, it has no data left to move,
+        // even if it used space.
         let holds = |id: &DeviceId| !state.groups_of(*id).is_empty();
         let goes = there().filter(|(id, d)| of_pool(d) && goes(id, d) && holds(id));
         let needed: u64 = goes.map(|(id, _)| used(id)).sum();

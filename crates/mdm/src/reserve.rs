@@ -1,4 +1,4 @@
-//! Reservations of volumes in messages, and the last change that each client has asked for.
+//! Encodes the reservations of volumes for messages, and remembers the last change of each client.
 //! [`target::reserve`] has the table and its rules.
 
 use crate::volume::Volume;
@@ -10,11 +10,12 @@ use wire::control::{
     ReserveOutcome,
 };
 
-/// The most registrants of one volume. It is no field of `Limits`: all MDMs apply the same number.
+/// The most registrants of one volume. Not a field of `Limits`, because all MDMs must apply the
+/// same number.
 pub const REGISTRANTS: usize = 128;
 
-/// The last change of a volume's reservations that a client has asked for. If the client asks
-/// again, because the answer was lost, the result is known.
+/// The last change of a volume's reservations by a client. If the answer is lost and the client
+/// asks again, the result is still known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
     /// The client's incarnation.
@@ -29,14 +30,14 @@ pub struct Asked {
 pub type AllAsked = BTreeMap<SdcId, Asked>;
 
 impl Volume {
-    /// Returns the result of a change that this client has asked for; `None` if it was not done.
+    /// Returns the result of a change of this client; `None` if it was not executed.
     pub fn asked(&self, sdc: SdcId, incarnation: u64, number: u64) -> Option<ReserveOutcome> {
         let last = self.asked.get(&sdc)?;
         ((last.incarnation, last.number) == (incarnation, number)).then_some(last.outcome)
     }
 }
 
-/// Encodes a table for the map and snapshots; `None` for one to which nothing ever happened.
+/// Encodes a table for the map and snapshots; `None` for a table that was never changed.
 pub fn table_info(table: &Table) -> Option<ReservationInfo> {
     (*table != Table::default()).then(|| ReservationInfo {
         generation: table.generation,
@@ -45,8 +46,8 @@ pub fn table_info(table: &Table) -> Option<ReservationInfo> {
     })
 }
 
-/// Decodes a table, as [`table_info`] has encoded it. `None` if changes can't lead to it, or this
-/// build does not know its type.
+/// Decodes a table that [`table_info`] encoded. `None` if no changes lead to such a table, or if
+/// this build does not know the type of its reservation.
 pub fn table(info: Option<&ReservationInfo>) -> Option<Table> {
     let Some(info) = info else { return Some(Table::default()) };
     let table = Table {
@@ -75,7 +76,7 @@ pub fn host_info(who: &Identity) -> HostInfo {
     }
 }
 
-/// Decodes the identity of a host; `None` if no host has it.
+/// Decodes the identity of a host; `None` if it is invalid.
 pub fn host(info: &HostInfo) -> Option<Identity> {
     let who = match info.name.is_empty() {
         false => Identity::Scsi {
@@ -89,12 +90,12 @@ pub fn host(info: &HostInfo) -> Option<Identity> {
     who.is_sound().then_some(who)
 }
 
-/// Returns the number of a type; `None` is no reservation.
+/// Returns the number of a type; `None` means no reservation.
 fn kind_number(kind: Option<Kind>) -> i32 {
     kind.map_or(ReservationKind::None as i32, |kind| i32::from(kind.nvme()))
 }
 
-/// Returns the type with this number; the outer `None` if there is none.
+/// Returns the type with this number; the outer `None` if the number is unknown.
 fn kind(number: i32) -> Option<Option<Kind>> {
     match number {
         0 => Some(None),
@@ -125,7 +126,7 @@ pub fn change_info(change: &Change) -> ReserveChange {
     }
 }
 
-/// Decodes a change; `None` if it has no meaning.
+/// Decodes a change; `None` if it is invalid.
 pub fn change(info: &ReserveChange) -> Option<Change> {
     let (key, other) = (info.key, info.other);
     Some(match (info.action(), kind(info.kind)?) {
@@ -151,7 +152,7 @@ pub fn outcome(result: Result<(), Refusal>) -> ReserveOutcome {
     }
 }
 
-/// Returns the result with this name; `None` if the change was not done, and may be asked for
+/// Returns the result with this name; `None` if the change was not executed and may be requested
 /// again.
 pub fn result(outcome: ReserveOutcome) -> Option<Result<(), Refusal>> {
     match outcome {

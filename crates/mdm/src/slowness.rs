@@ -7,16 +7,16 @@
 //! most of the primaries that send it beacons agree, and at least two of them: a device that is
 //! slow itself finds all others slow.
 //!
-//! A device is slow if it takes long compared with the others of its pool, all the time. A pool
-//! that is overloaded as a whole has no slow devices. A slow device is ejected only if no group
-//! needs it and it neither makes nor gets copies (they are work that the MDM gave it). At most one
-//! fault unit is out at a time in small domains, a fifth in large ones.
+//! A device is slow if it is constantly slower than the others of its pool. A pool that is
+//! overloaded as a whole has no slow devices. A slow device is ejected only if no group needs it
+//! and it neither makes nor gets copies (they are work that the MDM gave it). At most one fault
+//! unit is out at a time in small domains, a fifth in large ones.
 //!
-//! Copies are no excuse for a device that stands still, which is one that reports that none of its
-//! operations has ended for `slow_for`: it makes no progress with the copy, and its groups wait in
-//! vain. The time per operation shows a stall later. It includes the queue in front of the
-//! operation, which copies make long. So only a time of several `slow_for` proves that one
-//! operation hangs while others end.
+//! There is one exception: a device that reports that none of its operations has ended for
+//! `slow_for` is ejected even if it makes or gets copies, because it makes no progress with them.
+//! The latency of operations shows such a stall later: it includes the time in the queue, which
+//! copies make long. So only a latency of several `slow_for` proves that one operation hangs while
+//! others end.
 
 use crate::maintenance;
 use crate::observed::Observed;
@@ -32,20 +32,19 @@ const TIMES: u32 = 4;
 /// One operation may take this many times `slow_for` while copies are made and other operations
 /// end.
 const HANGS: u32 = 3;
-/// A judgement lasts for this many heartbeats without news.
+/// A finding stays valid for this many heartbeats without a new report.
 const LASTS: u32 = 10;
 
 /// The devices that are slow.
 #[derive(Debug, Default)]
 pub struct Slowness {
-    /// For each slow device, the time since which it has been slow, and the last time at which it
-    /// was seen to be.
+    /// For each slow device: since when it has been slow, and when it was last found slow.
     slow: BTreeMap<DeviceId, (Time, Time)>,
     due: Option<Time>,
 }
 
-/// Returns how long devices take, as reported by most of the devices that can know. Devices not
-/// listed were fast.
+/// Returns the latency of devices, as reported by most of the devices that can measure it. Devices
+/// not listed were fast.
 pub fn delays(state: &State, seen: &Observed) -> BTreeMap<DeviceId, Duration> {
     let mut told: BTreeMap<DeviceId, BTreeMap<DeviceId, Duration>> = BTreeMap::new();
     for (by, seen) in seen.devices.iter().filter(|(_, s)| s.connected) {
@@ -75,7 +74,7 @@ fn stands(device: DeviceId, seen: &Observed, long: Duration) -> bool {
 }
 
 impl Slowness {
-    /// Schedules a look, because a heartbeat has reported a slow device.
+    /// Schedules a check, because a heartbeat has reported a slow device.
     pub fn hurry(&mut self, now: Time) {
         self.due = Some(self.due.map_or(now, |due| due.min(now)));
     }
@@ -132,7 +131,7 @@ impl Slowness {
     }
 }
 
-/// Returns true if the device takes long, and many times as long as most of its pool.
+/// Returns true if the device's latency is high, and many times that of most of its pool.
 fn is_slow(
     device: DeviceId,
     delays: &BTreeMap<DeviceId, Duration>,

@@ -2,9 +2,9 @@
 //! start, and continues what has ended.
 //!
 //! A flow is the code for one part of the protocol, with the state that only this part has. The
-//! replicas and operations are in the [`Shard`], which all flows change. Of the other flows it
-//! knows at most `peers`. What it needs of another one it queues as a [`Step`], which the loop does
-//! before anything else. So no flow is called while it runs.
+//! replicas and operations are in the [`Shard`], which all flows change. A flow may call `peers`,
+//! but no other flow. If it needs another one, it queues a [`Step`], which the loop executes before
+//! anything else. So no flow is called while it runs.
 
 use crate::arrival;
 use crate::configuration::Epochs;

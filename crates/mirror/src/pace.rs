@@ -1,11 +1,11 @@
-//! How fast joiners are filled. The storage pool has two policies: one for copies that replace lost
-//! ones, and one for copies that only move data. Both ends of a copy keep them, each for its own
-//! clients: see [`End`].
+//! Paces the filling of joiners. The storage pool has two policies: one for copies that replace
+//! lost ones, and one for copies that only move data. Both ends of a copy apply the policy, each
+//! for its own clients: see [`End`].
 //!
 //! A rest after each copy makes a policy fit every device: where copies take long, because the
 //! device is slow or busy with clients, there are fewer of them. A policy that favours clients
-//! makes the rest a multiple of what copies take on the average, so that they are spread evenly
-//! over time. A policy by latency adapts it to what clients get.
+//! makes the rest a multiple of the average duration of a copy, so that copies are spread evenly
+//! over time. A policy by latency adapts the rest to the latency that clients see.
 //!
 //! - No rest makes copies slower than the policy's floor, so every copy completes.
 //! - Where copies wait long behind clients' writes, the few copies that a policy allows may be
@@ -105,14 +105,13 @@ impl Tail {
 pub(crate) struct Pace {
     rebuild: Policy,
     rebalance: Policy,
-    /// When a client's last operation came.
+    /// The arrival of the last operation of a client.
     client: Option<Time>,
-    /// By end: when the rest after the last copy is over.
+    /// By end: the end of the rest after the last copy.
     due: [Time; 2],
-    /// By end: what recent copies took here on the average.
+    /// By end: the average duration of recent copies at this device.
     took: [Duration; 2],
-    /// By end: how long recent copies were in flight on the average, including waits at their other
-    /// end.
+    /// By end: the average time of recent copies in flight, including waits at their other end.
     lasts: [Duration; 2],
     /// When a copy began or ended last.
     copied: Option<Time>,
@@ -343,9 +342,9 @@ impl Pace {
             _ if !policy.is_by_latency() => self.took[end] * policy.rest,
             None => self.took[end],
             Some(_) => {
-                // Slow operations come in bunches. So the rest may grow beyond what the floor
-                // allows. Otherwise it would be short again too early: each slow operation has to
-                // be weighed against 99 others. Until the first slow operation it need not grow.
+                // Slow operations come in bunches, and each must be weighed against 99 others. So
+                // the rest may grow beyond the limit of the floor. Otherwise it would become short
+                // again too early. Before the first slow operation it does not need to grow.
                 if self.begins {
                     self.yields = self.yields.min(whole * 4);
                 }

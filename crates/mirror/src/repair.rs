@@ -5,11 +5,11 @@
 //! them whole. [`crate::damage`] repeats the operation that met the damage, or ends it.
 //! [`crate::resend`] is for blocks that are damaged at another replica.
 //!
-//! This happens while the operation has its range exclusively, so nothing that overlaps is in
-//! flight. (A read that met damage waits for the exclusive range, and reads again.) Therefore any
-//! in-sync replica has the right content of the blocks, or the content before this very write,
-//! which is then done again. In a settle either copy's content will do, together with its list of
-//! executed writes.
+//! Meanwhile the operation holds its range exclusively, so no overlapping operation is in flight.
+//! (A read that met damage waits for the exclusive range, and reads again.) Therefore any in-sync
+//! replica has the right content of the blocks, or their content before this write, which is then
+//! executed again. In a settle, either copy's content is valid, together with its list of executed
+//! writes.
 //!
 //! A device that can't read blocks that were just rewritten has failed. This process ends, and the
 //! other copy serves.
@@ -40,8 +40,8 @@ impl Repairs {
         let op = shard.ops.get_mut(key).expect("the caller has it");
         let (first, blocks) = damage;
         if self.was_in_vain(key, damage) {
-            // The device has not kept a repair, so another repair would not help. The other copy
-            // has all blocks.
+            // The device did not store an earlier repair, so another repair would not help. The
+            // other copy has all blocks.
             out.note(Note::NotMended { group: op.group, unit: op.unit, first, blocks });
             shard.failures.fail();
             return;
@@ -94,8 +94,8 @@ impl Repairs {
         );
     }
 
-    /// Repeats requests for blocks that have not come: to one device, whose link is new, or to
-    /// each device that was not asked for a beacon period.
+    /// Repeats unanswered requests for blocks: to one device, whose link is new, or to each device
+    /// whose last request is a beacon period old.
     pub(crate) fn fetch_again<S: UnitStore>(
         &mut self,
         shard: &Shard<S>,

@@ -1,13 +1,13 @@
 //! Windows: the operations in flight to each replica's device, and the operations that wait for
 //! room there.
 //!
-//! A link whose queue is too long is closed. If everything that a replica has not answered were
-//! sent at once when its link is back, the queue could be too long again, for ever. So every
-//! operation that a replica has not answered takes room in its **window**, which is half as large
-//! as the queue. An operation that finds no room waits, in order, until answers make some. While it
-//! waits, clients' writes that would go there wait, too. So a replica that is slower than the
-//! clients slows them down, and does not lose its link. Later writes of any group wait behind those
-//! that wait already. Otherwise a busy group with a low number would leave no room to other groups.
+//! A link whose queue is too long is closed. If all unanswered operations were sent again at once
+//! when the link is back, the queue could become too long again and again. So every unanswered
+//! operation takes room in the replica's **window**, which is half as large as the queue. An
+//! operation that finds no room waits, in order, until answers free some. While it waits, clients'
+//! writes to that replica wait, too. So a replica that is slower than the clients slows them down,
+//! and keeps its link. Later writes of any group wait behind those that wait already. Otherwise a
+//! busy group with a low number would leave no room to other groups.
 //!
 //! An operation may end here before a replica has answered it, because the configuration ended or a
 //! joiner was cut off. Its bytes may still wait in the link's queue. They take room until the

@@ -5,10 +5,10 @@ use alloc::vec::Vec;
 
 /// Most devices that one device shares groups with: its scatter width.
 ///
-/// All partners rebuild a device when it fails. More of them would not help, because these already
-/// copy faster than any network. But each pair that shares groups costs a link and its beacons, and
-/// each is a pair whose simultaneous loss loses data. (Cidon et al., "Copysets", USENIX ATC 2013,
-/// has the arithmetic.)
+/// When a device fails, all its partners rebuild it. More partners would not help, because this
+/// many already copy faster than any network. And each pair that shares groups costs a link with
+/// beacons, and loses data if both devices fail at the same time. (Cidon et al., "Copysets", USENIX
+/// ATC 2013, has the arithmetic.)
 pub const PARTNERS: u32 = 16;
 
 /// The groups of each pair and the partners of each device. Devices are numbered from 0.

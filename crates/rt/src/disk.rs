@@ -56,7 +56,7 @@ impl Disk {
         }
     }
 
-    /// Returns what the user should know about this device.
+    /// Returns a notice about this device for the user, if there is one.
     pub(crate) fn notice(&self) -> Option<&str> {
         match self {
             Disk::Ram(_) | Disk::Null(_) => None,

@@ -3,8 +3,8 @@
 //! Others write to it at any moment, so no reference to its bytes exists: they are copied out and
 //! in, and single numbers are atomic.
 //!
-//! Invariant: no call reaches beyond the length with which it was mapped. If somebody makes the
-//! file shorter than that afterwards, the kernel ends the process (SIGBUS).
+//! Invariant: no call reaches beyond the length with which the file was mapped. If another process
+//! truncates the file below that length afterwards, the kernel kills this process (SIGBUS).
 
 use crate::error::RtError;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};

@@ -76,7 +76,7 @@ pub enum Effect {
         /// The protocol of the link.
         port: Port,
     },
-    /// Close the link after what was sent on it. No event about it follows.
+    /// Close the link after all data that was sent on it. No event about it follows.
     Close {
         /// The link.
         link: LinkId,
@@ -97,7 +97,7 @@ pub enum Effect {
         /// The link.
         link: LinkId,
     },
-    /// From the next frame on, cut what arrives on the link in this mode of its framer (see
+    /// From the next frame on, split incoming data of the link in this mode of its framer (see
     /// [`crate::Framer::set_mode`]). Frames that were cut before are not cut again, so a protocol
     /// may use it only where the other side has to wait for an answer.
     Reframe {
@@ -137,10 +137,10 @@ pub enum Effect {
         /// The device.
         disk: DiskId,
     },
-    /// Give the space of a range back to what lies below the device. From now on the range holds
-    /// anything, and zeros once this has ended well, until it is written again. No other operation
-    /// on the range may be in flight. A flush makes it durable; before that, it may be undone.
-    /// Ends in [`crate::DiskError::Unsupported`] if the device can't, or must not, do this.
+    /// Give the space of a range back to the file system below the device. From now on the range
+    /// holds anything, and zeros once this has ended well, until it is written again. No other
+    /// operation on the range may be in flight. A flush makes it durable; before that, it may be
+    /// undone. Ends in [`crate::DiskError::Unsupported`] if the device can't, or must not, do this.
     Punch {
         /// The node's id for the operation.
         op: DiskOp,

@@ -1,5 +1,5 @@
-//! What a node reports in place of logging. `rt` turns notes into counters and log lines, `sim`
-//! into its trace and its coverage of rare paths.
+//! Notes: the events that a node reports in place of logging. `rt` turns notes into counters and
+//! log lines, and `sim` turns them into its trace and its coverage of rare paths.
 
 use crate::event::DiskError;
 use crate::framer::FrameError;
@@ -188,12 +188,12 @@ pub enum Note {
         /// The reason in a few words.
         why: &'static str,
     },
-    /// The space of freed data can't be given back to what lies below the device. Not tried again
-    /// in this process.
+    /// The space of freed data can't be given back to the file system below the device. This
+    /// process does not try again.
     SpaceKept {
         /// The device.
         device: DeviceId,
-        /// What its driver answered.
+        /// The error of the driver.
         why: DiskError,
     },
     /// The content of a deleted volume was dropped.

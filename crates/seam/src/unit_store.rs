@@ -105,9 +105,9 @@ pub enum Walk {
 /// The content of one device, by group and unit. Ranges are bytes in the unit, multiples of 512.
 ///
 /// The caller's range locks keep jobs apart: no job may touch *blocks* that another one changes, or
-/// change blocks that another one reads. A store panics at a job that touches what another one
-/// changes. Only builds with debug assertions notice a change of what another one reads, because
-/// they look at every job for it.
+/// change blocks that another one reads. A store panics at a job that touches blocks that another
+/// one changes. Only builds with debug assertions detect a change of blocks that another job reads,
+/// because this check compares every job.
 /// The caller ends each batch of calls with one [`UnitStore::flush`].
 pub trait UnitStore {
     /// Starts a job. The metadata of a write or zero becomes durable together with it, atomically;

@@ -158,10 +158,10 @@ impl Stage {
         }
     }
 
-    /// Orders the next level. From now on nothing of this release is started, as the level may have
-    /// risen. Clients that are away don't hinder that, so the operator first updates all of them.
-    /// And the operator waits for a server that was just given the older build: the MDMs may not
-    /// know of that yet.
+    /// Orders the next level. From now on no process of this release is started, because the level
+    /// may have risen. Absent clients do not block the order, so the operator first updates all
+    /// clients. The operator also waits for a server that was just given the older build, because
+    /// the MDMs may not know that yet.
     fn raise_level(&mut self) {
         let old = |i: &u8| self.clients_of(*i).any(|sdc| sdc.level_max() < NEXT.level_max);
         let unknown = |i: &u8| {
@@ -403,8 +403,8 @@ impl Stage {
         if kind == IoKind::Swap && sector % BLOCK_SECTORS + sectors > BLOCK_SECTORS {
             return;
         }
-        // A client that does not know the volume answers with an error at once. A few of these
-        // requests are enough.
+        // A client that does not know the volume answers with an error at once. Send only a few
+        // such requests.
         let known = self.sdc(client).is_some_and(|s| {
             let map = s.map();
             map.volumes.get(&id).is_some_and(|v| map.my_grant(v).is_some())

@@ -1,4 +1,4 @@
-//! Judges each answer to a client when it comes.
+//! Judges each answer to a client when it arrives.
 
 use crate::admin::Order;
 use crate::check::errors::{self, Case};

@@ -1,4 +1,4 @@
-//! The judges, one file per invariant, and what they share.
+//! The judges, one file per invariant, and the code that they share.
 
 pub mod agreement;
 pub mod bounds;
@@ -32,9 +32,9 @@ use std::fmt;
 /// A violation that a judge has found.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// The violated invariant, or what else went wrong.
+    /// The violated invariant, or another short name of the failure.
     pub name: &'static str,
-    /// What the judge saw.
+    /// The observation of the judge.
     pub text: String,
 }
 

@@ -1,5 +1,5 @@
-//! I8: when faults stop, the system becomes active, then mirrored, in bounded time. If it does not,
-//! the failure names the first unmet condition.
+//! Judges I8: when faults stop, all groups become active, and then mirrored, in bounded time. If
+//! they do not, the failure names the first unmet condition.
 
 use crate::check::i03_mirrors;
 use crate::held_out::waits_for;

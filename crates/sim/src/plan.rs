@@ -1,8 +1,8 @@
-//! Plans: everything that defines a run before it starts, which is the shape of the cluster, its
-//! limits, the weather, and a list of timed actions.
+//! A plan defines a run completely: the shape of the cluster, its limits, the weather, and a list
+//! of timed actions.
 //!
-//! Everything that shrinking may remove is an explicit action, faults and workload alike. All other
-//! random choices at run time (delays, ties, batches) come from the plan's seed.
+//! Faults and requests are explicit actions, so that shrinking can remove them. All other random
+//! choices at run time (delays, ties, batches) come from the plan's seed.
 
 mod addresses;
 pub mod clocks;
@@ -82,8 +82,8 @@ pub enum IoKind {
     Discard,
     /// Query which blocks hold data.
     Extents,
-    /// Compare sectors of one block with what they had when it was last heard of, and write a stamp
-    /// to each if they are equal.
+    /// Compare sectors of one block with their last known values, and write a stamp to each if they
+    /// are equal.
     Swap,
 }
 
@@ -96,7 +96,7 @@ pub struct Death {
     pub power: bool,
     /// The process dies while it carries out the effects of a batch, and not between two batches.
     pub midway: bool,
-    /// The death does not happen if a copy on this process might be the last one.
+    /// The process survives if it might hold the last copy of some data.
     pub careful: bool,
     /// For an SDS: the processes of all devices of its server die together.
     pub server: bool,
@@ -414,7 +414,7 @@ impl Plan {
         self.steps.iter().any(|s| copy(&s.action))
     }
 
-    /// Returns true when a stranger lies at some time.
+    /// Returns true when a stranger sends forged messages at some time.
     pub fn has_lies(&self) -> bool {
         self.steps.iter().any(|s| matches!(s.action, Action::Lie(..)))
     }

@@ -1,5 +1,5 @@
-//! The processes of a run, which are the MDMs, data servers, clients and the administrator, all
-//! with the shipped nodes; and everything that the simulator knows about them from outside.
+//! The processes of a run (MDMs, data servers, clients and the administrator, all with the shipped
+//! nodes), and the simulator's knowledge about them.
 
 use crate::admin::{Admin, Desk, Done, Order};
 use crate::check::Failure;
@@ -152,7 +152,7 @@ pub struct Stage {
     pub(crate) raised: bool,
 }
 
-/// What the next release can do. Its frames are the same.
+/// The capabilities of the next release. Its frames are the same.
 pub(crate) const NEXT: Dialect =
     Dialect { release: "next", wire_max: 2, level_max: 2, ..wire::DIALECT };
 

@@ -12,14 +12,14 @@ pub enum Question {
     Report,
 }
 
-/// How much a host ends, for all hosts of a volume.
+/// The scope of a task management function that affects all hosts of a volume.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Cleared {
-    /// The commands.
+    /// Ends the commands.
     Tasks,
-    /// The same, and the logical unit is reset.
+    /// Ends the commands, and resets the logical unit.
     Unit,
-    /// The same, and the connections are closed.
+    /// Ends the commands, resets the logical unit, and closes the connections.
     Target,
 }
 
@@ -35,50 +35,50 @@ pub enum Action {
     },
     /// Execute a request, and answer with the session's `done`.
     Request {
-        /// Id of the request until then.
+        /// The tag of the request until `done`.
         tag: u64,
         /// The request.
         request: BlockRequest,
     },
-    /// End the requests and questions whose tags have the same low 32 bits as this one: nothing of
-    /// them may take effect after anything that is asked from now on (rule R16). Then call the
-    /// session's `withdrawn`. No `done` for them follows. Not used by NBD.
+    /// Withdraw the requests and questions whose tags have the same low 32 bits as this one: none
+    /// of them may take effect after a request that follows (rule R16). Then call the session's
+    /// `withdrawn`. Don't call `done` for them. Not used by NBD.
     Withdraw {
         /// The tag of one of them.
         tag: u64,
     },
     /// Ask the MDM, then call the session's `asked`. Not used by NBD.
     Ask {
-        /// Id of the question until then.
+        /// The tag of the question until `asked`.
         tag: u64,
         /// The question.
         question: Question,
     },
-    /// From the next frame on, the framer has this mode. Not used by NBD.
+    /// Switch the framer to this mode, from the next frame on. Not used by NBD.
     Reframe {
-        /// The mode, in the words of the session's framer.
+        /// The mode, as the session's framer encodes it.
         mode: u32,
     },
     /// End the session that this client had before with the same id and volume, and close its link:
     /// it has logged in again. Not used by NBD.
     Reinstate,
-    /// Call `cleared` of all other sessions of this volume. When nothing of the commands that they
-    /// ended can take effect any more, call this session's `others_cleared`. For NVMe: close the
-    /// I/O queues of this session's controller, and so on. Not used by NBD.
+    /// Call `cleared` of all other sessions of this volume. When the commands that they ended can't
+    /// take effect any more, call this session's `others_cleared`. For NVMe: close the I/O queues
+    /// of this session's controller, and then do the same. Not used by NBD.
     Clear {
-        /// How much ends.
+        /// The scope.
         what: Cleared,
     },
-    /// Fetch the present list of volumes, then call the session's `refreshed`: an answer depends
-    /// on it, and a volume may have been created a moment ago.
+    /// Fetch the current list of volumes, then call the session's `refreshed`: an answer depends on
+    /// the list, and a volume may have been created a moment ago.
     Refresh,
     /// Stop reading from the client. Frames that have already arrived may still be delivered.
     Pause,
     /// Resume reading from the client.
     Resume,
-    /// Close the connection after everything that was sent, and drop the session.
+    /// Close the connection after sending all queued data, and drop the session.
     Close {
-        /// The client's error; `None` if the connection ends in order.
+        /// The client's error; `None` for an orderly end.
         why: Option<&'static str>,
     },
 }

@@ -1,9 +1,11 @@
-//! What a session may ask for at once: data of its host, and data of volumes.
+//! Bounds the data in flight of a session: data requested from its host, and data being read from
+//! volumes.
 //!
 //! Invariants:
-//! - What is under way is within the limit, or was asked for at once while nothing was under way:
-//!   so a command that needs more than the limit goes on, too.
-//! - What is given back was taken.
+//! - The data in flight is within the limit. The one exception is a single larger request that
+//!   began while nothing was in flight, so that a command that needs more than the limit still
+//!   proceeds.
+//! - Credit that is given back was taken before.
 
 /// The credit of an iSCSI session or an NVMe queue.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +17,7 @@ pub(crate) struct Credit {
 }
 
 impl Credit {
-    /// Creates the credit for so many bytes that the host is asked for, and so many that are read.
+    /// Creates credit for this many bytes from the host, and this many bytes of reads.
     pub(crate) fn new(most_solicited: u64, most_read: u64) -> Credit {
         Credit { solicited: 0, most_solicited, read: 0, most_read }
     }
@@ -28,7 +30,7 @@ impl Credit {
         fits
     }
 
-    /// Takes credit to ask the host for `len` bytes, if there is enough.
+    /// Takes credit for `len` bytes from the host, if there is enough.
     pub(crate) fn ask(&mut self, len: u32) -> bool {
         Credit::take(&mut self.solicited, len, self.most_solicited)
     }
@@ -48,7 +50,8 @@ impl Credit {
         self.read -= u64::from(len);
     }
 
-    /// Returns the bytes that were asked for and are not done, and those that are being read.
+    /// Returns the bytes that were requested and are not processed yet, and those that are being
+    /// read.
     pub(crate) fn used(&self) -> (u64, u64) {
         (self.solicited, self.read)
     }

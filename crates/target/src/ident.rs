@@ -1,9 +1,9 @@
-//! The identifiers by which hosts know volumes: functions of the cluster's and the volume's id, and
-//! of nothing else. Names change, and ids never come back, so every gateway gives the same
-//! identifiers for ever.
+//! The identifiers by which hosts know volumes. They depend only on the ids of the cluster and the
+//! volume. Names can change, but ids can't, and are never reused. So every gateway gives the same
+//! identifiers forever.
 //!
-//! Invariant: an identifier that can be read back gives the ids from which it was made, and nothing
-//! that was not made here is read back.
+//! Invariant: parsing an identifier returns the ids from which it was made. Identifiers that were
+//! not made here are refused.
 
 use alloc::format;
 use alloc::string::String;

@@ -5,11 +5,11 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `action` | what a session asks its owner to do |
+//! | `action` | the actions that a session asks its owner for |
 //! | `extents` | converts a bitmap of blocks to runs |
 //! | `slots` | a table of values with handles, such as commands |
 //! | `piece`, `split` | the tags of requests; a sector whose data comes in several PDUs |
-//! | `credit` | what a session may ask for at once |
+//! | `credit` | the bound on a session's data in flight |
 //! | [`nbd`] | the session of NBD |
 //! | [`iscsi`] | the session of iSCSI |
 //! | [`nvme`] | the session of NVMe/TCP |

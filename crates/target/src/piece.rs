@@ -1,4 +1,4 @@
-//! The tags of requests: a tag names a command, and the piece of its data that a request is about.
+//! The tags of requests. A tag names a command and a piece of its data.
 //!
 //! | bits | content |
 //! |---|---|
@@ -6,12 +6,12 @@
 //! | 32 to 47 | where the piece begins in the command's data, in sectors |
 //! | 48 to 63 | its length, in sectors |
 //!
-//! So pieces are counted, not listed. Sessions of iSCSI and NVMe use such tags, and those of NBD
-//! don't.
+//! So a command only counts its pieces and needs no list of them. Sessions of iSCSI and NVMe use
+//! these tags; sessions of NBD do not.
 
 use base::SECTOR;
 
-/// The longest transfer, in bytes, whatever the limits say: a tag has room for its sectors.
+/// The longest transfer in bytes: a tag has 16 bits for its sectors. No limit may exceed it.
 pub(crate) const TRANSFER_MAX: u32 = 16 << 20;
 
 /// Returns the tag of a piece of a command. Offset and length are in bytes.
@@ -21,15 +21,14 @@ pub(crate) fn tag(handle: u32, offset: u32, len: u32) -> u64 {
     sectors(len) << 48 | sectors(offset) << 32 | u64::from(handle)
 }
 
-/// Where in a command's data the piece is that a tag names, in bytes: offset and length.
+/// Returns the offset and the length, in bytes, of the piece that a tag names.
 pub(crate) fn piece(tag: u64) -> (u32, u32) {
     let sectors = |shift: u32| u32::from((tag >> shift) as u16) * SECTOR;
     (sectors(32), sectors(48))
 }
 
-/// Returns true if the request with this tag, of a session of iSCSI or NVMe, is the first one of
-/// its command, or the only one. Requests that a command makes one after another all count as
-/// first.
+/// Returns true if this tag of an iSCSI or NVMe session names the first request of its command, or
+/// the only one. If a command makes its requests one after another, each of them counts as first.
 pub fn is_first(tag: u64) -> bool {
     piece(tag).0 == 0
 }

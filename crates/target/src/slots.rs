@@ -1,10 +1,11 @@
-//! A table of values that have handles of 32 bits.
+//! A table of values with handles of 32 bits.
 //!
-//! Invariants: a value has one handle, which no other value gets soon: its low 16 bits are the
-//! index of the value, and its high 16 bits count the values that were at this index before. The
-//! table grows to the number of values that it has at once, and keeps that memory.
+//! Invariants: each value has one handle. The low 16 bits are the index of the value, and the high
+//! 16 bits count the values that had this index before, so a handle is not reused soon. The table
+//! grows to the largest number of values that it held at once, and does not shrink.
 //!
-//! Not a [`base::Slab`]: its keys have 64 bits, and tags of requests and R2Ts have room for 32.
+//! This is not a [`base::Slab`], because its keys have 64 bits, and the tags of requests and R2Ts
+//! have room for 32.
 
 use alloc::vec::Vec;
 

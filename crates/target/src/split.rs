@@ -1,25 +1,26 @@
-//! A sector of a command's data that comes in several PDUs.
+//! Assembles a sector whose data is split between PDUs.
 //!
 //! Invariants:
-//! - Data comes in order, and goes on as whole sectors in the same order.
-//! - Only a sector that is split is copied, into memory of its own.
+//! - Data arrives in order, and is passed on as whole sectors in the same order.
+//! - Only a split sector is copied, into memory of its own.
 
 use base::SECTOR;
 use seam::{Buf, BufPool};
 
 const WHOLE: usize = SECTOR as usize;
 
-/// The start of a sector whose end has not come.
+/// The start of a sector whose end has not arrived.
 #[derive(Default, Debug)]
 pub(crate) struct SplitSector {
     data: Buf,
-    /// How many of its bytes have come: less than a sector.
+    /// How many of its bytes have arrived: less than a sector.
     len: u32,
 }
 
 impl SplitSector {
-    /// Takes what is not whole sectors out of data that begins at `start` of the command's data.
-    /// Returns the sector that was split, if its end has come: it ends where the data begins then.
+    /// Takes partial sectors out of data that begins at offset `start` of the command's data, so
+    /// that whole sectors are left. Returns the split sector if its end has arrived. The rest of
+    /// the data then begins where that sector ends.
     #[inline]
     pub(crate) fn take(&mut self, start: &mut u32, data: &mut Buf, pool: &BufPool) -> Option<Buf> {
         if self.len == 0 && data.len().is_multiple_of(WHOLE) {

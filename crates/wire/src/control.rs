@@ -340,7 +340,7 @@ pub struct Registered {
     pub scrub: u32,
 }
 
-/// A sign of life, with values that the MDM shows to people.
+/// A heartbeat, with values that the MDM shows to people.
 // Large: one message carries all values, so that they are of one moment.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Heartbeat {
@@ -390,7 +390,7 @@ pub struct Heartbeat {
     /// Copies that this device sends to a new replica while another replica is away (SDS).
     #[prost(message, repeated, tag = "30")]
     pub moves: Vec<MoveStatus>,
-    /// Devices that have been slow lately (SDS).
+    /// Devices that were recently slow (SDS).
     #[prost(message, repeated, tag = "31")]
     pub slow: Vec<SlowDevice>,
     /// True if a write to a thin volume was refused lately because only the spare is left (SDS).

@@ -124,7 +124,7 @@ pub fn body_ok(header: &Header, body: &[u8]) -> bool {
     crc == header.body_crc.get() || base::mutant::on(base::Mutant::NoBodyCheck)
 }
 
-/// A body, and the checksum that came with it.
+/// A body, and its checksum from the frame's header.
 #[derive(Clone, Debug)]
 pub struct Body {
     /// The bytes.

@@ -5,10 +5,10 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// What an attachment needs of a machine, beside root.
+/// The devices that an attachment needs. It also needs root.
 const NEEDED: [&str; 2] = ["/dev/fuse", "/dev/loop-control"];
 
-/// Returns true if this machine can attach volumes. Says so if it can't.
+/// Returns true if this machine can attach volumes; otherwise reports the test as left out.
 pub fn works_here() -> Result<bool> {
     let lacks = NEEDED.iter().find(|device| !Path::new(device).exists());
     match lacks {
@@ -19,14 +19,14 @@ pub fn works_here() -> Result<bool> {
     Ok(false)
 }
 
-/// A volume that is attached. When the test fails before it is detached, this takes it down by
-/// force: a file system without its cluster would hang for ever.
+/// An attached volume. If the test fails before it detaches the volume, dropping this value removes
+/// the attachment by force: a file system without its cluster would hang forever.
 #[derive(Debug)]
 pub struct Attached {
     volume: &'static str,
-    /// Where it is mounted.
+    /// The mount point.
     pub at: PathBuf,
-    /// What `attach --json` has printed.
+    /// The output of `attach --json`.
     pub told: Value,
     detached: bool,
 }
@@ -52,12 +52,13 @@ impl Attached {
         Ok(attached)
     }
 
-    /// What was attached otherwise. `told`: what `attach --json` has printed, or null.
+    /// Takes over a volume that the test attached by itself. `told`: the output of `attach --json`,
+    /// or null.
     pub fn of(volume: &'static str, at: PathBuf, told: Value) -> Attached {
         Attached { volume, at, told, detached: false }
     }
 
-    /// It was detached otherwise.
+    /// Records that the test detached the volume by itself.
     pub fn is_gone(mut self) {
         self.detached = true;
     }
@@ -73,8 +74,8 @@ impl Attached {
         Ok(pid.try_into()?)
     }
 
-    /// Detaches it. Mount namespaces that other tests make meanwhile have copies of its mount,
-    /// which keep it in use until they end.
+    /// Detaches the volume. Mount namespaces of other tests may have copies of its mount, which
+    /// keep it in use until they end.
     pub fn detach(mut self) -> Result<String> {
         let said = wait("it is detached", secs(120), || {
             let ran = crate::gabion(["detach", self.volume])?;
@@ -97,7 +98,7 @@ impl Drop for Attached {
         }
         let (volume, at) = (self.volume, self.at.display());
         let device = self.device().unwrap_or("none").to_owned();
-        // Unmounting by force ends what waits for I/O, with an error.
+        // A forced unmount ends waiting I/O with an error.
         let pid = self.pid().map_or(String::new(), |pid| format!("kill -9 {pid};"));
         let _ = shell(&format!(
             "umount -f /run/gabion/attach/{volume}/volumes; {pid} umount -l {at}; \

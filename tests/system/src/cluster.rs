@@ -212,7 +212,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         let pids = recorded(&self.dir);
         let _ = self.gabion(&["down"]);
-        // Kills everything that `down` missed; whether it may miss anything is for another test.
+        // Kills every process that `down` missed. Another test checks that it misses none.
         for pid in pids.into_iter().filter(|pid| is_running(*pid)) {
             let _ = signal(pid, Signal::KILL);
         }

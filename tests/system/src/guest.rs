@@ -1,10 +1,10 @@
-//! A machine with a kernel of its own, for what the host's kernel can't do: QEMU, with Debian's
-//! kernel for clouds. QEMU emulates the processor, because a `/dev/kvm` may be there and not work:
-//! a boot takes ten seconds.
+//! A virtual machine, for tests that need features that the host's kernel may lack: QEMU with
+//! Debian's cloud kernel. QEMU emulates the processor, because `/dev/kvm` may exist and still not
+//! work. So a boot takes ten seconds.
 //!
-//! Its root is in memory: busybox, the programs that a test names with their libraries, and the
-//! kernel's modules. 127.0.0.1 is the host, not the machine, so a server of the host that listens
-//! there has the same address for both.
+//! The root file system is in memory: busybox, the programs that the test names with their
+//! libraries, and kernel modules. In the machine, 127.0.0.1 is the host. So a server that listens
+//! there has the same address on the host and in the machine.
 
 use crate::{Folder, tool, wait};
 use anyhow::{Context, Result, bail, ensure};
@@ -18,28 +18,27 @@ use std::time::Duration;
 
 const QEMU: &str = "/usr/bin/qemu-system-x86_64";
 const BUSYBOX: &str = "/bin/busybox";
-/// The start of the name of the kernel, and its end: from Debian's package
-/// `linux-image-cloud-amd64`.
+/// Prefix and suffix of the kernel's file name, from Debian's package `linux-image-cloud-amd64`.
 const KERNEL: (&str, &str) = ("vmlinuz-", "-cloud-amd64");
 /// Prefix of script output that the test evaluates.
 const MARK: &str = "=== ";
 /// Memory of the machine, in MiB.
 const MEMORY_MIB: u32 = 512;
 
-/// A machine that is off.
+/// A machine that is not running.
 #[derive(Debug)]
 pub struct Guest {
     folder: Folder,
     kernel: PathBuf,
-    /// The files of its root, by path.
+    /// The files of its root file system, by path.
     files: BTreeMap<PathBuf, Vec<u8>>,
     /// Modules in the order in which they are loaded.
     modules: Vec<PathBuf>,
 }
 
 impl Guest {
-    /// Creates a machine with these programs and these modules of the kernel. Returns `None` if a
-    /// package is not installed.
+    /// Creates a machine with these programs and these kernel modules. Returns `None` if a package
+    /// is not installed.
     pub fn new(programs: &[&str], modules: &[&str]) -> Result<Option<Guest>> {
         let Some((kernel, release)) = kernel()? else { return Ok(None) };
         let programs: Vec<PathBuf> = programs.iter().map(PathBuf::from).collect();
@@ -79,7 +78,8 @@ impl Guest {
         self.boot_with(script, &[])
     }
 
-    /// Boots it with a disk at a socket (vhost-user-blk), which it finds again when that is away.
+    /// Boots it with a vhost-user-blk disk. QEMU reconnects to the socket when the backend
+    /// restarts.
     pub fn boot_with_disk(&self, script: &str, socket: &Path) -> Result<Running> {
         let memory = format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on");
         let socket = format!("socket,id=disk,path={},reconnect=1", socket.display());
@@ -126,7 +126,7 @@ impl Guest {
         let mut console = child.stdout.take().context("stdout is piped")?;
         let said = Arc::<Mutex<Vec<u8>>>::default();
         let shown = said.clone();
-        // It ends with the machine.
+        // This thread ends with the machine.
         std::thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(len) = console.read(&mut bytes)
@@ -139,7 +139,7 @@ impl Guest {
     }
 }
 
-/// A machine that is on. It is ended when this is dropped.
+/// A running machine. Dropping this value ends it.
 #[derive(Debug)]
 pub struct Running {
     child: Child,
@@ -157,7 +157,7 @@ impl Running {
         let wanted = format!("{MARK}{name}");
         wait(&format!("the machine says `{name}`"), limit, || {
             let said = self.said();
-            // The last line may have no end yet.
+            // The last line may be incomplete.
             let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
             let found = whole.lines().rev().find_map(|line| line.trim_end().strip_prefix(&wanted));
             match found {
@@ -181,7 +181,7 @@ impl Drop for Running {
     }
 }
 
-/// Returns the newest kernel for clouds, and its release.
+/// Returns the newest cloud kernel, and its release.
 fn kernel() -> Result<Option<(PathBuf, String)>> {
     let mut found = BTreeSet::new();
     for entry in fs::read_dir("/boot").into_iter().flatten() {

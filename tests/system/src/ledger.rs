@@ -66,7 +66,8 @@ impl Ledger {
         Ok(())
     }
 
-    /// Records the writes of the same writer elsewhere: `count` of them and maybe one more.
+    /// Records writes that another process did for this ledger: `count` of them, and maybe one
+    /// more.
     pub fn take_over(&mut self, count: u64) {
         for _ in 0..count {
             let (_, sectors, number) = self.draw();

@@ -61,10 +61,11 @@ pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default)
 }
 
-/// Says that a test leaves something out, because this machine lacks or forbids something.
-/// `cargo xtask test` lists it at its end. Returns an error if the environment has `GABION_ALL=1`.
+/// Reports that a test is left out, because this machine lacks or forbids a thing that it needs.
+/// `cargo xtask test` lists these reports at its end. Returns an error if the environment has
+/// `GABION_ALL=1`.
 pub fn leave_out(why: &str) -> Result<()> {
-    // Past the capture of output, and on its own line: that of the test's name may have no end yet.
+    // Bypass the capture of output. Start a new line: that of the test's name may be incomplete.
     let thread = std::thread::current();
     let test = thread.name().unwrap_or("a test");
     let _ = writeln!(std::io::stdout(), "\nLEFT OUT: {test}: {why}");

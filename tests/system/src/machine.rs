@@ -25,14 +25,14 @@ const MARK: &str = "=== ";
 const NAMESPACES: [&str; 6] =
     ["--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"];
 
-/// A machine that is off.
+/// A machine that is not running.
 #[derive(Debug)]
 pub struct Machine {
     folder: Folder,
     file_system: &'static str,
 }
 
-/// A machine that is on. Its power is cut when this is dropped.
+/// A running machine. Dropping this value cuts its power.
 #[derive(Debug)]
 pub struct Powered {
     child: Child,
@@ -153,7 +153,7 @@ impl Powered {
         let group = rustix::process::Pid::from_child(&self.child);
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         wait("the machine is off", secs(10), || Ok(self.child.try_wait()?.map(drop)))?;
-        // Its mount goes with its last process.
+        // Its mount disappears with its last process.
         wait("its disk is free", secs(20), || {
             let used = tool("losetup", [OsStr::new("--associated"), self.disk.as_os_str()])?;
             Ok(used.ok()?.is_empty().then_some(()))

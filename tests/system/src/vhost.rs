@@ -1,6 +1,6 @@
-//! A virtual machine without a machine: the frontend of vhost-user, and the driver of a virtio
-//! disk. Its memory is a file. It reads and writes it with system calls, which every process with a
-//! mapping of the file sees at once.
+//! A simulated virtual machine: a vhost-user frontend, and the driver of a virtio disk. The
+//! machine's memory is a file, which is accessed with system calls. Every process that maps the
+//! file sees the changes at once.
 
 use crate::run::binary;
 use crate::{Cluster, secs, wait};
@@ -34,9 +34,9 @@ pub const DISCARD: u32 = 11;
 /// See [`IN`].
 pub const WRITE_ZEROES: u32 = 13;
 
-/// Descriptors of a queue; a request has four of its own.
+/// Descriptors of a queue, four for each request.
 const SIZE: u16 = 128;
-/// Requests that one queue takes at once.
+/// Most requests under way in one queue.
 pub const DEPTH: u16 = SIZE / 4;
 /// Longest data of a request.
 pub const DATA_MAX: u32 = 128 << 10;
@@ -46,13 +46,13 @@ const QUEUE: u64 = 16 << 20;
 const GUEST: u64 = 1 << 20;
 const USER: u64 = 1 << 46;
 
-/// The features that are asked for: the newest version, indirect tables, event indices, and
-/// vhost-user's own.
+/// The negotiated features: VERSION_1, indirect tables, event indices, and protocol features.
 const WANTED: u64 = 1 << 32 | 1 << 28 | 1 << 29 | 1 << 30;
-/// Answers to all messages, a channel back, the configuration, notes, resets, several queues.
+/// The negotiated protocol features: REPLY_ACK, BACKEND_REQ, CONFIG, INFLIGHT_SHMFD, RESET_DEVICE
+/// and MQ.
 const PROTOCOL: u64 = 1 | 1 << 3 | 1 << 5 | 1 << 9 | 1 << 12 | 1 << 13;
 
-/// A process of `gabion vhost`. It is killed when this is dropped.
+/// A process of `gabion vhost`. Dropping this value kills it.
 #[derive(Debug)]
 pub struct Backend {
     child: Child,
@@ -62,7 +62,7 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Starts it, with further arguments. Returns when it listens.
+    /// Starts the process, with further arguments. Returns when it listens.
     pub fn start(cluster: &Cluster, volume: &str, more: &[&str]) -> Result<Backend> {
         let socket = cluster.folder.join(&format!("{volume}.vhost"));
         let log = cluster.folder.join(&format!("{volume}.vhost.log"));
@@ -85,7 +85,7 @@ impl Backend {
         Ok(backend)
     }
 
-    /// Returns what it has said.
+    /// Returns its output.
     pub fn said(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -107,7 +107,7 @@ impl Backend {
         Ok(())
     }
 
-    /// Asks it to end, and waits for that.
+    /// Sends it SIGTERM, and waits for its end.
     pub fn end(&mut self) -> Result<()> {
         crate::cluster::signal(self.pid(), rustix::process::Signal::TERM)?;
         wait("it ends", secs(20), || Ok(self.child.try_wait()?.map(drop)))
@@ -132,7 +132,7 @@ impl Channel {
         Ok(Channel(stream))
     }
 
-    /// Sends bytes with descriptors beside them.
+    /// Sends bytes with file descriptors.
     pub fn send(&self, bytes: &[u8], files: &[BorrowedFd<'_>]) -> Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
         let mut beside = SendAncillaryBuffer::new(&mut space);
@@ -155,7 +155,7 @@ impl Channel {
         self.send(&[&head, body].concat(), files)
     }
 
-    /// Returns the body of the answer, and the descriptor beside it.
+    /// Receives an answer. Returns its body and its file descriptor.
     pub fn answer(&mut self, request: u32) -> Result<(Vec<u8>, Option<OwnedFd>)> {
         let mut head = [0; 12];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -175,19 +175,19 @@ impl Channel {
         Ok((body, file))
     }
 
-    /// Sends a message that has an answer of its own, and returns that.
+    /// Sends a message that has an answer, and returns the answer.
     pub fn ask(&mut self, request: u32, body: &[u8]) -> Result<Vec<u8>> {
         self.say(request, 0, body, &[])?;
         Ok(self.answer(request)?.0)
     }
 
-    /// Sends a message and waits for its acknowledgement: true if it was carried out.
+    /// Sends a message and waits for its acknowledgement. Returns true if it reports success.
     pub fn order(&mut self, request: u32, body: &[u8], files: &[BorrowedFd<'_>]) -> Result<bool> {
         self.say(request, 8, body, files)?;
         Ok(self.answer(request)?.0 == [0; 8])
     }
 
-    /// Returns true if the other side closes within the time limit.
+    /// Returns true if the other side closes the connection within the time limit.
     pub fn closes(&mut self, limit: Duration) -> bool {
         crate::nbd::closes(&mut self.0, limit)
     }
@@ -200,7 +200,7 @@ struct Queue {
     call: OwnedFd,
     offered: u16,
     seen: u16,
-    /// For each request: the bytes that it reads, if it is under way.
+    /// For each request under way: the bytes that it reads.
     busy: Vec<Option<u32>>,
 }
 
@@ -211,7 +211,7 @@ pub struct Done {
     pub slot: u16,
     /// Its status.
     pub status: u8,
-    /// What was read.
+    /// The data that was read.
     pub data: Vec<u8>,
 }
 
@@ -223,7 +223,7 @@ pub struct Machine {
     notes: Option<(Vec<u8>, OwnedFd)>,
     /// The connection, after [`Machine::connect`].
     pub channel: Option<Channel>,
-    /// Where the backend tells of changes.
+    /// The socket for requests from the backend.
     pub changes: Option<UnixStream>,
     /// The features that the backend offers.
     pub offered: u64,
@@ -238,7 +238,7 @@ fn pair(queue: usize, value: u32) -> Vec<u8> {
 }
 
 impl Machine {
-    /// Creates a machine with so many queues.
+    /// Creates a machine with this many queues.
     pub fn new(queues: usize) -> Result<Machine> {
         let memory = memfd_create("guest", MemfdFlags::CLOEXEC)?;
         ftruncate(&memory, QUEUE * queues as u64)?;
@@ -252,8 +252,8 @@ impl Machine {
         Ok(Machine { memory, queues, notes: None, channel: None, changes: None, offered: 0 })
     }
 
-    /// Connects, and sets everything up. After a crash of the backend, requests that were under way
-    /// are done by the next one.
+    /// Connects, and sets everything up. After a crash of a backend, the next one executes the
+    /// requests that were under way.
     // Long: one message after the other.
     pub fn connect(&mut self, to: &Path) -> Result<()> {
         let mut channel = Channel::connect(to)?;
@@ -284,7 +284,7 @@ impl Machine {
         for (q, queue) in self.queues.iter().enumerate() {
             let at = USER + rings(q);
             ensure!(channel.order(8, &pair(q, SIZE.into()), &[])?);
-            // As QEMU does after a crash: what is known is what was given back.
+            // As QEMU does after a crash: continue at the used index.
             ensure!(channel.order(10, &pair(q, queue.seen.into()), &[])?);
             ensure!(channel.order(
                 9,
@@ -336,7 +336,7 @@ impl Machine {
         self.queues[queue].busy.iter().flatten().count()
     }
 
-    /// Starts a request and returns its number. Every second one has a table of its own.
+    /// Starts a request and returns its number. Every second one uses an indirect table.
     pub fn start(
         &mut self,
         queue: usize,
@@ -380,7 +380,7 @@ impl Machine {
         Ok(slot as u16)
     }
 
-    /// Offers the chain that begins with a descriptor, and kicks if the device wants that.
+    /// Makes the chain with this head available, and kicks the device unless it suppresses that.
     pub fn offer(&mut self, queue: usize, head: u16) -> Result<()> {
         let old = self.queues[queue].offered;
         let new = old.wrapping_add(1);
@@ -394,7 +394,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Kicks.
+    /// Kicks the device.
     pub fn kick(&self, queue: usize) -> Result<()> {
         rustix::io::write(&self.queues[queue].kick, &1u64.to_ne_bytes())?;
         Ok(())
@@ -429,14 +429,14 @@ impl Machine {
         Ok(Done { slot, status, data })
     }
 
-    /// Carries out one request.
+    /// Executes one request, and waits for its end.
     pub fn run(&mut self, kind: u32, sector: u64, out: &[u8], into: u32) -> Result<Done> {
         ensure!(self.in_flight(0) == 0, "others are under way");
         self.start(0, kind, sector, out, into)?;
         self.next(0, secs(60))
     }
 
-    /// Forgets everything of a queue, as a driver does that resets the disk.
+    /// Forgets the state of a queue, as a driver does when it resets the disk.
     pub fn forget(&mut self, queue: usize) -> Result<()> {
         self.poke(queue, 0, &vec![0; DATA_AT as usize])?;
         let queue = &mut self.queues[queue];
@@ -447,11 +447,11 @@ impl Machine {
     }
 }
 
-/// The offsets in a queue's part of memory.
+/// Offsets of the parts of a queue's memory.
 const AVAILABLE: u64 = 0x4000;
 const USED: u64 = 0x8000;
 const DATA_AT: u64 = 0x1_0000;
-/// The offsets in a request's room.
+/// Offsets of the parts of a request's memory.
 const STATUS: u64 = 0x80;
 const TABLE: u64 = 0x100;
 const DATA: u64 = 0x1000;

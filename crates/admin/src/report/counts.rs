@@ -14,9 +14,9 @@ pub struct Latency {
     pub p50_us: Option<f64>,
     /// The time within which 99 % of the requests were answered.
     pub p99_us: Option<f64>,
-    /// The sum.
+    /// The sum of the times.
     pub total_us: u64,
-    /// The ranges that are not empty.
+    /// The histogram: its ranges that are not empty.
     #[serde(serialize_with = "ranges")]
     pub histogram: Histogram,
 }
@@ -47,11 +47,11 @@ pub struct Io {
     pub zeroed_bytes: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Requests for which parts hold data.
+    /// Queries for the ranges that hold data.
     pub extents: u64,
     /// Requests that ended with an error, or were given up.
     pub failed: u64,
-    /// Requests that are not answered now.
+    /// Outstanding requests.
     pub outstanding: u32,
     /// How long reads took.
     pub read_latency: Latency,
@@ -67,7 +67,7 @@ pub struct Client {
     /// The client's id.
     #[serde(skip)]
     pub id: u32,
-    /// When they were taken, in milliseconds on a clock of the client's host.
+    /// The time of the counts, in milliseconds on a clock of the client's host.
     pub counted_ms: u64,
     /// The counts.
     #[serde(flatten)]
@@ -77,7 +77,7 @@ pub struct Client {
 /// Counts of one volume over one connection of a host.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Path {
-    /// The data client that it leads through.
+    /// The data client that the connection goes through.
     pub sdc: String,
     /// Its number there, which is never used again while that process runs.
     pub id: u64,

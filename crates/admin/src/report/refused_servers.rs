@@ -9,11 +9,11 @@ pub struct RefusedServer {
     pub name: String,
     /// The number of the device in that configuration.
     pub shard: u32,
-    /// Empty if the MDM refused it before it gave its address.
+    /// Its address. Empty if the MDM refused it before it gave its address.
     pub address: String,
     /// The reason, and what to do.
     pub why: String,
-    /// Seconds since it was refused last.
+    /// Seconds since the last refusal.
     pub seconds_ago: u64,
 }
 

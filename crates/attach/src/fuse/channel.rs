@@ -1,8 +1,8 @@
 //! A mounted FUSE file system: receives the kernel's requests and sends the replies, without
-//! waiting.
+//! blocking.
 //!
-//! The file system is mounted by this process itself, which takes root. It ends when it is
-//! unmounted, or when the process ends: programs then get ENOTCONN.
+//! This process mounts the file system itself, which requires root. When the process ends, programs
+//! that use the mount get ENOTCONN.
 
 use super::abi::{self, BEFORE_DATA, Start};
 use anyhow::{Context, Result};
@@ -14,10 +14,10 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// The kernel refuses a buffer that has no room for a page beside the longest write.
+/// The kernel refuses a buffer that is shorter than the longest write and one page.
 const ROOM: usize = 8192;
 
-/// What a look for a request has found.
+/// The result of a check for a request.
 #[derive(Debug)]
 pub(crate) enum Received<'a> {
     /// A request.
@@ -38,14 +38,14 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    /// Mounts over a folder. The kernel's first request is there soon after.
+    /// Mounts over a folder. The kernel's first request arrives soon after.
     pub(crate) fn mount(folder: &Path, start: Start) -> Result<Channel> {
         let folder = folder
             .canonicalize()
-            .with_context(|| format!("{} has to be a folder that exists", folder.display()))?;
+            .with_context(|| format!("{} must be an existing folder", folder.display()))?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let device = rustix::fs::open("/dev/fuse", flags, Mode::empty()).context(
-            "can't open /dev/fuse: the kernel needs FUSE (`modprobe fuse`), and this takes root",
+            "can't open /dev/fuse: the kernel needs FUSE (`modprobe fuse`), and this needs root",
         )?;
         let options = format!(
             "fd={},rootmode=40555,user_id=0,group_id=0,default_permissions,allow_other,max_read={}",
@@ -55,7 +55,7 @@ impl Channel {
         let options = CString::new(options).context("no zero is in the options")?;
         let how = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
         rustix::mount::mount("gabion", &folder, "fuse.gabion", how, Some(options.as_c_str()))
-            .with_context(|| format!("can't mount over {}: this takes root", folder.display()))?;
+            .with_context(|| format!("can't mount at {}: this needs root", folder.display()))?;
         let buffer = vec![0; BEFORE_DATA + start.transfer as usize + ROOM];
         Ok(Channel { device, folder, buffer, mounted: true })
     }
@@ -70,7 +70,7 @@ impl Channel {
         loop {
             return match rustix::io::read(&self.device, &mut self.buffer[..]) {
                 Ok(len) => Ok(Received::Message(&self.buffer[..len])),
-                // The program that asked was killed meanwhile.
+                // The program that made the request was killed meanwhile.
                 Err(Errno::NOENT | Errno::INTR) => continue,
                 Err(Errno::AGAIN) => Ok(Received::Nothing),
                 Err(Errno::NODEV) => {
@@ -96,7 +96,7 @@ impl Channel {
         let head = abi::reply_head(unique, error, body.len());
         match rustix::io::writev(&self.device, &[IoSlice::new(&head), IoSlice::new(body)]) {
             Ok(_) => Ok(()),
-            // Nobody waits for this answer any more: the program, or the mount, is gone.
+            // No program waits for this answer any more, or the mount is gone.
             Err(Errno::NOENT | Errno::NODEV) => Ok(()),
             Err(why) => Err(why).context("can't write to /dev/fuse"),
         }
@@ -126,7 +126,7 @@ impl AsFd for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if self.mounted {
-            // Who has a file open keeps an error instead of the file.
+            // A program that has a file open gets errors from it.
             let _ = rustix::mount::unmount(&self.folder, UnmountFlags::DETACH);
         }
     }

@@ -1,9 +1,9 @@
-//! One virtual machine: what was agreed with it, its memory and its queues.
+//! One virtual machine: the negotiated features, its memory and its queues.
 //!
 //! Invariants:
-//! - Messages are carried out in their order. While a queue that is to stop has requests under way,
-//!   no further message is taken.
-//! - What was refused has changed nothing.
+//! - Messages take effect in their order. While a stopping queue has requests under way, no further
+//!   message is received.
+//! - A refused message changes nothing.
 
 use super::guest::Guest;
 use super::ring::{Notes, Ring};
@@ -17,21 +17,21 @@ use target::vhost::{Head, Message, PROTOCOL_FEATURES, protocol, reply};
 use target::virtio::config::{self, QUEUES};
 use target::virtio::{Chain, Disk, Inflight, QUEUE_MAX};
 
-/// Messages that are taken before requests are looked for.
+/// Most messages of a connection per round of the loop.
 const MESSAGES: usize = 16;
 
-/// What became of a connection.
+/// The state of a connection after its messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum After {
-    /// It goes on.
+    /// It continues.
     Nothing,
     /// Its queues are gone.
     Reset,
-    /// It is gone.
+    /// It has ended.
     Closed,
 }
 
-/// An answer, and what goes beside it.
+/// An answer, and the file descriptor that accompanies it.
 type Answer = (Vec<u8>, Option<OwnedFd>);
 
 /// A virtual machine that is connected.
@@ -39,8 +39,8 @@ type Answer = (Vec<u8>, Option<OwnedFd>);
 pub(crate) struct Connection {
     /// No other connection of this process has this number.
     pub(crate) serial: u64,
-    /// The generation at which the client's permission began when the virtual machine connected. A
-    /// later one means that others may have written between the two.
+    /// The generation at which the client's mapping began, when the virtual machine connected. If
+    /// the mapping has a later generation now, others may have written in between.
     pub(crate) since: u32,
     pub(crate) guest: Guest,
     pub(crate) rings: [Ring; QUEUES as usize],
@@ -48,11 +48,11 @@ pub(crate) struct Connection {
     socket: Socket,
     event_idx: bool,
     protocol: u64,
-    /// Where it hears of changes.
+    /// The socket for requests to the frontend.
     backend: Option<OwnedFd>,
-    /// The size that it knows.
+    /// The size that the virtual machine was told.
     told: Option<u64>,
-    /// The request for the index of a queue, and the queue, which is to stop before the answer.
+    /// A GET_VRING_BASE request, and its queue, which must stop before the answer.
     leaving: Option<(u32, u32)>,
 }
 
@@ -77,12 +77,12 @@ impl Connection {
         self.socket.as_fd()
     }
 
-    /// Returns true if messages may be taken.
+    /// Returns true if messages may be received.
     pub(crate) fn takes_messages(&self) -> bool {
         self.leaving.is_none()
     }
 
-    /// Takes messages that are there. An error ends the connection.
+    /// Receives available messages. An error ends the connection.
     pub(crate) fn receive(&mut self, disk: Disk) -> Result<After> {
         let mut after = After::Nothing;
         for _ in 0..MESSAGES {
@@ -103,7 +103,7 @@ impl Connection {
         Ok(after)
     }
 
-    /// Carries out a message, and answers it.
+    /// Executes a message, and answers it.
     fn answer(
         &mut self,
         head: Head,
@@ -215,7 +215,7 @@ impl Connection {
         ring.with_context(|| format!("queue {queue} of {all}"))
     }
 
-    /// Begins to serve what is set up.
+    /// Begins to serve the queues that are ready.
     fn start_rings(&mut self) {
         for queue in 0..self.rings.len() {
             let ring = &mut self.rings[queue];
@@ -228,7 +228,7 @@ impl Connection {
         }
     }
 
-    /// Answers for a queue that is to stop, if it has no requests under way any more.
+    /// Answers for a stopping queue when none of its requests is under way.
     pub(crate) fn leave(&mut self) -> Result<()> {
         let Some((request, queue)) = self.leaving else { return Ok(()) };
         let notes = self.notes.as_ref();
@@ -246,7 +246,7 @@ impl Connection {
         {
             self.told = Some(size);
             if let Err(why) = socket::send(backend.as_fd(), &reply::config_changed(), None) {
-                eprintln!("a virtual machine is not told of the new size: {why:#}");
+                eprintln!("can't tell a virtual machine its disk's new size: {why:#}");
                 self.backend = None;
             }
         }
@@ -271,7 +271,7 @@ impl Connection {
         self.rings[queue].push(&self.guest, self.notes.as_ref(), head, len)
     }
 
-    /// A queue has broken the rules.
+    /// Handles a queue that has broken the rules.
     pub(crate) fn breaks(&mut self, queue: usize, why: impl std::fmt::Display) {
         eprintln!(
             "queue {queue} of a virtual machine is not served any more: {why}. Its driver has to \
@@ -281,14 +281,14 @@ impl Connection {
     }
 }
 
-/// Returns the bytes of notes, if there may be so many.
+/// Returns the size of an in-flight region in bytes, if the request is valid.
 fn bytes_of_notes(of: message::Notes) -> Result<u64> {
     let fits = (1..=QUEUES).contains(&of.queues) && (1..=QUEUE_MAX).contains(&of.size);
     ensure!(fits, "notes of {} queues with {} entries", of.queues, of.size);
     Ok(u64::from(of.queues) * Inflight::bytes(of.size))
 }
 
-/// Makes memory for notes, which nobody can make shorter.
+/// Makes an in-flight region. It is sealed, so no process can shrink it.
 fn make_notes(of: message::Notes) -> Result<(message::Notes, OwnedFd)> {
     let len = bytes_of_notes(of)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -299,7 +299,7 @@ fn make_notes(of: message::Notes) -> Result<(message::Notes, OwnedFd)> {
     Ok((message::Notes { len, offset: 0, ..of }, file))
 }
 
-/// Opens memory for notes, which a process before this one has made.
+/// Opens an in-flight region that the previous process made.
 fn open_notes(of: message::Notes, file: &OwnedFd) -> Result<Notes> {
     let len = bytes_of_notes(of)?;
     if of.len < len {

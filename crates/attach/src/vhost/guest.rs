@@ -1,7 +1,6 @@
-//! The memory of a virtual machine, as its monitor shares it: regions of files.
+//! The memory of a virtual machine, which its monitor shares as regions of files.
 //!
-//! Invariant: a region is as long as its file had room for when it was mapped, and no address
-//! leaves the numbers of 64 bits.
+//! Invariant: a region was within its file when it was mapped, and no address overflows 64 bits.
 
 use anyhow::{Context, Result, ensure};
 use rt::SharedMemory;
@@ -43,8 +42,8 @@ impl Guest {
         })
     }
 
-    /// Returns the region that has an address, where it has it, and the bytes from there to the
-    /// region's end.
+    /// Returns the region that contains an address, the address's offset in it, and the bytes from
+    /// there to the region's end.
     fn at(&self, at: u64) -> Option<(&SharedMemory, usize, u64)> {
         self.0.iter().find_map(|Mapped { region, offset, memory }| {
             let from = at.checked_sub(region.guest).filter(|from| *from < region.len)?;
@@ -52,7 +51,7 @@ impl Guest {
         })
     }
 
-    /// Returns the region that has a range, and where it has it.
+    /// Returns the region that contains a range, and the range's offset in it.
     fn find(&self, at: u64, len: u64) -> Option<(&SharedMemory, usize)> {
         let (memory, at, left) = self.at(at)?;
         (len <= left).then_some((memory, at))
@@ -69,7 +68,7 @@ impl Mapped {
         let Region { guest, len, user, offset } = region;
         let ends = [guest, user, offset].map(|start| start.checked_add(len));
         ensure!(len > 0 && !ends.contains(&None), "a region of memory has no end: {region:?}");
-        // From the file's beginning, because offsets may be no multiples of a page.
+        // From the start of the file, because the offset may not be a multiple of a page.
         let all = usize::try_from(offset + len).context("more memory than this machine has")?;
         let memory = SharedMemory::map(file, all).context("a region of the guest's memory")?;
         Ok(Mapped { region, offset: offset as usize, memory })

@@ -1,10 +1,10 @@
-//! One queue of a virtual machine: how it was set up, and once it is served, its state.
+//! One queue of a virtual machine: its setup, and its state while it is served.
 //!
 //! Invariants:
-//! - It is served from the moment at which it is set up, has a kick, and is enabled, until it is
-//!   stopped or breaks. What breaks is served again when it gets a new kick.
-//! - A request is noted before it begins, if there is memory for notes. The notes of a queue that
-//!   has broken end when it is stopped or served again: its driver has forgotten these requests.
+//! - A queue is served as soon as it is set up, has a kick descriptor, and is enabled, until it is
+//!   stopped or broken. A broken queue is served again when it gets a new kick descriptor.
+//! - A request is noted before it begins, if there is an in-flight region. The notes of a broken
+//!   queue are cleared when it is stopped or served again: its driver has forgotten these requests.
 
 use super::guest::Guest;
 use anyhow::{Context, Result, ensure};
@@ -17,7 +17,8 @@ use target::virtio::{Broken, Chain, Inflight, Memory, Queue, Rings};
 /// What the kernel calls an event.
 const EVENT: &[u8] = b"anon_inode:[eventfd]";
 
-/// Memory for notes of the requests of all queues. It has all of them, at even places.
+/// The in-flight region: memory for notes of the requests of all queues. It has room for all of
+/// them, at even addresses.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pub(crate) memory: Guest,
@@ -46,7 +47,7 @@ impl Notes {
 struct Live {
     queue: Queue,
     inflight: Option<Inflight>,
-    /// The requests that the process before this one had begun.
+    /// The requests that the previous process had begun.
     redo: VecDeque<u16>,
 }
 
@@ -62,24 +63,24 @@ pub(crate) struct Ring {
     call: Option<OwnedFd>,
     error: Option<OwnedFd>,
     live: Option<Live>,
-    /// No new requests are taken, because it is to be stopped.
+    /// No new requests are taken, because the queue is about to stop.
     leaving: bool,
     /// It has broken and was not served since then. What is noted for it was withdrawn.
     broken: bool,
 }
 
-/// Takes an event of another process, which is not waited for. Any other descriptor is refused: a
-/// file may be readable at all times, or let its readers wait.
+/// Makes an eventfd from another process nonblocking. Any other descriptor is refused: a file may
+/// always be readable, or block.
 fn event(file: OwnedFd) -> Result<OwnedFd> {
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     let what = rustix::fs::readlink(&link, Vec::new())
         .with_context(|| format!("can't tell what a descriptor is: {link} can't be read"))?;
     ensure!(what.as_bytes() == EVENT, "a descriptor that is no event (eventfd), but {what:?}");
-    rustix::io::ioctl_fionbio(&file, true).context("an event that can't be used at once")?;
+    rustix::io::ioctl_fionbio(&file, true).context("can't make an event nonblocking")?;
     Ok(file)
 }
 
-/// Adds 1 to an event. It only fails if the event is there already, or is no event.
+/// Adds 1 to an eventfd. It fails only if the counter is full, or if the file is no eventfd.
 fn wake(event: Option<&OwnedFd>) {
     if let Some(event) = event {
         let _ = rustix::io::write(event, &1u64.to_ne_bytes());
@@ -87,7 +88,7 @@ fn wake(event: Option<&OwnedFd>) {
 }
 
 impl Ring {
-    /// The virtual machine's side gets a new kick.
+    /// Sets the kick descriptor, on which the guest signals new requests.
     pub(crate) fn set_kick(&mut self, kick: Option<OwnedFd>) -> Result<()> {
         let kick = kick.context("a queue without a kick, which would have to be polled")?;
         self.kick = Some(event(kick)?);
@@ -96,7 +97,7 @@ impl Ring {
 
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<()> {
         self.call = call.map(event).transpose()?;
-        // What was given back before is told again: the event may have been lost.
+        // Signal requests that were given back before: the event may have been lost.
         wake(self.call.as_ref().filter(|_| self.live.is_some()));
         Ok(())
     }
@@ -106,12 +107,12 @@ impl Ring {
         Ok(())
     }
 
-    /// Returns true if it could be served, and is not yet.
+    /// Returns true if the queue is ready to be served and is not served yet.
     pub(crate) fn is_due(&self) -> bool {
         self.live.is_none() && self.enabled && self.kick.is_some() && self.addresses.is_some()
     }
 
-    /// Begins to serve it, as queue `number`.
+    /// Begins to serve the queue, as queue `number`.
     pub(crate) fn start(
         &mut self,
         number: usize,
@@ -143,12 +144,13 @@ impl Ring {
         }
         self.live = Some(Live { queue, inflight, redo });
         (self.leaving, self.broken) = (false, false);
-        // An event of the process before this one may have been lost.
+        // An event of the previous process may have been lost.
         wake(self.call.as_ref());
         Ok(())
     }
 
-    /// Returns true if requests of it may be taken. Before it stops, what was begun is done.
+    /// Returns true if requests of the queue may be taken. Requests that the previous process had
+    /// begun are taken even if the queue is about to stop.
     fn takes(&self) -> bool {
         match self.leaving {
             true => self.live.as_ref().is_some_and(|live| !live.redo.is_empty()),
@@ -198,7 +200,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Tells the driver what was given back, if it wants to know.
+    /// Signals the driver that requests were given back, unless it has suppressed that.
     pub(crate) fn signal(&mut self, guest: &impl Memory) -> Result<(), Broken> {
         if let Some(live) = &mut self.live
             && live.queue.signals(guest)?
@@ -215,13 +217,13 @@ impl Ring {
         Ok(!live.redo.is_empty() || live.queue.listen(guest)?)
     }
 
-    /// Stops to take requests, so that it can be stopped.
+    /// Stops taking requests, so that the queue can be stopped.
     pub(crate) fn leave(&mut self) {
         self.leaving = true;
     }
 
-    /// If it may be stopped, stops it and returns the index of the next request. It is queue
-    /// `number`.
+    /// Stops the queue, which is queue `number`, if possible, and returns the index of the next
+    /// request.
     pub(crate) fn stop(&mut self, number: usize, notes: Option<&Notes>) -> Option<u16> {
         if let Some(live) = &self.live {
             if live.queue.in_flight() > 0 || !live.redo.is_empty() {
@@ -236,7 +238,7 @@ impl Ring {
         Some(self.base)
     }
 
-    /// It broke the rules: it is not served until it gets a new kick.
+    /// Marks the queue as broken: it is not served until it gets a new kick descriptor.
     pub(crate) fn breaks(&mut self) {
         if let Some(live) = &self.live {
             (self.base, self.broken) = (live.queue.next(), true);
@@ -245,7 +247,7 @@ impl Ring {
         wake(self.error.as_ref());
     }
 
-    /// Back to what it was at the beginning.
+    /// Resets the queue to its initial state.
     pub(crate) fn reset(&mut self) {
         *self = Ring::default();
     }
@@ -254,18 +256,18 @@ impl Ring {
         (self.live, self.kick, self.leaving) = (None, None, false);
     }
 
-    /// What the driver signals, if it is served.
+    /// Returns the kick descriptor, if the queue is served.
     pub(crate) fn kick(&self) -> Option<BorrowedFd<'_>> {
         self.kick.as_ref().filter(|_| self.live.is_some()).map(AsFd::as_fd)
     }
 
-    /// Takes the driver's signal. Returns an error if what it signals with does not work.
+    /// Consumes the driver's kick. Returns an error if the descriptor does not work.
     pub(crate) fn kicked(&self) -> Result<()> {
         let Some(kick) = &self.kick else { return Ok(()) };
         match rustix::io::read(kick, &mut [0; 8]) {
             Err(Errno::AGAIN | Errno::INTR) => Ok(()),
             got => {
-                ensure!(got == Ok(8), "its kick is no event");
+                ensure!(got == Ok(8), "its kick is not an eventfd");
                 Ok(())
             }
         }

@@ -1,15 +1,15 @@
 //! Serves a volume to virtual machines: takes requests from their queues, passes them to the data
-//! client, and the answers back.
+//! client, and returns the answers.
 //!
 //! One thread does everything. It waits for kicks, for messages, for the client and for a signal at
 //! the same time. The data path takes no lock and crosses no thread.
 //!
 //! Invariants:
-//! - A virtual machine that breaks the rules loses its connection, or the queue, and no other one
-//!   notices.
-//! - What a virtual machine or a queue that is gone had under way is withdrawn before anything else
-//!   is requested: it takes effect before that, or never (R16).
-//! - A write is copied out of the guest's memory once, before anything looks at it.
+//! - A virtual machine that breaks the rules loses its connection or the queue. Other virtual
+//!   machines are not affected.
+//! - The requests of a virtual machine or a queue that is gone are withdrawn before any new request
+//!   is made. So each of them takes effect before that, or never (R16).
+//! - The data of a write is copied out of the guest's memory once, before it is used.
 
 use super::connection::{After, Connection};
 use super::slots::{Owner, Pending, Slots};
@@ -30,11 +30,11 @@ use target::virtio::config::QUEUES;
 use target::virtio::request::ID;
 use target::virtio::{Ask, Broken, Disk, Memory, Request, Status};
 
-/// Virtual machines at a time.
+/// Most virtual machines at a time.
 const CONNECTIONS: usize = 4;
-/// Requests of one queue that are taken before other queues are looked at.
+/// Most requests that are taken from one queue before the next queue's turn.
 const BATCH: usize = 64;
-/// Rounds without a pause after which descriptors are looked at.
+/// Number of busy rounds of the loop between two checks of the descriptors.
 const ROUNDS: u32 = 16;
 /// The stop, the listener, the client, and for each connection its socket and its kicks.
 const DESCRIPTORS: usize = 3 + CONNECTIONS * (1 + QUEUES as usize);
@@ -57,14 +57,14 @@ pub(crate) struct Server {
     stopping: bool,
 }
 
-/// What a wait has found.
+/// The result of a wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Woken {
     /// A virtual machine wants to connect.
     connects: bool,
     /// The numbers of connections that have messages, or are gone. The rest is 0.
     says: [u64; CONNECTIONS],
-    /// A signal has come.
+    /// A signal has arrived.
     stop: bool,
 }
 
@@ -88,8 +88,8 @@ impl Server {
         }
     }
 
-    /// Serves until `stop` is readable, and what is under way then is done. If `stop` is readable
-    /// again, ends at once.
+    /// Serves until `stop` is readable and the requests under way have ended. Ends at once if
+    /// `stop` is readable a second time.
     pub(crate) fn run(&mut self, stop: &mut UnixStream) -> Result<()> {
         let (mut woken, mut rounds) = (Woken::default(), 0);
         loop {
@@ -118,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Waits for something to do. Unless it is `idle`, only looks.
+    /// Waits for work if the loop is `idle`; otherwise checks for work without waiting.
     fn wait(&mut self, stop: &UnixStream, idle: bool) -> Result<Woken> {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let client = self.client.fd();
@@ -159,7 +159,7 @@ impl Server {
         Ok(woken)
     }
 
-    /// Takes the kick of a queue.
+    /// Consumes the kick of a queue.
     fn kicked(&mut self, at: usize, queue: usize) {
         if let Err(why) = self.connections[at].rings[queue].kicked() {
             self.breaks(at, queue, format_args!("{why:#}"));
@@ -171,7 +171,7 @@ impl Server {
         !self.stopping && self.slots.has_room()
     }
 
-    /// Takes a virtual machine that wants to connect.
+    /// Accepts a virtual machine that wants to connect.
     fn connect(&mut self, volume: Option<Usable>) -> Result<()> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = match rustix::net::accept_with(&self.listening, flags) {
@@ -194,10 +194,10 @@ impl Server {
         Ok(())
     }
 
-    /// Takes the messages of connections.
+    /// Receives the messages of connections.
     fn receive(&mut self, woken: &Woken, volume: Option<Usable>) {
         let disk = disk(volume);
-        // Backwards, because those that are gone are taken out.
+        // Backwards, because ended connections are removed.
         for at in (0..self.connections.len()).rev() {
             let connection = &mut self.connections[at];
             if let Some(volume) = volume {
@@ -207,14 +207,14 @@ impl Server {
             if !woken.says.contains(&serial) {
                 continue;
             }
-            // While a queue is to stop, only its end wakes.
+            // While a queue is stopping, the socket wakes only when the connection ends.
             let after = match connection.takes_messages() {
                 true => connection.receive(disk),
                 false => Ok(After::Closed),
             };
             match after {
                 Ok(After::Nothing) => continue,
-                Ok(After::Closed) => eprintln!("a virtual machine has left"),
+                Ok(After::Closed) => eprintln!("a virtual machine has disconnected"),
                 Ok(After::Reset) => {}
                 Err(ref why) => eprintln!("the connection of a virtual machine is closed: {why:#}"),
             }
@@ -289,7 +289,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Gives a request back. `written`: bytes beside the status.
+    /// Gives a request back. `written`: bytes of data, without the status.
     fn answer(
         &mut self,
         at: usize,
@@ -307,7 +307,7 @@ impl Server {
         Ok(true)
     }
 
-    /// Passes on the answers that have come. Returns true if there were any.
+    /// Passes on the answers that have arrived. Returns true if there were any.
     fn finish(&mut self) -> Result<bool> {
         let mut answers = std::mem::take(&mut self.answers);
         self.client.answers(&mut answers);
@@ -355,7 +355,8 @@ impl Server {
         }
     }
 
-    /// Tells the drivers what was given back, and the monitors which queues have stopped.
+    /// Signals the drivers that requests were given back, and tells the monitors which queues have
+    /// stopped.
     fn signal(&mut self) {
         for at in (0..self.connections.len()).rev() {
             for queue in 0..usize::from(QUEUES) {
@@ -374,7 +375,7 @@ impl Server {
         }
     }
 
-    /// Asks the drivers for kicks. Returns true if there is a request already that can be taken.
+    /// Asks the drivers for kicks. Returns true if a request can be taken already.
     fn listen(&mut self) -> bool {
         if !self.takes() {
             return false;
@@ -392,7 +393,7 @@ impl Server {
         any
     }
 
-    /// A queue has broken the rules.
+    /// Handles a queue that has broken the rules.
     fn breaks(&mut self, at: usize, queue: usize, why: impl std::fmt::Display) {
         let connection = &mut self.connections[at];
         connection.breaks(queue, why);

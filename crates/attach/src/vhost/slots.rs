@@ -1,19 +1,19 @@
-//! The requests that are under way.
+//! The requests under way.
 //!
 //! Invariants:
 //! - A slot is in use from the request to the answer, whatever happens to the virtual machine.
-//! - Memory is bounded: while [`REQUESTS`] or [`BYTES`] are under way, no request is taken.
-//! - An orphan is a request whose queue is gone. It is withdrawn, and its answer goes nowhere.
+//! - Memory is bounded: while [`REQUESTS`] or [`BYTES`] are under way, no new request is taken.
+//! - An orphan is a request whose queue is gone. It is withdrawn, and its answer is dropped.
 
 use seam::RequestId;
 use target::virtio::Chain;
 
-/// Requests under way, at most.
+/// Most requests under way.
 const REQUESTS: u32 = 1024;
-/// Bytes of reads and writes under way, at most, but for the last request.
+/// No request begins while this many bytes of reads and writes are under way.
 const BYTES: u64 = 64 << 20;
 
-/// Whose request it is.
+/// The origin of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Owner {
     /// The number of the connection.
@@ -22,16 +22,16 @@ pub(crate) struct Owner {
     pub(crate) queue: usize,
 }
 
-/// A request that is under way.
+/// A request under way.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
     /// The first descriptor of its chain.
     pub(crate) head: u16,
     /// The address of its status.
     pub(crate) status: u64,
-    /// Bytes that it reads: as many go to its chain.
+    /// The bytes that a read copies to its chain.
     pub(crate) reads: u32,
-    /// The bytes of memory that it holds.
+    /// The bytes of memory that the request holds.
     pub(crate) bytes: u32,
 }
 
@@ -69,13 +69,13 @@ impl Slots {
         !self.free.is_empty() && self.bytes < BYTES
     }
 
-    /// Returns the chain of the slot that comes next, to be filled. `None`: there is no room.
+    /// Returns the chain of the next free slot, to be filled. `None`: there is no room.
     pub(crate) fn chain(&mut self) -> Option<&mut Chain> {
         let next = *self.free.last().filter(|_| self.has_room())?;
         Some(&mut self.all[next as usize].chain)
     }
 
-    /// Takes the slot whose chain was filled, and returns the number of the request.
+    /// Takes the slot with the filled chain, and returns the number of the request.
     ///
     /// # Panics
     /// When there is no room.
@@ -87,7 +87,7 @@ impl Slots {
         RequestId(next.into())
     }
 
-    /// Ends a request. Returns what it was, and whose, unless it is an orphan.
+    /// Ends a request. Returns the request and its origin, unless it is an orphan.
     pub(crate) fn end(&mut self, id: RequestId) -> Option<(Owner, Pending, &Chain)> {
         let slot = &mut self.all[id.0 as usize];
         let pending = slot.pending.take().expect("a request has one answer");
@@ -96,7 +96,7 @@ impl Slots {
         slot.owner.take().map(|owner| (owner, pending, &slot.chain))
     }
 
-    /// The owners for which this is true are gone. Returns the requests that they had under way, in
+    /// Makes the requests of the origins for which this is true orphans. Returns their numbers in
     /// ascending order.
     pub(crate) fn orphan(&mut self, is_gone: impl Fn(Owner) -> bool) -> Vec<RequestId> {
         let owned = (0..).map(RequestId).zip(&mut self.all);

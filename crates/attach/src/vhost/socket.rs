@@ -1,6 +1,7 @@
-//! Messages and file descriptors on a unix socket, without waiting.
+//! Messages and file descriptors on a nonblocking unix socket.
 //!
-//! Invariant: no more is read than one message, so the descriptors that come are that message's.
+//! Invariant: a read never goes beyond one message, so the received file descriptors belong to that
+//! message.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::io::Errno;
@@ -14,10 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use target::vhost::message::{BODY_MAX, REGIONS};
 use target::vhost::{Head, Message};
 
-/// What a look for a message has found.
+/// The result of a check for a message.
 #[derive(Debug)]
 pub(crate) enum Received {
-    /// A message, and what came beside it.
+    /// A message, and its file descriptors.
     Message(Head, Message, Vec<OwnedFd>),
     /// No complete message yet.
     Nothing,
@@ -60,7 +61,8 @@ impl Socket {
         }
     }
 
-    /// Reads until there are `until` bytes, or fewer. `None`: nothing is there.
+    /// Reads until the buffer has `until` bytes, or no more bytes are available. `None`: nothing
+    /// was read.
     fn fill(&mut self, until: usize) -> Result<Option<usize>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(REGIONS))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
@@ -84,7 +86,7 @@ impl Socket {
         Ok(Some(got.bytes))
     }
 
-    /// Sends a message, and a descriptor beside it.
+    /// Sends a message with a file descriptor.
     pub(crate) fn send(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<()> {
         send(self.stream.as_fd(), bytes, file)
     }
@@ -100,7 +102,7 @@ fn fault(fault: target::vhost::Fault) -> anyhow::Error {
     anyhow::anyhow!("{fault}")
 }
 
-/// Sends a message at once, or fails: who does not read answers is not waited for.
+/// Sends a message at once, or fails: a peer that does not read its answers must not block us.
 pub(crate) fn send(to: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);

@@ -1,7 +1,7 @@
 //! The host's side of NBD: the fixed newstyle handshake, then simple replies.
 //!
-//! The names are those of the protocol's specification. A cookie is the slot of a request, and says
-//! in its highest bit whether data follows a good reply: so the framer needs no table.
+//! The names are those of the protocol's specification. A cookie is the slot of a request. Its
+//! highest bit says whether data follows a successful reply, so the framer needs no table.
 
 use super::{Ask, Protocol, Told, be32, be64};
 use crate::tally::Side;
@@ -23,7 +23,7 @@ const NBD_CMD_WRITE: u16 = 1;
 const GREETING: usize = 18;
 const OPTION_REPLY: usize = 20;
 const REPLY: usize = 16;
-/// The bit of a cookie that says that a good reply has data.
+/// The bit of a cookie that says that a successful reply has data.
 const READS: u64 = 1 << 63;
 
 /// A connection to an export.

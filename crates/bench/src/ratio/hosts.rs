@@ -11,7 +11,7 @@ use anyhow::Result;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Measures NBD, iSCSI, NBD, and so on, at these addresses of the data client.
+/// Measures NBD and iSCSI in turn, at these addresses of the data client.
 pub(crate) fn measure(
     row: &HostRow,
     cluster: &TestCluster,

@@ -31,7 +31,7 @@ td:first-child, th:first-child { text-align: left; }
 .unit, .soft { color: var(--soft); font-size: 0.86rem; }
 ";
 
-/// The figure of a point that a plot shows.
+/// The figure that a plot shows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
     Total,

@@ -1,7 +1,7 @@
-//! A fence follows an order that takes rights to a volume from clients, and a reservation that
-//! takes access from hosts. Every device that serves the volume has to know of the change before it
-//! is answered. A former primary may not know that it was replaced, and may hold leases from these
-//! devices. Those leases have to run out first (rule R3).
+//! A fence delays the answer to an order that takes rights to a volume from clients, or to a
+//! reservation that takes access from hosts. Every device that serves the volume has to know of the
+//! change first. A former primary may not know that it was replaced, and may hold leases from these
+//! devices. Those leases have to expire first (rule R3).
 
 use super::links::Links;
 use base::{DeviceId, Duration, MapVersion, Mutant, Time, VolumeId, mutant};

@@ -1,9 +1,9 @@
-//! The leader's watch over devices and clients: which ones it hears, and which devices are lost,
-//! slow or cut off. It also asks the healer which groups need other replicas.
+//! The leader's watch over devices and clients: it records which ones it hears, and detects devices
+//! that are lost, slow or cut off. It also asks the healer which groups need other replicas.
 //!
-//! It finds things out and returns commands. It does not change the state: [`super::work`] does. A
-//! device that is up in the map counts as heard when this MDM begins to lead, because what happened
-//! before is not known.
+//! The watch returns commands. It does not change the state: [`super::work`] does. A device that is
+//! up in the map counts as heard when this MDM begins to lead, because its earlier silence is not
+//! known.
 //!
 //! [`healing`]: the commands that follow for devices that are slow or cut off, and for groups.
 //!
@@ -120,7 +120,7 @@ impl Watch {
         self.detector.waits(id, device.intent == Intent::Waiting);
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(super) fn tick(
         &mut self,
         now: Time,
@@ -156,7 +156,7 @@ impl Watch {
         Time::earliest(Time::earliest(self.detector.wake_at(), heal), self.verdicts.due())
     }
 
-    // ---- signs of life ----
+    // ---- heartbeats ----
 
     /// Records a heartbeat of a device, from the incarnation that the state has.
     pub(super) fn device_beats(
@@ -269,8 +269,8 @@ impl Watch {
 
     // ---- lost devices ----
 
-    /// Finds out whether a process listens at the device's address, unless the device is known to
-    /// be dead.
+    /// Dials the device to find out whether a process listens at its address, unless the device is
+    /// known to be dead.
     pub(super) fn probe(
         &mut self,
         device: DeviceId,

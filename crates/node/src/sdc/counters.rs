@@ -1,17 +1,18 @@
-//! Counts of the block requests of this client: per volume, and per connection of a host (*path*).
+//! Counts the block requests of this client: per volume, and per connection of a host (*path*).
 //!
-//! A request is counted once, when it is answered. The origin that goes with it through the client
-//! core carries what is counted ([`Asked`]), so nothing is looked up when it comes. Requests of
-//! hosts are counted at their path only. When the path ends, its counts are added to those of its
-//! volume. So a volume's counts are those of programs and of paths that have ended, and of all its
-//! paths. A connection of NVMe serves many volumes: it has counts for each that it has used.
+//! A request is counted once, when it is answered. The origin that accompanies it through the
+//! client core carries the counted properties ([`Asked`]), so its arrival needs no lookup. Requests
+//! of hosts are counted at their path only. When the path ends, its counts are added to those of
+//! its volume. So the counts of a volume are the sum of those of programs, of ended paths, and of
+//! its present paths. An NVMe connection serves many volumes: it has counts for each volume that it
+//! has used.
 //!
 //! Invariants:
-//! - To count a request takes no memory, but for the first one of a program or of an NVMe queue to
-//!   a volume. A connection has the counts of [`VOLUMES`] volumes at most.
-//! - The counts of a volume stay until the map has it no more; they only grow.
-//! - A write over iSCSI or NVMe whose data comes in several parts counts once, with the bytes of
-//!   all of them, and the time of the first. (An UNMAP counts once per range.)
+//! - Counting a request allocates no memory, except for the first request of a program or an NVMe
+//!   queue to a volume. A connection has the counts of at most [`VOLUMES`] volumes.
+//! - The counts of a volume stay until the volume leaves the map; they only grow.
+//! - A write over iSCSI or NVMe whose data arrives in several parts counts once, with the bytes of
+//!   all parts and the time of the first. (An UNMAP counts once per range.)
 
 use super::{ISCSI, NVME, Origin};
 use crate::mapview::MapView;
@@ -30,26 +31,26 @@ use wire::control::{ClientCounts, IoCounts, PathCounts, TimeCounts, VolumeCounts
 
 /// The most volumes, and the most paths, in one message to the MDM: those with the most requests.
 const REPORTED: usize = 256;
-/// Volumes and paths that one heartbeat interval has to be long enough for. With more, the counts
-/// are sent less often, so that a client sends about 100 KB per second of them at most.
+/// Volumes and paths that can be sent per heartbeat interval. With more, the counts are sent less
+/// often, so that a client sends at most about 100 KB of counts per second.
 const PER_INTERVAL: usize = 32;
 /// The most volumes of one path. Requests to further ones count for their volume only.
 const VOLUMES: usize = 32;
 
-/// What is counted of a request.
+/// The counted properties of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Asked {
-    /// When it came.
+    /// The time of its arrival.
     came: Time,
     pub(super) volume: VolumeId,
     len: u32,
     pub(super) kind: BlockKind,
-    /// It is the first request of a command of its host, or the only one.
+    /// True for the first or only request of a host's command.
     first: bool,
 }
 
 impl Asked {
-    /// Describes a request that comes now.
+    /// Describes a request that arrives now.
     #[inline]
     pub(super) fn new(now: Time, request: &BlockRequest, first: bool) -> Asked {
         let BlockRequest { volume, len, kind, .. } = *request;
@@ -157,10 +158,10 @@ impl Counts {
 #[derive(Debug)]
 struct Path {
     port: Port,
-    /// The address of ours that the host dialled, and the host's. `None` for a unix socket.
+    /// The local address and the host's address. `None` for a unix socket.
     at: Option<SocketAddr>,
     from: Option<SocketAddr>,
-    /// How the host calls itself.
+    /// The host's own name.
     host: String,
     /// The volumes that it serves, with their counts.
     volumes: Vec<(VolumeId, Box<Counts>)>,
@@ -191,8 +192,8 @@ impl Path {
 #[derive(Default, Debug)]
 pub(super) struct Counters {
     paths: Map<LinkId, Path>,
-    /// What programs have requested, the counts of paths that have ended, and requests of paths to
-    /// more than [`VOLUMES`] volumes.
+    /// The counts of programs, of ended paths, and of requests of paths beyond their first
+    /// [`VOLUMES`] volumes.
     volumes: IdMap<VolumeId, Box<Counts>>,
     /// When they are sent to the MDM next.
     due: Time,
@@ -210,7 +211,7 @@ impl Counters {
         self.paths.insert(link, path);
     }
 
-    /// Records who the host of a path is.
+    /// Records the name of a path's host.
     pub(super) fn named(&mut self, link: LinkId, host: &str) {
         if let Some(path) = self.paths.get_mut(&link) {
             path.host = host.to_owned();
@@ -232,7 +233,7 @@ impl Counters {
         }
     }
 
-    /// Counts a request that is answered. The answer goes nowhere if its path has ended.
+    /// Counts an answered request. If its path has ended, the answer was dropped.
     #[inline]
     pub(super) fn done(&mut self, now: Time, map: &MapView, origin: &Origin, ok: bool) {
         let (counts, asked) = match origin {
@@ -268,13 +269,13 @@ impl Counters {
         self.volumes.get_or_insert_with(asked.volume, Box::default).add(now, asked, ok);
     }
 
-    /// Makes the next heartbeat carry the counts: the MDM may not know them.
+    /// Makes the next heartbeat carry the counts, because the MDM may not know them.
     pub(super) fn tell(&mut self) {
         self.due = Time::ZERO;
     }
 
-    /// Counts the requests that are not answered: of programs, and of queues of NVMe, which do not
-    /// know how many of their commands are for a volume.
+    /// Counts outstanding requests: those of programs, and those of NVMe queues, which do not know
+    /// how many of their commands are for which volume.
     fn open_requests(
         &self,
         unanswered: impl Iterator<Item = Origin>,

@@ -2,9 +2,9 @@
 //! NVMe/TCP ([`nvme`]).
 //!
 //! Requests go to the client core under the name (link, tag). When a link is down, its session is
-//! dropped, and none of its requests is sent again: the client will connect and repeat a request,
-//! or write something else, and an old write must not come after that (rule R16). A primary that
-//! has a request already may execute it or not. Its answer is ignored.
+//! dropped, and none of its requests is sent again: the client may connect again and repeat the
+//! request, or write something else, and an old write must not take effect after that (rule R16). A
+//! primary that already has a request may execute it or not. Its answer is ignored.
 
 mod former;
 mod iscsi;
@@ -29,13 +29,13 @@ use target::Action;
 pub use iscsi::{Chap, Secret};
 pub use nbd::NbdLengths;
 
-/// A negotiation waits this long for a fresh map, and then shows the volumes that are known.
+/// A negotiation waits this long for a fresh map, and then shows the known volumes.
 const REFRESH: Duration = Duration::from_millis(500);
 
-/// Limit of the connections. One more replaces the oldest one of its protocol without a volume, or
-/// is refused if there is none.
+/// Most connections. A further one replaces the oldest one without a volume of its protocol, or is
+/// refused if there is none.
 const CONNECTIONS: usize = 4096;
-/// Limit of the connections of one protocol without a volume. One more replaces the oldest one.
+/// Most connections of one protocol without a volume. A further one replaces the oldest one.
 const STRANGERS: usize = 256;
 
 /// Limits on answers that clients have not read.
@@ -47,7 +47,7 @@ pub(super) fn unsent(port: Port) -> Option<UnsentLimits> {
     (port != Port::Ours).then_some(UNSENT)
 }
 
-/// A request for which there is no place yet.
+/// A request that waits for a place.
 #[derive(Debug)]
 struct Waiting {
     link: LinkId,
@@ -55,7 +55,7 @@ struct Waiting {
     request: BlockRequest,
     asked: Asked,
     since: Time,
-    /// How long it may wait, in all; zero: for as long as it takes.
+    /// How long it may wait in total; zero: without limit.
     within: Duration,
 }
 
@@ -74,9 +74,9 @@ fn take_from(
 /// The time limit of a session's requests.
 #[derive(Clone, Copy)]
 struct Patience {
-    /// How long a request may take; zero: for as long as it takes.
+    /// How long a request may take; zero: without limit.
     within: Duration,
-    /// True if the time of its command counts, which may have begun earlier.
+    /// True if the time counts from the arrival of the command, which may be earlier.
     of_command: bool,
 }
 
@@ -101,19 +101,19 @@ pub(super) struct Sessions {
     /// When the first of them has waited long enough. Then all of them are answered.
     pub(super) refresh_by: Option<Time>,
     spare: Vec<Action>,
-    /// Sessions that are to be called, because of what they or others have asked for.
+    /// Pending calls to sessions, which follow from actions of these or other sessions.
     calls: VecDeque<(LinkId, iscsi::Call)>,
     /// Connections without a volume, and the time by which they have to attach one, oldest first:
-    /// of NBD, of iSCSI, and of NVMe (those that are no queue).
+    /// of NBD, of iSCSI, and of NVMe (links that are not a queue yet).
     strangers: [VecDeque<(LinkId, Time)>; 3],
-    /// Requests for which the client core has no place now: writes in the second queue, all others
-    /// in the first.
+    /// Requests that wait for a place in the client core: writes in the second queue, all others in
+    /// the first.
     crowded: [VecDeque<Waiting>; 2],
-    /// For each connection with a volume: the volume, and what the client may do with it.
+    /// For each connection with a volume: the volume, and the client's permission.
     leaves: Map<LinkId, (VolumeId, Grant)>,
-    /// What hosts have asked the MDM for.
+    /// The hosts' requests to the MDM.
     reserve: reserve::Reservations,
-    /// The map has changed, and the permissions of the connections have to be compared with it.
+    /// The map has changed, and the permissions of the connections must be compared with it.
     pub(super) review: bool,
 }
 
@@ -177,7 +177,7 @@ impl Sessions {
         }
     }
 
-    /// Welcomes a connection that is no stranger's any more.
+    /// Admits a connection that is not a stranger any more.
     fn welcome(&mut self, link: LinkId, out: &mut Effects) {
         out.push(Effect::Welcome { link });
         self.strangers.iter_mut().for_each(|list| list.retain(|(of, _)| *of != link));
@@ -193,7 +193,7 @@ impl Sessions {
         self.leaves.iter().filter_map(over).collect()
     }
 
-    /// Returns when the command of a request began, if its session knows that.
+    /// Returns when the command of a request arrived, if its session knows that.
     fn since(&self, link: LinkId, tag: u64) -> Option<Time> {
         match self.sessions.get(&link)? {
             Session::Iscsi(iscsi) => iscsi.session.since(tag),
@@ -202,7 +202,7 @@ impl Sessions {
         }
     }
 
-    /// Returns the number of commands of a host that are not answered.
+    /// Returns the number of outstanding commands of a host.
     pub(super) fn in_flight(&self, link: LinkId) -> usize {
         match self.sessions.get(&link) {
             Some(Session::Nbd(nbd)) => nbd.session.in_flight(),
@@ -212,7 +212,7 @@ impl Sessions {
         }
     }
 
-    /// Returns true while sessions are to be called.
+    /// Returns true while calls to sessions are pending.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
         !self.calls.is_empty() || self.nvme.has_calls()
@@ -240,7 +240,7 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Accepts a connection. `at` is the address of ours that it came to.
+    /// Accepts a connection. `at` is its local address.
     pub(super) fn target_open(
         &mut self,
         now: Time,
@@ -254,7 +254,7 @@ impl Sdc {
         };
         let full = self.targets.sessions.len() >= CONNECTIONS;
         if full || self.targets.strangers[list].len() >= STRANGERS {
-            // The oldest connection without a volume makes room.
+            // The oldest connection without a volume is closed to make room.
             let why = "too many connections";
             match self.targets.strangers[list].front().copied() {
                 Some((oldest, _)) => self.target_close(now, oldest, Some(why), out),
@@ -286,7 +286,7 @@ impl Sdc {
         });
     }
 
-    /// Does what is due.
+    /// Does the work that is due.
     pub(super) fn targets_tick(&mut self, now: Time, out: &mut Effects) {
         for list in 0..self.targets.strangers.len() {
             while let Some((link, until)) = self.targets.strangers[list].front().copied()
@@ -304,7 +304,7 @@ impl Sdc {
         self.targets.nvme_tick(now);
     }
 
-    /// Closes a connection. `why`: what its client is refused for, if that is the reason.
+    /// Closes a connection. `why`: the reason, if the client is refused.
     fn target_close(
         &mut self,
         now: Time,
@@ -347,7 +347,7 @@ impl Sdc {
 
     /// Passes a request to the client core. If the core has no place, the request waits here,
     /// because the client would take a refusal for a disk error. It counts as in flight in its
-    /// session, so few requests wait. A request also waits here if the map has changed, until
+    /// session, so few requests wait. After a change of the map, requests also wait here until the
     /// permissions are reviewed.
     fn target_request(
         &mut self,
@@ -377,7 +377,7 @@ impl Sdc {
         });
     }
 
-    /// Calls the sessions that are to be called, and passes on requests that wait for a place.
+    /// Makes the pending calls to sessions, and passes on requests that wait for a place.
     pub(super) fn targets_work(&mut self, now: Time, out: &mut Effects) {
         while let Some((link, call)) = self.targets.calls.pop_front() {
             self.target_session(now, link, out, |session, _, out, actions| match session {
@@ -400,9 +400,9 @@ impl Sdc {
         }
     }
 
-    /// Passes on requests that have waited for a place. Requests made under a permission that has
-    /// ended are refused: an order that takes a permission away is a fence, even if the permission
-    /// is given again before this client hears of it.
+    /// Passes on requests that have waited for a place. Requests made under a mapping that has
+    /// ended are refused: unmapping is a fence, even if the volume is mapped again before this
+    /// client hears of it.
     fn targets_admit(&mut self, now: Time, out: &mut Effects) {
         if self.targets.review && !mutant::on(Mutant::KeepPermission) {
             let over = self.targets.over(&self.map, |old, new| old.since != new.since);
@@ -424,7 +424,7 @@ impl Sdc {
         }
     }
 
-    /// Answers requests that have waited for a place longer than they may.
+    /// Answers requests that have waited too long for a place.
     pub(super) fn targets_late(&mut self, now: Time, out: &mut Effects) {
         let late = |w: &Waiting| !w.within.is_zero() && now.since(w.since) >= w.within;
         if self.targets.crowded.iter().flatten().any(late) {
@@ -432,8 +432,8 @@ impl Sdc {
         }
     }
 
-    /// Answers requests that wait for a place with this error. The sessions may make more requests
-    /// because of that, which are answered as well if `over` accepts them.
+    /// Answers requests that wait for a place with this error. The sessions may make further
+    /// requests as a result. These are answered as well if `over` accepts them.
     fn targets_end(
         &mut self,
         now: Time,
@@ -441,7 +441,7 @@ impl Sdc {
         error: BlockError,
         out: &mut Effects,
     ) {
-        // Sessions put new requests at the end. So each request is looked at once.
+        // Sessions put new requests at the end, so each request is checked once.
         let mut kept = [0; 2];
         loop {
             let mut ended = Vec::new();
@@ -475,7 +475,7 @@ impl Sdc {
         });
     }
 
-    /// Continues the negotiations that wait for a fresh map: this one is as fresh as possible.
+    /// Continues the negotiations that wait for a fresh map, with the current one.
     pub(super) fn targets_refreshed(&mut self, now: Time, out: &mut Effects) {
         self.targets.refresh_by = None;
         if !self.targets.refreshing.is_empty() {
@@ -490,7 +490,7 @@ impl Sdc {
         }
     }
 
-    /// Welcomes a connection that has attached a volume.
+    /// Admits a connection that has attached a volume.
     fn target_attached(&mut self, now: Time, link: LinkId, volume: VolumeId, out: &mut Effects) {
         let volume = self.map.volumes.get(&volume).map(|v| (volume, v));
         let Some((id, grant)) = volume.and_then(|(id, v)| Some((id, self.map.my_grant(v)?))) else {
@@ -507,8 +507,8 @@ impl Sdc {
     }
 
     /// Closes the connections whose client may no longer use the volume, or has another permission
-    /// now. When the client connects again, it learns what it may do. Requests that have to be
-    /// refused were answered before. Over iSCSI, a host is told instead, if it can be.
+    /// now. A client that connects again learns its new permission. Requests that must be refused
+    /// were answered before. An iSCSI host is told instead, where the protocol allows that.
     pub(super) fn targets_review(&mut self, now: Time, out: &mut Effects) {
         for link in self.targets.over(&self.map, |old, new| !new.continues(old)) {
             if self.targets.iscsi_regrant(link, &self.map) {
@@ -522,7 +522,7 @@ impl Sdc {
         self.targets.nvme_review();
     }
 
-    /// Calls a session, if it still exists, and carries out its actions.
+    /// Calls a session, if it still exists, and executes its actions.
     fn target_session(
         &mut self,
         now: Time,
@@ -576,8 +576,8 @@ impl Sdc {
         self.target_execute(now, (link, patience), actions, out);
     }
 
-    /// Carries out the actions of a session whose requests have this time limit. Calls of sessions
-    /// that follow from them are left to [`Sdc::targets_work`].
+    /// Executes the actions of a session whose requests have this time limit. Calls to other
+    /// sessions that follow from them are left to [`Sdc::targets_work`].
     fn target_execute(
         &mut self,
         now: Time,
@@ -633,7 +633,7 @@ impl Session {
         }
     }
 
-    /// Returns the address of ours that the connection came to.
+    /// Returns the local address of the connection.
     fn at(&self) -> Option<SocketAddr> {
         match self {
             Session::Nbd(_) => None,

@@ -42,7 +42,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         }
         let (link, index) = self.links.next();
         if self.sys.watch(Token::Recv(index), socket.as_fd()).is_err() {
-            // The kernel has no memory for it: treated as a connection that broke at once.
+            // The kernel has no memory for the socket: treat it as a connection that broke at once.
             if let Some(dial) = dial {
                 let failed = Ready::DialFailed(dial, DialError::Unreachable);
                 self.ready.push_back((seat, failed));
@@ -308,8 +308,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         if !matches!(link.state, State::Closing(_)) || !link.output.is_empty() {
             return;
         }
-        // If the other side has sent data that was not read, closing at once would discard data
-        // in transit. So the other side closes first, if it does so within [`LINGER`].
+        // If data from the other side was not read, closing at once would discard data in transit.
+        // So wait up to [`LINGER`] for the other side to close first.
         link.state = State::Finished(now + super::LINGER);
         if link.ended.is_some() || shutdown(&*link, Shutdown::Write).is_err() {
             self.kill(index);

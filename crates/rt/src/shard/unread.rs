@@ -18,7 +18,7 @@ impl<N: Node> Seat<N> {
 }
 
 impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
-    /// Accounts for `bytes` more unsent bytes on a link. A link above its bound is not read.
+    /// Adds `bytes` to the unsent bytes of a link. A link above its bound is not read.
     pub(super) fn now_waits(&mut self, now: Time, index: u32, bytes: u64) {
         let Some(link) = self.links.get_mut(index) else { return };
         let Some(unread) = &mut link.unread else { return };
@@ -28,7 +28,7 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.seats[link.seat as usize].unread[unread.port.index()] += bytes;
     }
 
-    /// Accounts for `bytes` that the kernel took. At half of its bound a link is read again.
+    /// Subtracts `bytes` that the kernel accepted. At half of its bound a link is read again.
     pub(super) fn was_taken(&mut self, index: u32, bytes: u64) {
         let Some(link) = self.links.get_mut(index) else { return };
         let Some(unread) = &mut link.unread else { return };
@@ -58,7 +58,8 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         each.min()
     }
 
-    /// Closes links as stuck, the longest unread first, while the total is too high.
+    /// Closes links as stuck while the total is too high. Begins with the link that has been unread
+    /// for longest.
     pub(super) fn close_unread(&mut self, now: Time) {
         loop {
             let due = self.over_bounds().find_map(|(seat, port, bounds)| {

@@ -1,6 +1,6 @@
 //! Judges that the MDMs agree: each entry is the same on all of them, a term has one leader, and
-//! states after the same entry are equal. `crate::admin` compares answers: none forgets what an
-//! earlier one knew.
+//! states after the same entry are equal. `crate::admin` compares the MDMs' answers to orders: a
+//! later answer must not lack the result of an earlier one.
 
 use super::Failure;
 use crate::plan::Who;
@@ -8,7 +8,7 @@ use crate::stage::Stage;
 use crate::world::ProcId;
 use std::collections::BTreeMap;
 
-/// What MDMs have reported about themselves.
+/// The MDMs' reports about themselves.
 #[derive(Default, Debug)]
 pub struct Agreement {
     /// By entry: its term, and the checksum over all entries up to it.

@@ -1,6 +1,6 @@
-//! Judges that lists which clients, peers and time make grow stay within the bounds of
-//! `docs/internals/limits.md`: in phase 1, and whenever the run waits for something. At rest, every
-//! list is short.
+//! Judges the bounds of `docs/internals/limits.md`, for all lists that clients, peers or time can
+//! make grow. Checks them in phase 1, and whenever the run waits for something. At rest, every list
+//! is short.
 
 use super::Failure;
 use crate::stage::Stage;

@@ -1,8 +1,8 @@
-//! Judges what clients count for operators: at rest, the counts that the MDM has of a client are
-//! those of the requests that the client's present process has answered.
+//! Judges the request counters of clients, which operators see: at rest, the MDM's counters of a
+//! client equal the number of requests that the client's present process has answered.
 //!
-//! An answer that was under way when an NBD connection ended may have been counted. So a request
-//! that got no answer may count, and every other one has to.
+//! A request may count although its answer was lost with its NBD connection. Every answered request
+//! must count.
 
 use crate::history::Record;
 use crate::plan::{Action, IoKind, Who};
@@ -11,8 +11,9 @@ use base::{SECTOR, VolumeId};
 use std::ops::RangeInclusive;
 use wire::control::IoCounts;
 
-/// Returns a count that is wrong. Not judged: runs in which a client has two processes, as they
-/// count beside each other, and runs that lose the MDMs, as a volume may be gone for a while.
+/// Returns a wrong counter. Two kinds of runs are not judged: those in which a client has two
+/// processes, which count separately, and those that lose the MDMs, because a volume may be gone
+/// for a while.
 pub fn unmet(stage: &Stage) -> Option<String> {
     let loses = stage.plan.steps.iter().any(|step| matches!(step.action, Action::Lose(_)));
     if stage.plan.has_doubles() || loses {

@@ -1,5 +1,5 @@
-//! Judges R4: a proof of death is true, so the incarnation that it declares dead does not run.
-//! Other servers get its permissions at once.
+//! Judges R4: when an MDM notes a proof of death, the incarnation that it declares dead does not
+//! run. This matters because other servers get its permissions at once.
 
 use super::Failure;
 use crate::stage::Stage;

@@ -1,5 +1,6 @@
-//! Judges errors that clients get: each is allowed only while it is true. In the final scan, which
-//! carries I1, an existing volume answers every read with data, or with a loss that is known.
+//! Judges the errors that clients get: an error is allowed only while its cause exists. In the
+//! final scan, which checks I1, an existing volume answers every read with data, or with a known
+//! loss.
 
 use crate::history::Record;
 use base::{MapVersion, VolumeId};
@@ -12,7 +13,7 @@ pub struct Leaves {
     taken: BTreeMap<(u8, VolumeId), Option<Back>>,
 }
 
-/// When a client got a volume back.
+/// The moment at which a volume was mapped to a client again.
 #[derive(Clone, Copy, Debug)]
 struct Back {
     /// Position in the order of all requests and answers.
@@ -45,7 +46,7 @@ impl Leaves {
     }
 }
 
-/// What is known of an operation that ended in an error.
+/// The known facts about an operation that ended in an error.
 #[derive(Clone, Copy, Debug)]
 pub struct Case<'a> {
     /// The operation.

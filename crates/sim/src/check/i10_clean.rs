@@ -1,6 +1,6 @@
-//! Judges I10: what a settle or a resync copies covers the true difference. After each seal, the
-//! copies of the group are fully compared as soon as nothing is in flight, so that an error shows
-//! before a later write hides it.
+//! Judges I10: a settle or a resync copies every block that differs. After each seal, the copies of
+//! the group are fully compared as soon as nothing is in flight, so that an error is found before a
+//! later write hides it.
 
 use super::{Failure, i03_mirrors};
 use crate::plan::Who;

@@ -1,6 +1,6 @@
-//! Judge of I15: two consecutive releases work together. No link ends because of its version, no
-//! process refuses a map or is refused for its level, nothing of a level is used below it, and no
-//! level falls.
+//! Judges I15: two consecutive releases work together. No link ends because of its version, no
+//! process refuses a map or is refused for its level, no feature is used below its level, and the
+//! level never falls.
 
 use super::Failure;
 use crate::stage::Stage;
@@ -10,7 +10,7 @@ use node::refusals::is_of_versions;
 use seam::{FrameError, Note};
 use wire::Fault;
 
-/// Looks at a note of a process.
+/// Checks a note of a process.
 pub fn note(stage: &Stage, id: ProcId, note: &Note) -> Result<(), Failure> {
     let why = match note {
         Note::Garbage { why: FrameError::Version, .. } => "a frame of a version that it lacks",
@@ -21,8 +21,8 @@ pub fn note(stage: &Stage, id: ProcId, note: &Note) -> Result<(), Failure> {
     Err(Failure::new("I15", format!("{}: {why}", stage.world.name(id))))
 }
 
-/// Looks at the state of an MDM after an entry. A field of a later level in it would end the MDMs:
-/// none of them could read such a state again.
+/// Checks the state of an MDM after an entry. A field of a later level in it would end all MDMs,
+/// because none of them could read such a state again.
 pub fn state(stage: &Stage, id: ProcId, state: &State) -> Result<(), Failure> {
     let needed = base::level::of_field("DeviceUp.release");
     if state.level < needed && state.devices.values().any(|d| !d.release.is_empty()) {

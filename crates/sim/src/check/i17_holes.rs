@@ -1,8 +1,9 @@
 //! Judges I17: space that is given back to the file system of a device holds no data.
 //!
-//! Looks at each such operation when it takes effect, at what the server's map says at that moment.
-//! Data of a write that is still in flight is not in the map. If it were destroyed, the block would
-//! fail its checksum: a device of which nothing was damaged repairs nothing.
+//! Compares each such operation with the server's unit map at the moment at which it takes effect.
+//! Data of a write that is still in flight is not in that map. If the operation destroyed such
+//! data, the block would fail its checksum and be repaired, and an undamaged device must not need
+//! repairs.
 
 use super::Failure;
 use crate::stage::Stage;

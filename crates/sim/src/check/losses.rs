@@ -1,15 +1,15 @@
-//! Judges R10: a group is lost only when no full copy of it is left, so every device of the last
-//! in-sync set has really lost its content after it got in sync.
+//! Judges R10: a group counts as lost only when no full copy of it is left: every device of the
+//! last in-sync set has really lost its content after it got in sync.
 //!
-//! The judge watches the configurations that the MDMs send, and is told which devices were emptied.
-//! Moments are steps of the world.
+//! The judge watches the configurations that the MDMs send, and learns from the run which devices
+//! were emptied. Moments are steps of the world.
 
 use super::Failure;
 use base::{DeviceId, Epoch, GroupId};
 use std::collections::{BTreeMap, BTreeSet};
 use wire::control::GroupInfo;
 
-/// The newest configuration of a group, as far as it matters here.
+/// The parts of a group's newest configuration that this judge needs.
 #[derive(Clone, Debug)]
 struct Copies {
     epoch: Epoch,

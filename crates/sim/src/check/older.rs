@@ -1,6 +1,6 @@
-//! Judges the service of groups in doubt from older copies (`accept-loss --use-stale`): each sector
-//! has a value that was written there at some time, or zeros. `crate::rescue` judges that no device
-//! is chosen that never had all of a group.
+//! Judges groups in doubt that are served from older copies (`accept-loss --use-stale`): each
+//! sector has a value that was written there at some time, or zeros. `crate::rescue` judges that
+//! only devices are chosen that once had all of the group.
 
 use super::Failure;
 use crate::history::{History, SILENT};

@@ -1,6 +1,6 @@
-//! Judges locations: a device stays in its pool; all replicas of a group are in one pool, always
-//! the same, and the two that stay are on two servers; a volume's groups are in its pool. Checked
-//! in every map that the MDMs send, and against the plan at the end.
+//! Judges locations: a device stays in its pool; all replicas of a group are always in the same
+//! pool; its two permanent replicas are on two servers; a volume's groups are in its pool. This is
+//! checked in every map that the MDMs send, and against the plan at the end.
 
 use super::Failure;
 use crate::plan::Plan;

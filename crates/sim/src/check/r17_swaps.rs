@@ -1,10 +1,11 @@
-//! Judges R17 beside I2, which takes a compare-and-write for a read of what it expected and a
-//! write, both at some moment between request and answer. Here they are one step:
+//! Judges R17. The judge of I2 treats a compare-and-write as a read and a write, each at some
+//! moment between request and answer. This judge checks that the two are one step:
 //!
-//! - What an operation has written is replaced by at most one compare-and-write that expected it.
-//!   Zeros are there once at the beginning, and once more after each operation that zeroes.
-//! - A compare-and-write is not told that a sector differs while it surely holds what was expected:
-//!   the write of that was answered before, and nothing else may have changed the sector since.
+//! - At most one compare-and-write succeeds in replacing the value of an operation. A sector is
+//!   zero once at the beginning, and once more after each operation that zeroes it.
+//! - A compare-and-write must not fail with "differs" while the sector certainly holds the expected
+//!   value: the write of that value was answered before, and nothing else can have changed the
+//!   sector since.
 
 use super::Failure;
 use super::register::Value;

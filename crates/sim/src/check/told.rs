@@ -1,5 +1,5 @@
-//! Copies with blocks that were reported lost at their source: how long the bytes of such a block
-//! may differ from the other copy's.
+//! Blocks that were copied as lost, because their source had lost them: how long the bytes of such
+//! a block may differ between two copies.
 
 use crate::plan::Who;
 use crate::stage::Stage;

@@ -1,4 +1,4 @@
-//! Judges R12: while a server is in maintenance, nothing is rebuilt in its place.
+//! Judges R12: while a server is in maintenance, its copies are not rebuilt elsewhere.
 //!
 //! Compares the states after two consecutive entries: no group begins to leave a device that is in
 //! (instant) maintenance after both.

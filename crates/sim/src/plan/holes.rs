@@ -1,5 +1,6 @@
-//! Plans in which data servers give freed space of their files back. The operation is slow, fails,
-//! or is not supported; it happens in part when its process dies or the power fails.
+//! Plans in which data servers give freed space of their files back to the file system. The
+//! operation may be slow, fail, or be unsupported. If the process dies or the power fails, it takes
+//! effect in part.
 
 use super::{Action, IoKind, Plan, Timed};
 use base::Prng;
@@ -7,7 +8,7 @@ use base::Prng;
 /// Sectors of a unit.
 const UNIT: u32 = base::UNIT / base::SECTOR;
 
-/// Lets the servers of some plans do so, and adds discards and writes of whole units there.
+/// Turns this on in some plans, and adds discards and writes of whole units to them.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("holes");
     if !plan.durable || !r.chance(0.3) {

@@ -4,7 +4,7 @@ use super::{Action, Plan, Timed, Who};
 use crate::lies::Lie;
 use base::Prng;
 
-/// Adds such messages to some plans.
+/// Adds such forged messages to some plans.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("lies");
     if plan.is_one_story() || !r.chance(0.08) {

@@ -1,5 +1,5 @@
 //! Operators' orders in a plan: servers are removed, maintained, or get larger devices; mappings of
-//! volumes change; MDMs are replaced. Faults that strike at those moments are here, too.
+//! volumes change; MDMs are replaced. This file also adds faults at those moments.
 
 use super::episode::{Episode, while_away};
 use super::{Action, Death, Plan, Timed, Who};
@@ -135,7 +135,7 @@ pub(super) fn mapping(plan: &mut Plan, r: &mut Prng) {
             let some = r.below(1 << plan.clients) as u8;
             let clients = if r.chance(0.3) { ALL } else { some };
             if r.chance(0.4) {
-                // A server that hears of the change late.
+                // This server hears of the change late.
                 let i = Who::Sds(r.below(u64::from(plan.sds)) as u8);
                 let ms = r.range(10, 400) as u32;
                 let at = at.saturating_sub(Duration::from_micros(200));

@@ -1,6 +1,6 @@
-//! Plans in which the queue of a link fills: a client asks for more than the link of a server may
-//! hold, and nothing of the answers gets through for a while. The link is given up, and the client
-//! is served nevertheless.
+//! Plans in which the queue of a link fills up: a client requests more data than the link of a
+//! server may hold, and the network delivers none of it for a while. The server closes the link,
+//! and still has to serve the client over a new one.
 
 use super::{Action, IoKind, Plan, Timed, Who};
 use base::Prng;
@@ -26,7 +26,7 @@ impl Plan {
     }
 }
 
-/// Adds such times to some plans with a small queue.
+/// Adds such periods to some plans, with a small queue.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("queues");
     if plan.is_one_story() || plan.copies_devices() || plan.shipped || !r.chance(0.03) {
@@ -45,7 +45,7 @@ pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     }
 }
 
-/// Holds back what the servers send to the client, and lets the client read all the while.
+/// Holds back the servers' frames to the client while the client keeps reading.
 fn clog(plan: &mut Plan, at: Duration, client: u8, r: &mut Prng) {
     let units = (0..).zip(&plan.volumes).flat_map(|(v, n)| (0..*n).map(move |unit| (v, unit)));
     let units: Vec<(u8, u32)> = units.collect();

@@ -8,8 +8,8 @@ use crate::weather::Weather;
 use base::Prng;
 use std::time::Duration;
 
-/// Turns some plans into this story, without any other faults: an MDM that has not had time to find
-/// out has to take a refusal for a death.
+/// Turns some plans into this story. There are no other faults, because an MDM that had no time to
+/// hear the server must take a refusal for a death.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("rejects");
     let tight = plan.capacity < plan.volumes.iter().sum();

@@ -6,7 +6,7 @@ use crate::admin::ALL;
 use base::Prng;
 use std::time::Duration;
 
-/// Turns a few plans into the story of a recovery. Of their own steps only the traffic stays.
+/// Turns a few plans into the story of a recovery. Only the requests of the original plan stay.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("rescue");
     let units: u32 = plan.volumes.iter().sum();

@@ -1,5 +1,5 @@
-//! Plans in which groups move all the time under writes, so that groups have three in-sync replicas
-//! again and again, and primaries die when the first of these is sealed (rule R6).
+//! Plans in which groups move constantly under writes. So groups often have three in-sync replicas,
+//! and primaries die when the first of these is sealed (rule R6).
 
 use super::{Action, IoKind, Plan, Timed};
 use base::Prng;
@@ -41,8 +41,8 @@ fn moves(plan: &mut Plan, r: &mut Prng) {
     }
 }
 
-/// Lets all clients write without a pause, mostly to blocks that were not written lately, so that a
-/// difference is not overwritten soon.
+/// Lets all clients write without a pause, mostly to blocks that were not written recently, so that
+/// a difference between copies is not overwritten soon.
 fn writes(plan: &mut Plan, r: &mut Prng) {
     let gap_us = *r.pick(&[1000, 2000, 4000]);
     for client in 0..plan.clients {

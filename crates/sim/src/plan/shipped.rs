@@ -1,5 +1,5 @@
-//! Plans with the shipped limits and the shipped tuning of devices: lists are not short and windows
-//! do not fill up, but times and sizes are those of real clusters.
+//! Plans with the shipped limits and the shipped tuning of devices. Times and sizes are those of
+//! real clusters. In return, lists rarely reach their bounds, and windows rarely fill up.
 
 use super::{Action, Plan};
 use base::{Limits, Prng};
@@ -26,9 +26,9 @@ impl Plan {
     }
 }
 
-/// Changes one plan in fifty. Of the limits that were drawn only the time limit of requests stays:
-/// families that were drawn before made other limits smaller, or a quarantine shorter, so that rare
-/// paths are met more often, and their faults and judges do without that.
+/// Changes one plan in fifty. Keeps only the time limit of requests, and resets all other limits.
+/// Earlier families made them smaller to reach rare paths more often, and their faults and judges
+/// also work with the shipped ones.
 pub(super) fn draw(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("shipped");
     let tight = plan.capacity < plan.volumes.iter().sum();

@@ -1,5 +1,5 @@
-//! Plans in which one server is slow after phase 1: nothing on it fails, but everything waits for
-//! it (rule R12). Or its disk hangs during a resync, and no request may wait for it (rule R11).
+//! Plans in which one server is slow after phase 1: nothing on it fails, but every request to it is
+//! slow (rule R12). Or its disk hangs during a resync, and no request may wait for it (rule R11).
 
 use super::{FinalFault, Plan, Who};
 use base::Prng;
@@ -21,7 +21,7 @@ pub(super) fn slow(plan: &mut Plan, r: &mut Prng) {
     plan.limits.groups_per_device = plan.limits.groups_per_device.max(3);
 }
 
-/// Makes the disk of one server hang under the copies that it gets, in a plan without an outcast.
+/// Makes the disk of one server hang while it receives copies, in a plan without an outcast.
 pub(super) fn hang(plan: &mut Plan, root: &Prng) {
     let mut r = root.fork("hung");
     let who = r.below(u64::from(plan.sds)) as u8;

@@ -1,4 +1,5 @@
-//! Plans whose clients also compare and write, as hosts do that lock a place on a disk (rule R17).
+//! Plans whose clients also use compare-and-write, as hosts do to lock a region of a shared disk
+//! (rule R17).
 
 use super::generate::is_duel;
 use super::{Action, IoKind, Plan, Timed};

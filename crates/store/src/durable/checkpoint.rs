@@ -1,4 +1,5 @@
-//! Checkpoints: they save in the map what the log says, so that the log can be reused.
+//! Checkpoints transfer the content of the log to the map, so that the space of the log can be
+//! reused.
 //!
 //! The steps, in order. Each one is durable before the next one begins where the list says so:
 //! 1. *Home*: payloads of records before the new start of the log are durable in their slots.

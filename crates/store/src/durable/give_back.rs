@@ -1,4 +1,4 @@
-//! The operations that give free slots back: which and when is in `holes`.
+//! The operations that give free slots back. `holes` chooses the slots and the time.
 
 use super::layout::{SLOT, SLOT_BLOCKS};
 use super::store::Durable;
@@ -39,7 +39,7 @@ pub(super) fn ended(store: &mut Durable, bytes: u64, error: Option<DiskError>, o
     }
 }
 
-/// A removed rule: gives slots back as soon as a job begins to zero all that they hold.
+/// A mutant: gives slots back as soon as a job begins to zero their whole content.
 pub(super) fn early(
     store: &mut Durable,
     (group, unit, at, len): (GroupId, UnitKey, u32, u32),
@@ -56,7 +56,7 @@ pub(super) fn early(
     }
 }
 
-/// True when a slot in this range of bytes of the device holds data. For judges.
+/// Returns true if a slot in this byte range of the device holds data. For judges.
 pub fn holds_data(store: &Durable, range: Range<u64>) -> bool {
     let layout = &store.content.layout;
     let within = |slot: &u32| {

@@ -1,4 +1,4 @@
-//! What replication must remember per group (rules R2, R5, R8): epochs, dirty set, executed writes.
+//! The replica records of all groups (rules R2, R5, R8): epochs, dirty set, executed writes.
 //!
 //! Invariants: replaying a history over a state that already contains its first part gives the same
 //! state as replaying the rest alone; the dirty set never lacks a block that a durable record added

@@ -1,31 +1,32 @@
-//! Gives the space of free slots back to what lies below the device (R18): the file of a device is
-//! thin, and a slot that holds nothing needs no blocks there.
+//! Chooses the free slots whose space is given back to the file system below the device (R18). The
+//! file of a device is thin: a free slot needs no blocks in it.
 //!
-//! Invariants: a slot is given back only while it is free, and it becomes free only when the record
-//! that frees it is durable, so no crash brings back what it held; no slot is taken while it is
-//! being given back, because the operation might reach the device after a write to it.
+//! Invariants: a slot is given back only while it is free. It becomes free only when the record
+//! that frees it is durable, so no crash restores its former content. A slot is not allocated while
+//! it is being given back, because the operation might reach the device after a write to the slot.
 //!
-//! It is never in a hurry:
-//! - Only slots that were left over for a while are given back. Overwrites of whole slots take the
-//!   slots that others have just freed, and a slot without blocks costs the file system a write of
-//!   its own. So the lowest number of free slots with blocks counts, over some calls of `rest`.
-//! - One operation is in flight. While jobs run, a few follow each other once a second: the next
-//!   write after them waits for the file system's journal.
-//! - At least seven of eight free slots can be taken meanwhile, however long the operation hangs.
+//! Giving back has a low priority:
+//! - Only slots that stayed free for a while are given back. Overwrites of whole slots reuse slots
+//!   that other overwrites have just freed, and a slot without blocks costs the file system an
+//!   extra write to allocate them. So the number of slots to give back is the lowest number of free
+//!   slots with blocks over some calls of `rest`.
+//! - One operation is in flight at a time. While jobs run, there is a short burst of operations
+//!   once a second, because the next write waits for the file system's journal.
+//! - At least seven of eight free slots can be allocated meanwhile, however long the operation
+//!   hangs.
 //!
-//! What was given back is not remembered on the device. After a mount, every free slot may have
-//! blocks, and all of them are given back once more. So a crash leaks nothing.
+//! The device does not record which slots were given back. After a mount, every free slot may have
+//! blocks, and all free slots are given back again. So a crash leaks no space.
 
 use super::bits::Bits;
 use base::{Mutant, mutant};
 use core::ops::Range;
 
-/// The most slots of one operation: 16 MiB. The file system locks the whole file for its time.
+/// The most slots of one operation: 16 MiB. The file system locks the whole file meanwhile.
 const MOST: u32 = 256;
-/// The part of the free slots of which one operation takes no more.
+/// One operation takes at most one of this many free slots.
 const SHARE: u32 = 8;
-/// Number of operations that follow each other between two calls of `rest` if nothing was written
-/// since the call before.
+/// Most operations between two calls of `rest` if nothing was written since the previous call.
 const RESTING: u32 = 64;
 /// The same while jobs run, and the number of calls of `rest` from one such burst to the next.
 const BUSY: u32 = 8;
@@ -38,11 +39,11 @@ pub(super) struct Holes {
     filled: Bits,
     /// Slots that are being given back. They count as taken.
     held: Range<u32>,
-    /// Where to search for the next ones.
+    /// Where the search for the next slots begins.
     cursor: u32,
     /// The lowest number of slots in `filled` since the present window began.
     low: u32,
-    /// The same number of the last window, without what was given back since.
+    /// The lowest number of the last window, minus the slots that were given back since.
     surplus: u32,
     /// Number of calls of `rest` in the present window.
     age: u32,
@@ -90,7 +91,7 @@ impl Holes {
     }
 
     /// Counts a call of `rest`. A window has `window` of them. `rests`: nothing was written since
-    /// the last one.
+    /// the last call.
     pub(super) fn rested(&mut self, window: u32, rests: bool) {
         self.age += 1;
         if self.age >= window {
@@ -104,8 +105,8 @@ impl Holes {
         };
     }
 
-    /// Returns the next slots to give back, neighbours and at most `most`, if there are any now.
-    /// The caller keeps them from being taken until `end`.
+    /// Returns the next adjacent slots to give back, at most `most`, if there are any now. The
+    /// caller must not allocate them until `end`.
     pub(super) fn begin(&mut self, most: u32) -> Option<Range<u32>> {
         let most = most.min(MOST).min(self.surplus);
         if self.stopped || self.credit == 0 || most == 0 || !self.held.is_empty() {
@@ -126,17 +127,17 @@ impl Holes {
         Some(run)
     }
 
-    /// A job runs: at most a few more operations follow.
+    /// Records that a job runs: at most a few more operations follow.
     pub(super) fn yields(&mut self) {
         self.credit = self.credit.min(BUSY);
     }
 
-    /// An operation failed.
+    /// Records that an operation failed.
     pub(super) fn stop(&mut self) {
         self.stopped = true;
     }
 
-    /// Ends the operation. Returns the slots that can be taken again.
+    /// Ends the operation. Returns the slots that can be allocated again.
     pub(super) fn end(&mut self) -> Range<u32> {
         core::mem::replace(&mut self.held, 0..0)
     }

@@ -1,8 +1,8 @@
-//! The slots of a mounted device: what they hold, what waits in memory to be written to them, and
-//! which jobs and reservations need them.
+//! The slots of a mounted device: their content, the data in memory that waits to be written to
+//! them, and the jobs and reservations that need them.
 //!
-//! Invariants: what waits for a slot is the newest data of blocks that the map counts as valid; a
-//! reservation pins all slots of its range until it ends.
+//! Invariants: data that waits for a slot is the newest data of blocks that the map counts as
+//! valid; a reservation pins all slots of its range until it ends.
 
 use super::format::NO_SLOT;
 use super::holes::Holes;

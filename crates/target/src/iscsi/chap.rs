@@ -1,11 +1,11 @@
-//! CHAP (RFC 7143 12.1.3, RFC 1994): the initiator shows that it knows a secret, and the target
-//! does, too, if the initiator asks.
+//! CHAP (RFC 7143 12.1.3, RFC 1994): the initiator proves that it knows a secret. The target does
+//! the same if the initiator asks for it (mutual CHAP).
 //!
-//! Invariants: a challenge is used once. The answer to a challenge of the initiator comes only
-//! after the initiator has shown its own secret, with another secret, and never to a challenge that
-//! is ours: such an initiator could let us answer our own question.
+//! Invariants: a challenge is used once. The target answers a challenge of the initiator only after
+//! the initiator has proved its own secret, and uses a different secret. It never answers a
+//! challenge that equals its own: this is the reflection attack.
 //!
-//! Not here: the negotiation of `AuthMethod`, which is in `login`, and where secrets come from.
+//! The negotiation of `AuthMethod` is in `login`. The owner supplies the secrets.
 
 use super::keys::number;
 use alloc::string::String;
@@ -18,7 +18,7 @@ pub(crate) const CHALLENGE: usize = 32;
 /// Longest binary value that is accepted, in bytes (RFC 7143 12.1.3).
 const BINARY_MAX: usize = 1024;
 
-/// What an initiator has to show.
+/// The credentials that an initiator must prove.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Credentials<'a> {
     /// The name that the initiator gives.
@@ -37,7 +37,7 @@ enum Algorithm {
 }
 
 impl Algorithm {
-    /// Returns the first of the offered algorithms that we know, and its number.
+    /// Returns the first offered algorithm that we support, and its number.
     fn choose(list: &str) -> Option<(Algorithm, &str)> {
         list.split(',').find_map(|number| match number {
             "5" => Some((Algorithm::Md5, number)),
@@ -61,7 +61,7 @@ impl Algorithm {
     }
 }
 
-/// The initiator has not shown what it has to, or breaks the protocol.
+/// The initiator failed the authentication, or broke the protocol.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Refused;
 
@@ -71,7 +71,7 @@ pub(crate) struct Chap {
     /// Our identifier and challenge.
     id: u8,
     challenge: [u8; CHALLENGE],
-    /// What the initiator has chosen; the challenge was sent.
+    /// The algorithm that the initiator chose; the challenge was sent.
     algorithm: Option<Algorithm>,
 }
 
@@ -85,7 +85,7 @@ impl Chap {
         Chap { id, challenge, algorithm: None }
     }
 
-    /// Handles a message. Returns the answer, and true if the initiator has shown its secret.
+    /// Handles a message. Returns the answer, and true if the initiator is now authenticated.
     pub(crate) fn message(
         &mut self,
         pairs: &[(&str, &str)],
@@ -127,7 +127,7 @@ impl Chap {
     }
 }
 
-/// Compares without telling by its duration where the difference is.
+/// Compares in constant time.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |found, (a, b)| found | (a ^ b)) == 0
 }

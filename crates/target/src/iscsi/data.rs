@@ -1,14 +1,15 @@
-//! Data of commands: that of writes on its way in, and that of reads on its way out.
+//! The data of commands: Data-Out of writes, and Data-In of reads.
 //!
 //! Invariants:
-//! - Data comes in order, within what was agreed or asked for, and a sequence ends where it has to
-//!   (RFC 7143 11.7). Anything else ends the connection, except data of commands that ended early.
-//!   A wrong number fails its command: the rest of the sequence is dropped, and the answer
-//!   comes at its end, when nothing of the command is under way.
-//! - Whole sectors of a write go to the volume as they come, without a copy. Only a sector that is
-//!   split between two PDUs is put together, and what a command gathers, in 8 KiB at most.
-//! - What was asked for and is not done is at most `Limits::iscsi_solicited`. What is read at once
-//!   is at most twice `Limits::scsi_transfer`, or one read.
+//! - Data arrives in order, within the unsolicited data or an R2T, and a sequence ends exactly
+//!   where it must (RFC 7143 11.7). Anything else ends the connection, except data of commands that
+//!   ended early. A wrong DataSN fails its command: the rest of the sequence is discarded, and the
+//!   answer is sent after it, when none of the command's requests is under way.
+//! - Whole sectors of a write go to the volume as they arrive, without a copy. Only two kinds of
+//!   data are copied: a sector that is split between two PDUs, and data that a command gathers,
+//!   which is at most 8 KiB.
+//! - Data that was requested and not yet processed is at most `Limits::iscsi_solicited`. Reads
+//!   under way have at most twice `Limits::scsi_transfer` bytes; one read alone may be larger.
 
 use super::full::Full;
 use super::pdu::{Common, DataOut};
@@ -75,7 +76,7 @@ impl Full {
         }
     }
 
-    /// Records that no more data comes without being asked for.
+    /// Records that no more unsolicited data comes.
     pub(crate) fn end_unsolicited(&mut self, handle: u32) {
         if let Some(task) = self.tasks.get(handle) {
             (task.flow, task.unasked) = (Flow::Idle, task.came);
@@ -146,8 +147,7 @@ impl Full {
         turn.ask(Action::Request { tag, request });
     }
 
-    /// Asks the initiator for data, in the order of the commands that need some, as far as the
-    /// credit goes.
+    /// Sends R2Ts, in the order of the commands that need data, while there is credit.
     pub(crate) fn ask_more(&mut self, turn: &mut Turn<'_>) {
         while let Some(&handle) = self.asking.front() {
             let Some(task) = self.tasks.get(handle).filter(|task| task.flow == Flow::Queued) else {
@@ -167,8 +167,8 @@ impl Full {
         }
     }
 
-    /// Sends the data of a command, and its status with the last part. A part ends where the
-    /// initiator's segment ends, a sequence where a burst ends.
+    /// Sends the data of a command, with its status in the last PDU. A PDU is at most as long as
+    /// the initiator's longest data segment, and a sequence at most as long as a burst.
     pub(crate) fn data_in(&self, itt: u32, answer: Answer, turn: &mut Turn<'_>) {
         let Answer { status, data, residual, .. } = answer;
         let (len, burst) = (data.len(), self.params.max_burst as usize);

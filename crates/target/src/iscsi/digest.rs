@@ -1,14 +1,14 @@
 //! Digests: the CRC-32C of a head, and that of a data segment with its padding.
 //!
-//! A data segment of whole words has the digest that `base::crc` computes for its bytes, so a sum
-//! that is known already can be used here, and the other way round.
+//! The digest of a data segment of whole words is the CRC that `base::crc` computes for its bytes.
+//! So a known CRC can be used as a digest, and a digest as a CRC.
 
 use super::framer::Mode;
 use super::proto::*;
 use base::crc::crc32c;
 use seam::Head;
 
-/// Returns the CRC-32C of some data plus `more`, given that of the data. For a few bytes.
+/// Returns the CRC-32C of data followed by `more`, given that of the data. For few bytes in `more`.
 fn append(crc: u32, more: &[u8]) -> u32 {
     let mut state = !crc;
     for byte in more {

@@ -1,17 +1,17 @@
 //! SCSI commands of a session, from the first step to the answer.
 //!
 //! Invariants:
-//! - A command has exactly one answer, unless it was aborted: then it has none.
-//! - It is answered when nothing of it is under way any more, and when the initiator has sent
-//!   everything that it may send for it: its tag is free then.
-//! - After a failure no more data is asked for. Of several, the one with the lowest offset decides
-//!   the answer, whenever it came: hosts take everything before the block that the sense data
-//!   names as written.
+//! - A command has exactly one answer, or none if it was aborted.
+//! - It is answered when all its requests have ended, and the initiator has sent all data that it
+//!   may send for the command. So the tag is free after the answer.
+//! - After a failure no more data is asked for. If several pieces fail, the one with the lowest
+//!   offset decides the answer, in whatever order they fail: hosts assume that everything before
+//!   the block that the sense data names was written.
 //!
-//! Reads begin in their order, while the bytes that are read at once are within the session's
-//! credit. Others begin at once. A command whose turn does not come in `Limits::target_patience` is
-//! answered like one without a primary. The owner counts the same time for requests under way, from
-//! the begin of their command ([`Session::since`](super::Session::since)).
+//! Reads begin in the order of arrival, as far as the session's credit allows. Other commands begin
+//! at once. A command that waits longer than `Limits::target_patience` is answered like one whose
+//! data has no primary. The owner applies the same time to requests under way, from the arrival of
+//! their command ([`Session::since`](super::Session::since)).
 
 use super::full::Full;
 use super::pdu;
@@ -25,7 +25,7 @@ use crate::{Action, Question};
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
 impl Full {
-    /// Handles a command, with the data that came with it.
+    /// Handles a command and its immediate data.
     pub(crate) fn command(
         &mut self,
         common: &pdu::Common,
@@ -83,7 +83,7 @@ impl Full {
         if room { step } else { Step::Answer(Answer::bare(Status::TaskSetFull)) }
     }
 
-    /// Does what the step says. [`Full::advance`] follows.
+    /// Executes the step. [`Full::advance`] follows.
     fn step(&mut self, handle: u32, step: Step, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
         let tag = tag(handle, 0, 0);
@@ -118,7 +118,7 @@ impl Full {
         }
     }
 
-    /// Continues a command after data has come or a request is done: asks for more data, goes to
+    /// Continues a command after data has arrived or a request is done: asks for more data, goes to
     /// the next step, or answers.
     pub(crate) fn advance(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.tasks.get(handle) else { return };
@@ -185,7 +185,7 @@ impl Full {
         turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
     }
 
-    /// Begins reads that wait, as far as the credit goes.
+    /// Begins reads that wait, while there is credit.
     pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
         while let Some(&handle) = self.reading.front() {
             let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else {
@@ -315,8 +315,8 @@ impl Full {
         self.ask_more(turn);
     }
 
-    /// Answers a command that waits for its turn: it has waited as long as a command may, and its
-    /// host repeats it, and would end the session otherwise; or the volume is gone.
+    /// Answers a command that waits for its turn. Either it has waited too long: then its host
+    /// repeats it, and without an answer would end the session. Or the volume is gone.
     pub(crate) fn give_up(&mut self, handle: u32, why: BlockError, turn: &mut Turn<'_>) {
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);
@@ -330,7 +330,7 @@ impl Full {
         self.advance(handle, turn);
     }
 
-    /// Answers a command, and forgets it.
+    /// Answers a command and removes it.
     pub(crate) fn answer(&mut self, handle: u32, answer: Answer, turn: &mut Turn<'_>) {
         let Some(task) = self.forget(handle, turn) else { return };
         if answer.data.is_empty() {
@@ -352,7 +352,7 @@ impl Full {
         self.settle(turn);
     }
 
-    /// Removes a command, with everything that it holds.
+    /// Removes a command and everything that it holds.
     pub(crate) fn forget(&mut self, handle: u32, turn: &mut Turn<'_>) -> Option<Task> {
         let task = self.tasks.remove(handle)?;
         if !task.immediate {

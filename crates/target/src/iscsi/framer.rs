@@ -3,19 +3,19 @@
 //! | frame | head | body |
 //! |---|---|---|
 //! | the PDU | header segments, header digest | data segment |
-//! | its trailer, if there is anything | padding, data digest: 1 to 7 bytes | nothing |
+//! | its trailer, if any | padding, data digest: 1 to 7 bytes | nothing |
 //!
 //! The trailer is a frame of its own because buffers come in powers of two: a body of 64 KiB and
 //! 4 bytes would take a larger one.
 //!
 //! Invariants: the result depends only on the bytes and on the mode, not on how they arrived. A
-//! length is believed after its header digest. A data segment is never longer than the limits
-//! allow, and 8 KiB in the login phase.
+//! length is used only after the header digest has been checked. A data segment is never longer
+//! than the limits allow, which is 8 KiB in the login phase.
 //!
-//! A PDU with more additional header segments than a head has room for comes as one frame with a
-//! head of 48 bytes, and everything else as its body. Its length is believed within the same
-//! limits, as the header digest is in the body: the session checks it, and rejects the PDU. The
-//! framer knows neither phases nor opcodes; the session says what mode holds.
+//! A PDU with more additional header segments than a head has room for becomes one frame: a head of
+//! 48 bytes, and everything else as its body. Its header digest is then in the body, so the framer
+//! uses the length unchecked, within the same limits. The session checks the digest and rejects the
+//! PDU. The framer knows neither phases nor opcodes; the session sets its mode.
 
 use super::proto::*;
 use base::Limits;

@@ -1,13 +1,13 @@
-//! The full feature phase of a session: its requests, except SCSI commands and what belongs to
-//! them.
+//! The full feature phase of a session: all requests except SCSI commands, their data and task
+//! management.
 //!
 //! Invariants:
-//! - Frames take effect in the order in which they came, and reading never stops: the command
-//!   window bounds commands, the R2Ts bound data, and [`BESIDE_WINDOW`] bounds what comes beside
-//!   them.
+//! - Frames take effect in the order of arrival, and reading from the connection never stops: the
+//!   command window bounds commands, R2Ts bound data, and [`BESIDE_WINDOW`] bounds immediate
+//!   commands.
 //! - A discovery session has no logical unit: it answers only text, NOP-Out and Logout.
-//! - A request that is rejected leaves everything else as it was. What breaks the order of numbers
-//!   or of data ends the connection, as error recovery level 0 says.
+//! - A rejected request changes nothing else. A gap in the sequence numbers, or data out of order,
+//!   ends the connection, as error recovery level 0 requires.
 //!
 //! Commands are in `execute`, data in `data`, task management and logout in `manage`.
 
@@ -32,13 +32,16 @@ use base::time::Duration;
 use base::{Limits, Time};
 use seam::{BlockError, Buf};
 
-/// Commands and requests of task management that may be open beside the command window.
+/// Most immediate commands and task management requests that may be outstanding. The command window
+/// does not count them.
 pub(crate) const BESIDE_WINDOW: usize = 8;
-/// Silence after which the initiator is asked for a sign of life, and has to give it.
+/// Time without a PDU after which the initiator is pinged with a NOP-In. It must answer within the
+/// same time.
 const SILENCE: Duration = Duration::from_secs(30);
-/// Time that an initiator has to log out after it was asked. A process that stops waits longer.
+/// Time that an initiator has to log out after the request to do so. A process that stops waits
+/// longer.
 pub(crate) const LEAVE: Duration = Duration::from_secs(2);
-/// The tag of a text that goes on, and of a question for a sign of life.
+/// The target transfer tag of an unfinished text, and of a ping.
 const OUR_TAG: u32 = 1;
 /// Most bytes of the answer to one text.
 const TEXT_MAX: usize = 1 << 20;
@@ -52,44 +55,44 @@ pub(crate) struct Full {
     pub(crate) device: Option<Device>,
     /// What was negotiated.
     pub(crate) params: Params,
-    /// The commands that are not answered.
+    /// The outstanding commands.
     pub(crate) tasks: Tasks,
-    /// What the session may ask the initiator and the volume for.
+    /// Bounds the data that is requested from the initiator and from the volume.
     pub(crate) credit: Credit,
-    /// What the commands have under way at the volume.
+    /// Counts the commands' requests to the volume.
     pub(crate) places: Places,
     /// Commands that wait to ask the initiator for data.
     pub(crate) asking: VecDeque<u32>,
     /// Reads that wait to be executed.
     pub(crate) reading: VecDeque<u32>,
-    /// Pieces of data that wait for the data of the volume, to be compared with it.
+    /// Pieces of data to compare, which wait for the volume's data.
     pub(crate) comparing: BTreeMap<u64, Buf>,
-    /// Task management that is not answered.
+    /// Outstanding task management requests.
     pub(crate) managed: Managed,
-    /// Commands that are no more, and whose data may still come.
+    /// Tags of commands that have ended and whose data may still arrive.
     pub(crate) strays: Strays,
     /// The last tick.
     pub(crate) now: Option<Time>,
     /// How long a command may wait for its turn.
     patience: Duration,
-    /// The initiator was asked to log out, and gets no command done any more.
+    /// The initiator was asked to log out. Its commands are not executed any more.
     pub(crate) leaving: bool,
     text: Text,
     /// The initiator has sent something since the last tick.
     heard: bool,
-    /// When the initiator was heard last, or was asked for a sign of life.
+    /// When the initiator was last heard or pinged.
     since: Option<Time>,
-    /// It was asked for a sign of life, and nothing was heard since.
+    /// It was pinged, and has sent nothing since.
     pinged: bool,
 }
 
-/// Requests in text.
+/// Text requests.
 #[derive(Debug)]
 struct Text {
     most: usize,
     came: Incoming,
     answer: Outgoing,
-    /// The request that waits for the present volumes: its tag, and whether it was the last PDU.
+    /// The request that waits for the list of volumes: its tag, and its final bit.
     waiting: Option<(u32, bool)>,
 }
 
@@ -183,7 +186,7 @@ impl Full {
         }
     }
 
-    /// Rejects a PDU that contradicts itself. A number of a command counts nevertheless.
+    /// Rejects a malformed PDU. Its command number counts nevertheless.
     pub(crate) fn malformed(&mut self, head: &[u8], turn: &mut Turn<'_>) {
         let opcode = head[0] & OPCODE;
         let numbered = head[0] & IMMEDIATE == 0 && opcode != DATA_OUT && opcode != SNACK;
@@ -240,7 +243,7 @@ impl Full {
         self.refreshed(targets, turn);
     }
 
-    /// Answers the text that waits, from the volumes that exist now.
+    /// Answers the text request that waits, from the volumes that exist now.
     pub(crate) fn refreshed(&mut self, targets: &dyn Targets, turn: &mut Turn<'_>) {
         let Some((itt, last)) = self.text.waiting.take() else { return };
         let text = self.text.came.take();
@@ -261,7 +264,7 @@ impl Full {
     }
 
     /// Lists targets: in a discovery session those that the initiator may use, otherwise only the
-    /// one that the session has. So nobody learns of others' volumes.
+    /// session's own. So no initiator learns the names of other hosts' volumes.
     fn send_targets(&mut self, which: &str, targets: &dyn Targets) {
         let (answer, initiator) = (&mut self.text.answer, &self.nexus.initiator);
         let mut list = |name: &str| {
@@ -287,7 +290,8 @@ impl Full {
         }
     }
 
-    /// Sends the next part of a text: as much as the initiator takes, as some take no second one.
+    /// Sends the next part of a text, as long as the initiator accepts, because some initiators
+    /// don't fetch a second part.
     fn text_part(&mut self, itt: u32, last: bool, turn: &mut Turn<'_>) {
         let (part, more) = self.text.answer.part(self.params.segment as usize);
         let ttt = (more || !last).then_some(OUR_TAG);
@@ -297,8 +301,8 @@ impl Full {
         }
     }
 
-    /// Visits the data that the session holds for commands. Returns the bytes that may come
-    /// besides: those that are being read, and those that the initiator sends or was asked for.
+    /// Visits the data that the session holds for commands. Returns the bytes that may be added:
+    /// data that is being read, and data that the initiator is sending or was asked for.
     pub(crate) fn memory(&self, visit: &mut dyn FnMut(&Buf)) -> u64 {
         self.comparing.values().for_each(&mut *visit);
         let (_, mut bytes) = self.credit.used();
@@ -318,8 +322,8 @@ impl Full {
 
     // Time
 
-    /// Ends commands that have waited too long. Asks a silent initiator for a sign of life, and
-    /// ends the connection if there is none.
+    /// Ends commands that have waited too long. Pings a silent initiator, and closes the connection
+    /// if it does not answer.
     pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
         self.now = Some(now);
         for handle in self.tasks.late(now, self.patience) {

@@ -1,5 +1,5 @@
-//! The operational keys of a login, as one table: what each may say, and how the answer follows
-//! from the offer (RFC 7143 13).
+//! The operational keys of a login, as one table: the values that each allows, and the answer to
+//! each offer (RFC 7143 13).
 //!
 //! Invariants: an answer depends only on the offer and the table. A key that is offered again gets
 //! no second answer: the login ends. A value that the rules do not allow is answered `Reject`, and
@@ -16,11 +16,11 @@ pub(crate) struct Params {
     pub(crate) header_digest: bool,
     /// Data has a digest.
     pub(crate) data_digest: bool,
-    /// Data is not sent behind a command before an R2T.
+    /// No unsolicited Data-Out (InitialR2T).
     pub(crate) initial_r2t: bool,
-    /// Data is sent with a command.
+    /// A command PDU may carry data (ImmediateData).
     pub(crate) immediate_data: bool,
-    /// Most bytes of a command's data that are sent without an R2T.
+    /// Most bytes of unsolicited data of a command.
     pub(crate) first_burst: u32,
     /// Most bytes of a sequence.
     pub(crate) max_burst: u32,
@@ -45,7 +45,7 @@ impl Params {
         Mode { full: true, header_digest: self.header_digest, data_digest: self.data_digest }
     }
 
-    /// Returns the bytes of a command's data that may come without an R2T.
+    /// Returns the most bytes of unsolicited data of a command.
     pub(crate) fn unsolicited(&self) -> u32 {
         self.first_burst.min(self.max_burst)
     }
@@ -54,11 +54,11 @@ impl Params {
 /// How the answer follows from the offer.
 #[derive(Clone, Copy)]
 enum Rule {
-    /// The first of the offered values that is in the list. `None` is the last resort.
+    /// The first offered value that is in the list; `None` if there is no other.
     List(&'static [&'static str]),
-    /// `Yes` if one of both says so.
+    /// `Yes` if either side says so.
     Or(bool),
-    /// `Yes` if both say so.
+    /// `Yes` if both sides say so.
     And(bool),
     /// The lower number; the offer has to be in the range.
     Min { ours: Ours, from: u32, to: u32 },
@@ -80,7 +80,7 @@ enum Ours {
     MaxBurst,
 }
 
-/// One row: the key, the rule, and true if the key has no meaning in a discovery session.
+/// One row: the key, its rule, and true if the key is irrelevant in a discovery session.
 type Row = (&'static str, Rule, bool);
 
 const LENGTHS: (u32, u32) = (512, (1 << 24) - 1);
@@ -170,7 +170,7 @@ impl Negotiation {
         Ok(())
     }
 
-    /// Returns the answer, and takes over what it means; `None` if a value is not answered.
+    /// Returns the answer, and stores the result; `None` if the key has no answer.
     fn answer<'a>(&mut self, key: &str, rule: Rule, value: &'a str) -> Option<Answer<'a>> {
         let number = number(value);
         let within = |from: u32, to: u32| number.filter(|n| (from..=to).contains(n));
@@ -234,7 +234,7 @@ impl Negotiation {
     }
 }
 
-/// An answer before it is text.
+/// An answer before it is converted to text.
 enum Answer<'a> {
     Text(&'a str),
     Number(u32),
@@ -249,7 +249,7 @@ impl Answer<'_> {
     }
 }
 
-/// Returns the number that a value says, in decimal or hexadecimal digits.
+/// Parses a number in decimal or hexadecimal digits.
 pub(crate) fn number(value: &str) -> Option<u32> {
     let (digits, radix) = match value.strip_prefix("0x").or(value.strip_prefix("0X")) {
         Some(digits) => (digits, 16),

@@ -1,15 +1,16 @@
-//! The login phase of a connection (RFC 7143 6.3): who the initiator is, what it may use, and how
-//! the two sides will talk.
+//! The login phase of a connection (RFC 7143 6.3): authentication, access to the target, and the
+//! negotiation of the operational keys.
 //!
 //! Invariants:
-//! - A request is answered before the next one may come; an initiator that does not wait is out.
-//! - Before an initiator has shown its secret it learns nothing of volumes, not even whether there
-//!   is the one that it names, and the MDM is not asked for it. Reinstatement comes last of all, so
-//!   only a host can end its own session.
-//! - The login ends with one of three outcomes: [`Outcome::Full`], or a status that is not zero
-//!   and the end of the connection. All text of a login is at most `Limits::login_text` long.
+//! - An initiator must wait for each answer before it sends the next request. One that does not
+//!   loses its connection.
+//! - An initiator that is not authenticated learns nothing about volumes, not even whether the
+//!   volume that it names exists, and causes no request to the MDM. Session reinstatement is the
+//!   last step, so a session can be ended only by its own host.
+//! - The login ends with [`Outcome::Full`], or with a nonzero status and the end of the connection.
+//!   All text of a login together is at most `Limits::login_text` long.
 //!
-//! The numbers of the answers, and the framer, are the session's.
+//! The session numbers the answers and sets the framer's mode.
 
 use super::chap::{CHALLENGE, Chap};
 use super::keys::Negotiation;
@@ -63,7 +64,7 @@ pub(crate) mod status {
     }
 }
 
-/// The names of an initiator, and its target.
+/// The name of an initiator, and that of its target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Names {
     initiator: String,
@@ -71,16 +72,16 @@ struct Names {
     target: Option<String>,
 }
 
-/// What the owner knows that is needed for a login.
+/// What the owner provides for a login.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening {
     /// A handle that no other session has. Not 0.
     pub tsih: u16,
-    /// Fresh random bytes that nobody else knows.
+    /// Fresh random bytes, which are secret.
     pub secret: [u8; CHALLENGE + 1],
 }
 
-/// What a request leads to.
+/// What the session does after a login request.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     /// The answer depends on which volumes exist: fetch them, then call [`Login::refreshed`].
@@ -98,7 +99,7 @@ pub(crate) struct Entry {
     pub(crate) nexus: Nexus,
     /// The target; `None` in a discovery session.
     pub(crate) target: Option<Target>,
-    /// A session of the same host and id ends by this login.
+    /// This login replaces a session of the same host with the same id.
     pub(crate) reinstates: bool,
     /// What was negotiated.
     pub(crate) params: super::keys::Params,
@@ -111,7 +112,7 @@ enum Security {
     Open,
     /// CHAP was chosen.
     Chap,
-    /// The initiator has shown its secret, or needs none.
+    /// The initiator is authenticated, or needs no authentication.
     Done,
 }
 
@@ -130,7 +131,7 @@ pub(crate) struct Login {
     security: Security,
     chap: Chap,
     negotiation: Negotiation,
-    /// We have declared our own segment.
+    /// We have declared the longest data segment that we accept.
     declared: bool,
     /// The target exists, and the initiator may use it.
     admitted: bool,
@@ -169,7 +170,7 @@ impl Login {
         self.waiting.is_some()
     }
 
-    /// Returns true if the initiator wants a discovery session, as far as is known.
+    /// Returns true if the initiator is known to want a discovery session.
     fn discovers(&self) -> bool {
         self.names.as_ref().is_some_and(|names| names.target.is_none())
     }
@@ -225,7 +226,7 @@ impl Login {
         })
     }
 
-    /// Reads who the initiator is, and what it wants.
+    /// Reads the initiator's name, the type of the session, and the target.
     fn introduce(&mut self, pairs: &[(&str, &str)], targets: &dyn Targets) -> Result<(), u16> {
         let value = |key| pairs.iter().find(|pair| pair.0 == key).map(|pair| pair.1);
         let fits = |name: &&str| !name.is_empty() && name.len() <= ISCSI_NAME_MAX;
@@ -263,7 +264,7 @@ impl Login {
         Ok(())
     }
 
-    /// Handles a whole text.
+    /// Handles a complete text.
     fn negotiate(&mut self, request: &pdu::Login, targets: &dyn Targets) -> Result<(), u16> {
         let text = self.text.take();
         let pairs = pairs(&text).map_err(|_| status::INITIATOR_ERROR)?;
@@ -277,7 +278,7 @@ impl Login {
         }
     }
 
-    /// Answers a text. The stage ends if the initiator wants that and has shown its secret.
+    /// Answers a text. The stage ends if the initiator asks for that and is authenticated.
     fn finish(&mut self, request: &pdu::Login, targets: &dyn Targets) -> Outcome {
         let ready = matches!(self.security, Security::Done);
         self.then = (request.transit && ready).then_some(request.next);
@@ -344,7 +345,7 @@ impl Login {
             let offered = self.negotiation.offer(*pair, discovers, &mut self.answer);
             offered.map_err(|_| status::INITIATOR_ERROR)?;
         }
-        // An answer to each key of a text that names many: as long as several texts of ours.
+        // One text can name many keys, and the answers to all of them can fill several PDUs.
         if self.answer.len() > 4 * self.text_max { Err(status::INITIATOR_ERROR) } else { Ok(()) }
     }
 
@@ -424,7 +425,7 @@ impl Login {
             Some(Closed::Elsewhere(address)) => {
                 return Err((status::MOVED_TEMPORARILY, Some(address)));
             }
-            // The session that ends gives its memory back.
+            // The session that is replaced frees its memory.
             Some(Closed::Full) | None => {}
         }
         let nexus = Nexus { initiator, isid, tsih, volume, cid };

@@ -2,12 +2,12 @@
 //!
 //! Invariants:
 //! - A command that was answered is not aborted, and a command that is aborted is not answered.
-//! - An answer of task management comes when nothing of the commands that it ended can take effect
-//!   any more: their requests are withdrawn, here and in the other sessions that it concerns.
-//! - Answers come in the order of the requests, except the refusal of one for which there is no
-//!   room.
+//! - A task management request is answered when the commands that it ended can't take effect any
+//!   more: their block requests are withdrawn, here and in the other affected sessions.
+//! - Answers are sent in the order of the requests. The exception is a request that is refused
+//!   because too many are outstanding.
 //!
-//! What a withdrawn request can still do is the owner's matter (rule R16).
+//! The owner ensures that a withdrawn request has no later effect (rule R16).
 
 use super::full::{BESIDE_WINDOW, Full, LEAVE, reject};
 use super::pdu::{Common, Management};
@@ -24,18 +24,18 @@ use alloc::vec::Vec;
 use base::Time;
 use seam::BlockError;
 
-/// An answer that waits for the end of commands.
+/// An answer that waits until commands have ended.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     itt: u32,
     response: u8,
-    /// Commands of other sessions have to end, too.
+    /// Commands of other sessions have to end first, too.
     others: bool,
     /// The connection is closed after it.
     closes: bool,
 }
 
-/// Task management that is not answered, and the end of the session.
+/// Unanswered task management requests, and the end of the session.
 #[derive(Default, Debug)]
 pub(crate) struct Managed {
     waiting: VecDeque<Waiting>,
@@ -48,7 +48,7 @@ pub(crate) struct Managed {
 }
 
 impl Managed {
-    /// Returns true if the initiator had its time to leave.
+    /// Returns true if the initiator was asked to log out and its time for that is over.
     pub(crate) fn leave_by(&mut self, now: Time) -> bool {
         let since = *self.left.get_or_insert(now);
         now.since(since) >= LEAVE
@@ -61,7 +61,7 @@ impl Managed {
 }
 
 impl Full {
-    /// Handles a request of task management.
+    /// Handles a task management request.
     pub(crate) fn manage(&mut self, common: &Common, request: &Management, turn: &mut Turn<'_>) {
         if self.managed.waiting.len() >= BESIDE_WINDOW {
             return turn.send(Reply::management(common.itt, FUNCTION_REJECTED), &[]);
@@ -115,7 +115,7 @@ impl Full {
             self.read_more(turn);
             return FUNCTION_COMPLETE;
         }
-        // 11.5.1: a command that has not come, and is older than this request, never will.
+        // 11.5.1: a command that has not arrived, and is older than this request, never will.
         let older = request.task_sn != common.cmd_sn && not_before(common.cmd_sn, request.task_sn);
         if older && turn.wire.is_expected(request.task_sn) {
             turn.wire.skip(request.task_sn);
@@ -146,7 +146,7 @@ impl Full {
         }
     }
 
-    /// Ends all commands without an answer. Returns true if there was one.
+    /// Ends all commands without an answer. Returns true if there was at least one.
     fn abort_all(&mut self, turn: &mut Turn<'_>) -> bool {
         let all: Vec<u32> = self.tasks.handles(|task: &Task| !task.aborted).collect();
         all.iter().for_each(|handle| self.abort(*handle, turn));
@@ -188,7 +188,7 @@ impl Full {
         self.settle(turn);
     }
 
-    /// Sends the answers that wait for nothing any more.
+    /// Sends the answers that have nothing left to wait for.
     pub(crate) fn settle(&mut self, turn: &mut Turn<'_>) {
         if self.managed.withdrawing > 0 {
             return;
@@ -227,8 +227,8 @@ impl Full {
         self.settle(turn);
     }
 
-    /// Ends all commands: the volume is gone. Nothing of them is asked for any more, of the volume
-    /// or of the initiator, and there is no such logical unit from now on.
+    /// Ends all commands, because the volume is gone. They send no more requests to the volume, and
+    /// no more R2Ts to the initiator. From now on, the logical unit does not exist.
     pub(crate) fn volume_gone(&mut self, turn: &mut Turn<'_>) {
         const GONE: BlockError = BlockError::NoSuchVolume;
         let Some(device) = self.device.as_mut().filter(|device| !device.is_removed()) else {
@@ -239,9 +239,9 @@ impl Full {
         self.leave(turn);
     }
 
-    /// Takes what reservations let the host do from now on, and what it has to be told of them. Of
-    /// commands that it may not do any more, nothing is asked for. The owner ends their requests
-    /// with [`BlockError::Reserved`].
+    /// Sets the access that reservations leave to the host, and adds the unit attention about it.
+    /// Commands that are not allowed any more send no further requests. The owner ends those under
+    /// way with [`BlockError::Reserved`].
     pub(crate) fn reserved(&mut self, access: Access, notice: Option<Notice>, turn: &mut Turn<'_>) {
         let Some(device) = &mut self.device else { return };
         device.set_access(access);
@@ -249,7 +249,7 @@ impl Full {
         self.fail_those(|task| !task.needs().is_within(access), BlockError::Reserved, turn);
     }
 
-    /// Lets commands fail. Those with requests under way are answered when these are over.
+    /// Fails commands. Those with requests under way are answered when these have ended.
     fn fail_those(&mut self, which: impl Fn(&Task) -> bool, why: BlockError, turn: &mut Turn<'_>) {
         let all = self.tasks.handles(|task: &Task| !task.aborted && which(task));
         let all: Vec<u32> = all.collect();
@@ -262,8 +262,8 @@ impl Full {
         }
     }
 
-    /// Asks the initiator to log out: the volume or the process goes. New commands are not done any
-    /// more.
+    /// Asks the initiator to log out, because the volume is gone or the process stops. New commands
+    /// are not executed.
     pub(crate) fn leave(&mut self, turn: &mut Turn<'_>) {
         if !core::mem::replace(&mut self.leaving, true) {
             turn.send(Reply::ask_logout(LEAVE.as_secs() as u16), &[]);

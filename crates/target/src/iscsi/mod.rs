@@ -7,17 +7,17 @@
 //! | `pdu`, `reply` | the PDUs of the initiator, and those of the target |
 //! | `digest` | the checksums of heads and data |
 //! | `text`, `keys` | text of requests and answers; the operational keys as one table |
-//! | `chap` | how an initiator and the target show that they know a secret |
+//! | `chap` | CHAP authentication, in one direction or both |
 //! | `targets` | the interface through which a session learns about targets and hosts |
 //! | `login` | the login phase |
-//! | `wire` | numbers of commands and answers, and what leaves |
-//! | `tasks`, `strays` | the commands that are not answered; tags of those that ended early |
+//! | `wire` | sequence numbers, digests, and outgoing PDUs |
+//! | `tasks`, `strays` | the outstanding commands; tags of those that ended early |
 //! | `places` | how many requests the commands may have under way |
 //! | `full` | the full feature phase: every request that is not a command |
 //! | `execute` | a SCSI command from its first step to its answer |
-//! | `data` | data of writes on its way in, data of reads on its way out |
+//! | `data` | incoming data of writes, outgoing data of reads |
 //! | `manage` | task management, and the end of a session |
-//! | `session` | what the owner calls |
+//! | `session` | the interface for the owner |
 //!
 //! The owner of a link creates an [`IscsiFramer`] and a [`Session`], feeds frames and completions,
 //! and executes the [`Action`](crate::Action)s in order.

@@ -1,7 +1,7 @@
 //! The PDUs of an initiator, decoded and checked as far as a PDU can be checked alone.
 //!
-//! Invariants: a PDU that is decoded has no field that contradicts another one; what depends on the
-//! state of a session is checked there. The PDUs of the target are in `reply`.
+//! Invariants: no two fields of a decoded PDU contradict each other. The session checks whatever
+//! depends on its state. The PDUs of the target are in `reply`.
 
 use super::proto::*;
 use crate::scsi::Attribute;
@@ -9,7 +9,7 @@ use crate::scsi::Attribute;
 /// What all PDUs of an initiator have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Common {
-    /// Beside the command window.
+    /// The request is immediate: the command window does not count it.
     pub(crate) immediate: bool,
     /// The last PDU of a sequence.
     pub(crate) last: bool,
@@ -36,14 +36,14 @@ pub(crate) struct Command {
     pub(crate) cdb: [u8; 16],
 }
 
-/// A request of task management.
+/// A task management request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Management {
     /// The function.
     pub(crate) function: u8,
-    /// The task that is meant.
+    /// The tag of the task that it is about.
     pub(crate) task: u32,
-    /// The number that its command had.
+    /// The number of that task's command.
     pub(crate) task_sn: u32,
 }
 
@@ -82,18 +82,18 @@ pub(crate) struct DataOut {
 /// The body of a decoded PDU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Body {
-    /// A sign of life, or a question for one.
+    /// A NOP-Out: a ping, or the answer to one.
     NopOut {
         /// The tag of the NOP-In that it answers.
         ttt: u32,
     },
     /// A SCSI command.
     Command(Command),
-    /// A request of task management.
+    /// A task management request.
     Management(Management),
     /// A request of the login phase.
     Login(Login),
-    /// A request in text.
+    /// A text request.
     Text {
         /// The text goes on in the next request.
         more: bool,
@@ -104,12 +104,12 @@ pub(crate) enum Body {
     DataOut(DataOut),
     /// The end of a connection or of the session.
     Logout {
-        /// Why.
+        /// The reason code.
         reason: u8,
         /// The connection.
         cid: u16,
     },
-    /// A request to send something again.
+    /// A SNACK: a request to send something again.
     Snack,
     /// An opcode that no initiator has, or one that is not supported.
     Unknown,
@@ -184,7 +184,7 @@ impl Pdu {
 fn command(head: &[u8], data: usize, common: &Common) -> Result<Body, Malformed> {
     let writes = head[1] & WRITE != 0;
     let expected = be32(head, 20);
-    // 11.3.1: whoever announces more data has some, and no data comes without the announcement.
+    // 11.3.1: a non-final command PDU has W. Immediate data needs W, and fits the expected length.
     let surplus = data > 0 && (!writes || data as u64 > u64::from(expected));
     if surplus || (!common.last && !writes) {
         return Err(Malformed);
@@ -202,7 +202,7 @@ fn command(head: &[u8], data: usize, common: &Common) -> Result<Body, Malformed>
 
 fn nop_out(head: &[u8], common: &Common) -> Result<Body, Malformed> {
     let ttt = be32(head, 20);
-    // 11.18: without a task tag it is an answer, or a mere sign of life, and is immediate.
+    // 11.18: a NOP-Out without a task tag asks for no answer, and is immediate.
     if !common.last || (common.itt == NO_TAG && !common.immediate) {
         return Err(Malformed);
     }
@@ -226,7 +226,7 @@ fn login(head: &[u8]) -> Result<Body, Malformed> {
             (STAGE_SECURITY, STAGE_OPERATIONAL | STAGE_FULL) | (STAGE_OPERATIONAL, STAGE_FULL)
         );
     let known = matches!(login.stage, STAGE_SECURITY | STAGE_OPERATIONAL);
-    // 11.12.2: who continues a text can't leave the stage.
+    // 11.12.2: a request whose text goes on can't leave the stage.
     if !known || !onward || (login.transit && login.more) {
         return Err(Malformed);
     }

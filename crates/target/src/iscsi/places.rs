@@ -1,11 +1,11 @@
-//! The places that the commands of a session take in the owner's table of requests, which all
-//! sessions share.
+//! Counts the places that a session's commands take in the owner's table of requests. All sessions
+//! share that table.
 //!
 //! Invariants:
 //! - Data of writes takes at most `Limits::iscsi_requests` places: a command whose data would need
 //!   more fails, and its host repeats it. Every other command takes at most one.
-//! - While writes wait for space, new ones begin only below `Limits::iscsi_waiting` places. What
-//!   makes space, and what reads, is not held back.
+//! - While writes wait for space, new ones begin only below `Limits::iscsi_waiting` places. Reads
+//!   and commands that free space are not held back.
 
 use base::Limits;
 
@@ -50,7 +50,7 @@ impl Places {
         self.full += 1;
     }
 
-    /// Counts its end.
+    /// Counts the end of its wait.
     pub(crate) fn ended(&mut self) {
         self.full -= 1;
     }

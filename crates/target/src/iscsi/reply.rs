@@ -1,8 +1,8 @@
 //! The PDUs of a target.
 //!
-//! Invariants: a PDU is built in place, without memory of its own. Numbers of status and of
-//! commands are not here: the session adds them when it sends the PDU ([`Reply::numbers`]), and
-//! says with [`Reply::counts`] whether the PDU has a number of its own.
+//! Invariants: a PDU is built in place, without memory of its own. The session adds StatSN,
+//! ExpCmdSN and MaxCmdSN when it sends the PDU ([`Reply::numbers`]). [`Reply::counts`] says whether
+//! the PDU consumes a StatSN.
 
 use super::pdu::Common;
 use super::proto::*;
@@ -13,13 +13,13 @@ use crate::scsi::{Residual, Status};
 #[derive(Clone, Copy)]
 pub(crate) struct Reply {
     bytes: [u8; BHS],
-    /// True if its status has a number of its own.
+    /// True if it consumes a StatSN.
     pub(crate) counts: bool,
     /// True if the field of that number is not used.
     unnumbered: bool,
 }
 
-/// What a login answer says beside its text.
+/// The fields of a login response, without its text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct LoginAnswer {
     /// The next stage begins.
@@ -129,7 +129,7 @@ impl Reply {
         Reply::new(NOP_IN, FINAL, of.itt).put(8, &of.lun.to_be_bytes()).u32(20, NO_TAG)
     }
 
-    /// Asks for a sign of life.
+    /// A NOP-In that pings the initiator.
     pub(crate) fn ping(ttt: u32) -> Reply {
         Reply { counts: false, ..Reply::new(NOP_IN, FINAL, NO_TAG).u32(20, ttt) }
     }
@@ -159,7 +159,7 @@ impl Reply {
         Reply::new(LOGOUT_RESPONSE, FINAL, itt).u8(2, response)
     }
 
-    /// Says that a PDU was not accepted. Its data is the head of that PDU.
+    /// Rejects a PDU. The data is the head of that PDU.
     pub(crate) fn reject(reason: u8) -> Reply {
         Reply::new(REJECT, FINAL, NO_TAG).u8(2, reason)
     }

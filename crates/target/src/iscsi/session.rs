@@ -1,10 +1,10 @@
-//! The session of one initiator's connection: what its owner calls.
+//! The session of one initiator's connection: the interface for its owner.
 //!
 //! Invariants:
-//! - Bytes of a stranger end his connection, and harm nobody else. No frame makes a session panic,
-//!   and the memory of a session is bounded: by the text of a login, and then by the command
-//!   window, the data that was agreed or asked for, and the credit for reads.
-//! - A PDU with a trailer takes effect when the trailer is there and its digest is right.
+//! - A stranger's bytes can end only the stranger's own connection. No frame makes a session panic,
+//!   and the memory of a session is bounded: first by the text of a login, and later by the command
+//!   window, unsolicited data and R2Ts, and the credit for reads.
+//! - A PDU with a trailer takes effect when the trailer has arrived and its digest is right.
 //! - No action follows [`Action::Close`](crate::Action::Close).
 //!
 //! The session does not retry, order or cache anything, and does not wait for durability: a
@@ -49,11 +49,11 @@ enum Phase {
 pub struct Session {
     phase: Phase,
     wire: Wire,
-    /// The head and the data of a PDU whose trailer has not come.
+    /// The head and the data of a PDU whose trailer has not arrived.
     held: Option<([u8; BHS], Buf)>,
-    /// The tag of the login request that is not answered.
+    /// The tag of the login request that waits for its answer.
     login_tag: u32,
-    /// When the owner called `tick` first.
+    /// The time of the first `tick`.
     since: Option<Time>,
     limits: Limits,
 }
@@ -217,8 +217,8 @@ impl Session {
         self.full(pool, out, |full, turn| full.asked(tag, asked, turn));
     }
 
-    /// Takes what reservations let the host do from now on, and what it has to be told of them. The
-    /// owner ends the requests under way that are not allowed any more with
+    /// Sets the access that reservations leave to the host, and adds the unit attention about it.
+    /// The owner ends requests under way that are not allowed any more with
     /// [`BlockError::Reserved`].
     pub fn reserved(
         &mut self,
@@ -240,15 +240,15 @@ impl Session {
         self.full(pool, out, |full, turn| full.others_cleared(turn));
     }
 
-    /// Takes what has changed about the volume. The host hears of it with its next command.
+    /// Takes the changed properties of the volume. The host learns of them with its next command.
     pub fn changed(&mut self, unit: Unit) {
         if let Some(device) = self.device() {
             device.changed(unit);
         }
     }
 
-    /// Returns the logical unit, to tell it of reservations; `None` before the login is over, and
-    /// in a discovery session.
+    /// Returns the logical unit, so that reservations can be applied to it; `None` before the end
+    /// of the login, and in a discovery session.
     pub fn device(&mut self) -> Option<&mut Device> {
         match &mut self.phase {
             Phase::Full(full) => full.device.as_mut(),
@@ -265,7 +265,7 @@ impl Session {
         self.full(pool, out, |full, turn| full.tick(now, turn));
     }
 
-    /// Records that the request with this tag waits for space. It may be told again and again.
+    /// Records that the request with this tag waits for space. May be called repeatedly.
     pub fn waits(&mut self, tag: u64) {
         if let Phase::Full(full) = &mut self.phase {
             full.waits(tag);
@@ -273,14 +273,14 @@ impl Session {
     }
 
     /// Ends the session because its volume was deleted, or is not mapped to this gateway any more.
-    /// All commands fail, and the initiator is asked to log out. `tick` closes the connection in
-    /// the end.
+    /// All commands fail, and the initiator is asked to log out. `tick` closes the connection if it
+    /// does not.
     pub fn volume_gone(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
         self.full(pool, out, |full, turn| full.volume_gone(turn));
     }
 
     /// Ends the session from the target's side: the initiator is asked to log out. Commands under
-    /// way end, and new ones are answered "busy". `tick` closes the connection in the end.
+    /// way end, and new ones are answered "busy". `tick` closes the connection if it stays.
     pub fn shutdown(&mut self, pool: &BufPool, out: &mut Vec<Action>) {
         if matches!(self.phase, Phase::Login(_)) {
             return Turn { wire: &mut self.wire, pool, out }.close(None);
@@ -288,7 +288,7 @@ impl Session {
         self.full(pool, out, |full, turn| full.leave(turn));
     }
 
-    /// Returns who logged in; `None` before.
+    /// Returns the host and the session's ids; `None` before the end of the login.
     pub fn nexus(&self) -> Option<&Nexus> {
         match &self.phase {
             Phase::Full(full) => Some(&full.nexus),
@@ -296,7 +296,7 @@ impl Session {
         }
     }
 
-    /// Returns the number of commands that are not answered.
+    /// Returns the number of outstanding commands.
     pub fn in_flight(&self) -> usize {
         match &self.phase {
             Phase::Full(full) => full.tasks.len(),
@@ -304,8 +304,8 @@ impl Session {
         }
     }
 
-    /// Returns the last tick before the command came that a request with this tag belongs to, if it
-    /// is known: the time of a command counts from there, however many requests it needs.
+    /// Returns when the command of the request with this tag arrived, as the last tick before it,
+    /// if that is known. The time of a command counts from there, however many requests it needs.
     pub fn since(&self, tag: u64) -> Option<Time> {
         match &self.phase {
             Phase::Full(full) => full.tasks.since(tag as u32),
@@ -313,8 +313,7 @@ impl Session {
         }
     }
 
-    /// Returns the bytes that the initiator was asked for and whose writes are not done, and the
-    /// bytes that are being read.
+    /// Returns the solicited bytes whose writes are not done, and the bytes that are being read.
     pub fn bytes(&self) -> (u64, u64) {
         match &self.phase {
             Phase::Full(full) => full.credit.used(),
@@ -330,8 +329,8 @@ impl Session {
         }
     }
 
-    /// Visits the data that the session holds, besides that of its requests. Returns the bytes that
-    /// may come besides: those that are being read, and those that the initiator may send.
+    /// Visits the data that the session holds, except that of its requests. Returns the bytes that
+    /// may be added: data that is being read, and data that the initiator may send.
     pub fn memory(&self, visit: &mut dyn FnMut(&Buf)) -> u64 {
         if let Some((_, data)) = &self.held {
             visit(data);
@@ -374,7 +373,7 @@ impl Session {
     }
 }
 
-/// Answers a PDU that ends the login before it is read.
+/// Answers a PDU that ends the login before the PDU is decoded.
 fn refuse(head: &[u8; BHS], status: u16, turn: &mut Turn<'_>) {
     let answer = LoginAnswer {
         transit: false,

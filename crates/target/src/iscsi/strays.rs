@@ -1,8 +1,9 @@
-//! Tags of commands that ended early, or were dropped: their data may still come, and is dropped.
+//! Tags of commands that ended early or were dropped. Their data may still arrive, and is
+//! discarded.
 //!
-//! Invariants: data of any other command that does not exist is an error of the initiator. A tag is
-//! forgotten when a newer command has it, as the initiator has ended the older one then, and when
-//! there are more tags than commands that may be open at once.
+//! Invariants: data for any other unknown command is an error of the initiator. A tag is forgotten
+//! when a newer command uses it, because the initiator has then ended the older one. The oldest tag
+//! is forgotten when there are more tags than commands that may be outstanding at once.
 
 use alloc::collections::VecDeque;
 
@@ -19,7 +20,7 @@ impl Strays {
         Strays { tags: VecDeque::new(), most }
     }
 
-    /// Adds the tag of a command whose data may still come.
+    /// Adds the tag of a command whose data may still arrive.
     pub(crate) fn add(&mut self, itt: u32) {
         self.forget(itt);
         if self.tags.len() == self.most {
@@ -33,7 +34,7 @@ impl Strays {
         self.tags.retain(|tag| *tag != itt);
     }
 
-    /// Returns true if data of a command with this tag may still come.
+    /// Returns true if data of a command with this tag may still arrive.
     pub(crate) fn has(&self, itt: u32) -> bool {
         self.tags.contains(&itt)
     }

@@ -1,6 +1,6 @@
-//! The interface through which a session learns about targets, hosts and other sessions. The
-//! session queries it while it logs in and answers a discovery, and keeps only what it told the
-//! initiator. It does not assign names or ids.
+//! The interface through which a session looks up targets, hosts and other sessions. The session
+//! queries it during login and discovery, and keeps only what it told the initiator. It does not
+//! assign names or ids.
 
 use super::chap::Credentials;
 use crate::scsi::Unit;
@@ -11,7 +11,7 @@ use core::net::SocketAddr;
 /// One target: a volume, as logical unit 0.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Target {
-    /// What the host learns about the volume. It has the target's name.
+    /// The properties of the volume that the host sees, with the target's name.
     pub unit: Unit,
     /// The volume's name, for people; may be empty. At most 255 bytes.
     pub alias: String,
@@ -26,7 +26,7 @@ pub struct Portal {
     pub group: u16,
 }
 
-/// What makes a session different from all others.
+/// The fields that identify a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Nexus {
     /// The name of the initiator.
@@ -46,16 +46,16 @@ pub struct Nexus {
 pub enum Closed {
     /// This gateway has just started, and does not know the volumes yet. The host tries again.
     NotReady,
-    /// This gateway stops.
+    /// This gateway is stopping.
     Stopping,
-    /// There are too many sessions, or too little memory. A host that takes the place of its own
-    /// session is let in nevertheless.
+    /// There are too many sessions, or too little memory. A host that replaces its own session is
+    /// accepted nevertheless.
     Full,
     /// Another gateway serves this host.
     Elsewhere(SocketAddr),
 }
 
-/// Hosts have secrets here, and this one has none: it is not let in.
+/// Authentication is required, and this host has no secret: its login is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Stranger;
 
@@ -79,9 +79,8 @@ pub trait Targets {
     /// Returns true if the initiator may use the target.
     fn admits(&self, initiator: &str, target: &str) -> bool;
 
-    /// Returns what the initiator has to show, if it has to; for a discovery without a target.
-    /// Whether it has to does not depend on whether there is such a target: a stranger would learn
-    /// of it.
+    /// Returns the credentials that the initiator must prove, if any. A discovery has no target.
+    /// The answer does not depend on whether the target exists, so a stranger can't find that out.
     fn credentials(
         &self,
         initiator: &str,

@@ -1,4 +1,4 @@
-//! The commands of a session that are not answered.
+//! The outstanding commands of a session.
 //!
 //! Invariants: the handle of a command names it in tags of requests, and in R2Ts. Pieces of a
 //! command are counted, not listed: the tag of a request says which piece it is.
@@ -16,8 +16,7 @@ use seam::{BlockKind, Buf};
 /// What a command does.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Nothing more. The answer is sent when the initiator has sent all data that it may send
-    /// unasked.
+    /// Nothing more. The answer is sent when the initiator has sent all its unsolicited data.
     Answer(Answer),
     /// Read a range.
     Read(Transfer),
@@ -33,16 +32,16 @@ pub(crate) enum Work {
     Ask(Option<Report>),
 }
 
-/// The data that a command may get.
+/// The data that a command may receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flow {
-    /// Data that comes without being asked for, up to this offset.
+    /// Unsolicited data, up to this offset.
     Unsolicited(u32),
     /// None.
     Idle,
-    /// None: the command waits for a place to ask for more.
+    /// None: the command waits until it may send an R2T.
     Queued,
-    /// Data that the command has asked for, up to this offset.
+    /// Data that an R2T has asked for, up to this offset.
     Burst(u32),
 }
 
@@ -53,25 +52,25 @@ pub(crate) struct Task {
     pub(crate) itt: u32,
     /// The logical unit number, as it was given.
     pub(crate) lun: u64,
-    /// The number of the command.
+    /// The number of the command (CmdSN).
     pub(crate) cmd_sn: u32,
-    /// The command came beside the window.
+    /// The command is immediate: the command window does not count it.
     pub(crate) immediate: bool,
-    /// The last tick before it came; `None` until the first one.
+    /// The last tick before it arrived; `None` before the session's first tick.
     pub(crate) since: Option<Time>,
     /// What the command does.
     pub(crate) work: Work,
     /// What data may come.
     pub(crate) flow: Flow,
-    /// Bytes that have come.
+    /// Bytes that have arrived.
     pub(crate) came: u32,
-    /// Of these, bytes that came without being asked for.
+    /// Of these, bytes of unsolicited data.
     pub(crate) unasked: u32,
-    /// Bytes that were asked for and whose work is not done.
+    /// Bytes that were asked for and are not processed yet.
     pub(crate) owed: u32,
-    /// The number of the next data in the sequence.
+    /// The number of the next PDU of the sequence (DataSN).
     pub(crate) data_sn: u32,
-    /// The number of the next R2T.
+    /// The number of the next R2T (R2TSN).
     pub(crate) r2t_sn: u32,
     /// Requests under way, and those that wait for their turn.
     pub(crate) pieces: u32,
@@ -79,13 +78,13 @@ pub(crate) struct Task {
     pub(crate) asked: u32,
     /// One of them waits for space.
     pub(crate) full: bool,
-    /// The start of a sector whose end has not come.
+    /// The start of a sector whose end has not arrived.
     pub(crate) split: SplitSector,
     /// The lowest offset of a piece that has failed, and the answer.
     pub(crate) failed: Option<(u32, Answer)>,
     /// The command was aborted: it is not answered, and its requests are being withdrawn.
     pub(crate) aborted: bool,
-    /// A number of its data was wrong: what comes until the end of the sequence is dropped.
+    /// A DataSN was wrong: data is discarded until the end of the sequence.
     pub(crate) lost: bool,
 }
 
@@ -124,7 +123,7 @@ impl Task {
         }
     }
 
-    /// Returns what the command still does to the volume.
+    /// Returns the kind of access to the volume that the command still needs.
     pub(crate) fn needs(&self) -> Access {
         match &self.work {
             Work::Read(_) | Work::Verify(_) => Access::of(BlockKind::Read),
@@ -148,8 +147,8 @@ impl Task {
         }
     }
 
-    /// Drops all further data: a part of it did not come in its turn. A command that wants no data
-    /// keeps the answer that it has.
+    /// Discards all further data, because a PDU was out of sequence. A command that wants no data
+    /// keeps its answer.
     pub(crate) fn lose(&mut self) {
         self.lost = true;
         if !matches!(self.work, Work::Run(_)) {
@@ -157,8 +156,9 @@ impl Task {
         }
     }
 
-    /// Lets the command fail: it asks for no more data, and makes no more requests. What has its
-    /// answer keeps it, and what waits for one answer alone gets that.
+    /// Fails the command: it asks for no more data, and makes no more requests. A command that has
+    /// its answer keeps it. A read, and a command that waits for the MDM, is left as it is: it ends
+    /// with its own result.
     pub(crate) fn end(&mut self, failure: Failure) {
         let answer = match &self.work {
             Work::Write(transfer) | Work::Verify(transfer) => transfer.failed(failure, self.came),
@@ -181,7 +181,7 @@ pub(crate) struct Tasks {
     /// The initiator's tag of each slot, to find a command: [`NO_TAG`] if there is none, or it is
     /// aborted.
     tags: Vec<u32>,
-    /// Commands that came beside the window.
+    /// Immediate commands.
     immediate: usize,
 }
 
@@ -237,12 +237,13 @@ impl Tasks {
         self.slots.iter().filter(move |(_, task)| which(task)).map(|(handle, _)| handle)
     }
 
-    /// Returns the last tick before the command with this handle came, if it is known.
+    /// Returns the last tick before the command with this handle arrived, if it is known.
     pub(crate) fn since(&self, handle: u32) -> Option<Time> {
         self.slots.get(handle)?.since
     }
 
-    /// Returns the handles of the commands that wait for their turn, and came `patience` ago.
+    /// Returns the handles of the commands that arrived at least `patience` ago and still wait for
+    /// their turn.
     pub(crate) fn late(&mut self, now: Time, patience: Duration) -> Vec<u32> {
         let mut late = Vec::new();
         for (handle, task) in self.slots.iter_mut() {
@@ -264,7 +265,7 @@ impl Tasks {
         self.slots.len()
     }
 
-    /// Returns the number of commands that came beside the window.
+    /// Returns the number of immediate commands.
     pub(crate) fn immediate(&self) -> usize {
         self.immediate
     }

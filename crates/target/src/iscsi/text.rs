@@ -1,16 +1,16 @@
 //! Text of requests and answers: `key=value` pairs, each ended by a zero byte (RFC 7143 6.1).
 //!
-//! Invariants: a text of several PDUs is put together before anybody reads it, and is never longer
-//! than the limit. An answer is split where the initiator's segment ends, not between pairs.
+//! Invariants: a text of several PDUs is assembled before it is parsed, and is never longer than
+//! the limit. An answer is split at the length of the initiator's data segment, not between pairs.
 
 use alloc::vec::Vec;
 
-/// The text can't be read.
+/// Why a text can't be parsed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum TextError {
-    /// Longer than one negotiation may be.
+    /// It is longer than one negotiation may be.
     TooLong,
-    /// A pair without `=`, without a key, or not in the characters of a text.
+    /// It has a pair without `=`, without a key, or with characters that are not allowed.
     Malformed,
 }
 
@@ -35,7 +35,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Returns true if nothing of the next text has come.
+    /// Returns true if no part of the next text has arrived.
     pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -89,7 +89,7 @@ impl Outgoing {
         self.sent == self.bytes.len()
     }
 
-    /// Returns the length of what was not sent yet.
+    /// Returns the number of bytes that are not sent yet.
     pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.sent
     }

@@ -1,10 +1,10 @@
-//! The two directions of a session's connection: numbers, digests, and what leaves.
+//! The connection of a session: sequence numbers, digests, and outgoing PDUs.
 //!
 //! Invariants:
-//! - Commands are taken in the order of their numbers (RFC 7143 4.2.2.1). One that was taken
-//!   already, or that lies beyond the window, is dropped. One connection loses nothing, so a number
-//!   that was left out is an error of the initiator, except if it has aborted that command.
-//! - The window never moves back: a command that is not answered narrows it from below.
+//! - Commands are accepted in the order of their CmdSN (RFC 7143 4.2.2.1). One that was accepted
+//!   already, or that lies beyond the window, is dropped. TCP loses nothing, so a missing number is
+//!   an error of the initiator, unless it has aborted that command.
+//! - The upper end of the window never moves back: an outstanding command makes the window smaller.
 //! - No action follows [`Action::Close`].
 
 use super::digest::Bytes;
@@ -20,15 +20,15 @@ use seam::{Buf, BufPool};
 pub(crate) struct Wire {
     /// What was negotiated for heads and data.
     pub(crate) mode: Mode,
-    /// The number of the next status.
+    /// The number of the next status (StatSN).
     stat_sn: u32,
-    /// The number of the next command.
+    /// The number of the next command (ExpCmdSN).
     next: u32,
-    /// Commands that may be unanswered.
+    /// Most commands that may be outstanding.
     window: u32,
-    /// Commands that are.
+    /// Commands that are outstanding.
     outstanding: u32,
-    /// Numbers of commands that were aborted before they came. None is below `next`.
+    /// Numbers of commands that were aborted before they arrived. None is below `next`.
     skipped: Vec<u32>,
     /// `Action::Close` was emitted.
     closed: bool,
@@ -37,11 +37,11 @@ pub(crate) struct Wire {
 /// What to do with a request, by its number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// It is its turn.
+    /// Execute it: it is the next one.
     Take,
-    /// It is not in the window, or was taken already.
+    /// Drop it: it is outside of the window, or was accepted already.
     Drop,
-    /// A request before it was left out.
+    /// Close the connection: a request before it is missing.
     Gap,
 }
 
@@ -59,17 +59,17 @@ impl Wire {
         }
     }
 
-    /// Takes the number of the first login request, which is that of the first command.
+    /// Sets the number of the first command, which is that of the first login request.
     pub(crate) fn begin(&mut self, cmd_sn: u32) {
         self.next = cmd_sn;
     }
 
-    /// Returns the number of the last command that may come.
+    /// Returns the number of the last command in the window (MaxCmdSN).
     fn last(&self) -> u32 {
         self.next.wrapping_add(self.window - self.outstanding).wrapping_sub(1)
     }
 
-    /// Returns true if a command with this number may still come.
+    /// Returns true if a command with this number may still arrive.
     pub(crate) fn is_expected(&self, cmd_sn: u32) -> bool {
         not_before(cmd_sn, self.next) && not_before(self.last(), cmd_sn)
     }
@@ -97,7 +97,7 @@ impl Wire {
         }
     }
 
-    /// Counts a command that may still come as taken: it was aborted.
+    /// Counts a command that was aborted before it arrived as accepted.
     pub(crate) fn skip(&mut self, cmd_sn: u32) {
         if cmd_sn == self.next {
             self.advance();
@@ -106,17 +106,17 @@ impl Wire {
         }
     }
 
-    /// Counts a command that was taken and is not answered.
+    /// Counts an accepted command as outstanding.
     pub(crate) fn opened(&mut self) {
         self.outstanding += 1;
     }
 
-    /// Counts its end.
+    /// Counts the answer to a command.
     pub(crate) fn ended(&mut self) {
         self.outstanding -= 1;
     }
 
-    /// Returns true after the end of the connection was asked for.
+    /// Returns true after [`Action::Close`] was emitted.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
@@ -128,7 +128,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) wire: &'a mut Wire,
     /// Memory for answers.
     pub(crate) pool: &'a BufPool,
-    /// What the owner has to do.
+    /// The actions for the owner.
     pub(crate) out: &'a mut Vec<Action>,
 }
 

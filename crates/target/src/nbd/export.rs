@@ -14,7 +14,7 @@ pub struct Export<'a> {
     pub size: u64,
     /// True if writes are refused.
     pub read_only: bool,
-    /// What reservations of other hosts leave to this client.
+    /// The access that reservations of other hosts leave to this client.
     pub access: Access,
     /// Its name: 1 to 4096 bytes.
     pub name: &'a str,

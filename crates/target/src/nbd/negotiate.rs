@@ -2,8 +2,8 @@
 //! "Handshake", "Option types").
 //!
 //! Invariants: an option is answered before the next one is processed. Answers that depend on the
-//! existing volumes only use exports that were fetched after the option came. Only `NBD_OPT_GO` and
-//! `NBD_OPT_EXPORT_NAME` lead to transmission. The encoding is in `options`. There is no
+//! existing volumes only use exports that were fetched after the option arrived. Only `NBD_OPT_GO`
+//! and `NBD_OPT_EXPORT_NAME` lead to transmission. The encoding is in `options`. There is no
 //! authentication: any client that can reach the port may attach.
 
 use super::export::{Export, Exports, resolve};
@@ -104,7 +104,7 @@ impl Session {
         });
     }
 
-    /// The old way to attach, which has no error reply.
+    /// Handles the old option to attach, which has no error reply.
     fn export_name(
         &mut self,
         name: &[u8],

@@ -46,13 +46,13 @@ impl Header {
     }
 }
 
-/// The export that the client attached, as the client was told.
+/// The attached export, with the properties that the client was told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attached {
     pub(crate) volume: VolumeId,
     pub(crate) size: u64,
     pub(crate) read_only: bool,
-    /// What reservations of other hosts leave to this client.
+    /// The access that reservations of other hosts leave to this client.
     pub(crate) access: Access,
     /// True if structured replies were negotiated.
     pub(crate) structured: bool,

@@ -1,18 +1,18 @@
 //! The session of one client's connection: its phases, the requests in flight, and flow control.
 //!
 //! Invariants:
-//! - Frames take effect in the order in which they came. A frame that has to wait (for fresh
-//!   exports, or because too much is in flight) goes to the backlog, and so do all frames after it.
+//! - Frames take effect in the order of arrival. A frame that has to wait (for fresh exports, or
+//!   because too much is in flight) goes to the backlog, and so do all frames after it.
 //! - Every request gets exactly one reply when it is done, in the order of completion.
-//! - At most `Limits::nbd_requests` are in flight, and their memory is at most twice
-//!   `Limits::nbd_payload`, or the connection's share, or what the other connections leave, before
-//!   the last one is added. Writes that
-//!   wait for space do not count, up to [`WAITING`] of them and eight times `Limits::nbd_payload`:
-//!   so reads, discards and flushes behind them continue.
+//! - At most `Limits::nbd_requests` are in flight. A request begins only while the bytes in flight
+//!   are below the smallest of three limits: twice `Limits::nbd_payload`, the connection's share,
+//!   and the room that other connections leave. Writes that wait for space don't count, up to
+//!   [`WAITING`] of them and eight times `Limits::nbd_payload`, so reads, discards and flushes
+//!   behind them continue.
 //! - No action follows [`Action::Close`].
 //!
 //! Option haggling is in `negotiate`. The session does not retry, order or cache anything, and does
-//! not wait for durability: a completion means durable (rule R7), so flush and FUA are trivial.
+//! not wait for durability: a completion means durable (rule R7), so flush and FUA need no work.
 
 use super::export::Exports;
 use super::negotiate::refuse_shutdown;
@@ -47,7 +47,7 @@ pub(super) enum Phase {
     Options,
     /// Transmission.
     Serving(Attached),
-    /// The client disconnected in order: requests in flight end, further frames are ignored.
+    /// The client sent a disconnect: requests in flight end, further frames are ignored.
     Ending(Attached),
     /// `Action::Close` was emitted.
     Closed,
@@ -91,7 +91,8 @@ pub struct Session {
     flying_bytes: u64,
     /// Limit on `flying_bytes` before the last request is added.
     share: u64,
-    /// Limit on the same, by the bytes that all other connections have in flight.
+    /// A second limit on `flying_bytes`, which follows from the bytes in flight of all other
+    /// connections.
     left: u64,
     /// Number of requests that wait for space, and their bytes.
     waiting: usize,
@@ -257,7 +258,7 @@ impl Session {
         }
     }
 
-    /// Sets what reservations of other hosts leave to this client from now on.
+    /// Sets the access that reservations of other hosts leave to this client.
     pub fn set_access(&mut self, access: Access) {
         if let Phase::Serving(export) | Phase::Ending(export) = &mut self.phase {
             export.access = access;

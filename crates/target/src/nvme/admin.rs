@@ -1,9 +1,9 @@
 //! The commands of an admin queue, and the controller behind it (base 5).
 //!
-//! Invariants: a discovery controller answers nothing about namespaces. A host whose keep-alive
-//! time-out passes without a command on this queue loses the controller. What has changed about
-//! namespaces since the host has read of changes is remembered up to [`ACTIVE`] namespaces, and
-//! beyond that as "many".
+//! Invariants: a discovery controller answers nothing about namespaces. A host that sends nothing
+//! on this queue during the keep-alive time-out loses the controller. The controller remembers
+//! which namespaces have changed since the host last read the list of changes: up to [`ACTIVE`] of
+//! them, and beyond that only "many".
 
 use super::command::Command;
 use super::controller::Controller;
@@ -19,13 +19,13 @@ use base::time::Duration;
 use base::{Limits, Time};
 use seam::BufPool;
 
-/// Time that a keep alive may come late.
+/// How late a keep alive may arrive.
 const LATE: Duration = Duration::from_secs(1);
 
 /// A controller.
 #[derive(Debug)]
 pub(crate) struct Admin {
-    /// What other links see of it.
+    /// The part of the controller that other links see.
     pub(crate) controller: Controller,
     /// The property CC.
     pub(crate) configuration: u32,
@@ -35,21 +35,21 @@ pub(crate) struct Admin {
     pub(crate) keep_alive: Duration,
     /// The host has sent something since the last tick.
     pub(crate) heard: bool,
-    /// The last tick before the host was heard.
+    /// The last tick before the host sent something.
     heard_at: Option<Time>,
     pub(crate) events: Events,
-    /// The namespaces, as they were when they were looked at last.
+    /// The namespaces at the last look for changes.
     known: Vec<Namespace>,
-    /// What has changed since the host has read of changes.
+    /// The namespaces that have changed since the host last read the list of changes.
     changed: BTreeSet<u32>,
-    /// Changes of ways.
+    /// The number of changes of ANA states.
     pub(crate) path_changes: u64,
     /// The version of the discovery log.
     version: u64,
 }
 
 impl Admin {
-    /// Creates the controller of a host, which has to be heard within `keep_alive` milliseconds.
+    /// Creates the controller of a host, which must send something every `keep_alive` milliseconds.
     pub(crate) fn new(controller: Controller, keep_alive: u32, now: Option<Time>) -> Admin {
         Admin {
             controller,
@@ -74,7 +74,7 @@ impl Admin {
         self.changed.clear();
     }
 
-    /// Looks for changes, about which the host may want to hear.
+    /// Looks for changes, and queues events for the host.
     pub(crate) fn review(&mut self, subsystem: &dyn Subsystem) {
         if self.status & CSTS_RDY == 0 {
             return;
@@ -114,7 +114,7 @@ impl Admin {
         }
     }
 
-    /// Returns the ids of the namespaces that have changed; with `forget`, they were read.
+    /// Returns the ids of the namespaces that have changed; with `forget`, the list is cleared.
     pub(crate) fn changes(&mut self, forget: bool) -> Vec<u32> {
         let changed: Vec<u32> = self.changed.iter().copied().collect();
         if forget {
@@ -123,12 +123,12 @@ impl Admin {
         changed
     }
 
-    /// Returns the namespaces as they were looked at last.
+    /// Returns the namespaces at the last look for changes.
     pub(crate) fn namespaces(&self) -> &[Namespace] {
         &self.known
     }
 
-    /// Returns true if the host has not been heard for too long. Call it with each tick.
+    /// Returns true if the host has been silent for too long. Call it with each tick.
     pub(crate) fn is_silent(&mut self, now: Time) -> bool {
         if core::mem::take(&mut self.heard) || self.keep_alive.is_zero() {
             self.heard_at = Some(now);

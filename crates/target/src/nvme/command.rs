@@ -1,4 +1,4 @@
-//! The entry of a submission queue: a command, as it comes in a capsule.
+//! The submission queue entry: a command, as a capsule carries it.
 
 use super::proto::*;
 use super::status::Status;
@@ -14,7 +14,7 @@ pub(crate) struct Command {
 pub(crate) enum Place {
     /// In the capsule, from this offset on.
     Capsule(usize),
-    /// Anywhere at the host: it is moved in PDUs of its own.
+    /// In the host's memory: data PDUs move it.
     Host,
 }
 
@@ -43,22 +43,22 @@ impl Command {
         self.bytes[4]
     }
 
-    /// A byte of the command's own part, which begins at 40.
+    /// A byte of the command-specific part, which begins at offset 40.
     pub(crate) fn u8(&self, at: usize) -> u8 {
         self.bytes[at]
     }
 
-    /// Two bytes of it.
+    /// Two bytes of the command-specific part.
     pub(crate) fn u16(&self, at: usize) -> u16 {
         le16(&self.bytes, at)
     }
 
-    /// Eight bytes of it.
+    /// Eight bytes of the command-specific part.
     pub(crate) fn u64(&self, at: usize) -> u64 {
         le64(&self.bytes, at)
     }
 
-    /// Dword 10 to 15.
+    /// A command dword, 10 to 15.
     pub(crate) fn dword(&self, number: usize) -> u32 {
         le32(&self.bytes, number * 4)
     }
@@ -77,7 +77,7 @@ impl Command {
         le32(&self.bytes, 32)
     }
 
-    /// Checks the place to which `len` bytes are to be sent. It may be longer.
+    /// Checks the host's buffer for `len` bytes. It may be larger.
     pub(crate) fn room(&self, len: usize) -> Result<(), Status> {
         if self.bytes[39] != SGL_TRANSPORT {
             return Err(Status::SGL_TYPE);
@@ -85,8 +85,8 @@ impl Command {
         if (self.announced() as usize) < len { Err(Status::SGL_LENGTH) } else { Ok(()) }
     }
 
-    /// Returns where the `len` bytes are that the command needs. The capsule has `carried` bytes,
-    /// and no more than `most` are allowed there.
+    /// Returns the location of the `len` bytes that the command needs. The capsule carries
+    /// `carried` bytes of data, and may carry at most `most`.
     pub(crate) fn source(&self, len: u32, carried: usize, most: u32) -> Result<Place, Status> {
         if self.announced() != len {
             return Err(Status::SGL_LENGTH);

@@ -1,12 +1,12 @@
-//! What identifies a controller, and what a host asks for when it connects.
+//! The identity of a controller, and the parameters of Connect.
 
 use alloc::string::String;
 
 /// What a session gets when its connection begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Opening {
-    /// The id of the controller, if the link becomes an admin queue: 1 to 0xffef, and not that of
-    /// another controller, also not of one that has just ended.
+    /// The id of the controller, if the link becomes an admin queue: 1 to 0xffef. No other
+    /// controller has it, nor has one that ended recently.
     pub cntlid: u16,
 }
 
@@ -19,11 +19,11 @@ pub struct Controller {
     pub host: String,
     /// The id of its host.
     pub host_id: [u8; 16],
-    /// True if it only tells of subsystems.
+    /// True for a discovery controller.
     pub discovery: bool,
-    /// True if it takes I/O queues.
+    /// True if it accepts I/O queues.
     pub ready: bool,
-    /// True if its host understands delays before a repetition.
+    /// True if its host supports command retry delays.
     pub delays: bool,
 }
 

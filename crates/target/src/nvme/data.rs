@@ -1,15 +1,17 @@
-//! Data of commands on its way in.
+//! Incoming data of commands.
 //!
 //! Invariants:
-//! - All data of a command comes in its capsule, or is asked for by one R2T. It comes in order, and
-//!   ends where it has to. Anything else ends the connection, with the reason
-//!   (transport 3.3.2.4).
-//! - Data is found by the tag of the R2T, never by the command's id, which the host has chosen.
-//! - Whole sectors of a write go to the volume as they come, without a copy. Only a sector that is
-//!   split between two PDUs is put together, and what a command gathers, in 4 KiB at most.
-//! - What was asked for and is not done is at most `Limits::nvme_solicited`, or one command. What
-//!   is read at once is bounded alike.
-//! - Data that did not come as it was sent fails its command, and nothing of it is written.
+//! - All data of a command is in its capsule, or is requested with one R2T. It arrives in order,
+//!   and ends exactly where it must. Anything else ends the connection, and the host is told the
+//!   reason (transport 3.3.2.4).
+//! - The command of a data PDU is found by the tag of the R2T, never by the command id, which the
+//!   host chooses.
+//! - Whole sectors of a write go to the volume as they arrive, without a copy. Only two kinds of
+//!   data are copied: a sector that is split between two PDUs, and data that a command gathers,
+//!   which is at most 4 KiB.
+//! - Data that was requested and is not processed yet is at most `Limits::nvme_solicited`; one
+//!   command alone may exceed that. The same holds for data that is being read.
+//! - A PDU with a wrong data digest fails its command, and nothing of the PDU is written.
 
 use super::framer::Fault;
 use super::proto::*;
@@ -24,7 +26,7 @@ use base::SECTOR;
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
 impl Queue {
-    /// Handles data of a command. `intact`: it came as it was sent.
+    /// Handles data of a command. `intact`: its digest, if any, is right.
     pub(crate) fn host_data(
         &mut self,
         head: &[u8],
@@ -144,7 +146,7 @@ impl Queue {
         self.ask_more(turn);
     }
 
-    /// Asks the host for the data of commands, in their order, as far as the credit goes.
+    /// Sends R2Ts for the data of commands, in their order, while there is credit.
     pub(crate) fn ask_more(&mut self, turn: &mut Turn<'_>) {
         while let Some(&handle) = self.asking.front() {
             let Some(task) = self.table.get(handle).filter(|task| task.flow == Flow::Queued) else {

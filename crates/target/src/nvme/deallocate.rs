@@ -1,8 +1,8 @@
 //! Dataset Management with "deallocate": frees the space of ranges (base 6.7).
 //!
-//! Invariants: nothing is freed if one range leaves the namespace. At most [`AT_ONCE`] requests of
-//! a command are under way, of 64 MiB at most. It is a hint: a command that takes long does not go
-//! on to further ranges, and is successful.
+//! Invariants: nothing is freed if any range exceeds the namespace. At most [`AT_ONCE`] requests of
+//! a command are under way, each of at most 64 MiB. The command is a hint: if it takes too long, it
+//! skips the remaining ranges and reports success.
 
 use super::io::within;
 use super::proto::*;
@@ -38,7 +38,7 @@ impl Queue {
         self.deallocate_more(handle, turn);
     }
 
-    /// Continues, or answers.
+    /// Begins the next requests, or answers the command.
     pub(crate) fn deallocate_more(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let (now, patience) = (self.now, self.patience());
         let Some(task) = self.table.get(handle) else { return };

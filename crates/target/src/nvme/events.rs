@@ -1,8 +1,9 @@
-//! Asynchronous events: what has changed, and the commands that wait to be told (base 5.2).
+//! Asynchronous events: the changes to report, and the Asynchronous Event Requests that wait for
+//! them (base 5.2).
 //!
-//! Invariants: an event that the host has not enabled is not told. Of each kind one is told, and no
-//! further one until the host has read its log page. The log page is made at that moment, so
-//! nothing between is missed.
+//! Invariants: an event that the host has not enabled is not reported. After an event, no other
+//! event of its kind is reported until the host has read the log page. The log page is generated at
+//! that moment, so it contains all changes up to then.
 
 use super::status::Status;
 use alloc::vec::Vec;
@@ -12,12 +13,12 @@ pub(crate) const WAITING: usize = 4;
 /// Notices, a type of events (base 5.2).
 const NOTICE: u32 = 2;
 
-/// What may change.
+/// A kind of change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// A namespace has appeared, gone, or has other attributes.
+    /// A namespace was added or removed, or its attributes changed.
     Namespaces,
-    /// The state of a way has changed.
+    /// The state of a path has changed.
     Paths,
     /// The discovery log has changed.
     Discovery,
@@ -44,13 +45,13 @@ impl Event {
 /// The events of a controller.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    /// What the host has enabled.
+    /// The events that the host has enabled.
     pub(crate) enabled: u32,
-    /// Commands that wait.
+    /// The waiting commands.
     waiting: Vec<u16>,
-    /// What has happened and was not told.
+    /// Events that have happened and are not reported.
     pending: [bool; 3],
-    /// What was told, and whose log page was not read.
+    /// Reported events whose log page was not read.
     masked: [bool; 3],
 }
 

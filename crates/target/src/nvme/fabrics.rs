@@ -4,8 +4,9 @@
 //! - A link becomes one queue, once. Before, it answers nothing but Connect.
 //! - An I/O queue belongs to a controller of the same host, which is ready. No two links have the
 //!   same queue.
-//! - A controller that is reset or shut down is not ready from that moment on. It says that this is
-//!   done when its I/O queues have ended, and nothing of their commands can take effect later.
+//! - A controller that is reset or shut down is not ready from that moment on. It reports the end
+//!   of the reset or shutdown when its I/O queues have ended, and their commands can't take effect
+//!   any more.
 
 use super::admin::Admin;
 use super::command::Command;
@@ -23,14 +24,14 @@ use seam::Buf;
 
 /// Bytes of the data of Connect (fabrics 3.3).
 const CONNECT_DATA: u32 = 1024;
-/// The id that asks for any controller.
+/// The controller id that means "any" in Connect.
 const DYNAMIC: u16 = 0xffff;
 /// "Disable flow control of the submission queue", an attribute of Connect.
 const NO_FLOW: u8 = 1 << 2;
 /// Time that a controller may take to become ready, in units of 500 ms.
 const TIMEOUT: u64 = 30;
 
-// Offsets of fields, of which a refusal names one
+// Offsets of fields: a refusal names the wrong field by its offset
 const QID: u64 = 42;
 const SQSIZE: u64 = 44;
 /// Says that the offset is in the data.
@@ -169,7 +170,7 @@ impl Admin {
         }
     }
 
-    /// Takes a new configuration. Returns true if the I/O queues have to end.
+    /// Sets the property CC. Returns true if the I/O queues have to end.
     fn configure(&mut self, value: u32, subsystem: &dyn Subsystem) -> bool {
         let before = core::mem::replace(&mut self.configuration, value);
         let is_new = |bits: u32| before & bits == 0 && value & bits != 0;

@@ -8,24 +8,24 @@
 //! The trailer is a frame of its own because buffers come in powers of two: a body of 64 KiB and
 //! 4 bytes would take a larger one.
 //!
-//! Invariants: the result depends only on the bytes, not on how they arrived: each PDU says itself
-//! which digests it has. A length is believed after its header digest. Data is never longer than
-//! the limits allow.
+//! Invariants: the result depends only on the bytes, not on how they arrived: the flags of each PDU
+//! say which digests it has. A length is used only after the header digest has been checked. Data
+//! is never longer than the limits allow.
 //!
-//! What can't be a PDU comes as a frame with nothing but the common header: the session tells the
-//! host why ([`fault`]), and closes the connection.
+//! An invalid PDU becomes a frame with only the common header. The session tells the host why
+//! ([`fault`]), and closes the connection.
 
 use super::proto::*;
 use base::Limits;
 use base::crc::crc32c;
 use seam::{FrameError, Framer, Framing, Head};
 
-/// Why a PDU is not taken: the words of a request to terminate (transport 3.3.2.4).
+/// Why a PDU is refused, in the terms of a termination request (transport 3.3.2.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fault {
     /// The error.
     pub(crate) error: u16,
-    /// The offset of the field that is wrong, if that is the error.
+    /// The offset of the wrong field, if the error is about a field.
     pub(crate) field: u32,
 }
 
@@ -109,7 +109,7 @@ impl Shape {
     }
 }
 
-/// Returns why a frame with nothing but a common header is not a PDU.
+/// Returns why a frame with only a common header is not a PDU.
 pub(crate) fn fault(common: &[u8; COMMON], lengths: Lengths) -> Fault {
     // If the common header is right, the digest of the whole header is not.
     Shape::of(common, lengths).err().unwrap_or(Fault::new(FES_DIGEST))
@@ -119,7 +119,7 @@ pub(crate) fn fault(common: &[u8; COMMON], lengths: Lengths) -> Fault {
 #[derive(Clone, Debug)]
 pub struct NvmeFramer {
     lengths: Lengths,
-    /// A trailer comes next.
+    /// The next frame is a trailer.
     trailer: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Identify: what a host is told of the controller and of namespaces (base 5.15).
+//! Identify: the data structures that describe the controller and the namespaces (base 5.15).
 
 use super::command::Command;
 use super::controller::Controller;
@@ -12,16 +12,16 @@ use base::{BLOCK as STORED, Limits};
 
 /// The command set of namespaces that are blocks, in dword 11.
 const NVM: u32 = 0;
-/// Waits before a repetition, in units of 100 ms: what statuses name 1, 2 and 3.
+/// Command retry delays 1, 2 and 3 (CRDT1 to CRDT3), in units of 100 ms.
 const DELAYS: [u16; 3] = [10, 50, 100];
-/// Blocks of 512 bytes in a block of the store, one less: the granularity of writes and frees.
+/// Blocks of 512 bytes in a block of the store, minus one: the granularity of writes and frees.
 const GRANULARITY: u16 = (STORED / BLOCK - 1) as u16;
-/// The best length of a write in blocks, one less: 1 MiB.
+/// The optimal length of a write in blocks, minus one: 1 MiB.
 const BEST_WRITE: u16 = 2047;
-/// The states of a way that a controller tells, and that they change: optimized, inaccessible,
-/// change; the group of a namespace stays.
+/// ANACAP: the controller reports the states optimized, inaccessible and change, and the ANA group
+/// of a namespace does not change.
 const ANACAP: u8 = 0x55;
-/// Seconds that a way may be in change.
+/// Longest time in the ANA state "change", in seconds (ANATT).
 const ANATT: u8 = 10;
 
 /// A structure that is filled in.

@@ -1,6 +1,6 @@
 //! The commands of an I/O queue (base 6).
 //!
-//! Order of checks: opcode, fields, namespace, the state of this way, write protection, range,
+//! Order of checks: opcode, fields, namespace, the state of this path, write protection, range,
 //! limits.
 
 use super::command::Command;

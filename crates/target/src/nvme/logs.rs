@@ -1,6 +1,6 @@
 //! Log pages (base 5.14, fabrics 5).
 //!
-//! Invariant: a page is made when it is read, from what is true at that moment.
+//! Invariant: a page is generated when it is read, from the state at that moment.
 
 use super::admin::Admin;
 use super::command::Command;
@@ -19,19 +19,19 @@ use seam::BufPool;
 
 /// "Retain asynchronous event", in dword 10.
 const RETAIN: u32 = 1 << 15;
-/// "Return groups only", in dword 10, of the page of ways.
+/// "Return groups only", in dword 10, of the ANA log page.
 const GROUPS_ONLY: u32 = 1 << 8;
 /// "Offset type" and an index of a vendor, in dword 14: not supported.
 const OFFSET_TYPE: u32 = 1 << 23 | 0x7f;
 /// Bytes of a record of the discovery log, and of what is before the first one (fabrics 5.3).
 const RECORD: usize = 1024;
 
-/// What a host may do at a port.
+/// The type of a subsystem in the discovery log.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
-    /// Reach the subsystem with the namespaces.
+    /// The subsystem with the namespaces.
     Namespaces = 2,
-    /// Ask for this log page.
+    /// The discovery subsystem.
     Discovery = 3,
 }
 
@@ -78,7 +78,7 @@ impl Admin {
         Ok(Step::Send(body))
     }
 
-    /// The states of ways: each namespace is a group of its own (base 5.14.1.12).
+    /// The ANA states: each namespace is an ANA group of its own (base 5.14.1.12).
     fn ways(&self, groups_only: bool) -> Vec<u8> {
         let all = self.namespaces();
         let mut page = vec![0; 16];
@@ -105,7 +105,7 @@ impl Admin {
     }
 }
 
-/// The health of the subsystem (base 5.14.1.2): there is no wear and no temperature.
+/// The SMART / health log (base 5.14.1.2): there is no wear and no temperature.
 fn smart() -> Vec<u8> {
     let mut page = vec![0; 512];
     page[3] = 100; // available spare, in percent

@@ -6,15 +6,15 @@
 //! | `proto`, `status` | the constants of the specifications; the status of a command |
 //! | `framer` | splits the host's stream into frames |
 //! | `command`, `step` | the submission queue entry, and what it begins |
-//! | `wire` | digests, the queue's head, and what leaves |
+//! | `wire` | outgoing PDUs, with their digests and the queue's head |
 //! | `subsystem` | the interface through which a session learns about namespaces and other queues |
-//! | `table` | the commands that are not answered |
+//! | `table` | the outstanding commands |
 //! | `queue` | a command from its arrival to its answer |
-//! | `data` | data on its way in |
+//! | `data` | incoming data |
 //! | `io`, `deallocate`, `ranges` | the commands of an I/O queue |
 //! | `fabrics`, `controller` | Connect, the properties of a controller |
 //! | `admin`, `identify`, `features`, `logs`, `events` | the commands of an admin queue |
-//! | `session` | what the owner calls |
+//! | `session` | the interface for the owner |
 //!
 //! A link is one queue: an admin queue with its controller, or an I/O queue. The owner creates an
 //! [`NvmeFramer`] and a [`Session`] for each link, feeds frames and completions, and executes the

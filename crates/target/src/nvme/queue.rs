@@ -1,17 +1,17 @@
 //! A command of a queue, from its arrival to its answer.
 //!
 //! Invariants:
-//! - A command has exactly one answer. It is answered when nothing of it is under way any more, and
-//!   when the host has sent everything that it was asked for: its tag is free then.
-//! - After a failure no more data is asked for. Of several, the one with the lowest offset decides
-//!   the status, whenever it came.
-//! - The host never has more commands open than the queue has entries: one more is the end of the
-//!   connection. Reading never stops.
+//! - A command has exactly one answer. It is answered when all its requests have ended, and the
+//!   host has sent all data that it was asked for. So the command id is free after the answer.
+//! - After a failure no more data is asked for. If several pieces fail, the one with the lowest
+//!   offset decides the status, in whatever order they fail.
+//! - A host with more outstanding commands than the queue has entries loses its connection. Reading
+//!   from the connection never stops.
 //!
-//! Reads begin in their order, while the bytes that are read at once are within the queue's credit.
-//! Others begin at once. A command whose turn does not come in `Limits::target_patience` is
-//! answered like one without a primary. The owner counts the same time for requests under way, from
-//! the begin of their command ([`Session::since`](super::Session::since)).
+//! Reads begin in the order of arrival, as far as the queue's credit allows. Other commands begin
+//! at once. A command that waits longer than `Limits::target_patience` is answered like one whose
+//! data has no primary. The owner applies the same time to requests under way, from the arrival of
+//! their command ([`Session::since`](super::Session::since)).
 
 use super::admin::Admin;
 use super::command::{Command, Place};
@@ -57,17 +57,17 @@ pub(crate) struct Queue {
     pub(crate) limits: Limits,
     /// The entries of the submission queue.
     pub(crate) entries: u16,
-    /// The commands that are not answered, except those that wait for an event.
+    /// The outstanding commands, except those that wait for an event.
     pub(crate) table: Table,
-    /// What the queue may ask the host and the volume for.
+    /// Bounds the data that is requested from the host and from the volume.
     pub(crate) credit: Credit,
     /// Commands that wait to ask the host for data.
     pub(crate) asking: VecDeque<u32>,
     /// Reads that wait to be executed.
     pub(crate) reading: VecDeque<u32>,
-    /// Pieces of data that wait for the data of the volume, to be compared with it.
+    /// Pieces of data to compare, which wait for the volume's data.
     pub(crate) comparing: BTreeMap<u64, Buf>,
-    /// The host understands delays before a repetition.
+    /// The host supports command retry delays.
     pub(crate) delays: bool,
     /// The last tick.
     pub(crate) now: Option<Time>,
@@ -96,7 +96,7 @@ impl Queue {
         if let Role::Io { qid, .. } = self.role { qid } else { 0 }
     }
 
-    /// Returns the number of commands that are not answered.
+    /// Returns the number of outstanding commands.
     pub(crate) fn open(&self) -> usize {
         let waiting = match &self.role {
             Role::Admin(admin) => admin.events.waiting(),
@@ -110,7 +110,7 @@ impl Queue {
         self.limits.target_patience
     }
 
-    /// Handles a command capsule. `intact`: its data came as it was sent.
+    /// Handles a command capsule. `intact`: its data digest, if any, is right.
     pub(crate) fn capsule(
         &mut self,
         head: &[u8],
@@ -208,7 +208,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Begins a command that needs no data of the host.
+    /// Begins a command that needs no data from the host.
     fn run(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.table.get(handle) else { return };
         match task.work {
@@ -226,7 +226,7 @@ impl Queue {
         }
     }
 
-    /// Continues a command whose data has come.
+    /// Continues a command whose data has arrived.
     pub(crate) fn arrived(&mut self, handle: u32, subsystem: &dyn Subsystem, turn: &mut Turn<'_>) {
         let Some(task) = self.table.get(handle) else { return };
         let (cid, failed) = (task.cid, task.failed);
@@ -259,7 +259,8 @@ impl Queue {
         }
     }
 
-    /// Continues a command after data has come or a request is done: answers it, if it is over.
+    /// Continues a command after data has arrived or a request is done. Answers the command if it
+    /// is complete.
     pub(crate) fn advance(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.table.get(handle) else { return };
         if task.flow != Flow::Idle || task.pieces > 0 {
@@ -269,7 +270,7 @@ impl Queue {
         self.end(handle, status, turn);
     }
 
-    /// Begins reads that wait, as far as the credit goes.
+    /// Begins reads that wait, while there is credit.
     pub(crate) fn read_more(&mut self, turn: &mut Turn<'_>) {
         while let Some(&handle) = self.reading.front() {
             let Some(task) = self.table.get(handle) else {
@@ -335,8 +336,8 @@ impl Queue {
         }
     }
 
-    /// Ends the commands about a volume with this status: those that wait, at once, and others when
-    /// nothing of them is under way any more.
+    /// Ends the commands of a volume with this status: waiting ones at once, and others when their
+    /// requests have ended.
     pub(crate) fn fenced(&mut self, volume: VolumeId, status: Status, turn: &mut Turn<'_>) {
         for handle in self.table.about(volume) {
             let Some(task) = self.table.get(handle) else { continue };
@@ -356,8 +357,8 @@ impl Queue {
         self.end(handle, status, turn);
     }
 
-    /// Ends commands that have waited too long for their turn: their host repeats them, and would
-    /// end the controller otherwise.
+    /// Ends commands that have waited too long for their turn. The host then repeats them. Without
+    /// an answer, the host would reset the controller.
     pub(crate) fn tick(&mut self, now: Time, turn: &mut Turn<'_>) {
         self.now = Some(now);
         if let Role::Admin(admin) = &mut self.role
@@ -385,7 +386,7 @@ impl Queue {
         turn.answer(self.qid(), cid, status, result);
     }
 
-    /// Answers a command of the table, and forgets it.
+    /// Answers a command of the table, and removes it.
     pub(crate) fn end(&mut self, handle: u32, status: Status, turn: &mut Turn<'_>) {
         if let Some(task) = self.forget(handle) {
             self.answer(task.cid, status, 0, turn);
@@ -393,7 +394,7 @@ impl Queue {
         self.ask_more(turn);
     }
 
-    /// Removes a command, with everything that it holds.
+    /// Removes a command and everything that it holds.
     fn forget(&mut self, handle: u32) -> Option<Task> {
         let task = self.table.remove(handle)?;
         match task.work {

@@ -11,12 +11,12 @@ pub(crate) const RANGE: u32 = 16;
 /// Most bytes of one part.
 const CHUNK: u64 = 64 << 20;
 
-/// What is left of a command.
+/// The ranges of a command that are not freed yet.
 #[derive(Debug)]
 pub(crate) struct Ranges {
     volume: VolumeId,
     list: Buf,
-    /// The next range, and the bytes of it that were freed.
+    /// The index of the next range, and how many of its bytes are freed.
     next: (usize, u64),
     /// Parts that were taken so far.
     taken: u32,
@@ -52,7 +52,7 @@ impl Ranges {
         }
     }
 
-    /// Drops what is left.
+    /// Drops the remaining ranges.
     pub(crate) fn stop(&mut self) {
         self.next = (self.list.len(), 0);
     }

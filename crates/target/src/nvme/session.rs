@@ -1,15 +1,15 @@
-//! The session of one link, which is one queue: what its owner calls.
+//! The session of one link, which is one queue: the interface for its owner.
 //!
 //! Invariants:
-//! - Bytes of a stranger end his connection, and harm nobody else. No frame makes a session panic,
+//! - A stranger's bytes can end only the stranger's own connection. No frame makes a session panic,
 //!   and the memory of a session is bounded: by the entries of its queue, each with the data of a
-//!   capsule, and the credit for data that is asked for and for reads.
-//! - A PDU with a trailer takes effect when the trailer is there.
+//!   capsule, and by the credit for R2Ts and reads.
+//! - A PDU with a trailer takes effect when the trailer has arrived.
 //! - No action follows [`Action::Close`].
 //!
 //! The session does not retry, order or cache anything, and does not wait for durability: a
-//! completion means durable (rule R7). Commands that are under way when the link ends are ended by
-//! the owner, as rule R16 says.
+//! completion means durable (rule R7). When the link ends, the owner ends the commands under way,
+//! as rule R16 requires.
 
 use super::controller::{Controller, Opening};
 use super::framer::{Fault, Lengths, fault};
@@ -26,7 +26,7 @@ use base::crc::crc32c;
 use base::{Limits, Time, VolumeId};
 use seam::{BlockError, Buf, BufPool, Head};
 
-/// The largest alignment that a host may ask for, in units of 4 bytes, one less.
+/// The largest alignment that a host may ask for, in units of 4 bytes, minus one.
 const ALIGN_MAX: u8 = 31;
 
 /// The target side of one NVMe/TCP connection, which is a queue.
@@ -35,11 +35,11 @@ pub struct Session {
     wire: Wire,
     queue: Queue,
     lengths: Lengths,
-    /// The request to set up the connection has come.
+    /// The ICReq has arrived.
     set_up: bool,
-    /// The head and the data of a PDU whose trailer has not come.
+    /// The head and the data of a PDU whose trailer has not arrived.
     held: Option<(Head, Buf)>,
-    /// When the owner called `tick` first.
+    /// The time of the first `tick`.
     since: Option<Time>,
 }
 
@@ -126,7 +126,7 @@ impl Session {
         }
     }
 
-    /// Handles the request to set up the connection.
+    /// Handles the ICReq.
     fn set_up(&mut self, head: &[u8], pool: &BufPool, out: &mut Vec<Action>) {
         let mut turn = Turn { wire: &mut self.wire, pool, out };
         if le16(head, 8) != 0 {
@@ -153,9 +153,9 @@ impl Session {
         self.call(pool, out, |queue, turn| queue.done(tag, result, turn));
     }
 
-    /// Ends the commands about a volume that came under a permission which has ended. With `there`,
-    /// the host may use the volume again, and is to repeat them. Requests under way are answered
-    /// with [`Session::done`] nevertheless.
+    /// Ends the commands of a volume whose mapping, under which they arrived, has ended. With
+    /// `there`, the host may use the volume again, and should repeat them. The owner still calls
+    /// [`Session::done`] for requests under way.
     pub fn fenced(&mut self, volume: VolumeId, there: bool, pool: &BufPool, out: &mut Vec<Action>) {
         let status = if there { Status::INTERRUPTED } else { Status::NO_NAMESPACE };
         self.call(pool, out, |queue, turn| queue.fenced(volume, status, turn));
@@ -207,19 +207,19 @@ impl Session {
         }
     }
 
-    /// Returns the number of commands that are not answered, except those that wait for an event.
+    /// Returns the number of outstanding commands, except those that wait for an event.
     pub fn in_flight(&self) -> usize {
         self.queue.table.len()
     }
 
-    /// Returns the last tick before the command came that a request with this tag belongs to, if it
-    /// is known: the time of a command counts from there, however many requests it needs.
+    /// Returns when the command of the request with this tag arrived, as the last tick before it,
+    /// if that is known. The time of a command counts from there, however many requests it needs.
     pub fn since(&self, tag: u64) -> Option<Time> {
         self.queue.table.since(tag as u32)
     }
 
-    /// Returns the bytes that the host was asked for and whose work is not done, and the bytes that
-    /// are being read.
+    /// Returns the bytes that were requested from the host and are not processed yet, and the bytes
+    /// that are being read.
     pub fn bytes(&self) -> (u64, u64) {
         self.queue.credit.used()
     }

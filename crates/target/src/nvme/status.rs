@@ -1,7 +1,7 @@
-//! The status of a command: what each outcome is called.
+//! The status codes of commands.
 //!
-//! Invariants: what heals by itself never gets a status with "do not retry". A status asks for a
-//! delay only if the host has said that it understands that ([`Status::without_delay`]).
+//! Invariants: a temporary failure never gets a status with "do not retry". A status asks for a
+//! retry delay only if the host has enabled that ([`Status::without_delay`]).
 
 use seam::BlockError;
 
@@ -71,7 +71,7 @@ impl Status {
             BlockError::NoSuchVolume => Status::NO_NAMESPACE,
             BlockError::Lost | BlockError::Media if writes => Status::WRITE_FAULT,
             BlockError::Lost | BlockError::Media => Status::READ_ERROR,
-            // A forgotten write won't be done later (rule R8), so the host may repeat it.
+            // A forgotten write won't take effect later (rule R8), so the host may repeat it.
             BlockError::Busy | BlockError::Forgotten => Status::INTERRUPTED,
             BlockError::Full | BlockError::TimedOut => Status::NOT_READY,
             BlockError::Superseded => Status::INACCESSIBLE,

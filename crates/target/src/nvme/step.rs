@@ -6,14 +6,14 @@ use seam::Buf;
 /// What a command does first.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// It is done. Dwords 0 and 1 of the answer.
+    /// The command is done. Contains dwords 0 and 1 of the answer.
     Answer(u64),
-    /// Send this to the host. Then it is done.
+    /// Send this to the host. Then the command is done.
     Send(Buf),
-    /// It goes on. It needs so many bytes of the host.
+    /// The command needs this many bytes from the host.
     Begin(Work, u32),
-    /// It is answered when an event happens.
+    /// The command is answered when an event happens.
     Wait,
-    /// It is done, and the queue with it.
+    /// The command is done, and ends its queue.
     Leave,
 }

@@ -1,4 +1,4 @@
-//! The interface through which a session learns about namespaces, portals, and other queues of its
+//! The interface through which a session looks up namespaces, portals, and other queues of its
 //! controller.
 
 use super::controller::Controller;
@@ -7,7 +7,7 @@ use crate::reserve::Access;
 use base::{ClusterId, VolumeId};
 use core::net::SocketAddr;
 
-/// The asymmetric access state of the way that a host uses (base 8.20.3).
+/// The asymmetric namespace access (ANA) state of the path that a host uses (base 8.20.3).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Path {
     /// This gateway serves the host.
@@ -15,7 +15,7 @@ pub enum Path {
     Optimized,
     /// Another gateway serves the host.
     Inaccessible,
-    /// The host moves, to this gateway or away from it.
+    /// The host is being moved to this gateway, or away from it.
     Change,
 }
 
@@ -28,13 +28,13 @@ pub struct Namespace {
     pub size: u64,
     /// True if the host may only read.
     pub read_only: bool,
-    /// What reservations leave to the host.
+    /// The access that reservations leave to the host.
     pub access: Access,
-    /// The state of this way.
+    /// The state of this path.
     pub path: Path,
 }
 
-/// What a session asks its owner about.
+/// The owner's answers to a session's questions.
 pub trait Subsystem {
     /// Returns the cluster.
     fn cluster(&self) -> ClusterId;
@@ -67,7 +67,7 @@ pub trait Subsystem {
     fn has_queue(&self, cntlid: u16, qid: u16) -> bool;
 }
 
-/// Visits the namespaces that a host is told of, by rising ids above `after`.
+/// Visits the namespaces that a host may see, with ids above `after`, in ascending order.
 pub(crate) fn active(subsystem: &dyn Subsystem, after: u32) -> impl Iterator<Item = Namespace> {
     let next = move |after: u32| subsystem.next(after).filter(|ns| ns.volume.0 <= NAMESPACES);
     core::iter::successors(next(after), move |ns| next(ns.volume.0)).take(ACTIVE as usize)

@@ -1,4 +1,4 @@
-//! The commands of a queue that are not answered.
+//! The outstanding commands of a queue.
 //!
 //! Invariants: the handle of a command names it in tags of requests, and 16 of its bits name it in
 //! R2Ts. Pieces of a command are counted, not listed: the tag of a request says which piece it is.
@@ -25,14 +25,14 @@ pub(crate) struct Range {
     pub(crate) len: u32,
 }
 
-/// What a command does with data of the host that is gathered first.
+/// A command that gathers data from the host before it does anything.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Gather {
     /// Connect.
     Connect(Request),
     /// The feature "host behavior support".
     Behavior,
-    /// Ranges of a namespace, which are deallocated: the first ones, so many.
+    /// Deallocates this many ranges of a namespace, from the start of the list.
     Ranges(Namespace, u16),
 }
 
@@ -45,7 +45,7 @@ pub(crate) enum Work {
     Write(Range),
     /// Compare the data that comes with that of the volume.
     Compare(Range),
-    /// Make a range read as zeros; with true, its space may be freed.
+    /// Make a range read as zeros; if true, its space may be freed.
     Zero(Range, bool),
     /// Gather the data in a buffer.
     Gather(Gather, Buf),
@@ -53,12 +53,12 @@ pub(crate) enum Work {
     Deallocate(Ranges),
 }
 
-/// The data that a command may get.
+/// The data that a command may receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Flow {
     /// None.
     Idle,
-    /// None: the command waits for a place to ask for its data.
+    /// None: the command waits until it may send its R2T.
     Queued,
     /// The rest of its data.
     Coming,
@@ -69,7 +69,7 @@ pub(crate) enum Flow {
 pub(crate) struct Task {
     /// The host's id of the command.
     pub(crate) cid: u16,
-    /// The last tick before it came; `None` until the first one.
+    /// The last tick before it arrived; `None` before the session's first tick.
     pub(crate) since: Option<Time>,
     /// What the command does.
     pub(crate) work: Work,
@@ -77,20 +77,20 @@ pub(crate) struct Task {
     pub(crate) flow: Flow,
     /// Bytes that the command needs.
     pub(crate) wants: u32,
-    /// Bytes that have come.
+    /// Bytes that have arrived.
     pub(crate) came: u32,
-    /// Bytes that were asked for, from the host or the volume, and whose work is not done.
+    /// Bytes that were requested from the host or the volume, and are not processed yet.
     pub(crate) owed: u32,
     /// Requests under way.
     pub(crate) pieces: u32,
-    /// The start of a sector whose end has not come.
+    /// The start of a sector whose end has not arrived.
     pub(crate) split: SplitSector,
     /// The lowest offset at which the command has failed, and the status.
     pub(crate) failed: Option<(u32, Status)>,
 }
 
 impl Task {
-    /// Creates a command that has done nothing, and needs `wants` bytes of the host.
+    /// Creates a command that has done nothing, and needs `wants` bytes from the host.
     pub(crate) fn new(cid: u16, since: Option<Time>, work: Work, wants: u32) -> Task {
         Task {
             cid,
@@ -137,7 +137,7 @@ pub(crate) struct Table {
     slots: Slots<Task>,
 }
 
-/// The most commands of a table: an R2T has room for their numbers.
+/// The most commands of a table: an R2T has 16 bits for their numbers.
 pub(crate) const TASKS_MAX: u32 = 1 << 8;
 
 impl Table {
@@ -176,12 +176,13 @@ impl Table {
         self.slots.remove(handle)
     }
 
-    /// Returns the last tick before the command with this handle came, if it is known.
+    /// Returns the last tick before the command with this handle arrived, if it is known.
     pub(crate) fn since(&self, handle: u32) -> Option<Time> {
         self.slots.get(handle)?.since
     }
 
-    /// Returns the handles of the commands that wait for their turn, and came `patience` ago.
+    /// Returns the handles of the commands that arrived at least `patience` ago and still wait for
+    /// their turn.
     pub(crate) fn late(&mut self, now: Time, patience: Duration) -> Vec<u32> {
         let mut late = Vec::new();
         for (handle, task) in self.slots.iter_mut() {

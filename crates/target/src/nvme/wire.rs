@@ -1,10 +1,11 @@
-//! What leaves a queue: PDUs, digests, and the head of the submission queue.
+//! The outgoing PDUs of a queue, with their digests and the head of the submission queue.
 //!
 //! Invariants:
-//! - Both digests are as the host has asked in its request to set up the connection, in both
-//!   directions (transport 3.3.2.2).
-//! - The head of the submission queue moves with each answer. So the host never has more commands
-//!   open than the queue has entries. Without flow control it stands still (fabrics 2.4.1).
+//! - Both digests are used in both directions as the host asked for in its ICReq
+//!   (transport 3.3.2.2).
+//! - The head of the submission queue advances with each answer. So the host never has more
+//!   commands outstanding than the queue has entries. Without flow control it does not advance
+//!   (fabrics 2.4.1).
 //! - No action follows [`Action::Close`].
 
 use super::framer::Fault;
@@ -22,7 +23,7 @@ pub(crate) struct Wire {
     pub(crate) header_digest: bool,
     /// Data has a digest.
     pub(crate) data_digest: bool,
-    /// Data for the host begins at a multiple of this, in bytes.
+    /// The alignment of data for the host, in bytes.
     align: usize,
     /// Entries of the submission queue, and its head; `None` without flow control.
     pub(crate) flow: Option<(u16, u16)>,
@@ -31,12 +32,12 @@ pub(crate) struct Wire {
 }
 
 impl Wire {
-    /// Returns true after the end of the connection was asked for.
+    /// Returns true after [`Action::Close`] was emitted.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// Returns the head of the submission queue after one more answer.
+    /// Advances the head of the submission queue by one answer, and returns it.
     fn advance(&mut self) -> u16 {
         let Some((entries, head)) = &mut self.flow else { return u16::MAX };
         *head = if *head + 1 >= *entries { 0 } else { *head + 1 };
@@ -50,7 +51,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) wire: &'a mut Wire,
     /// Memory for answers.
     pub(crate) pool: &'a BufPool,
-    /// What the owner has to do.
+    /// The actions for the owner.
     pub(crate) out: &'a mut Vec<Action>,
 }
 
@@ -112,7 +113,7 @@ impl Turn<'_> {
         self.wire.closed = true;
     }
 
-    /// Tells the host why its PDU is not taken, and closes the connection.
+    /// Tells the host why its PDU is refused, and closes the connection.
     pub(crate) fn terminate(&mut self, fault: Fault, head: &[u8], why: &'static str) {
         let quoted = &head[..head.len().min(QUOTED)];
         let pdu = Pdu::new(C2H_TERM, 0, SHORT).u16(8, fault.error).u32(10, fault.field);
@@ -131,7 +132,7 @@ impl Turn<'_> {
         self.ask(Action::Send { head, body: Buf::EMPTY });
     }
 
-    /// Accepts the connection: data for the host begins at a multiple of `align` bytes.
+    /// Accepts the connection with an ICResp: data for the host is aligned to `align` bytes.
     pub(crate) fn set_up(&mut self, digests: (bool, bool), align: usize, h2c: u32) {
         let flags = u8::from(digests.0) | u8::from(digests.1) << 1;
         let pdu = Pdu::new(ICRESP, 0, SETUP).u8(11, flags).u32(12, h2c);
@@ -148,8 +149,8 @@ impl Turn<'_> {
         self.send_short(pdu.u16(18, qid).u16(20, cid).u16(22, status.0 << 1));
     }
 
-    /// Sends the data of a command, all of it. With `ends`, no answer follows: the command was
-    /// successful.
+    /// Sends all data of a command. With `ends`, the data PDU also reports success, and no answer
+    /// follows.
     #[inline]
     pub(crate) fn data(&mut self, cid: u16, body: Buf, ends: bool) {
         let digest = self.wire.data_digest;

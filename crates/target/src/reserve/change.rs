@@ -16,9 +16,9 @@ pub enum Change {
         key: u64,
         /// Its key from now on; 0 removes the registration.
         new: u64,
-        /// True if `key` does not matter.
+        /// True for REGISTER AND IGNORE EXISTING KEY.
         ignore: bool,
-        /// True if this counts at all ports of the target.
+        /// True if the registration applies to all ports of the target (ALL_TG_PT).
         all_ports: bool,
     },
     /// RESERVE.
@@ -40,12 +40,12 @@ pub enum Change {
         /// The host's key.
         key: u64,
     },
-    /// PREEMPT, and PREEMPT AND ABORT. Both are the same here: after the fence nothing of a
-    /// preempted host appears any more.
+    /// PREEMPT, and PREEMPT AND ABORT. Both are the same here: after the fence, no command of a
+    /// preempted host can take effect.
     Preempt {
         /// The host's key.
         key: u64,
-        /// The key of those who lose their registrations.
+        /// The key of the registrants that lose their registrations.
         victim: u64,
         /// The type of the reservation, if the host takes it over.
         kind: Kind,
@@ -57,11 +57,11 @@ pub enum Change {
 pub enum Refusal {
     /// The key is wrong, or another host's reservation is in the way.
     Conflict,
-    /// A key of 0 where none is allowed.
+    /// The key is 0, which this change does not allow.
     NoVictim,
     /// RELEASE with another type than that of the reservation.
     WrongKind,
-    /// There are as many registrants as a volume may have.
+    /// The volume already has the maximum number of registrants.
     Full,
 }
 
@@ -178,8 +178,8 @@ fn release(table: &mut Table, who: &Identity, key: u64, kind: Kind) -> Result<()
     Ok(())
 }
 
-/// SPC-4 5.13.11.4. A host whose own key is the victim's keeps its registration if it takes the
-/// reservation over, and loses it otherwise.
+/// SPC-4 5.13.11.4. A host that preempts its own key keeps its registration if it takes over the
+/// reservation, and loses it otherwise.
 fn preempt(table: &mut Table, own: usize, victim: u64, kind: Kind) -> Result<(), Refusal> {
     let takes_over = match table.reserved {
         Some(present) if present.is_held_by_all() => victim == 0,
@@ -208,7 +208,7 @@ fn preempt(table: &mut Table, own: usize, victim: u64, kind: Kind) -> Result<(),
     count(table)
 }
 
-/// What a host learns of a change that another host has made (SPC-4 5.13.7 to 5.13.11).
+/// What a host is told about a change by another host (SPC-4 5.13.7 to 5.13.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// All registrations were cleared, this host's among them.
@@ -219,15 +219,15 @@ pub enum Notice {
     RegistrationsPreempted,
 }
 
-/// Returns true if the change from `before` to `after` takes access from anybody. Then it may be
-/// confirmed only when nothing of the old access can appear any more.
+/// Returns true if the change from `before` to `after` takes access away from any host. Such a
+/// change may be confirmed only when no command under the old access can take effect any more.
 pub fn fences(before: &Table, after: &Table) -> bool {
     let strangers = before.access_of_strangers().is_within(after.access_of_strangers());
     let mut known = before.registrants.iter();
     !strangers || known.any(|r| !before.access(&r.who).is_within(after.access(&r.who)))
 }
 
-/// Returns what `who` has to be told of the change from `before` to `after`. Not for the host that
+/// Returns the notice for `who` about the change from `before` to `after`. Not for the host that
 /// asked for the change.
 pub fn notice(before: &Table, after: &Table, who: &Identity) -> Option<Notice> {
     before.find(who)?;

@@ -3,11 +3,11 @@
 //! | file | content |
 //! |---|---|
 //! | `table` | who is registered, who holds the reservation, and what each may do |
-//! | `change` | the service actions that change a table, and what they mean for other hosts |
+//! | `change` | the service actions that change a table, and their notices for other hosts |
 //!
 //! Everything here is a function of its arguments, so that all replicas of the MDM agree. The MDM
 //! keeps the table, and applies changes in the order of its log. Sessions check [`Access`], and
-//! turn a [`Notice`] into the words of their protocol.
+//! translate a [`Notice`] to their protocol.
 
 mod change;
 mod table;

@@ -1,4 +1,4 @@
-//! Small commands that tell something of the unit or the target (SPC-4 6).
+//! Small commands that report properties of the unit or the target (SPC-4 6).
 
 use super::answer::Answer;
 use super::checked::Checked;
@@ -25,7 +25,8 @@ pub(super) fn tells_code(cdb: Cdb<'_>, reads: u32) -> bool {
     u32::from(cdb.byte(4)).min(reads) >= needs
 }
 
-/// REQUEST SENSE: tells the oldest unit attention. With room for its code it counts as told.
+/// REQUEST SENSE: reports the oldest unit attention. It counts as reported if the host has room for
+/// its code.
 pub(super) fn request_sense(checked: &Checked<'_>) -> Step {
     let sense = match checked.pending {
         Some(attention) => attention.sense(),
@@ -70,7 +71,7 @@ pub(super) fn read_defects(checked: &Checked<'_>) -> Step {
     checked.data(&data[..len], allocation)
 }
 
-/// The states of a port group that there are: transitioning, standby, active/optimized.
+/// The supported states of a port group: transitioning, standby, active/optimized.
 const STATES: u8 = 0x80 | 0x04 | 0x01;
 
 /// REPORT TARGET PORT GROUPS (6.37): the only port group of this gateway.

@@ -12,7 +12,7 @@ pub enum Status {
     Good = 0x00,
     /// The command failed; sense data says why.
     CheckCondition = 0x02,
-    /// Not now; the host repeats the command.
+    /// The command can't be executed now; the host repeats it.
     Busy = 0x08,
     /// A reservation of another host does not allow the command.
     ReservationConflict = 0x18,

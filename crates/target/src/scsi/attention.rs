@@ -1,6 +1,6 @@
-//! Unit attentions (SAM-5 5.14): what a host has to be told before its next command.
+//! Unit attentions (SAM-5 5.14): conditions that a host must be told before its next command.
 //!
-//! Invariant: each kind waits at most once, and the oldest is told first.
+//! Invariant: each kind is pending at most once, and the oldest is reported first.
 
 use super::sense::Sense;
 
@@ -49,12 +49,12 @@ impl Attention {
         Attention::Inquiry,
     ];
 
-    /// Returns the unit attention that this sense data tells.
+    /// Returns the unit attention that this sense data reports.
     pub(super) fn of(sense: &Sense) -> Option<Attention> {
         Attention::ALL.into_iter().find(|attention| attention.sense() == *sense)
     }
 
-    /// Returns true if it tells of the volume, and false if it tells of the nexus and its commands.
+    /// Returns true if it is about the volume, and false if it is about the nexus or its commands.
     pub(super) fn is_of_unit(self) -> bool {
         use Attention::*;
         !matches!(self, NewNexus | Reset | NexusLoss | Cleared)
@@ -89,7 +89,7 @@ impl From<crate::reserve::Notice> for Attention {
     }
 }
 
-/// The unit attentions of one nexus that wait.
+/// The pending unit attentions of one nexus.
 #[derive(Clone, Default, Debug)]
 pub(super) struct Attentions {
     waiting: [Option<Attention>; KINDS],
@@ -97,7 +97,7 @@ pub(super) struct Attentions {
 }
 
 impl Attentions {
-    /// Adds one, unless its kind waits already.
+    /// Adds one, unless its kind is pending already.
     pub(super) fn add(&mut self, attention: Attention) {
         if !self.waiting[..self.len].contains(&Some(attention)) {
             self.waiting[self.len] = Some(attention);
@@ -105,7 +105,7 @@ impl Attentions {
         }
     }
 
-    /// Takes back one that was not told after all. It is the oldest again.
+    /// Takes back one that was not reported after all. It is the oldest again.
     pub(super) fn put_back(&mut self, attention: Attention) {
         if !self.waiting[..self.len].contains(&Some(attention)) {
             self.waiting.rotate_right(1);
@@ -114,7 +114,7 @@ impl Attentions {
         }
     }
 
-    /// Returns those that wait, the oldest first.
+    /// Returns the pending ones, the oldest first.
     pub(super) fn all(&self) -> impl Iterator<Item = Attention> {
         self.waiting[..self.len].iter().flatten().copied()
     }

@@ -1,4 +1,4 @@
-//! How many blocks there are, and which of them are mapped.
+//! The commands that report the number of blocks, and which of them are mapped.
 
 use super::answer::Answer;
 use super::checked::Checked;
@@ -7,8 +7,8 @@ use super::plan::Plan;
 use super::sense::Sense;
 use super::step::Step;
 
-/// Most bytes of the volume that one GET LBA STATUS looks at. The host asks for the rest with
-/// another one.
+/// Most bytes of the volume that one GET LBA STATUS covers. The host asks for the rest with another
+/// one.
 const STATUS_RANGE: u64 = 64 << 20;
 /// Most bytes of its answer.
 const STATUS_DATA: u32 = 64 << 10;

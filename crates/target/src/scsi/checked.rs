@@ -1,4 +1,4 @@
-//! A checked command on its way to whoever handles it.
+//! A checked command, as its handler gets it.
 
 use super::answer::Answer;
 use super::attention::Attention;
@@ -15,9 +15,9 @@ pub(super) struct Checked<'a> {
     pub(super) reads: u32,
     pub(super) sends: u32,
     pub(super) unit: &'a Unit,
-    /// False if the command addresses a logical unit that there is not.
+    /// False if the command addresses a logical unit that does not exist.
     pub(super) exists: bool,
-    /// For REQUEST SENSE, the unit attention that it tells.
+    /// For REQUEST SENSE, the unit attention that it reports.
     pub(super) pending: Option<Attention>,
     pub(super) pool: &'a BufPool,
 }
@@ -28,7 +28,7 @@ impl Checked<'_> {
         Step::Answer(Answer::copy(data, allocation, self.reads, self.pool))
     }
 
-    /// Answers `Good` without data to a command that may announce some nevertheless, in either
+    /// Answers `Good` without data. The host may have announced data nevertheless, in either
     /// direction.
     pub(super) fn good(&self) -> Step {
         Step::Answer(Answer::good().with(Residual::of(self.sends.max(self.reads), 0)))

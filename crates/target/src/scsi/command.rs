@@ -1,14 +1,14 @@
 //! A command as a transport delivers it, and the fields of its CDB.
 
 /// The task attribute of a command (SAM-5 8.9). The transport orders commands; the device only
-/// refuses `Aca`, as no command ever establishes an ACA condition.
+/// refuses `Aca`, because no command ever establishes an ACA condition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Attribute {
-    /// No order is asked for. Untagged commands are simple ones.
+    /// Simple: in any order. Untagged commands are simple ones.
     Simple,
-    /// After all older commands, before all younger ones.
+    /// Ordered: after all older commands, before all newer ones.
     Ordered,
-    /// Before all commands that have not begun.
+    /// Head of queue: before all commands that have not begun.
     HeadOfQueue,
     /// Only for a nexus with an ACA condition.
     Aca,
@@ -29,20 +29,21 @@ pub struct Command<'a> {
     pub sends: u32,
 }
 
-/// The difference between what the host announced and what its command moves (RFC 7143 11.4.5).
+/// The difference between the length that the host announced and the length that its command
+/// transfers (RFC 7143 11.4.5).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Residual {
     /// There is none.
     #[default]
     None,
-    /// So many bytes of the announced ones do not move.
+    /// Underflow: this many of the announced bytes are not transferred.
     Under(u32),
-    /// The command would move so many bytes more.
+    /// Overflow: the command would transfer this many bytes more.
     Over(u32),
 }
 
 impl Residual {
-    /// Compares the bytes that the host announced with those that the command moves.
+    /// Compares the announced length with the length that the command transfers.
     pub fn of(announced: u32, total: u64) -> Residual {
         let announced = u64::from(announced);
         let part = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 //! Commands that move, compare or change data (SBC-3 5).
 //!
-//! A command whose range leaves the unit moves nothing. One of 0 blocks is done, after that check.
-//! UNMAP frees nothing unless all its descriptors are valid.
+//! A command whose range exceeds the unit transfers nothing. A command of 0 blocks succeeds if its
+//! range is valid. UNMAP frees nothing unless all its descriptors are valid.
 
 use super::answer::Answer;
 use super::checked::Checked;
@@ -35,7 +35,8 @@ fn range(checked: &Checked<'_>, most: u64) -> Result<(u64, u32), Sense> {
     Ok((at, len as u32))
 }
 
-/// Returns what moves of `len` bytes if the host announced fewer or more. `Err` ends the command.
+/// Returns the transfer of a command of `len` bytes, given the announced length. `Err` ends the
+/// command.
 fn transfer(
     checked: &Checked<'_>,
     at: u64,
@@ -67,9 +68,8 @@ pub(super) fn read(checked: &Checked<'_>) -> Result<Step, Answer> {
     Ok(Step::Read(transfer(checked, at, len, checked.reads, false)?))
 }
 
-/// WRITE 6, 10, 12, 16, and WRITE AND VERIFY 10, 12, 16. What is written is read back and compared
-/// by nobody: the checksum that it got on arrival is checked whenever it is read, and by the
-/// scrubber.
+/// WRITE 6, 10, 12, 16, and WRITE AND VERIFY 10, 12, 16. The data is not read back for
+/// verification: it gets a checksum on arrival, which every later read and the scrubber check.
 pub(super) fn write(checked: &Checked<'_>) -> Result<Step, Answer> {
     let (at, len) = range(checked, u64::from(checked.unit.transfer))?;
     Ok(Step::Write(receive(checked, at, len, true)?))
@@ -113,7 +113,7 @@ pub(super) fn write_same(checked: &Checked<'_>) -> Result<Step, Answer> {
     Ok(Step::Run(Plan::zero(checked.unit, at, len, hole)))
 }
 
-/// COMPARE AND WRITE: within one block of the store, so that it is one step there.
+/// COMPARE AND WRITE: within one block of the store, so that the store can do it atomically.
 pub(super) fn compare_write(checked: &Checked<'_>) -> Result<Step, Answer> {
     let range = Blocks { lba: checked.cdb.number(2, 8), count: checked.cdb.number(13, 1) };
     let at = within(checked, range)?;
@@ -125,13 +125,13 @@ pub(super) fn compare_write(checked: &Checked<'_>) -> Result<Step, Answer> {
         return Ok(checked.good());
     }
     if len == 0 {
-        // 256 blocks, which the field of one byte can't say.
+        // 256 blocks do not fit in the field of one byte.
         return Err(Sense::cdb(13, 7).into());
     }
     checked.gather(2 * len, Then::CompareWrite { at, len })
 }
 
-/// UNMAP: asks for the parameter list. None at all is no error.
+/// UNMAP: asks for the parameter list. An empty list is not an error.
 pub(super) fn unmap_begin(checked: &Checked<'_>) -> Result<Step, Answer> {
     match checked.cdb.number(7, 2) as u32 {
         0 => Ok(checked.good()),

@@ -1,4 +1,4 @@
-//! A logical unit as one I_T nexus sees it: what stands in a command's way, and who handles it.
+//! A logical unit as one I_T nexus sees it: checks a command, and dispatches it to its handler.
 //!
 //! Order of checks (section numbers of SPC-4): operation code, logical unit, fields of the CDB
 //! (4.3.1), task attribute, unit attention (SAM-5 5.14), state of the path (5.15.2), reservation
@@ -37,7 +37,7 @@ impl Device {
         Device { unit, attentions, access: Access::FULL, gone: false }
     }
 
-    /// Returns what the host was told of the volume.
+    /// Returns the properties of the volume that the host was told.
     pub fn unit(&self) -> &Unit {
         &self.unit
     }
@@ -78,15 +78,15 @@ impl Device {
         }
     }
 
-    /// Adds what the host was not told before it lost its `former` nexus: the unit attentions of
-    /// the volume that waited there, and one for each property that has changed since.
+    /// Adds the unit attentions that the host missed when it lost its `former` nexus: those of the
+    /// volume that were pending, and one for each property that has changed since.
     pub fn succeed(&mut self, former: &Device) {
         former.attentions.all().filter(|a| a.is_of_unit()).for_each(|a| self.attentions.add(a));
         let now = core::mem::replace(&mut self.unit, former.unit.clone());
         self.changed(now);
     }
 
-    /// Makes the logical unit one that does not exist: its volume was deleted or unmapped.
+    /// Removes the logical unit, because its volume was deleted or unmapped.
     pub fn remove(&mut self) {
         self.gone = true;
     }
@@ -197,11 +197,11 @@ pub(crate) fn is_unit(lun: u64) -> bool {
 
 const FLAT_0: u64 = 0x4000 << 48;
 
-/// Hands a command on.
+/// Dispatches a command.
 fn handle(name: Name, checked: &Checked<'_>) -> Result<Step, Answer> {
     match name {
-        // Everything is durable when it is answered (rule R7), nothing can be ejected, and there
-        // is nothing to test.
+        // Writes are durable when they are answered (rule R7), there is no medium to eject, and no
+        // self-test.
         Name::TestUnitReady | Name::StartStop | Name::SendDiagnostic | Name::PreventAllow => {
             Ok(checked.good())
         }

@@ -1,6 +1,6 @@
-//! Why a block operation failed, and what each failure is called.
+//! The reasons why a block operation fails, and the answer to each.
 //!
-//! Invariant: what heals by itself never gets an answer of which hosts make an I/O error at once.
+//! Invariant: a temporary failure never gets an answer that hosts turn into an I/O error at once.
 
 use super::answer::{Answer, Status};
 use super::sense::Sense;
@@ -9,9 +9,9 @@ use seam::BlockError;
 /// Why a block operation failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// The client of the volume says so.
+    /// The error of the client core.
     Block(BlockError),
-    /// The right to serve this volume changed under way. Nothing was done.
+    /// The right to serve this volume changed during the operation. Nothing was done.
     Fenced,
     /// The host's data did not arrive in order.
     Data,
@@ -45,7 +45,7 @@ impl Failure {
                 BlockError::TimedOut => Sense::NO_PRIMARY,
                 BlockError::Reserved => return Answer::bare(Status::ReservationConflict),
                 BlockError::Busy => return Answer::bare(Status::TaskSetFull),
-                // It won't be done later (rule R8), so the host may repeat it.
+                // The write won't take effect later (rule R8), so the host may repeat it.
                 BlockError::Forgotten => return Answer::bare(Status::Busy),
             },
         };

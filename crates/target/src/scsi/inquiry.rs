@@ -16,7 +16,7 @@ const VENDOR: &[u8; 8] = b"GABION  ";
 /// Bytes of the standard data.
 const STANDARD: usize = 96;
 
-/// Handles INQUIRY. A unit that does not exist is told by the peripheral qualifier.
+/// Handles INQUIRY. The peripheral qualifier says whether the unit exists.
 pub(super) fn inquiry(checked: &Checked<'_>) -> Result<Step, Answer> {
     let (page, allocation) = (checked.cdb.byte(2), checked.cdb.number(3, 2) as usize);
     if !checked.cdb.has(1, 0x01) {
@@ -49,7 +49,7 @@ fn standard(exists: bool) -> [u8; STANDARD] {
     data
 }
 
-/// The pages that there are, ascending.
+/// The supported pages, ascending.
 const PAGES: [u8; 7] = [0x00, 0x80, 0x83, 0x86, 0xb0, 0xb1, 0xb2];
 
 /// The optimal transfer length in bytes.

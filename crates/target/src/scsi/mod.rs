@@ -1,7 +1,7 @@
 //! The SCSI command set of one logical unit: a CDB comes in, a [`Step`] comes out.
 //!
-//! The specifications are SAM-5, SPC-4 and SBC-3 of T10. Everything of a transport (sequence
-//! numbers, R2T, digests, task management) is in its session, which drives a [`Device`] like this:
+//! The specifications are SAM-5, SPC-4 and SBC-3 of T10. The transport (sequence numbers, R2T,
+//! digests, task management) is in its session, which drives a [`Device`] like this:
 //!
 //! 1. [`Device::start`] checks a [`Command`] and returns its first [`Step`].
 //! 2. The session does what the step says. Each step names the call that follows it.
@@ -12,17 +12,17 @@
 //! | `command` | a command as a transport delivers it, its fields, and residuals |
 //! | `step`, `answer` | what a session does for a command, and its end |
 //! | `plan` | block requests that one command needs one after another |
-//! | `unit` | what a host is told of a volume |
-//! | `device`, `checked` | what stands in a command's way, and what its handler gets |
+//! | `unit` | the properties of a volume that a host is told |
+//! | `device`, `checked` | the checks of a command, and the command that its handler gets |
 //! | `opcode` | the table of commands |
 //! | `sense`, `attention`, `failure` | sense data, unit attentions, and the table of outcomes |
-//! | `data`, `ranges` | commands that move, change or compare data, and lists of ranges |
-//! | `inquiry`, `capacity`, `mode`, `about` | commands that tell something of the unit |
-//! | `supported` | commands that tell which commands there are |
+//! | `data`, `ranges` | commands that transfer, change or compare data, and lists of ranges |
+//! | `inquiry`, `capacity`, `mode`, `about` | commands that report properties of the unit |
+//! | `supported` | commands that report the supported commands |
 //! | `persist` | PERSISTENT RESERVE IN and OUT; their table is [`crate::reserve`] |
 //!
-//! The device does no I/O, and keeps nothing of a command: what has to be remembered until the
-//! next call is in the step. Reads and writes allocate nothing.
+//! The device does no I/O, and keeps no state of a command: the step has all state that is needed
+//! for the next call. Reads and writes allocate nothing.
 
 mod about;
 mod answer;

@@ -1,5 +1,5 @@
 //! MODE SENSE and MODE SELECT (SPC-4 6.9 to 6.12, 7.5; SBC-3 6.5). No parameter can be changed, so
-//! MODE SELECT accepts what is so already.
+//! MODE SELECT accepts only the present values.
 
 use super::answer::Answer;
 use super::checked::Checked;
@@ -84,7 +84,7 @@ pub(super) fn select_begin(checked: &Checked<'_>) -> Result<Step, Answer> {
     }
 }
 
-/// Checks the parameter list of MODE SELECT: all values must be those that are in force.
+/// Checks the parameter list of MODE SELECT: all values must be the present ones.
 pub(super) fn select(unit: &Unit, list: &[u8], ten: bool) -> Result<Step, Sense> {
     let head = if ten { 8 } else { 4 };
     if list.len() < head {

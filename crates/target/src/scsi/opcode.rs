@@ -1,9 +1,9 @@
-//! The table of commands: which CDBs exist, which of their bits may be set, and what stands in
-//! their way. Everything that is not in the table is refused.
+//! The table of commands: the supported CDBs, the bits that may be set in each, and the access that
+//! each needs. A CDB that is not in the table is refused.
 //!
-//! Invariants: entries of one operation code are neighbours, and all or none of them have a service
+//! Invariants: entries of one operation code are adjacent, and all or none of them have a service
 //! action. A bit that is not in the usage map is refused, and REPORT SUPPORTED OPERATION CODES
-//! tells exactly these maps.
+//! reports exactly these maps.
 
 use super::sense::Sense;
 use super::unit::Unit;
@@ -39,8 +39,8 @@ pub(super) enum Name {
     SupportedTasks,
 }
 
-/// What a reservation of another host must leave to this one (SPC-4 5.13.1, SBC-3 4.17), and
-/// whether the volume is changed.
+/// The access that a command needs: reservations of other hosts must allow it (SPC-4 5.13.1, SBC-3
+/// 4.17). Also says whether the command changes the volume.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Needs {
     /// Nothing.
@@ -53,7 +53,7 @@ pub(super) enum Needs {
     Write,
 }
 
-/// One CDB that exists.
+/// One supported CDB.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) opcode: u8,

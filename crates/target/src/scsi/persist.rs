@@ -1,5 +1,5 @@
-//! PERSISTENT RESERVE IN and OUT (SPC-4 6.13, 6.14): what a host asks, and what it is told. The MDM
-//! decides what a change does; it keeps the table.
+//! PERSISTENT RESERVE IN and OUT (SPC-4 6.13, 6.14): decodes requests and encodes answers. The MDM
+//! keeps the table and applies changes.
 
 use super::answer::Answer;
 use super::checked::Checked;
@@ -135,7 +135,7 @@ fn address(who: &Identity) -> (u16, Vec<u8>) {
             transport.extend_from_slice(&name);
             (*port, transport)
         }
-        // No protocol of SCSI: the host identifier in the place of a name.
+        // An NVMe host has no TransportID: use its host identifier in place of a name.
         Identity::Nvme { host } => {
             let mut transport = Vec::from([0x0f, 0, 0, 0, 0, 0, 0, 0]);
             transport.extend_from_slice(host);

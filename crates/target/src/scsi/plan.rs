@@ -1,4 +1,4 @@
-//! Block requests that one command needs one after another, and the answer at their end.
+//! The block requests that one command needs, one after another, and its final answer.
 
 use super::answer::Answer;
 use super::failure::Failure;
@@ -12,7 +12,7 @@ const PIECE: u32 = 256 << 10;
 /// A request to the volume.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// What to do.
+    /// The operation.
     pub kind: BlockKind,
     /// Start of the range in bytes. A multiple of 512.
     pub at: u64,
@@ -36,13 +36,13 @@ enum Rest {
     Zero { at: u64, len: u32, hole: bool },
     /// Write copies of one buffer of whole blocks.
     Fill { at: u64, left: u32, copies: Buf },
-    /// Free the range of each descriptor from `index` on; that one is not empty.
+    /// Free the range of each descriptor from `index` on. The one at `index` is not empty.
     Unmap { list: Buf, index: usize, next: Descriptor },
     /// Compare, and write.
     CompareWrite { at: u64, len: u32, body: Buf },
-    /// Read, and let the data go.
+    /// Read, and discard the data.
     Check { at: u64, left: u32 },
-    /// Tell which blocks are mapped, in as many bytes as the host has room for.
+    /// Report which blocks are mapped, in at most the allocation length of the host.
     Status { at: u64, len: u32, allocation: u32, room: u32 },
 }
 
@@ -80,7 +80,7 @@ impl Plan {
         Plan { block: unit.format.block(), rest: Rest::Fill { at, left: len, copies } }
     }
 
-    /// Frees the ranges of a list that was checked; `None` if all of them are empty.
+    /// Frees the ranges of a checked list; `None` if all of them are empty.
     pub(super) fn unmap(unit: &Unit, list: Buf) -> Option<Plan> {
         let (index, next) = full(&list, 0)?;
         Some(Plan { block: unit.format.block(), rest: Rest::Unmap { list, index, next } })

@@ -4,12 +4,12 @@
 use crate::extents::Runs;
 use alloc::vec::Vec;
 
-/// Bytes in front of the descriptors, of both lists.
+/// Bytes of the header of either list.
 pub(super) const HEAD: usize = 8;
-/// Bytes of one of them.
+/// Bytes of a descriptor.
 pub(super) const DESCRIPTOR: usize = 16;
 
-/// Most of them in one UNMAP.
+/// Most descriptors in one UNMAP.
 pub(super) const DESCRIPTORS: u32 = 256;
 
 /// A descriptor of UNMAP.

@@ -1,4 +1,4 @@
-//! Sense data (SPC-4 4.5): why a command failed, and what the host is to do about it.
+//! Sense data (SPC-4 4.5): the reason why a command failed.
 //!
 //! Invariant: a field that is not valid is zero.
 

@@ -1,4 +1,4 @@
-//! What a session does for a command.
+//! The steps of a session for a command.
 
 use super::answer::Answer;
 use super::command::Residual;
@@ -7,17 +7,17 @@ use super::plan::Plan;
 use crate::reserve::{Access, Change, Kind};
 use seam::{BlockError, BlockKind};
 
-/// A range of the volume that moves between host and volume in pieces.
+/// A range that is transferred between host and volume in pieces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transfer {
     /// Start of the range in the volume, in bytes. A multiple of 512.
     pub at: u64,
     /// Length of the range in bytes. A multiple of 512. Never 0.
     pub len: u32,
-    /// Bytes that move on the wire. Equal to `len`, except for a read of a host with less room
-    /// than whole sectors.
+    /// Bytes on the wire. Equal to `len`, unless the host's buffer for a read does not end at a
+    /// sector.
     pub moves: u32,
-    /// The residual of the answer, unless nothing moves to the host.
+    /// The residual of the answer, unless no data is transferred to the host.
     pub residual: Residual,
     /// Bytes of a logical block.
     pub block: u32,
@@ -31,14 +31,14 @@ impl Transfer {
         Answer::good().with(self.residual)
     }
 
-    /// Returns the answer when the piece at `offset` of the transfer has failed. Of several, the
-    /// one with the lowest offset counts: hosts take what lies before it as moved.
+    /// Returns the answer when the piece at `offset` of the transfer has failed. If several have
+    /// failed, use the lowest offset: hosts assume that everything before it was transferred.
     pub fn failed(&self, failure: Failure, offset: u32) -> Answer {
         let block = (self.at + u64::from(offset)) / u64::from(self.block);
         failure.answer(self.writes, block).with(self.residual)
     }
 
-    /// Returns the answer when the range could not be read: nothing of it moves to the host.
+    /// Returns the answer when the range could not be read: no data is sent to the host.
     pub fn unread(&self, failure: Failure) -> Answer {
         let beyond = if let Residual::Under(rest) = self.residual { rest } else { 0 };
         self.failed(failure, 0).with(Residual::of(self.moves + beyond, 0))
@@ -55,8 +55,8 @@ impl Transfer {
     }
 }
 
-/// Data of the host that a command needs in whole before it begins: a parameter list, the block of
-/// WRITE SAME, both halves of COMPARE AND WRITE.
+/// Data from the host that a command needs completely before it begins: a parameter list, the block
+/// of WRITE SAME, both halves of COMPARE AND WRITE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Gather {
     /// How many bytes: 1 to [`Gather::MAX`].
@@ -93,7 +93,7 @@ pub(super) enum Then {
     CompareWrite { at: u64, len: u32 },
 }
 
-/// What PERSISTENT RESERVE IN asks for.
+/// The parameters of PERSISTENT RESERVE IN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Report {
     pub(super) what: What,
@@ -111,7 +111,7 @@ pub(super) enum What {
     FullStatus,
 }
 
-/// What the session does next for a command.
+/// The session's next step for a command.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Send this; the command is over. If the host sends data for it nevertheless, drop the data.
@@ -119,7 +119,7 @@ pub enum Step {
     /// Read the range, send its first `moves` bytes, then answer with [`Transfer::done`]. If it
     /// can't be read, answer with [`Transfer::unread`].
     Read(Transfer),
-    /// Receive `moves` bytes, write them piece by piece as they come, then answer with
+    /// Receive `moves` bytes, write them piece by piece as they arrive, then answer with
     /// [`Transfer::done`], or with [`Transfer::failed`]. Further data of the host is dropped.
     Write(Transfer),
     /// Receive `moves` bytes. Read the range of each piece, and [`Transfer::compare`] the two. Then

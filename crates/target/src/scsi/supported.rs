@@ -8,7 +8,7 @@ use super::sense::Sense;
 use super::step::Step;
 use alloc::vec::Vec;
 
-/// A timeouts descriptor that says nothing: no command has a known time.
+/// An empty timeouts descriptor: no command has a known time-out.
 const NO_TIMEOUTS: [u8; 12] = [0, 0x0a, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 /// The task management functions of iSCSI: abort task, abort task set, clear task set, logical unit

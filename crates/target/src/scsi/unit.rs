@@ -1,4 +1,5 @@
-//! What a host is told of a volume. The owner of a session derives it from the cluster map.
+//! The properties of a volume that a host is told. The owner of a session derives them from the
+//! cluster map.
 
 use alloc::string::String;
 use base::{ClusterId, VolumeId};
@@ -7,12 +8,12 @@ use core::fmt;
 /// The sizes of logical and physical blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Format {
-    /// 512 bytes, and no word about the 4 KiB blocks below: what the oldest hosts expect.
+    /// 512 bytes for both, as the oldest hosts expect. The 4 KiB blocks below are not reported.
     Native512,
-    /// 512 bytes, eight to a physical block of 4 KiB.
+    /// Logical blocks of 512 bytes, physical blocks of 4 KiB.
     #[default]
     Emulated512,
-    /// 4 KiB.
+    /// 4 KiB for both.
     Native4k,
 }
 
@@ -44,7 +45,7 @@ impl fmt::Display for Format {
 }
 
 impl Format {
-    /// Returns its name, as vendors of disks write it.
+    /// Returns its name, as disk vendors write it.
     fn name(self) -> &'static str {
         match self {
             Format::Native512 => "512n",
@@ -72,7 +73,7 @@ impl Format {
     }
 }
 
-/// The asymmetric access state of the way that a session uses (SPC-4 5.15.2).
+/// The asymmetric access (ALUA) state of the path that a session uses (SPC-4 5.15.2).
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Path {
     /// Active/optimized: this gateway serves the host.
@@ -80,7 +81,7 @@ pub enum Path {
     Optimized,
     /// Standby: another gateway serves the host.
     Standby,
-    /// The seat of the host moves, to this gateway or away from it.
+    /// Transitioning: the host is being moved to this gateway, or away from it.
     Transition,
 }
 
@@ -103,7 +104,7 @@ pub struct Unit {
     pub target: String,
     /// Target portal group, relative port and port group: the gateway's number + 1.
     pub port: u16,
-    /// The state of this way.
+    /// The state of this path.
     pub path: Path,
     /// True if the owner can do [`super::Step::Reserve`] and [`super::Step::Report`].
     pub reservations: bool,

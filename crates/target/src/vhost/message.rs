@@ -1,17 +1,17 @@
-//! What the frontend says.
+//! The messages of the frontend.
 
 use super::Fault;
 use alloc::vec::Vec;
 
 /// Longest body: that of a configuration of 256 bytes, and of a table of 8 regions.
 pub const BODY_MAX: usize = 272;
-/// Most regions of memory: what a backend without memory slots has.
+/// Most regions of memory of a backend without configurable memory slots.
 pub const REGIONS: usize = 8;
 /// Longest configuration.
 const CONFIG: usize = 256;
 /// The version of all messages, in the lowest two bits of the flags.
 const VERSION: u32 = 1;
-/// An answer is wanted even where none is due.
+/// NEED_REPLY: an acknowledgement is wanted for a request that has no answer.
 const NEED_REPLY: u32 = 1 << 3;
 /// No file descriptor comes with this ring.
 const NO_FILE: u64 = 1 << 8;
@@ -19,9 +19,9 @@ const NO_FILE: u64 = 1 << 8;
 /// The head of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
-    /// Which request it is.
+    /// The number of the request.
     pub request: u32,
-    /// An answer is wanted even where none is due.
+    /// NEED_REPLY: an acknowledgement is wanted for a request that has no answer.
     pub need_reply: bool,
     /// Bytes of the body.
     pub len: usize,
@@ -60,7 +60,7 @@ pub struct Region {
     pub offset: u64,
 }
 
-/// A number about a ring: its size, an index, or whether it is enabled.
+/// A number for a ring: its size, an index, or whether it is enabled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ring {
     /// Which ring.
@@ -69,16 +69,16 @@ pub struct Ring {
     pub value: u32,
 }
 
-/// Where a ring's parts are, in the addresses of the frontend's process.
+/// The addresses of a ring's parts, in the frontend's process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Addresses {
     /// Which ring.
     pub queue: u32,
     /// Descriptors.
     pub descriptors: u64,
-    /// What is used.
+    /// The used ring.
     pub used: u64,
-    /// What is offered.
+    /// The available ring.
     pub available: u64,
 }
 
@@ -98,11 +98,11 @@ pub struct Config {
     pub offset: u32,
     /// Its length in bytes, at most 256.
     pub len: u32,
-    /// Passed back.
+    /// Flags, which the answer repeats.
     pub flags: u32,
 }
 
-/// The region of notes of requests that are under way.
+/// The in-flight region: notes of the requests under way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Notes {
     /// Its length in bytes.
@@ -149,7 +149,7 @@ impl Message {
     pub fn parse(request: u32, body: &[u8], files: usize) -> Result<Message, Fault> {
         let wrong = Fault::Length { request, len: body.len() };
         let of = |len: usize| if body.len() == len { Ok(Fields(body)) } else { Err(wrong) };
-        // Messages without content may have one all the same.
+        // Frontends may send a body with messages that need none.
         let mut wanted = 0;
         let message = match request {
             1 => Message::GetFeatures,
@@ -199,7 +199,7 @@ impl Message {
     }
 }
 
-/// Numbers, one behind the other. What is missing is zero: lengths are checked before.
+/// Reads consecutive numbers. A missing number is 0: the length has been checked already.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -259,7 +259,7 @@ fn config(body: &[u8]) -> Option<Config> {
     fits.then_some(config)
 }
 
-/// Reads the description of notes. Frontends pad it in different ways.
+/// Reads the description of an in-flight region. Frontends pad it in different ways.
 fn notes(body: &[u8]) -> Option<Notes> {
     let mut fields = Fields(body);
     (20..=24).contains(&body.len()).then(|| Notes {

@@ -3,13 +3,13 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`message`] | what the frontend says |
-//! | [`reply`] | what the backend says |
+//! | [`message`] | the messages of the frontend |
+//! | [`reply`] | the messages of the backend |
 //!
-//! A message is a head of 12 bytes and a body, on a unix socket. File descriptors come beside it:
-//! how many there must be is checked here, and what they are is not known.
+//! A message is a head of 12 bytes and a body, on a unix socket. File descriptors accompany it.
+//! Their number is checked here, their kind is not.
 //!
-//! Invariant: a message is either read completely, or is a [`Fault`].
+//! Invariant: a message is either decoded completely, or is a [`Fault`].
 
 pub mod message;
 pub mod reply;
@@ -24,7 +24,7 @@ pub mod protocol {
     pub const MQ: u64 = 1 << 0;
     /// Any message may ask for an answer.
     pub const REPLY_ACK: u64 = 1 << 3;
-    /// The backend may tell the frontend something.
+    /// The backend may send requests to the frontend.
     pub const BACKEND_REQ: u64 = 1 << 5;
     /// The configuration space is read from the backend.
     pub const CONFIG: u64 = 1 << 9;
@@ -32,35 +32,35 @@ pub mod protocol {
     pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     /// The device can be reset.
     pub const RESET_DEVICE: u64 = 1 << 13;
-    /// All that the backend has.
+    /// All features that this backend supports.
     pub const ALL: u64 = MQ | REPLY_ACK | BACKEND_REQ | CONFIG | INFLIGHT_SHMFD | RESET_DEVICE;
 }
 
-/// The feature by which a device says that it has protocol features.
+/// The device feature that announces protocol features.
 pub const PROTOCOL_FEATURES: u64 = 1 << 30;
 
-/// Why the frontend's bytes are no message that the backend takes.
+/// Why a message of the frontend is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fault {
     /// A message of another version of the protocol.
     Version(u32),
-    /// A body that is longer than any can be.
+    /// A body that is longer than that of any message.
     Long(u32),
-    /// A body of another length than this request has.
+    /// A body of the wrong length for this request.
     Length {
         /// The request.
         request: u32,
         /// The length.
         len: usize,
     },
-    /// Another number of file descriptors than this request has.
+    /// The wrong number of file descriptors for this request.
     Files {
         /// The request.
         request: u32,
         /// Their number.
         files: usize,
     },
-    /// A request that is not known, or whose feature was not agreed on.
+    /// A request that is unknown, or whose feature was not negotiated.
     Unknown(u32),
 }
 

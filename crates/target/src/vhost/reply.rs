@@ -1,4 +1,4 @@
-//! What the backend says: answers, and that the configuration has changed.
+//! The messages of the backend: answers, and the notification of a changed configuration.
 
 use super::message::{Config, Head, Notes};
 use alloc::vec;
@@ -40,19 +40,19 @@ pub fn config(request: u32, of: Config, fill: impl FnOnce(&mut [u8])) -> Vec<u8>
     message(request, ANSWER, &body)
 }
 
-/// Answers with a region of notes, whose file goes beside it.
+/// Answers with an in-flight region. Its file descriptor accompanies the message.
 pub fn notes(request: u32, of: Notes) -> Vec<u8> {
     let mut body = Vec::with_capacity(24);
     body.extend(of.len.to_le_bytes());
     body.extend(of.offset.to_le_bytes());
     body.extend(of.queues.to_le_bytes());
     body.extend(of.size.to_le_bytes());
-    // As long as the C structure of the protocol.
+    // The same length as the C structure of the protocol.
     body.extend([0; 4]);
     message(request, ANSWER, &body)
 }
 
-/// Says that the configuration has changed.
+/// Notifies the frontend that the configuration has changed.
 pub fn config_changed() -> Vec<u8> {
     message(CONFIG_CHANGED, PLAIN, &[])
 }

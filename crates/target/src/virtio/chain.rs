@@ -1,15 +1,15 @@
 //! The descriptors of one request: the parts that the device reads, and those that it writes.
 //!
 //! Invariants:
-//! - A chain ends: no more than a bounded number of descriptors are followed, so a circle is found.
-//! - Each segment is not empty, and lay in one region of memory when the chain was read. A part
-//!   that reaches from one region into the next is several segments.
-//! - A chain has a bounded number of segments.
+//! - The number of descriptors that are followed is bounded, so a loop in a chain is detected.
+//! - No segment is empty, and each segment was within one region of memory when the chain was read.
+//!   A part that reaches from one region into the next is several segments.
+//! - The number of segments of a chain is bounded.
 
 use super::{Broken, Memory, Rings, Segment};
 use alloc::vec::Vec;
 
-/// Parts of data that a request may have.
+/// Most parts of data in a request.
 pub const SEGMENTS: u16 = 126;
 
 /// Segments that a chain may have at least: each part, and the head and the status, may reach into
@@ -22,7 +22,7 @@ const DESCRIPTOR: u32 = 16;
 const NEXT: u16 = 1;
 /// The device writes this part.
 const WRITE: u16 = 2;
-/// It names a table of descriptors.
+/// The descriptor refers to an indirect table.
 const INDIRECT: u16 = 4;
 
 /// The parts of one chain. It keeps its memory from one chain to the next.
@@ -66,8 +66,8 @@ impl Chain {
     ) -> Result<(), Broken> {
         self.readable.clear();
         self.writable.clear();
-        // Linux lets an indirect table have as many parts as the device takes, also if the queue
-        // has fewer descriptors.
+        // An indirect table from Linux has up to `seg_max` data parts, even if the queue has fewer
+        // descriptors.
         let most = u32::from(rings.size.max(SEGMENTS + 2));
         let segments = usize::from(rings.size.max(CUT));
         let (mut table, mut entries) = (rings.descriptors, u32::from(rings.size));
@@ -120,7 +120,7 @@ impl Chain {
         Ok(())
     }
 
-    /// Takes the first bytes of what the device reads.
+    /// Removes the first bytes of the part that the device reads.
     pub(super) fn take_head(
         &mut self,
         memory: &impl Memory,
@@ -147,7 +147,7 @@ impl Chain {
         if to.is_empty() { Ok(()) } else { Err(Broken::Short) }
     }
 
-    /// Takes the last byte of what the device writes, and returns its address.
+    /// Removes the last byte of the part that the device writes, and returns its address.
     pub(super) fn take_status(&mut self) -> Result<u64, Broken> {
         let last = self.writable.last_mut().ok_or(Broken::Short)?;
         last.len -= 1;
@@ -168,8 +168,8 @@ impl Chain {
         self.writable.iter().map(|part| u64::from(part.len)).sum()
     }
 
-    /// Copies the first bytes of what the device reads. Returns false if memory is gone, or if
-    /// there are fewer.
+    /// Copies the first bytes that the device reads. Returns false if the memory is gone, or if the
+    /// chain has fewer bytes.
     #[must_use]
     pub fn read(&self, memory: &impl Memory, mut to: &mut [u8]) -> bool {
         for part in &self.readable {
@@ -185,8 +185,8 @@ impl Chain {
         to.is_empty()
     }
 
-    /// Copies bytes to what the device writes. Returns false if memory is gone, or if there is room
-    /// for fewer.
+    /// Copies bytes to the part that the device writes. Returns false if the memory is gone, or if
+    /// the chain has too little room.
     #[must_use]
     pub fn write(&self, memory: &impl Memory, mut from: &[u8]) -> bool {
         for part in &self.writable {

@@ -2,29 +2,29 @@
 
 use super::{Disk, SECTOR, SEGMENTS};
 
-/// Bytes of the configuration space, as far as features use it.
+/// Bytes of the configuration space that the offered features use.
 const LEN: usize = 60;
 
 /// Most queues of a disk.
 pub const QUEUES: u16 = 16;
-/// Longest part of a request in bytes, which is told to the driver.
+/// Longest part of a request in bytes (`size_max`).
 const SEGMENT: u32 = 256 << 10;
-/// Longest read and write in bytes: as many parts as a request may have. (31.5 MiB)
+/// Longest read and write in bytes: the most parts, each of the longest length (31.5 MiB).
 pub const TRANSFER: u32 = SEGMENT * SEGMENTS as u32;
 /// Longest range that one request frees or fills with zeros, in bytes.
 pub const ZEROS: u32 = 1 << 30;
-/// Sectors of a block in which space is freed: 4 KiB.
+/// Sectors of a block, the unit in which space is freed: 4 KiB.
 const BLOCK: u32 = 8;
 
-/// The longest part of a request is told.
+/// VIRTIO_BLK_F_SIZE_MAX: the configuration has the longest part of a request.
 const SIZE_MAX: u64 = 1 << 1;
-/// The number of parts of a request is told.
+/// VIRTIO_BLK_F_SEG_MAX: the configuration has the most parts of a request.
 const SEG_MAX: u64 = 1 << 2;
-/// The disk can't be written.
+/// VIRTIO_BLK_F_RO: the disk is read-only.
 const READ_ONLY: u64 = 1 << 5;
-/// The size of a block is told.
+/// VIRTIO_BLK_F_BLK_SIZE: the configuration has the size of a block.
 const BLK_SIZE: u64 = 1 << 6;
-/// The best alignment is told.
+/// VIRTIO_BLK_F_TOPOLOGY: the configuration has the optimal alignment.
 const TOPOLOGY: u64 = 1 << 10;
 /// Several queues.
 const MQ: u64 = 1 << 12;
@@ -65,18 +65,18 @@ fn space(disk: Disk) -> [u8; LEN] {
     put(8, &SEGMENT.to_le_bytes());
     put(12, &u32::from(SEGMENTS).to_le_bytes());
     put(20, &(SECTOR as u32).to_le_bytes());
-    // A physical block is 2^3 sectors; the best request is as long as one, or longer.
+    // A physical block is 2^3 sectors, which is also the smallest efficient request.
     put(24, &[BLOCK.trailing_zeros() as u8]);
     put(26, &(BLOCK as u16).to_le_bytes());
     put(34, &QUEUES.to_le_bytes());
     let zeros = ZEROS / SECTOR as u32;
-    // Both for freeing and for zeros: their most sectors, and their most ranges, in one request.
+    // For discards and for write zeroes: the most sectors and the most ranges of one request.
     put(36, &zeros.to_le_bytes());
     put(40, &1u32.to_le_bytes());
     put(44, &BLOCK.to_le_bytes());
     put(48, &zeros.to_le_bytes());
     put(52, &1u32.to_le_bytes());
-    // Zeros may free space.
+    // Write zeroes may free space.
     put(56, &[1]);
     space
 }

@@ -1,10 +1,10 @@
-//! Which requests are under way, in memory that outlives the process: the next process takes them
-//! again. The layout is that of vhost-user's in-flight region for split queues ("Inflight I/O
-//! tracking"), and the memory belongs to the frontend, so its content is hostile.
+//! The requests under way, noted in memory that outlives the process. The next process executes
+//! them again. The layout is that of vhost-user's in-flight region for split queues ("Inflight I/O
+//! tracking"). The frontend owns the memory, so its content is untrusted.
 //!
-//! Invariant: a request is noted before it is begun, and its note ends after it was given back. So
-//! after a crash, each request is found under way, or was given back. The one between the two is
-//! known by the used index.
+//! Invariant: a request is noted before it begins, and its note is cleared after it was given back.
+//! So after a crash, each request is either noted or given back. One request can be both: the used
+//! index tells that it was given back.
 
 use super::{Memory, QUEUE_MAX};
 use alloc::vec::Vec;
@@ -27,18 +27,18 @@ const USED: u64 = 14;
 pub struct Inflight {
     at: u64,
     size: u16,
-    /// The number of the next request, which tells their order.
+    /// The number of the next request. Numbers give the order of requests.
     counter: u64,
 }
 
 impl Inflight {
-    /// Returns the bytes that one queue of this size takes. Queues lie one behind the other.
+    /// Returns the size in bytes of the notes of one queue. The queues' notes are consecutive.
     pub fn bytes(size: u16) -> u64 {
         (HEAD + u64::from(size) * NOTE).next_multiple_of(64)
     }
 
-    /// Opens the notes of a queue whose used ring is at this index. Returns also the heads of the
-    /// requests that are to be taken again, in their order. `None`: the memory does not have them.
+    /// Opens the notes of a queue whose used ring is at this index. Also returns the heads of the
+    /// requests to execute again, in their order. `None`: the memory has no valid notes.
     pub fn open(
         memory: &impl Memory,
         at: u64,
@@ -56,7 +56,7 @@ impl Inflight {
             return Some((notes, Vec::new()));
         }
         if memory.load(at + USED)? != used {
-            // The last one was given back, and its note did not end.
+            // The last one was given back, and its note was not cleared.
             let last = memory.load(at + LAST)?;
             if last < size {
                 notes.clear(memory, last)?;
@@ -84,7 +84,7 @@ impl Inflight {
         memory.store(at + VERSION, 0).then_some(())
     }
 
-    /// Makes empty notes.
+    /// Creates empty notes.
     fn begin(&self, memory: &impl Memory, used: u16) -> Option<()> {
         (0..self.size).try_for_each(|head| self.clear(memory, head))?;
         self.set(memory, DESCRIPTORS, self.size)?;
@@ -105,7 +105,7 @@ impl Inflight {
         self.set(memory, LAST, head)
     }
 
-    /// Ends the note of a request that was given back.
+    /// Clears the note of a request that was given back.
     pub fn ended(&self, memory: &impl Memory, head: u16, used: u16) -> Option<()> {
         self.clear(memory, head)?;
         self.set(memory, USED, used)

@@ -1,4 +1,4 @@
-//! What a device needs of a guest's memory.
+//! A device's access to a guest's memory.
 
 /// A range of a guest's memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,12 +28,12 @@ pub trait Memory {
     #[must_use]
     fn write(&self, at: u64, from: &[u8]) -> bool;
 
-    /// Reads a number (little endian) as a whole; what is read after it is at least as new. `None`
-    /// if no region has it, or if its address is odd.
+    /// Reads a number (little endian) atomically, with acquire ordering. `None` if it is in no
+    /// region, or if its address is odd.
     fn load(&self, at: u64) -> Option<u16>;
 
-    /// Writes a number (little endian) as a whole, after everything that was written before it.
-    /// Returns false if no region has it, or if its address is odd.
+    /// Writes a number (little endian) atomically, with release ordering. Returns false if it is in
+    /// no region, or if its address is odd.
     #[must_use]
     fn store(&self, at: u64, value: u16) -> bool;
 }

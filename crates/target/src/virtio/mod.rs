@@ -1,19 +1,19 @@
 //! The device side of a virtio block device (VIRTIO 1.2, 2.7 and 5.2): its configuration, its split
-//! queues in a guest's memory, and the requests in them. How the guest's memory is reached, and
-//! what carries the device to the guest, is not known here ([`crate::vhost`]).
+//! queues in a guest's memory, and the requests in them. The module knows neither how the guest's
+//! memory is mapped nor how the device is attached to the guest (see [`crate::vhost`]).
 //!
 //! | module | content |
 //! |---|---|
 //! | [`config`] | features, and the configuration space |
-//! | [`memory`] | what a device needs of a guest's memory |
-//! | [`queue`] | a split queue: what is offered, and what is used |
+//! | [`memory`] | access to a guest's memory |
+//! | [`queue`] | a split queue: available and used chains |
 //! | [`chain`] | the descriptors of one request |
-//! | [`request`] | what a chain asks for |
+//! | [`request`] | decodes the request in a chain |
 //! | [`inflight`] | which requests are under way, for the next process |
 //!
-//! Everything in the guest's memory is hostile, and may change between two looks at it. So each
-//! value is read once and checked after that. Requests are refused with a status; a queue that
-//! breaks the rules of rings is [`Broken`], and is not served until it is set up again.
+//! The content of the guest's memory is untrusted, and may change between two reads. So each value
+//! is read once and checked after that. An invalid request is refused with a status. A queue whose
+//! rings break the rules is [`Broken`], and is not served until it is set up again.
 
 pub mod chain;
 pub mod config;
@@ -30,30 +30,29 @@ pub use request::{Ask, Disk, Request, Status};
 
 use core::fmt;
 
-/// Bytes of a sector, in which requests and the capacity count (5.2.4).
+/// Bytes of a sector, the unit of requests and of the capacity (5.2.4).
 pub const SECTOR: u64 = 512;
 
 /// How a driver broke the rules of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Broken {
-    /// The size of the queue is no power of two, or more than [`QUEUE_MAX`].
+    /// The size of the queue is not a power of two, or is more than [`QUEUE_MAX`].
     Size(u16),
-    /// A ring begins at a wrong multiple, or does not lie in one region of memory.
+    /// A ring is misaligned, or is not within one region of memory.
     Rings,
-    /// More chains are offered than the queue has descriptors.
+    /// More chains are available than the queue has descriptors.
     TooMany,
     /// A descriptor outside of its table.
     Index(u32),
-    /// A chain is offered that is under way already.
+    /// An available chain is under way already.
     Twice(u16),
-    /// A chain is longer than a chain may be, or reaches into too many regions of memory. One that
-    /// is a circle is too long, too.
+    /// A chain is too long, has a loop, or reaches into too many regions of memory.
     Long,
     /// A part that the device reads comes after one that it writes.
     Order,
-    /// A part is not in memory.
+    /// A part is not within the guest's memory.
     Outside,
-    /// An indirect table has a wrong length, or is in another one, or is not the end of its chain.
+    /// An indirect table has a wrong length, is inside another one, or is not the end of its chain.
     Indirect,
     /// A request has no complete head, or no place for its status.
     Short,

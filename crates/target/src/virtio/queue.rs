@@ -1,11 +1,11 @@
-//! A split queue (VIRTIO 1.2, 2.7): takes what the driver offers, and gives back what is used.
+//! A split queue (VIRTIO 1.2, 2.7): takes the available chains of the driver, and gives used chains
+//! back.
 //!
 //! Invariants:
-//! - Each chain is given back once. A chain that is under way is not taken again, so no more are
-//!   under way than the queue has descriptors.
-//! - A used entry is complete before the index counts it.
-//! - The driver is signalled after a chain was given back, unless it has said that it looks by
-//!   itself.
+//! - Each chain is given back once. A chain that is under way is not taken again, so the number of
+//!   chains under way is at most that of the queue's descriptors.
+//! - A used entry is complete before the used index includes it.
+//! - The driver is signalled after a chain was given back, unless it has suppressed signals.
 
 use super::{Broken, Chain, Memory};
 use alloc::vec;
@@ -18,16 +18,16 @@ pub const QUEUE_MAX: u16 = 1024;
 /// The driver asks for no signals (2.7.7.1), where event indices are not negotiated.
 const NO_INTERRUPT: u16 = 1;
 
-/// Where the rings of a queue are, in the guest's addresses.
+/// The guest addresses of the rings of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rings {
     /// Descriptors, and entries of either ring.
     pub size: u16,
     /// The table of descriptors.
     pub descriptors: u64,
-    /// The ring of chains that are offered.
+    /// The available ring.
     pub available: u64,
-    /// The ring of chains that are used.
+    /// The used ring.
     pub used: u64,
 }
 
@@ -40,14 +40,14 @@ impl Rings {
         let size = u64::from(self.size);
         let is_there =
             |at: u64, align: u64, len: u64| at.is_multiple_of(align) && memory.has(at, len);
-        // Each ring has its flags and index before its entries, and one number behind them.
+        // Each ring has its flags and index before its entries, and one number after them.
         let all = is_there(self.descriptors, 16, 16 * size)
             && is_there(self.available, 2, 6 + 2 * size)
             && is_there(self.used, 4, 6 + 8 * size);
         if all { Ok(()) } else { Err(Broken::Rings) }
     }
 
-    /// The slot of a ring that an index means.
+    /// Returns the slot of an index in a ring.
     fn slot(&self, index: u16) -> u64 {
         u64::from(index & (self.size - 1))
     }
@@ -61,9 +61,9 @@ pub struct Queue {
     event_idx: bool,
     /// The index of the next chain to be taken.
     next: u16,
-    /// The index behind the last chain that was given back.
+    /// The index after the last chain that was given back.
     used: u16,
-    /// `used` when the driver was signalled last.
+    /// The value of `used` at the last signal to the driver.
     told: u16,
     /// The heads of the chains that are under way.
     busy: Vec<bool>,
@@ -84,8 +84,8 @@ impl Queue {
         Ok(Queue { rings, event_idx, next, used, told: used, busy, in_flight: 0 })
     }
 
-    /// A process before this one has taken so many chains, and not given them back: they are taken
-    /// again with [`Queue::take`], and the next chain is the one behind them.
+    /// An earlier process took this many chains and did not give them back. They are taken again
+    /// with [`Queue::take`], and the next new chain is the one after them.
     pub fn repeats(&mut self, chains: u16) {
         self.next = self.used.wrapping_add(chains);
     }
@@ -105,7 +105,7 @@ impl Queue {
         self.in_flight
     }
 
-    /// Takes the next chain that is offered, and returns its head.
+    /// Takes the next available chain, and returns its head.
     pub fn pop(&mut self, memory: &impl Memory, chain: &mut Chain) -> Result<Option<u16>, Broken> {
         let available = self.rings.available;
         let offered = memory.load(available + 2).ok_or(Broken::Rings)?;
@@ -123,7 +123,7 @@ impl Queue {
         Ok(Some(head))
     }
 
-    /// Takes the chain that begins with a descriptor: one that a process before this one has taken.
+    /// Takes the chain with this head, which an earlier process had taken.
     pub fn take(
         &mut self,
         memory: &impl Memory,
@@ -141,7 +141,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Gives a chain back, of which the device has written `len` bytes.
+    /// Gives a chain back, after the device wrote `len` bytes to it.
     ///
     /// # Panics
     /// When the chain is not under way.
@@ -158,13 +158,13 @@ impl Queue {
         if done { Ok(()) } else { Err(Broken::Rings) }
     }
 
-    /// Returns true if the driver is to be signalled. Asked once after chains were given back.
+    /// Returns true if the driver needs a signal. Call it once after chains were given back.
     pub fn signals(&mut self, memory: &impl Memory) -> Result<bool, Broken> {
         let told = core::mem::replace(&mut self.told, self.used);
         if told == self.used {
             return Ok(false);
         }
-        // The driver writes what is read here, and then looks at the index.
+        // The driver writes the value that is read here, and then reads the used index.
         fence(Ordering::SeqCst);
         let available = self.rings.available;
         if self.event_idx {
@@ -176,7 +176,7 @@ impl Queue {
         Ok(flags & NO_INTERRUPT == 0)
     }
 
-    /// Asks the driver for a signal with the next chain. Returns true if one is there already.
+    /// Asks the driver for a signal with the next chain. Returns true if a chain is already there.
     pub fn listen(&mut self, memory: &impl Memory) -> Result<bool, Broken> {
         if self.event_idx {
             let at = self.rings.used + 4 + 8 * u64::from(self.rings.size);

@@ -1,11 +1,11 @@
-//! What a chain asks of the disk (VIRTIO 1.2, 5.2.6).
+//! Decodes the request in a chain (VIRTIO 1.2, 5.2.6).
 //!
-//! Invariant: what is asked lies within the disk, is whole sectors, and is not longer than one
-//! request may be. Everything else is refused here.
+//! Invariant: the range of a decoded request is within the disk, consists of whole sectors, and is
+//! not longer than a request may be. Everything else is refused here.
 
 use super::{Broken, Chain, Memory, SECTOR, config};
 
-/// Bytes of a request's head.
+/// Bytes of a request's header.
 const HEAD: usize = 16;
 /// Bytes of the disk's name, as `GET_ID` returns it.
 pub const ID: usize = 20;
@@ -23,15 +23,15 @@ const UNMAP: u32 = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Status {
-    /// It was done.
+    /// The request was done.
     Ok = 0,
-    /// It failed.
+    /// The request failed.
     IoError = 1,
     /// The device has no such request.
     Unsupported = 2,
 }
 
-/// What the driver may know of the disk.
+/// The properties of the disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Disk {
     /// Its size in bytes.
@@ -40,17 +40,17 @@ pub struct Disk {
     pub read_only: bool,
 }
 
-/// What is asked.
+/// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// Read into what the device writes.
+    /// Read into the part that the device writes.
     Read {
         /// Start of the range in bytes.
         at: u64,
         /// Its length in bytes.
         len: u32,
     },
-    /// Write what the device reads.
+    /// Write the part that the device reads.
     Write {
         /// Start of the range in bytes.
         at: u64,
@@ -68,21 +68,21 @@ pub enum Ask {
     },
     /// The disk's name, of at most [`ID`] bytes.
     Id,
-    /// It is known already how it ends. A flush is done at once: an answer means durable (R7).
+    /// The status is known already. A flush is done at once: an answer means durable (R7).
     Answered(Status),
 }
 
 /// A request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
-    /// What is asked.
+    /// The operation of a request.
     pub ask: Ask,
     /// The address of its status.
     pub status: u64,
 }
 
 impl Request {
-    /// Reads a request. What is left in the chain is its data.
+    /// Decodes a request. The rest of the chain is its data.
     pub fn parse(memory: &impl Memory, chain: &mut Chain, disk: Disk) -> Result<Request, Broken> {
         let mut head = [0; HEAD];
         chain.take_head(memory, &mut head)?;
@@ -112,7 +112,7 @@ impl Request {
     }
 }
 
-/// Reads the range of a discard, or of a request for zeros.
+/// Decodes the range of a discard or write zeroes request.
 fn zero(kind: u32, range: [u8; 16], disk: Disk) -> Result<Ask, Status> {
     let [sector @ .., a, b, c, d, e, f, g, h] = range;
     let (sectors, flags) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
@@ -135,7 +135,7 @@ impl Disk {
         if fine { Ok((at, len as u32)) } else { Err(Status::IoError) }
     }
 
-    /// Checks a range that is to be changed.
+    /// Checks a range that a request would change.
     fn changed(self, sector: u64, len: u64, most: u32) -> Result<(u64, u32), Status> {
         if self.read_only { Err(Status::IoError) } else { self.range(sector, len, most) }
     }

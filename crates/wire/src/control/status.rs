@@ -139,7 +139,7 @@ pub struct MdmStatus {
     /// Number of log entries that it lacks, as far as is known.
     #[prost(uint64, tag = "5")]
     pub behind: u64,
-    /// The build of its process, as far as it was told.
+    /// The build of its process, if it has reported one.
     #[prost(message, optional, tag = "91")]
     pub build: Option<BuildInfo>,
 }
@@ -234,7 +234,7 @@ pub struct DeviceStatus {
     /// The name in the configuration of the server's processes.
     #[prost(string, tag = "53")]
     pub own: String,
-    /// The build of its process, as far as it was told.
+    /// The build of its process, if it has reported one.
     #[prost(message, optional, tag = "91")]
     pub build: Option<BuildInfo>,
 }
@@ -304,7 +304,7 @@ pub struct SdcStatus {
     /// Counts of block requests, as last reported.
     #[prost(message, optional, tag = "100")]
     pub counts: Option<ClientCounts>,
-    /// The build of its process, as far as it was told.
+    /// The build of its process, if it has reported one.
     #[prost(message, optional, tag = "91")]
     pub build: Option<BuildInfo>,
 }

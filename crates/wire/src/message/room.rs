@@ -1,5 +1,5 @@
-//! Room for features that are not built yet. A later protocol version gives these bytes their
-//! meaning. Until then they are unused: they are zero, and receivers check that.
+//! Reserved bytes and flags for features that are not built yet. A later protocol version gives
+//! them a meaning. Until then they are zero, and receivers check that.
 //!
 //! | what | bytes | in |
 //! |---|---|---|

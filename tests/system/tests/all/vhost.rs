@@ -262,8 +262,8 @@ fn what_a_killed_machine_had_under_way_never_comes_and_stops_no_other_one() {
         other.start(0, OUT, 8, &[3; 4096], 0)?;
         ensure!(other.next(0, secs(1)).is_err() && killed.in_flight(0) == 1);
         drop(killed);
-        wait("the other one has left", secs(20), || {
-            Ok(backend.said().contains("has left").then_some(()))
+        wait("its end is noticed", secs(20), || {
+            Ok(backend.said().contains("has disconnected").then_some(()))
         })?;
         other.start(0, OUT, 16, &[4; 4096], 0)?;
         ensure!(other.next(0, secs(1)).is_err(), "there is no server");

@@ -1,10 +1,11 @@
-//! Changes of reservations that clients ask for, for their hosts.
+//! Changes of reservations, which clients request for their hosts.
 //!
 //! Invariants:
-//! - A change that takes access is answered when no device can serve by a map without it (rule R8).
-//! - A change that comes again is not done again. Its answer waits for the fence as well: the first
-//!   answer may have been lost before the fence was over.
-//! - What can't be answered now is not answered: the client asks again.
+//! - A change that takes access away is answered when no device can serve by an older map (rule
+//!   R8).
+//! - A change that arrives again is not executed again. Its answer waits for the fence as well,
+//!   because the first answer may have been lost before the fence was complete.
+//! - A change that can't be answered now gets no answer: the client sends it again.
 
 use super::Work;
 use crate::mdm::answers::Answer;
@@ -18,7 +19,7 @@ use wire::control::{Reserve, ReserveOutcome, Reserved};
 use wire::message;
 
 impl Work<'_> {
-    /// Does what a client asks for.
+    /// Handles a client's request for a change.
     pub(super) fn reserve(&mut self, link: LinkId, m: Reserve) {
         let Peer::Sdc(sdc, life) = self.links.open(link).peer else { return };
         let lives = self.state().sdcs.get(&sdc).is_some_and(|s| s.incarnation == life);
@@ -43,7 +44,7 @@ impl Work<'_> {
                 (volume.and_then(|v| v.asked(sdc, life.0, number)), changed)
             }
         };
-        // A later change of the client was done: nobody waits for the answer to this one.
+        // A later change of the client was executed, so the client waits for no answer to this one.
         let Some(outcome) = outcome else { return };
         let state = self.state();
         let fenced = generation(state, id) != before || !changed;

@@ -1,17 +1,18 @@
-//! What iSCSI hosts were told before their sessions ended, so that a host that comes back hears
-//! what has changed meanwhile: Linux does not look at a volume's size again by itself.
+//! The volume properties that iSCSI hosts were told before their sessions ended. A host that logs
+//! in again gets a unit attention for each change since then, because Linux does not reread a
+//! volume's size by itself.
 //!
-//! Invariant: one entry per host, session id and volume, and at most [`MOST`]. A host that finds no
-//! entry any more gets only the unit attention of a new session.
+//! Invariant: one entry per host, session id and volume, and at most [`MOST`]. A host without an
+//! entry gets only the unit attention of a new session.
 
 use alloc::collections::VecDeque;
 use target::iscsi::Nexus;
 use target::scsi::Device;
 
-/// The most sessions that are remembered: about 600 bytes each.
+/// The most remembered sessions: about 600 bytes each.
 const MOST: usize = 1024;
 
-/// Sessions that have ended, the oldest first.
+/// Ended sessions, the oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Former {
     list: VecDeque<(Nexus, Device)>,
@@ -23,7 +24,7 @@ fn is_same(a: &Nexus, b: &Nexus) -> bool {
 }
 
 impl Former {
-    /// Adds what the host of a session was told.
+    /// Adds the state that the host of a session was told.
     pub(super) fn add(&mut self, nexus: Nexus, device: &Device) {
         drop(self.take(&nexus));
         if self.list.len() == MOST {
@@ -32,7 +33,7 @@ impl Former {
         self.list.push_back((nexus, device.clone()));
     }
 
-    /// Removes and returns what the host of this session was told in the one before.
+    /// Removes and returns the state that this host was told in its previous session.
     pub(super) fn take(&mut self, nexus: &Nexus) -> Option<Device> {
         let at = self.list.iter().position(|(former, _)| is_same(former, nexus))?;
         self.list.remove(at).map(|(_, device)| device)

@@ -1,4 +1,5 @@
-//! iSCSI connections: which targets a host sees, what one session does to others, and time.
+//! iSCSI connections: the targets that a host sees, the effects of one session on others, and time
+//! limits.
 //!
 //! Each volume that is mapped to this SDC is a target, and the volume is its logical unit 0. All
 //! names are derived from the ids of cluster and volume ([`target::ident`]).
@@ -24,12 +25,12 @@ use target::reserve::{self, Refusal, Table};
 use target::scsi::{Format, Path, Unit};
 use wire::control::Access;
 
-/// A session without a volume ends after this time, a login included.
+/// Time limit of a login, and of a session without a volume.
 pub(super) const DISCOVERY: Duration = Duration::from_secs(60);
-/// Interval at which sessions let time pass. Hosts that are asked to log out have to be gone before
-/// the process ends.
+/// Interval of the sessions' ticks. It must be short, because hosts that are asked to log out must
+/// be gone before the process ends.
 const TICK: Duration = Duration::from_millis(500);
-/// The number of this gateway. (There is one gateway per host until an MDM gives numbers.)
+/// The number of this gateway. (Each host uses one gateway until the MDMs assign numbers.)
 pub(super) const GATEWAY: u8 = 0;
 
 /// A name and a secret for CHAP.
@@ -47,14 +48,14 @@ impl core::fmt::Debug for Secret {
     }
 }
 
-/// How the hosts of an SDC show who they are.
+/// The CHAP credentials of the hosts of an SDC.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Chap {
-    /// What a host has to show that is not in `hosts`; with `None`, it is not let in.
+    /// The credentials for hosts that are not in `hosts`. If `None`, they can't log in.
     pub host: Option<Secret>,
-    /// What single hosts have to show, by their iSCSI names.
+    /// The credentials for single hosts, by their iSCSI names.
     pub hosts: BTreeMap<String, Secret>,
-    /// What the target shows to a host that asks.
+    /// The target's own credentials, for mutual CHAP.
     pub own: Option<Secret>,
 }
 
@@ -62,13 +63,13 @@ pub struct Chap {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) session: target::iscsi::Session,
-    /// The address of ours that it came to.
+    /// The local address of the connection.
     pub(super) at: Option<SocketAddr>,
     logged_in: bool,
 }
 
 impl Connection {
-    /// Returns who has logged in, when that has just happened.
+    /// Returns the session's identity if its host has just logged in.
     #[inline]
     pub(super) fn take_nexus(&mut self) -> Option<Nexus> {
         if self.logged_in {
@@ -79,9 +80,9 @@ impl Connection {
         Some(nexus)
     }
 
-    /// Passes the result of a request on. If the permission under which it was made has ended, but
-    /// the volume is still mapped to this client, the host is told to repeat the command. It learns
-    /// what it may do then.
+    /// Passes on the result of a request. If the mapping under which it was made has ended, but
+    /// this client may use the volume under a new one, the host is told to repeat the command. The
+    /// answer to the repetition tells it what it may do.
     pub(super) fn done(
         &mut self,
         tag: u64,
@@ -106,13 +107,13 @@ pub(super) struct Hosts {
     nexuses: Map<LinkId, Nexus>,
     /// The handle of the newest session.
     tsih: u16,
-    /// What hosts were told that are not logged in any more.
+    /// The state that logged-out hosts were told.
     former: Former,
-    /// Bytes that the commands of all sessions took when a host logged in last.
+    /// Memory of the commands of all sessions at the last login, in bytes.
     memory: u64,
-    /// This process stops.
+    /// This process is stopping.
     stopping: bool,
-    /// When sessions let time pass next; `None` without any.
+    /// The time of the sessions' next tick; `None` without sessions.
     pub(super) tick_at: Option<Time>,
 }
 
@@ -150,7 +151,7 @@ impl Hosts {
         }
     }
 
-    /// Returns who has logged in with this session.
+    /// Returns the identity of this session, if its host has logged in.
     pub(super) fn nexus(&self, link: LinkId) -> Option<&Nexus> {
         self.nexuses.get(&link)
     }
@@ -165,18 +166,18 @@ impl Hosts {
     }
 }
 
-/// What the session of one link sees.
+/// The view that the session of one link has of this client.
 pub(super) struct View<'a> {
     pub(super) map: &'a MapView,
     pub(super) chap: Option<&'a Chap>,
     pub(super) format: Format,
     pub(super) limits: &'a Limits,
-    /// True if the map is there, and knows this client.
+    /// True if there is a map, and it contains this client.
     pub(super) ready: bool,
     pub(super) hosts: &'a Hosts,
     pub(super) nvme: &'a super::nvme::Hosts,
     pub(super) link: LinkId,
-    /// The address of ours that it came to.
+    /// The local address of the connection.
     pub(super) at: Option<SocketAddr>,
 }
 
@@ -186,7 +187,7 @@ impl View<'_> {
     }
 }
 
-/// Returns what hosts are told of a volume, if it is mapped to this client.
+/// Returns the properties of a volume for hosts, if it is mapped to this client.
 fn unit(
     map: &MapView,
     (limits, format): (&Limits, Format),
@@ -275,11 +276,11 @@ pub(super) enum Call {
     Reported(u64, Table),
     /// The MDM does not answer the question of this command.
     Unasked(u64),
-    /// Time passes.
+    /// A tick.
     Tick,
     /// The volume was deleted, or is not mapped to this client any more.
     Gone,
-    /// This process stops.
+    /// This process is stopping.
     Shutdown,
 }
 
@@ -307,7 +308,7 @@ impl Call {
 }
 
 impl Sessions {
-    /// Lets time pass for all sessions.
+    /// Calls the tick of all sessions.
     pub(super) fn iscsi_tick(&mut self, now: Time) {
         if self.iscsi.tick_at.is_none_or(|at| now < at) {
             return;
@@ -317,10 +318,10 @@ impl Sessions {
         self.calls.extend(links.into_iter().map(|link| (link, Call::Tick)));
     }
 
-    /// Takes over that the session of this link has another permission now: its host is told with
-    /// its next command. If the volume is gone, the session ends in order. Returns false if the
-    /// connection has to be closed: a permission that was taken away and given back, because
-    /// others may have written in between.
+    /// Applies a changed mapping to the session of this link. The host is told with its next
+    /// command. If the volume is gone, the session ends in order. Returns false if the connection
+    /// must be closed: the volume was unmapped and mapped again, and others may have written in
+    /// between.
     pub(super) fn iscsi_regrant(&mut self, link: LinkId, map: &MapView) -> bool {
         let Some(Session::Iscsi(_)) = self.sessions.get(&link) else { return false };
         let Some((id, old)) = self.leaves.get(&link).copied() else { return false };
@@ -337,7 +338,7 @@ impl Sessions {
         }
     }
 
-    /// Tells the session of this link what its host was not told before it logged in.
+    /// Gives the session of this link the unit attentions that its host missed before it logged in.
     pub(super) fn iscsi_succeed(&mut self, link: LinkId) {
         let Some(nexus) = self.iscsi.nexuses.get(&link) else { return };
         if let Some(former) = self.iscsi.former.take(nexus)
@@ -348,7 +349,7 @@ impl Sessions {
         }
     }
 
-    /// Tells a session that has just logged in what reservations let its host do.
+    /// Sets the access that reservations leave to the host of a new session.
     pub(super) fn iscsi_access(&mut self, link: LinkId, access: reserve::Access) {
         if let Some(Session::Iscsi(iscsi)) = self.sessions.get_mut(&link)
             && let Some(device) = iscsi.session.device()
@@ -357,7 +358,7 @@ impl Sessions {
         }
     }
 
-    /// Asks all hosts to log out. No host is let in any more.
+    /// Asks all hosts to log out, and refuses new logins.
     pub(in crate::sdc) fn iscsi_stop(&mut self) {
         self.iscsi.stopping = true;
         let links = self.iscsi_links();
@@ -374,8 +375,8 @@ impl Sessions {
         self.iscsi.nexuses.values().filter(|nexus| nexus.volume.is_some()).count()
     }
 
-    /// Counts the memory of all sessions: each block once that holds data of a command, and what
-    /// the commands may still get.
+    /// Counts the memory of all sessions: each buffer with data of a command once, and the data
+    /// that commands may still receive.
     pub(super) fn iscsi_measure(&mut self, client: &Client<Origin>) {
         if self.iscsi.nexuses.is_empty() {
             self.iscsi.memory = 0;
@@ -402,7 +403,7 @@ impl Sessions {
         self.iscsi.memory = coming + blocks.iter().map(|(_, bytes)| *bytes as u64).sum::<u64>();
     }
 
-    /// Tells the sessions of volumes that have grown, or may only be read from now on.
+    /// Tells sessions about volumes that have grown or become read-only.
     pub(super) fn iscsi_review(&mut self, map: &MapView, of: (&Limits, Format)) {
         for session in self.sessions.values_mut() {
             let Session::Iscsi(iscsi) = session else { continue };
@@ -414,8 +415,8 @@ impl Sessions {
         }
     }
 
-    /// Ends the commands of the other hosts of a session's volume. When they are told, nothing of
-    /// their commands can take effect later.
+    /// Ends the commands of the other hosts of a session's volume. When these hosts are told, their
+    /// commands can't take effect any more.
     pub(super) fn iscsi_clear(&mut self, link: LinkId, what: Cleared) {
         let nexuses = &self.iscsi.nexuses;
         let volume = nexuses.get(&link).and_then(|nexus| nexus.volume);
@@ -436,8 +437,8 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Ends the requests of a command. What a primary has of them takes effect before any later
-    /// request, or never.
+    /// Ends the requests of a command. A request that has already reached a primary takes effect
+    /// before any later request, or never.
     pub(super) fn iscsi_withdraw(&mut self, now: Time, link: LinkId, tag: u64, out: &mut Effects) {
         self.targets.reserve_forget((now, self.mdm.link()), (link, Some(tag)), out);
         let same = |of: LinkId, other: u64| of == link && other as u32 == tag as u32;

@@ -1,5 +1,4 @@
-//! NBD connections: how many bytes of requests each may have in flight, and writes that wait for
-//! space.
+//! NBD connections: the limit on each connection's bytes in flight, and writes that wait for space.
 
 use super::{CONNECTIONS, STRANGERS, Session, Sessions};
 use crate::sdc::Sdc;
@@ -7,7 +6,7 @@ use base::time::Duration;
 use base::{Limits, LinkId, Time, VolumeId};
 use seam::Effects;
 
-/// A connection has to attach a volume within this time.
+/// A connection must attach a volume within this time.
 pub(super) const NEGOTIATION: Duration = Duration::from_secs(5);
 
 /// One connection.
@@ -54,7 +53,7 @@ impl Shares {
         nbd.session.flying_bytes()
     }
 
-    /// Accounts for what the session had `before` the call, and has now.
+    /// Updates the total from a session's bytes `before` the call and now.
     #[inline]
     pub(super) fn end(&mut self, session: &Session, before: u64) {
         if let Session::Nbd(nbd) = session {
@@ -62,7 +61,7 @@ impl Shares {
         }
     }
 
-    /// Accounts for a session that has ended.
+    /// Removes an ended session from the total.
     pub(super) fn left(&mut self, session: &target::nbd::Session) {
         self.flying -= session.flying_bytes();
     }

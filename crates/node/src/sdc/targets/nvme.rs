@@ -1,14 +1,14 @@
-//! NVMe/TCP connections: what hosts see of the cluster, which links belong to one controller, and
-//! what becomes of commands when a mapping changes.
+//! NVMe/TCP connections: the subsystem that hosts see, the links of each controller, and the end of
+//! commands when a mapping changes.
 //!
 //! The cluster is one subsystem, and each volume that is mapped to this SDC is a namespace, whose
 //! id is that of the volume. A link is an admin queue with its controller, or an I/O queue.
 //!
 //! Invariants:
 //! - I/O queues end with the link of their admin queue, and when their controller is reset.
-//! - A command of a host is done under the permission with which it came, or not at all: a change
-//!   of permission ends the commands under way of all hosts, and hosts repeat those that they still
-//!   may do.
+//! - A command is executed under the mapping under which it arrived, or not at all. A change of a
+//!   mapping ends the commands under way of all hosts, and hosts repeat the commands that are still
+//!   allowed.
 
 use super::iscsi::View;
 use super::{Session, Sessions, Waiting};
@@ -26,11 +26,11 @@ use target::nvme::{Controller, Namespace, Opening, Path, Subsystem};
 use target::{Action, ident};
 use wire::control::Access;
 
-/// A link that is no queue ends after this time.
+/// A link that has not become a queue is closed after this time.
 pub(super) const CONNECT: Duration = Duration::from_secs(60);
-/// Interval at which sessions let time pass.
+/// Interval of the sessions' ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// The number of this gateway. (There is one gateway per host until an MDM gives numbers.)
+/// The number of this gateway. (Each host uses one gateway until the MDMs assign numbers.)
 const GATEWAY: u8 = 0;
 /// Ids of controllers per gateway.
 const CONTROLLERS: u16 = 512;
@@ -39,16 +39,16 @@ const CONTROLLERS: u16 = 512;
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) session: target::nvme::Session,
-    /// The address of ours that it came to.
+    /// The local address of the connection.
     pub(super) at: Option<SocketAddr>,
-    /// It is a queue, as the owner knows.
+    /// The link is a queue, and the owner has recorded that.
     is_queue: bool,
 }
 
-/// A call of a session, or the end of it.
+/// A call to a session, or its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Call {
-    /// Time passes.
+    /// A tick.
     Tick,
     /// Namespaces may have changed.
     Review,
@@ -83,13 +83,13 @@ pub(super) struct Hosts {
     controllers: Map<LinkId, Controller>,
     /// The I/O queues: controller, and queue.
     queues: Map<LinkId, (u16, u16)>,
-    /// The newest controller's id, without the gateway's part; 0 before the first one.
+    /// The newest controller's id, without the gateway's part; 0 if there was none.
     newest: u16,
     /// Bytes in flight of all queues.
     bytes: u64,
-    /// When sessions let time pass next; `None` without any.
+    /// The time of the sessions' next tick; `None` without sessions.
     pub(super) tick_at: Option<Time>,
-    /// What hosts may do with each volume, as it was reviewed last.
+    /// The permission of hosts for each volume, at the last review.
     grants: BTreeMap<VolumeId, Grant>,
     calls: VecDeque<(LinkId, Call)>,
 }
@@ -104,7 +104,7 @@ impl Hosts {
         out: &mut Effects,
     ) -> Connection {
         if self.newest == 0 {
-            // Hosts may still remember controllers of an earlier process.
+            // Hosts may still use the ids of controllers of an earlier process.
             self.newest = out.prng().below(u64::from(CONTROLLERS)) as u16;
         }
         self.tick_at.get_or_insert(now + TICK);
@@ -113,8 +113,8 @@ impl Hosts {
         Connection { session, at, is_queue: false }
     }
 
-    /// Returns the next id in turn that no controller has, or the next one: with so many
-    /// controllers, no host can connect.
+    /// Returns the next free controller id. If none is free, returns a used one: no host can
+    /// connect then.
     fn next_cntlid(&mut self) -> u16 {
         let id = |newest: u16| u16::from(GATEWAY) * CONTROLLERS + newest;
         for _ in 1..CONTROLLERS {
@@ -127,7 +127,7 @@ impl Hosts {
         id(self.newest)
     }
 
-    /// Removes a session that has ended. I/O queues of its controller are to end, too.
+    /// Removes a session that has ended. The I/O queues of its controller must end, too.
     pub(super) fn remove(&mut self, link: LinkId, session: &target::nvme::Session) {
         self.bytes -= bytes(session);
         self.queues.remove(&link);
@@ -136,7 +136,7 @@ impl Hosts {
         }
     }
 
-    /// Leaves the I/O queues of a controller to be ended.
+    /// Marks the I/O queues of a controller, which must end.
     fn end_queues(&mut self, cntlid: u16) {
         let of = self.queues.iter().filter(|(_, queue)| queue.0 == cntlid);
         let mut links: Vec<LinkId> = of.map(|(link, _)| *link).collect();
@@ -144,13 +144,13 @@ impl Hosts {
         self.calls.extend(links.into_iter().map(|link| (link, Call::End)));
     }
 
-    /// Returns true while calls are to be made.
+    /// Returns true while calls are pending.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
         !self.calls.is_empty()
     }
 
-    /// Takes the next call. No queue is ended twice.
+    /// Takes the next pending call. No queue is ended twice.
     pub(super) fn next_call(&mut self) -> Option<(LinkId, Call)> {
         loop {
             let (link, call) = self.calls.pop_front()?;
@@ -167,13 +167,13 @@ impl Hosts {
         if let Session::Nvme(nvme) = session { bytes(&nvme.session) } else { 0 }
     }
 
-    /// Accounts for what the session had `before` the call, and has now.
+    /// Updates the total from a session's bytes `before` the call and now.
     #[inline]
     pub(super) fn end(&mut self, session: &Session, before: u64) {
         self.bytes = self.bytes - before + Hosts::begin(session);
     }
 
-    /// Records what the link has become. Returns true if it has just become a queue.
+    /// Records the queue that the link has become. Returns true if that has just happened.
     pub(super) fn learn(&mut self, link: LinkId, nvme: &mut Connection) -> bool {
         if let Some(controller) = nvme.session.controller() {
             if self.controllers.get(&link) != Some(controller) {
@@ -189,7 +189,7 @@ impl Hosts {
         !core::mem::replace(&mut nvme.is_queue, true)
     }
 
-    /// Returns the name of the host of this queue; empty if the link is none.
+    /// Returns the name of the host of this queue; empty if the link is not a queue.
     pub(super) fn host(&self, link: LinkId) -> &str {
         let of_queue = |(cntlid, _): &(u16, u16)| {
             self.controllers.values().find(|controller| controller.cntlid == *cntlid)
@@ -216,10 +216,10 @@ fn bytes(session: &target::nvme::Session) -> u64 {
     asked + read
 }
 
-/// Returns what hosts are told of a volume, if it is mapped to this client.
+/// Returns the properties of a volume for hosts, if it is mapped to this client.
 fn namespace(map: &MapView, id: VolumeId, volume: &Volume) -> Option<Namespace> {
     let read_only = map.my_grant(volume)?.access == Access::ReadOnly;
-    // Hosts of NVMe can't register.
+    // NVMe hosts can't register.
     let (size, access) = (volume.size, volume.reservations.access_of_strangers());
     Some(Namespace { volume: id, size, read_only, access, path: Path::Optimized })
 }
@@ -275,7 +275,7 @@ impl Subsystem for View<'_> {
 }
 
 impl Sessions {
-    /// Lets time pass for all sessions.
+    /// Calls the tick of all sessions.
     pub(super) fn nvme_tick(&mut self, now: Time) {
         if self.nvme.tick_at.is_none_or(|at| now < at) {
             return;
@@ -293,7 +293,7 @@ impl Sessions {
         links
     }
 
-    /// Lets hosts know of namespaces that have changed.
+    /// Tells hosts about namespaces that have changed.
     pub(super) fn nvme_review(&mut self) {
         let controllers = &self.nvme.controllers;
         let mut links: Vec<LinkId> = controllers.keys().copied().collect();
@@ -302,8 +302,8 @@ impl Sessions {
         self.nvme.calls.extend(calls);
     }
 
-    /// Ends the I/O queues of an admin queue's controller. When it is told, nothing of their
-    /// commands can take effect later.
+    /// Ends the I/O queues of an admin queue's controller. When the admin queue's session is told,
+    /// their commands can't take effect any more.
     pub(super) fn nvme_clear(&mut self, link: LinkId) {
         if let Some(cntlid) = self.nvme.controllers.get(&link).map(|of| of.cntlid) {
             self.nvme.end_queues(cntlid);
@@ -313,10 +313,10 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Ends commands that came under a permission that has ended since. An order that takes a
-    /// permission away is a fence, even if the permission is given again before this client hears
-    /// of it. Called when the map has changed, before the client core hears of that: what the core
-    /// ends then has its status already.
+    /// Ends commands whose mapping, under which they arrived, has ended. Unmapping is a fence, even
+    /// if the volume is mapped again before this client hears of it. Called when the map has
+    /// changed, before the client core gets the new map: so these commands already have their
+    /// status when the core ends their requests.
     pub(in crate::sdc) fn nvme_fence(&mut self, now: Time, out: &mut Effects) {
         let map = &self.map;
         let grant = |(id, volume)| Some((id, map.my_grant(volume)?));

@@ -1,13 +1,13 @@
-//! Reservations: what hosts ask the MDM for, what each may do, and what becomes of the requests of
-//! those that lose access.
+//! Reservations: the changes that hosts ask the MDM for, the access of each host, and the end of
+//! requests whose host has lost access.
 //!
 //! Invariants:
-//! - One change of each volume is under way, of [`UNDER_WAY`] volumes at most. It keeps its number,
-//!   and is sent again until it is answered, so it is done once.
-//! - A host hears of its change when the map of this client has it: from then on this client does
-//!   nothing that the change forbids.
-//! - What a host may not do any more ends before a request gets the generation of the new map, or
-//!   it would get past the fence (rule R8).
+//! - At most one change per volume is under way, and changes of at most [`UNDER_WAY`] volumes. A
+//!   change keeps its number when it is sent again, so it is executed once.
+//! - A host gets the answer to its change when this client's map contains the change. From then on
+//!   this client executes nothing that the change forbids.
+//! - Requests that are no longer allowed end before any request gets the generation of the new map.
+//!   Otherwise they would pass the fence (rule R8).
 
 use super::iscsi::{Call, GATEWAY};
 use super::{Session, Sessions, Waiting};
@@ -26,10 +26,10 @@ use target::{Question, ident};
 use wire::PeerLink;
 use wire::control::{Reserve, ReserveOutcome, Reserved};
 
-/// A change that was not answered for this long is sent again.
+/// An unanswered change is sent again after this time.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Volumes of which a change is under way at once. An MDM takes 16 inputs of a link at a time.
+/// Most volumes with a change under way. An MDM accepts 16 inputs of a link at a time.
 const UNDER_WAY: usize = 8;
 
 /// A change that a host asks for.
@@ -42,20 +42,19 @@ struct Asking {
     since: Time,
 }
 
-/// The changes of one volume that were asked for. The first one is under way, or waits for its
-/// turn.
+/// The requested changes of one volume. The first one is under way, or waits for its turn.
 #[derive(Debug, Default)]
 struct Queue {
     list: VecDeque<Asking>,
     /// The number of the first one; 0 while it waits for its turn.
     number: u64,
-    /// When it was sent last; `None`: there was no link.
+    /// The time of the last transmission; `None` if there was no link.
     sent: Option<Time>,
-    /// Its result, and the version of the map that has it.
+    /// Its result, and the version of the map that contains it.
     outcome: Option<(ReserveOutcome, MapVersion)>,
 }
 
-/// What hosts have asked the MDM for.
+/// The hosts' requests to the MDM.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     /// The number of the last change.
@@ -63,11 +62,11 @@ pub(super) struct Reservations {
     queues: BTreeMap<VolumeId, Queue>,
     /// Commands that wait for a fresh map, to report the reservations of their volume.
     reports: Vec<(LinkId, u64, Time)>,
-    /// There may be a reservation.
+    /// True if any volume may have a reservation.
     any: bool,
 }
 
-/// What [`Reservations`] needs of its owner.
+/// The owner's side of a call of [`Reservations`].
 struct Post<'a> {
     now: Time,
     /// The link to the MDM, if there is one.
@@ -96,8 +95,8 @@ impl Reservations {
         }
     }
 
-    /// Lets the first change of a volume wait, if there is one, and begins those whose turn it is:
-    /// the oldest first.
+    /// Queues the first change of a volume, if there is one. Then begins queued changes, the oldest
+    /// first, as far as [`UNDER_WAY`] allows.
     fn begin(&mut self, volume: VolumeId, post: &mut Post<'_>) {
         let Some(queue) = self.queues.get_mut(&volume) else { return };
         match queue.list.is_empty() {
@@ -119,7 +118,7 @@ impl Reservations {
         }
     }
 
-    /// Takes an answer of the MDM. Returns the version of the map that has to come first.
+    /// Takes an answer of the MDM. Returns the version of the map that must arrive first.
     fn answered(&mut self, m: &Reserved) -> Option<MapVersion> {
         let queue = self.queues.get_mut(&VolumeId(m.volume))?;
         if queue.number != m.number {
@@ -129,7 +128,7 @@ impl Reservations {
         Some(MapVersion(m.map))
     }
 
-    /// Tells hosts of changes that a map of this version has, and begins the next ones.
+    /// Answers the changes that a map of this version contains, and begins the next ones.
     fn pass_on(&mut self, version: MapVersion, post: &mut Post<'_>) {
         let known = |(id, q): (&VolumeId, &Queue)| {
             q.outcome.and_then(|(outcome, map)| (map <= version).then_some((*id, outcome)))
@@ -173,7 +172,7 @@ impl Reservations {
         removed
     }
 
-    /// Sends again what was not answered for so long.
+    /// Sends unanswered changes again.
     fn send_again(&mut self, after: Duration, post: &mut Post<'_>) {
         let now = post.now;
         for (id, queue) in &mut self.queues {
@@ -200,8 +199,8 @@ impl Reservations {
 }
 
 impl Sessions {
-    /// Returns the identity under which the host of a session registers; `None` for a client of
-    /// NBD, which can't.
+    /// Returns the identity under which the host of a session registers; `None` for an NBD client,
+    /// which can't register.
     fn identity(&self, link: LinkId) -> Option<Identity> {
         let nexus = self.iscsi.nexus(link)?;
         let (name, isid) = (nexus.initiator.clone(), nexus.isid);
@@ -224,7 +223,7 @@ impl Sessions {
         call(reserve, &mut Post { now, mdm, calls, out })
     }
 
-    /// Asks the MDM for a host. Returns true if the answer needs a fresh map.
+    /// Asks the MDM a host's question. Returns true if the answer needs a fresh map.
     pub(super) fn reserve_ask(
         &mut self,
         at: (Time, Option<PeerLink>),
@@ -248,7 +247,7 @@ impl Sessions {
     }
 
     /// Takes the MDM's answer to a change. `here`: the version of this client's map. Returns the
-    /// version that is needed.
+    /// version that the answer has to wait for.
     pub(in crate::sdc) fn reserve_answer(
         &mut self,
         at: (Time, Option<PeerLink>),
@@ -270,7 +269,7 @@ impl Sessions {
         self.reservations(at, out, |all, post| all.send_again(Duration::ZERO, post));
     }
 
-    /// Does what is due. Changes wait for this long.
+    /// Does the work that is due.
     pub(super) fn reserve_tick(
         &mut self,
         at: (Time, Option<PeerLink>),
@@ -286,7 +285,7 @@ impl Sessions {
         self.calls.extend(late.into_iter().map(|(link, tag)| (link, Call::Unasked(tag))));
     }
 
-    /// Forgets what a host has asked for: one command, or all of them.
+    /// Forgets the questions of one command, or of all commands of a host.
     pub(super) fn reserve_forget(
         &mut self,
         at: (Time, Option<PeerLink>),
@@ -310,7 +309,7 @@ impl Sessions {
         }
     }
 
-    /// Returns true if another host's reservation forbids a program this.
+    /// Returns true if a reservation forbids this request of a program.
     #[inline]
     pub(in crate::sdc) fn reserve_forbids(
         &self,
@@ -334,8 +333,8 @@ impl Sessions {
 }
 
 impl Sdc {
-    /// Takes over what a new map says of reservations: tells sessions what they may do, and ends
-    /// what they may not do any more. Called before the client core hears of the map.
+    /// Applies the reservations of a new map: sets the access of sessions, and ends requests that
+    /// are no longer allowed. Called before the client core gets the map.
     pub(in crate::sdc) fn reserve_fence(
         &mut self,
         now: Time,
@@ -366,7 +365,7 @@ impl Sdc {
             }
             let strangers = after.access_of_strangers();
             if !before.access_of_strangers().is_within(strangers) {
-                // Hosts of NVMe repeat what they still may do.
+                // NVMe hosts repeat the commands that are still allowed.
                 for link in self.targets.nvme_links() {
                     lost.insert(link, strangers);
                     self.target_session(now, link, out, |session, _, out, actions| {
@@ -383,7 +382,7 @@ impl Sdc {
     }
 }
 
-/// Ends the requests to a volume that hosts have lost the access for, and those of programs.
+/// Ends the requests to a volume from hosts that have lost access, and those of programs.
 fn end_requests(
     sdc: &mut Sdc,
     now: Time,
