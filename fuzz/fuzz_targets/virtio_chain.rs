@@ -35,10 +35,9 @@ impl Ram {
 }
 
 impl Memory for Ram {
-    fn has(&self, at: u64, len: u64) -> bool {
-        REGIONS.iter().any(|(start, size)| {
-            at.checked_sub(*start).is_some_and(|from| from <= *size && len <= size - from)
-        })
+    fn left(&self, at: u64) -> u64 {
+        let left = |(start, size): &(u64, u64)| size.checked_sub(at.checked_sub(*start)?);
+        REGIONS.iter().filter_map(left).max().unwrap_or(0)
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> bool {

@@ -167,6 +167,14 @@ impl Client {
         self.reactor.request(SEAT, id, request);
     }
 
+    /// Ends requests whose answers nobody wants any more, with numbers in ascending order. What no
+    /// server has of them is never sent, and the rest is not sent again. So each of them takes
+    /// effect before what is requested from now on, or never (rule R16). Their answers come
+    /// nevertheless, within about ten seconds.
+    pub(crate) fn withdraw(&mut self, ids: &[RequestId]) {
+        self.reactor.withdraw(SEAT, ids);
+    }
+
     /// Returns the cluster's id.
     pub(crate) fn cluster(&mut self) -> ClusterId {
         self.reactor.node(SEAT).map().cluster

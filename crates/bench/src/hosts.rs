@@ -166,7 +166,10 @@ impl<P: Protocol> Node for Host<P> {
             Event::DialFailed { why, .. } => {
                 self.fail(format!("{} can't be reached: {why:?}", self.to));
             }
-            Event::Tick | Event::Request { .. } | Event::DiskDone { .. } => {}
+            Event::Tick
+            | Event::Request { .. }
+            | Event::Withdraw { .. }
+            | Event::DiskDone { .. } => {}
         }
     }
 

@@ -278,6 +278,7 @@ impl Node for Mdm {
             Event::Request { id, .. } => {
                 out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) });
             }
+            Event::Withdraw { .. } => {}
         }
     }
 

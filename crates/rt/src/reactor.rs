@@ -74,6 +74,12 @@ impl<N: Node, T: FnMut(usize, Time, Note)> Reactor<N, T> {
         on!(&mut self.engine, shard => shard.request(seat as u32, id, request));
     }
 
+    /// Withdraws requests of this seat's node, whose ids are in ascending order: nobody wants their
+    /// answers. They are answered nevertheless, so an id is free when its answer has come.
+    pub fn withdraw(&mut self, seat: usize, ids: &[RequestId]) {
+        on!(&mut self.engine, shard => shard.withdraw(seat as u32, ids));
+    }
+
     /// Returns the answers that arrived since the last call, in order.
     pub fn answers(&mut self) -> std::vec::Drain<'_, (RequestId, Result<Buf, BlockError>)> {
         on!(&mut self.engine, shard => shard.answers.drain(..))

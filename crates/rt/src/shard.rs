@@ -236,6 +236,11 @@ impl<N: Node, S: Sys, T: FnMut(usize, Time, Note)> Shard<N, S, T> {
         self.deliver(clock::now(), seat, Event::Request { id, request });
     }
 
+    /// Tells a node that nobody wants the answers to these requests, which are in ascending order.
+    pub(crate) fn withdraw(&mut self, seat: u32, ids: &[RequestId]) {
+        self.deliver(clock::now(), seat, Event::Withdraw { ids });
+    }
+
     pub(crate) fn node(&mut self, seat: usize) -> &mut N {
         &mut self.seats[seat].node
     }

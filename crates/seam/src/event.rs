@@ -63,6 +63,11 @@ pub enum Event<'a> {
         /// The request.
         request: BlockRequest,
     },
+    /// Nobody wants the answers to these requests any more. The node still answers each of them.
+    Withdraw {
+        /// The ids, in ascending order.
+        ids: &'a [RequestId],
+    },
 }
 
 /// Reason why a link went down.

@@ -246,7 +246,10 @@ impl Node for Host {
                     self.frame(now, i, head, body, out);
                 }
             }
-            Event::Tick | Event::Request { .. } | Event::DiskDone { .. } => {}
+            Event::Tick
+            | Event::Request { .. }
+            | Event::Withdraw { .. }
+            | Event::DiskDone { .. } => {}
         }
     }
 

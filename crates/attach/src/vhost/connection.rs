@@ -155,7 +155,12 @@ impl Connection {
                 self.protocol = features;
             }
             Message::SetOwner | Message::ResetOwner | Message::SetConfig => {}
-            Message::ResetDevice => self.rings.iter_mut().for_each(Ring::reset),
+            Message::ResetDevice => {
+                self.rings.iter_mut().for_each(Ring::reset);
+                if let Some(notes) = &self.notes {
+                    (0..usize::from(notes.queues)).for_each(|queue| notes.forget(queue));
+                }
+            }
             Message::GetQueueNum => return number(QUEUES.into()),
             Message::SetMemTable(regions) => {
                 let files: Vec<_> = file.collect();
@@ -226,7 +231,10 @@ impl Connection {
     /// Answers for a stopping queue when none of its requests is under way.
     pub(crate) fn leave(&mut self) -> Result<()> {
         let Some((request, queue)) = self.leaving else { return Ok(()) };
-        let Some(base) = self.rings[queue as usize].stop() else { return Ok(()) };
+        let notes = self.notes.as_ref();
+        let Some(base) = self.rings[queue as usize].stop(queue as usize, notes) else {
+            return Ok(());
+        };
         self.leaving = None;
         self.socket.send(&reply::ring(request, queue, base), None)
     }
@@ -297,6 +305,37 @@ fn open_notes(of: message::Notes, file: &OwnedFd) -> Result<Notes> {
     if of.len < len {
         bail!("{} bytes for notes of {len}", of.len);
     }
+    ensure!(of.offset.is_multiple_of(2), "notes at an odd place");
     let memory = Guest::of_file(file, of.offset, len)?;
     Ok(Notes { memory, size: of.size, queues: of.queues })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    const DISK: Disk = Disk { size: 1 << 20, read_only: false };
+
+    #[test]
+    fn a_reset_forgets_what_all_queues_had_under_way() {
+        const SIZE: u16 = 8;
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let mut connection = Connection::new(1, 1, ours.into());
+        let (of, file) = make_notes(message::Notes { len: 0, offset: 0, queues: 2, size: SIZE })
+            .expect("memory for notes");
+        connection.notes = Some(open_notes(of, &file).unwrap());
+        let under_way = |connection: &Connection| {
+            let memory = &connection.notes.as_ref().unwrap().memory;
+            [0, Inflight::bytes(SIZE)].map(|at| Inflight::open(memory, at, SIZE, 0).unwrap())
+        };
+        for (mut queue, head) in
+            under_way(&connection).map(|(notes, _)| notes).into_iter().zip([3, 5])
+        {
+            queue.begins(&connection.notes.as_ref().unwrap().memory, head).unwrap();
+        }
+        assert_eq!(under_way(&connection).map(|(_, heads)| heads), [[3], [5]]);
+        connection.carry_out(34, Message::ResetDevice, Vec::new(), DISK).unwrap();
+        assert!(under_way(&connection).iter().all(|(_, heads)| heads.is_empty()));
+    }
 }

@@ -42,13 +42,19 @@ impl Guest {
         })
     }
 
+    /// Returns the region that contains an address, the address's offset in it, and the bytes from
+    /// there to the region's end.
+    fn at(&self, at: u64) -> Option<(&SharedMemory, usize, u64)> {
+        self.0.iter().find_map(|Mapped { region, offset, memory }| {
+            let from = at.checked_sub(region.guest).filter(|from| *from < region.len)?;
+            Some((memory, offset + from as usize, region.len - from))
+        })
+    }
+
     /// Returns the region that contains a range, and the range's offset in it.
     fn find(&self, at: u64, len: u64) -> Option<(&SharedMemory, usize)> {
-        self.0.iter().find_map(|Mapped { region, offset, memory }| {
-            let from = at.checked_sub(region.guest)?;
-            let left = region.len.checked_sub(from)?;
-            (len <= left).then(|| (memory, offset + from as usize))
-        })
+        let (memory, at, left) = self.at(at)?;
+        (len <= left).then_some((memory, at))
     }
 
     /// Returns the place of a number.
@@ -70,8 +76,8 @@ impl Mapped {
 }
 
 impl Memory for Guest {
-    fn has(&self, at: u64, len: u64) -> bool {
-        self.find(at, len).is_some()
+    fn left(&self, at: u64) -> u64 {
+        self.at(at).map_or(0, |(_, _, left)| left)
     }
 
     fn read(&self, at: u64, to: &mut [u8]) -> bool {
@@ -118,6 +124,7 @@ mod tests {
         let guest = Guest::map(&regions, &[file(8192), file(16384)]).unwrap();
         assert!(guest.write(8190, &[1, 2]) && guest.write(8192, &[3, 4]));
         assert!(!guest.write(8191, &[0; 2]), "it would reach from one region into the next");
+        assert_eq!((guest.left(8191), guest.left(8192), guest.left(12288)), (1, 4096, 0));
         assert!(guest.has(12287, 1) && !guest.has(12287, 2) && !guest.has(u64::MAX, 2));
         let mut two = [0; 2];
         assert!(guest.read(8192, &mut two) && two == [3, 4]);

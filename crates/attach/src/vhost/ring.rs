@@ -3,23 +3,43 @@
 //! Invariants:
 //! - A queue is served as soon as it is set up, has a kick descriptor, and is enabled, until it is
 //!   stopped or broken. A broken queue is served again when it gets a new kick descriptor.
-//! - A request is noted before it begins, if there is an in-flight region.
+//! - A request is noted before it begins, if there is an in-flight region. The notes of a broken
+//!   queue are cleared when it is stopped or served again: its driver has forgotten these requests.
 
 use super::guest::Guest;
 use anyhow::{Context, Result, ensure};
 use rustix::io::Errno;
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use target::vhost::message::Addresses;
 use target::virtio::{Broken, Chain, Inflight, Memory, Queue, Rings};
 
-/// The in-flight region: memory for notes of the requests of all queues.
+/// What the kernel calls an event.
+const EVENT: &[u8] = b"anon_inode:[eventfd]";
+
+/// The in-flight region: memory for notes of the requests of all queues. It has room for all of
+/// them, at even addresses.
 #[derive(Debug)]
 pub(crate) struct Notes {
     pub(crate) memory: Guest,
     /// Descriptors of each queue.
     pub(crate) size: u16,
     pub(crate) queues: u16,
+}
+
+impl Notes {
+    /// Where the notes of a queue begin.
+    fn of(&self, queue: usize) -> u64 {
+        Inflight::bytes(self.size) * queue as u64
+    }
+
+    /// Forgets the requests of a queue, if it has notes.
+    pub(crate) fn forget(&self, queue: usize) {
+        if queue < self.queues.into() {
+            let done = Inflight::forget(&self.memory, self.of(queue));
+            done.expect("the memory has all notes, at even places");
+        }
+    }
 }
 
 /// The state of a queue that is served.
@@ -45,11 +65,18 @@ pub(crate) struct Ring {
     live: Option<Live>,
     /// No new requests are taken, because the queue is about to stop.
     leaving: bool,
+    /// It has broken and was not served since then. What is noted for it was withdrawn.
+    broken: bool,
 }
 
-/// Makes a file descriptor from another process nonblocking.
-fn without_waiting(file: OwnedFd) -> Result<OwnedFd> {
-    rustix::io::ioctl_fionbio(&file, true).context("can't make a descriptor nonblocking")?;
+/// Makes an eventfd from another process nonblocking. Any other descriptor is refused: a file may
+/// always be readable, or block.
+fn event(file: OwnedFd) -> Result<OwnedFd> {
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let what = rustix::fs::readlink(&link, Vec::new())
+        .with_context(|| format!("can't tell what a descriptor is: {link} can't be read"))?;
+    ensure!(what.as_bytes() == EVENT, "a descriptor that is no event (eventfd), but {what:?}");
+    rustix::io::ioctl_fionbio(&file, true).context("can't make an event nonblocking")?;
     Ok(file)
 }
 
@@ -64,19 +91,19 @@ impl Ring {
     /// Sets the kick descriptor, on which the guest signals new requests.
     pub(crate) fn set_kick(&mut self, kick: Option<OwnedFd>) -> Result<()> {
         let kick = kick.context("a queue without a kick, which would have to be polled")?;
-        self.kick = Some(without_waiting(kick)?);
+        self.kick = Some(event(kick)?);
         Ok(())
     }
 
     pub(crate) fn set_call(&mut self, call: Option<OwnedFd>) -> Result<()> {
-        self.call = call.map(without_waiting).transpose()?;
+        self.call = call.map(event).transpose()?;
         // Signal requests that were given back before: the event may have been lost.
         wake(self.call.as_ref().filter(|_| self.live.is_some()));
         Ok(())
     }
 
     pub(crate) fn set_error(&mut self, error: Option<OwnedFd>) -> Result<()> {
-        self.error = error.map(without_waiting).transpose()?;
+        self.error = error.map(event).transpose()?;
         Ok(())
     }
 
@@ -105,14 +132,18 @@ impl Ring {
         let (mut inflight, mut redo) = (None, VecDeque::new());
         if let Some(notes) = notes {
             let fits = number < notes.queues.into() && self.size <= notes.size;
-            let from = Inflight::bytes(notes.size) * number as u64;
-            let found = Inflight::open(&notes.memory, from, self.size, queue.used());
+            if self.broken {
+                notes.forget(number);
+            }
+            let found = Inflight::open(&notes.memory, notes.of(number), self.size, queue.used());
             let (opened, heads) = found.filter(|_| fits).ok_or(Broken::Rings)?;
-            queue.repeats(heads.len() as u16);
+            if !self.broken {
+                queue.repeats(heads.len() as u16);
+            }
             (inflight, redo) = (Some(opened), heads.into());
         }
         self.live = Some(Live { queue, inflight, redo });
-        self.leaving = false;
+        (self.leaving, self.broken) = (false, false);
         // An event of the previous process may have been lost.
         wake(self.call.as_ref());
         Ok(())
@@ -191,13 +222,17 @@ impl Ring {
         self.leaving = true;
     }
 
-    /// Stops the queue if possible, and returns the index of the next request.
-    pub(crate) fn stop(&mut self) -> Option<u16> {
+    /// Stops the queue, which is queue `number`, if possible, and returns the index of the next
+    /// request.
+    pub(crate) fn stop(&mut self, number: usize, notes: Option<&Notes>) -> Option<u16> {
         if let Some(live) = &self.live {
             if live.queue.in_flight() > 0 || !live.redo.is_empty() {
                 return None;
             }
             self.base = live.queue.next();
+        }
+        if let Some(notes) = notes.filter(|_| self.broken) {
+            notes.forget(number);
         }
         self.drop_live();
         Some(self.base)
@@ -205,6 +240,9 @@ impl Ring {
 
     /// Marks the queue as broken: it is not served until it gets a new kick descriptor.
     pub(crate) fn breaks(&mut self) {
+        if let Some(live) = &self.live {
+            (self.base, self.broken) = (live.queue.next(), true);
+        }
         self.drop_live();
         wake(self.error.as_ref());
     }
@@ -233,5 +271,95 @@ impl Ring {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+
+    const SIZE: u16 = 4;
+    /// The addresses of the rings.
+    const AT: Addresses =
+        Addresses { queue: 0, descriptors: 0x1000, available: 0x2000, used: 0x3000 };
+
+    fn memory() -> OwnedFd {
+        let file = memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, 0x1_0000).unwrap();
+        file
+    }
+
+    fn guest() -> Guest {
+        Guest::of_file(&memory(), 0, 0x1_0000).unwrap()
+    }
+
+    fn notes() -> Notes {
+        Notes { memory: guest(), size: SIZE, queues: 1 }
+    }
+
+    /// Offers requests of one byte, with the numbers of their descriptors.
+    fn offer(guest: &Guest, index: u16, heads: &[u16]) {
+        for (at, head) in (index..).zip(heads) {
+            let part = [0x8000u64.to_le_bytes(), 1u64.to_le_bytes()].concat();
+            assert!(guest.write(AT.descriptors + 16 * u64::from(*head), &part));
+            assert!(guest.store(AT.available + 4 + 2 * u64::from(at % SIZE), *head));
+            assert!(guest.store(AT.available + 2, at + 1));
+        }
+    }
+
+    /// A queue that is served from an index on.
+    fn serve(ring: &mut Ring, guest: &Guest, notes: &Notes, base: u16) {
+        (ring.size, ring.base, ring.addresses, ring.enabled) = (SIZE, base, Some(AT), true);
+        ring.set_kick(Some(eventfd(0, EventfdFlags::CLOEXEC).unwrap())).unwrap();
+        assert!(ring.is_due());
+        ring.start(0, guest, Some(notes), false).unwrap();
+    }
+
+    fn next(ring: &mut Ring, guest: &Guest, notes: &Notes) -> Option<u16> {
+        ring.next(guest, Some(notes), &mut Chain::default()).unwrap()
+    }
+
+    #[test]
+    fn what_a_broken_queue_had_begun_is_taken_again_by_the_next_process_only() {
+        let (guest, notes) = (guest(), notes());
+        offer(&guest, 0, &[0, 1, 2]);
+        let mut first = Ring::default();
+        serve(&mut first, &guest, &notes, 0);
+        assert_eq!([0; 3].map(|_| next(&mut first, &guest, &notes)), [Some(0), Some(1), Some(2)]);
+        first.push(&guest, Some(&notes), 1, 1).unwrap();
+        first.breaks();
+        // The process has died: the driver waits for its requests.
+        let mut second = Ring::default();
+        serve(&mut second, &guest, &notes, 1);
+        assert_eq!([0; 3].map(|_| next(&mut second, &guest, &notes)), [Some(0), Some(2), None]);
+        // It breaks, and is served again: these requests were withdrawn.
+        second.breaks();
+        serve(&mut second, &guest, &notes, 3);
+        assert_eq!(next(&mut second, &guest, &notes), None);
+        offer(&guest, 3, &[1]);
+        assert_eq!(next(&mut second, &guest, &notes), Some(1));
+        // It is stopped after a break, and the process dies before it is served again.
+        second.breaks();
+        assert_eq!(second.stop(0, Some(&notes)), Some(4));
+        let mut third = Ring::default();
+        serve(&mut third, &guest, &notes, 4);
+        assert!(third.live.as_ref().unwrap().redo.is_empty());
+    }
+
+    #[test]
+    fn only_events_are_taken_as_events() {
+        let (end, _other) = rustix::pipe::pipe().unwrap();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        for file in [memory(), end, null.into()] {
+            assert!(Ring::default().set_kick(Some(file.try_clone().unwrap())).is_err());
+            assert!(Ring::default().set_call(Some(file.try_clone().unwrap())).is_err());
+            assert!(Ring::default().set_error(Some(file)).is_err());
+        }
+        let event = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let mut ring = Ring::default();
+        ring.set_kick(Some(event)).unwrap();
+        assert!(ring.kicked().is_ok(), "nobody has kicked, and nobody waits for it");
     }
 }

@@ -7,6 +7,8 @@
 //! Invariants:
 //! - A virtual machine that breaks the rules loses its connection or the queue. Other virtual
 //!   machines are not affected.
+//! - The requests of a virtual machine or a queue that is gone are withdrawn before any new request
+//!   is made. So each of them takes effect before that, or never (R16).
 //! - The data of a write is copied out of the guest's memory once, before it is used.
 
 use super::connection::{After, Connection};
@@ -45,7 +47,7 @@ pub(crate) struct Server {
     id: [u8; ID],
     listening: Listening,
     connections: Vec<Connection>,
-    /// The number of the next connection.
+    /// The number of the newest connection. The first one has 1.
     serial: u64,
     slots: Slots,
     answers: Vec<(RequestId, Result<Buf, BlockError>)>,
@@ -60,8 +62,8 @@ pub(crate) struct Server {
 struct Woken {
     /// A virtual machine wants to connect.
     connects: bool,
-    /// These connections have messages, or are gone.
-    says: [bool; CONNECTIONS],
+    /// The numbers of connections that have messages, or are gone. The rest is 0.
+    says: [u64; CONNECTIONS],
     /// A signal has arrived.
     stop: bool,
 }
@@ -150,8 +152,8 @@ impl Server {
         for at in (2..used).filter(|at| !found[*at].is_empty()) {
             match whose[at] {
                 (CONNECTIONS, _) => woken.connects = true,
-                (connection, usize::MAX) => woken.says[connection] = true,
-                (connection, queue) => self.kicked(connection, queue),
+                (one, usize::MAX) => woken.says[one] = self.connections[one].serial,
+                (one, queue) => self.kicked(one, queue),
             }
         }
         Ok(woken)
@@ -201,10 +203,10 @@ impl Server {
             if let Some(volume) = volume {
                 connection.tell(volume.size);
             }
-            if !woken.says[at] {
+            let serial = connection.serial;
+            if !woken.says.contains(&serial) {
                 continue;
             }
-            let serial = connection.serial;
             // While a queue is stopping, the socket wakes only when the connection ends.
             let after = match connection.takes_messages() {
                 true => connection.receive(disk),
@@ -216,7 +218,7 @@ impl Server {
                 Ok(After::Reset) => {}
                 Err(ref why) => eprintln!("the connection of a virtual machine is closed: {why:#}"),
             }
-            self.slots.orphan(|owner| owner.connection == serial);
+            self.withdraw(|owner| owner.connection == serial);
             if !matches!(after, Ok(After::Reset)) {
                 self.connections.remove(at);
             }
@@ -328,13 +330,13 @@ impl Server {
 
     /// Passes on one answer.
     fn pass_on(&mut self, id: RequestId, result: Result<Buf, BlockError>) {
+        let Some((owner, pending, chain)) = self.slots.end(id) else { return };
         if let Err(why) = &result {
             self.failed += 1;
             if self.failed.is_power_of_two() {
                 eprintln!("{} requests have failed; the last one: {why}", self.failed);
             }
         }
-        let Some((owner, pending, chain)) = self.slots.end(id) else { return };
         let found = self.connections.iter().position(|one| one.serial == owner.connection);
         let at = found.expect("what is gone has no requests");
         let connection = &mut self.connections[at];
@@ -367,7 +369,7 @@ impl Server {
             if let Err(why) = connection.leave() {
                 eprintln!("the connection of a virtual machine is closed: {why:#}");
                 let serial = connection.serial;
-                self.slots.orphan(|owner| owner.connection == serial);
+                self.withdraw(|owner| owner.connection == serial);
                 self.connections.remove(at);
             }
         }
@@ -396,7 +398,15 @@ impl Server {
         let connection = &mut self.connections[at];
         connection.breaks(queue, why);
         let serial = connection.serial;
-        self.slots.orphan(|owner| owner.connection == serial && owner.queue == queue);
+        self.withdraw(|owner| owner.connection == serial && owner.queue == queue);
+    }
+
+    /// Ends the requests of owners that are gone.
+    fn withdraw(&mut self, is_gone: impl Fn(Owner) -> bool) {
+        let gone = self.slots.orphan(is_gone);
+        if !gone.is_empty() {
+            self.client.withdraw(&gone);
+        }
     }
 }
 

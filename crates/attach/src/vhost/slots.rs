@@ -3,8 +3,7 @@
 //! Invariants:
 //! - A slot is in use from the request to the answer, whatever happens to the virtual machine.
 //! - Memory is bounded: while [`REQUESTS`] or [`BYTES`] are under way, no new request is taken.
-//! - An orphan is a request whose queue is gone. Its answer is dropped. While there are orphans, no
-//!   new request is taken, so an orphan never takes effect after a later request (T1).
+//! - An orphan is a request whose queue is gone. It is withdrawn, and its answer is dropped.
 
 use seam::RequestId;
 use target::virtio::Chain;
@@ -49,7 +48,6 @@ pub(crate) struct Slots {
     all: Vec<Slot>,
     free: Vec<u32>,
     bytes: u64,
-    orphans: usize,
 }
 
 impl Slots {
@@ -58,7 +56,6 @@ impl Slots {
             all: (0..REQUESTS).map(|_| Slot::default()).collect(),
             free: (0..REQUESTS).rev().collect(),
             bytes: 0,
-            orphans: 0,
         }
     }
 
@@ -69,7 +66,7 @@ impl Slots {
 
     /// Returns true if a request may be taken.
     pub(crate) fn has_room(&self) -> bool {
-        !self.free.is_empty() && self.bytes < BYTES && self.orphans == 0
+        !self.free.is_empty() && self.bytes < BYTES
     }
 
     /// Returns the chain of the next free slot, to be filled. `None`: there is no room.
@@ -96,23 +93,16 @@ impl Slots {
         let pending = slot.pending.take().expect("a request has one answer");
         self.bytes -= u64::from(pending.bytes);
         self.free.push(id.0 as u32);
-        match slot.owner.take() {
-            Some(owner) => Some((owner, pending, &slot.chain)),
-            None => {
-                self.orphans -= 1;
-                None
-            }
-        }
+        slot.owner.take().map(|owner| (owner, pending, &slot.chain))
     }
 
-    /// Makes the requests of the origins for which this is true orphans.
-    pub(crate) fn orphan(&mut self, is_gone: impl Fn(Owner) -> bool) {
-        for slot in &mut self.all {
-            if slot.owner.is_some_and(&is_gone) {
-                slot.owner = None;
-                self.orphans += 1;
-            }
-        }
+    /// Makes the requests of the origins for which this is true orphans. Returns their numbers in
+    /// ascending order.
+    pub(crate) fn orphan(&mut self, is_gone: impl Fn(Owner) -> bool) -> Vec<RequestId> {
+        let owned = (0..).map(RequestId).zip(&mut self.all);
+        let gone =
+            owned.filter_map(|(id, slot)| slot.owner.take_if(|owner| is_gone(*owner)).map(|_| id));
+        gone.collect()
     }
 }
 
@@ -127,14 +117,17 @@ mod tests {
     }
 
     #[test]
-    fn while_an_orphan_is_under_way_nothing_is_taken() {
+    fn an_orphan_stops_nobody_and_keeps_its_number_until_its_answer() {
         let mut slots = Slots::new();
-        let (a, b) = (slots.take(owner(1, 0), PENDING), slots.take(owner(1, 1), PENDING));
-        slots.orphan(|owner| owner.queue == 0);
-        assert!(!slots.has_room() && slots.chain().is_none());
-        assert_eq!(slots.end(b).map(|(owner, ..)| owner), Some(owner(1, 1)));
-        assert!(!slots.has_room() && slots.end(a).is_none());
-        assert!(slots.has_room() && slots.is_empty());
+        let all = [(1, 0), (1, 1), (2, 0)].map(|(c, q)| slots.take(owner(c, q), PENDING));
+        assert_eq!(slots.orphan(|owner| owner.queue == 0), [all[0], all[2]]);
+        assert_eq!(slots.orphan(|owner| owner.queue == 0), [], "each is one once");
+        assert!(slots.has_room() && slots.chain().is_some());
+        let next = slots.take(owner(3, 0), PENDING);
+        assert!(!all.contains(&next));
+        assert_eq!(slots.end(all[1]).map(|(owner, ..)| owner), Some(owner(1, 1)));
+        assert!(slots.end(all[0]).is_none() && slots.end(all[2]).is_none() && !slots.is_empty());
+        assert!(slots.end(next).is_some() && slots.is_empty());
     }
 
     #[test]

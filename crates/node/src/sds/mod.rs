@@ -474,6 +474,7 @@ impl seam::Node for Sds {
             Event::Request { id, .. } => {
                 out.push(Effect::Reply { id, result: Err(BlockError::NoSuchVolume) })
             }
+            Event::Withdraw { .. } => {}
         }
         if self.failed() {
             self.end(Note::DeviceFailed, out);

@@ -65,7 +65,7 @@ impl Ledger {
     /// Checks an event before the role sees it.
     pub(super) fn event(&mut self, event: &Event<'_>) {
         match event {
-            Event::Tick | Event::Request { .. } => {}
+            Event::Tick | Event::Request { .. } | Event::Withdraw { .. } => {}
             Event::LinkUp { link, dial, at, from, .. } => {
                 self.check(dial.is_none() || at.is_none(), || format!("{link}: at {at:?}"));
                 let both = at.is_some() == from.is_some();

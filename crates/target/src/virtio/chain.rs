@@ -2,13 +2,19 @@
 //!
 //! Invariants:
 //! - The number of descriptors that are followed is bounded, so a loop in a chain is detected.
-//! - No part is empty, and each part was within one region of memory when the chain was read.
+//! - No segment is empty, and each segment was within one region of memory when the chain was read.
+//!   A part that reaches from one region into the next is several segments.
+//! - The number of segments of a chain is bounded.
 
 use super::{Broken, Memory, Rings, Segment};
 use alloc::vec::Vec;
 
 /// Most parts of data in a request.
 pub const SEGMENTS: u16 = 126;
+
+/// Segments that a chain may have at least: each part, and the head and the status, may reach into
+/// another region once.
+const CUT: u16 = 2 * (SEGMENTS + 2);
 
 /// Bytes of a descriptor (2.7.5).
 const DESCRIPTOR: u32 = 16;
@@ -63,6 +69,7 @@ impl Chain {
         // An indirect table from Linux has up to `seg_max` data parts, even if the queue has fewer
         // descriptors.
         let most = u32::from(rings.size.max(SEGMENTS + 2));
+        let segments = usize::from(rings.size.max(CUT));
         let (mut table, mut entries) = (rings.descriptors, u32::from(rings.size));
         let (mut index, mut is_indirect) = (u32::from(head), false);
         for _ in 0..=most {
@@ -82,7 +89,7 @@ impl Chain {
                 (table, entries, index, is_indirect) = (part.at, parts, 0, true);
                 continue;
             }
-            self.add(memory, &part)?;
+            self.add(memory, &part, segments)?;
             if part.flags & NEXT == 0 {
                 return Ok(());
             }
@@ -91,19 +98,25 @@ impl Chain {
         Err(Broken::Long)
     }
 
-    fn add(&mut self, memory: &impl Memory, part: &Descriptor) -> Result<(), Broken> {
+    /// Adds a part. There may be `most` segments in all.
+    fn add(&mut self, memory: &impl Memory, part: &Descriptor, most: usize) -> Result<(), Broken> {
         let is_written = part.flags & WRITE != 0;
         if !is_written && !self.writable.is_empty() {
             return Err(Broken::Order);
         }
-        if part.len == 0 {
-            return Ok(());
+        let (mut at, mut left) = (part.at, part.len);
+        while left > 0 {
+            let len = u64::from(left).min(memory.left(at)) as u32;
+            if len == 0 {
+                return Err(Broken::Outside);
+            }
+            if self.readable.len() + self.writable.len() == most {
+                return Err(Broken::Long);
+            }
+            let to = if is_written { &mut self.writable } else { &mut self.readable };
+            to.push(Segment { at, len });
+            (at, left) = (at.wrapping_add(len.into()), left - len);
         }
-        if !memory.has(part.at, part.len.into()) {
-            return Err(Broken::Outside);
-        }
-        let to = if is_written { &mut self.writable } else { &mut self.readable };
-        to.push(Segment { at: part.at, len: part.len });
         Ok(())
     }
 
@@ -126,6 +139,9 @@ impl Chain {
                 break;
             }
             spent += 1;
+            if to.is_empty() {
+                break;
+            }
         }
         self.readable.drain(..spent);
         if to.is_empty() { Ok(()) } else { Err(Broken::Short) }

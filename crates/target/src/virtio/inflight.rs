@@ -77,6 +77,13 @@ impl Inflight {
         Some((notes, found.into_iter().map(|(_, head)| head).collect()))
     }
 
+    /// Forgets the requests that are noted for a queue, because its driver has: they are not taken
+    /// again, and the next [`Inflight::open`] makes the notes anew. `None`: the memory does not
+    /// have them.
+    pub fn forget(memory: &impl Memory, at: u64) -> Option<()> {
+        memory.store(at + VERSION, 0).then_some(())
+    }
+
     /// Creates empty notes.
     fn begin(&self, memory: &impl Memory, used: u16) -> Option<()> {
         (0..self.size).try_for_each(|head| self.clear(memory, head))?;

@@ -12,8 +12,13 @@ pub struct Segment {
 /// A guest's memory: regions of addresses, which the guest may change at any moment. No call
 /// reaches beyond one region.
 pub trait Memory {
-    /// Returns true if all of this range lies in one region.
-    fn has(&self, at: u64, len: u64) -> bool;
+    /// Returns the bytes from this address to the end of its region: 0 if no region has it.
+    fn left(&self, at: u64) -> u64;
+
+    /// Returns true if all of this range, which is not empty, lies in one region.
+    fn has(&self, at: u64, len: u64) -> bool {
+        (1..=self.left(at)).contains(&len)
+    }
 
     /// Copies bytes out. Returns false if the range does not lie in one region.
     #[must_use]

@@ -46,11 +46,11 @@ pub enum Broken {
     Index(u32),
     /// An available chain is under way already.
     Twice(u16),
-    /// A chain is too long, or has a loop.
+    /// A chain is too long, has a loop, or reaches into too many regions of memory.
     Long,
     /// A part that the device reads comes after one that it writes.
     Order,
-    /// A part is not within one region of memory.
+    /// A part is not within the guest's memory.
     Outside,
     /// An indirect table has a wrong length, is inside another one, or is not the end of its chain.
     Indirect,

@@ -244,6 +244,40 @@ fn a_killed_process_loses_no_request_of_its_machine() {
     });
 }
 
+/// A machine is killed whose write has reached no server. Its next life may be on another host, so
+/// the write must never come, and nobody waits for it.
+#[test]
+fn what_a_killed_machine_had_under_way_never_comes_and_stops_no_other_one() {
+    case(|| {
+        let (device, volumes) = ("file:128MiB", &["vh-dead:16MiB"]);
+        let cluster = Cluster::start(&Options { device, volumes, ..Options::default() })?;
+        let backend = Backend::start(&cluster, "vh-dead", &[])?;
+        let (mut killed, mut other) = (Machine::new(1)?, Machine::new(1)?);
+        killed.connect(&backend.socket)?;
+        other.connect(&backend.socket)?;
+        let old = vec![1; 4096];
+        ensure!(killed.run(OUT, 0, &old, 0)?.status == 0);
+        ["sds1", "sds2", "sds3"].iter().try_for_each(|name| cluster.kill(name))?;
+        killed.start(0, OUT, 0, &[2; 4096], 0)?;
+        other.start(0, OUT, 8, &[3; 4096], 0)?;
+        ensure!(other.next(0, secs(1)).is_err() && killed.in_flight(0) == 1);
+        drop(killed);
+        wait("its end is noticed", secs(20), || {
+            Ok(backend.said().contains("has disconnected").then_some(()))
+        })?;
+        other.start(0, OUT, 16, &[4; 4096], 0)?;
+        ensure!(other.next(0, secs(1)).is_err(), "there is no server");
+        (1..=3).try_for_each(|n| cluster.start_sds(n))?;
+        for _ in 0..2 {
+            ensure!(other.next(0, secs(60))?.status == 0);
+        }
+        let now = other.run(IN, 0, &[], 3 * 4096)?.data;
+        ensure!(now[4096..] == [[3; 4096], [4; 4096]].concat()[..], "its own writes");
+        ensure!(now[..4096] == old[..], "the write of the machine that was killed has come");
+        Ok(())
+    });
+}
+
 /// Sends what is no message, or breaks the protocol. Each is closed, or refused.
 fn hostile_messages(socket: &Path) -> Result<()> {
     let null = std::fs::File::open("/dev/null")?;
@@ -272,6 +306,8 @@ fn hostile_messages(socket: &Path) -> Result<()> {
     let files = [null.as_fd(); 12];
     for (request, body, files) in [
         (1, vec![], &files[..1]),
+        (12, vec![0; 8], &files[..1]),
+        (13, vec![0; 8], &files[..1]),
         (12, vec![0; 8], &files[..2]),
         (12, vec![0; 8], &files[..12]),
         (5, [vec![1, 0, 0, 0, 0, 0, 0, 0], vec![1; 32]].concat(), &files[..1]),

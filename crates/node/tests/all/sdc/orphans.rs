@@ -5,6 +5,7 @@ use super::cluster::{Cluster, Who};
 use super::nbd_client::Client;
 use base::Limits;
 use core::time::Duration;
+use seam::{BlockError, BlockKind, Event, RequestId};
 use target::nbd::proto::*;
 use wire::Status;
 
@@ -221,4 +222,74 @@ fn a_read_for_a_connection_that_is_gone_keeps_no_data_and_ends_in_the_end() {
     assert!(c.pool.used() < 1 << 20, "{} bytes are kept for nobody", c.pool.used());
     c.pass(Duration::from_secs(12));
     assert_eq!((c.sdc.outstanding(), c.pool.used()), (0, 0));
+}
+
+/// A request of the program that runs the client.
+fn program_writes(c: &mut Cluster, id: u64, at: u64, value: u8) {
+    c.ask(id, BlockKind::Write, at, LEN, &[value; LEN as usize]);
+}
+
+fn withdraw(c: &mut Cluster, ids: &[u64]) {
+    let ids: Vec<_> = ids.iter().copied().map(RequestId).collect();
+    c.on(Event::Withdraw { ids: &ids });
+}
+
+/// The answers that the program has got, with the lengths of their data.
+fn answers(c: &Cluster) -> Vec<(u64, Result<usize, BlockError>)> {
+    let one = |(id, result): &(u64, Result<seam::Buf, BlockError>)| {
+        (*id, result.as_ref().map(|data| data.len()).map_err(|why| *why))
+    };
+    c.log.replies.iter().map(one).collect()
+}
+
+#[test]
+fn a_write_that_waits_for_space_is_not_sent_after_its_program_has_withdrawn_it() {
+    let mut c = Cluster::ready();
+    c.full = true;
+    program_writes(&mut c, 1, 0, 0xaa);
+    c.pass(ms(100));
+    assert_eq!((c.sdc.held(), c.log.replies.len()), (1, 0));
+    withdraw(&mut c, &[1]);
+    let asked = c.log.ios.len();
+    c.full = false;
+    c.pass(Duration::from_secs(10));
+    assert_eq!((c.log.ios.len(), c.sdc.outstanding(), c.sdc.held()), (asked, 0, 0));
+    assert!(c.data.iter().all(|b| *b == 0), "it was written for nobody");
+    assert_eq!(answers(&c), [(1, Err(BlockError::Busy))], "its number is free");
+}
+
+#[test]
+fn of_the_writes_that_wait_for_a_primary_those_that_are_withdrawn_are_never_sent() {
+    let mut c = Cluster::ready();
+    [Who::Server(1), Who::Server(2)].into_iter().for_each(|who| c.kill(who));
+    let mut nbd = Client::attached(&mut c, &Limits::SHIPPED);
+    write(&mut c, &mut nbd, 1, 0xdd);
+    for id in 1..=4 {
+        program_writes(&mut c, id, id << 12, 0xaa);
+    }
+    c.pass(ms(300));
+    withdraw(&mut c, &[1, 3, 9]);
+    assert_eq!(answers(&c), [1, 3].map(|id| (id, Err(BlockError::Busy))), "at once");
+    program_writes(&mut c, 1, 1 << 12, 0xbb);
+    c.alive = [1, 101, 102].into();
+    c.pass(Duration::from_secs(2));
+    let blocks: Vec<u8> = c.data.chunks(LEN as usize).take(5).map(|block| block[0]).collect();
+    assert_eq!(blocks, [0xdd, 0xbb, 0xaa, 0, 0xaa]);
+    assert_eq!((c.log.replies.len(), c.log.ios.len(), c.sdc.outstanding()), (5, 4, 0));
+}
+
+#[test]
+fn a_write_that_was_sent_and_withdrawn_is_answered_and_never_sent_again() {
+    let mut c = Cluster::ready();
+    c.hold = true;
+    program_writes(&mut c, 1, 0, 0xaa);
+    withdraw(&mut c, &[1]);
+    assert_eq!(answers(&c), [], "the server may still execute it");
+    // The server's link breaks, and the server drops what it has read with the session.
+    c.cut(Who::Server(1));
+    c.hold = false;
+    program_writes(&mut c, 2, 0, 0xbb);
+    c.pass(ms(600));
+    assert_eq!(answers(&c), [(1, Err(BlockError::Busy)), (2, Ok(0))]);
+    assert_eq!((c.data[0], c.log.ios.len(), c.sdc.outstanding()), (0xbb, 2, 0));
 }

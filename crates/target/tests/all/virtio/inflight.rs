@@ -128,3 +128,21 @@ fn notes_of_another_size_are_begun_anew_and_hostile_ones_harm_nobody() {
     let beyond = Inflight::open(&driver.ram, 0x2_1000 - 64, SIZE, 0);
     assert!(beyond.is_none() && !driver.ram.has(0x2_1000, 1));
 }
+
+#[test]
+fn what_the_driver_has_forgotten_is_not_found() {
+    let mut driver = driver();
+    let (mut device, _) = Device::start(&driver).unwrap();
+    for head in [1, 3] {
+        driver.offer(head);
+        assert_eq!(device.take(&driver.ram), Some(true));
+    }
+    assert_eq!(Device::start(&driver).unwrap().1, [1, 3]);
+    Inflight::forget(&driver.ram, NOTES).unwrap();
+    let (mut next, redo) = Device::start(&driver).unwrap();
+    assert_eq!(redo, []);
+    // The notes begin anew: only what is begun from now on is in them.
+    assert_eq!(next.take(&driver.ram), Some(true));
+    assert_eq!(Device::start(&driver).unwrap().1, [1]);
+    assert_eq!(Inflight::forget(&driver.ram, 0x2_1000), None);
+}

@@ -1,7 +1,7 @@
 //! Queues and chains, and how a driver can break them.
 
-use super::rig::{DATA, Driver, INDIRECT, NEXT, Part, Ram, TABLE, WRITE};
-use target::virtio::{Broken, Chain, QUEUE_MAX, Queue, Rings};
+use super::rig::{DATA, DISK, Driver, INDIRECT, NEXT, Part, Ram, TABLE, WRITE};
+use target::virtio::{Ask, Broken, Chain, QUEUE_MAX, Queue, Request, Rings, SEGMENTS};
 
 fn pop(driver: &Driver, queue: &mut Queue) -> Result<Option<u16>, Broken> {
     queue.pop(&driver.ram, &mut Chain::default())
@@ -138,7 +138,7 @@ fn chains_that_break_the_rules_are_found() {
     assert_eq!(broken(&[(0, part(DATA, 16, NEXT, 8))], &[]), Err(Broken::Index(8)));
     let order = [(0, part(DATA, 1, WRITE | NEXT, 1)), (1, part(DATA, 16, 0, 0))];
     assert_eq!(broken(&order, &[]), Err(Broken::Order));
-    for (at, len) in [(0x1_0ff0, 17), (0xfff, 1), (0x2_1000, 1), (u64::MAX, 2), (DATA, u32::MAX)] {
+    for (at, len) in [(0x2_0ff0, 17), (0xfff, 1), (0x2_1000, 1), (u64::MAX, 2), (DATA, u32::MAX)] {
         let outside = [(0, part(at, len, 0, 0))];
         assert_eq!(broken(&outside, &[]), Err(Broken::Outside), "{at:#x} {len}");
     }
@@ -176,4 +176,61 @@ fn an_indirect_table_may_have_all_parts_of_a_request_also_in_a_small_queue() {
     let (mut queue, mut chain) = (driver.queue(false), Chain::default());
     assert_eq!(queue.pop(&driver.ram, &mut chain), Ok(Some(0)));
     assert_eq!((chain.readable(), chain.writable()), (16, 126 * 512 + 1));
+}
+
+/// The first address of the second region, whose neighbour is the first region.
+const BORDER: u64 = 0x1_1000;
+
+/// What is one range for the guest may be two regions for its monitor.
+#[test]
+fn a_part_may_reach_from_one_region_into_the_next() {
+    let mut driver = Driver::new(4);
+    driver.head(BORDER - 8, 1, 3);
+    let data: Vec<u8> = (0..1024).map(|n| (n * 7 % 251) as u8).collect();
+    driver.ram.put(BORDER + 8, &data[..504]);
+    driver.ram.put(BORDER - 8 - 520, &data[504..]);
+    // The head and the first half of the data are one part. The other half lies before it.
+    let parts = [
+        (BORDER - 8, 16 + 504, false),
+        (BORDER - 8 - 520, 520, false),
+        (BORDER - 600, 1000, true),
+        (BORDER - 3, 4, true),
+    ];
+    driver.chain(0x1000, 0, &parts);
+    driver.offer(0);
+    let (mut queue, mut chain) = (driver.queue(false), Chain::default());
+    assert_eq!(queue.pop(&driver.ram, &mut chain), Ok(Some(0)));
+    let request = Request::parse(&driver.ram, &mut chain, DISK).unwrap();
+    assert_eq!(request, Request { ask: Ask::Write { at: 1536, len: 1024 }, status: BORDER });
+    let mut read = vec![0; 1024];
+    assert!(chain.read(&driver.ram, &mut read) && read == data);
+    assert_eq!(chain.writable(), 1003);
+    assert!(chain.write(&driver.ram, &data[..1003]));
+    assert_eq!(driver.ram.get(BORDER - 600, 597), data[..597]);
+    assert_eq!(driver.ram.get(BORDER, 400), data[600..1000]);
+    assert_eq!(driver.ram.get(BORDER - 3, 3), data[1000..1003]);
+}
+
+/// A chain in an indirect table whose parts, and its head and status, all reach into two regions.
+fn cut(driver: &mut Driver, parts: u16, len: u32) -> Result<Option<u16>, Broken> {
+    let mut all = vec![(BORDER - 8, 16, false)];
+    all.extend((0..parts).map(|_| (BORDER - u64::from(len / 2), len, true)));
+    all.push((BORDER - 1, 2, true));
+    driver.chain(TABLE, 0, &all);
+    let whole = Part { at: TABLE, len: 16 * all.len() as u32, flags: INDIRECT, next: 0 };
+    driver.descriptor(0x1000, 0, whole);
+    driver.offer(0);
+    pop(driver, &mut driver.queue(false))
+}
+
+#[test]
+fn every_part_of_the_longest_request_may_reach_into_two_regions_and_no_chain_has_more_segments() {
+    let mut small = Driver::new(4);
+    assert_eq!(cut(&mut small, SEGMENTS, 512), Ok(Some(0)));
+    // In a larger queue a chain may have as many segments as the queue has descriptors.
+    for (parts, taken) in [(254, Ok(Some(0))), (255, Err(Broken::Long)), (510, Err(Broken::Long))] {
+        let mut large = Driver::new(512);
+        (large.rings.available, large.rings.used) = (0x5000, 0x6000);
+        assert_eq!(cut(&mut large, parts, 512), taken, "{parts} parts");
+    }
 }
