@@ -426,7 +426,15 @@ impl Node for Sdc {
                     self.client(now, out, |client, turn| client.request(origin, request, turn));
                 }
             }
-            Event::Withdraw { ids } => self.withdraw(now, ids, out),
+            // Nothing of them appears after what is asked from now on (rule R16).
+            Event::Withdraw { ids } => {
+                assert!(ids.is_sorted(), "ids are in ascending order");
+                let gone = |origin| match origin {
+                    Origin::Program { id, .. } => ids.binary_search(&id).is_ok(),
+                    Origin::Target { .. } => false,
+                };
+                self.client(now, out, |client, turn| client.forget(gone, turn));
+            }
             Event::Tick => self.tick(now, out),
             Event::LinkUp { link, port, dial, at, from } => {
                 self.link_up(now, link, (port, at, from), dial, out)
@@ -469,17 +477,6 @@ impl Node for Sdc {
 }
 
 impl Sdc {
-    /// Ends requests of the program whose answers nobody wants: nothing of them appears after what
-    /// is asked from now on (rule R16).
-    fn withdraw(&mut self, now: Time, ids: &[RequestId], out: &Effects) {
-        assert!(ids.is_sorted(), "ids are in ascending order");
-        let gone = |origin| match origin {
-            Origin::Program { id, .. } => ids.binary_search(&id).is_ok(),
-            Origin::Target { .. } => false,
-        };
-        self.client(now, out, |client, turn| client.forget(gone, turn));
-    }
-
     fn tick(&mut self, now: Time, out: &mut Effects) {
         if self.client.wake_at().is_some_and(|at| at <= now) {
             self.client(now, out, |client, turn| client.tick(turn));
