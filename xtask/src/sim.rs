@@ -27,7 +27,7 @@ pub(crate) struct HuntArgs {
 pub(crate) const SAMPLE: [&str; 3] = ["run", "--seeds", "0..1000"];
 
 /// Another sample of CI, in which damage may hit every copy: lost data must then be reported.
-pub(crate) const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..200"];
+pub(crate) const LOSSES: [&str; 4] = ["run", "--allow-loss", "--seeds", "0..300"];
 
 /// The profile of what runs for hours: optimised as a release.
 const LONG: &str = "hunt";

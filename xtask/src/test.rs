@@ -74,7 +74,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
             style(steps)?;
         }
         if wanted(Part::Unit) || wanted(Part::System) {
-            built = build(steps)?;
+            built = build(steps, wanted(Part::System))?;
         }
         Ok(())
     };
@@ -136,8 +136,8 @@ struct Built {
     system: Option<Binary>,
 }
 
-/// Builds the product and all tests of it.
-fn build(steps: &mut Steps) -> Result<Built> {
+/// Builds the product and its unit tests, and the system tests if they are wanted.
+fn build(steps: &mut Steps, system: bool) -> Result<Built> {
     // The targets of the unit tests, so that the same builds of all libraries serve both.
     let mut build = cargo(&["build", "--profile", CI, "--lib", "--bins", "--tests"]);
     if !steps.command("build gabion, its library and the unit tests", build.args(PRODUCT))? {
@@ -146,7 +146,7 @@ fn build(steps: &mut Steps) -> Result<Built> {
     let unit = binaries(&PRODUCT)?;
     let package = ["--package", "gabion-system-tests"];
     let mut build = cargo(&["test", "--profile", CI, "--no-run"]);
-    if !steps.command("build the system tests", build.args(package))? {
+    if !system || !steps.command("build the system tests", build.args(package))? {
         return Ok(Built { unit, system: None });
     }
     let system = binaries(&package)?.into_iter().find(|b| b.target == "all");

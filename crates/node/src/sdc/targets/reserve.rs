@@ -360,20 +360,20 @@ impl Sdc {
                 let since = who.as_ref().map_or(after.since, |who| after.since(who));
                 let left = goes_on(new, since, *generation);
                 let registered = |table: &Table| who.as_ref().and_then(|w| table.find(w)).is_some();
-                let notice = match left == new {
+                let notice = if left != new && registered(before) && registered(&after) {
                     // It is registered again, or may write again: what it had begun has ended.
-                    false if registered(before) && registered(&after) => {
-                        Some(Notice::RegistrationsPreempted)
-                    }
-                    _ => who
-                        .filter(|_| asker != Some(link))
-                        .and_then(|who| reserve::notice(before, &after, &who)),
+                    Some(Notice::RegistrationsPreempted)
+                } else {
+                    let told = who.filter(|_| asker != Some(link));
+                    told.and_then(|who| reserve::notice(before, &after, &who))
                 };
                 self.target_session(now, link, out, |session, _, out, actions| match session {
                     Session::Nbd(nbd) => nbd.session.set_access(new),
                     Session::Iscsi(iscsi) => {
                         iscsi.session.reserved(left, notice, out.pool(), actions);
-                        iscsi.session.reserved(new, None, out.pool(), actions);
+                        if left != new {
+                            iscsi.session.reserved(new, None, out.pool(), actions);
+                        }
                     }
                     Session::Nvme(_) => {}
                 });
