@@ -64,7 +64,7 @@ pub const LEVELS: &[Level] = &[
             ("ObjectKind", &[1, 2, 3, 4, 5, 6, 7]),
             ("Media", &[0, 1, 2]),
             ("ReservationKind", &[0, 1, 2, 3, 4, 5, 6]),
-            ("ReserveAction", &[1, 2, 3, 4, 5]),
+            ("ReserveAction", &[1, 2, 3, 4, 5, 6, 7]),
             ("ReserveOutcome", &[1, 2, 3, 4, 5]),
             ("Doubt", &[0, 1, 2]),
             ("EntryKind", &[0, 1, 2]),

@@ -120,6 +120,10 @@ pub fn change_info(change: &Change) -> ReserveChange {
             let register = of(ReserveAction::Register, key, new, None);
             ReserveChange { ignore, all_ports, ..register }
         }
+        Change::RegisterNvme { key } => of(ReserveAction::RegisterNvme, key, 0, None),
+        Change::ReplaceNvme { key, new, ignore } => {
+            ReserveChange { ignore, ..of(ReserveAction::ReplaceNvme, key, new, None) }
+        }
         Change::Reserve { key, kind } => of(ReserveAction::Reserve, key, 0, Some(kind)),
         Change::Release { key, kind } => of(ReserveAction::Release, key, 0, Some(kind)),
         Change::Clear { key } => of(ReserveAction::Clear, key, 0, None),
@@ -135,6 +139,11 @@ pub fn change(info: &ReserveChange) -> Option<Change> {
     Some(match (info.action(), kind(info.kind)?) {
         (ReserveAction::Register, None) => {
             Change::Register { key, new: other, ignore: info.ignore, all_ports: info.all_ports }
+        }
+        // A registrant's key is not 0.
+        (ReserveAction::RegisterNvme, None) if key != 0 => Change::RegisterNvme { key },
+        (ReserveAction::ReplaceNvme, None) => {
+            Change::ReplaceNvme { key, new: other, ignore: info.ignore }
         }
         (ReserveAction::Reserve, Some(kind)) => Change::Reserve { key, kind },
         (ReserveAction::Release, Some(kind)) => Change::Release { key, kind },
@@ -233,6 +242,9 @@ mod tests {
         for whole in [
             Change::Register { key, new: 0, ignore: true, all_ports: false },
             Change::Register { key: 0, new: 5, ignore: false, all_ports: true },
+            Change::RegisterNvme { key },
+            Change::ReplaceNvme { key, new: 5, ignore: false },
+            Change::ReplaceNvme { key, new: 0, ignore: true },
             Change::Reserve { key, kind },
             Change::Release { key, kind },
             Change::Clear { key },
@@ -242,7 +254,9 @@ mod tests {
             assert_eq!((info.check(), change(&info)), (Ok(()), Some(whole)));
             let other = if info.kind == 0 { 6 } else { 0 };
             assert_eq!(change(&ReserveChange { kind: other, ..info }), None, "{whole:?}");
-            assert_eq!(change(&ReserveChange { action: 6, ..info }), None);
+            assert_eq!(change(&ReserveChange { action: 8, ..info }), None);
         }
+        let nothing = change_info(&Change::RegisterNvme { key: 0 });
+        assert_eq!(change(&nothing), None, "no registrant has the key 0");
     }
 }

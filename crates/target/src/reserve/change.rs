@@ -1,5 +1,5 @@
-//! The service actions that change a table (SPC-4 5.13.7 to 5.13.11, 6.14), and what a change means
-//! for other hosts.
+//! The service actions that change a table (SPC-4 5.13.7 to 5.13.11, 6.14), the actions of NVMe
+//! that differ from them (base 6.11), and what a change means for other hosts.
 //!
 //! Invariants: a change that is refused leaves the table as it was. The result depends on nothing
 //! but the arguments. PRgeneration rises with each successful change of registrations, and with
@@ -20,6 +20,22 @@ pub enum Change {
         ignore: bool,
         /// True if the registration applies to all ports of the target (ALL_TG_PT).
         all_ports: bool,
+    },
+    /// Reservation Register of NVMe, action "register": a host that is registered under this key
+    /// registers again, and one that is registered under another key is refused.
+    RegisterNvme {
+        /// The key: not 0.
+        key: u64,
+    },
+    /// Reservation Register of NVMe, actions "unregister" and "replace": a host that is not
+    /// registered is refused.
+    ReplaceNvme {
+        /// The key under which the host is registered.
+        key: u64,
+        /// Its key from now on; 0 removes the registration.
+        new: u64,
+        /// True if `key` does not matter (IEKEY).
+        ignore: bool,
     },
     /// RESERVE.
     Reserve {
@@ -75,6 +91,17 @@ pub fn step(
     match *change {
         Change::Register { key, new, ignore, all_ports } => {
             register(table, who, (!ignore).then_some(key), new, all_ports, most)
+        }
+        Change::RegisterNvme { key } => {
+            if table.find(who).is_some_and(|index| table.registrants[index].key != key) {
+                return Err(Refusal::Conflict);
+            }
+            register(table, who, None, key, false, most)
+        }
+        Change::ReplaceNvme { key, new, ignore } => {
+            let index = table.find(who).ok_or(Refusal::Conflict)?;
+            let present = table.registrants[index].key;
+            register(table, who, Some(if ignore { present } else { key }), new, false, most)
         }
         Change::Reserve { key, kind } => reserve(table, who, key, kind),
         Change::Release { key, kind } => release(table, who, key, kind),

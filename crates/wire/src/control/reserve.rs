@@ -97,6 +97,10 @@ pub enum ReserveAction {
     Clear = 4,
     /// The end of others' registrations.
     Preempt = 5,
+    /// A registration by the rules of NVMe.
+    RegisterNvme = 6,
+    /// Another key, or the end of the registration, by the rules of NVMe.
+    ReplaceNvme = 7,
 }
 
 /// A change of reservations.

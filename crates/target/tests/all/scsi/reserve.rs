@@ -14,6 +14,21 @@ fn host(n: u8) -> Identity {
     }
 }
 
+/// Returns the registration of SCSI that does what this one of NVMe asks for, if it is one.
+fn nvme(own: Option<u64>, change: &Change) -> Result<Option<Change>, Refusal> {
+    let all_ports = false;
+    match *change {
+        Change::RegisterNvme { key } if own.is_none_or(|own| own == key) => {
+            Ok(Some(Change::Register { key: 0, new: key, ignore: true, all_ports }))
+        }
+        Change::ReplaceNvme { key, new, ignore } if own.is_some() => {
+            Ok(Some(Change::Register { key, new, ignore, all_ports }))
+        }
+        Change::RegisterNvme { .. } | Change::ReplaceNvme { .. } => Err(Refusal::Conflict),
+        _ => Ok(None),
+    }
+}
+
 /// The same rules as plain statements over maps. Hosts are numbers, and ports do not exist.
 #[derive(Clone, Default)]
 struct Model {
@@ -53,10 +68,15 @@ impl Model {
             self.generation += 1;
             return Ok(());
         }
+        if let Some(change) = nvme(own, change)? {
+            return self.step(who, &change, most);
+        }
         let (Change::Reserve { key, .. }
         | Change::Release { key, .. }
         | Change::Clear { key }
         | Change::Preempt { key, .. }
+        | Change::RegisterNvme { key }
+        | Change::ReplaceNvme { key, .. }
         | Change::Register { key, .. }) = *change;
         if own != Some(key) {
             return Err(Refusal::Conflict);
@@ -125,6 +145,10 @@ fn change() -> impl Strategy<Value = Change> {
     prop_oneof![
         4 => (key.clone(), key.clone(), any::<bool>()).prop_map(|(key, new, ignore)| {
             Change::Register { key, new, ignore, all_ports: false }
+        }),
+        2 => (1u64..4).prop_map(|key| Change::RegisterNvme { key }),
+        2 => (key.clone(), key.clone(), any::<bool>()).prop_map(|(key, new, ignore)| {
+            Change::ReplaceNvme { key, new, ignore }
         }),
         2 => (key.clone(), kind.clone()).prop_map(|(key, kind)| Change::Reserve { key, kind }),
         1 => (key.clone(), kind.clone()).prop_map(|(key, kind)| Change::Release { key, kind }),
