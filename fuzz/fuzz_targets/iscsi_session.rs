@@ -17,11 +17,11 @@ use cut::{Script, Step};
 use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool, Framer};
 use target::iscsi::{
-    Asked, Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Stranger, Target,
+    Closed, Credentials, IscsiFramer, Nexus, Opening, Portal, Session, Stranger, Target,
     Targets,
 };
 use target::scsi::{Format, Path, Unit};
-use target::{Action, Cleared};
+use target::{Action, Asked, Cleared};
 
 /// Longest body of a frame.
 const LONGEST: usize = 16 << 10;

@@ -3,9 +3,9 @@
 //! Checked: no panic; the framer keeps its contract and does not depend on the pieces; nothing
 //! happens after a close; the limits hold; all memory is freed.
 //!
-//! Input: one byte for the mode, then a script of control bytes, each followed by bytes of the
-//! stream. The content of the answers is not checked here (`crates/target/tests/all/nvme` does
-//! that).
+//! Input: one byte for the mode, then a script of control bytes. Each is an event, or a command
+//! that is nearly right, or it is followed by bytes of the stream. The content of the answers is
+//! not checked here (`crates/target/tests/all/nvme` does that).
 #![no_main]
 
 mod cut;
@@ -17,8 +17,8 @@ use libfuzzer_sys::fuzz_target;
 use seam::{BlockError, BlockKind, BlockRequest, BufPool};
 use std::net::SocketAddr;
 use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
-use target::reserve::Access;
-use target::{Action, ident};
+use target::reserve::{Access, Identity, Kind, Notice, Refusal, Registrant, Table};
+use target::{Action, Asked, Question, ident};
 
 /// Longest body of a frame: a capsule of an admin queue.
 const LONGEST: usize = 8 << 10;
@@ -91,9 +91,12 @@ struct Owner {
     hosts: Hosts,
     out: Vec<Action>,
     asked: Vec<(u64, BlockRequest)>,
+    questions: Vec<(u64, Question)>,
     clearing: bool,
     closed: bool,
     seconds: u64,
+    /// The digests that the host has asked for: bit 0 of heads, bit 1 of data.
+    digests: u8,
 }
 
 impl Owner {
@@ -110,6 +113,7 @@ impl Owner {
                 }
                 Action::Clear { .. } => self.clearing = true,
                 Action::Close { .. } => self.closed = true,
+                Action::Ask { tag, question, .. } => self.questions.push((tag, question)),
                 other => panic!("{other:?} is not for NVMe"),
             }
         }
@@ -144,6 +148,55 @@ impl Owner {
         self.act();
     }
 
+    /// The host sends a command that is nearly right, which random bytes seldom are: one about
+    /// reservations, or another one with data.
+    fn command(&mut self, what: u8) {
+        let (kind, detail) = (what % 8, what / 8);
+        let (opcode, flags, len) = match kind {
+            0 => (0x0d, 0x40, 16),
+            1 => (0x11, 0x40, 16),
+            2 => (0x15, 0x40, 8),
+            3 => (0x0e, 0x40, 128),
+            4..=6 => (0x05, 0x40, 512),
+            _ => (0x01, 0x40, 512),
+        };
+        let carried = kind != 3 && detail & 1 == 0;
+        let data = if carried { vec![1; len] } else { Vec::new() };
+        let with = self.digests & if carried { 3 } else { 1 };
+        let mut head = [0; 76];
+        (head[0], head[1], head[2], head[3]) = (4, with, 72, if carried { 72 } else { 0 });
+        (head[8], head[9], head[10], head[12]) = (opcode, flags, what, 1);
+        head[40..44].copy_from_slice(&(len as u32).to_le_bytes());
+        head[47] = if carried { 0x01 } else { 0x5a };
+        match kind {
+            0..3 => (head[48], head[49]) = (detail / 2, 1 + detail % 8),
+            3 => (head[48], head[52]) = (31, 1),
+            _ => {}
+        }
+        let head = &head[..if with & 1 == 0 { 72 } else { 76 }];
+        self.frame(head, &data);
+        if with & 2 != 0 && !self.closed {
+            self.frame(&base::crc::crc32c(&data).to_le_bytes(), b"");
+        }
+    }
+
+    /// A question is answered.
+    fn answer(&mut self, what: u8) {
+        let Some((tag, question)) = self.questions.pop() else { return };
+        let who = Identity::Nvme { host: [what; 16] };
+        let one = Registrant { key: 1, who, holds: true, since: 0 };
+        let reserved = Some(Kind::WriteExclusive);
+        let table = Table { generation: 1, reserved, registrants: vec![one], since: 0 };
+        let asked = match (what / 16, question) {
+            (0, _) => Asked::Nobody,
+            (1, Question::Reserve(_)) => Asked::Reserved(Err(Refusal::WrongKind)),
+            (_, Question::Reserve(_)) => Asked::Reserved(Ok(())),
+            (_, Question::Report) => Asked::Table(&table),
+        };
+        self.session.asked(tag, asked, &self.pool, &mut self.out);
+        self.act();
+    }
+
     /// Something that is not a frame happens.
     fn happen(&mut self, what: u8) {
         let (session, pool, out) = (&mut self.session, &self.pool, &mut self.out);
@@ -166,6 +219,12 @@ impl Owner {
                 self.seconds += u64::from(what / 16);
                 let now = Time::ZERO + Duration::from_secs(self.seconds);
                 session.tick(now, pool, out);
+            }
+            14 => return self.answer(what),
+            15 if what > 32 => session.notify(VolumeId(1), Notice::ReservationsReleased, pool, out),
+            15 => {
+                let left = Access { read: what > 16, write: false };
+                session.reserved(VolumeId(1), left, pool, out);
             }
             _ => {}
         }
@@ -215,6 +274,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((&mode, script)) = input.split_first() else { return };
     let limits = Limits::TEST_MIN;
     let pool = BufPool::new(1 << 20);
+    let digests = mode >> 4 & 3;
     let controller = Controller {
         cntlid: 9,
         host: "h".into(),
@@ -230,11 +290,12 @@ fuzz_target!(|input: &[u8]| {
         hosts: Hosts { controller, namespaces: 20, version: 1 },
         out: Vec::new(),
         asked: Vec::new(),
+        questions: Vec::new(),
         clearing: false,
         closed: false,
         seconds: 0,
+        digests,
     };
-    let digests = mode >> 4 & 3;
     match mode & 7 {
         0 => {}
         1 => enter(&mut owner, 0, true, digests),
@@ -244,7 +305,8 @@ fuzz_target!(|input: &[u8]| {
     let mut script = Script(script);
     while let Some(step) = script.next(&mut owner.framer, LONGEST, |control| control < 128) {
         match step {
-            Step::Event(control) => owner.happen(control & 63),
+            Step::Event(control) if control & 64 == 0 => owner.happen(control),
+            Step::Event(control) => owner.command(control & 63),
             Step::Frame(head, body) => owner.frame(head, body),
         }
     }

@@ -50,8 +50,16 @@ fn every_mutant_is_caught() {
             sdc::reservations::nothing_of_a_host_that_was_shut_out_comes_later_and_others_notice_nothing,
         ),
         (
+            Mutant::RenewReserved,
+            sdc::nvme_reservations::nothing_of_an_nvme_host_that_was_shut_out_comes_later,
+        ),
+        (
             Mutant::RenewPreempted,
             sdc::reservations::nothing_of_a_host_that_was_shut_out_and_let_in_again_unseen_comes_later,
+        ),
+        (
+            Mutant::RenewPreempted,
+            sdc::nvme_reservations::nothing_of_an_nvme_host_that_was_let_in_again_unseen_comes_later,
         ),
     ];
     let mut tested: Vec<Mutant> = tests.iter().map(|(mutant, _)| *mutant).collect();

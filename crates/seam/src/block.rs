@@ -73,7 +73,7 @@ pub enum BlockError {
     NoSuchVolume,
     /// The volume is mapped to this client for reading only.
     ReadOnly,
-    /// Another host has reserved the volume. (Hosts reserve volumes over iSCSI.)
+    /// Another host has reserved the volume. (Hosts reserve volumes over iSCSI and NVMe.)
     Reserved,
     /// The range leaves the volume.
     OutOfRange,

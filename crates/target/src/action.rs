@@ -1,15 +1,27 @@
 //! The actions that a session asks its owner for.
 
-use crate::reserve::Change;
+use crate::reserve::{Change, Refusal, Table};
+use base::VolumeId;
 use seam::{BlockRequest, Buf, Head};
 
 /// A question that only the MDM can answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Question {
-    /// Apply this to the reservations of the volume, for the nexus of the session.
+    /// Apply this to the reservations of the volume, for the host of the session.
     Reserve(Change),
     /// What are the reservations of the volume now?
     Report,
+}
+
+/// The answer to a [`Question`].
+#[derive(Clone, Copy, Debug)]
+pub enum Asked<'a> {
+    /// The change of reservations is confirmed, or refused.
+    Reserved(Result<(), Refusal>),
+    /// The present reservations.
+    Table(&'a Table),
+    /// There was no answer in time.
+    Nobody,
 }
 
 /// The scope of a task management function that affects all hosts of a volume.
@@ -51,6 +63,8 @@ pub enum Action {
     Ask {
         /// The tag of the question until `asked`.
         tag: u64,
+        /// The volume.
+        volume: VolumeId,
         /// The question.
         question: Question,
     },

@@ -37,5 +37,5 @@ mod split;
 pub mod vhost;
 pub mod virtio;
 
-pub use action::{Action, Cleared, Question};
+pub use action::{Action, Asked, Cleared, Question};
 pub use piece::is_first;

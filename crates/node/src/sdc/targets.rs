@@ -215,7 +215,7 @@ impl Sessions {
     /// Returns true while calls to sessions are pending.
     #[inline]
     pub(super) fn has_calls(&self) -> bool {
-        !self.calls.is_empty() || self.nvme.has_calls()
+        !self.calls.is_empty() || self.nvme.has_calls() || self.reserve.has_answers()
     }
 
     /// Returns true if [`Sdc::targets_work`] has something to do.
@@ -395,6 +395,7 @@ impl Sdc {
                 Session::Nbd(_) | Session::Iscsi(_) => {}
             });
         }
+        reserve::give_answers(self, now, out);
         if self.targets.has_crowd() {
             self.targets_admit(now, out);
         }
@@ -607,9 +608,9 @@ impl Sdc {
                     Some(Session::Nvme(_)) => self.targets.nvme_clear(link),
                     _ => self.targets.iscsi_clear(link, what),
                 },
-                Action::Ask { tag, question } => {
+                Action::Ask { tag, volume, question } => {
                     let at = (now, self.mdm.link());
-                    if self.targets.reserve_ask(at, (link, tag), question, out) {
+                    if self.targets.reserve_ask(at, (link, tag, volume), question, out) {
                         self.mdm.ask();
                     }
                 }

@@ -16,12 +16,11 @@
 use super::full::Full;
 use super::pdu;
 use super::reply::Reply;
-use super::session::Asked;
 use super::tasks::{Flow, Task, Work};
 use super::wire::Turn;
 use crate::piece::{piece, tag};
 use crate::scsi::{Answer, Command, Failure, Request, Sense, Status, Step, Transfer};
-use crate::{Action, Question};
+use crate::{Action, Asked, Question};
 use seam::{BlockError, BlockKind, BlockRequest, Buf};
 
 impl Full {
@@ -85,8 +84,8 @@ impl Full {
 
     /// Executes the step. [`Full::advance`] follows.
     fn step(&mut self, handle: u32, step: Step, turn: &mut Turn<'_>) {
-        let Some(task) = self.tasks.get(handle) else { return };
-        let tag = tag(handle, 0, 0);
+        let (Some(task), Some(device)) = (self.tasks.get(handle), &self.device) else { return };
+        let (tag, volume) = (tag(handle, 0, 0), device.unit().volume);
         match step {
             Step::Answer(answer) => task.work = Work::Answer(answer),
             Step::Read(transfer) => {
@@ -108,12 +107,12 @@ impl Full {
             Step::Reserve(change) => {
                 task.work = Work::Ask(None);
                 task.pieces = 1;
-                turn.ask(Action::Ask { tag, question: Question::Reserve(change) });
+                turn.ask(Action::Ask { tag, volume, question: Question::Reserve(change) });
             }
             Step::Report(report) => {
                 task.work = Work::Ask(Some(report));
                 task.pieces = 1;
-                turn.ask(Action::Ask { tag, question: Question::Report });
+                turn.ask(Action::Ask { tag, volume, question: Question::Report });
             }
         }
     }

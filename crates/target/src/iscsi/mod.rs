@@ -48,5 +48,5 @@ mod wire;
 pub use chap::Credentials;
 pub use framer::{IscsiFramer, Mode};
 pub use login::Opening;
-pub use session::{Asked, Session};
+pub use session::Session;
 pub use targets::{Closed, Nexus, Portal, Stranger, Target, Targets};

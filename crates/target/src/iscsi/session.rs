@@ -19,24 +19,13 @@ use super::reply::{LoginAnswer, Reply};
 use super::targets::{Nexus, Targets};
 use super::wire::{Turn, Wire};
 use crate::piece::TRANSFER_MAX;
-use crate::reserve::{Access, Notice, Refusal, Table};
+use crate::reserve::{Access, Notice};
 use crate::scsi::{Device, Unit};
-use crate::{Action, Cleared};
+use crate::{Action, Asked, Cleared};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use base::{Limits, Time};
 use seam::{BlockError, Buf, BufPool};
-
-/// The answer of the MDM to a [`Question`](crate::Question).
-#[derive(Clone, Copy, Debug)]
-pub enum Asked<'a> {
-    /// The change of reservations is confirmed, or refused.
-    Reserved(Result<(), Refusal>),
-    /// The present reservations.
-    Table(&'a Table),
-    /// There was no answer in time.
-    Nobody,
-}
 
 #[derive(Debug)]
 enum Phase {

@@ -9,14 +9,16 @@ use super::command::Command;
 use super::controller::Controller;
 use super::events::{Event, Events};
 use super::identify;
+use super::notices::Notices;
 use super::proto::*;
 use super::status::Status;
 use super::step::Step;
 use super::subsystem::{Namespace, Subsystem, active};
+use crate::reserve::Notice;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use base::time::Duration;
-use base::{Limits, Time};
+use base::{Limits, Time, VolumeId};
 use seam::BufPool;
 
 /// How late a keep alive may arrive.
@@ -38,6 +40,7 @@ pub(crate) struct Admin {
     /// The last tick before the host sent something.
     heard_at: Option<Time>,
     pub(crate) events: Events,
+    pub(crate) notices: Notices,
     /// The namespaces at the last look for changes.
     known: Vec<Namespace>,
     /// The namespaces that have changed since the host last read the list of changes.
@@ -59,6 +62,7 @@ impl Admin {
             heard: true,
             heard_at: now,
             events: Events::default(),
+            notices: Notices::default(),
             known: Vec::new(),
             changed: BTreeSet::new(),
             path_changes: 0,
@@ -93,6 +97,8 @@ impl Admin {
         let find = |list: &[Namespace], ns: &Namespace| {
             list.binary_search_by_key(&ns.volume, |other| other.volume).ok().map(|i| list[i])
         };
+        let all = &self.known;
+        self.notices.retain(|id| all.binary_search_by_key(&id, |ns| ns.volume.0).is_ok());
         let attributes = |ns: Namespace| (ns.size, ns.read_only);
         let other =
             |a: &Namespace, b: Option<Namespace>| b.is_none_or(|b| attributes(*a) != attributes(b));
@@ -121,6 +127,14 @@ impl Admin {
             self.changed.clear();
         }
         changed
+    }
+
+    /// Tells the host about its reservations of a volume, unless it does not want to know.
+    pub(crate) fn notify(&mut self, volume: VolumeId, notice: Notice) {
+        let ready = self.status & CSTS_RDY != 0 && !self.controller.discovery;
+        if ready && self.notices.add(volume.0, notice) {
+            self.events.happened(Event::Reservations);
+        }
     }
 
     /// Returns the namespaces at the last look for changes.
@@ -155,8 +169,8 @@ impl Admin {
                 Ok(Step::Send(body))
             }
             GET_LOG_PAGE => self.log_page(command, subsystem, limits, pool),
-            SET_FEATURES => self.set_feature(command, limits),
-            GET_FEATURES => self.feature(command, limits, pool),
+            SET_FEATURES => self.set_feature(command, subsystem, limits),
+            GET_FEATURES => self.feature(command, subsystem, limits, pool),
             ASYNC_EVENT => {
                 self.events.wait(command.cid())?;
                 Ok(Step::Wait)

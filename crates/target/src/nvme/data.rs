@@ -94,6 +94,7 @@ impl Queue {
                 }
             }
             Work::Read(_) | Work::Zero(..) | Work::Deallocate(_) => {}
+            Work::Report(_) | Work::Change(_) => {}
         }
     }
 

@@ -1,17 +1,20 @@
 //! Asynchronous events: the changes to report, and the Asynchronous Event Requests that wait for
 //! them (base 5.2).
 //!
-//! Invariants: an event that the host has not enabled is not reported. After an event, no other
+//! Invariants: an event that the host has not enabled is not reported. (Notices about reservations
+//! are masked by another feature.) After an event, no other
 //! event of its kind is reported until the host has read the log page. The log page is generated at
 //! that moment, so it contains all changes up to then.
 
+use super::proto::*;
 use super::status::Status;
 use alloc::vec::Vec;
 
 /// The most commands that wait for events.
 pub(crate) const WAITING: usize = 4;
-/// Notices, a type of events (base 5.2).
-const NOTICE: u32 = 2;
+/// Types of events (base 5.2): notices, and those of the I/O command set.
+const NOTICE: u8 = 2;
+const COMMAND_SET: u8 = 6;
 
 /// A kind of change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,23 +25,37 @@ pub(crate) enum Event {
     Paths,
     /// The discovery log has changed.
     Discovery,
+    /// There is a notice about reservations.
+    Reservations,
+}
+
+/// How an event is told.
+struct Numbers {
+    /// Its bit in the feature that enables events; 0 if it is always enabled.
+    bit: u32,
+    /// The log page.
+    page: u8,
+    /// Type, and information.
+    told: [u8; 2],
 }
 
 impl Event {
-    const ALL: [Event; 3] = [Event::Namespaces, Event::Paths, Event::Discovery];
+    const ALL: [Event; 4] =
+        [Event::Namespaces, Event::Paths, Event::Discovery, Event::Reservations];
 
-    /// Returns its bit in the feature that enables events, the log page, and the notice's number.
-    fn numbers(self) -> (u32, u8, u8) {
-        match self {
-            Event::Namespaces => (1 << 8, super::proto::LOG_CHANGED, 0x00),
-            Event::Paths => (1 << 11, super::proto::LOG_ANA, 0x03),
-            Event::Discovery => (1 << 31, super::proto::LOG_DISCOVERY, 0xf0),
-        }
+    fn numbers(self) -> Numbers {
+        let (bit, page, told) = match self {
+            Event::Namespaces => (1 << 8, LOG_CHANGED, [NOTICE, 0x00]),
+            Event::Paths => (1 << 11, LOG_ANA, [NOTICE, 0x03]),
+            Event::Discovery => (1 << 31, LOG_DISCOVERY, [NOTICE, 0xf0]),
+            Event::Reservations => (0, LOG_RESERVATIONS, [COMMAND_SET, 0x00]),
+        };
+        Numbers { bit, page, told }
     }
 
     /// Returns the bit in the feature that enables it.
     pub(crate) fn bit(self) -> u32 {
-        self.numbers().0
+        self.numbers().bit
     }
 }
 
@@ -50,9 +67,9 @@ pub(crate) struct Events {
     /// The waiting commands.
     waiting: Vec<u16>,
     /// Events that have happened and are not reported.
-    pending: [bool; 3],
+    pending: [bool; Event::ALL.len()],
     /// Reported events whose log page was not read.
-    masked: [bool; 3],
+    masked: [bool; Event::ALL.len()],
 }
 
 impl Events {
@@ -77,7 +94,7 @@ impl Events {
 
     /// Records that the host has read this log page.
     pub(crate) fn read(&mut self, page: u8) {
-        for event in Event::ALL.into_iter().filter(|event| event.numbers().1 == page) {
+        for event in Event::ALL.into_iter().filter(|event| event.numbers().page == page) {
             (self.pending[event as usize], self.masked[event as usize]) = (false, false);
         }
     }
@@ -86,14 +103,15 @@ impl Events {
     pub(crate) fn take(&mut self) -> Option<(u16, u32)> {
         let tells = |event: &Event| {
             let i = *event as usize;
-            self.pending[i] && !self.masked[i] && self.enabled & event.bit() != 0
+            let enabled = event.bit() == 0 || self.enabled & event.bit() != 0;
+            self.pending[i] && !self.masked[i] && enabled
         };
         let event = Event::ALL.into_iter().find(tells)?;
         let cid = if self.waiting.is_empty() { None } else { Some(self.waiting.remove(0)) }?;
         let i = event as usize;
         (self.pending[i], self.masked[i]) = (false, true);
-        let (_, page, notice) = event.numbers();
-        Some((cid, NOTICE | u32::from(notice) << 8 | u32::from(page) << 16))
+        let Numbers { page, told: [kind, information], .. } = event.numbers();
+        Some((cid, u32::from_le_bytes([kind, information, page, 0])))
     }
 
     /// Forgets everything: the controller is reset.
@@ -125,5 +143,7 @@ mod tests {
         assert_eq!(events.take(), Some((2, 0x0004_0002)));
         events.enabled |= Event::Paths.bit();
         assert_eq!((events.take(), events.waiting()), (Some((3, 0x000c_0302)), 1));
+        events.happened(Event::Reservations);
+        assert_eq!(events.take(), Some((4, 0x0080_0006)), "always enabled");
     }
 }

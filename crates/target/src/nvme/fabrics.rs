@@ -11,6 +11,7 @@
 use super::admin::Admin;
 use super::command::Command;
 use super::controller::{Controller, Request};
+use super::notices::Notices;
 use super::proto::*;
 use super::queue::{Queue, Role};
 use super::status::Status;
@@ -139,7 +140,8 @@ impl Queue {
                 return Err((Status::SEQUENCE, 0));
             }
             self.delays = controller.delays;
-            self.role = Role::Io { cntlid, qid: request.qid };
+            let named = host_id != [0; 16];
+            self.role = Role::Io { cntlid, qid: request.qid, named };
         }
         self.entries = request.size + 1;
         turn.wire.flow = (request.attributes & NO_FLOW == 0).then_some((self.entries, 0));
@@ -184,6 +186,7 @@ impl Admin {
         }
         if before & CC_EN != 0 && value & CC_EN == 0 {
             self.events.clear();
+            self.notices = Notices::default();
             ends = true;
         }
         if is_new(CC_SHN) {

@@ -2,10 +2,13 @@
 
 use super::admin::Admin;
 use super::command::Command;
+use super::notices::MASKS;
 use super::proto::*;
 use super::status::Status;
 use super::step::Step;
+use super::subsystem::Subsystem;
 use super::table::{Gather, Work};
+use alloc::vec::Vec;
 use base::Limits;
 use base::time::Duration;
 use seam::{Buf, BufPool};
@@ -18,6 +21,8 @@ const SELECT: u32 = 7 << 8;
 const BEHAVIOR: u32 = 512;
 /// "Extended host identifier", in dword 11.
 const EXTENDED: u32 = 1;
+/// "Persist through power loss", in dword 11 of the reservation persistence.
+const PERSISTENT: u32 = 1;
 
 /// Returns the number of I/O queues, as the feature has it: both kinds, one less.
 fn queues(most: u32) -> u64 {
@@ -30,6 +35,7 @@ impl Admin {
     pub(crate) fn set_feature(
         &mut self,
         command: &Command,
+        subsystem: &dyn Subsystem,
         limits: &Limits,
     ) -> Result<Step, Status> {
         if command.dword(10) & SAVE != 0 {
@@ -63,14 +69,30 @@ impl Admin {
             | FEATURE_ERROR_RECOVERY
             | FEATURE_ATOMICITY => Err(Status::NOT_CHANGEABLE),
             FEATURE_HOST_ID => Err(Status::SEQUENCE), // Connect has set it
+            FEATURE_NOTICES if value & !MASKS == 0 => {
+                for id in self.addressed(command.nsid(), subsystem)? {
+                    self.notices.set_mask(id, value);
+                }
+                Ok(Step::Answer(0))
+            }
+            FEATURE_PERSISTENCE => {
+                self.addressed(command.nsid(), subsystem)?;
+                // Reservations outlive a loss of power in any case.
+                if value & PERSISTENT != 0 {
+                    Ok(Step::Answer(0))
+                } else {
+                    Err(Status::NOT_CHANGEABLE)
+                }
+            }
             _ => Err(Status::INVALID_FIELD),
         }
     }
 
     /// Handles Get Features.
     pub(crate) fn feature(
-        &self,
+        &mut self,
         command: &Command,
+        subsystem: &dyn Subsystem,
         limits: &Limits,
         pool: &BufPool,
     ) -> Result<Step, Status> {
@@ -95,7 +117,24 @@ impl Admin {
             FEATURE_HOST_ID if command.dword(11) & EXTENDED != 0 => {
                 Ok(Step::Send(pool.copy(&self.controller.host_id)))
             }
+            feature @ (FEATURE_NOTICES | FEATURE_PERSISTENCE) => {
+                if command.nsid() == ALL {
+                    return Err(Status::NO_NAMESPACE); // each has values of its own
+                }
+                self.addressed(command.nsid(), subsystem)?;
+                let mask = self.notices.mask(command.nsid());
+                let value = if feature == FEATURE_NOTICES { mask } else { PERSISTENT };
+                Ok(Step::Answer(value.into()))
+            }
             _ => Err(Status::INVALID_FIELD),
         }
+    }
+
+    /// Returns the ids of the namespaces that a feature with this id is about.
+    fn addressed(&mut self, nsid: u32, subsystem: &dyn Subsystem) -> Result<Vec<u32>, Status> {
+        self.review(subsystem);
+        let ids = self.namespaces().iter().map(|namespace| namespace.volume.0);
+        let ids: Vec<u32> = ids.filter(|id| nsid == ALL || *id == nsid).collect();
+        if ids.is_empty() && nsid != ALL { Err(Status::NO_NAMESPACE) } else { Ok(ids) }
     }
 }

@@ -157,7 +157,7 @@ fn controller(
     fields.u8(512, 0x66); // SQES
     fields.u8(513, 0x44); // CQES
     fields.u32(516, NAMESPACES); // NN
-    fields.u16(520, 0x0d); // ONCS: compare, dataset management, write zeroes
+    fields.u16(520, 0x2d); // ONCS: compare, dataset management, write zeroes, reservations
     fields.u32(540, ACTIVE); // MNAN
     fields.u16(1804, 1); // OFCS: Disconnect
 }
@@ -170,6 +170,7 @@ fn namespace(of: &Namespace, subsystem: &dyn Subsystem, fields: &mut Fields<'_>)
     }
     fields.u8(24, 0x10); // NSFEAT: the fields from NPWG on
     fields.u8(30, 1); // NMIC: shared
+    fields.u8(31, 0xff); // RESCAP: persistent, all types, and the key may be ignored
     fields.u8(33, 0x09); // DLFEAT: reads zeros; Write Zeroes deallocates
     fields.put(48, &(of.size as u128).to_le_bytes()); // NVMCAP
     for at in [64, 66, 68, 70] {

@@ -1,12 +1,13 @@
 //! The commands of an I/O queue (base 6).
 //!
-//! Order of checks: opcode, fields, namespace, the state of this path, write protection, range,
-//! limits.
+//! Order of checks: opcode, fields, namespace, the state of this path, reservations, write
+//! protection, range, limits.
 
 use super::command::Command;
 use super::proto::*;
-use super::queue::Queue;
+use super::queue::{Queue, Role};
 use super::ranges::RANGE;
+use super::reserve::{Wish, report_len};
 use super::status::Status;
 use super::step::Step;
 use super::subsystem::{Namespace, Path, Subsystem};
@@ -32,10 +33,14 @@ impl Queue {
         command: &Command,
         subsystem: &dyn Subsystem,
     ) -> Result<Step, Status> {
-        let writes = match command.opcode() {
+        // What the command needs of the reservations (base 8.8), and whether it writes.
+        let (read, write, writes) = match command.opcode() {
             FLUSH if command.nsid() == ALL => return Ok(Step::Answer(0)),
-            FLUSH | READ | COMPARE => false,
-            WRITE | WRITE_ZEROES | DATASET => true,
+            FLUSH => (false, true, false),
+            READ | COMPARE => (true, false, false),
+            WRITE | WRITE_ZEROES | DATASET => (false, true, true),
+            RESERVATION_REGISTER | RESERVATION_REPORT | RESERVATION_ACQUIRE
+            | RESERVATION_RELEASE => (false, false, false),
             _ => return Err(Status::INVALID_OPCODE),
         };
         let transfers = matches!(command.opcode(), READ | WRITE | COMPARE | WRITE_ZEROES);
@@ -50,8 +55,7 @@ impl Queue {
             Path::Inaccessible => return Err(Status::INACCESSIBLE),
             Path::Change => return Err(Status::TRANSITION),
         }
-        let reads = matches!(command.opcode(), READ | COMPARE);
-        if !(Access { read: reads, write: writes }).is_within(namespace.access) {
+        if !(Access { read, write }).is_within(namespace.access) {
             return Err(Status::RESERVATION_CONFLICT);
         }
         if writes && namespace.read_only {
@@ -71,22 +75,46 @@ impl Queue {
                 let gather = Gather::Ranges(namespace, count as u16);
                 Ok(Step::Begin(Work::Gather(gather, Buf::EMPTY), sent))
             }
+            RESERVATION_REPORT | RESERVATION_REGISTER | RESERVATION_ACQUIRE
+            | RESERVATION_RELEASE => self.reservation(command, &namespace),
             WRITE_ZEROES => {
                 let range = range(command, &namespace)?;
                 Ok(Step::Begin(Work::Zero(range, command.dword(12) & DEAC != 0), 0))
             }
-            opcode => {
-                let range = range(command, &namespace)?;
-                if range.len > self.limits.nvme_mdts {
-                    return Err(Status::INVALID_FIELD);
-                }
-                Ok(match opcode {
-                    READ => Step::Begin(Work::Read(range), 0),
-                    WRITE => Step::Begin(Work::Write(range), range.len),
-                    _ => Step::Begin(Work::Compare(range), range.len),
-                })
-            }
+            _ => self.transfer(command, &namespace),
         }
+    }
+
+    /// Handles a command about reservations.
+    fn reservation(&self, command: &Command, namespace: &Namespace) -> Result<Step, Status> {
+        let volume = namespace.volume;
+        if command.opcode() == RESERVATION_REPORT {
+            let len = report_len(command, self.limits.nvme_mdts)?;
+            return Ok(Step::Begin(Work::Report(Range { volume, at: 0, len }), 0));
+        }
+        if !matches!(self.role, Role::Io { named: true, .. }) {
+            return Err(Status::SEQUENCE); // several hosts may be without an identifier
+        }
+        let wish = Wish::of(command)?;
+        // Linux sends 16 bytes where 8 are enough.
+        let sent = command.announced();
+        if !(wish.len()..=RANGES * RANGE).contains(&sent) {
+            return Err(Status::SGL_LENGTH);
+        }
+        Ok(Step::Begin(Work::Gather(Gather::Change(volume, wish), Buf::EMPTY), sent))
+    }
+
+    /// Handles a command that moves blocks.
+    fn transfer(&self, command: &Command, namespace: &Namespace) -> Result<Step, Status> {
+        let range = range(command, namespace)?;
+        if range.len > self.limits.nvme_mdts {
+            return Err(Status::INVALID_FIELD);
+        }
+        Ok(match command.opcode() {
+            READ => Step::Begin(Work::Read(range), 0),
+            WRITE => Step::Begin(Work::Write(range), range.len),
+            _ => Step::Begin(Work::Compare(range), range.len),
+        })
     }
 }
 

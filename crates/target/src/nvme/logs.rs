@@ -4,6 +4,7 @@
 
 use super::admin::Admin;
 use super::command::Command;
+use super::events::Event;
 use super::identify::revision;
 use super::proto::*;
 use super::status::Status;
@@ -65,6 +66,7 @@ impl Admin {
             LOG_CHANGED => changed(&self.changes(reads)),
             LOG_EFFECTS => effects(),
             LOG_ANA => self.ways(ten & GROUPS_ONLY != 0),
+            LOG_RESERVATIONS => self.notices.page().into(),
             _ => return Err(Status::INVALID_LOG),
         };
         let from = usize::try_from(offset).ok().filter(|from| *from <= page.len());
@@ -74,6 +76,9 @@ impl Admin {
         body.as_mut()[..there].copy_from_slice(&rest[..there]);
         if reads {
             self.events.read(id);
+            if id == LOG_RESERVATIONS && self.notices.read() {
+                self.events.happened(Event::Reservations);
+            }
         }
         Ok(Step::Send(body))
     }
@@ -141,7 +146,10 @@ fn effects() -> Vec<u8> {
     for opcode in admin {
         page[usize::from(opcode) * 4] = SUPPORTED;
     }
-    for opcode in [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, DATASET] {
+    let reservations =
+        [RESERVATION_REGISTER, RESERVATION_REPORT, RESERVATION_ACQUIRE, RESERVATION_RELEASE];
+    let data = [FLUSH, WRITE, READ, COMPARE, WRITE_ZEROES, DATASET];
+    for opcode in data.into_iter().chain(reservations) {
         let writes = matches!(opcode, WRITE | WRITE_ZEROES | DATASET);
         page[1024 + usize::from(opcode) * 4] = SUPPORTED | if writes { CHANGES_DATA } else { 0 };
     }

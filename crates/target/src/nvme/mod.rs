@@ -12,8 +12,10 @@
 //! | `queue` | a command from its arrival to its answer |
 //! | `data` | incoming data |
 //! | `io`, `deallocate`, `ranges` | the commands of an I/O queue |
+//! | `reserve`, `ask` | reservations: requests and reports; the questions to the MDM |
 //! | `fabrics`, `controller` | Connect, the properties of a controller |
-//! | `admin`, `identify`, `features`, `logs`, `events` | the commands of an admin queue |
+//! | `admin`, `identify`, `features` | the commands of an admin queue |
+//! | `logs`, `events`, `notices` | what the host reads and is told of changes |
 //! | `session` | the interface for the owner |
 //!
 //! A link is one queue: an admin queue with its controller, or an I/O queue. The owner creates an
@@ -21,10 +23,11 @@
 //! [`Action`](crate::Action)s in order. I/O queues find their controller through [`Subsystem`], and
 //! the owner closes them when the link of their admin queue ends.
 //!
-//! Not supported: fused commands, reservations, Verify, protection information, metadata, in-band
-//! authentication, TLS. None of them is announced.
+//! Not supported: fused commands, Verify, protection information, metadata, in-band authentication,
+//! TLS. None of them is announced.
 
 mod admin;
+mod ask;
 mod command;
 mod controller;
 mod data;
@@ -36,9 +39,11 @@ mod framer;
 mod identify;
 mod io;
 mod logs;
+mod notices;
 pub mod proto;
 mod queue;
 mod ranges;
+mod reserve;
 mod session;
 mod status;
 mod step;

@@ -69,6 +69,10 @@ pub(crate) const READ: u8 = 0x02;
 pub(crate) const COMPARE: u8 = 0x05;
 pub(crate) const WRITE_ZEROES: u8 = 0x08;
 pub(crate) const DATASET: u8 = 0x09;
+pub(crate) const RESERVATION_REGISTER: u8 = 0x0d;
+pub(crate) const RESERVATION_REPORT: u8 = 0x0e;
+pub(crate) const RESERVATION_ACQUIRE: u8 = 0x11;
+pub(crate) const RESERVATION_RELEASE: u8 = 0x15;
 
 // Fabrics 3: the opcode of its commands, and their types
 pub(crate) const FABRICS: u8 = 0x7f;
@@ -118,6 +122,8 @@ pub(crate) const FEATURE_EVENTS: u8 = 0x0b;
 pub(crate) const FEATURE_KEEP_ALIVE: u8 = 0x0f;
 pub(crate) const FEATURE_BEHAVIOR: u8 = 0x16;
 pub(crate) const FEATURE_HOST_ID: u8 = 0x81;
+pub(crate) const FEATURE_NOTICES: u8 = 0x82;
+pub(crate) const FEATURE_PERSISTENCE: u8 = 0x83;
 
 // Base 5.14.1, fabrics 5: log pages
 pub(crate) const LOG_ERRORS: u8 = 0x01;
@@ -127,6 +133,7 @@ pub(crate) const LOG_CHANGED: u8 = 0x04;
 pub(crate) const LOG_EFFECTS: u8 = 0x05;
 pub(crate) const LOG_ANA: u8 = 0x0c;
 pub(crate) const LOG_DISCOVERY: u8 = 0x70;
+pub(crate) const LOG_RESERVATIONS: u8 = 0x80;
 
 /// The namespace id that means all namespaces (base 6.1).
 pub(crate) const ALL: u32 = 0xffff_ffff;

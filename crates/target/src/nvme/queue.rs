@@ -24,9 +24,10 @@ use super::step::Step;
 use super::subsystem::Subsystem;
 use super::table::{Flow, Gather, Range, Table, Task, Work};
 use super::wire::Turn;
-use crate::Action;
 use crate::credit::Credit;
 use crate::piece::tag;
+use crate::reserve::Access;
+use crate::{Action, Question};
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use base::time::Duration;
@@ -46,6 +47,8 @@ pub(crate) enum Role {
         cntlid: u16,
         /// The queue's id.
         qid: u16,
+        /// Its host has an identifier: the one that consists of zeros means "none".
+        named: bool,
     },
 }
 
@@ -177,7 +180,7 @@ impl Queue {
         turn: &mut Turn<'_>,
     ) -> Result<(), Status> {
         let place = match work {
-            Work::Read(range) => {
+            Work::Read(range) | Work::Report(range) => {
                 command.room(range.len as usize)?;
                 Place::Host
             }
@@ -212,7 +215,7 @@ impl Queue {
     fn run(&mut self, handle: u32, turn: &mut Turn<'_>) {
         let Some(task) = self.table.get(handle) else { return };
         match task.work {
-            Work::Read(_) => {
+            Work::Read(_) | Work::Report(_) => {
                 self.reading.push_back(handle);
                 self.read_more(turn);
             }
@@ -256,6 +259,7 @@ impl Queue {
                 let list = data.slice(0..usize::from(count) * RANGE as usize);
                 self.deallocate(handle, &namespace, list, turn);
             }
+            Gather::Change(volume, wish) => self.change(handle, (volume, wish), &data, turn),
         }
     }
 
@@ -277,16 +281,22 @@ impl Queue {
                 self.reading.pop_front();
                 continue;
             };
-            let Work::Read(Range { volume, at, len }) = task.work else {
-                unreachable!("only reads are in this list");
+            let (Work::Read(range) | Work::Report(range)) = task.work else {
+                unreachable!("only reads and reports are in this list");
             };
+            let Range { volume, at, len } = range;
             if !self.credit.read(len) {
                 return;
             }
             (task.owed, task.pieces) = (len, 1);
             self.reading.pop_front();
+            let tag = tag(handle, 0, 0);
+            if let Work::Report(_) = task.work {
+                turn.ask(Action::Ask { tag, volume, question: Question::Report });
+                continue;
+            }
             let request = BlockRequest { volume, kind: BlockKind::Read, at, len, body: Buf::EMPTY };
-            turn.ask(Action::Request { tag: tag(handle, 0, 0), request });
+            turn.ask(Action::Request { tag, request });
         }
     }
 
@@ -332,15 +342,26 @@ impl Queue {
                 }
                 self.deallocate_more(handle, turn);
             }
-            Work::Gather(..) => {}
+            Work::Gather(..) | Work::Report(_) | Work::Change(_) => {}
         }
     }
 
-    /// Ends the commands of a volume with this status: waiting ones at once, and others when their
-    /// requests have ended.
-    pub(crate) fn fenced(&mut self, volume: VolumeId, status: Status, turn: &mut Turn<'_>) {
+    /// Ends the commands of a volume that need more than `left`; `None`: all commands. Waiting ones
+    /// end at once, and others when their requests have ended. A command that waits for the MDM
+    /// ends with the MDM's answer.
+    pub(crate) fn fenced(
+        &mut self,
+        volume: VolumeId,
+        left: Option<Access>,
+        status: Status,
+        turn: &mut Turn<'_>,
+    ) {
         for handle in self.table.about(volume) {
             let Some(task) = self.table.get(handle) else { continue };
+            let goes_on = left.is_some_and(|left| task.needs().is_within(left));
+            if goes_on || matches!(task.work, Work::Change(_)) {
+                continue;
+            }
             if task.waits() {
                 self.stop_waiting(handle, status, turn);
             } else {
@@ -372,7 +393,7 @@ impl Queue {
     }
 
     /// Sends the data of a command, and its answer.
-    fn send(&mut self, cid: u16, body: Buf, turn: &mut Turn<'_>) {
+    pub(crate) fn send(&mut self, cid: u16, body: Buf, turn: &mut Turn<'_>) {
         let ends = turn.wire.flow.is_none();
         turn.data(cid, body, ends);
         if !ends {
@@ -395,10 +416,10 @@ impl Queue {
     }
 
     /// Removes a command and everything that it holds.
-    fn forget(&mut self, handle: u32) -> Option<Task> {
+    pub(crate) fn forget(&mut self, handle: u32) -> Option<Task> {
         let task = self.table.remove(handle)?;
         match task.work {
-            Work::Read(_) => self.credit.read_done(task.owed),
+            Work::Read(_) | Work::Report(_) => self.credit.read_done(task.owed),
             _ => self.credit.give_back(task.owed),
         }
         Some(task)

@@ -19,8 +19,9 @@ use super::status::Status;
 use super::subsystem::Subsystem;
 use super::table::TASKS_MAX;
 use super::wire::{Turn, Wire};
-use crate::Action;
 use crate::piece::TRANSFER_MAX;
+use crate::reserve::{Access, Notice};
+use crate::{Action, Asked};
 use alloc::vec::Vec;
 use base::crc::crc32c;
 use base::{Limits, Time, VolumeId};
@@ -158,7 +159,41 @@ impl Session {
     /// [`Session::done`] for requests under way.
     pub fn fenced(&mut self, volume: VolumeId, there: bool, pool: &BufPool, out: &mut Vec<Action>) {
         let status = if there { Status::INTERRUPTED } else { Status::NO_NAMESPACE };
-        self.call(pool, out, |queue, turn| queue.fenced(volume, status, turn));
+        self.call(pool, out, |queue, turn| queue.fenced(volume, None, status, turn));
+    }
+
+    /// Ends the commands of a volume that need more than its reservations leave to the host. The
+    /// owner ends their requests under way with [`BlockError::Reserved`].
+    pub fn reserved(
+        &mut self,
+        volume: VolumeId,
+        left: Access,
+        pool: &BufPool,
+        out: &mut Vec<Action>,
+    ) {
+        let status = Status::RESERVATION_CONFLICT;
+        self.call(pool, out, |queue, turn| queue.fenced(volume, Some(left), status, turn));
+    }
+
+    /// Tells the host of a change of a volume's reservations, if this is its admin queue.
+    pub fn notify(
+        &mut self,
+        volume: VolumeId,
+        notice: Notice,
+        pool: &BufPool,
+        out: &mut Vec<Action>,
+    ) {
+        self.call(pool, out, |queue, turn| {
+            if let Role::Admin(admin) = &mut queue.role {
+                admin.notify(volume, notice);
+            }
+            queue.tell_events(turn);
+        });
+    }
+
+    /// Handles the answer to a question. A tag that is not under way (any more) is ignored.
+    pub fn asked(&mut self, tag: u64, asked: Asked<'_>, pool: &BufPool, out: &mut Vec<Action>) {
+        self.call(pool, out, |queue, turn| queue.asked(tag, asked, turn));
     }
 
     /// Records that the I/O queues that [`Action::Clear`] named have ended.
@@ -202,7 +237,7 @@ impl Session {
     /// Returns controller and queue, if this is an I/O queue.
     pub fn io_queue(&self) -> Option<(u16, u16)> {
         match self.queue.role {
-            Role::Io { cntlid, qid } => Some((cntlid, qid)),
+            Role::Io { cntlid, qid, .. } => Some((cntlid, qid)),
             Role::New | Role::Admin(_) => None,
         }
     }

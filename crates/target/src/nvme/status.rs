@@ -30,12 +30,16 @@ impl Status {
     pub(crate) const SUCCESS: Status = status(0, 0);
     pub(crate) const INVALID_OPCODE: Status = refused(0, 0x01);
     pub(crate) const INVALID_FIELD: Status = refused(0, 0x02);
+    /// "Internal error": there is no room.
+    pub(crate) const INTERNAL: Status = refused(0, 0x06);
     pub(crate) const NO_NAMESPACE: Status = refused(0, 0x0b);
     pub(crate) const SEQUENCE: Status = refused(0, 0x0c);
     /// The length of the data is not what the command needs.
     pub(crate) const SGL_LENGTH: Status = refused(0, 0x0f);
     pub(crate) const SGL_TYPE: Status = refused(0, 0x11);
     pub(crate) const SGL_OFFSET: Status = refused(0, 0x16);
+    /// "Host identifier inconsistent format".
+    pub(crate) const HOST_ID_FORMAT: Status = refused(0, 0x18);
     pub(crate) const WRITE_PROTECTED: Status = refused(0, 0x20);
     pub(crate) const INTERRUPTED: Status = later(0x21, 1);
     /// The data did not arrive as it was sent.

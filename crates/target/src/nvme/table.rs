@@ -5,8 +5,10 @@
 
 use super::controller::Request;
 use super::ranges::Ranges;
+use super::reserve::Wish;
 use super::status::Status;
 use super::subsystem::Namespace;
+use crate::reserve::Access;
 use crate::slots::Slots;
 use crate::split::SplitSector;
 use alloc::vec::Vec;
@@ -34,6 +36,8 @@ pub(crate) enum Gather {
     Behavior,
     /// Deallocates this many ranges of a namespace, from the start of the list.
     Ranges(Namespace, u16),
+    /// A change of a volume's reservations.
+    Change(VolumeId, Wish),
 }
 
 /// What a command does.
@@ -51,6 +55,10 @@ pub(crate) enum Work {
     Gather(Gather, Buf),
     /// Deallocate ranges.
     Deallocate(Ranges),
+    /// Get the reservations of a volume from the MDM, and report this many bytes of them.
+    Report(Range),
+    /// The MDM changes the reservations of a volume.
+    Change(VolumeId),
 }
 
 /// The data that a command may receive.
@@ -109,17 +117,29 @@ impl Task {
     /// Returns the volume, if the command is about one.
     fn volume(&self) -> Option<VolumeId> {
         match &self.work {
-            Work::Read(range) | Work::Write(range) => Some(range.volume),
+            Work::Read(range) | Work::Write(range) | Work::Report(range) => Some(range.volume),
             Work::Compare(range) | Work::Zero(range, _) => Some(range.volume),
             Work::Gather(Gather::Ranges(namespace, _), _) => Some(namespace.volume),
+            Work::Gather(Gather::Change(volume, _), _) | Work::Change(volume) => Some(*volume),
             Work::Gather(Gather::Connect(_) | Gather::Behavior, _) => None,
             Work::Deallocate(ranges) => Some(ranges.volume()),
         }
     }
 
+    /// Returns what the command needs from the reservations of its volume.
+    pub(crate) fn needs(&self) -> Access {
+        let (read, write) = match self.work {
+            Work::Read(_) | Work::Compare(_) => (true, false),
+            Work::Write(_) | Work::Zero(..) | Work::Deallocate(_) => (false, true),
+            Work::Gather(Gather::Ranges(..), _) => (false, true),
+            Work::Gather(..) | Work::Report(_) | Work::Change(_) => (false, false),
+        };
+        Access { read, write }
+    }
+
     /// Returns true if the command waits for its turn to ask for data, or to read.
     pub(crate) fn waits(&self) -> bool {
-        let reads = matches!(self.work, Work::Read(_)) && self.pieces == 0;
+        let reads = matches!(self.work, Work::Read(_) | Work::Report(_)) && self.pieces == 0;
         reads || self.flow == Flow::Queued
     }
 

@@ -144,6 +144,67 @@ fn linux_keeps_a_file_system_on_a_volume_through_failures_and_changes() {
     });
 }
 
+/// Two controllers of one machine, which have different host identifiers, are two hosts. nvme-cli
+/// would refuse the second one ("already connected"), so the kernel gets its options directly.
+#[test]
+fn hosts_of_linux_shut_each_other_out() {
+    case(|| {
+        let Some(guest) = guest()? else { return Ok(()) };
+        let (cluster, port) = served(&["vol1:64MiB"])?;
+        let status = cluster.status()?;
+        let volume = &status["volumes"][0];
+        let subsystem = volume["nvme_subsystem"].as_str().context("it has a subsystem")?;
+        let id = volume["id"].as_u64().context("it has an id")?;
+        let script = format!(
+            "{FUNCTIONS}\
+             at=transport=tcp,traddr=127.0.0.1,trsvcid={port},nqn={subsystem},nr_io_queues=1\n\
+             for d in 1 2; do\n\
+               host=$d$d$d$d$d$d$d$d-2222-3333-4444-555555555555\n\
+               host=hostnqn=nqn.2014-08.org.nvmexpress:uuid:$host,hostid=$host\n\
+               echo \"$at,$host\" >/dev/nvme-fabrics\n\
+             done\n\
+             paths() {{ ls -d /sys/class/nvme/nvme*/nvme*c*n* | wc -l; }}\n\
+             until_true '[ $(paths) = 2 ]' || dmesg | tail -30\n\
+             a=/dev/nvme0; b=/dev/nvme1\n\
+             on() {{ command=$1; shift; device=$1; shift; nvme $command $device -n {id} $*; }}\n\
+             write() {{ on io-passthru $1 -o 1 -l 512 -w -i /run/$2; }}\n\
+             is() {{ on io-passthru $1 -o 5 -l 512 -w -i /run/$2; }}\n\
+             conflicts() {{ \"$@\" 2>&1 | grep -i 'reservation conflict'; }}\n\
+             report() {{ on resv-report $1 -e; }}\n\
+             for i in 1 2; do dd if=/dev/urandom bs=512 count=1 of=/run/$i 2>/dev/null; done\n\
+             write $b 1 && is $a 1 && ! is $a 2 && echo '=== open'\n\
+             on resv-register $a --nrkey=10 && on resv-register $b --nrkey=11\n\
+             on resv-acquire $a --crkey=10 --rtype=1 --racqa=0 && echo '=== reserved'\n\
+             report $b | grep 'rtype *: 1' && report $b | grep 'regctl *: 2' && echo '=== told'\n\
+             conflicts write $b 2 && is $b 1 && write $a 2 && is $b 2 && echo '=== shut'\n\
+             conflicts on resv-acquire $b --crkey=11 --rtype=1 --racqa=0 && echo '=== refused'\n\
+             on resv-acquire $b --crkey=11 --prkey=10 --rtype=2 --racqa=1 && echo '=== preempted'\n\
+             nvme resv-notif-log $a | tee /run/log; on get-feature $a -f 0x82\n\
+             grep -i 'registration preempted' /run/log && echo '=== noticed'\n\
+             conflicts write $a 1 && conflicts is $a 2 && write $b 1 && echo '=== turned'\n\
+             on resv-release $b --crkey=11 --rrela=1 && write $a 2 && is $b 2 && echo '=== free'\n\
+             report $a; nvme disconnect-all\n"
+        );
+        let on = guest.boot(&script)?;
+        for mark in [
+            "open",
+            "reserved",
+            "told",
+            "shut",
+            "refused",
+            "preempted",
+            "noticed",
+            "turned",
+            "free",
+        ] {
+            let said = on.wait(mark, PATIENCE);
+            ensure!(said.is_ok(), "no `{mark}`: it said\n{}", on.said());
+        }
+        on.end(PATIENCE)?;
+        Ok(())
+    });
+}
+
 #[test]
 fn what_up_prints_of_nvme_is_what_linux_takes() {
     case(|| {

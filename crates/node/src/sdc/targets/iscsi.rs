@@ -18,10 +18,8 @@ use mirror::client::Client;
 use seam::{BlockError, Buf, BufPool, Effects};
 use target::Cleared;
 use target::ident::{self, AUTHORITY};
-use target::iscsi::{
-    Asked, Closed, Credentials, Nexus, Opening, Portal, Stranger, Target, Targets,
-};
-use target::reserve::{self, Refusal, Table};
+use target::iscsi::{Closed, Credentials, Nexus, Opening, Portal, Stranger, Target, Targets};
+use target::reserve;
 use target::scsi::{Format, Path, Unit};
 use wire::control::Access;
 
@@ -270,12 +268,6 @@ pub(super) enum Call {
     Cleared(Cleared),
     /// The commands of the other hosts have ended.
     OthersCleared,
-    /// The MDM has answered the question of this command.
-    Asked(u64, Result<(), Refusal>),
-    /// These are the reservations of the volume, for this command.
-    Reported(u64, Table),
-    /// The MDM does not answer the question of this command.
-    Unasked(u64),
     /// A tick.
     Tick,
     /// The volume was deleted, or is not mapped to this client any more.
@@ -297,9 +289,6 @@ impl Call {
             Call::Withdrawn(tag) => session.withdrawn(tag, pool, actions),
             Call::Cleared(what) => session.cleared(what, pool, actions),
             Call::OthersCleared => session.others_cleared(pool, actions),
-            Call::Asked(tag, result) => session.asked(tag, Asked::Reserved(result), pool, actions),
-            Call::Reported(tag, table) => session.asked(tag, Asked::Table(&table), pool, actions),
-            Call::Unasked(tag) => session.asked(tag, Asked::Nobody, pool, actions),
             Call::Tick => session.tick(now, pool, actions),
             Call::Gone => session.volume_gone(pool, actions),
             Call::Shutdown => session.shutdown(pool, actions),

@@ -12,7 +12,7 @@
 
 use super::iscsi::View;
 use super::{Session, Sessions, Waiting};
-use crate::mapview::{MapView, Volume};
+use crate::mapview::Volume;
 use crate::sdc::{Origin, Sdc};
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -23,6 +23,7 @@ use core::ops::Bound;
 use mdm::mapping::Grant;
 use seam::{BlockError, Effects};
 use target::nvme::{Controller, Namespace, Opening, Path, Subsystem};
+use target::reserve::Identity;
 use target::{Action, ident};
 use wire::control::Access;
 
@@ -76,13 +77,22 @@ impl Call {
     }
 }
 
+/// An I/O queue.
+#[derive(Clone, Copy, Debug)]
+struct IoQueue {
+    /// The controller, and the queue.
+    id: (u16, u16),
+    /// The identifier of its host.
+    host: [u8; 16],
+}
+
 /// The hosts that are connected.
 #[derive(Debug, Default)]
 pub(super) struct Hosts {
     /// The controllers, by the links of their admin queues.
     controllers: Map<LinkId, Controller>,
-    /// The I/O queues: controller, and queue.
-    queues: Map<LinkId, (u16, u16)>,
+    /// The I/O queues.
+    queues: Map<LinkId, IoQueue>,
     /// The newest controller's id, without the gateway's part; 0 if there was none.
     newest: u16,
     /// Bytes in flight of all queues.
@@ -138,7 +148,7 @@ impl Hosts {
 
     /// Marks the I/O queues of a controller, which must end.
     fn end_queues(&mut self, cntlid: u16) {
-        let of = self.queues.iter().filter(|(_, queue)| queue.0 == cntlid);
+        let of = self.queues.iter().filter(|(_, queue)| queue.id.0 == cntlid);
         let mut links: Vec<LinkId> = of.map(|(link, _)| *link).collect();
         links.sort_unstable();
         self.calls.extend(links.into_iter().map(|link| (link, Call::End)));
@@ -181,22 +191,33 @@ impl Hosts {
             }
         } else if nvme.is_queue {
             return false;
-        } else if let Some(queue) = nvme.session.io_queue() {
-            self.queues.insert(link, queue);
+        } else if let Some(id) = nvme.session.io_queue() {
+            // The session has found this controller a moment ago.
+            let host = self.find(id.0).map_or([0; 16], |controller| controller.host_id);
+            self.queues.insert(link, IoQueue { id, host });
         } else {
             return false;
         }
         !core::mem::replace(&mut nvme.is_queue, true)
     }
 
+    /// Returns the controller with this id.
+    fn find(&self, cntlid: u16) -> Option<&Controller> {
+        self.controllers.values().find(|controller| controller.cntlid == cntlid)
+    }
+
     /// Returns the name of the host of this queue; empty if the link is not a queue.
     pub(super) fn host(&self, link: LinkId) -> &str {
-        let of_queue = |(cntlid, _): &(u16, u16)| {
-            self.controllers.values().find(|controller| controller.cntlid == *cntlid)
-        };
+        let of_queue = |queue: &IoQueue| self.find(queue.id.0);
         let controller = self.controllers.get(&link);
         let controller = controller.or_else(|| self.queues.get(&link).and_then(of_queue));
         controller.map_or("", |controller| &controller.host)
+    }
+
+    /// Returns the identifier of the host of this queue.
+    pub(super) fn host_id(&self, link: LinkId) -> Option<[u8; 16]> {
+        let of_controller = || self.controllers.get(&link).map(|controller| controller.host_id);
+        self.queues.get(&link).map(|queue| queue.host).or_else(of_controller)
     }
 
     /// Returns true if hosts have I/O queues.
@@ -216,12 +237,20 @@ fn bytes(session: &target::nvme::Session) -> u64 {
     asked + read
 }
 
-/// Returns the properties of a volume for hosts, if it is mapped to this client.
-fn namespace(map: &MapView, id: VolumeId, volume: &Volume) -> Option<Namespace> {
-    let read_only = map.my_grant(volume)?.access == Access::ReadOnly;
-    // NVMe hosts can't register.
-    let (size, access) = (volume.size, volume.reservations.access_of_strangers());
-    Some(Namespace { volume: id, size, read_only, access, path: Path::Optimized })
+impl View<'_> {
+    /// Returns the properties of a volume for the host of this link, if it is mapped to this
+    /// client.
+    fn properties(&self, id: VolumeId, volume: &Volume) -> Option<Namespace> {
+        let read_only = self.map.my_grant(volume)?.access == Access::ReadOnly;
+        let table = &volume.reservations;
+        let host = table.reserved.and_then(|_| self.nvme.host_id(self.link));
+        let access = match host {
+            Some(host) => table.access(&Identity::Nvme { host }),
+            None => table.access_of_strangers(),
+        };
+        let (size, path) = (volume.size, Path::Optimized);
+        Some(Namespace { volume: id, size, read_only, access, path })
+    }
 }
 
 impl Subsystem for View<'_> {
@@ -240,13 +269,13 @@ impl Subsystem for View<'_> {
 
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
         let id = VolumeId(nsid);
-        namespace(self.map, id, self.map.volumes.get(&id)?)
+        self.properties(id, self.map.volumes.get(&id)?)
     }
 
     fn next(&self, after: u32) -> Option<Namespace> {
         let above = (Bound::Excluded(VolumeId(after)), Bound::Unbounded);
         let mut volumes = self.map.volumes.range(above);
-        volumes.find_map(|(id, volume)| namespace(self.map, *id, volume))
+        volumes.find_map(|(id, volume)| self.properties(*id, volume))
     }
 
     fn portals(&self, visit: &mut dyn FnMut(SocketAddr)) {
@@ -266,11 +295,11 @@ impl Subsystem for View<'_> {
     }
 
     fn controller(&self, cntlid: u16) -> Option<&Controller> {
-        self.nvme.controllers.values().find(|controller| controller.cntlid == cntlid)
+        self.nvme.find(cntlid)
     }
 
     fn has_queue(&self, cntlid: u16, qid: u16) -> bool {
-        self.nvme.queues.values().any(|queue| *queue == (cntlid, qid))
+        self.nvme.queues.values().any(|queue| queue.id == (cntlid, qid))
     }
 }
 

@@ -10,7 +10,7 @@
 //!   it would get past the fence (rule R8). So does what it had begun to write before it lost the
 //!   right to write, even if the map that tells of this gives the right back.
 
-use super::iscsi::{Call, GATEWAY};
+use super::iscsi::GATEWAY;
 use super::{Session, Sessions, Waiting};
 use crate::link::send_control;
 use crate::mapview::{MapView, Reserved as Changed};
@@ -22,8 +22,8 @@ use base::time::Duration;
 use base::{LinkId, MapVersion, Time, VolumeId};
 use mdm::reserve::{change_info, host_info, result};
 use seam::{BlockError, BlockKind, Effects};
-use target::reserve::{self, Access, Change, Identity, Notice, Table};
-use target::{Question, ident};
+use target::reserve::{self, Access, Change, Identity, Notice, Refusal, Table};
+use target::{Asked, Question, ident};
 use wire::PeerLink;
 use wire::control::{Reserve, ReserveOutcome, Reserved};
 
@@ -55,14 +55,35 @@ struct Queue {
     outcome: Option<(ReserveOutcome, MapVersion)>,
 }
 
+/// An answer that a session gets.
+#[derive(Debug)]
+enum Answer {
+    /// The change is confirmed, or refused.
+    Changed(Result<(), Refusal>),
+    /// These are the reservations of the volume.
+    Table(Table),
+    /// The MDM does not answer.
+    Nobody,
+}
+
+/// A command that waits for a fresh map, to report the reservations of a volume.
+#[derive(Debug)]
+struct Reporting {
+    link: LinkId,
+    tag: u64,
+    volume: VolumeId,
+    since: Time,
+}
+
 /// The hosts' requests to the MDM.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     /// The number of the last change.
     number: u64,
     queues: BTreeMap<VolumeId, Queue>,
-    /// Commands that wait for a fresh map, to report the reservations of their volume.
-    reports: Vec<(LinkId, u64, Time)>,
+    reports: Vec<Reporting>,
+    /// Answers that the sessions have not got, with the link and the tag of the command.
+    answers: VecDeque<(LinkId, u64, Answer)>,
     /// True if any volume may have a reservation.
     any: bool,
 }
@@ -72,7 +93,6 @@ struct Post<'a> {
     now: Time,
     /// The link to the MDM, if there is one.
     mdm: Option<PeerLink>,
-    calls: &'a mut VecDeque<(LinkId, Call)>,
     out: &'a mut Effects,
 }
 
@@ -138,8 +158,8 @@ impl Reservations {
         for (id, outcome) in known {
             let front = self.queues.get_mut(&id).and_then(|q| q.list.pop_front());
             if let Some(Asking { link, tag, .. }) = front {
-                let call = result(outcome).map_or(Call::Unasked(tag), |r| Call::Asked(tag, r));
-                post.calls.push_back((link, call));
+                let answer = result(outcome).map_or(Answer::Nobody, Answer::Changed);
+                self.answers.push_back((link, tag, answer));
             }
             self.begin(id, post);
         }
@@ -165,9 +185,9 @@ impl Reservations {
                 self.begin(id, post);
             }
         }
-        self.reports.retain(|(link, tag, since)| {
-            let over = over(*link, *tag, *since);
-            removed.extend(over.then_some((*link, *tag)));
+        self.reports.retain(|&Reporting { link, tag, since, .. }| {
+            let over = over(link, tag, since);
+            removed.extend(over.then_some((link, tag)));
             !over
         });
         removed
@@ -186,12 +206,20 @@ impl Reservations {
 
     /// Returns the host whose change of this volume is under way, if such a change may end its own
     /// registration or a reservation.
-    fn asker(&self, volume: VolumeId) -> Option<LinkId> {
+    fn asker(&self, volume: VolumeId) -> Option<Identity> {
         let first = self.queues.get(&volume)?.list.front()?;
         match first.change {
-            Change::Register { new: 1.., .. } | Change::Reserve { .. } => None,
-            _ => Some(first.link),
+            Change::Register { new: 1.., .. }
+            | Change::RegisterNvme { .. }
+            | Change::ReplaceNvme { new: 1.., .. }
+            | Change::Reserve { .. } => None,
+            _ => Some(first.who.clone()),
         }
+    }
+
+    /// Returns true while sessions have not got their answers.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.answers.is_empty()
     }
 
     /// Returns when [`Sessions::reserve_tick`] has something to do.
@@ -199,7 +227,7 @@ impl Reservations {
         let again = self.queues.values().filter(|q| q.outcome.is_none());
         let again = again.filter_map(|q| Some(q.sent? + AGAIN)).min();
         let asked = self.queues.values().flat_map(|q| &q.list).map(|a| a.since);
-        let late = asked.chain(self.reports.iter().map(|report| report.2)).min();
+        let late = asked.chain(self.reports.iter().map(|report| report.since)).min();
         Time::earliest(again, late.map(|since| since + patience))
     }
 }
@@ -208,6 +236,9 @@ impl Sessions {
     /// Returns the identity under which the host of a session registers; `None` for an NBD client,
     /// which can't register.
     fn identity(&self, link: LinkId) -> Option<Identity> {
+        if let Some(host) = self.nvme.host_id(link) {
+            return Some(Identity::Nvme { host });
+        }
         let nexus = self.iscsi.nexus(link)?;
         let (name, isid) = (nexus.initiator.clone(), nexus.isid);
         Some(Identity::Scsi { name, isid, port: ident::port(GATEWAY) })
@@ -225,29 +256,30 @@ impl Sessions {
         out: &mut Effects,
         call: impl FnOnce(&mut Reservations, &mut Post<'_>) -> R,
     ) -> R {
-        let Sessions { reserve, calls, .. } = self;
-        call(reserve, &mut Post { now, mdm, calls, out })
+        call(&mut self.reserve, &mut Post { now, mdm, out })
     }
 
     /// Asks the MDM a host's question. Returns true if the answer needs a fresh map.
     pub(super) fn reserve_ask(
         &mut self,
         at: (Time, Option<PeerLink>),
-        (link, tag): (LinkId, u64),
+        (link, tag, volume): (LinkId, u64, VolumeId),
         question: Question,
         out: &mut Effects,
     ) -> bool {
-        let volume = self.leaves.get(&link).map(|(volume, _)| *volume);
-        match (question, self.identity(link), volume) {
-            (Question::Report, ..) => {
-                self.reserve.reports.push((link, tag, at.0));
+        let since = at.0;
+        match (question, self.identity(link)) {
+            (Question::Report, _) => {
+                self.reserve.reports.push(Reporting { link, tag, volume, since });
                 return true;
             }
-            (Question::Reserve(change), Some(who), Some(volume)) => {
-                let asking = Asking { link, tag, who, change, since: at.0 };
+            (Question::Reserve(change), Some(who)) => {
+                let asking = Asking { link, tag, who, change, since };
                 self.reservations(at, out, |all, post| all.ask(volume, asking, post));
             }
-            (Question::Reserve(_), ..) => self.calls.push_back((link, Call::Unasked(tag))),
+            (Question::Reserve(_), None) => {
+                self.reserve.answers.push_back((link, tag, Answer::Nobody));
+            }
         }
         false
     }
@@ -288,7 +320,8 @@ impl Sessions {
             all.send_again(AGAIN, post);
             late
         });
-        self.calls.extend(late.into_iter().map(|(link, tag)| (link, Call::Unasked(tag))));
+        let late = late.into_iter().map(|(link, tag)| (link, tag, Answer::Nobody));
+        self.reserve.answers.extend(late);
     }
 
     /// Forgets the questions of one command, or of all commands of a host.
@@ -305,13 +338,11 @@ impl Sessions {
 
     /// Reports reservations from a fresh map.
     pub(in crate::sdc) fn reserve_refreshed(&mut self, map: &MapView) {
-        for (link, tag, _) in core::mem::take(&mut self.reserve.reports) {
-            let volume = self.leaves.get(&link).and_then(|(id, _)| map.volumes.get(id));
-            let call = match volume {
-                Some(volume) => Call::Reported(tag, volume.reservations.clone()),
-                None => Call::Unasked(tag),
-            };
-            self.calls.push_back((link, call));
+        for Reporting { link, tag, volume, .. } in core::mem::take(&mut self.reserve.reports) {
+            let volume = map.volumes.get(&volume).filter(|v| map.my_grant(v).is_some());
+            let table = volume.map(|volume| volume.reservations.clone());
+            let answer = table.map_or(Answer::Nobody, Answer::Table);
+            self.reserve.answers.push_back((link, tag, answer));
         }
     }
 
@@ -329,10 +360,11 @@ impl Sessions {
         }
     }
 
-    /// Returns the sessions of a volume, in the order of their links.
+    /// Returns the sessions of a volume and those of NVMe hosts, in the order of their links.
     fn links_of(&self, volume: VolumeId) -> Vec<LinkId> {
         let here = self.leaves.iter().filter(|(_, (of, _))| *of == volume);
         let mut links: Vec<LinkId> = here.map(|(link, _)| *link).collect();
+        links.extend(self.nvme_links());
         links.sort_unstable();
         links
     }
@@ -364,7 +396,7 @@ impl Sdc {
                     // It is registered again, or may write again: what it had begun has ended.
                     Some(Notice::RegistrationsPreempted)
                 } else {
-                    let told = who.filter(|_| asker != Some(link));
+                    let told = who.filter(|who| asker.as_ref() != Some(who));
                     told.and_then(|who| reserve::notice(before, &after, &who))
                 };
                 self.target_session(now, link, out, |session, _, out, actions| match session {
@@ -375,28 +407,39 @@ impl Sdc {
                             iscsi.session.reserved(new, None, out.pool(), actions);
                         }
                     }
-                    Session::Nvme(_) => {}
+                    Session::Nvme(nvme) => {
+                        let pool = out.pool();
+                        nvme.session.reserved(*id, left, pool, actions);
+                        if let Some(notice) = notice {
+                            nvme.session.notify(*id, notice, pool, actions);
+                        }
+                    }
                 });
                 if !old.is_within(left) {
                     lost.insert(link, left);
                 }
             }
             let strangers = goes_on(after.access_of_strangers(), after.since, *generation);
-            if !before.access_of_strangers().is_within(strangers) {
-                // NVMe hosts repeat the commands that are still allowed.
-                for link in self.targets.nvme_links() {
-                    lost.insert(link, strangers);
-                    self.target_session(now, link, out, |session, _, out, actions| {
-                        if let Session::Nvme(nvme) = session {
-                            nvme.session.fenced(*id, true, out.pool(), actions);
-                        }
-                    });
-                }
-            }
             end_requests(self, now, *id, &lost, strangers, out);
         }
         let (version, at) = (self.map.version, (now, self.mdm.link()));
         self.targets.reservations(at, out, |all, post| all.pass_on(version, post));
+    }
+}
+
+/// Gives sessions the answers to their questions.
+pub(super) fn give_answers(sdc: &mut Sdc, now: Time, out: &mut Effects) {
+    while let Some((link, tag, answer)) = sdc.targets.reserve.answers.pop_front() {
+        let asked = match &answer {
+            Answer::Changed(result) => Asked::Reserved(*result),
+            Answer::Table(table) => Asked::Table(table),
+            Answer::Nobody => Asked::Nobody,
+        };
+        sdc.target_session(now, link, out, |session, _, out, actions| match session {
+            Session::Iscsi(iscsi) => iscsi.session.asked(tag, asked, out.pool(), actions),
+            Session::Nvme(nvme) => nvme.session.asked(tag, asked, out.pool(), actions),
+            Session::Nbd(_) => {} // it asks nothing
+        });
     }
 }
 

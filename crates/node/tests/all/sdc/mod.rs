@@ -10,6 +10,7 @@ mod nbd;
 mod nbd_client;
 mod nvme;
 mod nvme_host;
+pub(crate) mod nvme_reservations;
 mod orphans;
 pub(crate) mod reservations;
 mod versions;

@@ -13,6 +13,8 @@ pub(crate) struct Queue {
     framer: SdcFramer,
     cid: u16,
     pub cntlid: u16,
+    /// All bytes of the host's identifier.
+    pub host: u8,
 }
 
 /// An answer, or data, or a request for data.
@@ -43,7 +45,7 @@ impl Queue {
     pub(crate) fn open(c: &mut Cluster) -> Queue {
         let link = c.accept(NVME);
         let framer = SdcFramer::new(NVME, &wire::DIALECT, &Limits::SHIPPED);
-        let mut queue = Queue { link, framer, cid: 0, cntlid: 0xffff };
+        let mut queue = Queue { link, framer, cid: 0, cntlid: 0xffff, host: 7 };
         let mut set_up = vec![0; 128];
         (set_up[2], set_up[4]) = (128, 128);
         c.deliver(queue.link, &mut queue.framer, &set_up);
@@ -53,7 +55,7 @@ impl Queue {
 
     fn connect(&mut self, c: &mut Cluster, qid: u16, cntlid: u16, name: &str) -> u16 {
         let mut data = vec![0; 1024];
-        data[..16].fill(7);
+        data[..16].fill(self.host);
         data[16..18].copy_from_slice(&cntlid.to_le_bytes());
         data[256..256 + name.len()].copy_from_slice(name.as_bytes());
         data[512..520].copy_from_slice(b"nqn.host");
@@ -69,7 +71,12 @@ impl Queue {
 
     /// Connects as an admin queue, and enables the controller.
     pub(crate) fn admin(c: &mut Cluster) -> Queue {
-        let mut queue = Queue::open(c);
+        Queue::admin_of(c, 7)
+    }
+
+    /// Connects as an admin queue of the host with this identifier.
+    pub(crate) fn admin_of(c: &mut Cluster, host: u8) -> Queue {
+        let mut queue = Queue { host, ..Queue::open(c) };
         assert_eq!(queue.connect(c, 0, 0xffff, &ident::nqn(ClusterId(9))), 0);
         assert_eq!(queue.configure(c, 0x46_0001), 0);
         queue
@@ -85,7 +92,7 @@ impl Queue {
 
     /// Connects as an I/O queue of this controller.
     pub(crate) fn io(c: &mut Cluster, admin: &Queue, qid: u16) -> Result<Queue, u16> {
-        let mut queue = Queue::open(c);
+        let mut queue = Queue { host: admin.host, ..Queue::open(c) };
         match queue.connect(c, qid, admin.cntlid, &ident::nqn(ClusterId(9))) {
             0 => Ok(queue),
             status => Err(status),
@@ -133,8 +140,32 @@ impl Queue {
         (entry[40], entry[45]) = (0x0b, 0x01);
         self.send(c, entry, &[]);
         assert_eq!(self.answer(c).answer().0, 0);
-        self.send(c, Queue::entry(0x0c, 0, false), &[]);
+        self.ask_event(c);
         assert!(self.answers(c).is_empty());
+    }
+
+    /// Asks for an event.
+    pub(crate) fn ask_event(&mut self, c: &mut Cluster) {
+        self.send(c, Queue::entry(0x0c, 0, false), &[]);
+    }
+
+    /// Sends a reservation command with dword 10, and these keys.
+    pub(crate) fn reserve(&mut self, c: &mut Cluster, opcode: u8, ten: u32, keys: [u64; 2]) {
+        let mut data = [0; 16];
+        data[..8].copy_from_slice(&keys[0].to_le_bytes());
+        data[8..].copy_from_slice(&keys[1].to_le_bytes());
+        let mut entry = Queue::entry(opcode, data.len(), true);
+        entry[4..8].copy_from_slice(&VOLUME.0.to_le_bytes());
+        entry[40..44].copy_from_slice(&ten.to_le_bytes());
+        self.send(c, entry, &data);
+    }
+
+    /// Asks for 512 bytes of the report of reservations.
+    pub(crate) fn report(&mut self, c: &mut Cluster) {
+        let mut entry = Queue::entry(0x0e, 512, false);
+        entry[4..8].copy_from_slice(&VOLUME.0.to_le_bytes());
+        (entry[40], entry[44]) = (127, 1);
+        self.send(c, entry, &[]);
     }
 
     fn blocks(opcode: u8, first: u64, len: usize, carries: bool) -> [u8; 64] {

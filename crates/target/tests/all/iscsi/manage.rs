@@ -324,7 +324,7 @@ fn changes_of_a_volume_are_told() {
 
 #[test]
 fn reservations_are_the_matter_of_the_mdm() {
-    use target::iscsi::Asked;
+    use target::Asked;
     let mut rig = full();
     // PERSISTENT RESERVE OUT, REGISTER, and PERSISTENT RESERVE IN, READ KEYS.
     let mut list = [0; 24];

@@ -310,7 +310,10 @@ impl Rig {
                 Action::Reframe { mode } => self.input.framer.set_mode(mode),
                 Action::Refresh => refresh = true,
                 Action::Withdraw { tag } => self.told.push(Told::Withdraw(tag)),
-                Action::Ask { tag, question } => self.told.push(Told::Ask(tag, question)),
+                Action::Ask { tag, volume, question } => {
+                    assert_eq!(volume, VolumeId(7));
+                    self.told.push(Told::Ask(tag, question));
+                }
                 Action::Reinstate => self.told.push(Told::Reinstate),
                 Action::Clear { what } => self.told.push(Told::Clear(what)),
                 Action::Close { why } => self.told.push(Told::Close(why)),

@@ -179,13 +179,15 @@ fn other_pages_are_those_of_a_healthy_controller() {
     };
     let admin: Vec<_> = [2, 6, 8, 9, 10, 12, 24].map(|opcode| (opcode, 1)).into();
     assert_eq!(supported(0), admin);
-    assert_eq!(supported(1024), [(0, 1), (1, 3), (2, 1), (5, 1), (8, 3), (9, 3)]);
+    let reservations = [(13, 1), (14, 1), (17, 1), (21, 1)];
+    assert_eq!(supported(1024)[..6], [(0, 1), (1, 3), (2, 1), (5, 1), (8, 3), (9, 3)]);
+    assert_eq!(supported(1024)[6..], reservations);
 }
 
 #[test]
 fn pages_that_are_not_there_are_refused() {
     let mut rig = admin();
-    for page in [0x00, 0x06, 0x0d, 0x70, 0x80, 0xff] {
+    for page in [0x00, 0x06, 0x0d, 0x70, 0x81, 0xff] {
         assert_eq!(rig.result(&Command::log(1, page, 0, 0, 512)).0, 0x4109, "{page}");
     }
     let health = |offset, len| Command::log(1, 2, 0, offset, len);

@@ -8,4 +8,5 @@ mod framing;
 mod host;
 mod io;
 mod properties;
+mod reserve;
 mod rig;

@@ -2,11 +2,13 @@
 
 use super::host::*;
 use super::rig::*;
-use base::Limits;
+use base::{Limits, VolumeId};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use seam::BlockError;
 use std::collections::BTreeMap;
+use target::reserve::{Access, Refusal, Table};
+use target::{Asked, Question};
 
 /// Most memory that a queue takes with the smallest limits: 8 commands with 4 KiB in their capsules
 /// (in blocks of 16 KiB), and 128 KiB in each direction, all of it in pieces of a sector in blocks
@@ -17,12 +19,14 @@ const MEMORY: usize = 8 * (16 << 10) + 2 * (128 << 10) / 512 * 4096 + (64 << 10)
 fn command() -> impl Strategy<Value = Command> {
     let opcode = prop_oneof![
         8 => prop::sample::select(vec![0x00u8, 0x01, 0x02, 0x05, 0x06, 0x08, 0x09, 0x0a, 0x0c]),
+        2 => prop::sample::select(vec![0x0du8, 0x0e, 0x11, 0x15]),
         2 => Just(0x7fu8),
         1 => any::<u8>()
     ];
     let blocks = prop_oneof![1u32..9, Just(128u32), Just(129)];
     let data = prop_oneof![
         3 => Just(None),
+        1 => Just(Some(16)),
         2 => (1usize..9).prop_map(|sectors| Some(sectors * 512)),
         1 => (1usize..4097).prop_map(Some)
     ];
@@ -54,6 +58,9 @@ enum Event {
     Tick(u8),
     Review(bool),
     Cleared,
+    Answer(usize, u8),
+    Notify(u8),
+    Reserved(bool, bool),
 }
 
 fn event() -> impl Strategy<Value = Event> {
@@ -65,6 +72,9 @@ fn event() -> impl Strategy<Value = Event> {
         1 => (0u8..4).prop_map(Event::Tick),
         1 => any::<bool>().prop_map(Event::Review),
         1 => Just(Event::Cleared),
+        3 => any::<(usize, u8)>().prop_map(|(index, what)| Event::Answer(index, what)),
+        1 => (0u8..3).prop_map(Event::Notify),
+        1 => any::<(bool, bool)>().prop_map(|(read, write)| Event::Reserved(read, write)),
     ]
 }
 
@@ -74,6 +84,7 @@ struct State {
     r2ts: Vec<Pdu>,
     answers: BTreeMap<u16, usize>,
     second: u64,
+    questions: Vec<(u64, Question)>,
 }
 
 impl State {
@@ -85,6 +96,12 @@ impl State {
                 _ => {}
             }
         }
+        let closed = rig.session.is_closed();
+        let told = rig.told.drain(..).filter_map(|told| match told {
+            Told::Ask(tag, question) => Some((tag, question)),
+            _ => None,
+        });
+        self.questions.extend(told.filter(|_| !closed));
     }
 
     fn happen(&mut self, rig: &mut Rig, event: &Event) {
@@ -113,6 +130,30 @@ impl State {
                 rig.review();
             }
             Event::Cleared => rig.session.others_cleared(),
+            Event::Answer(index, what) if !self.questions.is_empty() => {
+                let (tag, question) = self.questions.remove(index % self.questions.len());
+                let table = Table::default();
+                rig.reply(
+                    tag,
+                    match (what % 4, question) {
+                        (0, _) => Asked::Nobody,
+                        (1, Question::Reserve(_)) => Asked::Reserved(Err(Refusal::Conflict)),
+                        (_, Question::Reserve(_)) => Asked::Reserved(Ok(())),
+                        (_, Question::Report) => Asked::Table(&table),
+                    },
+                );
+            }
+            Event::Answer(..) => {}
+            Event::Notify(what) => {
+                use target::reserve::Notice::*;
+                let all = [RegistrationsPreempted, ReservationsReleased, ReservationsPreempted];
+                let notice = all[usize::from(*what)];
+                rig.call(|session, _, pool, out| session.notify(VolumeId(7), notice, pool, out));
+            }
+            Event::Reserved(read, write) => {
+                let left = Access { read: *read, write: *write };
+                rig.call(|session, _, pool, out| session.reserved(VolumeId(7), left, pool, out));
+            }
         }
     }
 }
@@ -189,6 +230,7 @@ proptest! {
             }
             state.happen(&mut rig, &Event::Give(0, 4096));
             state.happen(&mut rig, &Event::Serve(0));
+            state.happen(&mut rig, &Event::Answer(0, 0));
             state.take(&mut rig);
         }
         if !rig.session.is_closed() {

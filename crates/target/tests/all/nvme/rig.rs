@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
 use target::reserve::Access;
-use target::{Action, Cleared, ident};
+use target::{Action, Asked, Cleared, Question, ident};
 
 pub(crate) const CLUSTER: ClusterId = ClusterId(0x0123_4567_89ab_cdef);
 pub(crate) const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:host";
@@ -103,6 +103,8 @@ impl Subsystem for Hosts {
 pub(crate) enum Told {
     Clear,
     Close(Option<&'static str>),
+    /// A question about namespace 7, and its tag.
+    Ask(u64, Question),
 }
 
 pub(crate) struct Rig {
@@ -291,6 +293,19 @@ impl Rig {
         self.act();
     }
 
+    /// Returns the tag of the only question that the session has asked, and the question.
+    pub(crate) fn question(&mut self) -> (u64, Question) {
+        match self.told()[..] {
+            [Told::Ask(tag, question)] => (tag, question),
+            ref other => panic!("{other:?}"),
+        }
+    }
+
+    /// Answers a question.
+    pub(crate) fn reply(&mut self, tag: u64, asked: Asked<'_>) {
+        self.call(|session, _, pool, out| session.asked(tag, asked, pool, out));
+    }
+
     /// Completes a request with an error.
     pub(crate) fn fail(&mut self, index: usize, error: BlockError) {
         let (tag, _) = self.asked.remove(index);
@@ -343,6 +358,10 @@ impl Rig {
                     self.told.push(Told::Clear);
                 }
                 Action::Close { why } => self.told.push(Told::Close(why)),
+                Action::Ask { tag, volume, question } => {
+                    assert_eq!(volume, VolumeId(7));
+                    self.told.push(Told::Ask(tag, question));
+                }
                 other => panic!("{other:?} is not for NVMe"),
             }
         }
