@@ -140,6 +140,7 @@ impl Owner {
             (15, _) => Err(BlockError::Lost),
             (14, BlockKind::Read) => Ok(self.pool.zeroed(3)),
             (13, _) => Err(BlockError::TimedOut),
+            (12, BlockKind::CompareWrite) => Err(BlockError::Miscompare(7)),
             (_, BlockKind::Read) => Ok(self.pool.zeroed(request.len as usize)),
             _ => Ok(seam::Buf::EMPTY),
         };
@@ -149,7 +150,7 @@ impl Owner {
     }
 
     /// The host sends a command that is nearly right, which random bytes seldom are: one about
-    /// reservations, or another one with data.
+    /// reservations, one of two that are fused, or another one with data.
     fn command(&mut self, what: u8) {
         let (kind, detail) = (what % 8, what / 8);
         let (opcode, flags, len) = match kind {
@@ -157,7 +158,9 @@ impl Owner {
             1 => (0x11, 0x40, 16),
             2 => (0x15, 0x40, 8),
             3 => (0x0e, 0x40, 128),
-            4..=6 => (0x05, 0x40, 512),
+            4 => (0x05, 0x41, 512),
+            5 => (0x01, 0x42, 512),
+            6 => (0x05, 0x40, 512),
             _ => (0x01, 0x40, 512),
         };
         let carried = kind != 3 && detail & 1 == 0;

@@ -63,13 +63,21 @@ impl Command {
         le32(&self.bytes, number * 4)
     }
 
-    /// Checks what all commands have in common: no fused operation, and data by an SGL.
-    pub(crate) fn check(&self) -> Result<(), Status> {
-        let flags = self.bytes[1];
-        if flags & FUSE != 0 || flags & PSDT != PSDT_SGL {
-            return Err(Status::INVALID_FIELD);
-        }
-        Ok(())
+    /// Returns which of two fused commands this is; 0 if it is not fused.
+    #[inline]
+    pub(crate) fn fuse(&self) -> u8 {
+        self.bytes[1] & FUSE
+    }
+
+    /// Checks what all commands have in common: data by an SGL, and no fused operation except a
+    /// Compare and a Write of an I/O queue (`is_io`).
+    pub(crate) fn check(&self, is_io: bool) -> Result<(), Status> {
+        let fused = match (self.fuse(), self.opcode()) {
+            (0, _) => true,
+            (FUSE_FIRST, COMPARE) | (FUSE_SECOND, WRITE) => is_io,
+            _ => false,
+        };
+        if fused && self.bytes[1] & PSDT == PSDT_SGL { Ok(()) } else { Err(Status::INVALID_FIELD) }
     }
 
     /// Returns the length of the data that the host has announced.

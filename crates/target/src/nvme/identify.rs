@@ -158,6 +158,7 @@ fn controller(
     fields.u8(513, 0x44); // CQES
     fields.u32(516, NAMESPACES); // NN
     fields.u16(520, 0x2d); // ONCS: compare, dataset management, write zeroes, reservations
+    fields.u16(522, 1); // FUSES: Compare and Write
     fields.u32(540, ACTIVE); // MNAN
     fields.u16(1804, 1); // OFCS: Disconnect
 }

@@ -105,10 +105,15 @@ impl Queue {
     }
 
     /// Handles a command that moves blocks.
-    fn transfer(&self, command: &Command, namespace: &Namespace) -> Result<Step, Status> {
+    fn transfer(&mut self, command: &Command, namespace: &Namespace) -> Result<Step, Status> {
         let range = range(command, namespace)?;
         if range.len > self.limits.nvme_mdts {
             return Err(Status::INVALID_FIELD);
+        }
+        if command.fuse() != 0 {
+            let fused = self.fused_range(range, command.opcode() == WRITE)?;
+            let work = Work::Gather(Gather::Fused(fused), Buf::EMPTY);
+            return Ok(Step::Begin(work, range.len));
         }
         Ok(match command.opcode() {
             READ => Step::Begin(Work::Read(range), 0),

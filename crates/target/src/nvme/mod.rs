@@ -11,7 +11,7 @@
 //! | `table` | the outstanding commands |
 //! | `queue` | a command from its arrival to its answer |
 //! | `data` | incoming data |
-//! | `io`, `deallocate`, `ranges` | the commands of an I/O queue |
+//! | `io`, `deallocate`, `ranges`, `fused` | the commands of an I/O queue |
 //! | `reserve`, `ask` | reservations: requests and reports; the questions to the MDM |
 //! | `fabrics`, `controller` | Connect, the properties of a controller |
 //! | `admin`, `identify`, `features` | the commands of an admin queue |
@@ -23,8 +23,8 @@
 //! [`Action`](crate::Action)s in order. I/O queues find their controller through [`Subsystem`], and
 //! the owner closes them when the link of their admin queue ends.
 //!
-//! Not supported: fused commands, Verify, protection information, metadata, in-band authentication,
-//! TLS. None of them is announced.
+//! Not supported: Verify, protection information, metadata, in-band authentication, TLS. None of
+//! them is announced.
 
 mod admin;
 mod ask;
@@ -36,6 +36,7 @@ mod events;
 mod fabrics;
 mod features;
 mod framer;
+mod fused;
 mod identify;
 mod io;
 mod logs;

@@ -50,6 +50,8 @@ pub(crate) const SGL_TRANSPORT: u8 = 0x5a;
 
 // Base 4.2: flags of a command
 pub(crate) const FUSE: u8 = 0x03;
+pub(crate) const FUSE_FIRST: u8 = 0x01;
+pub(crate) const FUSE_SECOND: u8 = 0x02;
 pub(crate) const PSDT: u8 = 0xc0;
 pub(crate) const PSDT_SGL: u8 = 0x40;
 

@@ -22,7 +22,7 @@ use super::ranges::RANGE;
 use super::status::Status;
 use super::step::Step;
 use super::subsystem::Subsystem;
-use super::table::{Flow, Gather, Range, Table, Task, Work};
+use super::table::{First, Flow, Gather, Range, Table, Task, Work};
 use super::wire::Turn;
 use crate::credit::Credit;
 use crate::piece::tag;
@@ -66,6 +66,8 @@ pub(crate) struct Queue {
     pub(crate) credit: Credit,
     /// Commands that wait to ask the host for data.
     pub(crate) asking: VecDeque<u32>,
+    /// A fused command whose second part has not arrived.
+    pub(crate) first: Option<First>,
     /// Reads that wait to be executed.
     pub(crate) reading: VecDeque<u32>,
     /// Pieces of data to compare, which wait for the volume's data.
@@ -87,6 +89,7 @@ impl Queue {
             table: Table::new(),
             credit: Credit::new(limits.nvme_solicited.into(), limits.nvme_solicited.into()),
             asking: VecDeque::new(),
+            first: None,
             reading: VecDeque::new(),
             comparing: BTreeMap::new(),
             delays: false,
@@ -129,19 +132,23 @@ impl Queue {
         if let Role::Admin(admin) = &mut self.role {
             admin.heard = true;
         }
+        if command.fuse() != 0 || self.first.is_some() {
+            return self.fused(&command, (data, intact), subsystem, turn);
+        }
         if let Err(status) = self.begin(&command, (data, intact), subsystem, turn) {
             self.answer(command.cid(), status, 0, turn);
         }
     }
 
-    fn begin(
+    /// Begins a command, or returns the status of its refusal.
+    pub(crate) fn begin(
         &mut self,
         command: &Command,
         (data, intact): (Buf, bool),
         subsystem: &dyn Subsystem,
         turn: &mut Turn<'_>,
     ) -> Result<(), Status> {
-        command.check()?;
+        command.check(matches!(self.role, Role::Io { .. }))?;
         if !intact {
             return Err(Status::TRANSPORT);
         }
@@ -193,6 +200,9 @@ impl Queue {
         };
         let (now, cid) = (self.now, command.cid());
         let handle = self.table.insert(Task::new(cid, now, work, wants));
+        if command.fuse() != 0 {
+            self.fused_begins(handle);
+        }
         match place {
             Place::Capsule(offset) => {
                 let data = data.slice(offset..offset + wants as usize);
@@ -233,8 +243,10 @@ impl Queue {
     pub(crate) fn arrived(&mut self, handle: u32, subsystem: &dyn Subsystem, turn: &mut Turn<'_>) {
         let Some(task) = self.table.get(handle) else { return };
         let (cid, failed) = (task.cid, task.failed);
-        let Work::Gather(gather, data) = &mut task.work else {
-            return self.advance(handle, turn);
+        let (gather, data) = match &mut task.work {
+            Work::Gather(Gather::Fused(_), _) => return self.fused_advance(handle, turn),
+            Work::Gather(gather, data) => (gather, data),
+            _ => return self.advance(handle, turn),
         };
         let (gather, data) = (*gather, core::mem::take(data));
         if let Some((_, status)) = failed {
@@ -260,6 +272,7 @@ impl Queue {
                 self.deallocate(handle, &namespace, list, turn);
             }
             Gather::Change(volume, wish) => self.change(handle, (volume, wish), &data, turn),
+            Gather::Fused(_) => unreachable!("handled above"),
         }
     }
 
@@ -342,6 +355,7 @@ impl Queue {
                 }
                 self.deallocate_more(handle, turn);
             }
+            Work::Gather(Gather::Fused(_), _) => self.fused_done(handle, result, turn),
             Work::Gather(..) | Work::Report(_) | Work::Change(_) => {}
         }
     }
@@ -362,7 +376,9 @@ impl Queue {
             if goes_on || matches!(task.work, Work::Change(_)) {
                 continue;
             }
-            if task.waits() {
+            if let Work::Gather(Gather::Fused(_), _) = task.work {
+                self.fused_fails(handle, status, turn);
+            } else if task.waits() {
                 self.stop_waiting(handle, status, turn);
             } else {
                 task.fail(0, status);
@@ -371,8 +387,19 @@ impl Queue {
         self.read_more(turn);
     }
 
+    /// Asks for no data of a command that waits to ask for it.
+    pub(crate) fn stop_asking(&mut self, handle: u32) {
+        if let Some(task) = self.table.get(handle).filter(|task| task.flow == Flow::Queued) {
+            task.flow = Flow::Idle;
+            self.asking.retain(|of| *of != handle);
+        }
+    }
+
     /// Ends a command that waits for its turn.
     fn stop_waiting(&mut self, handle: u32, status: Status, turn: &mut Turn<'_>) {
+        if let Some(Task { work: Work::Gather(Gather::Fused(_), _), .. }) = self.table.get(handle) {
+            return self.fused_fails(handle, status, turn);
+        }
         self.asking.retain(|of| *of != handle);
         self.reading.retain(|of| *of != handle);
         self.end(handle, status, turn);
@@ -390,6 +417,7 @@ impl Queue {
         for handle in self.table.late(now, self.limits.target_patience) {
             self.stop_waiting(handle, Status::NOT_READY, turn);
         }
+        self.fused_tick(now, turn);
     }
 
     /// Sends the data of a command, and its answer.

@@ -32,6 +32,10 @@ impl Status {
     pub(crate) const INVALID_FIELD: Status = refused(0, 0x02);
     /// "Internal error": there is no room.
     pub(crate) const INTERNAL: Status = refused(0, 0x06);
+    /// The other one of two fused commands has failed.
+    pub(crate) const FAILED_FUSED: Status = status(0, 0x09);
+    /// The other one of two fused commands is not there.
+    pub(crate) const MISSING_FUSED: Status = refused(0, 0x0a);
     pub(crate) const NO_NAMESPACE: Status = refused(0, 0x0b);
     pub(crate) const SEQUENCE: Status = refused(0, 0x0c);
     /// The length of the data is not what the command needs.

@@ -38,6 +38,28 @@ pub(crate) enum Gather {
     Ranges(Namespace, u16),
     /// A change of a volume's reservations.
     Change(VolumeId, Wish),
+    /// One of two fused commands.
+    Fused(Fused),
+}
+
+/// One of two fused commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Fused {
+    /// What is compared, and then written.
+    pub(crate) range: Range,
+    /// True for the Write.
+    pub(crate) is_second: bool,
+    /// The handle of the other one; `None` until it has arrived.
+    pub(crate) partner: Option<u32>,
+}
+
+/// The first of two fused commands, while the second one has not arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum First {
+    /// The command with this handle.
+    Waits(u32),
+    /// It has failed, and is answered.
+    Failed,
 }
 
 /// What a command does.
@@ -121,6 +143,7 @@ impl Task {
             Work::Compare(range) | Work::Zero(range, _) => Some(range.volume),
             Work::Gather(Gather::Ranges(namespace, _), _) => Some(namespace.volume),
             Work::Gather(Gather::Change(volume, _), _) | Work::Change(volume) => Some(*volume),
+            Work::Gather(Gather::Fused(fused), _) => Some(fused.range.volume),
             Work::Gather(Gather::Connect(_) | Gather::Behavior, _) => None,
             Work::Deallocate(ranges) => Some(ranges.volume()),
         }
@@ -132,6 +155,7 @@ impl Task {
             Work::Read(_) | Work::Compare(_) => (true, false),
             Work::Write(_) | Work::Zero(..) | Work::Deallocate(_) => (false, true),
             Work::Gather(Gather::Ranges(..), _) => (false, true),
+            Work::Gather(Gather::Fused(_), _) => (true, true),
             Work::Gather(..) | Work::Report(_) | Work::Change(_) => (false, false),
         };
         Access { read, write }

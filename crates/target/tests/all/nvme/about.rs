@@ -65,7 +65,7 @@ fn the_controller_has_the_fields_that_hosts_check() {
             (514, 2, 128),       // MAXCMD
             (516, 4, 0x10_0000), // NN
             (520, 2, 0x2d),      // ONCS
-            (522, 2, 0),         // FUSES
+            (522, 2, 1),         // FUSES
             (525, 1, 0),         // VWC
             (532, 2, 0),         // ACWU
             (536, 4, 0x10_0001), // SGLS

@@ -5,6 +5,7 @@ mod connect;
 mod data;
 mod events;
 mod framing;
+mod fused;
 mod host;
 mod io;
 mod properties;
