@@ -121,6 +121,7 @@ impl Owner {
         let (solicited, reading) = self.session.bytes();
         assert!(solicited <= limits.nvme_solicited.into());
         assert!(reading <= limits.nvme_solicited.into());
+        assert!(self.session.requests() <= limits.nvme_requests);
         assert!(self.session.in_flight() <= limits.nvme_entries as usize);
         assert!(self.pool.used() <= 4 << 20, "{} bytes", self.pool.used());
     }

@@ -142,6 +142,8 @@ pub struct Limits {
     /// Bytes that one NVMe queue has asked for and not written yet. Also the bytes that it reads at
     /// once. At least `nvme_mdts`.
     pub nvme_solicited: u32,
+    /// Unfinished requests to volumes for the data of one NVMe queue's writes and comparisons.
+    pub nvme_requests: u32,
     /// How long a command of a host waits for space or for a primary. Then the host is told to
     /// repeat it. This must be shorter than the host's own time-out, which ends the session.
     pub target_patience: Duration,
@@ -223,6 +225,7 @@ impl Limits {
         nvme_capsule: 16 << 10,
         nvme_h2c: 256 << 10,
         nvme_solicited: 4 << 20,
+        nvme_requests: 1024,
         target_patience: Duration::from_secs(20),
         target_bytes: 512 << 20,
         login_time: Duration::from_secs(15),
@@ -271,6 +274,7 @@ impl Limits {
         nvme_capsule: 4 << 10,
         nvme_h2c: 4 << 10,
         nvme_solicited: 128 << 10,
+        nvme_requests: 32,
         target_bytes: 1 << 20,
         login_text: 8 << 10,
         ..Limits::SHIPPED

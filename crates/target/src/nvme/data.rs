@@ -12,6 +12,8 @@
 //! - Data that was requested and is not processed yet is at most `Limits::nvme_solicited`; one
 //!   command alone may exceed that. The same holds for data that is being read.
 //! - A PDU with a wrong data digest fails its command, and nothing of the PDU is written.
+//! - At most `Limits::nvme_requests` pieces of data are requests of the volumes. A command whose
+//!   host sends more, in smaller pieces, fails, and the host repeats it.
 
 use super::framer::Fault;
 use super::proto::*;
@@ -108,6 +110,10 @@ impl Queue {
             Work::Compare(range) => (range, BlockKind::Read),
             _ => return,
         };
+        if self.pieces >= self.limits.nvme_requests {
+            return task.fail(offset, Status::INTERRUPTED);
+        }
+        self.pieces += 1;
         task.pieces += 1;
         let body = if kind == BlockKind::Write {
             data
@@ -127,6 +133,7 @@ impl Queue {
         result: Result<Buf, BlockError>,
         turn: &mut Turn<'_>,
     ) {
+        self.pieces -= 1;
         let (offset, len) = piece(tag);
         let sent = self.comparing.remove(&tag);
         let Some(task) = self.table.get(tag as u32) else { return };

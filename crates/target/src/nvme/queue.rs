@@ -70,6 +70,8 @@ pub(crate) struct Queue {
     pub(crate) first: Option<First>,
     /// Reads that wait to be executed.
     pub(crate) reading: VecDeque<u32>,
+    /// Pieces of data that are requests under way.
+    pub(crate) pieces: u32,
     /// Pieces of data to compare, which wait for the volume's data.
     pub(crate) comparing: BTreeMap<u64, Buf>,
     /// The host supports command retry delays.
@@ -91,6 +93,7 @@ impl Queue {
             asking: VecDeque::new(),
             first: None,
             reading: VecDeque::new(),
+            pieces: 0,
             comparing: BTreeMap::new(),
             delays: false,
             now: None,

@@ -247,6 +247,11 @@ impl Session {
         self.queue.table.len()
     }
 
+    /// Returns the number of requests under way for data of writes and comparisons.
+    pub fn requests(&self) -> u32 {
+        self.queue.pieces
+    }
+
     /// Returns when the command of the request with this tag arrived, as the last tick before it,
     /// if that is known. The time of a command counts from there, however many requests it needs.
     pub fn since(&self, tag: u64) -> Option<Time> {

@@ -57,6 +57,30 @@ fn one_r2t_asks_for_everything_and_pieces_go_on_as_they_come() {
 }
 
 #[test]
+fn a_write_in_too_many_pieces_fails_and_is_not_done_after_its_answer() {
+    let limits = Limits { nvme_requests: 4, ..Limits::SHIPPED };
+    let mut rig = Rig::io(&limits, Options::default());
+    rig.serves = false;
+    rig.ask(&Command::write(1, 0, 8));
+    let ttag = rig.answer().u16(10);
+    for i in 0..8 {
+        let part = [i as u8; 512];
+        rig.send(&Request::host_data(ttag, i * 512, i == 7, &part));
+        if i == 5 {
+            rig.serve(0); // There is room again, and it is too late.
+        }
+    }
+    assert_eq!((rig.asked.len(), rig.session.requests()), (3, 3));
+    // Other commands have room of their own.
+    rig.ask(&Command::read(2, 0, 1));
+    rig.serve(3);
+    assert_eq!(rig.answers().len(), 2);
+    (0..3).for_each(|_| rig.serve(0));
+    assert_eq!(rig.answer().answer(), (1, 0x0821, 0));
+    assert_eq!((rig.session.requests(), rig.session.bytes()), (0, (0, 0)));
+}
+
+#[test]
 fn data_is_found_by_the_tag_of_the_r2t() {
     let mut rig = io();
     rig.ask(&Command::write(1, 0, 1));

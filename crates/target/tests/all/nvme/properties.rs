@@ -226,6 +226,7 @@ proptest! {
             prop_assert!(solicited <= limits.nvme_solicited.into());
             prop_assert!(reading <= limits.nvme_solicited.into());
             prop_assert!(rig.session.in_flight() <= limits.nvme_entries as usize);
+            prop_assert!(rig.session.requests() <= limits.nvme_requests);
         }
         // Everything is done in the end, except what waits for events. Each sector that came in
         // several PDUs is a request, and eight commands have up to 1,024 sectors.
@@ -245,7 +246,7 @@ proptest! {
         }
         if !rig.session.is_closed() {
             prop_assert_eq!(rig.session.in_flight(), 0);
-            prop_assert_eq!(rig.session.bytes(), (0, 0));
+            prop_assert_eq!((rig.session.bytes(), rig.session.requests()), ((0, 0), 0));
             for (cid, count) in &state.answers {
                 prop_assert!(count <= &sent[cid], "{} was answered {} times", cid, count);
             }
