@@ -180,7 +180,7 @@ fn hosts_of_linux_shut_each_other_out() {
              conflicts on resv-acquire $b --crkey=11 --rtype=1 --racqa=0 && echo '=== refused'\n\
              on resv-acquire $b --crkey=11 --prkey=10 --rtype=2 --racqa=1 && echo '=== preempted'\n\
              nvme resv-notif-log $a | tee /run/log; on get-feature $a -f 0x82\n\
-             grep -i 'registration preempted' /run/log && echo '=== noticed'\n\
+             grep 'Page Type.*: 1' /run/log && echo '=== noticed'\n\
              conflicts write $a 1 && conflicts is $a 2 && write $b 1 && echo '=== turned'\n\
              on resv-release $b --crkey=11 --rrela=1 && write $a 2 && is $b 2 && echo '=== free'\n\
              report $a; nvme disconnect-all\n"
