@@ -363,6 +363,8 @@ pub enum Mutant {
     /// R8: a request of a host that lost its access, and has it again by the first map that its
     /// client sees, gets the generation of that map. (The tests of `node`.)
     RenewPreempted,
+    /// R16: requests that a program has withdrawn are carried out nevertheless.
+    KeepWithdrawn,
 }
 
 impl Mutant {
@@ -553,6 +555,7 @@ impl Mutant {
         Mutant::LevelBlindly,
         Mutant::EagerHole,
         Mutant::HoleUnawaited,
+        Mutant::KeepWithdrawn,
     ];
 }
 

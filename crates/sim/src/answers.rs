@@ -31,7 +31,7 @@ impl Stage {
         if record.life != reply.life || !former && place != reply.proc {
             return Err(Failure::new("requests", format!("answered by somebody else: {record}")));
         }
-        if !former {
+        if !former && !self.programs[record.client as usize].answered(index) {
             self.outstanding[record.client as usize] -= 1;
         }
         self.answered(index, reply.result.as_deref().map_err(|e| *e))

@@ -57,8 +57,9 @@ pub struct Record {
     /// volume was deleted before the answer and is back after a recovery, so a read of it may
     /// return anything.
     pub left: bool,
-    /// The moment at which the client surely knew that the connection is gone: the operation takes
-    /// effect before any later request to the same place.
+    /// The moment at which the client surely knew that the NBD connection is gone, or at which the
+    /// program was killed: the operation takes effect before any later request to the same place. An
+    /// error says nothing about its effect then.
     pub gone: Option<u64>,
 }
 
@@ -90,7 +91,7 @@ impl Record {
     pub fn is_refused(&self) -> bool {
         use BlockError::{Busy, Misaligned, OutOfRange, TooBig};
         let refused = |a: Answer| matches!(a.result, Err(Busy | Misaligned | OutOfRange | TooBig));
-        self.answer.is_some_and(refused)
+        self.gone.is_none() && self.answer.is_some_and(refused)
     }
 }
 

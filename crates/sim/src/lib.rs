@@ -30,6 +30,7 @@ mod net;
 mod overlong;
 pub mod panics;
 pub mod plan;
+mod programs;
 mod queue;
 mod relief;
 mod replaced;

@@ -94,6 +94,7 @@ pub const SEEN: &[&str] = &[
     "sim: first success within the bound",
     "sim: no answer in time",
     "sim: other data than expected",
+    "sim: requests were withdrawn",
     "sim: space was given back",
     "sim: space was made for held writes",
     "sim: the MDMs' logs were lost",

@@ -33,6 +33,7 @@ mod text;
 mod together;
 mod twins;
 mod versions;
+mod withdrawals;
 mod workload;
 
 use crate::disk::Damage;
@@ -180,6 +181,9 @@ pub enum Action {
     CloseNbd(u8, u8),
     /// Stop reading this NBD connection of this client, for this many ms.
     Deaf(u8, u8, u32),
+    /// Kill the programs that use a volume through a client, and start them again: (client, volume).
+    /// The requests of the former ones are withdrawn.
+    Withdraw(u8, u8),
     /// Put the server of this device into maintenance; true: protected, so its
     /// data moves away first.
     Maintain(u8, bool),
@@ -269,6 +273,7 @@ impl Action {
                 | Action::Snapshot(_)
                 | Action::Lie(..)
                 | Action::Idle(..)
+                | Action::Withdraw(..)
         )
     }
 }

@@ -173,6 +173,7 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
                 Action::Create(v, _)
                 | Action::Resize(v, _)
                 | Action::Map(v, _)
+                | Action::Withdraw(_, v)
                 | Action::Delete(v) => v != gone,
                 _ => true,
             });
@@ -229,6 +230,7 @@ fn names(action: &Action, who: Who) -> bool {
         Action::Io { client: i, .. }
         | Action::CloseNbd(i, _)
         | Action::Deaf(i, ..)
+        | Action::Withdraw(i, _)
         | Action::Elsewhere(i)
         | Action::Thaw(i) => Who::Sdc(i) == who,
         Action::Replace(i) | Action::Restore(i) | Action::Lose(Some(i)) => Who::Mdm(i) == who,
@@ -307,6 +309,8 @@ mod tests {
         at 0.1 write 1 0 0 8
         at 0.1 close-nbd 1 0
         at 0.1 deaf 1 0 5
+        at 0.1 withdraw 1 0
+        at 0.1 withdraw 0 1
         at 0.1 elsewhere 1
         at 0.1 thaw 1
         at 0.1 read 0 1 0 8

@@ -20,6 +20,7 @@ use crate::marks::Coverage;
 use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
+use crate::programs::Programs;
 use crate::replaced::Replaced;
 use crate::rescue::Rescue;
 use crate::tamper::{Harm, Snapshot};
@@ -103,8 +104,10 @@ pub struct Stage {
     pub unconfirmed: u32,
     /// The moment since which a client surely can't use a volume.
     pub cuts: BTreeMap<(u8, VolumeId), u64>,
-    /// Unanswered operations of each client in its present incarnation.
+    /// Unanswered operations of each client in its present incarnation, without withdrawn ones.
     pub outstanding: Vec<u32>,
+    /// Requests of programs beside each client.
+    pub programs: Vec<Programs>,
     /// Devices of the plan's outcast by process, while it is away; also those of a second server
     /// that died when the first one's copies were rebuilt.
     pub outcasts: BTreeMap<u8, u32>,
@@ -216,6 +219,7 @@ impl Stage {
             unconfirmed: 0,
             cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
+            programs: vec![Programs::default(); plan.clients as usize],
             outcasts: BTreeMap::new(),
             sent_away: None,
             sealed: BTreeSet::new(),
@@ -381,7 +385,10 @@ impl Stage {
                 self.world.disk(id, seam::DiskId(0)).wipe();
                 self.losses.emptied(self.ids[usize::from(i)], self.world.steps());
             }
-            Who::Sdc(i) => self.outstanding[i as usize] = 0,
+            Who::Sdc(i) => {
+                self.outstanding[i as usize] = 0;
+                self.programs[i as usize] = Programs::default();
+            }
             Who::Mdm(_) | Who::Admin => {}
         }
     }

@@ -212,6 +212,7 @@ impl fmt::Display for Action {
             Action::NewerDisk(i) => write!(f, "newer-disk {i}"),
             Action::CloseNbd(client, c) => write!(f, "close-nbd {client} {c}"),
             Action::Deaf(client, c, ms) => write!(f, "deaf {client} {c} {ms}"),
+            Action::Withdraw(client, v) => write!(f, "withdraw {client} {v}"),
             Action::Become(who, newer) => write!(f, "become {who} {}", u8::from(*newer)),
             Action::Level => write!(f, "level"),
             Action::Policies(rebuild, rebalance) => write!(f, "policies {rebuild} {rebalance}"),
@@ -332,6 +333,7 @@ impl FromStr for Action {
             ["ambush", after_us, away_ms] => Action::Ambush(after_us.parse()?, away_ms.parse()?),
             ["close-nbd", client, c] => Action::CloseNbd(client.parse()?, c.parse()?),
             ["deaf", client, c, ms] => Action::Deaf(client.parse()?, c.parse()?, ms.parse()?),
+            ["withdraw", client, v] => Action::Withdraw(client.parse()?, v.parse()?),
             ["become", who, newer] => Action::Become(who.parse()?, newer.parse::<u8>()? != 0),
             ["level"] => Action::Level,
             ["policies", rebuild, rebalance] => {
