@@ -354,8 +354,7 @@ pub enum Mutant {
     RenewEnded,
     /// R8: a change of reservations that is known by its number is done again. (The MDM's tests.)
     ReserveAgain,
-    /// R8: a change of reservations is answered before every primary knows of it. (The tests of
-    /// `node`.)
+    /// R8: a change of reservations is answered before every primary knows of it.
     ReserveBlindly,
     /// R8: a request of a host that has lost its access gets the generation of the new map. (The
     /// tests of `node`.)
@@ -408,7 +407,8 @@ impl Mutant {
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
-    /// not create the situations in which they matter, or no judge of it sees their effect.
+    /// not create the situations in which they matter, or no judge of it sees their effect. (A plan
+    /// of the simulator catches `ReserveBlindly`, too.)
     pub const NODE: &[Mutant] = &[
         Mutant::AnyHeader,
         Mutant::NewerConfirms,
@@ -556,6 +556,7 @@ impl Mutant {
         Mutant::EagerHole,
         Mutant::HoleUnawaited,
         Mutant::KeepWithdrawn,
+        Mutant::ReserveBlindly,
     ];
 }
 

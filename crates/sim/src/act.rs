@@ -127,6 +127,7 @@ impl Stage {
             }
             Action::CloseNbd(client, c) => self.order_nbd(client, c, Nbd::Close),
             Action::Deaf(client, c, ms) => self.order_nbd(client, c, deaf(ms)),
+            Action::Path(host, path, fault) => self.break_path(host, path, fault),
             Action::Withdraw(client, v) => self.withdraw(client, v),
             Action::Switch => self.order(Order::SwitchMdm),
             Action::Replace(i) => {
@@ -414,6 +415,7 @@ impl Stage {
             return;
         }
         if self.outstanding[client as usize] < self.plan.depth
+            && !self.ask_a_host(client, (volume, id), kind, (sector, sectors))
             && !self.ask_over_nbd(client, (volume, id), kind, sector, sectors)
         {
             self.issue(client, id, kind, sector, sectors);

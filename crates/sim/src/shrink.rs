@@ -144,6 +144,13 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
             candidate.clients -= 1;
             let gone = candidate.clients;
             candidate.steps.retain(|s| !names(&s.action, Who::Sdc(gone)));
+            candidate.hosts.retain(|host| !host.gateways.contains(&gone));
+            if !self.try_plan(best, candidate) {
+                break;
+            }
+        }
+        while let Some((_, fewer)) = best.hosts.split_last() {
+            let candidate = Plan { hosts: fewer.to_vec(), ..best.clone() };
             if !self.try_plan(best, candidate) {
                 break;
             }
@@ -168,6 +175,7 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
             let mut candidate = best.clone();
             candidate.volumes.pop();
             let gone = candidate.volumes.len() as u8;
+            candidate.hosts.retain(|host| host.volume != gone);
             candidate.steps.retain(|s| match s.action {
                 Action::Io { volume, .. } => volume != gone,
                 Action::Create(v, _)
@@ -246,6 +254,7 @@ fn names(action: &Action, who: Who) -> bool {
         | Action::Finish
         | Action::Accept
         | Action::Scrub
+        | Action::Path(..)
         | Action::Ambush(..)
         | Action::Policies(..) => false,
     }

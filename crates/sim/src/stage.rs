@@ -16,6 +16,7 @@ use crate::check::pools::Places;
 use crate::check::upkeep::Upkeep;
 use crate::disk::{Disk, DiskKind};
 use crate::history::History;
+use crate::hosts::Initiator;
 use crate::marks::Coverage;
 use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
@@ -143,6 +144,8 @@ pub struct Stage {
     pub(crate) rescue: Rescue,
     /// NBD connections, by client; empty if the plan has none.
     pub(crate) outlets: Vec<Outlet>,
+    /// iSCSI hosts.
+    pub(crate) hosts: Vec<Initiator>,
     /// By client: whether its newest incarnation is at its second place.
     pub(crate) elsewhere: Vec<bool>,
     /// Where the incarnations of servers are.
@@ -236,6 +239,7 @@ impl Stage {
             dying: (0..everybody).map(|_| None).collect(),
             rescue: Rescue::default(),
             outlets: Vec::new(),
+            hosts: Vec::new(),
             elsewhere: vec![false; plan.clients.into()],
             twins: Twins::default(),
             readdressed: 0,
@@ -246,6 +250,7 @@ impl Stage {
         stage.add_doubles();
         stage.add_twins();
         stage.add_nbd();
+        stage.add_hosts();
         if plan.has_lies() {
             stage.world.expect_lies(Prng::new(plan.seed).fork("lies"));
         }
@@ -448,6 +453,7 @@ impl Stage {
             self.reply(reply)?;
         }
         self.take_in_nbd()?;
+        self.take_in_hosts()?;
         if let Some(text) = self.desk.borrow_mut().forgotten.take() {
             return Err(Failure::new("Mdm", text));
         }

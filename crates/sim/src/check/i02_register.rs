@@ -3,8 +3,8 @@
 //! A write without an answer, or with an error as the answer, takes effect once or never; it never
 //! appears and then vanishes. If it takes effect, it does so before its answer, if there is one,
 //! and before the client's next incarnation has completed an operation in the same unit (I9:
-//! nothing from a fenced client appears after the fence). A request over an NBD connection that is
-//! gone, or of a program that was killed, takes effect before any later request to the same place is
+//! nothing from a fenced client appears after the fence). A request over a connection that is gone,
+//! or of a program that was killed, takes effect before any later request to the same place is
 //! answered.
 //!
 //! I1, that acknowledged writes stay, follows from it, as a run ends with a read of everything.
@@ -72,10 +72,11 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
     Some(Op { access, invoked: op.invoked, answered, expires })
 }
 
-/// Returns true when the client's time limit ended the operation: whether it takes
-/// effect is unknown.
+/// Returns true when a time limit or another host's reservation ended the operation: whether it
+/// takes effect is unknown.
 fn took_too_long(op: &Record) -> bool {
-    op.answer.is_some_and(|a| matches!(a.result, Err(BlockError::TimedOut | BlockError::Full)))
+    use BlockError::{Full, Reserved, TimedOut};
+    op.answer.is_some_and(|a| matches!(a.result, Err(TimedOut | Full | Reserved)))
 }
 
 /// Percentage of sectors whose histories may be too complex to judge.
