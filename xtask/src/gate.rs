@@ -1,20 +1,17 @@
 //! `cargo xtask gate`: counts instructions and compares them with the committed baseline, as
 //! `docs/internals/measuring.md` explains.
 //!
-//! The measurements are in `crates/gate`. They run under valgrind, driven by gungraun's runner. The
-//! runner must have exactly the library's version, so it is installed once below the target
-//! directory.
+//! The measurements are in `crates/gate`, a program that does one of them per run. Each runs under
+//! valgrind's callgrind, which counts inside one function only.
 
 mod compare;
 
 use crate::packages::{self, GATE};
 use crate::steps::{Steps, cargo};
-use crate::target_dir;
+use crate::{built, target_dir};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use compare::{Baseline, Count};
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -29,11 +26,11 @@ pub(crate) struct GateArgs {
 /// Each count is divided by this: `gate::OPERATIONS`.
 const OPERATIONS: f64 = 64.0;
 
-/// The environment variable that tells the library where its runner is.
-const RUNNER: &str = "GUNGRAUN_RUNNER";
+/// The profile of what is counted.
+const PROFILE: &str = "gate";
 
-const BENCH: [&str; 6] =
-    ["--profile", "gate", "--package", "gabion-gate", "--bench", "instructions"];
+/// The function inside which valgrind counts, of any generic parameters.
+const COUNTED: &str = "*counted_by_valgrind*";
 
 /// Runs `cargo xtask gate`.
 pub(crate) fn run(args: &GateArgs) -> Result<bool> {
@@ -62,25 +59,12 @@ fn gate(steps: &mut Steps, update: bool) -> Result<()> {
     if !steps.check("valgrind", |steps| packages::ensure(steps, GATE))? {
         return Ok(());
     }
-    let (runner, version) = (target_dir().join("tools/bin/gungraun-runner"), wanted_version()?);
-    if !is_version(&runner, &version) {
-        let root = target_dir().join("tools");
-        // Unoptimised: it only starts valgrind and reads its output.
-        let mut install = cargo(&["install", "--quiet", "--debug", "--locked", "--version"]);
-        install.env("CARGO_PROFILE_DEV_DEBUG", "false");
-        install.args([&version, "--root"]).arg(root).arg("gungraun-runner");
-        if !steps.command("install the runner (once)", &mut install)? {
-            return Ok(());
-        }
-    }
-    let mut build = cargo(&["bench", "--no-run"]);
-    // The build reads it: with another value at run time, cargo would build again.
-    build.env(RUNNER, &runner);
-    if !steps.command("build what is counted", build.args(BENCH))? {
+    let mut build = cargo(&["build", "--profile", PROFILE, "--package", "gabion-gate"]);
+    if !steps.command("build what is counted", build.args(["--bin", "gabion-gate"]))? {
         return Ok(());
     }
     steps.check(TITLE, |steps| {
-        let now = Baseline { taken_with: tools()?, counts: count(&runner)? };
+        let now = Baseline { taken_with: tools()?, counts: count()? };
         if update {
             std::fs::write(&file, now.to_text())?;
             let path = file.display();
@@ -103,10 +87,9 @@ fn baseline_file() -> PathBuf {
     format!("crates/gate/baseline/{}.txt", std::env::consts::ARCH).into()
 }
 
-/// Returns the path at which the runner leaves callgrind's output.
+/// Returns the path of callgrind's output for this measurement.
 fn profile(name: &str) -> PathBuf {
-    let folder = target_dir().join("gungraun/gabion-gate/instructions/all").join(name);
-    folder.join(format!("callgrind.{name}.out"))
+    target_dir().join("callgrind").join(name)
 }
 
 /// Returns the reason why counts of this machine can't be compared, if there is one. Valgrind
@@ -123,19 +106,6 @@ fn cannot_compare() -> Result<Option<String>> {
         .map(|f| format!("this processor lacks {f}, so code goes other ways than the baseline's")))
 }
 
-/// Returns the version of the library that the workspace is locked to.
-fn wanted_version() -> Result<String> {
-    let lock = std::fs::read_to_string("Cargo.lock")?;
-    let found = lock.split_once("name = \"gungraun\"\nversion = \"");
-    let version = found.and_then(|(_, rest)| rest.split('"').next());
-    Ok(version.context("Cargo.lock does not name gungraun")?.to_owned())
-}
-
-fn is_version(runner: &Path, version: &str) -> bool {
-    first_line(Command::new(runner).arg("--version"))
-        .is_ok_and(|line| line.split(' ').next_back() == Some(version))
-}
-
 fn first_line(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| command.get_program().display().to_string())?;
     Ok(String::from_utf8_lossy(&out.stdout).lines().next().unwrap_or_default().to_owned())
@@ -149,57 +119,38 @@ fn tools() -> Result<String> {
     Ok(format!("{rustc}, {valgrind}, {libc}"))
 }
 
-/// One line of the runner's output.
-#[derive(Deserialize)]
-struct Summary {
-    function_name: String,
-    id: String,
-    profiles: Vec<Profile>,
+/// Counts the instructions of all measurements.
+fn count() -> Result<Vec<Count>> {
+    let binary = built(PROFILE, "gabion-gate");
+    std::fs::create_dir_all(profile("").as_path())?;
+    let names = output(&mut Command::new(&binary))?;
+    names.lines().map(|name| count_one(&binary, name)).collect()
 }
 
-#[derive(Deserialize)]
-struct Profile {
-    data: Data,
+fn count_one(binary: &Path, name: &str) -> Result<Count> {
+    let file = profile(name);
+    // Addresses and the environment would change how data is aligned.
+    let mut command = Command::new("setarch");
+    command.env_clear().args(["--addr-no-randomize", "valgrind", "--tool=callgrind", "--quiet"]);
+    command.args(["--collect-atstart=no", &format!("--toggle-collect={COUNTED}")]);
+    command.arg(format!("--callgrind-out-file={}", file.display())).arg(binary).arg(name);
+    output(&mut command)?;
+    let text = std::fs::read_to_string(&file)?;
+    let total = text.lines().find_map(|line| line.strip_prefix("totals: "));
+    let total: f64 = total.context("callgrind tells no total")?.trim().parse()?;
+    if total == 0.0 {
+        bail!("{name}: nothing was counted, so {COUNTED} is no function of {}", binary.display());
+    }
+    // As precise as it is written to the baseline.
+    let instructions = (total / OPERATIONS * 10.0).round() / 10.0;
+    Ok(Count { name: name.to_owned(), instructions })
 }
 
-#[derive(Deserialize)]
-struct Data {
-    total: Total,
-}
-
-#[derive(Deserialize)]
-struct Total {
-    metrics: BTreeMap<String, Metric>,
-}
-
-#[derive(Deserialize)]
-struct Metric {
-    values: Values,
-}
-
-#[derive(Deserialize)]
-struct Values {
-    new: f64,
-}
-
-fn count(runner: &Path) -> Result<Vec<Count>> {
-    let mut bench = cargo(&["bench", "--quiet"]);
-    bench.args(BENCH).args(["--", "--output-format=json", "--parallel=auto"]);
-    let out = bench.env(RUNNER, runner).output()?;
+/// Runs this command and returns what it prints.
+fn output(command: &mut Command) -> Result<String> {
+    let out = command.output().with_context(|| format!("{command:?}"))?;
     if !out.status.success() {
-        bail!("counting failed: {}", String::from_utf8_lossy(&out.stderr));
+        bail!("{command:?} failed: {}", String::from_utf8_lossy(&out.stderr));
     }
-    let mut counts = Vec::new();
-    for line in String::from_utf8(out.stdout)?.lines() {
-        let summary: Summary =
-            serde_json::from_str(line).context("the runner prints other summaries now")?;
-        let metrics = summary.profiles.first().map(|p| &p.data.total.metrics);
-        let instructions = metrics.and_then(|m| m.get("Ir")).context("no instructions counted")?;
-        counts.push(Count {
-            name: format!("{}.{}", summary.function_name, summary.id),
-            // As precise as it is written to the baseline.
-            instructions: (instructions.values.new / OPERATIONS * 10.0).round() / 10.0,
-        });
-    }
-    Ok(counts)
+    Ok(String::from_utf8(out.stdout)?)
 }

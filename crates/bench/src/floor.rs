@@ -226,6 +226,7 @@ impl Floor {
                 .args(["--count", &count.to_string(), "--ports", &ports.join(",")])
                 .args(["--connections", &self.connections.to_string()])
                 .args(["--block", &self.block.to_string()])
+                .args(["--parent", &std::process::id().to_string()])
                 .args(self.has_peers().then_some("--peers"))
                 .args(self.spin.then_some("--spin"));
             servers.0.push(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);

@@ -1,7 +1,7 @@
 //! A whole cluster in one thread, for counting instructions: the shipped nodes with a minimal
 //! driver.
 //!
-//! `benches/instructions.rs` counts; `cargo xtask gate` compares the counts with the committed
+//! `main.rs` has what is counted; `cargo xtask gate` compares the counts with the committed
 //! baseline.
 //!
 //! Invariants:

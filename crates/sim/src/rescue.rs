@@ -24,6 +24,7 @@ use mdm::recovery::JUMP;
 use node::backup::{Backup, pack};
 use node::mdm::Mdm;
 use node::sds::Sds;
+use placement::slot_of;
 use seam::{DiskId, UnitStore};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub(crate) struct Rescue {
     lives: Vec<Option<u32>>,
     /// Volumes that are unknown since the recovery.
     unknown: Vec<VolumeId>,
+    /// Volumes that had lost all their data with their groups before the logs were lost.
+    without_data: BTreeSet<VolumeId>,
     /// Since when all processes run while the recovery is open.
     open_since: Option<Time>,
     /// Indexes in the history of zero operations that stand for an accepted loss whose
@@ -179,7 +182,20 @@ impl Stage {
         self.kill(who, Death { keep: true, ..Death::default() });
     }
 
+    /// Returns the volumes that were written only in groups whose copies are all gone.
+    fn without_data(&self) -> BTreeSet<VolumeId> {
+        let group = |unit: &UnitKey| {
+            let mut states = (0..self.plan.mdms).filter_map(|i| Some(self.mdm_at(i)?.state()));
+            let slots = states.find_map(|s| Some(&s.volumes.get(&unit.volume)?.slots))?;
+            Some(slots[slot_of(unit.index, slots.len())])
+        };
+        let is_lost = |unit: &UnitKey| group(unit).is_some_and(|g| self.losses.is_without_data(g));
+        known::without_data(&self.written_units(), is_lost)
+    }
+
     fn remember_what_is_known(&mut self, survivor: Option<u8>) {
+        let without_data = self.without_data();
+        self.rescue.without_data.extend(without_data);
         let ids: Vec<VolumeId> = self.volumes.iter().filter_map(|v| v.id).collect();
         let running = |i: &u8| self.world.state(self.proc(Who::Sds(*i))) != ProcState::Dead;
         let life = |i: u8| self.world.life(self.proc(Who::Sds(i)));
@@ -223,11 +239,22 @@ impl Stage {
     /// Returns volumes that devices must hold data of: they were written, and never
     /// zeroed or discarded.
     fn written(&self) -> BTreeSet<VolumeId> {
-        let ops = || self.history.ops.iter();
         let back = |r: &&Record| matches!(r.kind, IoKind::Zero | IoKind::Discard);
-        let back: BTreeSet<VolumeId> = ops().filter(back).map(|r| r.volume).collect();
-        let written = ops().filter(|r| r.stamps() && r.is_ok()).map(|r| r.volume);
+        let back = self.history.ops.iter().filter(back).map(|r| r.volume);
+        let back: BTreeSet<VolumeId> = back.collect();
+        let written = self.written_units().into_iter().map(|unit| unit.volume);
         written.filter(|id| !back.contains(id)).collect()
+    }
+
+    /// Returns the units that writes have reached.
+    fn written_units(&self) -> BTreeSet<UnitKey> {
+        let sectors = UNIT / SECTOR;
+        let written = self.history.ops.iter().filter(|r| r.stamps() && r.is_ok());
+        let units = written.flat_map(|r| {
+            let (first, end) = (r.sector / sectors, (r.sector + r.sectors).div_ceil(sectors));
+            (first..end).map(|index| UnitKey { volume: r.volume, index })
+        });
+        units.collect()
     }
 
     fn seconds(&self) -> u64 {
@@ -602,8 +629,9 @@ impl Stage {
         let devices = (0..self.plan.sds).filter_map(|i| self.sds(i).and_then(Sds::device));
         let held: BTreeSet<VolumeId> = devices.flat_map(|d| d.volumes()).collect();
         let written = self.written();
-        let gone = unknown.iter().find(|id| written.contains(id) && !held.contains(id));
-        if let Some(id) = gone {
+        let without_data = &self.rescue.without_data;
+        let must_hold = |id: &&VolumeId| written.contains(id) && !without_data.contains(id);
+        if let Some(id) = unknown.iter().filter(must_hold).find(|id| !held.contains(id)) {
             let text =
                 format!("nobody knows what became of {id}, and its data was deleted unasked");
             return Err(Failure::new("recovery", text));

@@ -2,7 +2,7 @@
 
 use crate::cluster::signal;
 use crate::run::binary;
-use crate::{Cluster, secs, wait};
+use crate::{Cluster, free_port, secs, wait};
 use anyhow::{Context, Result};
 use rustix::process::Signal;
 use std::fs;
@@ -67,9 +67,4 @@ impl Drop for Extra {
     fn drop(&mut self) {
         let _ = self.kill();
     }
-}
-
-/// Returns a free port chosen by the kernel; each call gets another one.
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

@@ -2,7 +2,7 @@
 //!
 //! rustfmt keeps code within that; it leaves comments as they are.
 
-use super::{File, prose, source};
+use super::{File, prose};
 
 /// The most columns of a line.
 const MOST: usize = 100;
@@ -15,7 +15,7 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
 fn check_file(file: &File) -> Vec<String> {
     let columns = |line: &str| line.chars().count();
     let long: Vec<usize> = if file.is("rs") {
-        let lines = file.text.lines().zip(source::split(&file.text)).enumerate();
+        let lines = file.text.lines().zip(&file.lines).enumerate();
         let long = lines.filter(|(_, (line, parts))| {
             columns(line) > MOST && (parts.is_comment() || !parts.comment.is_empty())
         });
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     fn findings(path: &str, text: &str) -> usize {
-        check(&[File { path: path.into(), text: text.into() }]).len()
+        check(&[File::new(path, text)]).len()
     }
 
     #[test]

@@ -280,7 +280,7 @@ fn check_use(package: &Package, folder: &Path, files: &[File]) -> Vec<String> {
     let unused = package.dependencies.iter().filter(|dependency| {
         let in_tests = dependency.kind.as_deref() == Some("dev");
         let name = dependency.rename.as_ref().unwrap_or(&dependency.name).replace('-', "_");
-        !own.iter().any(|file| (in_tests || is_shipped(file)) && names(&file.text, &name))
+        !own.iter().any(|file| (in_tests || is_shipped(file)) && names(&file.lines, &name))
     });
     let finding = |d: &Dependency| {
         format!(
@@ -294,8 +294,8 @@ fn check_use(package: &Package, folder: &Path, files: &[File]) -> Vec<String> {
 }
 
 /// Returns true if code names this crate: in a path, or in `use` or `extern crate`.
-fn names(text: &str, name: &str) -> bool {
-    source::split(text).iter().any(|line| {
+fn names(lines: &[source::Line], name: &str) -> bool {
+    lines.iter().any(|line| {
         line.code.match_indices(name).any(|(at, _)| {
             let (before, after) = (&line.code[..at], &line.code[at + name.len()..]);
             let whole = !before.ends_with(source::is_word) && !after.starts_with(source::is_word);
@@ -428,12 +428,7 @@ mod tests {
         let unused = |kind: Option<&str>, whom: &str, path: &str, text: &str| {
             let mut package = importing("gabion-a", whom);
             package.dependencies[0].kind = kind.map(Into::into);
-            check_use(
-                &package,
-                Path::new("crates/a"),
-                &[File { path: path.into(), text: text.into() }],
-            )
-            .len()
+            check_use(&package, Path::new("crates/a"), &[File::new(path, text)]).len()
         };
         let used = |whom: &str, text: &str| 1 - unused(None, whom, "crates/a/src/lib.rs", text);
         for text in ["use base::Id;", "fn f() -> base::Id {}", "use base;", "extern crate base;"] {

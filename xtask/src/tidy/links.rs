@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_source_that_is_not_there_is_found() {
-        let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+        let file = |path: &str, text: &str| File::new(path, text);
         let files = ["crates/a/src/b/c.rs", "crates/a/tests/d/e.rs"].map(|path| file(path, ""));
         let findings = |text: &str| sources(&file("a.md", text), &files).len();
         for named in ["crates/a/src/b/c.rs", "a/src/b/c.rs", "b/c.rs", "c.rs", "a/tests/*/e.rs"] {

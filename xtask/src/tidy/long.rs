@@ -17,8 +17,8 @@ pub(super) fn check(files: &[File]) -> Vec<String> {
 }
 
 fn check_file(file: &File) -> Vec<String> {
-    let lines = source::split(&file.text);
-    let long = functions(&lines).into_iter().filter(|f| f.lines > MOST);
+    let lines = &file.lines;
+    let long = functions(lines).into_iter().filter(|f| f.lines > MOST);
     let without = long.filter(|f| !has_reason(&lines[..f.first]));
     let finding = |f: Function| {
         let (path, number) = (file.path.display(), f.first + 1);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn findings(text: &str) -> usize {
-        check(&[File { path: "crates/base/src/x.rs".into(), text: text.into() }]).len()
+        check(&[File::new("crates/base/src/x.rs", text)]).len()
     }
 
     #[test]
@@ -122,7 +122,7 @@ mod tests {
         ] {
             assert_eq!(findings(&function(above, 71)), count, "{above}");
         }
-        let file = |path: &str| File { path: path.into(), text: function("", 99) };
+        let file = |path: &str| File::new(path, function("", 99));
         assert_eq!(check(&[file("a.md")]).len(), 0);
     }
 

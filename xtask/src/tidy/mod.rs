@@ -22,14 +22,24 @@ use std::path::{Path, PathBuf};
 const SKIPPED: &[&str] = &["target", ".git", "gabion-data", "corpus", "artifacts"];
 
 /// A text file of the project.
-pub(crate) struct File {
+struct File {
     /// The path relative to the workspace.
     pub path: PathBuf,
     /// Its content.
     pub text: String,
+    /// The parts of its lines, if it is Rust. Most checks look at them, so they are found once.
+    pub lines: Vec<source::Line>,
 }
 
 impl File {
+    fn new(path: impl Into<PathBuf>, text: impl Into<String>) -> Self {
+        let mut file = File { path: path.into(), text: text.into(), lines: Vec::new() };
+        if file.is("rs") {
+            file.lines = source::split(&file.text);
+        }
+        file
+    }
+
     fn is(&self, extension: &str) -> bool {
         self.path.extension().is_some_and(|e| e == extension)
     }
@@ -88,7 +98,7 @@ fn collect(folder: &Path, into: &mut Vec<File>) -> Result<()> {
         } else if path.extension().is_some_and(|e| e == "rs" || e == "md" || e == "toml") {
             let text = fs::read_to_string(&path)
                 .with_context(|| format!("can't read {}", path.display()))?;
-            into.push(File { path: path.strip_prefix(".").unwrap_or(&path).to_owned(), text });
+            into.push(File::new(path.strip_prefix(".").unwrap_or(&path), text));
         }
     }
     Ok(())

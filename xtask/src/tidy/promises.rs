@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn a_test_or_a_module_that_is_gone_is_found() {
-        let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
+        let file = |path: &str, text: &str| File::new(path, text);
         let findings = |row: &str| {
             let tests =
                 "fn help() {}\n#[test]\nfn it_holds() {}\n    #[test]\n    pub fn two() {}\n";

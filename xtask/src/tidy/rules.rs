@@ -73,7 +73,7 @@ fn parse(word: &str) -> Option<Name> {
 /// Returns the lines of running text, with their numbers, without code in backticks.
 fn running_text(file: &File) -> Vec<(usize, String)> {
     if file.is("rs") {
-        let lines = source::split(&file.text).into_iter().enumerate();
+        let lines = file.lines.iter().enumerate();
         return lines.map(|(i, line)| (i + 1, without_code(&line.comment))).collect();
     }
     if file.is("md") {
@@ -136,7 +136,7 @@ mod tests {
     }
 
     fn file(path: &str, text: &str) -> File {
-        File { path: path.into(), text: text.into() }
+        File::new(path, text)
     }
 
     fn findings(page: &str, others: &[(&str, &str)]) -> Vec<String> {

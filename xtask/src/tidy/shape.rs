@@ -73,7 +73,7 @@ struct Method {
 
 impl Source {
     fn new(file: &File) -> Self {
-        let mut lines = source::split(&file.text);
+        let mut lines = file.lines.clone();
         let tests = lines.windows(2).position(|pair| {
             pair[0].code.trim() == "#[cfg(test)]" && pair[1].code.starts_with("mod ")
         });
@@ -439,10 +439,7 @@ mod tests {
     use super::*;
 
     fn findings(files: &[(&str, &str)]) -> Vec<String> {
-        let file = |(name, text): &(&str, &str)| File {
-            path: format!("crates/x/src/{name}").into(),
-            text: (*text).into(),
-        };
+        let file = |(name, text): &(&str, &str)| File::new(format!("crates/x/src/{name}"), *text);
         check(&files.iter().map(file).collect::<Vec<_>>())
     }
 
@@ -525,7 +522,7 @@ mod tests {
         for (path, count) in
             [("crates/x/src/a.rs", 1), ("crates/x/tests/a.rs", 0), ("crates/sim/src/a.rs", 0)]
         {
-            let file = File { path: path.into(), text: text.clone() };
+            let file = File::new(path, text.clone());
             assert_eq!(check(&[file]).len(), count, "{path}");
         }
     }

@@ -62,14 +62,14 @@ pub(super) fn split(text: &str) -> Vec<Line> {
 /// Takes the next characters of a line; returns how many.
 fn step(state: &mut State, chars: &[char], at: usize, line: &mut Line) -> usize {
     let rest = &chars[at..];
-    let starts = |what: &str| what.chars().zip(rest).filter(|(a, b)| a == *b).count() == what.len();
+    let starts = |what: [char; 2]| rest.starts_with(&what);
     match *state {
-        State::LineComment => take(rest, 1, &mut line.comment),
+        State::LineComment => take(rest, rest.len(), &mut line.comment),
         State::BlockComment(depth) => {
             let (next, count) = match () {
-                () if starts("*/") && depth == 0 => (State::Code, 2),
-                () if starts("*/") => (State::BlockComment(depth - 1), 2),
-                () if starts("/*") => (State::BlockComment(depth + 1), 2),
+                () if starts(['*', '/']) && depth == 0 => (State::Code, 2),
+                () if starts(['*', '/']) => (State::BlockComment(depth - 1), 2),
+                () if starts(['/', '*']) => (State::BlockComment(depth + 1), 2),
                 () => (*state, 1),
             };
             *state = next;
@@ -92,11 +92,11 @@ fn step(state: &mut State, chars: &[char], at: usize, line: &mut Line) -> usize 
             take(rest, 1, &mut line.literal)
         }
         State::Code => {
-            if starts("//") {
+            if starts(['/', '/']) {
                 *state = State::LineComment;
                 return take(rest, 2, &mut line.comment);
             }
-            if starts("/*") {
+            if starts(['/', '*']) {
                 *state = State::BlockComment(0);
                 return take(rest, 2, &mut line.comment);
             }

@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     fn findings(path: &str, text: &str) -> usize {
-        check(&[File { path: path.into(), text: text.into() }]).len()
+        check(&[File::new(path, text)]).len()
     }
 
     #[test]

@@ -31,8 +31,8 @@ fn check_with(files: &[File], used: &[(&str, &str)], for_c: &str) -> Vec<String>
     add(for_c);
     let mut items = Vec::new();
     for file in files.iter().filter(|f| f.is("rs")) {
-        let lines = source::split(&file.text);
-        for line in &lines {
+        let lines = &file.lines;
+        for line in lines {
             add(&line.code);
             add(&line.literal);
         }
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     fn findings(texts: &[(&str, &str)], used: &[(&str, &str)]) -> Vec<String> {
-        let file = |(path, text): &(&str, &str)| File { path: path.into(), text: (*text).into() };
+        let file = |(path, text): &(&str, &str)| File::new(*path, *text);
         check_with(&texts.iter().map(file).collect::<Vec<_>>(), used, "int for_c(void);")
     }
 

@@ -37,6 +37,9 @@ pub struct ServerArgs {
     /// Poll for a while before sleeping
     #[arg(long)]
     spin: bool,
+    /// Process that started this one, and that this one ends with
+    #[arg(long)]
+    parent: u32,
 }
 
 /// The streams of one server, by the other side.
@@ -56,7 +59,7 @@ struct Servers {
 
 /// Runs the servers of one process until a connection ends.
 pub fn serve(args: &ServerArgs) -> Result<()> {
-    die_with_parent()?;
+    die_with_parent(args.parent)?;
     let at = |i: u32| SocketAddr::from((Ipv4Addr::LOCALHOST, args.ports[i as usize]));
     let total = args.ports.len() as u32;
     let mine = args.first..args.first + args.count;
@@ -93,12 +96,12 @@ pub fn serve(args: &ServerArgs) -> Result<()> {
 }
 
 /// Makes the kernel kill this process with its parent. The parent may be killed before it has
-/// connected, or while no server reads from it; nothing else would end this process then.
-fn die_with_parent() -> Result<()> {
-    let parent = getppid();
+/// connected, or while no server reads from it; nothing else would end this process then. It may
+/// even be gone by now, so its process ID is an argument.
+fn die_with_parent(parent: u32) -> Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    if getppid() != parent {
-        bail!("who started this server of the floor has ended");
+    if getppid().is_none_or(|pid| pid.as_raw_nonzero().get() as u32 != parent) {
+        bail!("the process that started this server of the floor has ended");
     }
     Ok(())
 }

@@ -63,6 +63,19 @@ impl Losses {
         self.lost.contains(&group)
     }
 
+    /// Returns true when no device has the data of the group any more, whether or not an MDM has
+    /// heard of it.
+    pub fn is_without_data(&self, group: GroupId) -> bool {
+        self.groups.get(&group).is_some_and(|copies| {
+            copies.lost || copies.since.iter().all(|copy| self.is_empty(copy))
+        })
+    }
+
+    /// Returns true for a device of an in-sync set that was emptied since it got in sync.
+    fn is_empty(&self, (device, since): (&DeviceId, &u64)) -> bool {
+        self.emptied.get(device).is_some_and(|at| at >= since)
+    }
+
     /// Records that the group is lost as it was before its last configurations.
     pub fn stays_lost(&mut self, group: GroupId) {
         if let Some(copies) = self.groups.get_mut(&group) {
@@ -100,8 +113,7 @@ impl Losses {
     /// Fails unless every device of the in-sync set has lost its content. If configurations in
     /// between were not seen, one such device is enough.
     fn is_gone(&self, id: GroupId, old: &Copies, epoch: Epoch) -> Result<(), Failure> {
-        let empty =
-            |(d, since): (&DeviceId, &u64)| self.emptied.get(d).is_some_and(|at| at >= since);
+        let empty = |copy: (&DeviceId, &u64)| self.is_empty(copy);
         let next = epoch.0 == old.epoch.0 + 1;
         let gone = match next {
             true => old.since.iter().all(empty),
@@ -152,6 +164,16 @@ mod tests {
         losses.emptied(A, 25);
         losses.group(&config(3, &[]), 30).unwrap();
         assert!(losses.has(GroupId(7)));
+    }
+
+    #[test]
+    fn data_is_gone_with_its_last_copy_also_if_no_mdm_has_heard_of_it() {
+        let mut losses = formed();
+        losses.emptied(A, 15);
+        assert!(!losses.is_without_data(GroupId(7)), "B has everything");
+        losses.emptied(B, 16);
+        assert!(losses.is_without_data(GroupId(7)) && !losses.has(GroupId(7)));
+        assert!(!losses.is_without_data(GroupId(8)), "it was never seen");
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! as the group's replicas are unknown then. A volume that no server reports may count as deleted:
 //! nothing was written to it, and no server that ran has it on its map.
 
-use base::{DeviceId, GroupId, VolumeId};
+use base::{DeviceId, GroupId, UnitKey, VolumeId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A server and its incarnation.
@@ -102,12 +102,32 @@ impl Known {
     }
 }
 
+/// Returns the volumes of which no written unit has its data any more. `is_lost` is true for a unit
+/// whose group has no copy left.
+pub(super) fn without_data(
+    written: &BTreeSet<UnitKey>,
+    is_lost: impl Fn(&UnitKey) -> bool,
+) -> BTreeSet<VolumeId> {
+    let has_data = written.iter().filter(|unit| !is_lost(unit)).map(|unit| unit.volume);
+    let has_data: BTreeSet<VolumeId> = has_data.collect();
+    written.iter().map(|unit| unit.volume).filter(|id| !has_data.contains(id)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::slice::from_ref;
 
     const OURS: VolumeId = VolumeId(2);
+
+    #[test]
+    fn a_volume_has_data_while_one_written_unit_has() {
+        let unit = |volume, index| UnitKey { volume: VolumeId(volume), index };
+        let written = [unit(1, 0), unit(1, 1), unit(2, 0)].into();
+        assert_eq!(without_data(&written, |u| u.index == 0), [OURS].into(), "unit 1 of volume 1");
+        assert_eq!(without_data(&written, |_| true).len(), 2);
+        assert!(without_data(&written, |u| u.volume == VolumeId(1) && u.index == 0).is_empty());
+    }
 
     /// Returns a map in which each volume has one group, with the same number.
     fn has(volumes: &[u32], next: u32) -> Has {

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use system::cluster::{is_running, signal};
 use system::run::binary;
-use system::{Cluster, Folder, Options, case, gabion, secs, wait};
+use system::{Cluster, Folder, Options, case, free_port, gabion, secs, wait};
 
 /// Runs a measurement and checks that these JSON pointers lead to numbers.
 fn numbers(args: &[&str], places: &[&str]) -> Result<Value> {
@@ -227,6 +227,12 @@ fn servers_of_the_floor_end_with_whoever_measures() {
         })?;
         measuring.child.kill()?;
         measuring.child.wait()?;
-        wait("they end", secs(10), || Ok(servers.iter().all(|pid| !is_running(*pid)).then_some(())))
+        wait("they end", secs(10), || {
+            Ok(servers.iter().all(|pid| !is_running(*pid)).then_some(()))
+        })?;
+        // Killed before its server has begun.
+        let server = "bench floor-server --first 0 --count 1 --connections 1 --block 4096";
+        let more = format!(" --ports {} --parent {}", free_port()?, measuring.child.id());
+        gabion((server.to_owned() + &more).split(' '))?.fails(1, &["has ended"])
     });
 }

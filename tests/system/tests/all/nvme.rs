@@ -54,10 +54,10 @@ block() {
     done
 }
 blocks() { ls /sys/block | grep -c '^nvme[0-9]*n'; }
-# fill NAME: writes four files of 16 MiB at once, and remembers their sums
+# fill NAME: writes four files of 8 MiB at once, and remembers their sums
 fill() {
     for i in 1 2 3 4; do
-        dd if=/dev/urandom bs=64k count=256 2>/dev/null | tee /mnt/$1$i | md5sum >/run/$1$i &
+        dd if=/dev/urandom bs=64k count=128 2>/dev/null | tee /mnt/$1$i | md5sum >/run/$1$i &
         jobs="$jobs $!"
     done
     wait $jobs; jobs=; sync
