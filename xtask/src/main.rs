@@ -29,8 +29,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Chore {
-    /// Run everything that CI runs: format, tidy, lints, unit, contract, instruction
-    /// counts, simulation, fuzz, system
+    /// Run everything that CI runs: format, tidy, lints, unit, contract, simulation, system. On
+    /// demand also what runs every night: instruction counts, mutants, fuzz
     Test(test::TestArgs),
     /// Format, apply what clippy can fix, and write generated files (the C header)
     Fix,

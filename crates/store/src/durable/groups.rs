@@ -205,14 +205,21 @@ impl Groups {
         if excess(self) > 0 {
             self.forget_oldest(excess(self).div_ceil(size_of::<DiskExecuted>()));
         }
-        while excess(self) > 0 {
-            let most = self.groups.values_mut().max_by_key(|record| record.dirty.units());
-            let Some(record) = most.filter(|record| !record.dirty.is_empty()) else {
-                return self.forgotten.merge();
-            };
-            self.units -= record.dirty.units();
-            record.all_differs();
+        if excess(self) == 0 {
+            return;
         }
+        let mut largest: Vec<(usize, GroupId)> =
+            self.groups.iter().map(|(id, record)| (record.dirty.units(), *id)).collect();
+        largest.sort_unstable_by(|a, b| b.cmp(a));
+        for (units, id) in largest.into_iter().filter(|(units, _)| *units > 0) {
+            let record = self.groups.get_mut(&id).expect("it was listed");
+            record.all_differs();
+            self.units -= units;
+            if excess(self) == 0 {
+                return;
+            }
+        }
+        self.forgotten.merge();
     }
 
     /// Decodes the result of [`Groups::encode`]. `None`: these bytes are something else.

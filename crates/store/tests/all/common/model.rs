@@ -11,11 +11,10 @@ pub(crate) const SECTORS: usize = (UNIT / SECTOR) as usize;
 pub(crate) fn sector(stamp: u32, unit: UnitKey, index: u32) -> [u8; SECTOR as usize] {
     let mut bytes = [0; SECTOR as usize];
     if stamp != 0 {
-        for (i, word) in bytes.chunks_exact_mut(16).enumerate() {
-            let words = [stamp, unit.volume.0 << 16 ^ unit.index, index, i as u32];
-            for (to, w) in word.chunks_exact_mut(4).zip(words) {
-                to.copy_from_slice(&w.to_le_bytes());
-            }
+        let unit = unit.volume.0 << 16 ^ unit.index;
+        let first = u128::from(stamp) | u128::from(unit) << 32 | u128::from(index) << 64;
+        for (i, word) in (0u128..).zip(bytes.chunks_exact_mut(16)) {
+            word.copy_from_slice(&(first | i << 96).to_le_bytes());
         }
     }
     bytes
