@@ -354,8 +354,7 @@ pub enum Mutant {
     RenewEnded,
     /// R8: a change of reservations that is known by its number is done again. (The MDM's tests.)
     ReserveAgain,
-    /// R8: a change of reservations is answered before every primary knows of it. (The tests of
-    /// `node`.)
+    /// R8: a change of reservations is answered before every primary knows of it.
     ReserveBlindly,
     /// R8: a request of a host that has lost its access gets the generation of the new map. (The
     /// tests of `node`.)
@@ -363,6 +362,8 @@ pub enum Mutant {
     /// R8: a request of a host that lost its access, and has it again by the first map that its
     /// client sees, gets the generation of that map. (The tests of `node`.)
     RenewPreempted,
+    /// R16: requests that a program has withdrawn are carried out nevertheless.
+    KeepWithdrawn,
 }
 
 impl Mutant {
@@ -406,7 +407,8 @@ impl Mutant {
     ];
 
     /// The mutants that the tests of `node` have to catch (`crates/node/tests`): the simulator does
-    /// not create the situations in which they matter, or no judge of it sees their effect.
+    /// not create the situations in which they matter, or no judge of it sees their effect. (A plan
+    /// of the simulator catches `ReserveBlindly`, too.)
     pub const NODE: &[Mutant] = &[
         Mutant::AnyHeader,
         Mutant::NewerConfirms,
@@ -553,6 +555,8 @@ impl Mutant {
         Mutant::LevelBlindly,
         Mutant::EagerHole,
         Mutant::HoleUnawaited,
+        Mutant::KeepWithdrawn,
+        Mutant::ReserveBlindly,
     ];
 }
 

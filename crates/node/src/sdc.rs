@@ -426,6 +426,7 @@ impl Node for Sdc {
                     self.client(now, out, |client, turn| client.request(origin, request, turn));
                 }
             }
+            Event::Withdraw { .. } if mutant::on(Mutant::KeepWithdrawn) => {}
             // Nothing of them appears after what is asked from now on (rule R16).
             Event::Withdraw { ids } => {
                 assert!(ids.is_sorted(), "ids are in ascending order");

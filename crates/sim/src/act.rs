@@ -127,6 +127,8 @@ impl Stage {
             }
             Action::CloseNbd(client, c) => self.order_nbd(client, c, Nbd::Close),
             Action::Deaf(client, c, ms) => self.order_nbd(client, c, deaf(ms)),
+            Action::Path(host, path, fault) => self.break_path(host, path, fault),
+            Action::Withdraw(client, v) => self.withdraw(client, v),
             Action::Switch => self.order(Order::SwitchMdm),
             Action::Replace(i) => {
                 let waits = |o: &Order| matches!(o, Order::AddMdm(_) | Order::RemoveMdm(_));
@@ -413,6 +415,7 @@ impl Stage {
             return;
         }
         if self.outstanding[client as usize] < self.plan.depth
+            && !self.ask_a_host(client, (volume, id), kind, (sector, sectors))
             && !self.ask_over_nbd(client, (volume, id), kind, sector, sectors)
         {
             self.issue(client, id, kind, sector, sectors);
@@ -436,6 +439,7 @@ impl Stage {
         let (index, body) = self.record(client, volume, kind, sector, sectors);
         let (at, len) = (u64::from(sector) * u64::from(SECTOR), sectors * SECTOR);
         let request = BlockRequest { volume, kind: block, at, len, body: Buf::EMPTY };
+        self.programs[usize::from(client)].ask(index);
         self.world.request(proc, RequestId(index as u64), request, &body);
     }
 

@@ -31,7 +31,7 @@ impl Stage {
         if record.life != reply.life || !former && place != reply.proc {
             return Err(Failure::new("requests", format!("answered by somebody else: {record}")));
         }
-        if !former {
+        if !former && !self.programs[record.client as usize].answered(index) {
             self.outstanding[record.client as usize] -= 1;
         }
         self.answered(index, reply.result.as_deref().map_err(|e| *e))
@@ -94,6 +94,7 @@ impl Stage {
                 BlockError::Media => "sim: damage was reported",
                 BlockError::Forgotten => "sim: a write was forgotten",
                 BlockError::TimedOut => "sim: no answer in time",
+                BlockError::Reserved => "sim: a reservation was in the way",
                 BlockError::Miscompare(_) => "sim: other data than expected",
                 _ => "sim: too big",
             });
@@ -115,7 +116,8 @@ impl Stage {
             lives: volume.is_some_and(|v| !v.doomed),
             scan: self.scanning,
             transfer: self.plan.limits.nbd_payload,
-            timed: !self.plan.limits.answer_within.is_zero(),
+            timed: !self.plan.limits.answer_within.is_zero() || self.is_hosts(index),
+            reserved: self.may_be_reserved(op.volume),
             lost: self.exposure.excuse.is_some() && self.is_in_loss(op),
             damaged: self.may_be_damaged(op)
                 && (!self.scanning

@@ -163,6 +163,9 @@ impl World {
                 Event::DiskDone { op: done.op, result }
             }
             Item::Request { id, request } => Event::Request { id, request },
+            Item::Withdraw { ids } => {
+                return actor.on(now, Event::Withdraw { ids: &ids }, &mut proc.out);
+            }
         };
         actor.on(now, event, &mut proc.out);
     }

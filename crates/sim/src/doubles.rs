@@ -63,6 +63,7 @@ impl Stage {
         let here = &mut self.elsewhere[usize::from(client)];
         *here = !*here;
         self.outstanding[usize::from(client)] = 0;
+        self.programs[usize::from(client)] = Default::default();
         self.start(who);
     }
 

@@ -50,15 +50,16 @@ pub struct Record {
     pub expected: Vec<Value>,
     /// Version of the client's map, if the volume was in it, mapped to the client and large enough.
     pub knew: Option<MapVersion>,
-    /// The moment from which the client surely could not use the volume. If the operation was not
-    /// done by then, it never is.
+    /// The moment from which the client surely could not use the volume, or from which its host had
+    /// surely excluded the path. If the operation was not done by then, it never is.
     pub cut: Option<u64>,
-    /// The operation was sent over an NBD connection that is gone, so no answer will come. Or its
-    /// volume was deleted before the answer and is back after a recovery, so a read of it may
-    /// return anything.
+    /// The operation was sent over a connection of a host that is gone, or its host has aborted it,
+    /// so no answer will come. Or its volume was deleted before the answer and is back after a
+    /// recovery, so a read of it may return anything.
     pub left: bool,
-    /// The moment at which the client surely knew that the connection is gone: the operation takes
-    /// effect before any later request to the same place.
+    /// The moment at which the client surely knew that the host's connection is gone, at which it
+    /// had confirmed the abortion, or at which the program was killed: the operation takes effect
+    /// before any later request to the same place. An error says nothing about its effect then.
     pub gone: Option<u64>,
 }
 
@@ -90,7 +91,7 @@ impl Record {
     pub fn is_refused(&self) -> bool {
         use BlockError::{Busy, Misaligned, OutOfRange, TooBig};
         let refused = |a: Answer| matches!(a.result, Err(Busy | Misaligned | OutOfRange | TooBig));
-        self.answer.is_some_and(refused)
+        self.gone.is_none() && self.answer.is_some_and(refused)
     }
 }
 

@@ -45,6 +45,9 @@ pub(crate) enum Item {
         id: RequestId,
         request: BlockRequest,
     },
+    Withdraw {
+        ids: Vec<RequestId>,
+    },
 }
 
 /// A device operation in flight.

@@ -261,7 +261,8 @@ impl Stage {
         // Requests to a group in doubt are not answered, nor requests that wait behind them.
         let doubt = !self.scanning && !self.doubtful().is_empty();
         for i in (0..self.plan.clients).filter(|_| !doubt) {
-            if self.outstanding[i as usize] > 0 {
+            let withdrawn = self.programs[i as usize].withdrawn();
+            if self.outstanding[i as usize] > 0 || withdrawn > 0 {
                 let lives = self.world.life(self.proc(Who::Sdc(i)));
                 let waits = |r: &&crate::history::Record| {
                     r.client == i && r.life == lives && r.answer.is_none() && !r.left
@@ -269,7 +270,7 @@ impl Stage {
                 let first = self.history.ops.iter().find(waits);
                 let first = first.map(ToString::to_string).unwrap_or_default();
                 return Some(format!(
-                    "sdc{i} waits for {} answers; first: {first}",
+                    "sdc{i} waits for {} answers, and for {withdrawn} that nobody wants; first: {first}",
                     self.outstanding[i as usize]
                 ));
             }

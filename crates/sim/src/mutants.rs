@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Plans for mutants that only one seed in thousands meets. Hunts found them, and they are shrunk.
-const PLANS: [(Mutant, &str, &str); 30] = [
+const PLANS: [(Mutant, &str, &str); 31] = [
     (
         Mutant::MdmStaleAnswer,
         "answer-of-a-cut-off-leader",
@@ -126,6 +126,7 @@ const PLANS: [(Mutant, &str, &str); 30] = [
         "write-of-a-gone-connection",
         include_str!("../plans/write-of-a-gone-connection.plan"),
     ),
+    (Mutant::ReserveBlindly, "host-that-leaves", include_str!("../plans/host-that-leaves.plan")),
     (
         Mutant::NoCompareAndSwap,
         "report-of-an-older-epoch",

@@ -14,6 +14,7 @@ mod episode;
 mod forgeries;
 mod generate;
 mod holes;
+mod hosts;
 mod idle;
 mod lies;
 mod nbd;
@@ -33,6 +34,7 @@ mod text;
 mod together;
 mod twins;
 mod versions;
+mod withdrawals;
 mod workload;
 
 use crate::disk::Damage;
@@ -43,6 +45,8 @@ use crate::weather::Weather;
 use base::{Limits, Policy};
 use std::fmt;
 use std::time::Duration;
+
+pub use hosts::{HostPlan, PathFault};
 
 /// A process, named by its role and number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -180,6 +184,11 @@ pub enum Action {
     CloseNbd(u8, u8),
     /// Stop reading this NBD connection of this client, for this many ms.
     Deaf(u8, u8, u32),
+    /// Kill the programs that use a volume through a client, and start them again: (client,
+    /// volume). The requests of the former ones are withdrawn.
+    Withdraw(u8, u8),
+    /// A fault of a path of an iSCSI host: (host, path, fault).
+    Path(u8, u8, PathFault),
     /// Put the server of this device into maintenance; true: protected, so its
     /// data moves away first.
     Maintain(u8, bool),
@@ -269,6 +278,8 @@ impl Action {
                 | Action::Snapshot(_)
                 | Action::Lie(..)
                 | Action::Idle(..)
+                | Action::Withdraw(..)
+                | Action::Path(..)
         )
     }
 }
@@ -350,6 +361,8 @@ pub struct Plan {
     pub depth: u32,
     /// Number of NBD connections to each client.
     pub nbd: u8,
+    /// iSCSI hosts.
+    pub hosts: Vec<HostPlan>,
     /// The limits and the tuning of devices are the shipped ones; else they are minimal.
     pub shipped: bool,
     /// Limits of all processes.

@@ -226,6 +226,7 @@ fn phase_1(stage: &mut Stage) -> Result<(), Failure> {
     let weather = stage.plan.weather.clone();
     stage.world.set_weather(weather);
     stage.start_nbd();
+    stage.start_hosts();
     if stage.plan.shipped {
         stage.marks.meet("sim: the limits are those that ship");
     }
@@ -296,7 +297,9 @@ fn phase_2(stage: &mut Stage) -> Result<(), Failure> {
     let limits = &stage.plan.limits;
     let patience = limits.suspect_after * 6 + Duration::from_secs(2);
     wait(stage, "recovery", CALM, Stage::rescue_unmet)?;
+    stage.end_reservations();
     become_whole(stage)?;
+    wait(stage, "I8", CALM, Stage::reservations_unmet)?;
     // A device operation may be stuck since phase 1 for longer than clients wait for an answer.
     let hangs = || "a device hangs since the storm".into();
     wait(stage, "I8", CALM, |s| s.world.awaits_disk(now).then(hangs))?;

@@ -144,6 +144,13 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
             candidate.clients -= 1;
             let gone = candidate.clients;
             candidate.steps.retain(|s| !names(&s.action, Who::Sdc(gone)));
+            candidate.hosts.retain(|host| !host.gateways.contains(&gone));
+            if !self.try_plan(best, candidate) {
+                break;
+            }
+        }
+        while let Some((_, fewer)) = best.hosts.split_last() {
+            let candidate = Plan { hosts: fewer.to_vec(), ..best.clone() };
             if !self.try_plan(best, candidate) {
                 break;
             }
@@ -168,11 +175,13 @@ impl<F: Fn(&Plan) -> bool> Shrinker<F> {
             let mut candidate = best.clone();
             candidate.volumes.pop();
             let gone = candidate.volumes.len() as u8;
+            candidate.hosts.retain(|host| host.volume != gone);
             candidate.steps.retain(|s| match s.action {
                 Action::Io { volume, .. } => volume != gone,
                 Action::Create(v, _)
                 | Action::Resize(v, _)
                 | Action::Map(v, _)
+                | Action::Withdraw(_, v)
                 | Action::Delete(v) => v != gone,
                 _ => true,
             });
@@ -229,6 +238,7 @@ fn names(action: &Action, who: Who) -> bool {
         Action::Io { client: i, .. }
         | Action::CloseNbd(i, _)
         | Action::Deaf(i, ..)
+        | Action::Withdraw(i, _)
         | Action::Elsewhere(i)
         | Action::Thaw(i) => Who::Sdc(i) == who,
         Action::Replace(i) | Action::Restore(i) | Action::Lose(Some(i)) => Who::Mdm(i) == who,
@@ -244,6 +254,7 @@ fn names(action: &Action, who: Who) -> bool {
         | Action::Finish
         | Action::Accept
         | Action::Scrub
+        | Action::Path(..)
         | Action::Ambush(..)
         | Action::Policies(..) => false,
     }
@@ -307,6 +318,8 @@ mod tests {
         at 0.1 write 1 0 0 8
         at 0.1 close-nbd 1 0
         at 0.1 deaf 1 0 5
+        at 0.1 withdraw 1 0
+        at 0.1 withdraw 0 1
         at 0.1 elsewhere 1
         at 0.1 thaw 1
         at 0.1 read 0 1 0 8

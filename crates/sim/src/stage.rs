@@ -16,10 +16,12 @@ use crate::check::pools::Places;
 use crate::check::upkeep::Upkeep;
 use crate::disk::{Disk, DiskKind};
 use crate::history::History;
+use crate::hosts::Initiator;
 use crate::marks::Coverage;
 use crate::nbd::Outlet;
 use crate::plan::pools::pool_name;
 use crate::plan::{Action, Death, Plan, Who};
+use crate::programs::Programs;
 use crate::replaced::Replaced;
 use crate::rescue::Rescue;
 use crate::tamper::{Harm, Snapshot};
@@ -103,8 +105,10 @@ pub struct Stage {
     pub unconfirmed: u32,
     /// The moment since which a client surely can't use a volume.
     pub cuts: BTreeMap<(u8, VolumeId), u64>,
-    /// Unanswered operations of each client in its present incarnation.
+    /// Unanswered operations of each client in its present incarnation, without withdrawn ones.
     pub outstanding: Vec<u32>,
+    /// Requests of programs beside each client.
+    pub programs: Vec<Programs>,
     /// Devices of the plan's outcast by process, while it is away; also those of a second server
     /// that died when the first one's copies were rebuilt.
     pub outcasts: BTreeMap<u8, u32>,
@@ -140,6 +144,8 @@ pub struct Stage {
     pub(crate) rescue: Rescue,
     /// NBD connections, by client; empty if the plan has none.
     pub(crate) outlets: Vec<Outlet>,
+    /// iSCSI hosts.
+    pub(crate) hosts: Vec<Initiator>,
     /// By client: whether its newest incarnation is at its second place.
     pub(crate) elsewhere: Vec<bool>,
     /// Where the incarnations of servers are.
@@ -216,6 +222,7 @@ impl Stage {
             unconfirmed: 0,
             cuts: BTreeMap::new(),
             outstanding: vec![0; plan.clients as usize],
+            programs: vec![Programs::default(); plan.clients as usize],
             outcasts: BTreeMap::new(),
             sent_away: None,
             sealed: BTreeSet::new(),
@@ -232,6 +239,7 @@ impl Stage {
             dying: (0..everybody).map(|_| None).collect(),
             rescue: Rescue::default(),
             outlets: Vec::new(),
+            hosts: Vec::new(),
             elsewhere: vec![false; plan.clients.into()],
             twins: Twins::default(),
             readdressed: 0,
@@ -242,6 +250,7 @@ impl Stage {
         stage.add_doubles();
         stage.add_twins();
         stage.add_nbd();
+        stage.add_hosts();
         if plan.has_lies() {
             stage.world.expect_lies(Prng::new(plan.seed).fork("lies"));
         }
@@ -381,7 +390,10 @@ impl Stage {
                 self.world.disk(id, seam::DiskId(0)).wipe();
                 self.losses.emptied(self.ids[usize::from(i)], self.world.steps());
             }
-            Who::Sdc(i) => self.outstanding[i as usize] = 0,
+            Who::Sdc(i) => {
+                self.outstanding[i as usize] = 0;
+                self.programs[i as usize] = Programs::default();
+            }
             Who::Mdm(_) | Who::Admin => {}
         }
     }
@@ -441,6 +453,7 @@ impl Stage {
             self.reply(reply)?;
         }
         self.take_in_nbd()?;
+        self.take_in_hosts()?;
         if let Some(text) = self.desk.borrow_mut().forgotten.take() {
             return Err(Failure::new("Mdm", text));
         }

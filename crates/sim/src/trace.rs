@@ -92,6 +92,10 @@ impl Trace {
             Item::Request { id, request } => {
                 self.words(&[6, id.0, request.at, u64::from(request.len)]);
             }
+            Item::Withdraw { ids } => {
+                self.words(&[7, ids.len() as u64]);
+                ids.iter().for_each(|id| self.words(&[id.0]));
+            }
         }
         self.line(now, who, || match item {
             Item::Frame { link, head, body, .. } => {

@@ -255,12 +255,12 @@ impl World {
             }
             Some(Kind::Write) => {
                 if let Ok(Write { request, .. }) = Write::try_from(header) {
-                    self.writes.sent(request.group, request.client, body);
+                    self.writes.sent(&request, body);
                 }
             }
             Some(Kind::CompareWrite) => {
                 if let Ok(CompareWrite { request, .. }) = CompareWrite::try_from(header) {
-                    self.writes.sent(request.group, request.client, &body[body.len() / 2..]);
+                    self.writes.sent(&request, &body[body.len() / 2..]);
                 }
             }
             _ => {}

@@ -487,6 +487,12 @@ impl World {
         true
     }
 
+    /// Withdraws these block requests of a process that lives. The ids are in ascending order.
+    pub fn withdraw(&mut self, id: ProcId, ids: Vec<RequestId>) {
+        assert!(self.procs[id.0].state != ProcState::Dead, "it lives");
+        self.deliver(id, Item::Withdraw { ids });
+    }
+
     /// Handles the next event.
     pub fn step(&mut self) -> Step {
         let Some((at, what)) = self.queue.pop() else { return Step::Idle };

@@ -1,8 +1,8 @@
 //! Judges the request counters of clients, which operators see: at rest, the MDM's counters of a
 //! client equal the number of requests that the client's present process has answered.
 //!
-//! A request may count although its answer was lost with its NBD connection. Every answered request
-//! must count.
+//! A request may count although its answer was lost with the connection of a host. Every answered
+//! request must count.
 
 use crate::history::Record;
 use crate::plan::{Action, IoKind, Who};
@@ -39,15 +39,17 @@ fn of_client(stage: &Stage, i: u8) -> Option<String> {
 
 fn wrong(stage: &Stage, i: u8, volume: VolumeId, counts: &IoCounts) -> Option<String> {
     let life = stage.world.life(stage.proc(Who::Sdc(i)));
-    let own = |op: &&Record| op.client == i && op.life == life && op.volume == volume;
-    let ops: Vec<&Record> = stage.history.ops.iter().filter(own).collect();
+    let own = |(_, op): &(usize, &Record)| op.client == i && op.life == life && op.volume == volume;
+    let ops: Vec<(usize, &Record)> = stage.history.ops.iter().enumerate().filter(own).collect();
     let of = |kinds: &[IoKind], weigh: fn(&Record) -> u64| -> RangeInclusive<u64> {
-        let sum = |fits: fn(&Record) -> bool| {
-            let those = ops.iter().filter(|op| kinds.contains(&op.kind) && fits(op));
-            those.map(|op| weigh(op)).sum::<u64>()
+        let sum = |fits: &dyn Fn(usize, &Record) -> bool| {
+            let those = ops.iter().filter(|(i, op)| kinds.contains(&op.kind) && fits(*i, op));
+            those.map(|(_, op)| weigh(op)).sum::<u64>()
         };
-        let answered = sum(Record::is_ok);
-        answered..=answered + sum(|op| op.answer.is_none())
+        // Parts of a host's command may be done although the command has failed.
+        let partly = |i: usize, op: &Record| op.answer.is_none() || stage.is_hosts(i);
+        let answered = sum(&|_, op| op.is_ok());
+        answered..=answered + sum(&|i, op| !op.is_ok() && partly(i, op))
     };
     let one = |_: &Record| 1;
     let bytes = |op: &Record| u64::from(op.sectors) * u64::from(SECTOR);

@@ -61,8 +61,10 @@ pub struct Case<'a> {
     pub lost: bool,
     /// A block of the operation may be damaged where it is read.
     pub damaged: bool,
-    /// The client has a time limit.
+    /// The client or the host has a time limit.
     pub timed: bool,
+    /// A host may have reserved the volume.
+    pub reserved: bool,
     /// Another process was started under the client's name after the request.
     pub superseded: bool,
     /// The operation may have been done before: a write of it has arrived at servers twice.
@@ -71,7 +73,7 @@ pub struct Case<'a> {
 
 /// Returns true when this error is allowed for the operation.
 pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
-    use crate::plan::IoKind::{Read, Swap, Write};
+    use crate::plan::IoKind::{Extents, Read, Swap, Write};
     let Case { op, lives, scan, .. } = case;
     match error {
         BlockError::Lost => case.lost,
@@ -90,7 +92,8 @@ pub fn in_order(error: BlockError, case: Case<'_>, leaves: &Leaves) -> bool {
         BlockError::TimedOut | BlockError::Full => !scan && case.timed,
         BlockError::Superseded => case.superseded,
         BlockError::Miscompare(at) => op.kind == Swap && at < op.sectors * base::SECTOR,
-        BlockError::Misaligned | BlockError::ReadOnly | BlockError::Reserved => false,
+        BlockError::Reserved => !scan && case.reserved && !matches!(op.kind, Read | Extents),
+        BlockError::Misaligned | BlockError::ReadOnly => false,
     }
 }
 
@@ -133,6 +136,7 @@ mod tests {
             lost: false,
             damaged: false,
             timed: false,
+            reserved: false,
             superseded: false,
             repeated: false,
         }

@@ -9,17 +9,22 @@ use crate::history::{History, Record};
 use crate::plan::IoKind;
 use crate::stage::Stage;
 use crate::stamp;
-use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, SECTOR, UnitKey};
+use base::{BLOCK, BLOCKS_PER_UNIT, BlockSet, GroupId, SECTOR, UNIT, UnitKey};
 use mirror::Standing;
 use seam::{ClientWrite, ExecutedBlocks};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use wire::message::Request;
 
 const BLOCK_SECTORS: u32 = BLOCK / SECTOR;
+
+/// The value of an operation, and the sectors that one write has of it.
+type Part = (Value, Range<u32>);
 
 /// Maps clients' writes to operations of the workload. Keys are (group, client, incarnation, seq).
 #[derive(Default, Debug)]
 pub struct Writes {
-    values: BTreeMap<(GroupId, u32, u64, u64), Value>,
+    values: BTreeMap<(GroupId, u32, u64, u64), Part>,
     /// Writes that have arrived at a server, and the operations of those that
     /// arrived more than once.
     arrived: BTreeSet<(GroupId, u32, u64, u64)>,
@@ -28,17 +33,20 @@ pub struct Writes {
 
 impl Writes {
     /// Records that a client sends a write with this body.
-    pub fn sent(&mut self, group: GroupId, write: ClientWrite, body: &[u8]) {
-        let Some(first) = body.first_chunk::<4>() else { return };
-        let key = (group, write.sdc.0, write.incarnation.0, write.seq);
-        self.values.insert(key, Value::from_le_bytes(*first));
+    pub fn sent(&mut self, request: &Request, body: &[u8]) {
+        let Some(value) = body.first_chunk::<4>() else { return };
+        let write = request.client;
+        let key = (request.group, write.sdc.0, write.incarnation.0, write.seq);
+        let first = request.range.unit.index * (UNIT / SECTOR) + request.range.at / SECTOR;
+        let sectors = first..first + body.len() as u32 / SECTOR;
+        self.values.insert(key, (Value::from_le_bytes(*value), sectors));
     }
 
     /// Records that a client's write has arrived at a server.
     pub fn arrived(&mut self, group: GroupId, write: ClientWrite) {
         let key = (group, write.sdc.0, write.incarnation.0, write.seq);
         let again = !self.arrived.insert(key);
-        if let Some(value) = self.values.get(&key).filter(|_| again) {
+        if let Some((value, _)) = self.values.get(&key).filter(|_| again) {
             self.again.insert(*value);
         }
     }
@@ -49,8 +57,10 @@ impl Writes {
         self.again.contains(&value)
     }
 
-    fn of(&self, group: GroupId, write: ClientWrite) -> Option<Value> {
-        self.values.get(&(group, write.sdc.0, write.incarnation.0, write.seq)).copied()
+    /// Returns the operation of a write, and the sectors that it has of it. (An iSCSI command has
+    /// several writes.)
+    fn of(&self, group: GroupId, write: ClientWrite) -> Option<Part> {
+        self.values.get(&(group, write.sdc.0, write.incarnation.0, write.seq)).cloned()
     }
 }
 
@@ -60,7 +70,7 @@ impl Writes {
 /// A sector of a listed write holds a value that is surely older.
 pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> Result<(), Failure> {
     for entry in &standing.executed {
-        let Some(value) = stage.world.writes.of(group, entry.write) else { continue };
+        let Some(written) = stage.world.writes.of(group, entry.write) else { continue };
         if !stage.is_there(entry.unit.volume) {
             continue;
         }
@@ -69,7 +79,7 @@ pub fn check(stage: &mut Stage, i: u8, group: GroupId, standing: &Standing) -> R
             let lost = stage.lost_copies.contains(&(i, entry.unit, index));
             let harmed = stage.is_harmed(entry.unit, index);
             if !lost && !harmed && !standing.busy.contains(entry.unit, one) {
-                look(stage, i, group, entry, value, index)?;
+                look(stage, i, group, entry, &written, index)?;
             }
         }
     }
@@ -81,7 +91,7 @@ fn look(
     i: u8,
     group: GroupId,
     entry: &ExecutedBlocks,
-    value: Value,
+    (value, sectors): &Part,
     index: u32,
 ) -> Result<(), Failure> {
     let mut bytes = [0; BLOCK as usize];
@@ -90,7 +100,7 @@ fn look(
     for (bytes, sector) in bytes.chunks_exact(SECTOR as usize).zip(first..) {
         // Sectors without a valid stamp are judged when they are read.
         let Ok(found) = stamp::writer(bytes, entry.unit.volume, sector) else { continue };
-        if lacks(&stage.history, value, found, sector) {
+        if sectors.contains(&sector) && lacks(&stage.history, *value, found, sector) {
             let text = format!(
                 "{group}: sds{i} lists operation {value} as executed, and its sector {sector} of {} holds what {found} wrote before",
                 entry.unit.volume
@@ -134,7 +144,8 @@ pub fn lacks(history: &History, value: Value, found: Value, sector: u32) -> bool
 mod tests {
     use super::*;
     use crate::history::Answer;
-    use base::{Time, VolumeId};
+    use base::{Epoch, MapVersion, Time, VolumeId};
+    use wire::message::UnitRange;
 
     fn record(kind: IoKind, invoked: u64, answered: Option<u64>) -> Record {
         let answer = answered.map(|moment| Answer { moment, at: Time::ZERO, result: Ok(()) });
@@ -164,6 +175,22 @@ mod tests {
         history
     }
 
+    /// A request without content.
+    const NOTHING: Request = Request {
+        op: 0,
+        group: GroupId(0),
+        epoch: Epoch(0),
+        range: UnitRange { unit: UnitKey { volume: VolumeId(0), index: 0 }, at: 0, len: 0 },
+        client: ClientWrite {
+            sdc: base::SdcId(0),
+            incarnation: base::Incarnation(0),
+            seq: 0,
+            floor: 0,
+        },
+        map: MapVersion(0),
+        generation: 0,
+    };
+
     #[test]
     fn a_write_may_be_done_before_when_it_arrives_for_the_second_time() {
         let mut writes = Writes::default();
@@ -173,8 +200,9 @@ mod tests {
             seq,
             floor: 0,
         };
-        writes.sent(GroupId(1), write(1), &7u32.to_le_bytes());
-        writes.sent(GroupId(2), write(1), &8u32.to_le_bytes());
+        let request = |group| Request { group: GroupId(group), client: write(1), ..NOTHING };
+        writes.sent(&request(1), &7u32.to_le_bytes());
+        writes.sent(&request(2), &8u32.to_le_bytes());
         writes.arrived(GroupId(1), write(1));
         writes.arrived(GroupId(2), write(1));
         writes.arrived(GroupId(1), write(2));

@@ -3,8 +3,9 @@
 //! A write without an answer, or with an error as the answer, takes effect once or never; it never
 //! appears and then vanishes. If it takes effect, it does so before its answer, if there is one,
 //! and before the client's next incarnation has completed an operation in the same unit (I9:
-//! nothing from a fenced client appears after the fence). A request over an NBD connection that is
-//! gone takes effect before any later request to the same place is answered.
+//! nothing from a fenced client appears after the fence). A request over a connection that is gone,
+//! or of a program that was killed, takes effect before any later request to the same place is
+//! answered.
 //!
 //! I1, that acknowledged writes stay, follows from it, as a run ends with a read of everything.
 
@@ -63,25 +64,27 @@ fn access(op: &Record, index: usize, sector: u32) -> Option<Op> {
     };
     let answered = op.answer.filter(|a| a.result.is_ok()).map(|a| a.moment);
     // An operation that ended in `NoSuchVolume` may have reached servers that do not know of the
-    // unmapping yet, so it expires with the fence. One that took too long may still be in flight.
-    let over =
-        op.answer.filter(|a| a.result != Err(BlockError::NoSuchVolume) && !took_too_long(op));
+    // unmapping yet, so it expires with the fence. One that took too long, or whose program was
+    // killed, may still be in flight.
+    let open = took_too_long(op) || op.gone.is_some();
+    let over = op.answer.filter(|a| a.result != Err(BlockError::NoSuchVolume) && !open);
     let expires = over.map_or(u64::MAX, |a| a.moment).min(op.cut.unwrap_or(u64::MAX));
     Some(Op { access, invoked: op.invoked, answered, expires })
 }
 
-/// Returns true when the client's time limit ended the operation: whether it takes
-/// effect is unknown.
+/// Returns true when a time limit or another host's reservation ended the operation: whether it
+/// takes effect is unknown.
 fn took_too_long(op: &Record) -> bool {
-    op.answer.is_some_and(|a| matches!(a.result, Err(BlockError::TimedOut | BlockError::Full)))
+    use BlockError::{Full, Reserved, TimedOut};
+    op.answer.is_some_and(|a| matches!(a.result, Err(TimedOut | Full | Reserved)))
 }
 
 /// Percentage of sectors whose histories may be too complex to judge.
 const UNCLEAR_PERCENT: u64 = 1;
 
 /// Returns when an operation expires that its client has abandoned, because its NBD connection was
-/// gone or it took too long (R16): at the first answer to a later request of the client, of the
-/// operations that touch the sector.
+/// gone, its program was killed, or it took too long (R16): at the first answer to a later request
+/// of the client, of the operations that touch the sector.
 fn overtaken(history: &History, record: &Record, touched: &[u32]) -> u64 {
     let late = record.answer.filter(|_| took_too_long(record)).map(|a| a.moment);
     let Some(gone) = record.gone.or(late) else { return u64::MAX };
@@ -126,6 +129,10 @@ pub fn check(history: &History) -> Result<u32, Failure> {
                 // A former incarnation may hear late of a write that was done before.
                 if record.is_write() && op.answered.is_some() {
                     op.answered = op.answered.min(fence.or(op.answered));
+                    // So may a program that was killed.
+                    if record.gone.is_some() {
+                        op.answered = op.answered.min(Some(overtaken(history, record, touched)));
+                    }
                 }
                 if op.answered.is_none() {
                     op.expires = op.expires.min(fence.unwrap_or(u64::MAX));
@@ -247,6 +254,25 @@ mod tests {
         };
         assert_eq!(verdict(read(1, 30, 1)), Ok(0), "another client saw the newer write first");
         assert!(verdict(read(0, 30, 1)).is_err(), "its own client was answered since");
+    }
+
+    #[test]
+    fn what_was_withdrawn_may_land_until_its_client_goes_on_whatever_it_is_answered() {
+        let verdict = |answer: Option<(u64, Result<(), BlockError>)>, next: Record| {
+            let mut history = History::default();
+            let mut first = Record { gone: Some(5), ..write(0, 1, 10, Ok(())) };
+            first.answer = answer.map(|(moment, result)| Answer { moment, at: Time::ZERO, result });
+            history.ops.push(first);
+            history.ops.push(write(1, 20, 21, Ok(())));
+            history.ops.extend([next, read(1, 35, 1), read(1, 40, 0)]);
+            check(&history).is_ok()
+        };
+        let errors = [BlockError::Busy, BlockError::TimedOut].map(|e| Some((10, Err(e))));
+        for answer in [None, errors[0], errors[1], Some((50, Ok(())))] {
+            assert!(verdict(answer, read(1, 30, 1)), "another client saw the newer write first");
+            assert!(!verdict(answer, read(0, 30, 1)), "its own client was answered since");
+        }
+        assert!(!verdict(Some((10, Ok(()))), read(1, 30, 1)), "it was done before");
     }
 
     #[test]

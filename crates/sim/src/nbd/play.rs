@@ -202,6 +202,7 @@ impl Stage {
             }
             NBD_ENOSPC if write => Err(BlockError::OutOfRange),
             NBD_EINVAL => Err(BlockError::OutOfRange),
+            NBD_EPERM if self.is_in_order(index, BlockError::Reserved) => Err(BlockError::Reserved),
             NBD_EPERM => Err(BlockError::ReadOnly),
             // There is no value for `Busy`, as a busy SDC lets its NBD clients wait.
             other => {

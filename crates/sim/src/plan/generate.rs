@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Families of faults that do not change what was drawn before them. Each draws from its own random
 /// stream. Append new ones at the end.
-const FAMILIES: [fn(&mut Plan, &Prng); 24] = [
+const FAMILIES: [fn(&mut Plan, &Prng); 26] = [
     super::seals::draw,
     super::forgeries::forgeries,
     mdm_disks,
@@ -38,6 +38,8 @@ const FAMILIES: [fn(&mut Plan, &Prng); 24] = [
     super::versions::draw,
     super::swaps::draw,
     super::holes::draw,
+    super::withdrawals::draw,
+    super::hosts::draw,
 ];
 
 /// Returns true for the plans that are one long story about leases.
@@ -90,6 +92,7 @@ impl Plan {
             growth: 0,
             depth,
             nbd: 0,
+            hosts: Vec::new(),
             shipped: false,
             limits: limits(&mut root.fork("limits")),
             weather: weather(&mut root.fork("weather")),

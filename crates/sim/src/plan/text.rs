@@ -60,7 +60,7 @@ limits! {
         moves, moves_per_device, moving_bytes, spare_percent, executed_window, executed_group,
         executed_device, stream, nbd_flying, nbd_waiting;
     times: beacon_every, lease, grace, heartbeat_every, suspect_after, redial_min, redial_max,
-        stuck_after, answer_within, rebuild_after, quarantine, slow, slow_for, mdm_tick
+        stuck_after, answer_within, target_patience, rebuild_after, quarantine, slow, slow_for, mdm_tick
 }
 
 impl fmt::Display for Plan {
@@ -89,6 +89,7 @@ impl fmt::Display for Plan {
         if self.nbd != 0 {
             writeln!(f, "nbd {}", self.nbd)?;
         }
+        self.hosts.iter().try_for_each(|host| writeln!(f, "host {host}"))?;
         if self.growth != 0 {
             writeln!(f, "growth {}", self.growth)?;
         }
@@ -212,6 +213,8 @@ impl fmt::Display for Action {
             Action::NewerDisk(i) => write!(f, "newer-disk {i}"),
             Action::CloseNbd(client, c) => write!(f, "close-nbd {client} {c}"),
             Action::Deaf(client, c, ms) => write!(f, "deaf {client} {c} {ms}"),
+            Action::Path(host, path, fault) => write!(f, "path {host} {path} {fault}"),
+            Action::Withdraw(client, v) => write!(f, "withdraw {client} {v}"),
             Action::Become(who, newer) => write!(f, "become {who} {}", u8::from(*newer)),
             Action::Level => write!(f, "level"),
             Action::Policies(rebuild, rebalance) => write!(f, "policies {rebuild} {rebalance}"),
@@ -332,6 +335,10 @@ impl FromStr for Action {
             ["ambush", after_us, away_ms] => Action::Ambush(after_us.parse()?, away_ms.parse()?),
             ["close-nbd", client, c] => Action::CloseNbd(client.parse()?, c.parse()?),
             ["deaf", client, c, ms] => Action::Deaf(client.parse()?, c.parse()?, ms.parse()?),
+            ["path", host, path, fault @ ..] => {
+                Action::Path(host.parse()?, path.parse()?, fault.join(" ").parse()?)
+            }
+            ["withdraw", client, v] => Action::Withdraw(client.parse()?, v.parse()?),
             ["become", who, newer] => Action::Become(who.parse()?, newer.parse::<u8>()? != 0),
             ["level"] => Action::Level,
             ["policies", rebuild, rebalance] => {
@@ -373,6 +380,7 @@ impl FromStr for Plan {
             growth: 0,
             depth: 4,
             nbd: 0,
+            hosts: Vec::new(),
             shipped: false,
             limits: Limits::TEST_MIN,
             weather: Weather::FAIR,
@@ -417,6 +425,7 @@ impl Plan {
             "growth" => self.growth = rest.parse()?,
             "depth" => self.depth = rest.parse()?,
             "nbd" => self.nbd = rest.parse()?,
+            "host" => self.hosts.push(rest.parse()?),
             "shipped" => {
                 // Lines that change single limits follow this one.
                 self.shipped = rest.parse::<u8>()? != 0;

@@ -1,0 +1,533 @@
+//! iSCSI hosts in a run: which requests go over which path, how they end, and where those of a lost
+//! session are sent again.
+//!
+//! A request of a lost session is sent again when its gateway knows that the session is gone, over
+//! any path to the same gateway. A host with two gateways also excludes the former one
+//! ([`super::fence`]), and then sends the request over the other one.
+
+use super::fence::{self, Fence, Next};
+use super::{Command, Host, Order, Seen, Shared, Told, pdu};
+use crate::check::Failure;
+use crate::history::Record;
+use crate::plan::{HostPlan, IoKind, PathFault, Who};
+use crate::stage::Stage;
+use crate::world::{ProcId, ProcState};
+use base::{LinkId, Prng, SECTOR, UNIT, VolumeId};
+use node::sdc::Sdc;
+use seam::BlockError;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// A lost session of which the gateway may not know yet.
+#[derive(Debug)]
+struct Broken {
+    path: u8,
+    /// The gateway's link id, and its incarnation.
+    link: LinkId,
+    life: u32,
+    asked: Vec<u32>,
+}
+
+/// A host.
+#[derive(Debug)]
+pub struct Initiator {
+    proc: ProcId,
+    shared: Rc<RefCell<Shared>>,
+    plan: HostPlan,
+    /// The volume, by its id when the host was started.
+    volume: Option<VolumeId>,
+    /// Paths that are logged in: the gateway's link id, and its incarnation.
+    up: BTreeMap<u8, (LinkId, u32)>,
+    broken: Vec<Broken>,
+    /// The path of each command.
+    paths: BTreeMap<u32, u8>,
+    /// Commands that wait until they may be sent again.
+    stranded: Vec<u32>,
+    /// Only for a host with two gateways.
+    fence: Option<Fence>,
+    prng: Prng,
+}
+
+impl Initiator {
+    fn is_up(&self) -> [bool; 2] {
+        [0, 1].map(|path| self.up.contains_key(&path))
+    }
+
+    /// Returns the paths over which I/O may be sent.
+    fn usable(&self) -> Vec<u8> {
+        let fenced = |path: &u8| self.fence.as_ref().is_none_or(|f| f.path() == Some(*path));
+        self.up.keys().copied().filter(fenced).collect()
+    }
+}
+
+impl Stage {
+    /// Adds the hosts. They come after all other processes, so that these are the same in plans
+    /// without hosts.
+    pub(crate) fn add_hosts(&mut self) {
+        for (i, plan) in self.plan.hosts.clone().into_iter().enumerate() {
+            let proc = self.world.add(&format!("host{i}"), None, Vec::new());
+            self.hosts.push(Initiator {
+                proc,
+                shared: Rc::default(),
+                plan,
+                volume: None,
+                up: BTreeMap::new(),
+                broken: Vec::new(),
+                paths: BTreeMap::new(),
+                stranded: Vec::new(),
+                fence: plan.has_two_gateways().then(|| Fence::new(i as u8)),
+                prng: Prng::new(self.plan.seed).fork(&format!("host{i}")),
+            });
+        }
+    }
+
+    /// Starts the hosts.
+    pub(crate) fn start_hosts(&mut self) {
+        for i in 0..self.hosts.len() {
+            let cluster = self.sdc(0).map(|sdc| sdc.map().cluster);
+            let volume = self.volumes[usize::from(self.hosts[i].plan.volume)].id;
+            let (Some(cluster), Some(volume)) = (cluster, volume) else { continue };
+            let host = &mut self.hosts[i];
+            host.volume = Some(volume);
+            let to = host.plan.gateways.map(|client| Stage::address(Who::Sdc(client)));
+            let (name, target) = (format!("iqn.2026-11.sim:host{i}"), pdu::target(cluster, volume));
+            let node = Host::new(host.shared.clone(), name, target, to);
+            self.world.boot(host.proc, Box::new(node));
+        }
+    }
+
+    fn order_path(&mut self, i: usize, path: u8, order: Order) {
+        let host = &mut self.hosts[i];
+        if self.world.state(host.proc) == ProcState::Running {
+            host.shared.borrow_mut().orders.push_back((path, order));
+            self.world.poke(host.proc);
+        }
+    }
+
+    /// Carries out a fault of a path.
+    pub(crate) fn break_path(&mut self, host: u8, path: u8, fault: PathFault) {
+        let i = usize::from(host);
+        if i >= self.hosts.len() || path > 1 {
+            return;
+        }
+        let order = match fault {
+            PathFault::Close => Order::Close,
+            PathFault::Again => Order::Again,
+            PathFault::Abort => Order::Abort,
+            PathFault::Deaf(ms) => Order::Deaf(Duration::from_millis(ms.into())),
+            PathFault::Leave => {
+                if let Some(fence) = &mut self.hosts[i].fence {
+                    fence.go_over();
+                }
+                return self.fence_on(i);
+            }
+        };
+        self.order_path(i, path, order);
+    }
+
+    /// Returns true when a reservation of a host may forbid others to write to this volume.
+    pub(crate) fn may_be_reserved(&self, volume: VolumeId) -> bool {
+        self.hosts.iter().any(|host| host.fence.is_some() && host.volume == Some(volume))
+    }
+
+    /// Returns true for an operation of a host.
+    pub(crate) fn is_hosts(&self, index: usize) -> bool {
+        self.hosts.iter().any(|host| host.paths.contains_key(&(index as u32)))
+    }
+
+    /// Sends a request over a path of a host to this client. Returns false if none of them can have
+    /// it.
+    pub(crate) fn ask_a_host(
+        &mut self,
+        client: u8,
+        (v, id): (u8, VolumeId),
+        kind: IoKind,
+        (sector, sectors): (u32, u32),
+    ) -> bool {
+        for i in 0..self.hosts.len() {
+            if self.hosts[i].fence.is_some() {
+                self.fence_on(i);
+            }
+            let host = &mut self.hosts[i];
+            let there = |path: &u8| host.plan.gateways[usize::from(*path)] == client;
+            let paths: Vec<u8> = host.usable().into_iter().filter(there).collect();
+            if host.volume != Some(id) || paths.is_empty() || host.prng.chance(0.3) {
+                continue;
+            }
+            let path = *host.prng.pick(&paths);
+            // Hosts do not know parts that were added later.
+            let first = self.plan.volumes[usize::from(v)] * (UNIT / SECTOR);
+            if sector + sectors > first {
+                return false;
+            }
+            return self.send_over(i, path, kind, (sector, sectors));
+        }
+        false
+    }
+
+    /// Sends a request over a path that is up. Returns false if a host can't ask for this.
+    fn send_over(
+        &mut self,
+        i: usize,
+        path: u8,
+        kind: IoKind,
+        (sector, sectors): (u32, u32),
+    ) -> bool {
+        let host = &self.hosts[i];
+        let client = host.plan.gateways[usize::from(path)];
+        let long = sectors * SECTOR > self.plan.limits.scsi_transfer;
+        let dead = self.world.state(self.proc(Who::Sdc(client))) == ProcState::Dead;
+        let Some(volume) = host.volume.filter(|_| !dead) else { return false };
+        let moves_data = !matches!(kind, IoKind::Zero | IoKind::Discard);
+        if kind == IoKind::Extents || long && moves_data {
+            return false;
+        }
+        let (index, body) = self.record(client, volume, kind, sector, sectors);
+        let id = index as u32;
+        let command = match kind {
+            IoKind::Read | IoKind::Extents => Command::read(id, sector, sectors),
+            IoKind::Write => Command::write(id, sector, sectors, body),
+            IoKind::Zero | IoKind::Discard => {
+                Command::zero(id, sector, sectors, kind == IoKind::Discard)
+            }
+            IoKind::Swap => Command::compare_and_write(id, sector, sectors, body),
+        };
+        self.marks.meet("sim: asked over iscsi");
+        self.hosts[i].paths.insert(id, path);
+        self.order_path(i, path, Order::Send(command));
+        true
+    }
+
+    /// Processes the events of the hosts.
+    pub(crate) fn take_in_hosts(&mut self) -> Result<(), Failure> {
+        for i in 0..self.hosts.len() {
+            let news = std::mem::take(&mut self.hosts[i].shared.borrow_mut().seen);
+            for (path, seen) in news {
+                self.host_seen(i, path, seen)?;
+            }
+            self.notice_gone(i);
+        }
+        Ok(())
+    }
+
+    fn host_seen(&mut self, i: usize, path: u8, seen: Seen) -> Result<(), Failure> {
+        let sdc = self.proc(Who::Sdc(self.hosts[i].plan.gateways[usize::from(path)]));
+        let life = self.world.life(sdc);
+        let host = &mut self.hosts[i];
+        match seen {
+            Seen::LoggedIn => {
+                let link = host.shared.borrow().links.get(&path).copied();
+                if let Some(far) = link.and_then(|link| self.world.far_end(host.proc, link)) {
+                    host.up.insert(path, (far, life));
+                }
+                self.fence_on(i);
+                self.send_stranded(i);
+            }
+            Seen::Gone(mut asked) => {
+                self.marks.meet("sim: an iscsi session was gone");
+                asked.retain(|id| *id < fence::FIRST);
+                let up = host.up.remove(&path);
+                if let Some(fence) = &mut host.fence {
+                    fence.gone(path);
+                    if fence.path() == Some(path) {
+                        fence.go_over();
+                    }
+                }
+                if let Some((link, life)) = up {
+                    host.broken.push(Broken { path, link, life, asked: asked.clone() });
+                }
+                asked.into_iter().for_each(|id| self.unanswered(id as usize));
+                self.fence_on(i);
+            }
+            Seen::Aborted(id) if id >= fence::FIRST => {
+                if let Some(fence) = &mut host.fence {
+                    fence.gone(path);
+                }
+                self.fence_on(i);
+            }
+            Seen::Aborted(id) => {
+                self.marks.meet("sim: an iscsi command was aborted");
+                self.unanswered(id as usize);
+                self.over(id);
+                self.again(i, id);
+            }
+            Seen::Answered(id, told) if id >= fence::FIRST => self.fence_told(i, id, &told),
+            Seen::Answered(id, told) => self.host_answered(i, path, id, &told)?,
+            Seen::Wrong(text) => return Err(Failure::new("iscsi", text)),
+        }
+        Ok(())
+    }
+
+    /// Records that no answer to a command will come.
+    fn unanswered(&mut self, index: usize) {
+        let record = &mut self.history.ops[index];
+        record.left = true;
+        let (client, life) = (record.client, record.life);
+        if life == self.world.life(self.proc(Who::Sdc(client))) {
+            self.outstanding[usize::from(client)] -= 1;
+        }
+    }
+
+    /// Records that a command takes effect before any later request to the same place.
+    fn over(&mut self, id: u32) {
+        let moment = self.history.tick();
+        self.history.ops[id as usize].gone.get_or_insert(moment);
+    }
+
+    /// Notices lost sessions that their gateways know to be gone.
+    fn notice_gone(&mut self, i: usize) {
+        if self.hosts[i].broken.is_empty() {
+            return;
+        }
+        let broken = std::mem::take(&mut self.hosts[i].broken);
+        let (still, known): (Vec<_>, Vec<_>) = broken.into_iter().partition(|b| {
+            let gateway = self.hosts[i].plan.gateways[usize::from(b.path)];
+            let proc = self.proc(Who::Sdc(gateway));
+            let sdc = self.world.actor::<Sdc>(proc);
+            b.life == self.world.life(proc) && sdc.is_some_and(|sdc| sdc.serves(b.link))
+        });
+        self.hosts[i].broken = still;
+        for id in known.into_iter().flat_map(|b| b.asked) {
+            self.over(id);
+            self.again(i, id);
+        }
+    }
+
+    /// Lets a host send a command again, as a new operation.
+    fn again(&mut self, i: usize, id: u32) {
+        if self.hosts[i].prng.chance(0.7) {
+            self.hosts[i].stranded.push(id);
+            self.send_stranded(i);
+        }
+    }
+
+    /// Sends waiting commands again: over any path to the same gateway.
+    fn send_stranded(&mut self, i: usize) {
+        let waiting = std::mem::take(&mut self.hosts[i].stranded);
+        for id in waiting {
+            let host = &mut self.hosts[i];
+            let gateway = |path: u8| host.plan.gateways[usize::from(path)];
+            let former = gateway(host.paths[&id]);
+            let paths = host.usable();
+            let paths: Vec<u8> = paths.into_iter().filter(|p| gateway(*p) == former).collect();
+            if paths.is_empty() {
+                host.stranded.push(id);
+                continue;
+            }
+            let path = *host.prng.pick(&paths);
+            self.repeat(i, path, id);
+        }
+    }
+
+    fn repeat(&mut self, i: usize, path: u8, id: u32) {
+        let Record { client, kind, sector, sectors, .. } = self.history.ops[id as usize];
+        let lives = self.volumes.iter().any(|v| v.id == self.hosts[i].volume);
+        if lives
+            && self.outstanding[usize::from(client)] < self.plan.depth
+            && self.send_over(i, path, kind, (sector, sectors))
+        {
+            self.marks.meet("sim: asked again over iscsi");
+        }
+    }
+
+    /// Processes the answer to a command.
+    fn host_answered(&mut self, i: usize, path: u8, id: u32, told: &Told) -> Result<(), Failure> {
+        let index = id as usize;
+        let record = &self.history.ops[index];
+        if record.answer.is_some() {
+            return Err(Failure::new("requests", format!("answered twice: {record}")));
+        }
+        if record.life == self.world.life(self.proc(Who::Sdc(record.client))) {
+            self.outstanding[usize::from(record.client)] -= 1;
+        }
+        let media = || {
+            let errors = [BlockError::Media, BlockError::Lost];
+            errors.into_iter().find(|e| self.is_in_order(index, *e)).unwrap_or(BlockError::Lost)
+        };
+        // What comes with `true` tells the host to try again.
+        let (result, again) = match (told.status, told.sense) {
+            (0, _) => (Ok(&told.data[..]), false),
+            (0x18, _) => (Err(BlockError::Reserved), true),
+            // Parts of it may be done.
+            (0x08 | 0x28, _) | (2, Some((2, 0x04, 0x01))) => (Err(BlockError::TimedOut), true),
+            (2, Some((2, 0x04, 0x14))) => (Err(BlockError::Full), true),
+            // A unit attention comes instead of any effect.
+            (2, Some((6, ..))) => (Err(BlockError::Busy), true),
+            (2, Some((3, ..))) => (Err(media()), false),
+            (2, Some((5, 0x25, 0x00))) => (Err(BlockError::NoSuchVolume), false),
+            (2, Some((5, 0x21, 0x00))) => (Err(BlockError::OutOfRange), false),
+            (2, Some((0xe, 0x1d, 0x00))) => (Err(BlockError::Miscompare(told.information)), false),
+            (status, sense) => {
+                let text = format!("status {status:#x} with {sense:x?} to {record}");
+                return Err(Failure::new("iscsi", text));
+            }
+        };
+        if let (Err(BlockError::Reserved), Some(fence)) = (result, &mut self.hosts[i].fence) {
+            fence.lost_access(path);
+        }
+        self.answered(index, result)?;
+        if again {
+            self.again(i, id);
+        }
+        self.fence_on(i);
+        Ok(())
+    }
+
+    /// Sends the next request about the reservation of a host's volume.
+    fn fence_on(&mut self, i: usize) {
+        let host = &mut self.hosts[i];
+        let up = host.is_up();
+        let next = host.fence.as_mut().and_then(|fence| fence.next(up));
+        if let Some((path, command)) = next {
+            self.order_path(i, path, Order::Send(command));
+        }
+    }
+
+    /// Processes the answer to such a request. If it has excluded a path, nothing that was asked
+    /// over that path and is not answered appears any more, and is sent again over the other one.
+    fn fence_told(&mut self, i: usize, id: u32, told: &Told) {
+        let host = &mut self.hosts[i];
+        let next = host.fence.as_mut().map_or(Next::Later, |fence| fence.answered(id, told));
+        if let Next::Excluded(former) = next {
+            self.marks.meet("sim: a host has excluded its former gateway");
+            let moment = self.history.tick();
+            let (host, ops) = (&mut self.hosts[i], &mut self.history.ops);
+            let of_former = host.paths.iter().filter(|(_, path)| **path == former);
+            for (id, _) in of_former {
+                let op = &mut ops[*id as usize];
+                if !op.is_ok() {
+                    op.cut.get_or_insert(moment);
+                }
+            }
+            let mut lost = std::mem::take(&mut host.stranded);
+            for broken in host.broken.iter_mut().filter(|b| b.path == former) {
+                lost.append(&mut broken.asked);
+            }
+            let there = host.up.contains_key(&(1 - former));
+            lost.into_iter().filter(|_| there).for_each(|id| self.repeat(i, 1 - former, id));
+        }
+        if next != Next::Later {
+            self.fence_on(i);
+            self.send_stranded(i);
+        }
+    }
+
+    /// Lets the hosts give up their reservations.
+    pub(crate) fn end_reservations(&mut self) {
+        for i in 0..self.hosts.len() {
+            if let Some(fence) = &mut self.hosts[i].fence {
+                fence.end();
+            }
+            self.fence_on(i);
+        }
+    }
+
+    /// Returns a volume that is reserved, as an MDM or a client knows.
+    pub(crate) fn reservations_unmet(&self) -> Option<String> {
+        let two = self.hosts.iter().filter(|host| host.fence.is_some());
+        let lives = |id: &VolumeId| self.volumes.iter().any(|v| v.id == Some(*id));
+        two.filter_map(|host| host.volume).filter(lives).find_map(|id| {
+            let known = self.mdm().and_then(|mdm| mdm.state().volumes.get(&id));
+            let known = known.map(|volume| volume.reservations.clone());
+            let clients = (0..self.plan.clients).filter_map(|i| self.sdc(i));
+            let seen = clients.filter_map(|sdc| sdc.map().volumes.get(&id));
+            let mut all = known.into_iter().chain(seen.map(|v| v.reservations.clone()));
+            let left = all.find(|t| t.reserved.is_some() || !t.registrants.is_empty())?;
+            Some(format!("{id} has reservations: {left:?}"))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::run;
+    use crate::trace::Sink;
+
+    /// Token of the tests' own alarms.
+    const OVER: u64 = 77;
+
+    /// Returns a stage with one volume, two clients and this host, which is logged in.
+    fn stage(host: &str) -> Stage {
+        let text = format!(
+            "gabion-plan 1\nsds 2\nclients 2\nvolume 1\ncapacity 8\ndepth 8\nlength 1.0\nhost {host}"
+        );
+        let plan: Plan = text.parse().unwrap();
+        let mut stage = Stage::new(&plan, Sink::Off);
+        run::set_up(&mut stage).unwrap();
+        stage.start_hosts();
+        pass(&mut stage, 3000);
+        assert_eq!(stage.hosts[0].is_up(), [true; 2]);
+        stage
+    }
+
+    fn pass(stage: &mut Stage, ms: u64) {
+        stage.world.alarm(stage.world.now() + Duration::from_millis(ms), OVER);
+        while stage.step().unwrap() != Some(OVER) {}
+    }
+
+    /// Lets a host write over a path. Returns the result, if there is an answer.
+    fn write(stage: &mut Stage, path: u8, sectors: u32) -> Option<Result<(), BlockError>> {
+        let index = stage.history.ops.len();
+        assert!(stage.send_over(0, path, IoKind::Write, (8, sectors)));
+        pass(stage, 50);
+        stage.history.ops[index].answer.map(|answer| answer.result)
+    }
+
+    #[test]
+    fn a_host_reads_writes_zeroes_and_compares() {
+        let mut stage = stage("0 0 0");
+        assert_eq!(write(&mut stage, 0, 8), Some(Err(BlockError::Busy)), "a unit attention");
+        assert_eq!(write(&mut stage, 0, 100), Some(Ok(())), "more than comes at once");
+        let all = [IoKind::Read, IoKind::Swap, IoKind::Zero, IoKind::Discard, IoKind::Swap];
+        let first = stage.history.ops.len();
+        for kind in all {
+            assert!(stage.send_over(0, 0, kind, (16, 8)));
+            pass(&mut stage, 50);
+        }
+        assert!(stage.history.ops[first..].iter().all(Record::is_ok), "{:?}", stage.history.ops);
+        assert_eq!(stage.outstanding, [0, 0]);
+    }
+
+    #[test]
+    fn what_a_lost_session_has_left_is_over_when_the_gateway_knows_and_is_sent_again() {
+        let mut stage = stage("0 0 0");
+        for fault in [PathFault::Close, PathFault::Again, PathFault::Abort].repeat(4) {
+            write(&mut stage, 0, 8);
+            let index = stage.history.ops.len();
+            assert!(stage.send_over(0, 0, IoKind::Write, (0, 8)));
+            stage.break_path(0, 0, fault);
+            pass(&mut stage, 200);
+            let op = &stage.history.ops[index];
+            let lost = op.left && op.gone.is_some() && op.answer.is_none();
+            assert!(lost || op.answer.is_some(), "{fault}: {op}");
+            assert_eq!((stage.hosts[0].is_up(), stage.outstanding[0]), ([true; 2], 0), "{fault}");
+        }
+        let marks = stage.marks.counts();
+        assert!(marks.contains_key("sim: asked again over iscsi"), "{marks:?}");
+        assert!(marks.contains_key("sim: an iscsi command was aborted"), "{marks:?}");
+    }
+
+    #[test]
+    fn a_host_with_two_gateways_excludes_the_one_that_it_leaves() {
+        let mut stage = stage("0 1 0");
+        assert_eq!(stage.hosts[0].usable(), [0], "it has reserved the volume");
+        write(&mut stage, 0, 8);
+        assert_eq!(write(&mut stage, 0, 8), Some(Ok(())));
+        let volume = stage.hosts[0].volume.unwrap();
+        let (index, _) = stage.record(0, volume, IoKind::Write, 8, 8);
+        stage.hosts[0].paths.insert(index as u32, 0);
+        stage.break_path(0, 0, PathFault::Leave);
+        pass(&mut stage, 3000);
+        assert_eq!(stage.hosts[0].usable(), [1]);
+        let cut: Vec<_> = stage.history.ops.iter().map(|op| op.cut.is_some()).collect();
+        assert!(cut[index] && !cut[index - 1], "only what is not answered: {cut:?}");
+        assert!(stage.reservations_unmet().is_some());
+        stage.end_reservations();
+        pass(&mut stage, 3000);
+        assert_eq!(stage.reservations_unmet(), None);
+    }
+}
