@@ -266,13 +266,10 @@ fn fuzz(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-/// Installs what the system tests and the instruction gate need, as only one installation can run
-/// at a time.
+/// Installs what the system tests need.
 fn programs(steps: &mut Steps) -> Result<bool> {
-    let there = steps.check("third-party programs", |steps| {
-        let system = packages::ensure(steps, packages::SYSTEM)?;
-        Ok(system && packages::ensure(steps, packages::GATE)?)
-    })?;
+    let there =
+        steps.check("third-party programs", |steps| packages::ensure(steps, packages::SYSTEM))?;
     packages::ensure(steps, packages::OPTIONAL)?;
     Ok(there)
 }
@@ -281,7 +278,7 @@ fn system(steps: &mut Steps, binary: &Binary) -> Result<()> {
     let mut alone = Command::new(&binary.path);
     alone.args(["--test-threads", "1", "--nocapture"]).args(MEASURING);
     let mut others = Command::new(&binary.path);
-    others.args(["--test-threads", "3"]);
+    others.args(["--test-threads", "4"]);
     MEASURING.iter().for_each(|name| _ = others.args(["--skip", name]));
     for (title, mut command) in [("system tests that measure", alone), ("system tests", others)] {
         command.env("GABION_BIN", crate::built(CI, "gabion")).current_dir(&binary.folder);
