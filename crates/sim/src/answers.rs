@@ -37,6 +37,15 @@ impl Stage {
         self.answered(index, reply.result.as_deref().map_err(|e| *e))
     }
 
+    /// Gives back the place of a host's operation that has ended. The places of a client's former
+    /// incarnation are free already.
+    pub(crate) fn free_place(&mut self, index: usize) {
+        let Record { client, life, .. } = self.history.ops[index];
+        if life == self.world.life(self.proc(Who::Sdc(client))) {
+            self.outstanding[usize::from(client)] -= 1;
+        }
+    }
+
     /// Processes the answer to an operation.
     pub(crate) fn answered(
         &mut self,
@@ -423,7 +432,7 @@ mod tests {
             let (index, _) = stage.record(0, volume, IoKind::Write, STRUCK, 8);
             stage.world.alarm(stage.world.now() + Duration::from_millis(ms), OVER);
             while stage.step().unwrap() != Some(OVER) {}
-            stage.nbd_answered(0, index, NBD_EIO, &[]).unwrap();
+            stage.nbd_answered(index, NBD_EIO, &[]).unwrap();
             stage.history.ops[index].answer.unwrap().result
         };
         assert_eq!(told_after(490), Err(BlockError::Media));

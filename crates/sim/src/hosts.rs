@@ -10,18 +10,16 @@ mod session;
 pub use pdu::{Command, PduFramer, Told};
 pub use play::Initiator;
 
+use crate::host_link::{AGAIN, HostLink};
 use base::{LinkId, Time};
 use pdu::{Pdu, data_len, from_target};
-use seam::{Buf, DialId, Effect, Effects, Event, Head, Node, Port};
+use seam::{Buf, Effect, Effects, Event, Head, Node, Port};
 use session::{Session, Step};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
-
-/// Delay before a lost session is made again.
-const AGAIN: Duration = Duration::from_millis(3);
 
 /// An order to a path.
 #[derive(Debug)]
@@ -66,29 +64,12 @@ pub struct Shared {
 }
 
 #[derive(Debug)]
-enum State {
-    Down { dial_at: Time },
-    Dialling(DialId),
-    LoggingIn(LinkId),
-    Full(LinkId, Session),
-}
-
-#[derive(Debug)]
 struct Path {
-    to: SocketAddr,
-    state: State,
-    deaf_until: Option<Time>,
+    link: HostLink,
+    /// None until the host is logged in.
+    session: Option<Session>,
     /// Connections of sessions that were given up.
     abandoned: Vec<LinkId>,
-}
-
-impl Path {
-    fn link(&self) -> Option<LinkId> {
-        match self.state {
-            State::LoggingIn(link) | State::Full(link, _) => Some(link),
-            State::Down { .. } | State::Dialling(_) => None,
-        }
-    }
 }
 
 /// The node of a host.
@@ -109,9 +90,8 @@ impl Host {
         to: impl IntoIterator<Item = SocketAddr>,
     ) -> Host {
         let path = |to| Path {
-            to,
-            state: State::Down { dial_at: Time::ZERO },
-            deaf_until: None,
+            link: HostLink::new(to, node::sdc::ISCSI),
+            session: None,
             abandoned: Vec::new(),
         };
         Host { shared, name, target, paths: to.into_iter().map(path).collect(), dials: 0 }
@@ -122,22 +102,21 @@ impl Host {
     }
 
     fn of_link(&self, link: LinkId) -> Option<usize> {
-        self.paths.iter().position(|path| path.link() == Some(link))
+        self.paths.iter().position(|path| path.link.id() == Some(link))
     }
 
     /// Ends the session of a path, whose next login is at this time.
     fn gone(&mut self, i: usize, dial_at: Time) {
         let path = &mut self.paths[i];
-        path.deaf_until = None;
-        let state = std::mem::replace(&mut path.state, State::Down { dial_at });
-        if let State::Full(_, session) = state {
+        path.link.give_up(dial_at);
+        if let Some(session) = path.session.take() {
             self.shared.borrow_mut().links.remove(&(i as u8));
             self.tell(i, Seen::Gone(session.unanswered()));
         }
     }
 
     fn close(&mut self, now: Time, i: usize, out: &mut Effects) {
-        if let Some(link) = self.paths[i].link() {
+        if let Some(link) = self.paths[i].link.id() {
             out.push(Effect::Close { link });
             self.gone(i, now + AGAIN);
         }
@@ -145,7 +124,7 @@ impl Host {
 
     fn carry_out(&mut self, now: Time, i: usize, steps: Vec<Step>, out: &mut Effects) {
         for step in steps {
-            match (step, self.paths[i].link()) {
+            match (step, self.paths[i].link.id()) {
                 (Step::Send(pdu), Some(link)) => send(link, &pdu, out),
                 (Step::Tell(seen), _) => self.tell(i, seen),
                 (Step::Leave, _) => self.close(now, i, out),
@@ -156,9 +135,9 @@ impl Host {
 
     fn frame(&mut self, now: Time, i: usize, bhs: &[u8], body: &[u8], out: &mut Effects) {
         let data = &body[..data_len(bhs)];
-        match &mut self.paths[i].state {
-            State::LoggingIn(link) => {
-                let link = *link;
+        let Some(link) = self.paths[i].link.id() else { return };
+        match &mut self.paths[i].session {
+            None => {
                 if bhs[0] != from_target::LOGIN {
                     return self.tell(i, Seen::Wrong(format!("{:#x} in a login", bhs[0])));
                 }
@@ -167,39 +146,35 @@ impl Host {
                     out.push(Effect::Close { link });
                     return self.gone(i, now + AGAIN * 10);
                 }
-                self.paths[i].state = State::Full(link, Session::new(bhs, data));
+                self.paths[i].session = Some(Session::new(bhs, data));
                 for link in std::mem::take(&mut self.paths[i].abandoned) {
                     out.push(Effect::Close { link });
                 }
                 self.shared.borrow_mut().links.insert(i as u8, link);
                 self.tell(i, Seen::LoggedIn);
             }
-            State::Full(_, session) => {
+            Some(session) => {
                 let mut steps = Vec::new();
                 session.pdu(bhs, data, &mut steps);
                 self.carry_out(now, i, steps, out);
             }
-            State::Down { .. } | State::Dialling(_) => {}
         }
     }
 
     fn order(&mut self, now: Time, i: usize, order: Order, out: &mut Effects) {
         let path = &mut self.paths[i];
         let mut steps = Vec::new();
-        match (order, &mut path.state) {
-            (Order::Send(command), State::Full(_, session)) => session.command(command, &mut steps),
-            (Order::Send(command), _) => self.tell(i, Seen::Gone(vec![command.id])),
+        match (order, &mut path.session) {
+            (Order::Send(command), Some(session)) => session.command(command, &mut steps),
+            (Order::Send(command), None) => self.tell(i, Seen::Gone(vec![command.id])),
             (Order::Close, _) => return self.close(now, i, out),
-            (Order::Again, State::Full(link, _)) => {
-                path.abandoned.push(*link);
+            (Order::Again, Some(_)) => {
+                path.abandoned.extend(path.link.id());
                 return self.gone(i, now);
             }
-            (Order::Deaf(time), State::Full(link, _)) => {
-                out.push(Effect::Pause { link: *link });
-                path.deaf_until = Some(now + time);
-            }
-            (Order::Abort, State::Full(_, session)) => session.abort(&mut steps),
-            (Order::Again | Order::Deaf(_) | Order::Abort, _) => {}
+            (Order::Deaf(time), Some(_)) => path.link.pause(now + time, out),
+            (Order::Abort, Some(session)) => session.abort(&mut steps),
+            (Order::Again | Order::Deaf(_) | Order::Abort, None) => {}
         }
         self.carry_out(now, i, steps, out);
     }
@@ -220,11 +195,9 @@ impl Node for Host {
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
         match event {
             Event::LinkUp { link, dial, .. } => {
-                let dialled = |p: &Path| matches!(p.state, State::Dialling(of) if Some(of) == dial);
-                let Some(i) = self.paths.iter().position(dialled) else {
+                let Some(i) = self.paths.iter_mut().position(|p| p.link.is_up(dial, link)) else {
                     return out.push(Effect::Close { link });
                 };
-                self.paths[i].state = State::LoggingIn(link);
                 send(link, &Pdu::login(&self.name, i as u8, &self.target), out);
             }
             Event::LinkDown { link, .. } => {
@@ -234,10 +207,7 @@ impl Node for Host {
                 }
             }
             Event::DialFailed { dial, .. } => {
-                let dialled = |p: &&mut Path| matches!(p.state, State::Dialling(of) if of == dial);
-                if let Some(path) = self.paths.iter_mut().find(dialled) {
-                    path.state = State::Down { dial_at: now + AGAIN * 3 };
-                }
+                self.paths.iter_mut().for_each(|p| p.link.dial_failed(dial, now));
             }
             Event::Frame { link, head, body } => {
                 if let Some(i) = self.of_link(link) {
@@ -257,28 +227,11 @@ impl Node for Host {
             self.order(now, usize::from(i), order, out);
         }
         for path in &mut self.paths {
-            if path.deaf_until.is_some_and(|until| until <= now) {
-                path.deaf_until = None;
-                if let Some(link) = path.link() {
-                    out.push(Effect::Resume { link });
-                }
-            }
-            if let State::Down { dial_at } = path.state
-                && dial_at <= now
-            {
-                self.dials += 1;
-                let dial = DialId(self.dials);
-                path.state = State::Dialling(dial);
-                out.push(Effect::Dial { dial, to: path.to, port: node::sdc::ISCSI });
-            }
+            path.link.flush(now, &mut self.dials, out);
         }
     }
 
     fn wake_at(&self) -> Option<Time> {
-        let due = |path: &Path| match path.state {
-            State::Down { dial_at } => Some(dial_at),
-            _ => path.deaf_until,
-        };
-        self.paths.iter().filter_map(due).min()
+        self.paths.iter().filter_map(|p| p.link.wake_at()).min()
     }
 }

@@ -20,6 +20,7 @@ mod doubles;
 pub mod forge;
 mod held_out;
 pub mod history;
+mod host_link;
 pub mod hosts;
 mod inbox;
 pub mod lies;

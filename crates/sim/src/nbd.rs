@@ -10,17 +10,15 @@ pub use framer::ReplyFramer;
 pub use play::Outlet;
 pub(crate) use play::deaf;
 
+use crate::host_link::{AGAIN, HostLink};
 use base::{LinkId, Time};
-use seam::{Buf, DialId, Effect, Effects, Event, Head, Node, Port};
+use seam::{Buf, Effect, Effects, Event, Head, Node, Port};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 use target::nbd::proto::*;
-
-/// Delay before a lost connection is dialled again.
-const AGAIN: Duration = Duration::from_millis(3);
 
 /// An order to a connection.
 #[derive(Debug)]
@@ -68,36 +66,19 @@ pub struct Shared {
     pub links: BTreeMap<u8, LinkId>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum State {
-    Down { dial_at: Time },
-    Dialling(DialId),
-    Greeted(LinkId),
-    Serving(LinkId),
-}
-
 #[derive(Debug)]
 struct Connection {
     volume: u8,
-    state: State,
-    deaf_until: Option<Time>,
+    link: HostLink,
+    /// True once the volume is attached.
+    serves: bool,
     /// Cookies of unanswered requests.
     asked: Vec<u64>,
-}
-
-impl Connection {
-    fn link(&self) -> Option<LinkId> {
-        match self.state {
-            State::Greeted(link) | State::Serving(link) => Some(link),
-            State::Down { .. } | State::Dialling(_) => None,
-        }
-    }
 }
 
 /// The node with all connections to one SDC.
 pub struct Host {
     shared: Rc<RefCell<Shared>>,
-    to: SocketAddr,
     connections: Vec<Connection>,
     /// Length of the data in a successful answer, by cookie.
     lens: framer::Lens,
@@ -109,12 +90,12 @@ impl Host {
     pub fn new(shared: Rc<RefCell<Shared>>, to: SocketAddr, volumes: Vec<u8>) -> Host {
         let connection = |volume| Connection {
             volume,
-            state: State::Down { dial_at: Time::ZERO },
-            deaf_until: None,
+            link: HostLink::new(to, node::sdc::NBD),
+            serves: false,
             asked: Vec::new(),
         };
         let connections = volumes.into_iter().map(connection).collect();
-        Host { shared, to, connections, lens: Default::default(), dials: 0 }
+        Host { shared, connections, lens: Default::default(), dials: 0 }
     }
 
     fn tell(&self, i: usize, seen: Seen) {
@@ -122,13 +103,14 @@ impl Host {
     }
 
     fn of_link(&self, link: LinkId) -> Option<usize> {
-        self.connections.iter().position(|c| c.link() == Some(link))
+        self.connections.iter().position(|c| c.link.id() == Some(link))
     }
 
-    fn gone(&mut self, i: usize, now: Time) {
+    /// Ends a connection, which is dialled again at this time.
+    fn gone(&mut self, i: usize, dial_at: Time) {
         let connection = &mut self.connections[i];
-        connection.state = State::Down { dial_at: now + AGAIN };
-        connection.deaf_until = None;
+        connection.link.give_up(dial_at);
+        connection.serves = false;
         let asked = std::mem::take(&mut connection.asked);
         self.lens.borrow_mut().retain(|cookie, _| !asked.contains(cookie));
         self.shared.borrow_mut().links.remove(&(i as u8));
@@ -138,11 +120,12 @@ impl Host {
     fn frame(&mut self, now: Time, i: usize, head: &[u8], body: Buf, out: &mut Effects) {
         let be32 = |at: usize| u32::from_be_bytes(head[at..at + 4].try_into().expect("four"));
         let be64 = |at: usize| u64::from_be_bytes(head[at..at + 8].try_into().expect("eight"));
-        match self.connections[i].state {
-            State::Greeted(link) if head.len() == framer::GREETING => self.go(i, link, out),
-            State::Greeted(link) => match be32(12) {
+        let Some(link) = self.connections[i].link.id() else { return };
+        match self.connections[i].serves {
+            false if head.len() == framer::GREETING => self.go(i, link, out),
+            false => match be32(12) {
                 NBD_REP_ACK => {
-                    self.connections[i].state = State::Serving(link);
+                    self.connections[i].serves = true;
                     self.shared.borrow_mut().links.insert(i as u8, link);
                     self.tell(i, Seen::Attached);
                 }
@@ -150,11 +133,10 @@ impl Host {
                 // The volume is missing, or not mapped to this client: try again later.
                 _ => {
                     out.push(Effect::Close { link });
-                    self.gone(i, now);
-                    self.connections[i].state = State::Down { dial_at: now + AGAIN * 10 };
+                    self.gone(i, now + AGAIN * 10);
                 }
             },
-            State::Serving(_) => {
+            true => {
                 let cookie = be64(8);
                 let asked = &mut self.connections[i].asked;
                 match asked.iter().position(|c| *c == cookie) {
@@ -165,7 +147,6 @@ impl Host {
                     None => self.tell(i, Seen::Wrong(format!("nobody asked {cookie}"))),
                 }
             }
-            State::Down { .. } | State::Dialling(_) => {}
         }
     }
 
@@ -183,9 +164,10 @@ impl Host {
     }
 
     fn carry_out(&mut self, now: Time, i: usize, order: Order, out: &mut Effects) {
-        let link = self.connections[i].link();
-        match (order, self.connections[i].state) {
-            (Order::Ask { index, command, at, len, body }, State::Serving(link)) => {
+        let connection = &mut self.connections[i];
+        let link = connection.link.id();
+        match (order, link.filter(|_| connection.serves)) {
+            (Order::Ask { index, command, at, len, body }, Some(link)) => {
                 let mut head = NBD_REQUEST_MAGIC.to_be_bytes().to_vec();
                 head.extend(0u16.to_be_bytes());
                 head.extend(command.to_be_bytes());
@@ -194,7 +176,7 @@ impl Host {
                 head.extend(len.to_be_bytes());
                 let data = if command == NBD_CMD_READ { len } else { 0 };
                 self.lens.borrow_mut().insert(index, data);
-                self.connections[i].asked.push(index);
+                connection.asked.push(index);
                 let body = out.copy(&body);
                 out.send(link, Head::new(&head), body);
             }
@@ -202,14 +184,11 @@ impl Host {
             (Order::Close, _) => {
                 if let Some(link) = link {
                     out.push(Effect::Close { link });
-                    self.gone(i, now);
+                    self.gone(i, now + AGAIN);
                 }
             }
-            (Order::Deaf(time), State::Serving(link)) => {
-                out.push(Effect::Pause { link });
-                self.connections[i].deaf_until = Some(now + time);
-            }
-            (Order::Deaf(_), _) => {}
+            (Order::Deaf(time), Some(_)) => connection.link.pause(now + time, out),
+            (Order::Deaf(_), None) => {}
         }
     }
 }
@@ -224,22 +203,17 @@ impl Node for Host {
     fn on(&mut self, now: Time, event: Event<'_>, out: &mut Effects) {
         match event {
             Event::LinkUp { link, dial, .. } => {
-                let dialled = |c: &Connection| dial.map(State::Dialling) == Some(c.state);
-                match self.connections.iter().position(dialled) {
-                    Some(i) => self.connections[i].state = State::Greeted(link),
-                    None => out.push(Effect::Close { link }),
+                if !self.connections.iter_mut().any(|c| c.link.is_up(dial, link)) {
+                    out.push(Effect::Close { link });
                 }
             }
             Event::LinkDown { link, .. } => {
                 if let Some(i) = self.of_link(link) {
-                    self.gone(i, now);
+                    self.gone(i, now + AGAIN);
                 }
             }
             Event::DialFailed { dial, .. } => {
-                let dialled = |c: &&mut Connection| c.state == State::Dialling(dial);
-                if let Some(c) = self.connections.iter_mut().find(dialled) {
-                    c.state = State::Down { dial_at: now + AGAIN * 3 };
-                }
+                self.connections.iter_mut().for_each(|c| c.link.dial_failed(dial, now));
             }
             Event::Frame { link, head, body } => {
                 if let Some(i) = self.of_link(link) {
@@ -259,28 +233,11 @@ impl Node for Host {
             self.carry_out(now, usize::from(i), order, out);
         }
         for connection in &mut self.connections {
-            if connection.deaf_until.is_some_and(|until| until <= now) {
-                connection.deaf_until = None;
-                if let Some(link) = connection.link() {
-                    out.push(Effect::Resume { link });
-                }
-            }
-            if let State::Down { dial_at } = connection.state
-                && dial_at <= now
-            {
-                self.dials += 1;
-                connection.state = State::Dialling(DialId(self.dials));
-                let (dial, to) = (DialId(self.dials), self.to);
-                out.push(Effect::Dial { dial, to, port: node::sdc::NBD });
-            }
+            connection.link.flush(now, &mut self.dials, out);
         }
     }
 
     fn wake_at(&self) -> Option<Time> {
-        let due = |c: &Connection| match c.state {
-            State::Down { dial_at } => Some(dial_at),
-            _ => c.deaf_until,
-        };
-        self.connections.iter().filter_map(due).min()
+        self.connections.iter().filter_map(|c| c.link.wake_at()).min()
     }
 }

@@ -3,6 +3,7 @@
 use crate::plan::Who;
 use crate::stage::{MDM_PORT, Stage};
 use crate::world::ProcId;
+use base::LinkId;
 use node::mdm::Mdm;
 use node::sdc::Sdc;
 use node::sds::Sds;
@@ -65,6 +66,12 @@ impl Stage {
     /// Returns the node of a client.
     pub fn sdc(&self, i: u8) -> Option<&Sdc> {
         self.world.actor(self.proc(Who::Sdc(i)))
+    }
+
+    /// Returns true while this incarnation of a client serves a host's link.
+    pub(crate) fn serves(&self, client: u8, life: u32, link: LinkId) -> bool {
+        let same = life == self.world.life(self.proc(Who::Sdc(client)));
+        same && self.sdc(client).is_some_and(|sdc| sdc.serves(link))
     }
 
     /// Returns the node of an MDM.

@@ -13,7 +13,6 @@ use crate::plan::{HostPlan, IoKind, PathFault, Who};
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use base::{LinkId, Prng, SECTOR, UNIT, VolumeId};
-use node::sdc::Sdc;
 use seam::BlockError;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -262,12 +261,8 @@ impl Stage {
 
     /// Records that no answer to a command will come.
     fn unanswered(&mut self, index: usize) {
-        let record = &mut self.history.ops[index];
-        record.left = true;
-        let (client, life) = (record.client, record.life);
-        if life == self.world.life(self.proc(Who::Sdc(client))) {
-            self.outstanding[usize::from(client)] -= 1;
-        }
+        self.history.ops[index].left = true;
+        self.free_place(index);
     }
 
     /// Records that a command takes effect before any later request to the same place.
@@ -282,12 +277,10 @@ impl Stage {
             return;
         }
         let broken = std::mem::take(&mut self.hosts[i].broken);
-        let (still, known): (Vec<_>, Vec<_>) = broken.into_iter().partition(|b| {
-            let gateway = self.hosts[i].plan.gateways[usize::from(b.path)];
-            let proc = self.proc(Who::Sdc(gateway));
-            let sdc = self.world.actor::<Sdc>(proc);
-            b.life == self.world.life(proc) && sdc.is_some_and(|sdc| sdc.serves(b.link))
-        });
+        let gateways = self.hosts[i].plan.gateways;
+        let (still, known): (Vec<_>, Vec<_>) = broken
+            .into_iter()
+            .partition(|b| self.serves(gateways[usize::from(b.path)], b.life, b.link));
         self.hosts[i].broken = still;
         for id in known.into_iter().flat_map(|b| b.asked) {
             self.over(id);
@@ -339,9 +332,8 @@ impl Stage {
         if record.answer.is_some() {
             return Err(Failure::new("requests", format!("answered twice: {record}")));
         }
-        if record.life == self.world.life(self.proc(Who::Sdc(record.client))) {
-            self.outstanding[usize::from(record.client)] -= 1;
-        }
+        self.free_place(index);
+        let record = &self.history.ops[index];
         let media = || {
             let errors = [BlockError::Media, BlockError::Lost];
             errors.into_iter().find(|e| self.is_in_order(index, *e)).unwrap_or(BlockError::Lost)

@@ -6,7 +6,6 @@ use crate::plan::{IoKind, Who};
 use crate::stage::Stage;
 use crate::world::{ProcId, ProcState};
 use base::{LinkId, Prng, SECTOR, UNIT, VolumeId};
-use node::sdc::Sdc;
 use seam::BlockError;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -149,17 +148,16 @@ impl Stage {
             Seen::Gone(asked) => {
                 let up = outlet.up.remove(&connection);
                 self.marks.meet("sim: an nbd connection was gone");
-                let lives = |i: &&u64| self.history.ops[**i as usize].life == life;
-                self.outstanding[client as usize] -= asked.iter().filter(lives).count() as u32;
                 for index in &asked {
                     self.history.ops[*index as usize].left = true;
+                    self.free_place(*index as usize);
                 }
                 if let Some((link, life)) = up {
                     self.outlets[client as usize].broken.push(Broken { link, life, asked });
                 }
             }
             Seen::Answered(index, error, data) => {
-                self.nbd_answered(client, index as usize, error, &data)?
+                self.nbd_answered(index as usize, error, &data)?
             }
             Seen::Wrong(text) => return Err(Failure::new("nbd", text)),
         }
@@ -169,7 +167,6 @@ impl Stage {
     /// Processes a connection's answer to this operation.
     pub(crate) fn nbd_answered(
         &mut self,
-        client: u8,
         index: usize,
         error: u32,
         data: &[u8],
@@ -178,10 +175,9 @@ impl Stage {
         if record.answer.is_some() {
             return Err(Failure::new("requests", format!("answered twice: {record}")));
         }
-        if record.life == self.world.life(self.proc(Who::Sdc(client))) {
-            self.outstanding[client as usize] -= 1;
-        }
         let write = record.is_write();
+        self.free_place(index);
+        let record = &self.history.ops[index];
         // One error value stands for several errors. The first of these that is allowed counts.
         // `TimedOut` comes before errors that end an operation for sure, as the operation may
         // still take effect.
@@ -227,12 +223,9 @@ impl Stage {
         if self.outlets[client].broken.is_empty() {
             return;
         }
-        let proc = self.proc(Who::Sdc(client as u8));
-        let life = self.world.life(proc);
-        let sdc = self.world.actor::<Sdc>(proc);
-        let serves = |b: &Broken| b.life == life && sdc.is_some_and(|s| s.serves(b.link));
         let broken = std::mem::take(&mut self.outlets[client].broken);
-        let (still, known): (Vec<_>, Vec<_>) = broken.into_iter().partition(serves);
+        let (still, known): (Vec<_>, Vec<_>) =
+            broken.into_iter().partition(|b| self.serves(client as u8, b.life, b.link));
         self.outlets[client].broken = still;
         for index in known.into_iter().flat_map(|b| b.asked) {
             let moment = self.history.tick();
