@@ -208,10 +208,10 @@ impl Groups {
         if excess(self) == 0 {
             return;
         }
-        let mut largest: Vec<(usize, GroupId)> =
-            self.groups.iter().map(|(id, record)| (record.dirty.units(), *id)).collect();
+        let sizes = self.groups.iter().map(|(id, record)| (record.dirty.units(), *id));
+        let mut largest: Vec<(usize, GroupId)> = sizes.filter(|(units, _)| *units > 0).collect();
         largest.sort_unstable_by(|a, b| b.cmp(a));
-        for (units, id) in largest.into_iter().filter(|(units, _)| *units > 0) {
+        for (units, id) in largest {
             let record = self.groups.get_mut(&id).expect("it was listed");
             record.all_differs();
             self.units -= units;
