@@ -218,7 +218,7 @@ fn mutants(steps: &mut Steps) -> Result<()> {
     let mut command = cargo(&["test", "--profile", CI, "--test", "mutants"]);
     // With the simulator, so that the same builds of all libraries serve both.
     command.args(["--package", "gabion-sim"]);
-    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm"] {
+    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm", "gabion-fleet"] {
         command.args(["--package", package, "--features", &format!("{package}/mutants")]);
     }
     // Other tests are in the same binaries, and a mutant is on for the whole process.
