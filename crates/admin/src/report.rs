@@ -572,7 +572,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_healthy_before_every_server_has_told_what_it_holds() {
+    fn nothing_is_healthy_before_every_server_has_reported_its_content() {
         let mut info = sample();
         info.devices[1].heartbeat = None;
         assert_eq!(report(&info).exit(), Exit::Degraded);
@@ -582,7 +582,7 @@ mod tests {
     }
 
     #[test]
-    fn every_mdm_is_shown_and_one_that_is_lost_degrades() {
+    fn every_mdm_is_shown_and_a_lost_one_degrades() {
         let mut info = sample();
         let mdm = |id, leader, heard| MdmStatus {
             info: Some(MdmInfo { id, address: format!("127.0.0.1:{id}"), ..MdmInfo::default() }),

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_named() {
+    fn a_peer_that_does_not_read_is_named() {
         let mut notes = Notes::default();
         let peer = Some("10.0.0.7:41234".parse().unwrap());
         let line = notes.take(Note::Stuck { link: LinkId(3), queued: 256 << 20, peer }).unwrap();
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_told_once_a_minute() {
+    fn a_lasting_condition_is_logged_once_a_minute() {
         let mut notes = Notes::default();
         let full = Note::Full { device: DeviceId(1) };
         let lines: Vec<String> = (0..100).filter_map(|_| notes.take(full)).collect();

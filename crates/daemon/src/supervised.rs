@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_lacks_room_while_it_is_opened_or_formatted_waits_for_it() {
+    fn a_device_without_space_to_be_opened_or_formatted_waits_for_it() {
         let failed = |what, error| of_trouble(&Trouble::Device(MountError::Device { what, error }));
         for what in ["writing the first checkpoint", "the device, while it was formatted"] {
             let waits = Verdict::NoSpace(broken(DiskError::NoSpace).to_owned());

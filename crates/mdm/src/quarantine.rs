@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_sent_away_is_held_out_at_once_and_longer_each_time() {
+    fn an_ejected_device_is_held_out_at_once_and_longer_each_time() {
         let first = Duration::from_secs(5);
         let mut q = Quarantine::default();
         for (at, seconds) in [(1, 80), (200, 160), (500, 320)] {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_length_nobody_is_held_out() {
+    fn without_a_length_no_device_is_held_out() {
         let mut q = Quarantine::default();
         for n in 0..100 {
             q.went(Time(n), Duration::ZERO);

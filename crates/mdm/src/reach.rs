@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn where_all_lines_meet_is_who_is_cut_off() {
+    fn the_device_that_all_broken_paths_share_is_cut_off() {
         let four = cluster(4, 1);
         let told_by_all = [(1, &[2, 3, 4][..]), (2, &[1]), (3, &[1]), (4, &[1])];
         let (reach, cut) = found(&four, &told_by_all);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn where_one_word_stands_against_another_the_leader_counts() {
+    fn when_reports_contradict_each_other_the_primary_s_counts() {
         let four = cluster(4, 1);
         // One broken path; two halves that cannot reach each other; no device reaches any other.
         let halves: [(u32, &[u32]); 4] = [(1, &[3, 4]), (2, &[3, 4]), (3, &[1, 2]), (4, &[1, 2])];
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_counts_before_all_could_tell_and_it_ends_when_one_is_reached() {
+    fn reports_count_after_all_had_time_to_report_and_end_when_one_reaches_the_device() {
         let four = cluster(4, 1);
         let mut reach = Reach::default();
         assert_eq!(reach.look(ms(1), &four, &LIMITS), None);

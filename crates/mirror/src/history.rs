@@ -227,7 +227,7 @@ mod tests {
     use base::{Incarnation, SdcId};
 
     #[test]
-    fn what_a_list_has_no_room_for_is_forgotten_and_not_unknown() {
+    fn writes_beyond_the_length_of_a_list_are_forgotten_and_not_unknown() {
         let limits = Limits { executed_group: 2, executed_device: 64, ..Limits::TEST_MIN };
         let mut history = History::new(&limits, None);
         let (group, mut list) = (GroupId(1), ExecutedList::default());

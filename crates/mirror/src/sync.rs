@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_that_is_cut_off_has_told_nothing() {
+    fn a_joiner_that_is_cut_off_has_to_be_asked_again() {
         let mut sync = join();
         sync.add(UNIT, blocks(0, 2));
         sync.tells(A, true, false);

@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_waits_in_order_and_clients_wait_behind_it() {
+    fn frames_without_room_wait_in_order_and_clients_wait_behind_them() {
         let mut windows = windows();
         let first = send(&mut windows, 1, 800).unwrap();
         assert!(windows.are_light(200) && !windows.are_light(201));
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_ended_takes_room_until_it_is_known_to_be_read_and_done() {
+    fn an_operation_takes_room_until_it_is_known_to_be_read_and_done() {
         let mut windows = windows();
         let numbers = [1, 2].map(|key| send(&mut windows, key, 300).unwrap());
         windows.ends(DEVICE, GROUP, 300, numbers[0], false);
@@ -494,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_stalled_is_behind_until_it_has_told_each_group() {
+    fn a_stalled_device_is_behind_until_it_has_reported_each_group() {
         let mut windows = windows();
         windows.stalls(DEVICE, [GROUP, GroupId(2), GroupId(3)].into_iter());
         windows.told(DEVICE, GroupId(2), 0);

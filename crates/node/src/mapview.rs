@@ -489,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_doubt_is_told_as_the_mdm_told_it_and_ends_when_it_says_so() {
+    fn a_doubt_is_passed_on_unchanged_and_ends_when_the_mdm_ends_it() {
         let mut view = MapView::default();
         let doubtful = GroupInfo {
             id: 1,

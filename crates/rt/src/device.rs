@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_by_the_page_cache_is_read_from_the_disk() {
+    fn data_that_the_page_cache_wrote_is_read_from_the_disk() {
         // Next to this program, because /tmp may be a tmpfs.
         let path = std::env::current_exe().unwrap().with_extension("cache");
         let mut file = std::fs::File::options()

@@ -549,7 +549,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_told_before_anybody_is_asked() {
+    fn mistakes_are_reported_before_any_host_is_contacted() {
         let wrong = |from: &str, to: &str, word: &str| {
             let topology: Topology = toml::from_str(&EXAMPLE.replace(from, to)).unwrap();
             let said = topology.check(false).unwrap_err().to_string();

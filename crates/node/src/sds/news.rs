@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded_and_has_no_gaps() {
+    fn kept_pages_are_bounded_and_without_gaps() {
         let mut news = News::default();
         let v = MapVersion;
         let body = |n: usize| alloc::vec![1; n];
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_which_a_part_is_too_much_is_not_kept_at_all() {
+    fn an_answer_that_is_too_large_is_not_kept_at_all() {
         let v = MapVersion;
         let body = |n: usize| alloc::vec![1; n];
         let whole = Some((v(0), v(5)));

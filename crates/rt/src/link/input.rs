@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_refused_by_its_head() {
+    fn an_oversized_frame_is_refused_by_its_header() {
         let pool = BufPool::new(0);
         let mut input = Input::small();
         let parts = input.prepare(&pool);

@@ -214,7 +214,7 @@ fn wrong_digests_end_the_connection() {
 }
 
 #[test]
-fn what_we_do_not_know_is_rejected_with_its_reason() {
+fn unknown_pdus_are_rejected_with_a_reason() {
     let mut rig = full();
     let long = Request { ahs: vec![7; 80], ..Request::command(5, 0x80, 0, &[0; 16]) };
     for (reason, request) in [

@@ -182,7 +182,7 @@ proptest! {
     /// Whatever fails of a write, and in whatever order: the piece with the lowest offset decides,
     /// so everything before the block that the sense data names is written.
     #[test]
-    fn what_lies_before_the_named_block_is_written(
+    fn blocks_before_the_reported_one_are_written(
         fails in vec(prop_oneof![
             3 => Just(None),
             1 => Just(Some((BlockError::Media, (2, Some((3, 0x0c, 0)))))),

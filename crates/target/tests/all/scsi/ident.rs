@@ -63,7 +63,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_was_made_here(bytes in any::<[u8; 16]>()) {
+    fn only_own_identifiers_are_read_back(bytes in any::<[u8; 16]>()) {
         if let Some((cluster, volume)) = ids_of_uuid(&bytes) {
             prop_assert_eq!(uuid(cluster, volume), bytes);
         }
