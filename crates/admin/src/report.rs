@@ -74,9 +74,9 @@ pub struct Report {
     pub volumes: Vec<Volume>,
     /// All placement groups.
     pub groups: Groups,
-    /// What the devices hold.
+    /// The content of the devices.
     pub capacity: Capacity,
-    /// What is still to copy.
+    /// The data that is still to be copied.
     pub resync: Resync,
     /// The groups that move.
     pub moves: Moves,
@@ -314,9 +314,10 @@ impl Report {
         // after a change of leader.
         let unheard = |d: &Device| d.state == UpDown::Up && !d.connected;
         // Until its first heartbeat, the content of a device is unknown, too.
-        let untold = |d: &Device| d.state == UpDown::Up && !d.told;
-        let missing =
-            |s: &Sds| s.state == UpDown::Down || s.devices.iter().any(|d| unheard(d) || untold(d));
+        let unreported = |d: &Device| d.state == UpDown::Up && !d.told;
+        let missing = |s: &Sds| {
+            s.state == UpDown::Down || s.devices.iter().any(|d| unheard(d) || unreported(d))
+        };
         let missing = sds.iter().any(missing);
         let mdm = managers(info, mdm);
         let missing = missing || mdm.iter().any(|m| m.state == UpDown::Down);

@@ -26,7 +26,7 @@ pub(crate) struct DeviceWatch {
     missed: bool,
 }
 
-/// What a check finds at the path.
+/// The result of a check of the path.
 enum Found {
     Device([u64; 2]),
     /// No file.

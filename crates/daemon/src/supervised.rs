@@ -8,7 +8,7 @@ use node::sds::Trouble;
 use seam::{DiskError, Effects, Event, Node, Port, Strangers, UnitStore, UnsentLimits};
 use store::durable::MountError;
 
-/// What a node's state requires of its process.
+/// The consequence of a node's state for its process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
     /// Tell this to people, once.

@@ -195,7 +195,7 @@ struct VolumeRecord {
     asked: Vec<AskedRecord>,
 }
 
-/// What a client has asked for last, of the reservations of a volume.
+/// The last change of a volume's reservations that a client has requested.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct AskedRecord {
     #[prost(uint32, tag = "1")]

@@ -6,7 +6,7 @@
 //! - Entries are numbered in the order in which they were listed, over all groups, so the oldest
 //!   ones are forgotten first.
 
-use crate::executed::{told_entry, wire_entry};
+use crate::executed::{list_entry, wire_entry};
 use crate::marks::change;
 use crate::op::{Op, Work};
 use crate::replicas::Replicas;
@@ -131,7 +131,7 @@ impl History {
         group: GroupId,
         told: &[Executed],
     ) {
-        let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(told_entry);
+        let entries = told.iter().filter(|r| r.set().is_empty()).take(MARKERS).map(list_entry);
         self.forget(store, group, entries);
     }
 

@@ -267,7 +267,7 @@ impl Windows {
     /// Records that a device has told its state in this group: it has read the first `sends`
     /// operations that were sent, and done those of the group.
     #[cold]
-    pub(crate) fn told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
+    pub(crate) fn state_reported(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         self.taken -= peer.has_read(sends + 1);
         if peer.undone.get(&group).is_none_or(|undone| undone.last <= sends) {
@@ -486,9 +486,9 @@ mod tests {
         check(&windows);
         assert!(windows.are_light(700) && !windows.are_light(701));
         // A state from before says nothing of the second one.
-        windows.told(DEVICE, GROUP, numbers[0]);
+        windows.state_reported(DEVICE, GROUP, numbers[0]);
         assert!(windows.has_undone(DEVICE, GROUP));
-        windows.told(DEVICE, GROUP, numbers[1]);
+        windows.state_reported(DEVICE, GROUP, numbers[1]);
         assert!(windows.is_clear(DEVICE, GROUP) && windows.are_light(WINDOW));
         check(&windows);
     }
@@ -497,10 +497,10 @@ mod tests {
     fn a_stalled_device_is_behind_until_it_has_reported_each_group() {
         let mut windows = windows();
         windows.stalls(DEVICE, [GROUP, GroupId(2), GroupId(3)].into_iter());
-        windows.told(DEVICE, GroupId(2), 0);
+        windows.state_reported(DEVICE, GroupId(2), 0);
         windows.ask_no_more(GROUP, |_| true);
         assert!(windows.is_behind(DEVICE));
-        windows.told(DEVICE, GroupId(3), 0);
+        windows.state_reported(DEVICE, GroupId(3), 0);
         assert!(!windows.is_behind(DEVICE));
     }
 }

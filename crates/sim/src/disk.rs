@@ -67,7 +67,7 @@ const SETTLED: u64 = 20;
 struct Pages {
     /// `None`: zeros, because the page was given back.
     map: Map<u64, Option<Box<[u8; PAGE as usize]>>>,
-    /// What pages hold that are not in the map.
+    /// The content of pages that are not in the map.
     fill: u8,
 }
 
@@ -128,7 +128,7 @@ struct Unflushed {
     given_up: bool,
 }
 
-/// What a write puts into its range.
+/// The content that a write puts into its range.
 #[derive(Debug)]
 enum Content {
     Data(Vec<u8>),

@@ -394,7 +394,7 @@ impl Topology {
         }
         objects::check(self)?;
         if !self.hosts.iter().any(|h| h.sdc.is_some()) && !self.volumes.is_empty() {
-            bail!("no host has `sdc`, so nobody would serve the volumes");
+            bail!("no host has `sdc`, so no process would serve the volumes");
         }
         for host in self.hosts.iter().filter(|host| host.sdc.is_none()) {
             for (key, at) in [("iscsi", host.iscsi), ("nvme", host.nvme)] {

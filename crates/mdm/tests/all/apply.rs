@@ -1,4 +1,4 @@
-//! What each command does, case by case.
+//! The effect of each command, case by case.
 
 use crate::common::{self, *};
 use base::{DeviceId, MapVersion, VolumeId};

@@ -1,4 +1,4 @@
-//! What the healer plans, for which groups and destinations, and when it must not.
+//! The healer's plans: for which groups and destinations, and when it must not plan any.
 
 use crate::common::{self, *};
 use base::{DeviceId, Duration, GroupId, Limits, SdsId, Time};
@@ -705,8 +705,8 @@ fn a_newcomer_that_is_held_out_for_long_is_given_up() {
     assert!(!groups.is_empty());
     let quarantine = &mut rig.seen.devices.get_mut(&DeviceId(3)).unwrap().quarantine;
     let long = rig.limits.rebuild_after * 4;
-    (0..4).for_each(|_| quarantine.went(rig.now, long));
-    assert_eq!(quarantine.came(rig.now, long), Some(long));
+    (0..4).for_each(|_| quarantine.left(rig.now, long));
+    assert_eq!(quarantine.returned(rig.now, long), Some(long));
     let newcomers = |rig: &Rig| {
         let of = |id: &GroupId| rig.state.groups[id].newcomer();
         groups.iter().map(of).collect::<BTreeSet<_>>()

@@ -19,7 +19,7 @@ fn blocks(range: core::ops::Range<u32>) -> BlockSet {
     BlockSet::from_range(range)
 }
 
-/// What a list must be: per client the newest incarnation, its floor, and blocks by write and unit.
+/// The model of a list: per client the newest incarnation, its floor, and blocks by write and unit.
 #[derive(Clone, Default)]
 struct Plain(BTreeMap<SdcId, (Incarnation, u64, Entries)>);
 

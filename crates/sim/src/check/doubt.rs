@@ -6,7 +6,7 @@
 //! copies has to continue without the operator. An in-sync replica that remembers nothing may have
 //! been emptied after it continued alone: then nobody can tell.
 
-/// What a device remembers of a group.
+/// A device's records of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct Copy {
     /// The device.

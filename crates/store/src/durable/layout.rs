@@ -90,7 +90,7 @@ pub struct Layout {
     pub size: u64,
     /// One checksum per page of map and sums; two copies.
     pub root: [Area; 2],
-    /// What the groups remember; two copies.
+    /// The records of the groups; two copies.
     pub records: [Area; 2],
     /// The log ring.
     pub log: Area,

@@ -468,10 +468,10 @@ fn end_requests(
     let waits = |w: &Waiting| w.request.volume == id && over(&w.link, w.request.kind);
     sdc.targets_end(now, waits, BlockError::Reserved, out);
     let ends = |origin: Origin| match origin {
-        Origin::Program { asked, .. } => {
-            asked.volume == id && !Access::of(asked.kind).is_within(strangers)
+        Origin::Program { arrival, .. } => {
+            arrival.volume == id && !Access::of(arrival.kind).is_within(strangers)
         }
-        Origin::Target { link, asked, .. } => asked.volume == id && over(&link, asked.kind),
+        Origin::Target { link, arrival, .. } => arrival.volume == id && over(&link, arrival.kind),
     };
     sdc.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
 }

@@ -169,7 +169,7 @@ impl Bench {
     }
 }
 
-/// What was proposed is not committed, so there is no other MDM yet that could lead.
+/// The proposal is not committed, so there is no other MDM yet that could lead.
 #[test]
 fn an_mdm_alone_whose_log_fails_while_another_is_added_says_why() {
     let mut b = Bench::new();

@@ -1,4 +1,4 @@
-//! What an SDC counts of requests, and tells the MDM.
+//! The counts of requests that an SDC keeps, and reports to the MDM.
 
 use super::cluster::{Cluster, VOLUME, Who};
 use super::iscsi_host::{Host, transfer};

@@ -1,4 +1,4 @@
-//! What ends a connection, what is rejected, and what is dropped.
+//! PDUs that end a connection, PDUs that are rejected, and PDUs that are dropped.
 
 use super::initiator::*;
 use super::rig::*;
@@ -114,7 +114,7 @@ fn wrong_data_ends_the_connection() {
     }
 }
 
-/// What libiscsi's `iSCSIDataSnInvalid` sends, before the R2T and after it.
+/// The data that libiscsi's `iSCSIDataSnInvalid` sends, before the R2T and after it.
 #[test]
 fn a_wrong_number_of_data_fails_its_command_and_no_other() {
     const LOST: (u8, Option<(u8, u8, u8)>) = (2, Some((0xb, 0x47, 5)));

@@ -1,5 +1,5 @@
-//! What stands in a command's way, and in which order: units, attentions, paths, reservations,
-//! write protection.
+//! Conditions that stop a command, in their order: units, attentions, paths, reservations, write
+//! protection.
 
 use super::rig::*;
 use target::reserve::Access;

@@ -68,8 +68,8 @@ proptest! {
         }
     }
 
-    /// Whatever is in memory: nothing panics, nothing outside of the regions is reached, and no
-    /// more is under way than a queue holds.
+    /// With any content of the memory: nothing panics, nothing outside of the regions is reached,
+    /// and no more is under way than a queue holds.
     #[test]
     fn hostile_memory_is_harmless(
         bytes in proptest::collection::vec(any::<u8>(), 1..2000),

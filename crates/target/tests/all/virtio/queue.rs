@@ -181,7 +181,7 @@ fn an_indirect_table_may_have_all_parts_of_a_request_also_in_a_small_queue() {
 /// The first address of the second region, whose neighbour is the first region.
 const BORDER: u64 = 0x1_1000;
 
-/// What is one range for the guest may be two regions for its monitor.
+/// One range of the guest may be two regions of its monitor.
 #[test]
 fn a_part_may_reach_from_one_region_into_the_next() {
     let mut driver = Driver::new(4);

@@ -1,4 +1,4 @@
-//! What requests ask for, and what is refused.
+//! The meaning of requests, and the requests that are refused.
 
 use super::rig::{DATA, DISK, Driver};
 use target::virtio::config::{TRANSFER, ZEROS};
