@@ -516,7 +516,7 @@ impl Sdc {
                 self.mdm.heartbeat_soon(now);
                 continue;
             }
-            let why = "its volume is mapped otherwise from now on";
+            let why = "its volume has another mapping now";
             self.target_close(now, link, Some(why), out);
         }
         self.targets.iscsi_review(&self.map, (&self.config.limits, self.config.format));
