@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_leave_out_is_listed_once() {
+    fn tests_that_are_left_out_are_listed_once() {
         let mut steps = Steps::default();
         let said = "LEFT OUT: a: no mount\nLEFT OUT: a: no mount\nLEFT OUT: b: no mount\nok\n";
         assert!(steps.command("told", Command::new("printf").arg(said)).unwrap());

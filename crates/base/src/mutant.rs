@@ -266,7 +266,7 @@ pub enum Mutant {
     NewerIsDead,
     /// Recovery: an older disk is taken for the one that replaced it.
     OldDisk,
-    /// Recovery: what a server's map said is dropped when the server restarts. (The MDM's tests.)
+    /// Recovery: a server's restart drops the report of its map. (The MDM's tests.)
     ForgetMaps,
     /// Recovery: the disks that a recovery waits for are not stored.
     ForgetDisks,
@@ -305,19 +305,19 @@ pub enum Mutant {
     RaiseOver,
     /// Versions: the level that lost MDMs had raised stays forgotten after a recovery.
     ForgetLevel,
-    /// A header is taken whatever its unused bytes, its flags, and its version are, and with a body
-    /// that its kind does not have.
+    /// A header is accepted with any unused bytes, flags and version, and with a body that its kind
+    /// does not have.
     AnyHeader,
-    /// R12: a primary never proposes to do without a replica that leaves its beacons unanswered.
+    /// R12: a primary never proposes to drop a replica that leaves its beacons unanswered.
     SuspectNobody,
-    /// R12: a primary that stood still takes the answers that it has not read for silence.
+    /// R12: a primary that was paused counts answers that it has not read yet as silence.
     ForgetPause,
     /// R4: a refused dial proves the death of the incarnation that is registered now, which may be
     /// at another address. (The MDM's tests.)
     BelieveAddress,
     /// A device is admitted although it also serves elsewhere, so that one of the two is a copy.
     TakeCopy,
-    /// Mdm: what an MDM keeps about another one, with its secret, stays when that one is removed.
+    /// Mdm: the record of another MDM, with its secret, stays when that one is removed.
     KeepContacts,
     /// Mdm: a dial that ended while the MDM began anew with an empty log is waited for.
     AwaitDial,

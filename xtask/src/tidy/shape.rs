@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_product_is_not_looked_at() {
+    fn code_outside_the_product_is_not_checked() {
         let text = format!("struct A {{\n{}}}\n", lines(21, |i| format!("    f{i}: u8,\n")));
         for (path, count) in
             [("crates/x/src/a.rs", 1), ("crates/x/tests/a.rs", 0), ("crates/sim/src/a.rs", 0)]

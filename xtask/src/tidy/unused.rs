@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_names_is_found() {
+    fn unused_items_are_found() {
         let code = "pub fn a() {}\npub const B: u8 = 1;\n    pub const unsafe fn c(&self) {}\n";
         let base = ("crates/base/src/lib.rs", code);
         assert_eq!(findings(&[base], &[]).len(), 3);

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_true_is_told_from_what_cannot() {
+    fn plausible_and_impossible_results_are_distinguished() {
         let (back, through) = (Some(Cache::WriteBack), Some(Cache::WriteThrough));
         for (kind, cache, flush_us, expected) in [
             // A rotating disk, one that ignores flushes, one behind a battery, one without a cache.

@@ -31,7 +31,7 @@ pub(super) enum Ask {
     Clear,
 }
 
-/// What follows from an answer.
+/// The consequence of an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Next {
     /// Nothing of this path appears any more.

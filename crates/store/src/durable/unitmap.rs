@@ -49,7 +49,7 @@ pub(super) struct Chunk {
     pub chunk: u8,
 }
 
-/// What a pin keeps a slot for.
+/// The purpose of a pin on a slot.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Access {
     /// To read these blocks.

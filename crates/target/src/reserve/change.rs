@@ -236,7 +236,7 @@ fn preempt(table: &mut Table, own: usize, victim: u64, kind: Kind) -> Result<(),
     count(table)
 }
 
-/// What a host is told about a change by another host (SPC-4 5.13.7 to 5.13.11).
+/// The notice to a host about a change by another host (SPC-4 5.13.7 to 5.13.11).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// All registrations were cleared, this host's among them.

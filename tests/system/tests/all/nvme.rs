@@ -206,7 +206,7 @@ fn hosts_of_linux_shut_each_other_out() {
 }
 
 #[test]
-fn what_up_prints_of_nvme_is_what_linux_takes() {
+fn linux_accepts_the_nvme_commands_that_up_prints() {
     case(|| {
         let (cluster, port) = served(&["vol1:64MiB"])?;
         let printed = &cluster.printed;

@@ -21,7 +21,7 @@ fn scrubbed(bad: [&[u32]; 2]) -> Pair {
 }
 
 #[test]
-fn a_scrub_finds_what_nobody_reads_at_both_copies_and_repairs_it() {
+fn a_scrub_finds_and_repairs_unread_damage_at_both_copies() {
     let mut pair = scrubbed([&[0, 2, 34], &[4, 38]]);
     pair.wait(3000);
     let stats = pair.mirrors.each_ref().map(|m| m.scrub_stats().unwrap());
@@ -52,7 +52,7 @@ fn a_scrub_gives_up_what_both_copies_have_lost_and_comes_to_its_end() {
 }
 
 #[test]
-fn each_pass_tells_what_it_found_itself() {
+fn each_pass_reports_only_its_own_findings() {
     let mut pair = scrubbed([&[6], &[6, 8]]);
     let pass = |pair: &mut Pair| {
         let now = pair.now;

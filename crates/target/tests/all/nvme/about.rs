@@ -1,4 +1,4 @@
-//! What a host is told of the controller and of namespaces: Identify, and features.
+//! Information for a host about the controller and its namespaces: Identify, and features.
 
 use super::host::*;
 use super::rig::*;

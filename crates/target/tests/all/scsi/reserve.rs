@@ -267,7 +267,7 @@ fn registered(hosts: &[(u8, u64)]) -> Table {
 }
 
 #[test]
-fn others_are_told_what_happened_to_them() {
+fn hosts_that_lose_access_are_notified() {
     let told = |table: &Table, who: u8, change: Change, to: u8| {
         let mut after = table.clone();
         step(&mut after, &host(who), &change, 128).expect("is done");
