@@ -34,7 +34,7 @@ pub struct Turn<'a> {
 }
 
 /// The framer and the session of one protocol, and what its host sends.
-pub trait Served {
+pub trait Protocol {
     /// Its framer.
     type Framer: Framer;
 
@@ -58,9 +58,9 @@ pub trait Served {
 }
 
 /// A host that has attached the volume, and the target's side of its connection.
-pub struct Host<S: Served> {
+pub struct Host<S: Protocol> {
     framer: S::Framer,
-    served: S,
+    target: S,
     pool: BufPool,
     out: Vec<Action>,
     /// Frames that the host has sent.
@@ -74,14 +74,14 @@ pub struct Host<S: Served> {
     asks: u16,
 }
 
-impl<S: Served> Host<S> {
+impl<S: Protocol> Host<S> {
     /// Returns a host with [`OPERATIONS`] requests of this kind that are ready to begin. It has
     /// made as many several times before, so tables have grown.
     pub fn ready(kind: BlockKind) -> Host<S> {
-        let (framer, served) = S::accept(&Limits::SHIPPED);
+        let (framer, target) = S::accept(&Limits::SHIPPED);
         let mut host = Host {
             framer,
-            served,
+            target,
             pool: BufPool::new(64 << 20),
             out: Vec::new(),
             frames: Vec::new(),
@@ -113,7 +113,7 @@ impl<S: Served> Host<S> {
                     Action::Reframe { mode } => self.framer.set_mode(mode),
                     Action::Refresh => {
                         let turn = Turn { pool: &self.pool, out: &mut self.out };
-                        self.served.refreshed(turn);
+                        self.target.refreshed(turn);
                     }
                     other => panic!("{other:?} while a volume is attached"),
                 }
@@ -141,7 +141,7 @@ impl<S: Served> Host<S> {
         let whole = Framing::Frame { head: head.as_slice().len(), body: body.len() };
         assert_eq!(self.framer.frame(head.as_slice()), Ok(whole));
         let turn = Turn { pool: &self.pool, out: &mut self.out };
-        self.served.frame(head.as_slice(), body, turn);
+        self.target.frame(head.as_slice(), body, turn);
     }
 
     /// Does everything that is prepared: all requests arrive, and then all are done.
@@ -161,7 +161,7 @@ impl<S: Served> Host<S> {
         for (tag, _) in asked.drain(..) {
             let data = self.data.pop().expect("data for each request");
             let turn = Turn { pool: &self.pool, out: &mut self.out };
-            self.served.done(tag, data, turn);
+            self.target.done(tag, data, turn);
             for action in self.out.drain(..) {
                 match action {
                     Action::Send { .. } => self.sent += 1,
@@ -182,7 +182,7 @@ impl<S: Served> Host<S> {
 mod tests {
     use super::*;
 
-    fn answers<S: Served>() -> [usize; 2] {
+    fn answers<S: Protocol>() -> [usize; 2] {
         [Read, Write].map(|kind| {
             let mut host = Host::<S>::ready(kind);
             host.serve();

@@ -19,5 +19,5 @@ mod host;
 mod place;
 
 pub use cluster::{Cluster, OPERATIONS, Who};
-pub use host::{Host, Iscsi, Nbd, Nvme, Served, Turn};
+pub use host::{Host, Iscsi, Nbd, Nvme, Protocol, Turn};
 pub use place::Place;

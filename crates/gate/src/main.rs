@@ -8,7 +8,7 @@
 
 use base::{GroupId, Limits, Map};
 use gate::Who::{self, Primary, Sdc, Secondary};
-use gate::{Cluster, Host, Iscsi, Nbd, Nvme, OPERATIONS, Served};
+use gate::{Cluster, Host, Iscsi, Nbd, Nvme, OPERATIONS, Protocol};
 use seam::BlockKind::{self, Read, Write};
 use seam::{BufPool, Framer, Framing};
 use std::hint::black_box;
@@ -98,7 +98,7 @@ fn cluster(kind: BlockKind) -> Box<Cluster> {
 }
 
 /// Returns a host with requests that are ready to begin.
-fn host<S: Served>(kind: BlockKind) -> Box<Host<S>> {
+fn host<S: Protocol>(kind: BlockKind) -> Box<Host<S>> {
     Box::new(Host::ready(kind))
 }
 
@@ -203,7 +203,7 @@ fn alone(mut cluster: Box<Cluster>) -> Box<Cluster> {
 }
 
 // The requests of a host at once, and then their results.
-fn session<S: Served>(mut host: Box<Host<S>>) -> Box<Host<S>> {
+fn session<S: Protocol>(mut host: Box<Host<S>>) -> Box<Host<S>> {
     host.serve();
     host
 }

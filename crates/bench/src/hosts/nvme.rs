@@ -8,7 +8,7 @@
 //! Digests of what comes are checked: a host that does not check them would load the data client
 //! faster than any real one.
 
-use super::{Ask, Protocol, Told, has_digest};
+use super::{Ask, Meaning, Protocol, has_digest};
 use crate::tally::Side;
 use base::LinkId;
 use base::crc::crc32c;
@@ -134,22 +134,22 @@ impl Nvme {
         self.send(link, &entry, Buf::EMPTY, out);
     }
 
-    fn answered(&mut self, link: LinkId, pdu: &[u8], out: &mut Effects) -> Result<Told, String> {
+    fn answered(&mut self, link: LinkId, pdu: &[u8], out: &mut Effects) -> Result<Meaning, String> {
         let (result, cid, status) = (le64(pdu, 8), le16(pdu, 20), le16(pdu, 22) >> 1);
         if status != 0 {
             return Err(format!("NVMe command {cid:#x} failed with status {status:#x}"));
         }
         match cid {
-            CONNECTING if self.admin != Some(link) => return Ok(Told::Attached),
+            CONNECTING if self.admin != Some(link) => return Ok(Meaning::Attached),
             CONNECTING => {
                 self.controller = result as u16;
                 self.property(link, (PROPERTY_SET, ENABLING), CC, ENABLED, out);
             }
-            WAITING if result & READY != 0 => return Ok(Told::Dial),
+            WAITING if result & READY != 0 => return Ok(Meaning::Dial),
             ENABLING | WAITING => self.property(link, (PROPERTY_GET, WAITING), CSTS, 0, out),
-            slot => return Ok(Told::Done(slot.into())),
+            slot => return Ok(Meaning::Done(slot.into())),
         }
-        Ok(Told::Nothing)
+        Ok(Meaning::Nothing)
     }
 
     /// Checks the digests of a PDU.
@@ -198,7 +198,7 @@ impl Protocol for Nvme {
         head: &[u8],
         body: &Buf,
         out: &mut Effects,
-    ) -> Result<Told, String> {
+    ) -> Result<Meaning, String> {
         if self.digests && !matches!(head[0], ICRESP | C2H_TERM) {
             self.check(head, body)?;
         }
@@ -206,9 +206,9 @@ impl Protocol for Nvme {
             ICRESP => {
                 let queue = if self.admin == Some(link) { 0 } else { 1 };
                 self.connect(link, queue, out);
-                Ok(Told::Nothing)
+                Ok(Meaning::Nothing)
             }
-            C2H_DATA => Ok(Told::Nothing), // the response follows
+            C2H_DATA => Ok(Meaning::Nothing), // the response follows
             CAPSULE_RESP => self.answered(link, head, out),
             C2H_TERM => Err(format!("the controller ends the connection: {}", le16(head, 8))),
             other => Err(format!("a PDU {other:#x} that a load does not expect")),

@@ -1,7 +1,7 @@
 //! iSCSI and NVMe/TCP against NBD, all over TCP: the same hosts, volume and data client.
 
 use super::outcome::Outcome;
-use super::rows::{Against, BLOCK, HostRow};
+use super::rows::{BLOCK, HostProtocol, HostRow};
 use crate::cpu::Kind;
 use crate::figures::Figures;
 use crate::hosts::{self, Iscsi, Nbd, Nvme, Work};
@@ -32,11 +32,11 @@ pub(crate) fn measure(
         |at| {
             let title = format!("{title}, {name}, {at}");
             match row.protocol {
-                Against::Iscsi => {
+                HostProtocol::Iscsi => {
                     let host = Iscsi::new(&volume.iscsi_target, row.digests);
                     hosts::load(&title, host, (ports.iscsi, size), work, processes, window)
                 }
-                Against::Nvme => {
+                HostProtocol::Nvme => {
                     let host = Nvme::new(&volume.nvme_subsystem, volume.id, row.digests);
                     hosts::load(&title, host, (ports.nvme, size), work, processes, window)
                 }

@@ -53,19 +53,19 @@ const HOST_DIGESTS: Target = at_most(1.25, 1.15);
 
 /// A protocol that is compared with NBD.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Against {
+pub enum HostProtocol {
     /// iSCSI.
     Iscsi,
     /// NVMe/TCP.
     Nvme,
 }
 
-impl Against {
+impl HostProtocol {
     /// Returns its name for people.
     pub fn name(self) -> &'static str {
         match self {
-            Against::Iscsi => "iSCSI",
-            Against::Nvme => "NVMe/TCP",
+            HostProtocol::Iscsi => "iSCSI",
+            HostProtocol::Nvme => "NVMe/TCP",
         }
     }
 }
@@ -76,7 +76,7 @@ pub struct HostRow {
     /// Its name.
     pub name: &'static str,
     /// The protocol.
-    pub protocol: Against,
+    pub protocol: HostProtocol,
     /// The load, for people.
     pub load: &'static str,
     /// Digests of heads and data.
@@ -99,7 +99,7 @@ impl HostRow {
 }
 
 /// Returns the rows of one protocol.
-const fn host_rows(protocol: Against, names: [&'static str; 4]) -> [HostRow; 4] {
+const fn host_rows(protocol: HostProtocol, names: [&'static str; 4]) -> [HostRow; 4] {
     let (mix, depth, digests, target) = (100, 32, false, HOST);
     let load = "4 KiB read, depth 32";
     let read = HostRow { name: names[0], protocol, load, digests, mix, depth, target };
@@ -110,9 +110,9 @@ const fn host_rows(protocol: Against, names: [&'static str; 4]) -> [HostRow; 4] 
 }
 
 const ISCSI: [HostRow; 4] =
-    host_rows(Against::Iscsi, ["iscsi-read", "iscsi-mixed", "iscsi-digests", "iscsi-latency"]);
+    host_rows(HostProtocol::Iscsi, ["iscsi-read", "iscsi-mixed", "iscsi-digests", "iscsi-latency"]);
 const NVME: [HostRow; 4] =
-    host_rows(Against::Nvme, ["nvme-read", "nvme-mixed", "nvme-digests", "nvme-latency"]);
+    host_rows(HostProtocol::Nvme, ["nvme-read", "nvme-mixed", "nvme-digests", "nvme-latency"]);
 
 /// The figure that a row compares.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

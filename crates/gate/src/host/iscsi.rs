@@ -1,6 +1,6 @@
 //! A host that uses iSCSI.
 
-use super::{SIZE, Served, Turn, VOLUME};
+use super::{Protocol, SIZE, Turn, VOLUME};
 use base::{BLOCK, ClusterId, Limits, SECTOR};
 use seam::{BlockKind, Buf, Head};
 use target::iscsi::{
@@ -70,7 +70,7 @@ fn command(number: u32, flags: u8, len: u32, cdb: [u8; 16]) -> [u8; BHS] {
     bhs
 }
 
-impl Served for Iscsi {
+impl Protocol for Iscsi {
     type Framer = IscsiFramer;
 
     fn accept(limits: &Limits) -> (IscsiFramer, Iscsi) {

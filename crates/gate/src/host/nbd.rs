@@ -1,6 +1,6 @@
 //! A host that uses NBD, with simple replies.
 
-use super::{SIZE, Served, Turn, VOLUME};
+use super::{Protocol, SIZE, Turn, VOLUME};
 use base::{BLOCK, Limits};
 use seam::{BlockKind, Buf, Head};
 use target::nbd::proto::*;
@@ -32,7 +32,7 @@ impl Exports for Volumes {
 /// NBD.
 pub struct Nbd(Session);
 
-impl Served for Nbd {
+impl Protocol for Nbd {
     type Framer = NbdFramer;
 
     fn accept(limits: &Limits) -> (NbdFramer, Nbd) {

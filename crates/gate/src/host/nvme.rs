@@ -1,6 +1,6 @@
 //! A host that uses NVMe/TCP: one I/O queue with flow control, as Linux asks for it.
 
-use super::{SIZE, Served, Turn, VOLUME};
+use super::{Protocol, SIZE, Turn, VOLUME};
 use base::{BLOCK, ClusterId, Limits, SECTOR};
 use seam::{BlockKind, Buf, Head};
 use std::net::SocketAddr;
@@ -88,7 +88,7 @@ fn capsule(opcode: u8, cid: u16, (place, len): (u8, u32)) -> [u8; CAPSULE] {
     head
 }
 
-impl Served for Nvme {
+impl Protocol for Nvme {
     type Framer = NvmeFramer;
 
     fn accept(limits: &Limits) -> (NvmeFramer, Nvme) {
