@@ -49,7 +49,7 @@ use seam::{
 
 pub use framer::SdcFramer;
 pub use target::scsi::Format;
-pub use targets::{Chap, NbdLengths, Secret};
+pub use targets::{Chap, IscsiLengths, NbdLengths, Secret};
 
 /// The port of NBD clients.
 pub const NBD: Port = Port::Target(0);
@@ -130,6 +130,8 @@ pub struct ListLengths {
     pub ops: usize,
     /// Lists of NBD connections.
     pub nbd: NbdLengths,
+    /// Lists of iSCSI connections.
+    pub iscsi: IscsiLengths,
 }
 
 /// A data client.
@@ -186,13 +188,14 @@ impl Sdc {
         self.client.held()
     }
 
-    /// Returns how long the lists are that programs and NBD clients make grow.
+    /// Returns how long the lists are that programs and block clients make grow.
     pub fn list_lengths(&self) -> ListLengths {
         ListLengths {
             requests: self.client.outstanding(),
             writes: self.client.writes(),
             ops: self.client.ops(),
             nbd: self.targets.nbd_lengths(),
+            iscsi: self.targets.iscsi_lengths(&self.client),
         }
     }
 
@@ -205,6 +208,7 @@ impl Sdc {
             writes: requests - requests / 4,
             ops: requests * 3,
             nbd: self.targets.nbd_bounds(limits),
+            iscsi: self.targets.iscsi_bounds(limits),
         }
     }
 

@@ -7,6 +7,7 @@
 //! primary that already has a request may execute it or not. Its answer is ignored.
 
 mod iscsi;
+mod lengths;
 mod nbd;
 mod nvme;
 mod past_sessions;
@@ -27,6 +28,7 @@ use seam::{BlockError, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLim
 use target::Action;
 
 pub use iscsi::{Chap, Secret};
+pub use lengths::IscsiLengths;
 pub use nbd::NbdLengths;
 
 /// A negotiation waits this long for a fresh map, and then shows the known volumes.

@@ -74,6 +74,16 @@ impl Groups {
         self.room.executed
     }
 
+    /// Returns the number of units that all dirty sets name.
+    pub(crate) fn dirty_len(&self) -> usize {
+        self.units
+    }
+
+    /// Returns the upper bound of [`Groups::dirty_len`].
+    pub(crate) fn dirty_most(&self) -> usize {
+        self.room.units
+    }
+
     /// Returns what covers executed writes that are no longer listed.
     pub(crate) fn forgotten(&self) -> &Forgotten {
         &self.forgotten
