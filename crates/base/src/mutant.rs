@@ -366,6 +366,15 @@ pub enum Mutant {
     RenewPreempted,
     /// R16: requests that a program has withdrawn are carried out nevertheless.
     KeepWithdrawn,
+    /// R7: a device that fails its probe is not refused. (A test of `fleet`.)
+    TrustLiars,
+    /// R10: an accepted loss is carried out on a group that is served, or has another epoch. (The
+    /// MDM's tests.)
+    AcceptServed,
+    /// R10: data whose loss was accepted as errors is served as zeros. (The MDM's tests.)
+    ErrorsAsZeros,
+    /// I7: a slot that holds no data any more stays taken. (The store's tests.)
+    KeepEmpty,
 }
 
 impl Mutant {
@@ -388,6 +397,7 @@ impl Mutant {
         Mutant::BelieveWrite,
         Mutant::EagerHole,
         Mutant::HoleUnawaited,
+        Mutant::KeepEmpty,
     ];
 
     /// The mutants that the tests of `mirror` have to catch (`crates/mirror/tests`): no plan of the
@@ -425,7 +435,7 @@ impl Mutant {
         Mutant::RenewPreempted,
     ];
 
-    /// The mutants that the simulator has to catch by seeds or plans. Seven of `STORE` are not
+    /// The mutants that the simulator has to catch by seeds or plans. Eight of `STORE` are not
     /// among them, nor those that only a test of `crates/sim/tests` catches.
     pub const ALL: &[Mutant] = &[
         Mutant::AckAlone,

@@ -62,11 +62,6 @@ impl<S: UnitStore> Mirror<S> {
         &self.shard.store
     }
 
-    /// Returns the unit store. The results of its jobs are lost.
-    pub fn into_store(self) -> S {
-        self.shard.store
-    }
-
     /// Returns the unit store, for calls that are not jobs.
     pub fn store_mut(&mut self) -> &mut S {
         &mut self.shard.store

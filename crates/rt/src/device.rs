@@ -118,7 +118,7 @@ impl Device {
         lock(&fd, FlockOperation::NonBlockingLockExclusive, path, OWN_PATIENCE)?;
         let found = fstat(&fd).map_err(&failed)?;
         let mut bytes = found.st_size as u64;
-        // Whoever has given it all of its blocks wants to keep them.
+        // A file with all of its blocks keeps them: they were reserved on purpose.
         let thin = (found.st_blocks as u64) < bytes.div_ceil(SECTOR) || bytes == 0;
         // A file is also empty after a crash between its creation and the call of `make`.
         if let (0, Some(size)) = (bytes, size) {

@@ -5,6 +5,7 @@
 //! Measurements can tell that a flush is quicker than the medium could be.
 
 use super::medium::{Cache, Kind, Medium};
+use base::{Mutant, mutant};
 use serde::Serialize;
 
 /// The quickest tenth, in microseconds, because a busy machine makes any operation slow.
@@ -40,7 +41,7 @@ pub struct Verdict {
 impl Verdict {
     /// Returns true if the device must not be used without `--force`.
     pub fn is_refused(&self) -> bool {
-        self.trust == Trust::Lying
+        self.trust == Trust::Lying && !mutant::on(Mutant::TrustLiars)
     }
 }
 

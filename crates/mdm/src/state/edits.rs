@@ -73,11 +73,6 @@ impl Change {
     pub fn is_nothing(&self) -> bool {
         self.edits.is_empty()
     }
-
-    /// Returns the command alone.
-    pub fn into_command(self) -> Command {
-        self.command
-    }
 }
 
 impl core::ops::Deref for Change {

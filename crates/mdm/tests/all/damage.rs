@@ -188,7 +188,7 @@ fn an_accepted_loss_gives_no_copy_to_a_device_whose_process_has_not_pulled_the_m
 }
 
 #[test]
-fn lost_data_is_an_error_or_zeros_as_the_order_says() {
+pub(crate) fn lost_data_is_an_error_or_zeros_as_the_order_says() {
     let mut state = pair(Ram);
     for (device, life) in [(3, 3), (4, 4)] {
         apply(&mut state, &up(device, life, 10 + life, Ram));

@@ -764,7 +764,7 @@ fn nothing_is_levelled_over_a_broken_path() {
     let mut rig = Rig::new(3);
     rig.settle();
     rig.add(4, 0);
-    // Whoever leads a group now: its other replica makes the copy when the leader is to leave.
+    // When a primary is to leave, the other replica of its group makes the copy.
     rig.seen.parted.extend([1, 2].map(|d| (DeviceId(d), DeviceId(4))));
     rig.beats();
     let moving = rig.moving();

@@ -113,9 +113,8 @@ fn history(state: &State, i: u64) -> Command {
         _ if i % 7 == 4 => common::create(state, &format!("v{i}"), 1, &limits()).unwrap(),
         _ if i % 7 == 6 => {
             let name = state.volumes.values().next().unwrap().name.clone();
-            controller::delete_volume_command(state, &name, false, |_| Vec::new())
-                .unwrap()
-                .into_command()
+            let delete = controller::delete_volume_command(state, &name, false, |_| Vec::new());
+            (*delete.unwrap()).clone()
         }
         _ => up(1 + (i % 2) as u32, state.next_incarnation.0, 11 + i % 2, Durable),
     }

@@ -39,7 +39,7 @@ fn command(sdc: u32, number: u64, who: u8, change: &Change) -> Command {
     Command::Reserve(Reserve { volume: 1, sdc, incarnation, number, who, change, notes_losses })
 }
 
-/// Host `who` asks for a change, at client `sdc`. Returns what comes of it.
+/// Host `who` asks for a change, at client `sdc`. Returns the outcome.
 fn ask(s: &mut State, sdc: u32, number: u64, who: u8, change: &Change) -> ReserveOutcome {
     assert_eq!(apply(s, &command(sdc, number, who, change)), Outcome::Changed, "{change:?}");
     s.volumes[&V].asked(SdcId(sdc), 10 + u64::from(sdc), number).expect("it is known")

@@ -273,7 +273,7 @@ fn a_full_page_cache_is_written_back_under_a_memory_limit() {
         let cluster =
             Cluster::start(&Options { volumes: &["att-mem:1GiB"], ..Options::default() })?;
         let group = Group::new("gabion-test-attach", 224 * MIB)?;
-        // Both who serves the volume and who writes to it have to live with this little memory.
+        // The process that serves the volume and the one that writes to it share this memory.
         let at = cluster.folder.join("att-mem");
         let line = format!(
             "{} attach att-mem --fs ext4 --at {} --json --dir {}",

@@ -217,7 +217,7 @@ fn linux_accepts_the_nvme_commands_that_up_prints() {
         let json = cluster.status()?;
         let portal = &json["sdc"][0]["nvme_portals"][0];
         ensure!(*portal == format!("nvme-tcp://127.0.0.1:{port}"), "{json:#}");
-        // Who speaks something else is cut off, and nobody notices.
+        // A peer that speaks another protocol is cut off, and no other peer notices.
         let mut stranger = TcpStream::connect(("127.0.0.1", port))?;
         stranger.set_read_timeout(Some(secs(10)))?;
         stranger.write_all(&[0; 128])?;

@@ -70,13 +70,14 @@ fn each_pass_reports_only_its_own_findings() {
 #[test]
 fn a_scrub_keeps_to_its_rate_and_begins_anew_by_the_clock_or_when_asked() {
     let mut pair = scrubbed([&[], &[]]);
-    pair.mirrors = pair.mirrors.map(|m| {
+    pair.mirrors = pair.mirrors.map(|mut m| {
         let limits = Limits {
             scrub_bytes: 64 << 10,
             scrub_every: std::time::Duration::from_secs(60),
             ..Limits::TEST_MIN
         };
-        Mirror::new(DeviceId(1), Incarnation(7), limits, m.into_store(), pair.now)
+        let media = std::mem::take(m.store_mut());
+        Mirror::new(DeviceId(1), Incarnation(7), limits, media, pair.now)
     });
     pair.configure(1, &[1], &[], &[0]);
     pair.wait(2000);

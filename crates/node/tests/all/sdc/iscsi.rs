@@ -159,7 +159,7 @@ fn a_volume_that_becomes_read_only_keeps_its_sessions() {
     assert_eq!(host.answer(&mut c).result(), Err((7, 0x27, 0)));
     host.command(&mut c, 5, &transfer(0x28, 0, 1), 512, &[]);
     assert_eq!(host.answer(&mut c).result(), Ok(()));
-    // Whoever keeps the access keeps the generation.
+    // A client that keeps its access keeps its generation.
     map_to(&mut c, &Mapping::to_all(Access::ReadWrite, 1));
     assert_eq!(host.ready(&mut c), Err((6, 0x2a, 1)));
     host.write(&mut c, 6, 0xcc);

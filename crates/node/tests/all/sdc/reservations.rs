@@ -89,8 +89,8 @@ pub(crate) fn nothing_of_a_host_that_was_shut_out_comes_later_and_others_notice_
     assert_eq!((b.answer(&mut c).result(), c.data[0]), (Ok(()), 0xbe));
 }
 
-/// The first map that this client sees has the host as it was before. Its requests have ended all
-/// the same: whoever has shut it out was told so in between.
+/// The first map that this client sees has the host with its former access. The host's requests end
+/// all the same, because the host that shut it out had its answer in between.
 #[test]
 pub(crate) fn nothing_of_a_host_that_was_shut_out_and_let_in_again_unseen_comes_later() {
     let mut c = Cluster::ready();

@@ -221,7 +221,7 @@ proptest! {
                 }
                 let (old, since) = (before.since(&who), table.since(&who));
                 prop_assert!((*lost).max(old) <= since && since <= generation, "{change:?}");
-                // Who stays registered notices nothing of what happens to others.
+                // A host that stays registered does not notice changes of others.
                 let stays = before.find(&who).is_some() && table.find(&who).is_some();
                 if stays && *lost < generation {
                     prop_assert_eq!(since, old, "{:?}", change);
