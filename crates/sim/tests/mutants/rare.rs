@@ -40,6 +40,7 @@ fn rare_mutants_are_caught_by_their_plans() {
         Mutant::TakeCopy,
         Mutant::ForgetBrokenPath,
         Mutant::LevelBlindly,
+        Mutant::EndlessList,
         Mutant::LossAsZeros,
         Mutant::NoRestartGrace,
     ];
