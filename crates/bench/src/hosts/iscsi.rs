@@ -4,7 +4,7 @@
 //! Digests of what comes are checked: a host that does not check them would load the data client
 //! faster than any real one.
 
-use super::{Ask, Meaning, Protocol, be32};
+use super::{Ask, Meaning, Protocol, be32, has_digest};
 use crate::tally::Side;
 use base::LinkId;
 use base::crc::crc32c;
@@ -120,9 +120,8 @@ impl Iscsi {
             return Ok(&body[..len]);
         }
         let (bhs, digest) = head.split_at(BHS);
-        let fits = |bytes: &[u8], digest: &[u8]| crc32c(bytes).to_le_bytes() == digest;
         let (data, rest) = body.split_at(len.next_multiple_of(4));
-        if !fits(bhs, digest) || (len > 0 && !fits(data, rest)) {
+        if !has_digest(bhs, digest) || (len > 0 && !has_digest(data, rest)) {
             return Err("a digest of the target is wrong".into());
         }
         Ok(&data[..len])
