@@ -39,7 +39,11 @@ impl Steps {
             let back = scope.spawn(|| behind(&mut background));
             (before(self), back.join())
         });
-        print!("{}", background.kept.take().unwrap_or_default());
+        let told = background.kept.take().unwrap_or_default();
+        match &mut self.kept {
+            Some(kept) => *kept += &told,
+            None => print!("{told}"),
+        }
         self.passed += background.passed;
         self.failed += background.failed;
         self.broken.append(&mut background.broken);
@@ -224,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_tests_leave_out_is_listed_once() {
+    fn tests_that_are_left_out_are_listed_once() {
         let mut steps = Steps::default();
         let said = "LEFT OUT: a: no mount\nLEFT OUT: a: no mount\nLEFT OUT: b: no mount\nok\n";
         assert!(steps.command("told", Command::new("printf").arg(said)).unwrap());
@@ -256,6 +260,20 @@ mod tests {
         assert_eq!((steps.passed, steps.failed), (18, 2));
         assert_eq!(steps.broken, ["back"]);
         assert_eq!(steps.left_out, ["another: no reason"]);
+    }
+
+    #[test]
+    fn steps_in_the_background_have_a_background_too() {
+        let mut steps = Steps { kept: Some(String::new()), ..Steps::default() };
+        let passes = |steps: &mut Steps| {
+            let mut result = Command::new("echo");
+            steps.command("tests", result.arg("test result: ok. 2 passed; 0 failed;")).map(|_| ())
+        };
+        steps.beside(passes, passes).unwrap();
+        assert_eq!(steps.passed, 4);
+        // The heads of the steps have the words, too.
+        let kept = steps.kept.unwrap_or_default();
+        assert_eq!(kept.lines().filter(|line| line.starts_with("test result")).count(), 2);
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! `cargo xtask test`: everything that CI runs, and on demand what runs every night.
+//! `cargo xtask test`: everything that CI runs, and on demand parts that are for the night
+//! (`.ci/night`).
 //!
 //! The code is built once with the profile `ci` for everything that runs, and what contains the
 //! mutants is built apart. While the unit tests and the system tests run, which wait more than they
-//! compute, everything else but the fuzz targets runs in the background, the lints first.
+//! compute, everything else but the fuzz targets runs in the background. There the simulator is
+//! built first, because its runs need no lock of cargo: the lints are built beside them.
 
 use crate::steps::{Steps, cargo};
 use crate::{gate, packages, sim, tidy};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -30,11 +32,11 @@ enum Part {
     Sim,
     /// Black-box tests with real processes and third-party clients
     System,
-    /// Every night: instruction counts of a release against their baseline
+    /// For the night: instruction counts of a release against their baseline
     Gate,
-    /// Every night: do the tests of single crates notice each removed rule?
+    /// For the night: do the tests of single crates notice each removed rule?
     Mutants,
-    /// Every night: each fuzz target for a minute
+    /// For the night: each fuzz target for a minute
     Fuzz,
 }
 
@@ -45,16 +47,15 @@ const LANDING: [Part; 4] = [Part::Style, Part::Unit, Part::Sim, Part::System];
 /// The profile of everything that is tested.
 const CI: &str = "ci";
 
-/// The packages that are built as a release has them, without the mutants.
-const PRODUCT: [&str; 7] = [
-    "--workspace",
-    "--exclude",
-    "gabion-sim",
-    "--exclude",
-    "gabion-system-tests",
-    "--exclude",
-    "xtask",
-];
+/// The packages that are built as a release has them, without the mutants, and the system tests.
+const PRODUCT: [&str; 5] = ["--workspace", "--exclude", "gabion-sim", "--exclude", "xtask"];
+
+/// The packages that are built with the mutants. With the system tests, so that more builds of
+/// third-party libraries serve both.
+const SIMULATION: [&str; 4] = ["--package", "gabion-sim", "--package", "gabion-system-tests"];
+
+/// The folder of the system tests.
+const SYSTEM_TESTS: &str = "tests/system";
 
 /// Names of the system tests that measure how long something stalls: one runs at a time.
 const MEASURING: [&str; 7] = [
@@ -75,13 +76,13 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     let parts = if args.parts.is_empty() { &LANDING[..] } else { &args.parts };
     let wanted = |part| parts.contains(&part);
     let mut steps = Steps::default();
-    let (mut built, mut ready) = (Built::default(), false);
+    let (mut built, mut ready) = (Vec::new(), false);
     let first = |steps: &mut Steps| -> Result<()> {
         if wanted(Part::Style) {
             style(steps)?;
         }
         if wanted(Part::Unit) || wanted(Part::System) {
-            built = build(steps, wanted(Part::System))?;
+            built = build(steps, "build gabion and its tests", &PRODUCT)?;
         }
         Ok(())
     };
@@ -92,11 +93,13 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     };
     steps.beside(first, install)?;
     let front = |steps: &mut Steps| -> Result<()> {
+        let (system_tests, unit_tests): (Vec<Binary>, Vec<Binary>) =
+            built.into_iter().partition(|binary| binary.folder.ends_with(SYSTEM_TESTS));
         if wanted(Part::Unit) {
-            unit(steps, &built.unit)?;
+            run_all(steps, &unit_tests)?;
         }
-        if let Some(binary) = built.system.as_ref().filter(|_| ready) {
-            system(steps, binary)?;
+        if wanted(Part::System) && ready {
+            system_tests.iter().try_for_each(|binary| system(steps, binary))?;
         }
         // They are built in a directory of their own, so no build waits for another one.
         if wanted(Part::Fuzz) {
@@ -105,15 +108,21 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
         Ok(())
     };
     let behind = |steps: &mut Steps| -> Result<()> {
-        if wanted(Part::Style) {
-            lints(steps)?;
-        }
-        if wanted(Part::Unit) {
-            other_tests(steps)?;
-        }
-        if wanted(Part::Sim) {
-            simulation(steps)?;
-        }
+        let simulator = if wanted(Part::Sim) { build_simulator(steps)? } else { Vec::new() };
+        let lints_and_examples = |steps: &mut Steps| -> Result<()> {
+            if wanted(Part::Style) {
+                lints(steps)?;
+            }
+            if wanted(Part::Unit) {
+                examples(steps, &PRODUCT)?;
+                chores(steps)?;
+            }
+            if wanted(Part::Sim) {
+                examples(steps, &SIMULATION)?;
+            }
+            Ok(())
+        };
+        steps.beside(|steps| simulation(steps, &simulator), lints_and_examples)?;
         if wanted(Part::Mutants) {
             mutants(steps)?;
         }
@@ -126,7 +135,7 @@ pub(crate) fn run(args: &TestArgs) -> Result<bool> {
     Ok(steps.finish())
 }
 
-/// A binary with tests.
+/// A binary with tests. It does not run through cargo, which would wait for builds beside it.
 struct Binary {
     /// The name of the target: `all`, or a crate.
     target: String,
@@ -135,45 +144,35 @@ struct Binary {
     folder: PathBuf,
 }
 
-/// The binaries that run in the foreground. They do not run through cargo, which would wait for
-/// builds in the background.
-#[derive(Default)]
-struct Built {
-    unit: Vec<Binary>,
-    system: Option<Binary>,
-}
-
-/// Builds the product and its unit tests, and the system tests if they are wanted.
-fn build(steps: &mut Steps, system: bool) -> Result<Built> {
-    // The targets of the unit tests, so that the same builds of all libraries serve both.
-    let mut build = cargo(&["build", "--profile", CI, "--lib", "--bins", "--tests"]);
-    if !steps.command("build gabion, its library and the unit tests", build.args(PRODUCT))? {
-        return Ok(Built::default());
+/// Builds these packages and their tests, and returns the binaries of their tests.
+fn build(steps: &mut Steps, title: &str, packages: &[&str]) -> Result<Vec<Binary>> {
+    // With the targets of the tests, so that the same builds of all libraries serve both.
+    let build = |command| {
+        let mut build = cargo(&[command, "--profile", CI, "--lib", "--bins", "--tests"]);
+        build.args(packages);
+        build
+    };
+    if !steps.command(title, &mut build("build"))? {
+        return Ok(Vec::new());
     }
-    let unit = binaries(&PRODUCT)?;
-    let package = ["--package", "gabion-system-tests"];
-    let mut build = cargo(&["test", "--profile", CI, "--no-run"]);
-    if !system || !steps.command("build the system tests", build.args(package))? {
-        return Ok(Built { unit, system: None });
-    }
-    let system = binaries(&package)?.into_iter().find(|b| b.target == "all");
-    Ok(Built { unit, system: Some(system.context("cargo names no binary of the system tests")?) })
-}
-
-/// Returns the binaries of the tests of these packages, which are built.
-fn binaries(packages: &[&str]) -> Result<Vec<Binary>> {
-    let mut list = cargo(&["test", "--profile", CI, "--lib", "--bins", "--tests", "--no-run"]);
-    let told = list.args(["--quiet", "--message-format", "json"]).args(packages).output()?;
+    let mut list = build("test");
+    let told = list.args(["--no-run", "--quiet", "--message-format", "json"]).output()?;
     let told = String::from_utf8(told.stdout)?;
     let messages = told.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let binary = |m: Value| {
-        let manifest = Path::new(m["manifest_path"].as_str()?);
-        let test = m["profile"]["test"].as_bool()?;
-        let path = m["executable"].as_str().filter(|_| test)?.into();
-        let target = m["target"]["name"].as_str()?.into();
-        Some(Binary { target, path, folder: manifest.parent()?.into() })
-    };
-    Ok(messages.filter_map(binary).collect())
+    let binaries: Vec<Binary> = messages.filter_map(|message| binary(&message)).collect();
+    anyhow::ensure!(!binaries.is_empty(), "cargo names no binary of: {title}");
+    Ok(binaries)
+}
+
+/// Returns the binary with tests of which this message of cargo tells, if it tells of one.
+fn binary(message: &Value) -> Option<Binary> {
+    let path = message["executable"].as_str().filter(|_| message["profile"]["test"] == true)?;
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    Some(Binary {
+        target: message["target"]["name"].as_str()?.into(),
+        path: path.into(),
+        folder: folder.into(),
+    })
 }
 
 fn style(steps: &mut Steps) -> Result<()> {
@@ -189,7 +188,8 @@ fn lints(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-fn unit(steps: &mut Steps, binaries: &[Binary]) -> Result<()> {
+/// Runs all tests of these binaries.
+fn run_all(steps: &mut Steps, binaries: &[Binary]) -> Result<()> {
     for binary in binaries {
         let package = binary.folder.file_name().unwrap_or_default().display();
         let mut tests = Command::new(&binary.path);
@@ -199,10 +199,15 @@ fn unit(steps: &mut Steps, binaries: &[Binary]) -> Result<()> {
     Ok(())
 }
 
-/// Runs the examples in the documentation, and the tests of the chores.
-fn other_tests(steps: &mut Steps) -> Result<()> {
+/// Runs the examples in the documentation of these packages.
+fn examples(steps: &mut Steps, packages: &[&str]) -> Result<()> {
     let mut examples = cargo(&["test", "--profile", CI, "--doc"]);
-    steps.command("examples in the documentation", examples.args(PRODUCT))?;
+    steps.command("examples in the documentation", examples.args(packages))?;
+    Ok(())
+}
+
+/// Runs the tests of the chores.
+fn chores(steps: &mut Steps) -> Result<()> {
     let mut chores = cargo(&["test", "--profile", CI, "--package", "xtask"]);
     steps.command("tests of the chores", &mut chores)?;
     Ok(())
@@ -214,7 +219,7 @@ fn mutants(steps: &mut Steps) -> Result<()> {
     let mut command = cargo(&["test", "--profile", CI, "--test", "mutants"]);
     // With the simulator, so that the same builds of all libraries serve both.
     command.args(["--package", "gabion-sim"]);
-    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm"] {
+    for package in ["gabion-store", "gabion-mirror", "gabion-node", "gabion-mdm", "gabion-fleet"] {
         command.args(["--package", package, "--features", &format!("{package}/mutants")]);
     }
     // Other tests are in the same binaries, and a mutant is on for the whole process.
@@ -223,10 +228,16 @@ fn mutants(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-fn simulation(steps: &mut Steps) -> Result<()> {
-    let tests = ["test", "--profile", CI, "--package", "gabion-sim"];
-    steps.command("tests of the simulator, committed plans", &mut cargo(&tests))?;
-    if sim::build(steps, CI)? {
+/// Builds the simulator and its tests, and returns the binaries of its tests.
+fn build_simulator(steps: &mut Steps) -> Result<Vec<Binary>> {
+    let mut built = build(steps, "build the simulator and its tests", &SIMULATION)?;
+    built.retain(|binary| !binary.folder.ends_with(SYSTEM_TESTS));
+    Ok(built)
+}
+
+fn simulation(steps: &mut Steps, tests: &[Binary]) -> Result<()> {
+    if !tests.is_empty() {
+        run_all(steps, tests)?;
         let simulator = |args| sim::simulator(CI, args);
         steps.command("simulation sample", &mut simulator(&sim::SAMPLE))?;
         steps.command("sample with losses", &mut simulator(&sim::LOSSES))?;

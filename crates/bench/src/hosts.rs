@@ -52,7 +52,7 @@ pub struct Ask {
 
 /// What a frame of the other side means.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Told {
+pub enum Meaning {
     /// Nothing that the load has to know.
     Nothing,
     /// The volume is attached.
@@ -82,7 +82,7 @@ pub trait Protocol: Send + 'static {
         head: &[u8],
         body: &Buf,
         out: &mut Effects,
-    ) -> Result<Told, String>;
+    ) -> Result<Meaning, String>;
 
     /// Sends a request. `data` has its length, and is sent if it is a write.
     fn ask(&mut self, link: LinkId, ask: Ask, data: &Buf, out: &mut Effects);
@@ -121,14 +121,14 @@ impl<P: Protocol> Host<P> {
         let _ = self.shared.error.set(why);
     }
 
-    fn told(&mut self, now: Time, told: Told, out: &Effects) {
+    fn told(&mut self, now: Time, told: Meaning, out: &Effects) {
         match told {
-            Told::Nothing => {}
-            Told::Attached => {
+            Meaning::Nothing => {}
+            Meaning::Attached => {
                 self.data = out.pool().zeroed(self.work.block as usize);
                 self.due.extend(0..self.work.depth);
             }
-            Told::Done(slot) => match self.slots.get(slot as usize).copied() {
+            Meaning::Done(slot) => match self.slots.get(slot as usize).copied() {
                 Some((side, since)) => {
                     let latency = now.since(since).as_nanos() as u64;
                     self.shared.counters.count(side, latency, &mut self.tally);

@@ -114,7 +114,7 @@ fn parse(text: &str) -> Result<Chap> {
         hosts.insert(name, one);
     }
     if host.is_none() && hosts.is_empty() {
-        bail!("there is no `host` and no `hosts`: nobody could log in");
+        bail!("there is no `host` and no `hosts`: no host could log in");
     }
     Ok(Chap { host, hosts, own })
 }

@@ -135,7 +135,7 @@ pub enum LogError {
     Damaged {
         /// Byte offset of the damage.
         at: u64,
-        /// What is damaged.
+        /// The damaged part.
         what: &'static str,
     },
     /// An image or record cannot be understood.
@@ -144,7 +144,7 @@ pub enum LogError {
          run the build that wrote it, or a newer one"
     )]
     Unknown {
-        /// What was found.
+        /// The content that was found.
         what: String,
     },
 }

@@ -79,7 +79,7 @@ impl Replica {
 }
 
 impl Flows {
-    /// Takes over a group's configuration if it is newer than the newest known one. `told`: it
+    /// Takes over a group's configuration if it is newer than the newest known one. `from_mdm`: it
     /// comes from an MDM, and not only from another server. Returns false if that gives
     /// the loop nothing to do.
     pub(crate) fn configure<S: UnitStore>(
@@ -88,12 +88,12 @@ impl Flows {
         now: Time,
         group: GroupId,
         config: &GroupConfig,
-        told: bool,
+        from_mdm: bool,
         out: &mut Effects,
     ) -> bool {
         // Steps name no epoch.
         assert!(!shard.jobs.has_step(), "no step outlives its configuration");
-        match self.epochs.take(shard, now, group, config, told) {
+        match self.epochs.take(shard, now, group, config, from_mdm) {
             News::None => return false,
             News::Confirmed => self.epochs.enter_again(shard, &mut self.peers, now, group, out),
             News::New => {
@@ -188,29 +188,29 @@ impl<S: UnitStore> Shard<S> {
 
 impl Epochs {
     /// Takes over a group's configuration if it is newer than the newest known one, or confirms it.
-    /// `told`: it comes from an MDM, and not only from another server.
+    /// `from_mdm`: it comes from an MDM, and not only from another server.
     fn take<S: UnitStore>(
         &mut self,
         shard: &mut Shard<S>,
         now: Time,
         group: GroupId,
         config: &GroupConfig,
-        told: bool,
+        from_mdm: bool,
     ) -> News {
         let member = config.replicas.contains(&shard.me);
         if !member && shard.replicas.get(group).is_none() {
             return News::None;
         }
-        if !told && !config.is_sound() {
+        if !from_mdm && !config.is_sound() {
             return News::None; // the other server is wrong
         }
         let replica = shard.replicas.get_or_new(group);
-        let news = replica.judge(config, told && shard.known.is_unsure(group));
+        let news = replica.judge(config, from_mdm && shard.known.is_unsure(group));
         match news {
             News::None => {}
             News::Confirmed => shard.known.heard_of(group, true),
             News::New => {
-                shard.known.heard_of(group, told);
+                shard.known.heard_of(group, from_mdm);
                 replica.remember_promises(config, shard.me, now, &shard.leases);
             }
         }

@@ -327,7 +327,7 @@ impl Clients {
         let replica = shard.replicas.get_mut(op.group).expect("the operation's replica is here");
         let primary = replica.primary().expect("only a primary sends writes");
         op.lsn = primary.enter(key, to);
-        primary.told = primary.commit;
+        primary.commit_sent = primary.commit;
         op.sent = to;
         shard.send_operation(key, to, false, out);
     }

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_waits_for_nothing() {
+    fn a_finished_repair_waits_for_nothing() {
         let (mut ops, mut repairs) = (Ops::default(), Repairs::default());
         let op = |group| Op::new(GroupId(group), UnitKey::default(), 0, BLOCK, Work::Scrub);
         let keys = [1, 1, 2].map(|group| ops.insert(op(group)));

@@ -46,7 +46,7 @@ pub(crate) struct Primary {
     /// The commit point: every in-sync replica has the writes up to here.
     pub commit: Lsn,
     /// The commit point that was sent last.
-    pub told: Lsn,
+    pub commit_sent: Lsn,
     /// The group is among those with an unsent commit point ([`crate::unsent`]).
     pub commit_queued: bool,
     /// The running settle or resync.
@@ -116,7 +116,7 @@ impl Primary {
     /// from then on.
     pub(crate) fn tell_commit(&mut self) -> Option<Lsn> {
         self.commit_queued = false;
-        let before = core::mem::replace(&mut self.told, self.commit);
+        let before = core::mem::replace(&mut self.commit_sent, self.commit);
         (before != self.commit).then_some(self.commit)
     }
 

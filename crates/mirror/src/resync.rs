@@ -232,7 +232,7 @@ impl Peers {
             Answer::Wiped => return self.ask_joiner(shard, now, group, from, true, out),
             Answer::State => {}
         }
-        shard.windows.told(from, group, sync.asked_after());
+        shard.windows.state_reported(from, group, sync.asked_after());
         if !sync.streaming {
             let patience = sync.patience();
             if !m.more && sync.is_idle() {

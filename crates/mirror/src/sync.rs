@@ -85,7 +85,7 @@ pub(crate) struct Sync {
     /// The peers get every new write.
     pub streaming: bool,
     /// Peers that have told their state.
-    told: ReplicaSet,
+    reported: ReplicaSet,
     /// Peers that have recorded that they are equal.
     sealed: ReplicaSet,
     /// The number of the question that the peers have to answer. An answer to any other one says
@@ -132,7 +132,7 @@ impl Sync {
             phase: Phase::Ask,
             full: false,
             streaming: joiner.is_none(),
-            told: ReplicaSet::default(),
+            reported: ReplicaSet::default(),
             sealed: ReplicaSet::default(),
             question: Some(question),
             asked_after: sends,
@@ -162,7 +162,7 @@ impl Sync {
     /// Returns the peers whose answers the present phase waits for.
     pub(crate) fn unanswered(&self) -> ReplicaSet {
         let answered = match self.phase {
-            Phase::Ask => self.told,
+            Phase::Ask => self.reported,
             Phase::Seal(_) => self.sealed,
             _ => ReplicaSet::default(),
         };
@@ -255,20 +255,20 @@ impl Sync {
     /// if copies begin: what one peer may lack goes to all, so copies begin when all have told.
     pub(crate) fn tells(&mut self, peer: ReplicaSet, reaches: bool, all: bool) -> bool {
         assert!(self.phase == Phase::Ask && self.streaming, "only an asked peer tells its state");
-        self.told.insert(peer);
+        self.reported.insert(peer);
         self.full |= !reaches || all;
-        let told = self.told == self.members || mutant::on(Mutant::SealEarly);
-        if told {
+        let reported = self.reported == self.members || mutant::on(Mutant::SealEarly);
+        if reported {
             self.phase = Phase::Copy;
         }
-        told
+        reported
     }
 
     /// Cuts the joiner off: it gets nothing any more, and its stream begins with a new question.
     pub(crate) fn cut_off(&mut self) {
         assert!(self.can_be_cut(), "an acknowledgement may need the peer");
         (self.streaming, self.phase, self.question) = (false, Phase::Ask, None);
-        (self.told, self.sealed) = (ReplicaSet::default(), ReplicaSet::default());
+        (self.reported, self.sealed) = (ReplicaSet::default(), ReplicaSet::default());
     }
 
     /// Enters the phase in which the joiner, which gets no stream, has to delete what it has. The
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joiner_that_is_cut_off_has_told_nothing() {
+    fn a_joiner_that_is_cut_off_has_to_be_asked_again() {
         let mut sync = join();
         sync.add(UNIT, blocks(0, 2));
         sync.tells(A, true, false);

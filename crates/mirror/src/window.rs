@@ -267,7 +267,7 @@ impl Windows {
     /// Records that a device has told its state in this group: it has read the first `sends`
     /// operations that were sent, and done those of the group.
     #[cold]
-    pub(crate) fn told(&mut self, from: DeviceId, group: GroupId, sends: u64) {
+    pub(crate) fn state_reported(&mut self, from: DeviceId, group: GroupId, sends: u64) {
         let Some(peer) = self.peers.get_mut(from) else { return };
         self.taken -= peer.has_read(sends + 1);
         if peer.undone.get(&group).is_none_or(|undone| undone.last <= sends) {
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_waits_in_order_and_clients_wait_behind_it() {
+    fn frames_without_room_wait_in_order_and_clients_wait_behind_them() {
         let mut windows = windows();
         let first = send(&mut windows, 1, 800).unwrap();
         assert!(windows.are_light(200) && !windows.are_light(201));
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_ended_takes_room_until_it_is_known_to_be_read_and_done() {
+    fn an_operation_takes_room_until_it_is_known_to_be_read_and_done() {
         let mut windows = windows();
         let numbers = [1, 2].map(|key| send(&mut windows, key, 300).unwrap());
         windows.ends(DEVICE, GROUP, 300, numbers[0], false);
@@ -486,21 +486,21 @@ mod tests {
         check(&windows);
         assert!(windows.are_light(700) && !windows.are_light(701));
         // A state from before says nothing of the second one.
-        windows.told(DEVICE, GROUP, numbers[0]);
+        windows.state_reported(DEVICE, GROUP, numbers[0]);
         assert!(windows.has_undone(DEVICE, GROUP));
-        windows.told(DEVICE, GROUP, numbers[1]);
+        windows.state_reported(DEVICE, GROUP, numbers[1]);
         assert!(windows.is_clear(DEVICE, GROUP) && windows.are_light(WINDOW));
         check(&windows);
     }
 
     #[test]
-    fn a_device_that_stalled_is_behind_until_it_has_told_each_group() {
+    fn a_stalled_device_is_behind_until_it_has_reported_each_group() {
         let mut windows = windows();
         windows.stalls(DEVICE, [GROUP, GroupId(2), GroupId(3)].into_iter());
-        windows.told(DEVICE, GroupId(2), 0);
+        windows.state_reported(DEVICE, GroupId(2), 0);
         windows.ask_no_more(GROUP, |_| true);
         assert!(windows.is_behind(DEVICE));
-        windows.told(DEVICE, GroupId(3), 0);
+        windows.state_reported(DEVICE, GroupId(3), 0);
         assert!(!windows.is_behind(DEVICE));
     }
 }

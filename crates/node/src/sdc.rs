@@ -40,7 +40,7 @@ use base::{
     VolumeId,
 };
 use core::net::SocketAddr;
-use counters::{Asked, Counters};
+use counters::{Arrival, Counters};
 use mirror::client::{Action, Client, Hangup, Turn};
 use seam::{
     BlockError, Buf, DialId, Effect, Effects, Event, Node, Note, Port, RequestId, Strangers,
@@ -81,7 +81,7 @@ pub struct SdcConfig {
     pub pid: u32,
     /// Its limits.
     pub limits: Limits,
-    /// What its build can do.
+    /// The capabilities of its build.
     pub dialect: Dialect,
 }
 
@@ -107,12 +107,12 @@ impl SdcConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Origin {
     /// The program that runs this node.
-    Program { id: RequestId, asked: Asked },
+    Program { id: RequestId, arrival: Arrival },
     /// A block client.
-    Target { link: LinkId, tag: u64, asked: Asked },
+    Target { link: LinkId, tag: u64, arrival: Arrival },
 }
 
-/// What a link is for.
+/// The purpose of a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Link {
     /// To the MDM.
@@ -422,7 +422,7 @@ impl Node for Sdc {
                 out.push(Effect::Reply { id, result: Err(BlockError::Busy) });
             }
             Event::Request { id, request } => {
-                let origin = Origin::Program { id, asked: Asked::new(now, &request, true) };
+                let origin = Origin::Program { id, arrival: Arrival::new(now, &request, true) };
                 if self.targets.reserve_forbids(&self.map, request.volume, request.kind) {
                     let result = Err(BlockError::Reserved);
                     self.actions.push(Action::Done { origin, result });

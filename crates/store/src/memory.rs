@@ -12,7 +12,7 @@ use seam::{
     UnitStore, WriteMetadata,
 };
 
-/// What a job must know about its unit.
+/// The place of a job's unit.
 #[derive(Clone, Copy, Debug)]
 struct Pinned {
     /// Where the unit is in the table. A NULL device has no units.
@@ -32,7 +32,7 @@ struct Running {
     change: Blocks,
 }
 
-/// What a job changes in the valid blocks when it completes.
+/// The change that a job makes to the valid blocks when it completes.
 #[derive(Clone, Copy, Debug)]
 enum Blocks {
     /// A read: nothing. The answer starts at byte `at`, and its blocks in `invalid` are zeros.

@@ -30,7 +30,7 @@ pub(crate) struct Unit {
     changing: BlockSet,
 }
 
-/// What a unit is pinned for.
+/// The purpose of a pin on a unit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Access {
     /// To read these blocks.

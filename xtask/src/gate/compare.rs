@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_baseline_or_is_counted_no_more_fails() {
+    fn operations_without_a_baseline_or_without_a_count_fail() {
         for (baseline, now) in
             [(counts(&[]), counts(&[("a", 1.0)])), (counts(&[("a", 1.0)]), counts(&[]))]
         {

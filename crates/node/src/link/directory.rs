@@ -26,7 +26,7 @@ pub struct Peer<T> {
     dial: Option<DialId>,
     /// The number of the last session with it.
     session: u64,
-    /// What the role keeps about it.
+    /// The role's own data about it.
     pub about: T,
 }
 

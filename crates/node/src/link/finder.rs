@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn it_tries_all_and_goes_where_the_leader_is() {
+    fn all_mdms_are_tried_until_the_leader_is_found() {
         let (now, mut prng) = (Time(1_000_000_000), Prng::new(1));
         let mut finder = MdmFinder::new(&[at(1), at(2)], &Limits::SHIPPED);
         finder.lost(now, &mut prng);

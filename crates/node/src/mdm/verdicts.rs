@@ -39,8 +39,8 @@ impl Verdicts {
     pub(super) fn add(&mut self, now: Time, verdict: Verdict, beat: Duration, state: &State) {
         let Some(sds) = state.devices.get(&verdict.device).map(|d| d.sds) else { return };
         // A device that was silent may turn out to be dead later.
-        let told = |d: &Device| if verdict.dead { !d.dead } else { d.up };
-        let mates = state.devices.values().filter(|d| d.sds == sds && told(d)).count();
+        let counts = |d: &Device| if verdict.dead { !d.dead } else { d.up };
+        let mates = state.devices.values().filter(|d| d.sds == sds && counts(d)).count();
         let due = now + if verdict.dead { beat / 8 } else { beat };
         let (at, list) = self.list.entry(sds).or_insert((due, Vec::new()));
         *at = due.min(*at);

@@ -63,7 +63,7 @@ pub struct SdsConfig {
     pub pid: u32,
     /// Its limits.
     pub limits: Limits,
-    /// What its build can do.
+    /// The capabilities of its build.
     pub dialect: Dialect,
 }
 
@@ -143,7 +143,7 @@ enum PeerRole {
     Client(SdcId, u16),
 }
 
-/// What a primary knows about a device that it dials.
+/// A primary's knowledge about a device that it dials.
 #[derive(Debug, Default)]
 struct Follower {
     /// The last dial was refused.

@@ -42,7 +42,7 @@ pub(super) struct News {
     /// The time since which another server has had a newer map than this one, and the newest known
     /// version. Servers with a map as old as this one's do not reset it.
     behind: Option<(Time, MapVersion)>,
-    asked: Option<Asked>,
+    asked: Option<Question>,
     /// Number of questions so far.
     questions: u64,
     /// The map version at which this shard reported to a recovering MDM what it knows. Until an MDM
@@ -51,7 +51,7 @@ pub(super) struct News {
 }
 
 /// A question to another server.
-struct Asked {
+struct Question {
     whom: DeviceId,
     at: Time,
     /// The pages of the answer carry this number, so that pages of two answers are not mixed.
@@ -130,19 +130,19 @@ impl News {
         *newest = theirs.max(*newest);
         let since = *since;
         let wait = |whom: DeviceId| if whom == from { every * AGAIN } else { every };
-        let may = |asked: &Asked| now.since(asked.at) >= wait(asked.whom);
+        let may = |asked: &Question| now.since(asked.at) >= wait(asked.whom);
         if now.since(since) < every || !self.asked.as_ref().is_none_or(may) {
             return None;
         }
         self.questions += 1;
         let question = self.questions;
-        self.asked = Some(Asked { whom: from, at: now, question, pages: Vec::new(), bytes: 0 });
+        self.asked = Some(Question { whom: from, at: now, question, pages: Vec::new(), bytes: 0 });
         Some(question)
     }
 
     /// Adds a page of `bytes` bytes from a server, which answers this question. Returns all pages
     /// with the last one, if this was the last question.
-    pub(super) fn came(
+    pub(super) fn add_page(
         &mut self,
         from: DeviceId,
         question: u64,
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_kept_is_bounded_and_has_no_gaps() {
+    fn kept_pages_are_bounded_and_without_gaps() {
         let mut news = News::default();
         let v = MapVersion;
         let body = |n: usize| alloc::vec![1; n];
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_of_which_a_part_is_too_much_is_not_kept_at_all() {
+    fn an_answer_that_is_too_large_is_not_kept_at_all() {
         let v = MapVersion;
         let body = |n: usize| alloc::vec![1; n];
         let whole = Some((v(0), v(5)));
@@ -227,9 +227,9 @@ mod tests {
         assert_eq!(news.is_due(ms(1100), DeviceId(2), maps, every), Some(1));
         assert_eq!(news.is_due(ms(1150), DeviceId(3), maps, every), None, "one at a time");
         assert_eq!(news.is_due(ms(1200), DeviceId(2), maps, every), None, "others come first");
-        assert!(news.came(DeviceId(3), 1, page(true), 10).is_empty());
-        assert!(news.came(DeviceId(2), 1, page(false), 10).is_empty());
-        assert_eq!(news.came(DeviceId(2), 1, page(true), 10).len(), 2);
+        assert!(news.add_page(DeviceId(3), 1, page(true), 10).is_empty());
+        assert!(news.add_page(DeviceId(2), 1, page(false), 10).is_empty());
+        assert_eq!(news.add_page(DeviceId(2), 1, page(true), 10).len(), 2);
         assert_eq!(news.is_due(ms(1500), DeviceId(4), (maps.1, maps.1), every), None);
         let asked = news.is_due(ms(1510), DeviceId(2), maps, every);
         assert_eq!(asked, Some(2), "who is as old says nothing");
@@ -247,13 +247,16 @@ mod tests {
         let server = DeviceId(2);
         assert_eq!(news.is_due(ms(1000), server, maps, every), None);
         assert_eq!(news.is_due(ms(1100), server, maps, every), Some(1));
-        assert!(news.came(server, 1, page(false), 10).is_empty());
+        assert!(news.add_page(server, 1, page(false), 10).is_empty());
         assert_eq!(news.is_due(ms(1400), server, maps, every), Some(2), "no answer for long");
-        assert!(news.came(server, 1, page(true), 10).is_empty(), "the rest of the first answer");
-        assert!(news.came(server, 2, page(false), 10).is_empty());
-        assert_eq!(news.came(server, 2, page(true), 10).len(), 2, "whole");
+        assert!(
+            news.add_page(server, 1, page(true), 10).is_empty(),
+            "the rest of the first answer"
+        );
+        assert!(news.add_page(server, 2, page(false), 10).is_empty());
+        assert_eq!(news.add_page(server, 2, page(true), 10).len(), 2, "whole");
         assert_eq!(news.is_due(ms(1800), server, maps, every), Some(3));
-        assert!(news.came(server, 3, page(false), BYTES + 1).is_empty());
-        assert!(news.came(server, 3, page(true), 10).is_empty(), "more than anybody keeps");
+        assert!(news.add_page(server, 3, page(false), BYTES + 1).is_empty());
+        assert!(news.add_page(server, 3, page(true), 10).is_empty(), "more than anybody keeps");
     }
 }

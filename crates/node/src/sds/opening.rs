@@ -167,7 +167,7 @@ impl Opening {
     }
 }
 
-/// What is known about a device that is not in use yet.
+/// The facts about a device that is not in use yet.
 pub(super) enum Known<'a> {
     /// It can be used.
     Ready(&'a Device),

@@ -35,11 +35,11 @@ struct Batch {
     count: usize,
     /// Length in bytes.
     len: usize,
-    /// What further jobs wait for.
+    /// The obstacle that further jobs wait for.
     needs: Option<Need>,
 }
 
-/// What makes room for jobs.
+/// The event that makes room for jobs.
 enum Need {
     /// A checkpoint, which frees a part of the log.
     Log,

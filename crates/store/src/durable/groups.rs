@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_forgotten_oldest_first_and_covered() {
+    fn entries_without_room_are_forgotten_oldest_first_and_covered() {
         let write =
             |sdc, seq| ClientWrite { sdc: SdcId(sdc), incarnation: Incarnation(7), seq, floor: 1 };
         let entry = |sdc, seq| ExecutedBlocks {
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_that_is_too_short_takes_less_and_never_a_lie() {
+    fn a_short_area_keeps_less_and_stays_correct() {
         let mut groups = Groups::new(Room { units: 50, executed: 50, single: 5 });
         let write = |seq| ClientWrite { sdc: SdcId(1), incarnation: Incarnation(7), seq, floor: 1 };
         for group in 1..=40 {
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_too_much_becomes_all() {
+    fn records_read_back_and_too_large_a_dirty_set_becomes_everything() {
         let mut groups = Groups::new(TWO);
         let write = ClientWrite { sdc: SdcId(1), incarnation: Incarnation(2), seq: 9, floor: 4 };
         let entry = ExecutedBlocks { write, unit: unit(0), blocks: BlockSet::from_range(1..3) };

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_left_over_all_the_time_goes() {
+    fn only_space_that_stayed_free_is_given_back() {
         let mut holes = of(0..10);
         for _ in 0..20 {
             // Overwrites take eight of them, and free eight others.
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn few_follow_each_other_while_jobs_run() {
+    fn only_a_few_operations_follow_each_other_while_jobs_run() {
         let mut holes = of(0..2000);
         rest(&mut holes);
         let count = |holes: &mut Holes| {

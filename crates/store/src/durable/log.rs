@@ -35,15 +35,15 @@ pub(super) struct Log {
     /// Starts of the batches, from the one with the first unsettled record on.
     batches: VecDeque<LogStart>,
     /// The first unsettled record, as the last batch says.
-    told: u64,
+    settled_written: u64,
 }
 
 impl Log {
     /// Makes an empty log that continues at `head`.
     pub(super) fn new(area: Area, uuid: [u64; 2], life: u64, head: LogStart) -> Log {
         let (window, batches) = (VecDeque::new(), VecDeque::new());
-        let (tail, told) = (head.position, head.record);
-        Log { area, uuid, life, head, tail, window, batches, told }
+        let (tail, settled_written) = (head.position, head.record);
+        Log { area, uuid, life, head, tail, window, batches, settled_written }
     }
 
     /// Returns the number of the mount, which batches carry.
@@ -87,13 +87,13 @@ impl Log {
     }
 
     /// True when all records are settled and no batch says so yet.
-    pub(super) fn rests_untold(&self) -> bool {
-        self.window.is_empty() && !self.has_told_all()
+    pub(super) fn needs_settled_batch(&self) -> bool {
+        self.window.is_empty() && !self.is_settled_on_disk()
     }
 
     /// True when the last batch says that all records are settled.
-    pub(super) fn has_told_all(&self) -> bool {
-        self.told == self.head.record
+    pub(super) fn is_settled_on_disk(&self) -> bool {
+        self.settled_written == self.head.record
     }
 
     /// Seals a batch and returns its position. The batch begins with room for its head, is `len`
@@ -103,7 +103,7 @@ impl Log {
         if count > 0 {
             self.batches.push_back(start);
         }
-        self.told = self.settled();
+        self.settled_written = self.settled();
         self.window.extend((0..count).map(|_| false));
         batch[len..].fill(0);
         let head = BatchHead {
@@ -114,7 +114,7 @@ impl Log {
             position: start.position.into(),
             record: start.record.into(),
             life: self.life.into(),
-            settled: self.told.into(),
+            settled: self.settled_written.into(),
             destaged: destaged.min(start.record).into(),
             count: count.into(),
             reserved: 0.into(),

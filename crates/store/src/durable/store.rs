@@ -201,8 +201,8 @@ impl Durable {
 
     /// True when the log on the device says that all of its records are settled. From then on,
     /// damage can't be mistaken for a write that a crash cut short.
-    pub fn has_told_all(&self) -> bool {
-        self.log.has_told_all() && self.is_idle()
+    pub fn is_settled_on_disk(&self) -> bool {
+        self.log.is_settled_on_disk() && self.is_idle()
     }
 
     /// True when no job runs and no device operation is in flight.
@@ -383,7 +383,11 @@ impl UnitStore for Durable {
     fn rest(&mut self, out: &mut Effects) {
         let rests = self.commit.rests(self.stats.batches);
         let len = size_of::<BatchHead>();
-        if rests && self.failed.is_none() && self.log.rests_untold() && self.log.has_room(len) {
+        if rests
+            && self.failed.is_none()
+            && self.log.needs_settled_batch()
+            && self.log.has_room(len)
+        {
             let body = out.alloc(len.next_multiple_of(PAGE as usize));
             self.seal_batch(body, len, 0, out);
         }

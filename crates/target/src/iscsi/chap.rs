@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn we_show_our_own_secret_only_to_whom_we_know() {
+    fn our_secret_is_proven_only_to_authenticated_hosts() {
         let theirs = [("CHAP_I", "3"), ("CHAP_C", "0x0102")];
         let with = |right: &str, theirs: &[(&str, &str)], credentials: &Credentials<'_>| {
             let (mut chap, _) = challenged("5", Algorithm::Md5);

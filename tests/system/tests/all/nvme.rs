@@ -273,7 +273,7 @@ fn hosts_of_linux_shut_each_other_out() {
 }
 
 #[test]
-fn what_up_prints_of_nvme_is_what_linux_takes() {
+fn linux_accepts_the_nvme_commands_that_up_prints() {
     case(|| {
         let (cluster, port) = served(&["vol1:64MiB"])?;
         let printed = &cluster.printed;
@@ -284,7 +284,7 @@ fn what_up_prints_of_nvme_is_what_linux_takes() {
         let json = cluster.status()?;
         let portal = &json["sdc"][0]["nvme_portals"][0];
         ensure!(*portal == format!("nvme-tcp://127.0.0.1:{port}"), "{json:#}");
-        // Who speaks something else is cut off, and nobody notices.
+        // A peer that speaks another protocol is cut off, and no other peer notices.
         let mut stranger = TcpStream::connect(("127.0.0.1", port))?;
         stranger.set_read_timeout(Some(secs(10)))?;
         stranger.write_all(&[0; 128])?;

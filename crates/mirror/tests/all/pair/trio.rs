@@ -547,7 +547,7 @@ fn copies_wait_behind_a_write_that_one_member_does_not_answer() {
 /// While a group moves, it has a joiner for hours. Damage at a secondary must not wait until that
 /// ends.
 #[test]
-fn what_a_secondary_scrubs_is_repaired_while_a_joiner_is_being_filled() {
+fn a_scrub_of_a_secondary_repairs_while_a_joiner_is_being_filled() {
     let mut trio = Trio::on(&Limits::TEST_MIN, true);
     (0..BLOCKS).for_each(|block| trio.write(0, block, 1, 0));
     trio.run(usize::MAX);

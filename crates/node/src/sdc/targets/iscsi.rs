@@ -4,7 +4,7 @@
 //! Each volume that is mapped to this SDC is a target, and the volume is its logical unit 0. All
 //! names are derived from the ids of cluster and volume ([`target::ident`]).
 
-use super::former::Former;
+use super::past_sessions::PastSessions;
 use super::{Session, Sessions};
 use crate::mapview::{MapView, Volume};
 use crate::sdc::{Origin, Sdc};
@@ -106,7 +106,7 @@ pub(super) struct Hosts {
     /// The handle of the newest session.
     tsih: u16,
     /// The state that logged-out hosts were told.
-    former: Former,
+    past_sessions: PastSessions,
     /// Memory of the commands of all sessions at the last login, in bytes.
     memory: u64,
     /// This process is stopping.
@@ -145,7 +145,7 @@ impl Hosts {
         if let Some(nexus) = self.nexuses.remove(&link)
             && let Some(device) = session.device()
         {
-            self.former.add(nexus, device);
+            self.past_sessions.add(nexus, device);
         }
     }
 
@@ -331,11 +331,11 @@ impl Sessions {
     /// Gives the session of this link the unit attentions that its host missed before it logged in.
     pub(super) fn iscsi_succeed(&mut self, link: LinkId) {
         let Some(nexus) = self.iscsi.nexuses.get(&link) else { return };
-        if let Some(former) = self.iscsi.former.take(nexus)
+        if let Some(past) = self.iscsi.past_sessions.take(nexus)
             && let Some(Session::Iscsi(iscsi)) = self.sessions.get_mut(&link)
             && let Some(device) = iscsi.session.device()
         {
-            device.succeed(&former);
+            device.succeed(&past);
         }
     }
 

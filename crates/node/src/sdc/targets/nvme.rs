@@ -407,8 +407,8 @@ impl Sdc {
             *queue = kept;
             refused.extend(taken);
         }
-        for Waiting { link, tag, asked, .. } in refused {
-            let origin = Origin::Target { link, tag, asked };
+        for Waiting { link, tag, arrival, .. } in refused {
+            let origin = Origin::Target { link, tag, arrival };
             self.counters.done(now, &self.map, &origin, false);
             self.target_done(now, link, tag, Err(BlockError::NoSuchVolume), out);
         }

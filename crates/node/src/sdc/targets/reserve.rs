@@ -6,9 +6,9 @@
 //!   and is sent again until it is answered, so it is done once.
 //! - A host hears of its change when the map of this client has it: from then on this client does
 //!   nothing that the change forbids.
-//! - What a host may not do any more ends before a request gets the generation of the new map, or
-//!   it would get past the fence (rule R8). So does what it had begun to write before it lost the
-//!   right to write, even if the map that tells of this gives the right back.
+//! - Requests that a host may no longer make end before any request gets the generation of the new
+//!   map. Otherwise they would get past the fence (rule R8). Writes that the host began before it
+//!   lost the right to write end, too, even if the same map gives the right back.
 
 use super::iscsi::GATEWAY;
 use super::{Session, Sessions, Waiting};
@@ -443,8 +443,8 @@ pub(super) fn give_answers(sdc: &mut Sdc, now: Time, out: &mut Effects) {
     }
 }
 
-/// Returns what may go on of the requests that a host had begun up to this generation. `new`: what
-/// it may do now. `since`: the generation at which it lost the right to write last.
+/// Returns the access of the requests that a host has made up to this generation. `new`: its access
+/// now. `since`: the generation at which it lost the right to write last.
 fn goes_on(new: Access, since: u32, generation: u32) -> Access {
     let broken = since > generation && !mutant::on(Mutant::RenewPreempted);
     Access { write: new.write && !broken, ..new }
@@ -468,10 +468,10 @@ fn end_requests(
     let waits = |w: &Waiting| w.request.volume == id && over(&w.link, w.request.kind);
     sdc.targets_end(now, waits, BlockError::Reserved, out);
     let ends = |origin: Origin| match origin {
-        Origin::Program { asked, .. } => {
-            asked.volume == id && !Access::of(asked.kind).is_within(strangers)
+        Origin::Program { arrival, .. } => {
+            arrival.volume == id && !Access::of(arrival.kind).is_within(strangers)
         }
-        Origin::Target { link, asked, .. } => asked.volume == id && over(&link, asked.kind),
+        Origin::Target { link, arrival, .. } => arrival.volume == id && over(&link, arrival.kind),
     };
     sdc.client(now, out, |client, turn| client.end(ends, BlockError::Reserved, turn));
 }

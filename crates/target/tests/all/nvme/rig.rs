@@ -20,7 +20,7 @@ pub(crate) const DISCOVERY: &str = "nqn.2014-08.org.nvmexpress.discovery";
 pub(crate) const HOST_ID: u8 = 0x42;
 pub(crate) const CNTLID: u16 = 0x205;
 
-/// What the gateway knows.
+/// The gateway's knowledge.
 #[derive(Clone)]
 pub(crate) struct Hosts {
     pub namespaces: BTreeMap<u32, Namespace>,
