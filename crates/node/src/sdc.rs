@@ -48,8 +48,9 @@ use seam::{
 };
 
 pub use framer::SdcFramer;
+pub use target::nvme::Key;
 pub use target::scsi::Format;
-pub use targets::{Chap, IscsiLengths, NbdLengths, Secret};
+pub use targets::{Chap, DhChap, IscsiLengths, NbdLengths, Secret};
 
 /// The port of NBD clients.
 pub const NBD: Port = Port::Target(0);
@@ -70,6 +71,8 @@ pub struct SdcConfig {
     pub uris: Vec<String>,
     /// How iSCSI hosts show who they are; with `None`, all of them are let in.
     pub chap: Option<Chap>,
+    /// How NVMe hosts do; with `None`, all of them are let in.
+    pub dhchap: Option<DhChap>,
     /// The sizes of blocks that iSCSI hosts are told.
     pub format: Format,
     /// Drawn at random at process start.
@@ -90,6 +93,7 @@ impl SdcConfig {
             mdm,
             uris: Vec::new(),
             chap: None,
+            dhchap: None,
             format: Format::default(),
             nonce,
             pid,

@@ -30,6 +30,7 @@ use target::Action;
 pub use iscsi::{Chap, Secret};
 pub use lengths::IscsiLengths;
 pub use nbd::NbdLengths;
+pub use nvme::DhChap;
 
 /// A negotiation waits this long for a fresh map, and then shows the known volumes.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -540,6 +541,7 @@ impl Sdc {
         let view = iscsi::View {
             map: &self.map,
             chap: self.config.chap.as_ref(),
+            dhchap: self.config.dhchap.as_ref(),
             format: self.config.format,
             limits: &self.config.limits,
             ready,

@@ -173,6 +173,7 @@ impl Hosts {
 pub(super) struct View<'a> {
     pub(super) map: &'a MapView,
     pub(super) chap: Option<&'a Chap>,
+    pub(super) dhchap: Option<&'a super::DhChap>,
     pub(super) format: Format,
     pub(super) limits: &'a Limits,
     /// True if there is a map, and it contains this client.
