@@ -153,8 +153,16 @@ const PLANS: [(Mutant, &str, &str); 34] = [
         include_str!("../plans/share-of-a-cut-off-server.plan"),
     ),
     (Mutant::EndlessList, "list-that-grows", include_str!("../plans/list-that-grows.plan")),
-    (Mutant::LossAsZeros, "loss-that-reads-as-zeros", include_str!("../plans/loss-that-reads-as-zeros.plan")),
-    (Mutant::NoRestartGrace, "lease-from-before-a-restart", include_str!("../plans/lease-from-before-a-restart.plan")),
+    (
+        Mutant::LossAsZeros,
+        "loss-that-reads-as-zeros",
+        include_str!("../plans/loss-that-reads-as-zeros.plan"),
+    ),
+    (
+        Mutant::NoRestartGrace,
+        "lease-from-before-a-restart",
+        include_str!("../plans/lease-from-before-a-restart.plan"),
+    ),
 ];
 
 /// The plan that caught a mutant.
