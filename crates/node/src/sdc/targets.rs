@@ -282,7 +282,8 @@ impl Sdc {
         };
         self.targets.strangers[list].push_back((link, now + patience));
         self.links.insert(link, Link::Target);
-        self.targets.sessions.insert(link, session);
+        let former = self.targets.sessions.insert(link, session);
+        assert!(former.is_none(), "each link has a session of its own");
         self.target_session(now, link, out, |session, _, _, actions| match session {
             Session::Nbd(nbd) => nbd.session.greet(actions),
             Session::Iscsi(_) | Session::Nvme(_) => {} // the host speaks first

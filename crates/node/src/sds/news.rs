@@ -90,6 +90,7 @@ impl News {
             let gone = self.steps.pop_front().expect("bytes of something");
             self.bytes -= gone.pages.iter().map(Vec::len).sum::<usize>();
         }
+        assert!(!self.steps.is_empty() || self.bytes == 0, "the sum has the bytes of each step");
     }
 
     /// True if map `theirs` is from after a recovery of which no MDM has told this server. Its own

@@ -257,6 +257,7 @@ impl Durable {
     pub(super) fn fail(&mut self, error: DiskError) {
         self.failed = Some(error);
         self.jobs.keys().into_iter().for_each(|key| self.end(key, Err(error)));
+        assert!(self.jobs.is_empty(), "no job survives the failure of its device");
         self.ops.forget();
     }
 

@@ -160,6 +160,7 @@ impl Hosts {
 
     /// Removes a session that has ended. The I/O queues of its controller must end, too.
     pub(super) fn remove(&mut self, link: LinkId, session: &target::nvme::Session) {
+        assert!(self.bytes >= bytes(session), "the sum has the bytes of each session");
         self.bytes -= bytes(session);
         self.queues.remove(&link);
         if let Some(controller) = self.controllers.remove(&link) {

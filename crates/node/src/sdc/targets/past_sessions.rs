@@ -31,6 +31,7 @@ impl PastSessions {
             self.list.pop_front();
         }
         self.list.push_back((nexus, device.clone()));
+        assert!(self.list.len() <= MOST, "a bounded number of sessions is remembered");
     }
 
     /// Returns the number of remembered sessions.

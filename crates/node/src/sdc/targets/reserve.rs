@@ -133,6 +133,7 @@ impl Reservations {
         next.sort_unstable();
         for (_, id) in next.into_iter().take(UNDER_WAY.saturating_sub(busy)) {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
+            assert!(queue.number == 0, "one change of a volume is under way");
             self.number += 1;
             queue.number = self.number;
             queue.send(id, post);
