@@ -45,6 +45,8 @@ pub enum Mutant {
     IgnorePeerDirty,
     /// R6: the secondaries are sealed before each of them has told its state.
     SealEarly,
+    /// R6: a secondary is sealed as soon as it has everything, although another one lacks copies.
+    SealOneByOne,
     /// R7: a client answers a write, also one with FUA, before any server has answered it.
     AckBeforeReply,
     /// R8: an I/O of an older session is executed.
@@ -408,6 +410,7 @@ impl Mutant {
         Mutant::NewerIsDead,
         Mutant::ForgetPause,
         Mutant::IgnoreThird,
+        Mutant::SealOneByOne,
         Mutant::ReadsHoldFloor,
         Mutant::CompareUnlocked,
         Mutant::CompareUnleased,

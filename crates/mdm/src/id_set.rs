@@ -22,7 +22,8 @@ impl IdSet {
             self.0.remove(&begin);
             (from, to) = (from.min(begin), to.max(end));
         }
-        self.0.insert(from, to);
+        let former = self.0.insert(from, to);
+        assert!(former.is_none(), "ranges neither touch nor overlap");
     }
 
     /// Returns true if this number is in the set.

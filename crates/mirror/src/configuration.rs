@@ -99,6 +99,8 @@ impl Flows {
             News::New => {
                 self.end_epoch(shard, group, config, out);
                 let replica = shard.replicas.get_mut(group).expect("it was taken over");
+                let stopped = matches!(replica.role, Role::Out);
+                assert!(stopped, "a replica stops before it gets its next configuration");
                 replica.next = Some((config.clone(), shard.known.map()));
                 self.epochs.enter(shard, &mut self.peers, now, group, out);
             }
@@ -255,6 +257,8 @@ impl Epochs {
         let Some((config, map)) = replica.next.take() else { return };
         replica.enter(config, map, me);
         let config = &replica.config;
+        let new = replica.record.acted <= config.epoch || mutant::on(Mutant::ResumeSameEpoch);
+        assert!(new, "{group}: no replica acts in an epoch after a newer one (R2)");
         if !config.replicas.contains(&me) || mutant::on(Mutant::WipeReplica) && !acts {
             // A deletion can't be undone, so the configuration has to come from an MDM.
             if !shard.known.is_unsure(group) {
@@ -328,7 +332,10 @@ impl Epochs {
         let (epoch, alone) = (replica.config.epoch, replica.config.in_sync.len() == 1);
         let joiner = replica.config.joiners.first().copied();
         let replica = shard.replicas.get_mut(group).expect("as above");
+        assert!(replica.next.is_none(), "{group}: nothing is served under an old configuration");
         let primary = replica.primary().expect("only a primary gets active");
+        assert!(!primary.active, "{group}: a primary gets active once");
+        assert!(primary.sync.is_none(), "{group}: a primary gets active when it has settled (R6)");
         primary.active = true;
         out.note(Note::Active { group, epoch, alone });
         for key in core::mem::take(&mut primary.waiting_for_service) {

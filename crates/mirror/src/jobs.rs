@@ -75,7 +75,8 @@ impl Jobs {
     fn change(&mut self, now: Time, group: GroupId, after: AfterChange) -> u64 {
         self.count += 1;
         let token = self.count << 32 | CHANGE;
-        self.changes.insert(token, (group, after));
+        let former = self.changes.insert(token, (group, after));
+        assert!(former.is_none(), "each change has a token of its own");
         self.stopwatch.begins(now, token);
         token
     }

@@ -167,6 +167,10 @@ impl Leases {
         }
         let from = if mutant::on(Mutant::LeaseFromGrant) { now } else { sent.min(now) };
         held.until = held.until.max(from + self.lease);
+        assert!(
+            held.until <= now + self.lease,
+            "a lease never runs for longer than one lease (R3)"
+        );
     }
 
     /// Returns true while a lease from the device `of` lets this one read.

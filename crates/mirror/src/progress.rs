@@ -94,7 +94,10 @@ impl<S: UnitStore> Shard<S> {
         let op = self.ops.answered(key).expect("the operation lives");
         let (unit, at, len) = (op.unit, op.at, op.len);
         let (group, bytes) = (op.group, op.body.len() as u64);
+        let here = op.local == Local::Done || mutant::on(Mutant::AckBeforeLocal);
+        assert!(here, "a write is acknowledged when it is durable here (R1)");
         let write = op.write_mut().expect("only writes are acknowledged");
+        assert!(!write.answered, "a write is acknowledged once");
         write.answered = true;
         let (requester, status) = (write.requester, write.status_when_done());
         let replica = self.replicas.get_mut(group).expect("the operation's replica is here");

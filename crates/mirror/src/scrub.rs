@@ -167,6 +167,7 @@ impl Scrub {
         let range = self.range?;
         match ready {
             Ready::Now => {
+                assert!(range.at < range.end, "the range has something to read");
                 let len = range.end - range.at;
                 let pause = u64::from(len) * 1_000_000_000 / self.speed;
                 self.due = Some(now + Duration::from_nanos(pause));
@@ -188,6 +189,10 @@ impl Scrub {
 
     /// Records that this operation reads the range.
     fn reads(&mut self, key: u64) {
+        assert!(
+            self.op.is_none() && self.range.is_some(),
+            "one read of a scrub runs, of its range"
+        );
         self.op = Some(key);
     }
 
@@ -316,7 +321,7 @@ impl Scrub {
 fn readiness(replica: &Replica, me: DeviceId) -> Ready {
     match &replica.role {
         _ if replica.next.is_some() => Ready::Soon,
-        Role::Primary(primary) if primary.active => Ready::Now,
+        Role::Primary(_) if replica.serves() => Ready::Now,
         Role::Secondary(secondary) if secondary.is_equal() => Ready::Now,
         Role::Primary(_) | Role::Secondary(_) => Ready::Soon,
         Role::Out if replica.config.in_sync.contains(&me) => Ready::Soon,

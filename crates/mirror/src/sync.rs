@@ -183,6 +183,7 @@ impl Sync {
     /// Records that an operation of the stream goes to these replicas.
     pub(crate) fn enters(&mut self, lsn: Lsn, to: ReplicaSet) {
         if to.intersects(self.members) {
+            assert!(lsn > self.sent, "the peers get their operations in order");
             self.sent = lsn;
         }
     }
@@ -255,6 +256,8 @@ impl Sync {
     /// if copies begin: what one peer may lack goes to all, so copies begin when all have told.
     pub(crate) fn tells(&mut self, peer: ReplicaSet, reaches: bool, all: bool) -> bool {
         assert!(self.phase == Phase::Ask && self.streaming, "only an asked peer tells its state");
+        let first = self.members.contains_all(peer) && !self.reported.intersects(peer);
+        assert!(first, "a peer tells its state once");
         self.reported.insert(peer);
         self.full |= !reaches || all;
         let reported = self.reported == self.members || mutant::on(Mutant::SealEarly);
@@ -267,6 +270,7 @@ impl Sync {
     /// Cuts the joiner off: it gets nothing any more, and its stream begins with a new question.
     pub(crate) fn cut_off(&mut self) {
         assert!(self.can_be_cut(), "an acknowledgement may need the peer");
+        assert!(self.question.is_some(), "a joiner gets a stream after it was asked");
         (self.streaming, self.phase, self.question) = (false, Phase::Ask, None);
         (self.reported, self.sealed) = (ReplicaSet::default(), ReplicaSet::default());
     }
@@ -275,6 +279,7 @@ impl Sync {
     /// order has a number of its own, so no answer to an earlier one counts.
     pub(crate) fn wipe(&mut self, question: u64) {
         assert!(self.joiner.is_some(), "no in-sync replica is ever wiped");
+        assert!(!self.streaming, "a joiner that deletes what it has gets no stream");
         (self.phase, self.question) = (Phase::Wipe, Some(question));
     }
 
@@ -321,6 +326,10 @@ impl Sync {
     /// Begins a copy of at most this many blocks, if any is left. Returns its blocks, and whether
     /// the group has to be queued for more.
     pub(crate) fn begin_copy(&mut self, most: u32) -> Option<(UnitKey, Range<u32>, bool)> {
+        assert!(
+            self.phase == Phase::Copy,
+            "blocks are copied when all peers have told their state"
+        );
         let (unit, run) = self.todo.pop_run(most)?;
         self.copying += 1;
         self.queued = !self.todo.is_empty();
@@ -329,11 +338,14 @@ impl Sync {
 
     /// Records that a copy has ended, with any result.
     pub(crate) fn end_copy(&mut self) {
+        assert!(self.copying > 0, "a copy ends once");
         self.copying -= 1;
     }
 
     /// Adds blocks to be copied. Returns true if writes that waited for the seal can continue.
     pub(crate) fn add(&mut self, unit: UnitKey, blocks: BlockSet) -> bool {
+        let open = !matches!(self.phase, Phase::Seal(_) | Phase::Admit);
+        assert!(open || mutant::on(Mutant::NoDrain), "a sealed peer has everything");
         self.todo.insert(unit, blocks);
         let drained = self.phase == Phase::Drain;
         if drained {
@@ -375,6 +387,8 @@ impl Sync {
         let copied = self.todo.is_empty() && self.unreadable.is_empty() && self.copying == 0;
         assert!(copied, "no peer is sealed before every peer has everything");
         assert!(self.phase == Phase::Drain, "only a sync that drains is sealed");
+        let reported = self.reported == self.members || mutant::on(Mutant::SealEarly);
+        assert!(reported, "no peer is sealed before every peer has told its state");
         (self.phase, self.sealed_after) = (Phase::Seal(self.sent), sends);
     }
 
@@ -394,6 +408,7 @@ impl Sync {
             self.sealed == self.members && self.joiner.is_some(),
             "a joiner is admitted sealed"
         );
+        assert!(matches!(self.phase, Phase::Seal(_)), "limbo follows the seal");
         self.phase = Phase::Admit;
     }
 

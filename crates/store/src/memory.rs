@@ -364,6 +364,7 @@ impl UnitStore for Memory {
     #[inline]
     fn disk_done(&mut self, op: DiskOp, result: Result<Buf, DiskError>, _: &mut Effects) {
         let Some(running) = self.running.get_mut(op.0) else { return };
+        assert!(running.left > 0, "a job counts what it waits for");
         running.left -= 1;
         if running.result.is_ok() {
             running.result = result;

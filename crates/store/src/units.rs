@@ -80,6 +80,7 @@ impl Unit {
     #[inline]
     pub(crate) fn unpin(&mut self, changed: &BlockSet) {
         self.changing.remove(*changed);
+        assert!(self.pins > 0, "a pin ends once");
         self.pins -= 1;
     }
 

@@ -5,7 +5,9 @@ use base::{BLOCK, ClusterId, Limits, SECTOR};
 use seam::{BlockKind, Buf, Head};
 use std::net::SocketAddr;
 use target::ident;
-use target::nvme::{Controller, Namespace, NvmeFramer, Opening, Path, Session, Subsystem};
+use target::nvme::{
+    Controller, Keys, Namespace, NvmeFramer, Opening, Path, Seed, Session, Subsystem,
+};
 use target::reserve::Access;
 
 const SETUP: usize = 128;
@@ -51,6 +53,10 @@ impl Subsystem for Gateway {
 
     fn admits(&self, _: &str, _: &[u8; 16]) -> bool {
         true
+    }
+
+    fn keys(&self, _: &str) -> Option<Keys<'_>> {
+        None
     }
 
     fn is_busy(&self) -> bool {
@@ -100,7 +106,7 @@ impl Protocol for Nvme {
             ready: true,
             delays: false,
         });
-        let session = Session::new(limits, Opening { cntlid: CONTROLLER + 1 });
+        let session = Session::new(limits, Opening { cntlid: CONTROLLER + 1, seed: Seed([0; 32]) });
         (NvmeFramer::new(limits), Nvme { session, gateway })
     }
 

@@ -108,6 +108,7 @@ impl Device {
 
     /// Returns the credit of one operation.
     pub(super) fn give(&mut self, bytes: u32) {
+        assert!(self.used_ops > 0 && self.used_bytes >= bytes, "credit is given back once");
         self.used_ops -= 1;
         self.used_bytes -= bytes;
     }

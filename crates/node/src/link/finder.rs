@@ -63,6 +63,11 @@ impl MdmFinder {
         self.dialers.len() > 1
     }
 
+    /// Returns the number of known addresses.
+    pub fn addresses(&self) -> usize {
+        self.dialers.len()
+    }
+
     /// True for the addresses of the configuration and of the map, and for those to which an MDM
     /// has referred us.
     pub fn knows(&self, address: SocketAddr) -> bool {

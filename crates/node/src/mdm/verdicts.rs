@@ -16,7 +16,7 @@ use mdm::state::{Device, State};
 use wire::control::Proposal;
 
 /// The most proposals that wait. Further ones are dropped: their primaries propose again.
-const DOUBTS: usize = 4096;
+pub(super) const DOUBTS: usize = 4096;
 
 /// Verdicts and suspicions that wait.
 #[derive(Debug, Default)]
@@ -32,6 +32,11 @@ impl Verdicts {
     pub(super) fn due(&self) -> Option<Time> {
         let verdicts = self.list.values().map(|(due, _)| *due).min();
         Time::earliest(verdicts, self.doubts.front().map(|(due, _)| *due))
+    }
+
+    /// Returns the number of verdicts, and that of proposals with suspicions, that wait.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.list.values().map(|(_, list)| list.len()).sum(), self.doubts.len())
     }
 
     /// Adds a verdict: a device seems to be gone. A death shows on all links at once. Silence shows

@@ -112,6 +112,11 @@ impl Watch {
         self.serves
     }
 
+    /// Returns the number of verdicts, and that of proposals with suspicions, that wait.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        self.verdicts.waiting()
+    }
+
     fn watch(&mut self, now: Time, id: DeviceId, state: &State) {
         let device = &state.devices[&id];
         let unit = state.unit(device.sds);

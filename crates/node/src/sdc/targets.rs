@@ -7,6 +7,7 @@
 //! primary that already has a request may execute it or not. Its answer is ignored.
 
 mod iscsi;
+mod lengths;
 mod nbd;
 mod nvme;
 mod past_sessions;
@@ -27,7 +28,9 @@ use seam::{BlockError, BlockRequest, Buf, Effect, Effects, Note, Port, UnsentLim
 use target::Action;
 
 pub use iscsi::{Chap, Secret};
+pub use lengths::IscsiLengths;
 pub use nbd::NbdLengths;
+pub use nvme::DhChap;
 
 /// A negotiation waits this long for a fresh map, and then shows the known volumes.
 const REFRESH: Duration = Duration::from_millis(500);
@@ -279,7 +282,8 @@ impl Sdc {
         };
         self.targets.strangers[list].push_back((link, now + patience));
         self.links.insert(link, Link::Target);
-        self.targets.sessions.insert(link, session);
+        let former = self.targets.sessions.insert(link, session);
+        assert!(former.is_none(), "each link has a session of its own");
         self.target_session(now, link, out, |session, _, _, actions| match session {
             Session::Nbd(nbd) => nbd.session.greet(actions),
             Session::Iscsi(_) | Session::Nvme(_) => {} // the host speaks first
@@ -538,6 +542,7 @@ impl Sdc {
         let view = iscsi::View {
             map: &self.map,
             chap: self.config.chap.as_ref(),
+            dhchap: self.config.dhchap.as_ref(),
             format: self.config.format,
             limits: &self.config.limits,
             ready,

@@ -215,6 +215,7 @@ impl Sds {
         let (limits, boot) = (self.config.limits.clone(), self.opening.boot.unwrap_or(now));
         let mut mirror = Mirror::new(self.me, self.incarnation, limits, device, boot);
         mirror.named_at(self.opening.named_at);
+        assert!(self.mirror.is_none(), "a process opens its device once");
         self.mirror = Some(mirror);
         if let Some(link) = self.mdm.finder.dialer().up() {
             self.pull(link, true, out);

@@ -18,7 +18,7 @@ use base::{DeviceId, Duration, MapVersion, Time};
 use wire::control::MapPage;
 
 /// Limit of the pages that are kept, in bytes.
-const BYTES: usize = 256 << 10;
+pub(super) const BYTES: usize = 256 << 10;
 /// A server that did not help is asked again after this many times `beacon_every`, if no other one
 /// could be asked in the meantime.
 const AGAIN: u32 = 3;
@@ -68,7 +68,7 @@ impl News {
         if !self.torn {
             self.coming.push(page);
         }
-        let coming: usize = self.coming.iter().map(Vec::len).sum();
+        let coming = self.coming_bytes();
         if coming > BYTES {
             // Nothing of this answer is kept. What was kept before would be followed by a gap.
             self.coming.clear();
@@ -90,6 +90,7 @@ impl News {
             let gone = self.steps.pop_front().expect("bytes of something");
             self.bytes -= gone.pages.iter().map(Vec::len).sum::<usize>();
         }
+        assert!(!self.steps.is_empty() || self.bytes == 0, "the sum has the bytes of each step");
     }
 
     /// True if map `theirs` is from after a recovery of which no MDM has told this server. Its own
@@ -110,6 +111,17 @@ impl News {
         let known = self.steps.iter().position(|s| s.from <= have && have < s.to);
         let steps = self.steps.iter().skip(known.unwrap_or(usize::MAX));
         steps.flat_map(|s| s.pages.iter().map(|p| (s.to, p)))
+    }
+
+    /// Returns the bytes of the pages that are kept, of those of an unfinished answer of the MDM,
+    /// and of those of an unfinished answer of another server.
+    pub(super) fn bytes(&self) -> (usize, usize, usize) {
+        let asked = self.asked.as_ref().filter(|asked| !asked.pages.is_empty());
+        (self.bytes, self.coming_bytes(), asked.map_or(0, |asked| asked.bytes))
+    }
+
+    fn coming_bytes(&self) -> usize {
+        self.coming.iter().map(Vec::len).sum()
     }
 
     /// Records that another server has map `theirs`. Returns the number of the question, if that

@@ -117,6 +117,7 @@ impl Holes {
         let count = (first..self.filled.len().min(first + most))
             .take_while(|slot| self.filled.get(*slot))
             .count() as u32;
+        assert!((1..=most).contains(&count), "one operation gives back a bounded run");
         let run = first..first + count;
         run.clone().for_each(|slot| self.taken(slot));
         (self.cursor, self.credit) = (run.end, self.credit - 1);

@@ -100,6 +100,8 @@ impl Log {
     /// bytes long and holds `count` records.
     pub(super) fn seal(&mut self, batch: &mut [u8], len: usize, count: u32, destaged: u64) -> u64 {
         let start = self.head;
+        let room = self.area.len - self.used();
+        assert!(batch.len() as u64 <= room, "no batch overwrites what a mount needs");
         if count > 0 {
             self.batches.push_back(start);
         }
@@ -138,7 +140,8 @@ impl Log {
     /// Marks a record as settled: its job has completed.
     pub(super) fn settle(&mut self, record: u64) {
         let first = self.settled();
-        self.window[(record - first) as usize] = true;
+        let settled = core::mem::replace(&mut self.window[(record - first) as usize], true);
+        assert!(!settled, "a record is settled once");
         while self.window.front() == Some(&true) {
             self.window.pop_front();
         }
@@ -164,6 +167,7 @@ impl Log {
 
     /// Frees the log before `position`: a checkpoint whose log begins there is durable.
     pub(super) fn free(&mut self, position: u64) {
+        assert!(position <= self.head.position, "only what was written is freed");
         self.tail = self.tail.max(position);
     }
 }

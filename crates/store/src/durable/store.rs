@@ -178,6 +178,16 @@ impl Durable {
         self.groups.executed_most()
     }
 
+    /// Returns the number of units that the dirty sets of all groups name.
+    pub fn dirty_len(&self) -> usize {
+        self.groups.dirty_len()
+    }
+
+    /// Returns the upper bound of [`Durable::dirty_len`].
+    pub fn dirty_most(&self) -> usize {
+        self.groups.dirty_most()
+    }
+
     /// True while a job runs.
     pub fn has_jobs(&self) -> bool {
         !self.jobs.is_empty()
@@ -247,6 +257,7 @@ impl Durable {
     pub(super) fn fail(&mut self, error: DiskError) {
         self.failed = Some(error);
         self.jobs.keys().into_iter().for_each(|key| self.end(key, Err(error)));
+        assert!(self.jobs.is_empty(), "no job survives the failure of its device");
         self.ops.forget();
     }
 

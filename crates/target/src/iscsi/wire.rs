@@ -106,6 +106,11 @@ impl Wire {
         }
     }
 
+    /// Returns how many commands that were aborted before they arrived are remembered.
+    pub(crate) fn skipped(&self) -> usize {
+        self.skipped.len()
+    }
+
     /// Counts an accepted command as outstanding.
     pub(crate) fn opened(&mut self) {
         self.outstanding += 1;

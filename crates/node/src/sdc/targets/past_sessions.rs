@@ -10,7 +10,7 @@ use target::iscsi::Nexus;
 use target::scsi::Device;
 
 /// The most remembered sessions: about 600 bytes each.
-const MOST: usize = 1024;
+pub(super) const MOST: usize = 1024;
 
 /// Ended sessions, the oldest first.
 #[derive(Debug, Default)]
@@ -31,6 +31,12 @@ impl PastSessions {
             self.list.pop_front();
         }
         self.list.push_back((nexus, device.clone()));
+        assert!(self.list.len() <= MOST, "a bounded number of sessions is remembered");
+    }
+
+    /// Returns the number of remembered sessions.
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
     }
 
     /// Removes and returns the state that this host was told in its previous session.

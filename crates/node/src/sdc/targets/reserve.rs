@@ -31,7 +31,7 @@ use wire::control::{Reserve, ReserveOutcome, Reserved};
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Most volumes with a change under way. An MDM accepts 16 inputs of a link at a time.
-const UNDER_WAY: usize = 8;
+pub(super) const UNDER_WAY: usize = 8;
 
 /// A change that a host asks for.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl Reservations {
             true => drop(self.queues.remove(&volume)),
             false => (queue.number, queue.sent, queue.outcome) = (0, None, None),
         }
-        let busy = self.queues.values().filter(|queue| queue.number > 0).count();
+        let busy = self.under_way();
         let waits = |(id, queue): (&VolumeId, &Queue)| {
             let first = queue.list.front().filter(|_| queue.number == 0)?;
             Some((first.since, *id))
@@ -133,6 +133,7 @@ impl Reservations {
         next.sort_unstable();
         for (_, id) in next.into_iter().take(UNDER_WAY.saturating_sub(busy)) {
             let Some(queue) = self.queues.get_mut(&id) else { continue };
+            assert!(queue.number == 0, "one change of a volume is under way");
             self.number += 1;
             queue.number = self.number;
             queue.send(id, post);
@@ -215,6 +216,16 @@ impl Reservations {
             | Change::Reserve { .. } => None,
             _ => Some(first.who.clone()),
         }
+    }
+
+    /// Returns the number of changes that are under way.
+    pub(super) fn under_way(&self) -> usize {
+        self.queues.values().filter(|queue| queue.number > 0).count()
+    }
+
+    /// Returns the number of commands that wait for a change, or for a report.
+    pub(super) fn asking(&self) -> usize {
+        self.queues.values().map(|queue| queue.list.len()).sum::<usize>() + self.reports.len()
     }
 
     /// Returns true while sessions have not got their answers.
